@@ -1907,7 +1907,7 @@ fn how_much_faster_native_code_is() {
         let native = (0..TIMES)
             .map(|_| {
                 let from = std::time::Instant::now();
-                std::hint::black_box(pipeplan_core::planner::plan(&read, schedule).unwrap().to_json());
+                std::hint::black_box(pipeplan_core::plan::planner::plan(&read, schedule).unwrap().to_json());
                 from.elapsed().as_secs_f64() * 1e3
             })
             .fold(f64::INFINITY, f64::min);
@@ -1991,7 +1991,7 @@ fn page_and_command_write_the_same_bytes() {
         let fragment = link.split_once('#').map_or(link, |(_, fragment)| fragment).to_string();
         let command = printed(["link", file]);
         assert_eq!(command.trim().split_once('#').map(|(_, fragment)| fragment), Some(fragment.as_str()), "{spec}");
-        for schedule in pipeplan_core::planner::schedule_names() {
+        for schedule in pipeplan_core::plan::planner::schedule_names() {
             let page = browser.script(from_page, json!(["plan_json", spec, schedule]));
             let command = process::run(["plan", file, "--schedule", schedule, "-o", "-"]);
             match page["ok"].as_str() {

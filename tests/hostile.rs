@@ -1,10 +1,10 @@
 //! Input from anywhere: nothing panics, and what is refused says which part is wrong.
 
-use pipeplan_core::format::torch_profile;
-use pipeplan_core::link;
+use pipeplan_core::formats::torch_profile;
 use pipeplan_core::plan::Plan;
-use pipeplan_core::planner;
+use pipeplan_core::plan::planner;
 use pipeplan_core::spec::Spec;
+use pipeplan_core::spec::link;
 use pipeplan_core::trace::Trace;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;

@@ -2,8 +2,9 @@
 
 use pipeplan_core::bounds::lower_bound;
 use pipeplan_core::check::check_schedule;
+use pipeplan_core::problem::Schedule;
 use pipeplan_core::problem::{Problem, Statement};
-use pipeplan_core::schedule::{self, Schedule};
+use pipeplan_core::schedule;
 use pipeplan_core::search::{self, Effort, Flow};
 use pipeplan_core::simulate::simulate;
 use pipeplan_tests::judge::{self, Verdict};

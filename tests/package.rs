@@ -401,7 +401,7 @@ fn all_that_is_wrong_is_thrown_by_field() {
 fn digested(mut plan: Value) -> String {
     use sha2::{Digest, Sha256};
     plan.as_object_mut().unwrap().remove("digest");
-    let content = pipeplan_core::canonical::compact(&plan);
+    let content = pipeplan_core::base::canonical::compact(&plan);
     let mut digest = String::from("sha256:");
     for byte in Sha256::digest(content.as_bytes()) {
         let _ = write!(digest, "{byte:02x}");

@@ -1,7 +1,7 @@
 //! Plan files, judged from their JSON alone: what another program can rely on.
 
-use pipeplan_core::lower::Lowering;
-use pipeplan_core::planner;
+use pipeplan_core::plan::planner;
+use pipeplan_core::program::lower::Lowering;
 use pipeplan_core::spec::Spec;
 use pipeplan_tests::judge::Problem;
 use serde_json::{Value, json};

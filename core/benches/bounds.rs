@@ -4,8 +4,8 @@ mod common;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use pipeplan_core::bounds::{least_memory, lower_bound};
-use pipeplan_core::placement::Placement;
 use pipeplan_core::problem::Objective;
+use pipeplan_core::problem::placement::Placement;
 
 fn bounds(criterion: &mut Criterion) {
     let wide = (Placement::Looped, 64, vec![(1024, 6)]);

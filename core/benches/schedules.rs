@@ -5,10 +5,11 @@ mod common;
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use pipeplan_core::check::check_schedule;
-use pipeplan_core::lower::lower;
-use pipeplan_core::placement::Placement;
 use pipeplan_core::problem::Problem;
-use pipeplan_core::schedule::{Schedule, find};
+use pipeplan_core::problem::Schedule;
+use pipeplan_core::problem::placement::Placement;
+use pipeplan_core::program::lower::lower;
+use pipeplan_core::schedule::find;
 use pipeplan_core::simulate::simulate;
 
 const SIZES: [usize; 3] = [10_000, 100_000, 1_000_000];

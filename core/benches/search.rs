@@ -4,8 +4,8 @@
 mod common;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use pipeplan_core::placement::Placement;
-use pipeplan_core::planner;
+use pipeplan_core::plan::planner;
+use pipeplan_core::problem::placement::Placement;
 use pipeplan_core::search::{Effort, Flow, best, frontier};
 use pipeplan_core::spec::Spec;
 

@@ -1,11 +1,13 @@
 //! The checker, lied to: each test spoils one thing of a good schedule or program and expects it named.
 
-use pipeplan_core::check::{Stuck, Transport, Violation, check_program, check_schedule};
-use pipeplan_core::lower::{Lowering, lower, lower_as};
-use pipeplan_core::op::{Op, OpKind};
+use pipeplan_core::check::{Stuck, Violation, check_program, check_schedule};
+use pipeplan_core::problem::Schedule;
+use pipeplan_core::problem::op::{Op, OpKind};
 use pipeplan_core::problem::{Problem, Statement};
+use pipeplan_core::program::Transport;
+use pipeplan_core::program::lower::{Lowering, lower, lower_as};
 use pipeplan_core::program::{Message, Program, Step};
-use pipeplan_core::schedule::{Schedule, find};
+use pipeplan_core::schedule::find;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

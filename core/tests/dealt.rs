@@ -1,7 +1,7 @@
 //! How layers are dealt to stages, seen through whole plans.
 
-use pipeplan_core::format::megatron_layout;
-use pipeplan_core::planner::{self, Answer};
+use pipeplan_core::notation::megatron_layout;
+use pipeplan_core::plan::planner::{self, Answer};
 use pipeplan_core::schedule;
 use pipeplan_core::spec::Spec;
 

@@ -6,9 +6,10 @@
 
 use std::collections::HashSet;
 
-use pipeplan_core::check::{Transport, Violation, check_program};
-use pipeplan_core::lower::{Lowering, lower_as};
+use pipeplan_core::check::{Violation, check_program};
 use pipeplan_core::problem::{Problem, Statement};
+use pipeplan_core::program::Transport;
+use pipeplan_core::program::lower::{Lowering, lower_as};
 use pipeplan_core::program::{Message, Payload, Program, Step, Way};
 use pipeplan_core::schedule::find;
 use proptest::prelude::*;

@@ -1,9 +1,9 @@
 //! Estimates beside runs that others measured.
 
-use pipeplan_core::planner;
+use pipeplan_core::plan::planner;
+use pipeplan_core::plan::verdict;
 use pipeplan_core::schedule;
 use pipeplan_core::spec::Spec;
-use pipeplan_core::verdict;
 
 /// Seconds of one iteration on Selene (A100 80 GB, 8 a node, NVLink and one HDR link a device), GPT models of Korthikanti
 /// et al. (arXiv:2205.05198, table 5) with 2048 tokens and a vocabulary of 51200.

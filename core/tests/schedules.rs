@@ -1,11 +1,13 @@
 //! What holds for every schedule: it is valid, it runs, it lowers to a program that no transport hangs on,
 //! and its text reads back. Shapes go below, to and beyond a multiple of the ranks.
 
-use pipeplan_core::check::{Transport, check_program, check_schedule};
-use pipeplan_core::lower::{Lowering, lower_as};
+use pipeplan_core::check::{check_program, check_schedule};
+use pipeplan_core::problem::Schedule;
 use pipeplan_core::problem::{Problem, Statement};
 use pipeplan_core::program::Program;
-use pipeplan_core::schedule::{Schedule, find, published};
+use pipeplan_core::program::Transport;
+use pipeplan_core::program::lower::{Lowering, lower_as};
+use pipeplan_core::schedule::{find, published};
 use pipeplan_core::simulate::simulate;
 use serde_json::json;
 

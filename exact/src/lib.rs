@@ -14,12 +14,12 @@ mod model;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use pipeplan_core::base::units::Nanos;
 use pipeplan_core::bounds::lower_bound;
 use pipeplan_core::check::check_schedule;
 use pipeplan_core::problem::Problem;
-use pipeplan_core::schedule::Schedule;
+use pipeplan_core::problem::Schedule;
 use pipeplan_core::simulate::simulate;
-use pipeplan_core::units::Nanos;
 use pumpkin_core::termination::TerminationCondition;
 use pumpkin_core::{Duration, Instant};
 

@@ -16,11 +16,11 @@
 
 use std::collections::BTreeMap;
 
-use pipeplan_core::op::{Op, OpKind};
-use pipeplan_core::placement::Placement;
+use pipeplan_core::base::units::Nanos;
+use pipeplan_core::problem::Schedule;
+use pipeplan_core::problem::op::{Op, OpKind};
+use pipeplan_core::problem::placement::Placement;
 use pipeplan_core::problem::{Backward, Objective, Problem};
-use pipeplan_core::schedule::Schedule;
-use pipeplan_core::units::Nanos;
 use pumpkin_conflict_resolvers::resolvers::ResolutionResolver;
 use pumpkin_constraints as constraints;
 use pumpkin_core::Solver;

@@ -2,8 +2,8 @@
 
 use pipeplan_core::bounds::{feasible, least_memory, lower_bound};
 use pipeplan_core::check::check_schedule;
-use pipeplan_core::op::{Op, OpKind};
-use pipeplan_core::placement::Placement;
+use pipeplan_core::problem::op::{Op, OpKind};
+use pipeplan_core::problem::placement::Placement;
 use pipeplan_core::problem::{Backward, Objective, Problem, Statement};
 use pipeplan_exact::{Budget, Refused, solve_from};
 use proptest::prelude::*;

@@ -1,7 +1,7 @@
 //! Optima of small problems that another solver (OR-tools CP-SAT) has proved: `own_exact_frontier` of
 //! `tests/reference/paper_tables.json`.
 
-use pipeplan_core::placement::Placement;
+use pipeplan_core::problem::placement::Placement;
 use pipeplan_core::problem::{Problem, Statement};
 use pipeplan_exact::{Budget, solve};
 use serde_json::{Value, json};

@@ -1,20 +1,20 @@
 //! The package's functions. What their comments say, its `.d.ts` file says.
 
 use js_sys::JSON;
+use pipeplan_core::advise::explanation;
+use pipeplan_core::advise::sensitivity::Sensitivity;
+use pipeplan_core::base::fields::{Fault, Faults, one_of_like};
+use pipeplan_core::base::json::format_of;
 use pipeplan_core::bounds::lower_bound;
-use pipeplan_core::calibrate;
 use pipeplan_core::check::Violation;
-use pipeplan_core::explanation;
-use pipeplan_core::export::{self, Format};
-use pipeplan_core::fields::{Fault, Faults, one_of_like};
-use pipeplan_core::format::torch_profile;
-use pipeplan_core::json::format_of;
+use pipeplan_core::formats::export::{self, Format};
+use pipeplan_core::formats::torch_profile;
+use pipeplan_core::plan::planner::{self, Case};
 use pipeplan_core::plan::{Plan, PlanFileError, TRANSPORTS};
-use pipeplan_core::planner::{self, Case};
 use pipeplan_core::schedule::{self, Published};
 use pipeplan_core::search::Flow;
-use pipeplan_core::sensitivity::Sensitivity;
 use pipeplan_core::trace::Trace;
+use pipeplan_core::trace::calibrate;
 use serde_json::{Value, json};
 use wasm_bindgen::prelude::*;
 
@@ -241,7 +241,7 @@ pub fn link(
     let spec = input::spec(spec)?;
     let page = page.unwrap_or_default();
     let page = page.split('#').next().unwrap_or_default();
-    Ok(format!("{page}{}", pipeplan_core::link::write(&spec)))
+    Ok(format!("{page}{}", pipeplan_core::spec::link::write(&spec)))
 }
 
 /// What a spec, a bare problem or a link says, with every default written out.

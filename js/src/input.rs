@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use js_sys::{Array, Function, JSON, Object, Reflect};
-use pipeplan_core::fields::{Fault, Faults, Table, one_of_like, shown};
-use pipeplan_core::format::order;
-use pipeplan_core::json;
+use pipeplan_core::advise::sensitivity::MAX_PERMILLE;
+use pipeplan_core::advise::tune::{Field, MOST_DEVICES, Question};
+use pipeplan_core::base::fields::{Fault, Faults, Table, one_of_like, shown};
+use pipeplan_core::base::json;
+use pipeplan_core::hardware::profile::{Profile, ProfileError};
+use pipeplan_core::notation::order;
 use pipeplan_core::plan::Plan;
-use pipeplan_core::profile::{Profile, ProfileError};
-use pipeplan_core::schedule::Schedule;
+use pipeplan_core::problem::Schedule;
 use pipeplan_core::search::{Effort, Flow, Progress};
-use pipeplan_core::sensitivity::MAX_PERMILLE;
 use pipeplan_core::spec::{Spec, Work};
-use pipeplan_core::tune::{Field, MOST_DEVICES, Question};
 use serde_json::Value;
 use wasm_bindgen::prelude::*;
 

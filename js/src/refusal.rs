@@ -1,12 +1,12 @@
 //! What is thrown: an `Error` whose message says all that is wrong, with the same by field for programs.
 
 use js_sys::{Error, JSON, Reflect};
-use pipeplan_core::explanation::Unexplained;
-use pipeplan_core::export::ExportError;
-use pipeplan_core::fields::{Fault, Faults};
-use pipeplan_core::json::Syntax;
+use pipeplan_core::advise::explanation::Unexplained;
+use pipeplan_core::base::fields::{Fault, Faults};
+use pipeplan_core::base::json::Syntax;
+use pipeplan_core::formats::export::ExportError;
 use pipeplan_core::plan::PlanFileError;
-use pipeplan_core::planner::PlanError;
+use pipeplan_core::plan::planner::PlanError;
 use pipeplan_core::spec::SpecError;
 use serde_json::{Value, json};
 use wasm_bindgen::JsValue;

@@ -1,7 +1,7 @@
 //! The search for the best plan, piece by piece, for callers that have to do something else in between.
 
 use js_sys::JSON;
-use pipeplan_core::planner::{self, Best};
+use pipeplan_core::plan::planner::{self, Best};
 use pipeplan_core::schedule;
 use pipeplan_core::search::{Effort, Flow};
 use pipeplan_core::spec::Spec;

@@ -27,7 +27,7 @@ pub fn tune(
 /// Looks for the fastest layouts piece by piece, so that a page stays responsive and can stop at any piece.
 #[wasm_bindgen]
 pub struct Tuner {
-    tuner: pipeplan_core::tune::Tuner,
+    tuner: pipeplan_core::advise::tune::Tuner,
     effort: Effort,
     is_whole: bool,
 }
@@ -42,7 +42,7 @@ impl Tuner {
     ) -> Result<Tuner, JsValue> {
         let options = Options::read(options, &OPTIONS)?;
         let spec = options.spec(spec)?;
-        let tuner = pipeplan_core::tune::Tuner::new(&spec, &options.question).map_err(Refusal::from)?;
+        let tuner = pipeplan_core::advise::tune::Tuner::new(&spec, &options.question).map_err(Refusal::from)?;
         Ok(Tuner { tuner, effort: options.effort, is_whole: false })
     }
 

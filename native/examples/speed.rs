@@ -7,11 +7,11 @@ use pipeplan::backend::cpu::gemm::{Gemm, Operand, Size, Tuned};
 use pipeplan::runner::orders::one_by_one;
 use pipeplan::runner::progress::line;
 use pipeplan::runner::{Observer, Precision, RunOptions, StepReport, run};
-use pipeplan_core::cluster;
-use pipeplan_core::derive::derive;
+use pipeplan_core::estimate::derive::derive;
+use pipeplan_core::hardware::cluster;
 use pipeplan_core::model::{Dtype, catalog};
-use pipeplan_core::placement::Placement;
 use pipeplan_core::problem::Objective;
+use pipeplan_core::problem::placement::Placement;
 use pipeplan_core::spec::ModelWork;
 
 struct Lines;
@@ -69,7 +69,7 @@ fn main() {
     };
     let derived = derive(&work, Placement::Linear, 1).expect("a model");
     let workload = one_by_one(&work, Some(Precision::Single)).expect("a model that runs");
-    let text = include_bytes!("../../core/src/problem.rs").to_vec();
+    let text = include_bytes!("../../core/src/problem/mod.rs").to_vec();
     let report = run(&workload, &RunOptions { steps, text, ..RunOptions::default() }, &mut Lines).expect("a run");
     let step_s = report.duration_ns as f64 / 1e9 / f64::from(steps);
     let rate = derived.step_flops as f64 / step_s;

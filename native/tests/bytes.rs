@@ -13,14 +13,14 @@ use pipeplan::runner::Precision;
 use pipeplan::runner::data::Batches;
 use pipeplan::runner::optimizer::AdamW;
 use pipeplan::transport::Buffer;
-use pipeplan_core::derive::{derive, graph_of};
+use pipeplan_core::estimate::derive::{derive, graph_of};
 use pipeplan_core::graph::Job;
 use pipeplan_core::graph::form::{AttentionForm, Form, Offload, Recompute};
+use pipeplan_core::graph::layout::{Partition, RecomputeLayers};
 use pipeplan_core::graph::liveness::Lifetimes;
-use pipeplan_core::layout::{Partition, RecomputeLayers};
 use pipeplan_core::model::{Arrangement, Dtype, Experts, Family, Latent, ModelConfig, Routing, Variant};
-use pipeplan_core::op::{Op, OpKind};
-use pipeplan_core::placement::Placement;
+use pipeplan_core::problem::op::{Op, OpKind};
+use pipeplan_core::problem::placement::Placement;
 use pipeplan_core::program::Payload;
 use pipeplan_core::spec::ModelWork;
 
@@ -128,7 +128,7 @@ type Noted = BTreeMap<(OpKind, u32), (u64, u64)>;
 fn jobs<T: pipeplan::backend::cpu::element::Element>(
     stage: u16,
     work: &ModelWork,
-    layout: &pipeplan_core::partition::StageLayout,
+    layout: &pipeplan_core::model::StageLayout,
     kinds: &[OpKind],
 ) -> Noted {
     let text = common::text();
@@ -402,7 +402,7 @@ fn the_high_water_mark_is_the_predicted_peak() {
                 pipeplan_core::program::Step::Compute(op) => Some(*op),
                 _ => None,
             });
-            let predicted = pipeplan_core::timeline::peak_bytes(&problem, rank, row);
+            let predicted = pipeplan_core::simulate::timeline::peak_bytes(&problem, rank, row);
             let buffers = derived.static_bytes[rank].buffers;
             let what = format!("{what}, rank {rank} of {at}: {memory:?}, predicted {predicted}");
             let fixed = problem.static_bytes(rank) - buffers;
@@ -417,7 +417,7 @@ fn the_high_water_mark_is_the_predicted_peak() {
                 pipeplan_core::program::Step::Compute(op) => Some(*op),
                 _ => None,
             });
-            let kept = pipeplan_core::verdict::on_host(&derived.host_bytes, ops);
+            let kept = pipeplan_core::plan::verdict::on_host(&derived.host_bytes, ops);
             assert_eq!(kept > 0, work.layout.form.offload != Offload::None, "{what}");
             let on_host = kept + derived.static_bytes[rank].on_host;
             assert_eq!(workload.host_bytes()[rank], on_host, "{what}");

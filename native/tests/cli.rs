@@ -822,11 +822,11 @@ fn the_schema_describes_the_plans_that_are_written() {
 /// Every operator of the tiny model measured at 1 µs: F and BW then last as many as the stage has operators.
 #[test]
 fn a_profile_replaces_the_estimates_it_has() {
-    use pipeplan_core::cost::Load;
-    use pipeplan_core::derive::{derive, graph_of};
+    use pipeplan_core::estimate::derive::{derive, graph_of};
     use pipeplan_core::graph::Job;
-    use pipeplan_core::placement::Placement;
-    use pipeplan_core::profile::{Profile, Signature};
+    use pipeplan_core::hardware::cost::Load;
+    use pipeplan_core::hardware::profile::{Profile, Signature};
+    use pipeplan_core::problem::placement::Placement;
     let spec = pipeplan_core::spec::Spec::read(TINY).unwrap();
     let pipeplan_core::spec::Work::Model(work) = &spec.work else { panic!("a model") };
     let stages = derive(work, Placement::Linear, 1).unwrap().stages;

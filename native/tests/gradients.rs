@@ -12,7 +12,7 @@ use pipeplan::runner::optimizer::AdamW;
 use pipeplan::transport::Buffer;
 use pipeplan_core::graph::build::{StageShape, stage_graph};
 use pipeplan_core::model::{Dtype, Experts, Family, Latent, ModelConfig, Routing, Variant};
-use pipeplan_core::op::{Op, OpKind};
+use pipeplan_core::problem::op::{Op, OpKind};
 use pipeplan_core::program::Payload;
 
 fn model(family: Family, tied: bool) -> ModelConfig {

@@ -7,6 +7,7 @@ use pipeplan::runner::{Cause, Computation, Precision, State, Workload};
 use pipeplan_core::graph::Axis;
 use pipeplan_core::graph::form::{AttentionForm, Recompute};
 use pipeplan_core::model::{Arrangement, Experts, Family, Latent, Routing, Variant};
+use pipeplan_core::problem::Schedule;
 use pipeplan_core::schedule;
 use pipeplan_core::spec::ModelWork;
 
@@ -193,8 +194,8 @@ fn newer_gpts_train_as_one_rank() {
 /// Messages of the pipeline that run beside compute, among collectives that do too.
 #[test]
 fn messages_and_reductions_overlap() {
-    use pipeplan_core::lower::{Lowering, lower_as};
     use pipeplan_core::program::Step;
+    use pipeplan_core::program::lower::{Lowering, lower_as};
     let mut work = work([4, 2, 1]);
     work.layout.form.async_reduce = true;
     let workload = published(&work, "zb-v", Precision::Single).expect("it exists");
@@ -202,7 +203,7 @@ fn messages_and_reductions_overlap() {
     let ops = |row: &Vec<Step>| {
         row.iter().filter_map(|step| if let Step::Compute(op) = step { Some(*op) } else { None }).collect()
     };
-    let schedule = schedule::Schedule::of(workload.program.rows.iter().map(ops).collect());
+    let schedule = Schedule::of(workload.program.rows.iter().map(ops).collect());
     let program = lower_as(&workload.problem, &schedule, Lowering::Overlapped { prefetch: 1 }).expect("lowers");
     let run = train(&Workload { program, ..workload.clone() }, &options(4));
     assert_eq!((bits(&run), run.weights), (bits(&expected), expected.weights));

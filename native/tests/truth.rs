@@ -7,8 +7,9 @@ use common::{one_by_one, options, ordered, problem, published, train, work};
 use pipeplan::runner::{Precision, RunReport};
 use pipeplan::transport::Buffer;
 use pipeplan_core::graph::form::{AttentionForm, Form, Offload, Recompute};
-use pipeplan_core::placement::Placement;
-use pipeplan_core::schedule::{self, Schedule};
+use pipeplan_core::problem::Schedule;
+use pipeplan_core::problem::placement::Placement;
+use pipeplan_core::schedule;
 
 fn assert_same_bits(run: &RunReport, expected: &RunReport, what: &str) {
     let bits = |report: &RunReport| -> Vec<u64> { report.losses().iter().map(|loss| loss.to_bits()).collect() };
@@ -79,7 +80,7 @@ fn assert_close(run: &RunReport, expected: &RunReport, what: &str) -> bool {
 
 /// Whether every stage of `program` runs its backwards in the order of microbatches.
 fn gathers_in_order(program: &pipeplan_core::program::Program) -> bool {
-    use pipeplan_core::op::OpKind;
+    use pipeplan_core::problem::op::OpKind;
     use pipeplan_core::program::Step;
     program.rows.iter().all(|row| {
         let mut next = std::collections::BTreeMap::new();
@@ -136,7 +137,7 @@ fn a_run_repeats_bit_for_bit_and_its_seed_matters() {
 /// Messages in groups between ops, or beside compute at several depths of prefetch, change nothing that is computed.
 #[test]
 fn wherever_transfers_are_placed_training_is_the_same() {
-    use pipeplan_core::lower::{Lowering, lower_as};
+    use pipeplan_core::program::lower::{Lowering, lower_as};
     for name in ["1f1b", "interleaved-1f1b", "zb-v"] {
         let workload = published(&work(4, 8), name, Precision::Single).expect("it exists");
         let expected = train(&workload, &options(4));

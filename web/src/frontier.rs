@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use pipeplan_core::layout::Partition;
-use pipeplan_core::planner::{self, Answer};
+use pipeplan_core::estimate::step::Ends;
+use pipeplan_core::graph::layout::Partition;
+use pipeplan_core::plan::planner::{self, Answer};
 use pipeplan_core::problem::Problem;
-use pipeplan_core::schedule::Schedule;
+use pipeplan_core::problem::Schedule;
 use pipeplan_core::search::{Effort, Frontier};
 use pipeplan_core::simulate::simulate;
 use pipeplan_core::spec::{Spec, Work};
-use pipeplan_core::step::Ends;
 
 use crate::draw::chart;
 use crate::message::{ChartNews, ChartPoint};

@@ -1,8 +1,8 @@
 //! Why a rank waits: what it runs next, what that needs, and what it could run or has no room for meanwhile.
 
-use pipeplan_core::op::{Op, OpKind};
+use pipeplan_core::problem::op::{Op, OpKind};
 use pipeplan_core::simulate;
-use pipeplan_core::timeline::Span;
+use pipeplan_core::simulate::timeline::Span;
 
 use crate::scene::Scene;
 use crate::text;
@@ -180,7 +180,7 @@ impl Scene {
 mod tests {
     use super::*;
     use crate::wire;
-    use pipeplan_core::planner;
+    use pipeplan_core::plan::planner;
     use pipeplan_core::problem::Statement;
     use pipeplan_core::schedule;
     use pipeplan_core::spec::Spec;

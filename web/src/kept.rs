@@ -31,7 +31,7 @@ pub fn why_not_drawn(kept: &Scene, shown: Option<&Scene>, trace_is_open: bool) -
 mod tests {
     use super::*;
     use crate::wire;
-    use pipeplan_core::planner;
+    use pipeplan_core::plan::planner;
     use pipeplan_core::schedule;
     use pipeplan_core::spec::Spec;
 

@@ -4,7 +4,7 @@
 //! any two pieces of work, and the page drops what answers an older one than it already shows. So a slider
 //! can be dragged, and what is shown is the newest that is known.
 
-use pipeplan_core::step::Training;
+use pipeplan_core::estimate::step::Training;
 use serde::{Deserialize, Serialize};
 
 /// From the page to the worker.
@@ -425,7 +425,7 @@ pub struct LayoutRow {
 pub struct ChartPoint {
     /// The most bytes that a rank holds.
     pub bytes: u64,
-    /// What the best is chosen by, see [`judged_ns`](pipeplan_core::planner::judged_ns).
+    /// What the best is chosen by, see [`judged_ns`](pipeplan_core::plan::planner::judged_ns).
     pub judged_ns: u64,
     /// Idle share under the objective.
     pub bubble_ratio: f64,
@@ -490,7 +490,7 @@ pub struct Figures {
     pub late_ns: Option<u64>,
     /// The cost with waits at transfers, as the spec has them placed and carried; none where that could hang.
     pub carried_ns: Option<u64>,
-    /// What the best is chosen by, see [`judged_ns`](pipeplan_core::planner::judged_ns).
+    /// What the best is chosen by, see [`judged_ns`](pipeplan_core::plan::planner::judged_ns).
     pub judged_ns: u64,
     /// What binds the bound, as a sentence.
     pub binding: String,
@@ -543,7 +543,7 @@ pub struct RowCosts {
     pub late_ns: Option<u64>,
     /// The cost with waits at transfers, as the spec has them placed and carried; none where that could hang.
     pub carried_ns: Option<u64>,
-    /// What the best is chosen by, see [`judged_ns`](pipeplan_core::planner::judged_ns).
+    /// What the best is chosen by, see [`judged_ns`](pipeplan_core::plan::planner::judged_ns).
     pub judged_ns: u64,
     /// The whole training step; of a model only.
     pub step: Option<StepFigures>,

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use pipeplan_core::planner::BEST;
+use pipeplan_core::plan::planner::BEST;
 use pipeplan_core::problem::Objective;
 
 use crate::message::{Row, RowCosts};

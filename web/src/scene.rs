@@ -2,15 +2,16 @@
 
 use std::sync::{Arc, OnceLock};
 
-use pipeplan_core::cluster;
+use pipeplan_core::hardware::cluster;
 use pipeplan_core::model::catalog;
-use pipeplan_core::op::{Op, OpKind};
-use pipeplan_core::placement::Placement;
-use pipeplan_core::planner::BEST;
+use pipeplan_core::plan::planner::BEST;
+use pipeplan_core::problem::Schedule;
+use pipeplan_core::problem::op::{Op, OpKind};
+use pipeplan_core::problem::placement::Placement;
 use pipeplan_core::problem::{Objective, PlacementChoice, Problem, Statement};
-use pipeplan_core::schedule::{self, Schedule};
+use pipeplan_core::schedule;
+use pipeplan_core::simulate::timeline::{self, Span, Timeline};
 use pipeplan_core::spec::{Spec, Work};
-use pipeplan_core::timeline::{self, Span, Timeline};
 
 use crate::draw::lane::Lane;
 use crate::draw::memory::Curve;
@@ -544,7 +545,7 @@ pub fn measured_scale(planned_ns: u64, measured_ns: u64, aligned: bool) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pipeplan_core::planner;
+    use pipeplan_core::plan::planner;
     use pipeplan_core::schedule;
     use pipeplan_core::spec::Spec;
     use serde_json::json;

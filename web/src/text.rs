@@ -86,7 +86,7 @@ pub fn counted(number: usize, thing: &str) -> String {
 
 /// A sentence of the planner with its raw numbers as a person reads them: `4200000 ns` becomes `4.2 ms`.
 pub fn humanised(text: &str) -> String {
-    pipeplan_core::format::sentence::spelled(text, &|ns| duration(ns as f64), &bytes)
+    pipeplan_core::formats::sentence::spelled(text, &|ns| duration(ns as f64), &bytes)
 }
 
 /// As [`humanised`], of what is wrong with a form: with the names of its fields, so that `limit_bytes` becomes
@@ -260,7 +260,7 @@ mod tests {
     #[test]
     fn no_limit_is_to_be_raised_above_the_device() {
         use pipeplan_core::bounds::Infeasible;
-        use pipeplan_core::op::{Op, OpKind};
+        use pipeplan_core::problem::op::{Op, OpKind};
         use pipeplan_core::search;
         let op = Op::new(0, OpKind::F, 0);
         let least = Infeasible { rank: 1, needed_bytes: 90, limit_bytes: 80, op }.to_string();
@@ -299,7 +299,7 @@ mod tests {
     #[test]
     fn the_page_is_told_of_without_options_of_the_command() {
         use pipeplan_core::plan::Plan;
-        use pipeplan_core::planner;
+        use pipeplan_core::plan::planner;
         use pipeplan_core::spec::Spec;
         let spec =
             Spec::read(r#"{ "ranks": 2, "microbatches": 2, "stages": { "forward_ns": 1, "backward_input_ns": 1 } }"#);

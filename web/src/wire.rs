@@ -1,21 +1,21 @@
 //! Spans and figures on their way from the worker to the page.
 
+use pipeplan_core::advise::sensitivity::{Effect, Sensitivity, What};
+use pipeplan_core::advise::suggest::{self, Relief};
+use pipeplan_core::advise::tune::{Degrees, Tuned, Tuner};
 use pipeplan_core::bounds;
-use pipeplan_core::calibrate::{Calibration, Causes, JobTimes};
-use pipeplan_core::memory::StaticBytes;
-use pipeplan_core::op::{Op, OpKind};
-use pipeplan_core::placement::Placement;
+use pipeplan_core::estimate::memory::StaticBytes;
+use pipeplan_core::estimate::step::{Step, Training};
 use pipeplan_core::plan::Plan;
-use pipeplan_core::planner::{self, Answer, gap};
+use pipeplan_core::plan::planner::{self, Answer, gap};
+use pipeplan_core::plan::verdict::{self, RankMemory};
 use pipeplan_core::problem::Problem;
-use pipeplan_core::relief::{self, Relief};
+use pipeplan_core::problem::op::{Op, OpKind};
+use pipeplan_core::problem::placement::Placement;
 use pipeplan_core::schedule;
-use pipeplan_core::sensitivity::{Effect, Sensitivity, What};
+use pipeplan_core::simulate::timeline::{Span, Timeline};
 use pipeplan_core::spec::{self, Spec};
-use pipeplan_core::step::{Step, Training};
-use pipeplan_core::timeline::{Span, Timeline};
-use pipeplan_core::tune::{Degrees, Tuned, Tuner};
-use pipeplan_core::verdict::{self, RankMemory};
+use pipeplan_core::trace::calibrate::{Calibration, Causes, JobTimes};
 
 use crate::message::{
     Calibrated, ChartPoint, FieldFault, Figures, LayoutRow, Layouts, Picture, RankBytes, ReliefRow, Reply, Row,
@@ -153,7 +153,7 @@ pub fn relief(relief: Relief, cheapest: bool) -> ReliefRow {
 }
 
 /// What the memory limit costs a step of `step_ns`, as it travels.
-pub fn shorter(step_ns: u64, found: relief::Shorter) -> Shorter {
+pub fn shorter(step_ns: u64, found: suggest::Shorter) -> Shorter {
     let reliefs = found.together.into_iter().chain(found.single).map(|found| relief(found, false)).collect();
     Shorter { step_ns, without_limit_ns: found.without_limit_ns, reliefs }
 }
@@ -320,8 +320,8 @@ pub fn calibrated(calibration: &Calibration) -> Calibrated {
 }
 
 /// Core's faults as they travel.
-pub fn faults(faults: &pipeplan_core::fields::Faults) -> Vec<FieldFault> {
-    let wire = |fault: &pipeplan_core::fields::Fault| FieldFault {
+pub fn faults(faults: &pipeplan_core::base::fields::Faults) -> Vec<FieldFault> {
+    let wire = |fault: &pipeplan_core::base::fields::Fault| FieldFault {
         field: fault.field.clone(),
         found: fault.found.clone(),
         accepted: fault.accepted.clone(),

@@ -3,26 +3,27 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use pipeplan_core::accounts::Accounts;
-use pipeplan_core::calibrate;
-use pipeplan_core::derive::coverage;
-use pipeplan_core::execute::{Carrier, execute};
-use pipeplan_core::fields::{Fault, Faults};
-use pipeplan_core::format::order;
-use pipeplan_core::format::torch_profile::{self, Recording};
+use pipeplan_core::advise::sensitivity::Sensitivity;
+use pipeplan_core::advise::suggest::{Finder, Reliefs, Shortener};
+use pipeplan_core::advise::tune::{self, Tuner};
+use pipeplan_core::base::fields::{Fault, Faults};
+use pipeplan_core::estimate::derive::coverage;
+use pipeplan_core::estimate::pass_reports::Accounts;
+use pipeplan_core::formats::torch_profile::{self, Recording};
+use pipeplan_core::hardware::profile::{Profile, ProfileError};
+use pipeplan_core::notation::order;
 use pipeplan_core::plan::Plan;
-use pipeplan_core::planner::{self, Answer, BEST, Best, Case, PlanError};
+use pipeplan_core::plan::planner::{self, Answer, BEST, Best, Case, PlanError};
+use pipeplan_core::plan::verdict::{self, RankMemory};
+use pipeplan_core::problem::Schedule;
 use pipeplan_core::problem::{Problem, Statement};
-use pipeplan_core::profile::{Profile, ProfileError};
-use pipeplan_core::relief::{Finder, Reliefs, Shortener};
-use pipeplan_core::schedule::{self, Schedule};
+use pipeplan_core::program::execute::{Carrier, execute};
+use pipeplan_core::schedule;
 use pipeplan_core::search::{Effort, Flow};
-use pipeplan_core::sensitivity::Sensitivity;
 use pipeplan_core::simulate::simulate;
 use pipeplan_core::spec::{Spec, Work as SpecWork};
 use pipeplan_core::trace::Trace;
-use pipeplan_core::tune::{self, Tuner};
-use pipeplan_core::verdict::{self, RankMemory};
+use pipeplan_core::trace::calibrate;
 
 use crate::draw::chart::OF_POINT;
 use crate::frontier::{Chart, FROM_CHART};
@@ -890,7 +891,7 @@ pub fn comparison(spec: &str) -> Result<String, String> {
 /// What is wrong with the spec, in words.
 pub fn link(spec: &str) -> Result<String, String> {
     let spec = Spec::read(spec).map_err(|error| error.to_string())?;
-    Ok(pipeplan_core::link::write(&spec))
+    Ok(pipeplan_core::spec::link::write(&spec))
 }
 
 fn solve(spec: &Spec, name: &str) -> Result<Answer, PlanError> {
@@ -1212,7 +1213,8 @@ mod tests {
         work.take(plan(1, &fits));
         let Some(Said::Unfit(unfit)) = finish(&mut work).pop().map(|reply| reply.said) else { panic!("it fits") };
         let found =
-            pipeplan_core::relief::reliefs(&Spec::read(&fits).unwrap(), &schedule::find("1f1b").unwrap()).unwrap();
+            pipeplan_core::advise::suggest::reliefs(&Spec::read(&fits).unwrap(), &schedule::find("1f1b").unwrap())
+                .unwrap();
         assert_eq!(
             Some(&unfit.reliefs[0]),
             found.cheapest().map(|relief| wire::relief(relief.clone(), true)).as_ref()
@@ -1389,10 +1391,10 @@ mod tests {
     /// without them it is estimates again.
     #[test]
     fn measured_times_are_planned_with_until_they_are_closed() {
-        use pipeplan_core::cost::Load;
-        use pipeplan_core::derive::graph_of;
-        use pipeplan_core::partition::StageLayout;
-        use pipeplan_core::profile::Signature;
+        use pipeplan_core::estimate::derive::graph_of;
+        use pipeplan_core::hardware::cost::Load;
+        use pipeplan_core::hardware::profile::Signature;
+        use pipeplan_core::model::StageLayout;
         let text = r#"{ "schedule": "1f1b", "model": { "name": "tiny-llama" }, "cluster": { "device": "cpu" },
             "parallel": { "pipeline": 2 }, "training": { "microbatches": 4 } }"#;
         let mut spec = Spec::read(text).unwrap();

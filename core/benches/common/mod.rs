@@ -1,6 +1,6 @@
 //! The problems that benchmarks are run on.
 
-use pipeplan_core::placement::Placement;
+use pipeplan_core::problem::placement::Placement;
 use pipeplan_core::problem::{Backward, Objective, PlacementChoice, Problem, StageCost, Statement, Transfers};
 
 /// Times of a stage in microseconds, and bytes of a microbatch in thousandths, of the 1.5B model in the

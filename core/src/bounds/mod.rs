@@ -43,25 +43,25 @@
 //! round trip to B, and what B leaves until W has run. The sum over all microbatches fits under the limit during
 //! the window, less what cannot be held yet, or any more, near its ends.
 
-mod cross;
-mod least;
-mod memory;
-mod net;
-mod rank;
-mod ways;
+mod crossing;
+mod least_memory;
+mod longest_paths;
+mod memory_idle;
+mod one_machine;
+mod precedence;
 
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 
-pub use least::{Infeasible, LeastMemory, feasible, least_memory};
+pub use least_memory::{Infeasible, LeastMemory, feasible, least_memory};
 
+use crate::base::units::{Bytes, Nanos};
 use crate::problem::{Objective, Problem};
-use crate::units::{Bytes, Nanos};
-use net::Net;
-use rank::Window;
-use ways::{B, F, Ways};
+use longest_paths::{B, F, Ways};
+use one_machine::Window;
+use precedence::Net;
 
 /// A value that no valid schedule goes under.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -226,7 +226,7 @@ fn one_by_one(problem: &Problem, most_ops: usize) -> Bound {
     for rank in 0..net.ranks {
         let load_ns = net.load(rank);
         best.take(load_ns, || Binding::Work { rank, load_ns });
-        if let Some(area) = memory::area(&net, rank, &back) {
+        if let Some(area) = memory_idle::area(&net, rank, &back) {
             best.take(area.value, || Binding::Area { rank, round_trip_ns: area.round_trip, room_bytes: area.room });
         }
     }
@@ -252,7 +252,7 @@ fn windows(net: &Net, back: &[Vec<[Nanos; 2]>], objective: Objective, ops: usize
     let mut heads = Ways::new(net);
     let mut tails = Ways::new(net);
     // Of the rank judged last: most are alike.
-    let mut shares: Option<memory::Shares> = None;
+    let mut shares: Option<memory_idle::Shares> = None;
     let mut judge = |rank: usize, heads: &Ways, tails: &Ways, later: Nanos, best: &mut Best| {
         let window = Window { net, rank, heads, tails, later, back };
         let carlier = window.carlier();
@@ -260,23 +260,23 @@ fn windows(net: &Net, back: &[Vec<[Nanos; 2]>], objective: Objective, ops: usize
         best.take(carlier.value, || Binding::Rank { rank, head_ns: carlier.head, load_ns, tail_ns: carlier.tail });
         let load_ns = net.load(rank);
         let alike = shares.take().filter(|shares| shares.are_of(net, rank));
-        let shares = shares.insert(alike.unwrap_or_else(|| memory::Shares::new(net, rank)));
-        let (idle, area) = memory::bound(&window, shares, load_ns, best.value);
+        let shares = shares.insert(alike.unwrap_or_else(|| memory_idle::Shares::new(net, rank)));
+        let (idle, area) = memory_idle::bound(&window, shares, load_ns, best.value);
         best.take(idle.value, || Binding::Memory { rank, load_ns, fill_ns: idle.fill, drain_ns: idle.drain });
         if let Some(area) = area {
             best.take(area.value, || Binding::Area { rank, round_trip_ns: area.round_trip, room_bytes: area.room });
         }
     };
     let crosses = |lane: usize, heads: &Ways, tails: &Ways, best: &mut Best| {
-        if let Some(cross) = cross::bound(net, lane, heads, tails, best.value) {
+        if let Some(cross) = crossing::bound(net, lane, heads, tails, best.value) {
             let rank = net.lanes[lane].ranks[0];
             best.take(cross.value, || Binding::Cross { rank, at_once: cross.at_once });
         }
     };
     match objective {
         Objective::Makespan => {
-            ways::heads(net, &vec![0; net.lanes.len()], &mut heads);
-            ways::tails(net, |_| true, &mut tails);
+            longest_paths::heads(net, &vec![0; net.lanes.len()], &mut heads);
+            longest_paths::tails(net, |_| true, &mut tails);
             (0..net.ranks).for_each(|rank| judge(rank, &heads, &tails, 0, best));
             (0..net.lanes.len()).for_each(|lane| crosses(lane, &heads, &tails, best));
         }
@@ -285,7 +285,7 @@ fn windows(net: &Net, back: &[Vec<[Nanos; 2]>], objective: Objective, ops: usize
             let one_way = net.lanes.len() == 1;
             if one_way {
                 let first = net.lanes[0].ranks[0];
-                ways::tails(net, |rank| rank == first, &mut tails);
+                longest_paths::tails(net, |rank| rank == first, &mut tails);
             }
             let firsts = |rank: usize| -> Vec<usize> {
                 net.stages_of.iter().map(|stages_of| stages_of[rank].first().copied().unwrap_or(0)).collect()
@@ -303,7 +303,7 @@ fn windows(net: &Net, back: &[Vec<[Nanos; 2]>], objective: Objective, ops: usize
                 }
             }
             for rank in chosen(net, (MOST_WINDOW_STEPS / ops.max(1)).max(3)) {
-                ways::heads(net, &firsts(rank), &mut heads);
+                longest_paths::heads(net, &firsts(rank), &mut heads);
                 judge(rank, &heads, &tails, later[rank], best);
                 // The window of the first stage's rank holds all of the lane.
                 if one_way && net.lanes[0].ranks.first() == Some(&rank) {
@@ -331,7 +331,7 @@ fn chosen(net: &Net, most: usize) -> Vec<usize> {
 
 /// By lane and stage, after F and after B: the least time until W of the same microbatch has ended.
 fn backs(net: &Net) -> Vec<Vec<[Nanos; 2]>> {
-    let of = |lane: &net::Lane| {
+    let of = |lane: &precedence::Lane| {
         let mut found = vec![[0; 2]; net.costs.len()];
         let mut trip = 0;
         for (stage, cost) in net.costs.iter().enumerate().rev() {

@@ -42,7 +42,7 @@ proptest! {
         }),
         half in 1usize..12, hop in 0u64..20, room in 2u64..40, each_end in 1usize..4, shape in 0usize..4, spans: bool,
     ) {
-        use crate::placement::Placement;
+        use crate::problem::placement::Placement;
         let (placement, chunks) =
             [(Placement::Linear, 1), (Placement::V, 2), (Placement::Looped, 2), (Placement::TwoWay, 1)][shape].clone();
         prop_assume!(placement != Placement::TwoWay || ranks % 2 == 0);
@@ -79,7 +79,7 @@ proptest! {
         let mut small = statement(4, 1, 2 * half, stages.iter().map(exchanging).collect(), hop);
         small.overlap_permille = 100 * permille;
         small.objective = if spans { Objective::LongestSpan } else { Objective::Makespan };
-        let small = small.problem(crate::placement::Placement::TwoWay).unwrap();
+        let small = small.problem(crate::problem::placement::Placement::TwoWay).unwrap();
         let large = small.in_finer_time(1000).expect("times have room");
         let [small_ns, large_ns] = [&small, &large].map(|problem| lower_bound(problem).value_ns);
         prop_assert!(1000 * small_ns >= large_ns, "{small_ns} {large_ns}");
@@ -97,7 +97,7 @@ fn pairs_hide_no_more_than_the_shorter_op() {
     for (overlap_permille, least) in [(0, 24), (10, 24), (1000, 16)] {
         let mut statement = statement(2, 2, 4, vec![cost], 0);
         statement.overlap_permille = overlap_permille;
-        let bound = lower_bound(&statement.problem(crate::placement::Placement::V).unwrap());
+        let bound = lower_bound(&statement.problem(crate::problem::placement::Placement::V).unwrap());
         assert!(bound.value_ns >= least, "{overlap_permille}: {bound:?}");
     }
 }
@@ -108,7 +108,8 @@ fn pairs_hide_no_more_than_the_shorter_op() {
 fn a_problem_of_millions_of_ops_has_the_bound_of_its_formula() {
     let cost = StageCost { forward_ns: 20, backward_input_ns: 19, backward_weight_ns: 11, ..StageCost::default() };
     for (ranks, microbatches) in [(4, 8), (512, 4_000), (1024, 3_000), (2, 1_000_000)] {
-        let problem = statement(ranks, 1, microbatches, vec![cost], 3).problem(crate::placement::Placement::Linear);
+        let problem =
+            statement(ranks, 1, microbatches, vec![cost], 3).problem(crate::problem::placement::Placement::Linear);
         let (p, m) = (ranks as u64, microbatches as u64);
         let there_and_back = (m + p - 1) * 39 + 2 * (p - 1) * 3 + 11;
         let last_rank = (p - 1) * 23 + m * 50;

@@ -6,8 +6,8 @@ use alloc::vec::Vec;
 
 use super::rows::{B_RUNS, F_RUNS};
 use super::{MOST_REPORTED, Violation};
-use crate::op::{Op, OpKind};
 use crate::problem::Problem;
+use crate::problem::op::{Op, OpKind};
 use crate::program::{Message, Payload, Program, Step, Way};
 
 /// Number of a transfer: one activation and one gradient for each boundary between stages and microbatch.

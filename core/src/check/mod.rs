@@ -13,17 +13,17 @@
 use alloc::vec::Vec;
 use core::fmt;
 
-use crate::op::Op;
+use crate::base::units::Bytes;
 use crate::problem::Problem;
-use crate::program::{Message, Program, Step, Way};
-use crate::schedule::Schedule;
-use crate::units::Bytes;
+use crate::problem::Schedule;
+use crate::problem::op::Op;
+use crate::program::{Message, Program, Step, Transport, Way};
 
 mod messages;
 mod rows;
 mod transport;
 
-pub use transport::{Stuck, Transport, Wait};
+pub use transport::{Stuck, Wait};
 
 use messages::{check_channels, check_messages};
 use rows::check_rows;

@@ -5,7 +5,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::{CircleWait, MOST_REPORTED, Violation};
-use crate::op::{Op, OpKind};
+use crate::problem::op::{Op, OpKind};
 use crate::problem::{Backward, Problem};
 
 /// Every op once and in its place; then no circle; then memory.

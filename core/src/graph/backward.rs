@@ -1,5 +1,5 @@
 //! The backward from F, by one rule for each kernel (reverse mode): undivided, all of it in B.
-//! [`split`](super::passes::split) takes W out of it.
+//! [`split`](super::passes::split_backward) takes W out of it.
 //!
 //! The forward's operators are taken in reverse. Where a tensor has several consumers, their gradients are
 //! summed in that order: a matmul adds to the sum so far, anything else is followed by an [`Kernel::Add`]. A

@@ -64,16 +64,16 @@ pub fn stage_graph_with(
     }
     let mut accounts = Vec::new();
     if shape.form.async_reduce {
-        accounts.push(passes::beside::run(&mut graph));
+        accounts.push(passes::overlap_all_reduce::run(&mut graph));
     }
-    passes::split::run(&mut graph);
+    passes::split_backward::run(&mut graph);
     if shape.form.fp8 {
         accounts.push(passes::quantize::run(&mut graph));
     }
-    let split = passes::split::account(&graph);
+    let split = passes::split_backward::account(&graph);
     accounts.extend([split, passes::recompute::rerun(&mut graph, choices)]);
     if let Some(layers) = shape.form.offload.layers() {
-        accounts.push(passes::offload::run(&mut graph, shape.layers.clone(), layers));
+        accounts.push(passes::offload_activations::run(&mut graph, shape.layers.clone(), layers));
     }
     liveness::run_in_place(&mut graph);
     (graph, accounts)

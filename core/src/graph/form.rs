@@ -5,8 +5,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::dealt::SequencePart;
-use crate::fields::Fault;
-use crate::layout::MAX_DEGREE;
+use crate::base::fields::Fault;
+use crate::graph::layout::MAX_DEGREE;
 use crate::model::{ModelConfig, Window};
 
 /// How attention is computed.
@@ -82,7 +82,7 @@ impl Recompute {
     }
 }
 
-/// Which layers of each stage keep what the backward needs in the host's memory ([`passes::offload`](super::passes::offload)).
+/// Which layers of each stage keep what the backward needs in the host's memory ([`passes::offload_activations`](super::passes::offload_activations)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Offload {
     /// None.
@@ -130,7 +130,7 @@ pub struct Form {
     pub tensor: u32,
     /// Whether those devices also share the tokens of what lies between the matrices (arXiv:2205.05198 §4.2.2).
     pub sequence_parallel: bool,
-    /// Whether the sum of dX over those devices runs beside the dW matmul ([`passes::beside`](super::passes::beside)).
+    /// Whether the sum of dX over those devices runs beside the dW matmul ([`passes::overlap_all_reduce`](super::passes::overlap_all_reduce)).
     pub async_reduce: bool,
     /// Devices that each hold a part of every sequence, c (arXiv:2310.01889).
     pub context: u32,

@@ -5,7 +5,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::{Graph, Job, Needs, Role, TensorId};
-use crate::units::{ByteDelta, Bytes};
+use crate::base::units::{ByteDelta, Bytes};
 
 /// When buffers are given back. Persistent tensors do not occur.
 #[derive(Clone, Debug, PartialEq, Eq)]

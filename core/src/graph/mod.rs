@@ -17,7 +17,7 @@
 //! them.
 //!
 //! B holds all that lies on the way to the gradient of the stage's input, and the gradients of gains and
-//! biases. W holds what is worth deferring ([`passes::split`]). The first stage sends no gradient on.
+//! biases. W holds what is worth deferring ([`passes::split_backward`]). The first stage sends no gradient on.
 //!
 //! # Lifetime
 //! Weights and their gradients are persistent: one for all microbatches, held throughout. Every other tensor
@@ -66,10 +66,10 @@
 //!
 //! An executor that blocks may do nothing at the start but hand the buffer on, and all of it at the wait, or the reverse:
 //! the numbers are the same. So the buffer lives from start to wait, and time counts what the operators between leave
-//! uncovered ([`cost`](crate::cost)).
+//! uncovered ([`cost`](crate::hardware::cost)).
 //!
 //! # Copies in the host's memory
-//! What the backward needs may wait for it in the host's memory ([`passes::offload`]): [`Role::OnHost`]. It takes nothing of the
+//! What the backward needs may wait for it in the host's memory ([`passes::offload_activations`]): [`Role::OnHost`]. It takes nothing of the
 //! device's memory. Copies go there and back on a queue of their own ([`Stream::Copies`]) beside compute and collectives, in
 //! the order of their starts, under the same rules: an operator starts one, and a later one waits for it.
 //!
@@ -87,6 +87,7 @@ pub mod form;
 mod gpt;
 pub mod kernel;
 mod latent;
+pub mod layout;
 pub mod liveness;
 mod llama;
 pub mod passes;

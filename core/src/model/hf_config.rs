@@ -15,7 +15,7 @@ use super::{
     Activation, Arrangement, Caps, E12, Experts, Factors, Family, Latent, MAX_EXPERTS, MAX_FACTOR, MAX_LAYERS,
     MAX_MULTI_TOKEN, MAX_SIZE, ModelConfig, Routing, Scores, Variant, Window, no_width, to_e12,
 };
-use crate::fields::{Fault, Table, one_of, one_of_like, shown};
+use crate::base::fields::{Fault, Table, one_of, one_of_like, shown};
 
 /// Every `model_type` that is read.
 pub const MODEL_TYPES: [&str; 27] = [

@@ -2,12 +2,15 @@
 
 pub mod catalog;
 pub mod hf_config;
+mod stage;
+
+pub use stage::StageLayout;
 
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use crate::fields::Fault;
+use crate::base::fields::Fault;
 
 /// Number formats of tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

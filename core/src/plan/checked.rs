@@ -8,9 +8,10 @@ use serde_json::{Map, Value, json};
 
 use super::Plan;
 use crate::bounds::lower_bound;
-use crate::check::{Transport, Violation, check_program};
-use crate::lower::{Lowering, lower_as};
-use crate::planner::derived_case;
+use crate::check::{Violation, check_program};
+use crate::plan::planner::derived_case;
+use crate::program::Transport;
+use crate::program::lower::{Lowering, lower_as};
 use crate::simulate::Deadlock;
 use crate::spec::Work;
 

@@ -9,18 +9,18 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::{Plan, Prediction};
-use crate::canonical;
+use crate::base::canonical;
+use crate::base::fields::{Fault, Faults, Table, shown, whole};
+use crate::base::json::{self, Syntax};
+use crate::base::units::Nanos;
 use crate::check::{Violation, check_program, check_schedule};
-use crate::fields::{Fault, Faults, Table, shown, whole};
-use crate::json::{self, Syntax};
-use crate::op::OpSyntax;
+use crate::estimate::step::{Ends, Tail};
+use crate::problem::Schedule;
+use crate::problem::op::OpSyntax;
 use crate::problem::{PlacementChoice, Problem, Statement};
 use crate::program::{Program, Step};
-use crate::schedule::Schedule;
 use crate::simulate::simulate;
 use crate::spec::{Spec, Work};
-use crate::step::{Ends, Tail};
-use crate::units::Nanos;
 
 /// The version that is written, and the only one that is read.
 pub const VERSION: u64 = 1;

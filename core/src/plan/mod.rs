@@ -9,11 +9,11 @@
 //! | `format`, `version` | `pipeplan-plan` and 1 |
 //! | `spec` | the [spec](crate::spec) with every default written out |
 //! | `problem` | the scheduling problem in the form of a [problem file](crate::problem), its placement fixed |
-//! | `schedule` | `name`; `rows`: one string a rank of ops in the form `3BW12`; and, where some run as [pairs](crate::schedule::Schedule::pairs), `pairs` |
+//! | `schedule` | `name`; `rows`: one string a rank of ops in the form `3BW12`; and, where some run as [pairs](crate::problem::Schedule::pairs), `pairs` |
 //! | `program` | `rows`: one string a rank of what it executes, transfers and optimizer included |
 //! | `ends` | of a model: what ends a step, see [`Ends`]; by rank `reduce_ns` and `optimizer_ns`, by stage `reduce_each_ns` |
 //! | `prediction` | whole numbers that follow from `problem` and `schedule`; see [`Prediction`] |
-//! | `digest` | `sha256:` and the hash of the file's [canonical](crate::canonical) text without this field |
+//! | `digest` | `sha256:` and the hash of the file's [canonical](crate::base::canonical) text without this field |
 //!
 //! A file comes from anywhere. Reading it bounds every size, checks the schedule and the program against the
 //! problem, and works the prediction out again: a file that says something else is refused. What it does not
@@ -21,9 +21,12 @@
 //! plan.
 
 mod checked;
+mod figures;
 mod file;
+pub mod planner;
 #[cfg(test)]
 mod tests;
+pub mod verdict;
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -31,17 +34,17 @@ use alloc::vec::Vec;
 pub use checked::{Checked, TRANSPORTS};
 pub use file::{MAX_FILE_BYTES, PlanFileError, VERSION};
 
-use crate::accounts::Accounts;
+use crate::base::units::{Bytes, Nanos};
 use crate::bounds;
-use crate::derive::derive;
+use crate::estimate::derive::derive;
+use crate::estimate::pass_reports::Accounts;
+use crate::estimate::step::Ends;
+use crate::problem::Schedule;
 use crate::problem::{Objective, Problem};
 use crate::program::Program;
-use crate::schedule::Schedule;
+use crate::simulate::timeline::Timeline;
 use crate::simulate::{Deadlock, simulate};
 use crate::spec::{Spec, Work};
-use crate::step::Ends;
-use crate::timeline::Timeline;
-use crate::units::{Bytes, Nanos};
 
 /// The JSON Schema of a plan file, version 1.
 pub const SCHEMA: &str = include_str!("../../schema/plan.schema.json");

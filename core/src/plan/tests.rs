@@ -6,10 +6,10 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::canonical;
-use crate::planner::{self, PlanError};
+use crate::base::canonical;
+use crate::estimate::step::Tail;
+use crate::plan::planner::{self, PlanError};
 use crate::spec::arbitrary::problem;
-use crate::step::Tail;
 
 fn example() -> Plan {
     let text = r#"{ "ranks": 2, "microbatches": 3, "stages": { "forward_ns": 1, "backward_input_ns": 1,

@@ -17,9 +17,10 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::{Absent, Schedule, splits, v_shaped};
-use crate::op::{Op, OpKind};
+use super::{Absent, splits, v_shaped};
 use crate::problem::Problem;
+use crate::problem::Schedule;
+use crate::problem::op::{Op, OpKind};
 
 /// Slots from microbatch to microbatch: as many as a rank has ops for one, F, B and W of two chunks.
 pub(crate) const PERIOD: usize = 6;

@@ -13,11 +13,12 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::{Absent, Row, Schedule, splits, v_shaped};
-use crate::op::Op;
-use crate::op::OpKind;
-use crate::placement::Placement;
+use super::{Absent, Row, splits, v_shaped};
 use crate::problem::Problem;
+use crate::problem::Schedule;
+use crate::problem::op::Op;
+use crate::problem::op::OpKind;
+use crate::problem::placement::Placement;
 
 /// DualPipeV ("cut in half"): exists from 2P microbatches on. Every rank holds at most 2P + 1 chunk
 /// activations.

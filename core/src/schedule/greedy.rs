@@ -6,11 +6,12 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
-use super::{Absent, Schedule, splits};
-use crate::op::{Op, OpKind};
-use crate::placement::Placement;
+use super::{Absent, splits};
+use crate::base::units::Nanos;
 use crate::problem::Problem;
-use crate::units::Nanos;
+use crate::problem::Schedule;
+use crate::problem::op::{Op, OpKind};
+use crate::problem::placement::Placement;
 
 /// Chimera (arXiv:2107.06925, §3): 1F1B in two directions at once over two copies of parameters. A rank at
 /// position `i` of a direction holds at most `min(P / 2, P − i)` of its microbatches, so between `P / 2 + 1`

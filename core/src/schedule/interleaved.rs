@@ -5,9 +5,10 @@
 
 use alloc::vec::Vec;
 
-use super::{Absent, Schedule, looped, splits};
-use crate::op::{Op, OpKind};
+use super::{Absent, looped, splits};
 use crate::problem::Problem;
+use crate::problem::Schedule;
+use crate::problem::op::{Op, OpKind};
 use crate::simulate;
 
 /// Interleaved 1F1B (arXiv:2104.04473, §2.2.2). Bubble: `(P − 1)(F + B + W) / V`; rank `r` holds at most

@@ -1,11 +1,10 @@
 //! The order of compute on each rank, and the published rules that make one: a file for each.
 
-use alloc::string::{String, ToString};
+use alloc::string::String;
 use alloc::vec::Vec;
 
-use crate::op::{Op, OpSyntax};
-use crate::placement::Placement;
-use crate::problem::{Backward, Problem};
+use crate::problem::placement::Placement;
+use crate::problem::{Backward, Problem, Schedule};
 
 mod building_block;
 mod dualpipe;
@@ -22,56 +21,12 @@ pub(crate) use building_block::{BACKWARD_0, BACKWARD_1, FORWARD_0, FORWARD_1, KI
 pub(crate) use interleaved::{forward_steps, groups_of};
 pub use row::Row;
 
-/// One ordered row of ops for each rank: order only, no time.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Schedule {
-    /// What each rank runs, in order.
-    pub rows: Vec<Vec<Op>>,
-    /// By rank, ascending: places of forwards that run as a pair with the backward right after them (DualPipe's
-    /// overlapped forward and backward). Empty where there are none.
-    pub pairs: Vec<Vec<u32>>,
-}
+/// The name that asks for the best schedule, whoever published it.
+pub const BEST: &str = "best";
 
-impl Schedule {
-    /// A schedule without pairs.
-    pub fn of(rows: Vec<Vec<Op>>) -> Schedule {
-        Schedule { rows, pairs: Vec::new() }
-    }
-
-    /// The places of `rank` at which a pair begins, ascending.
-    pub fn pairs_of(&self, rank: usize) -> &[u32] {
-        self.pairs.get(rank).map_or(&[], Vec::as_slice)
-    }
-
-    /// All ops of all ranks.
-    pub fn op_count(&self) -> usize {
-        self.rows.iter().map(Vec::len).sum()
-    }
-
-    /// The short form, one string a rank: `0F0 0F1 0BW0`.
-    pub fn text_rows(&self) -> Vec<String> {
-        self.rows
-            .iter()
-            .map(|row| {
-                let ops: Vec<String> = row.iter().map(ToString::to_string).collect();
-                ops.join(" ")
-            })
-            .collect()
-    }
-
-    /// Reads the short form back.
-    ///
-    /// # Errors
-    /// The rank and the text of the first word that is no op.
-    pub fn from_text_rows<S: AsRef<str>>(rows: &[S]) -> Result<Schedule, (usize, OpSyntax)> {
-        let read = |(rank, row): (usize, &S)| {
-            row.as_ref()
-                .split_ascii_whitespace()
-                .map(|word| word.parse().map_err(|error| (rank, error)))
-                .collect::<Result<Vec<Op>, _>>()
-        };
-        Ok(Schedule::of(rows.iter().enumerate().map(read).collect::<Result<_, _>>()?))
-    }
+/// Every name of a schedule that a spec takes, [`BEST`] first.
+pub fn schedule_names() -> Vec<&'static str> {
+    core::iter::once(BEST).chain(published().iter().map(|published| published.name)).collect()
 }
 
 /// Why a published schedule does not exist for a problem, as a sentence without its full stop.

@@ -1,8 +1,9 @@
 //! 1F1B with a flush, plain and eager.
 
-use super::{Absent, Row, Schedule, by_stage, one_chunk};
-use crate::op::OpKind;
+use super::{Absent, Row, by_stage, one_chunk};
 use crate::problem::Problem;
+use crate::problem::Schedule;
+use crate::problem::op::OpKind;
 
 /// 1F1B with a flush (PipeDream-Flush, arXiv:2104.04473, §2.2.1). Stage `s` holds at most `min(P − s, M)`
 /// microbatches. Bubble: `(P − 1)(F + B + W)` with equal stages and free hops.

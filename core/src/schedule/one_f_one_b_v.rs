@@ -13,9 +13,10 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::building_block::{BACKWARD_0, BACKWARD_1, FORWARD_0, FORWARD_1, PERIOD};
-use super::{Absent, Row, Schedule, v_shaped};
-use crate::op::OpKind;
+use super::{Absent, Row, v_shaped};
 use crate::problem::Problem;
+use crate::problem::Schedule;
+use crate::problem::op::OpKind;
 
 /// F and BW of two chunks.
 const KINDS: usize = 4;

@@ -3,7 +3,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::op::{Op, OpKind};
+use crate::problem::op::{Op, OpKind};
 
 /// A row that numbers microbatches by itself: the n-th F of a stage is that of microbatch n, and so for B,
 /// W and BW. Microbatches are alike, so taking them first in, first out loses nothing.

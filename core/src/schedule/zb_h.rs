@@ -1,8 +1,9 @@
 //! ZB-H1 and ZB-H2 (arXiv:2401.10241, §2): 1F1B with the weight backward put off to fill the bubble.
 
-use super::{Absent, Row, Schedule, by_stage, one_chunk, splits};
-use crate::op::OpKind;
+use super::{Absent, Row, by_stage, one_chunk, splits};
 use crate::problem::Problem;
+use crate::problem::Schedule;
+use crate::problem::op::OpKind;
 
 /// ZB-H1 (§2.1): the F and B of 1F1B, W of stage `s` put off by `s` microbatches. Never more memory than
 /// 1F1B's first stage: `(P − s) M_B + s M_W`. Bubble: `(P − 1)(F + B − W)` with free hops.

@@ -2,9 +2,10 @@
 
 use alloc::vec::Vec;
 
-use super::{Absent, Row, Schedule, splits, v_shaped};
-use crate::op::OpKind;
+use super::{Absent, Row, splits, v_shaped};
 use crate::problem::Problem;
+use crate::problem::Schedule;
+use crate::problem::op::OpKind;
 
 /// The order that has no bubble when F, B and W take the same time and hops are free. Every rank holds at
 /// most 2P chunk activations, as much as 1F1B's first rank.

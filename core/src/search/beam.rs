@@ -24,8 +24,8 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::flat::{B, BW, Chain, Code, F, Flat, Rows, UNLIMITED, W, code, kind_of, lane_of};
-use super::safe::{Room, allowed};
+use super::bankers::{Room, allowed};
+use super::flat_problem::{B, BW, Chain, Code, F, Flat, Rows, UNLIMITED, W, code, kind_of, lane_of};
 use crate::problem::Objective;
 
 /// Shares of a limit are counted in 2^-32.

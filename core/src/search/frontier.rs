@@ -3,14 +3,14 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::flat::Flat;
-use super::whole::{self, Variant};
+use super::flat_problem::Flat;
+use super::fused_backward::{self, Variant};
 use super::{Effort, Flow, Found, Infeasible, Scope, better, search};
+use crate::base::units::{Bytes, Nanos};
 use crate::bounds::lower_bound;
 use crate::problem::Problem;
-use crate::schedule::Schedule;
-use crate::timeline::schedule_peak_bytes;
-use crate::units::{Bytes, Nanos};
+use crate::problem::Schedule;
+use crate::simulate::timeline::schedule_peak_bytes;
 
 /// The best schedule found within a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,7 +68,7 @@ impl Frontier {
     /// The points of `problem`, of which none has been looked for yet.
     pub fn new(problem: &Problem, points: usize, effort: Effort) -> Frontier {
         let free = problem.with_limits(vec![None; problem.ranks()]);
-        let variants = whole::variants(&free);
+        let variants = fused_backward::variants(&free);
         let least_of = |problem: &Problem| {
             let flat = Flat::new(problem);
             (0..problem.ranks()).map(|rank| least_bytes(problem, &flat, rank)).max().unwrap_or(0)

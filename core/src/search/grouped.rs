@@ -3,7 +3,7 @@
 
 use alloc::vec::Vec;
 
-use super::flat::{B, F, Flat, Rows, W, code};
+use super::flat_problem::{B, F, Flat, Rows, W, code};
 use crate::schedule::{forward_steps, groups_of};
 
 /// Hands the orders of all group sizes worth having to `offer`, those over the limit left out. There are none

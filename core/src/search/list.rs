@@ -18,8 +18,8 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
-use super::flat::{B, BW, Code, F, Flat, W, code};
-use super::safe::{Room, allowed};
+use super::bankers::{Room, allowed};
+use super::flat_problem::{B, BW, Code, F, Flat, W, code};
 
 /// A key no op reaches: W with this lag only fills gaps.
 pub(super) const NEVER: i64 = i64::MAX / 8;

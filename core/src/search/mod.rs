@@ -34,40 +34,41 @@ use core::cell::Cell;
 use core::cmp::Reverse;
 use core::fmt;
 
+use crate::base::fields::Fault;
+use crate::base::units::{Bytes, Nanos};
 use crate::bounds::lower_bound;
-use crate::fields::Fault;
-use crate::placement::Placement;
+use crate::problem::Schedule;
+use crate::problem::placement::Placement;
 use crate::problem::{Problem, Statement};
-use crate::schedule::{Schedule, published};
-use crate::units::{Bytes, Nanos};
+use crate::schedule::published;
 
-mod accept;
+mod acceptance;
+mod bankers;
 mod beam;
-mod blocks;
-mod drive;
-mod eval;
-mod flat;
+mod building_blocks;
+mod flat_problem;
 mod frontier;
+mod fused_backward;
 mod grouped;
-mod ladder;
+mod limit_tree;
 mod list;
-mod pairs;
+mod longest_paths;
+mod makespan;
+mod overlapped_pairs;
+mod perturbation;
 mod policies;
-mod refit;
-mod replan;
-mod safe;
-mod steady;
+mod portfolio;
+mod reinsertion;
+mod steady_state;
 mod tabu;
 mod v_blocks;
-mod walk;
-mod whole;
 mod zb_auto;
 mod zbv;
 
-use drive::{Library, Search};
-use eval::{Cost, Eval};
-use flat::{Flat, Rows};
+use flat_problem::{Flat, Rows};
 pub use frontier::{Frontier, Point, frontier};
+use makespan::{Cost, Eval};
+use portfolio::{Library, Search};
 
 /// How much work a search may do, in ops run through its simulator: the core has no clock. One unit is some
 /// ten to fifty nanoseconds of one core.
@@ -156,7 +157,7 @@ pub fn best(
     observer: &mut dyn FnMut(Progress) -> Flow,
 ) -> Result<Found, Infeasible> {
     let mut stopped = false;
-    let mut found = ladder::climb(problem, effort, &mut |progress| {
+    let mut found = limit_tree::climb(problem, effort, &mut |progress| {
         let flow = observer(progress);
         stopped |= flow == Flow::Stop;
         flow
@@ -166,7 +167,7 @@ pub fn best(
         && so_far.cost_ns > so_far.bound_ns
     {
         let (before, cost_ns, bound_ns) = (so_far.ops, so_far.cost_ns, so_far.bound_ns);
-        let of_few = ladder::climb(&few, effort, &mut |progress| {
+        let of_few = limit_tree::climb(&few, effort, &mut |progress| {
             let flow = observer(Progress { ops: before + progress.ops, cost_ns, bound_ns });
             stopped |= flow == Flow::Stop;
             flow
@@ -174,7 +175,7 @@ pub fn best(
         let repeated = of_few.ok().and_then(|of_few| repeated(problem, &few, times, &of_few, bound_ns));
         found = repeated.map_or(found.clone(), |repeated| better(found, Ok(repeated)));
     }
-    for variant in whole::variants(problem) {
+    for variant in fused_backward::variants(problem) {
         if found.as_ref().is_ok_and(|found| stopped || found.cost_ns == found.bound_ns) {
             return found;
         }
@@ -183,7 +184,7 @@ pub fn best(
             continue;
         }
         let bound_ns = lower_bound(problem).value_ns;
-        let with_whole = ladder::climb(&variant.problem, effort, &mut |progress| {
+        let with_whole = limit_tree::climb(&variant.problem, effort, &mut |progress| {
             let cost_ns = cost_ns.min(progress.cost_ns);
             let flow = observer(Progress { ops: before + progress.ops, cost_ns, bound_ns });
             stopped |= flow == Flow::Stop;
@@ -209,14 +210,14 @@ pub fn first(problem: &Problem) -> Result<Found, Infeasible> {
 /// has to be answered.
 fn again_and_again(problem: &Problem) -> Option<(Problem, usize)> {
     let ops = Flat::new(problem).ops;
-    if ops <= 2 * drive::MANY || problem.pairs_gain() {
+    if ops <= 2 * portfolio::MANY || problem.pairs_gain() {
         return None;
     }
     let mut statement = problem.statement();
     // Going two ways as many go each way.
     let each = if *problem.placement() == Placement::TwoWay { 2 } else { 1 };
     let all = statement.microbatches / each;
-    let times = (2..=all).find(|times| all.is_multiple_of(*times) && ops / times <= drive::MANY)?;
+    let times = (2..=all).find(|times| all.is_multiple_of(*times) && ops / times <= portfolio::MANY)?;
     statement.microbatches = all / times * each;
     Some((statement.problem(problem.placement().clone()).ok()?, times))
 }
@@ -276,7 +277,7 @@ fn search(
     scope: Scope,
     observer: &mut dyn FnMut(Progress) -> Flow,
 ) -> Result<Found, Infeasible> {
-    let may_mix = whole::may_mix(problem);
+    let may_mix = fused_backward::may_mix(problem);
     // Ops that run one by one have a bound of their own, at which their search ends.
     let one_by_one = problem.pairs_gain().then(|| lower_bound(&problem.with_pairs_in_turn()).value_ns);
     let of_orders = Scope { bound_ns: one_by_one.or(scope.bound_ns), ..scope };
@@ -306,11 +307,12 @@ fn search(
     for (schedule, origin) in scope.given.map(|(given, origin)| (given.clone(), origin)).into_iter().chain(published)
     {
         if problem.pairs_gain()
-            && let Some((paired, cost_ns)) = pairs::all_paired(problem, &schedule, scope.floor, found.cost_ns)
+            && let Some((paired, cost_ns)) =
+                overlapped_pairs::all_paired(problem, &schedule, scope.floor, found.cost_ns)
         {
             keep(&mut found, paired, cost_ns, "pairs");
         }
-        if let Some(cost) = pairs::cost(problem, &schedule) {
+        if let Some(cost) = overlapped_pairs::cost(problem, &schedule) {
             keep(&mut found, schedule, cost.objective, origin);
         }
     }
@@ -319,7 +321,8 @@ fn search(
     }
     if may_mix {
         if found.cost_ns > found.bound_ns.max(scope.floor)
-            && let Some((schedule, cost_ns)) = whole::mixed(problem, &found.schedule, scope.floor, found.cost_ns)
+            && let Some((schedule, cost_ns)) =
+                fused_backward::mixed(problem, &found.schedule, scope.floor, found.cost_ns)
         {
             keep(&mut found, schedule, cost_ns, "mixed");
         }
@@ -340,7 +343,7 @@ fn search(
         }
         if found.cost_ns > found.bound_ns.max(scope.floor) {
             let below = found.cost_ns;
-            let (ops, grown) = whole::grown(problem, effort.0, below, |schedule, cost_ns| {
+            let (ops, grown) = fused_backward::grown(problem, effort.0, below, |schedule, cost_ns| {
                 note(cost_ns);
                 keep(&mut found, schedule, cost_ns, "grown");
             });
@@ -349,7 +352,7 @@ fn search(
         }
         if found.cost_ns > found.bound_ns.max(scope.floor) {
             let below = found.cost_ns;
-            found.ops += whole::improved(problem, &orders, effort.0 / 2, below, |schedule, cost_ns| {
+            found.ops += fused_backward::improved(problem, &orders, effort.0 / 2, below, |schedule, cost_ns| {
                 note(cost_ns);
                 keep(&mut found, schedule, cost_ns, "improved");
                 if found.cost_ns > found.bound_ns.max(scope.floor) && cost_ns >= scope.floor { cost_ns } else { 0 }
@@ -367,7 +370,8 @@ fn search(
     orders.push(hidden.schedule);
     for order in orders {
         let order = Schedule::of(order.rows);
-        if let Some((schedule, cost_ns)) = pairs::paired(problem, &order, (scope.floor, found.cost_ns), scope.halved)
+        if let Some((schedule, cost_ns)) =
+            overlapped_pairs::paired(problem, &order, (scope.floor, found.cost_ns), scope.halved)
         {
             keep(&mut found, schedule, cost_ns, "pairs");
         }
@@ -380,11 +384,11 @@ fn search(
 fn whole_orders(problem: &Problem, scope: Scope) -> Vec<Found> {
     let bound_ns = scope.bound_ns.unwrap_or_else(|| lower_bound(problem).value_ns);
     let scope = Scope { floor: scope.floor, quick: true, bound_ns: Some(bound_ns), ..Scope::default() };
-    let order = |variant: &whole::Variant| {
+    let order = |variant: &fused_backward::Variant| {
         let found = search_orders(&variant.problem, Effort(0), scope, &mut |_| Flow::Continue).ok()?;
         Some(Found { schedule: variant.original(found.schedule.clone()), ..found })
     };
-    whole::variants(problem).iter().filter_map(order).collect()
+    fused_backward::variants(problem).iter().filter_map(order).collect()
 }
 
 /// One search for an order of ops that run one by one.

@@ -7,9 +7,9 @@
 
 use alloc::vec::Vec;
 
-use super::flat::{B, BW, F, Flat, W};
+use super::flat_problem::{B, BW, F, Flat, W};
 use super::list::{NEVER, Pace, Plan, Policy};
-use crate::random::Random;
+use crate::base::random::Random;
 
 /// Times of a chain when nothing is in the way, by lane.
 pub(super) struct Shape {
@@ -87,7 +87,7 @@ impl Shape {
 fn sustainable(flat: &Flat, key_f: &[i64], key_b: &[i64]) -> i64 {
     let mut period = 1;
     for (rank, lanes) in flat.lanes_of.iter().enumerate() {
-        if flat.limit[rank] >= super::flat::UNLIMITED {
+        if flat.limit[rank] >= super::flat_problem::UNLIMITED {
             continue;
         }
         let held: i128 = lanes
@@ -314,7 +314,7 @@ impl Recipe {
 fn cap_that_fits(flat: &Flat, shape: &Shape) -> i64 {
     let mut cap = i128::from(HIGHEST_CAP);
     for (rank, lanes) in flat.lanes_of.iter().enumerate() {
-        if flat.limit[rank] >= super::flat::UNLIMITED {
+        if flat.limit[rank] >= super::flat_problem::UNLIMITED {
             continue;
         }
         let held = |lane: &usize| i128::from(flat.lanes[*lane].net(F).max(0)) * i128::from(shape.round_trip[*lane]);

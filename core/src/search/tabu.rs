@@ -17,10 +17,10 @@
 
 use alloc::vec::Vec;
 
-use super::eval::Cost;
-use super::flat::{Code, Flat, Rows};
-use super::walk::{NONE, Shift, Walk};
-use crate::random::Random;
+use super::flat_problem::{Code, Flat, Rows};
+use super::longest_paths::{NONE, Shift, Walk};
+use super::makespan::Cost;
+use crate::base::random::Random;
 
 /// Candidates that a step looks at.
 const LOOKED_AT: usize = 48;

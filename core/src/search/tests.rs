@@ -4,14 +4,14 @@ use std::prelude::v1::*;
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::eval::Eval;
 use super::list::List;
+use super::makespan::Eval;
 use super::*;
-use crate::placement::Placement;
+use crate::base::random::Random;
 use crate::problem::Objective;
-use crate::random::Random;
+use crate::problem::placement::Placement;
 use crate::simulate::simulate;
-use crate::timeline::peak_bytes;
+use crate::simulate::timeline::peak_bytes;
 
 /// Small problems of every kind: placements, unequal stages, hops, workspace, both objectives.
 fn problems() -> impl Strategy<Value = Problem> {
@@ -21,7 +21,7 @@ fn problems() -> impl Strategy<Value = Problem> {
 /// As [`problems`], also with less memory than cut backwards need.
 fn problems_above_whole() -> impl Strategy<Value = Problem> {
     problems_above(|problem| {
-        let variants = whole::variants(problem);
+        let variants = fused_backward::variants(problem);
         variants.iter().map(|variant| Flat::new(&variant.problem)).chain([Flat::new(problem)]).collect()
     })
 }
@@ -105,12 +105,12 @@ proptest! {
     fn building_blocks_are_valid_and_run(problem in problems()) {
         let flat = Flat::new(&problem);
         let mut eval = Eval::new(&flat);
-        for rows in blocks::orders(&flat, &mut eval, 8, 20_000) {
+        for rows in building_blocks::orders(&flat, &mut eval, 8, 20_000) {
             prop_assert!((0..flat.ranks).all(|rank| flat.is_valid_row(rank, &rows[rank])));
             let cost = eval.run(&flat, &rows, u64::MAX);
             // Slots keep every dependency, so there is always an op that can run.
             prop_assert!(cost.is_some());
-            let compact = blocks::compact(&flat, &mut eval, &rows).expect("an order that runs");
+            let compact = building_blocks::compact(&flat, &mut eval, &rows).expect("an order that runs");
             prop_assert!(eval.run(&flat, &compact, u64::MAX).is_some());
         }
     }
@@ -149,7 +149,7 @@ proptest! {
         let mut search = tabu::Tabu::mixed(&flat, &flat.serial()).expect("one after the other runs");
         for _ in 0..60 {
             search.step(&flat, &mut random);
-            let schedule = whole::numbered(&flat, &search.best());
+            let schedule = fused_backward::numbered(&flat, &search.best());
             prop_assert_eq!(crate::check::check_schedule(&problem, &schedule), Ok(()));
             let timeline = simulate(&problem, &schedule).expect("an order that runs");
             prop_assert_eq!(timeline.cost_ns(problem.objective()), search.best_cost.objective);
@@ -165,8 +165,8 @@ proptest! {
         let mut eval = Eval::new(&flat);
         let mut random = Random::new(seed);
         let mut orders = vec![flat.serial()];
-        refit::Refit::built(&flat, &mut eval, 5_000, |rows| orders.push(rows));
-        let mut search = refit::Refit::new(&flat, &mut eval, &flat.serial()).expect("one after the other runs");
+        reinsertion::Refit::built(&flat, &mut eval, 5_000, |rows| orders.push(rows));
+        let mut search = reinsertion::Refit::new(&flat, &mut eval, &flat.serial()).expect("one after the other runs");
         for _ in 0..10 {
             search.step(&flat, &mut eval, &mut random);
             prop_assert_eq!(eval.run(&flat, &search.best(), u64::MAX), Some(search.best_cost()));
@@ -184,7 +184,7 @@ proptest! {
         let mut random = Random::new(seed);
         let period = policies::Shape::new(&flat).period;
         let mut search =
-            replan::Replan::new(&flat, &mut eval, &flat.serial(), period).expect("one after the other runs");
+            perturbation::Replan::new(&flat, &mut eval, &flat.serial(), period).expect("one after the other runs");
         for _ in 0..20 {
             search.step(&flat, &mut eval, &mut list, &mut random);
             let rows = search.best();
@@ -241,24 +241,24 @@ proptest! {
                 now.max(least_peak(flat, held + costs.net(kind), ops, waiting))
             };
             let next = ops.split_first().map(|((lane, kind), ops)| {
-                let more = (*kind == flat::B).then_some(*lane);
+                let more = (*kind == flat_problem::B).then_some(*lane);
                 let waiting: Vec<usize> = waiting.iter().copied().chain(more).collect();
                 after(*lane, *kind, ops, &waiting)
             });
             let ws = (0..waiting.len()).map(|at| {
                 let mut others = waiting.to_vec();
                 let lane = others.swap_remove(at);
-                after(lane, flat::W, ops, &others)
+                after(lane, flat_problem::W, ops, &others)
             });
             next.into_iter().chain(ws).min().unwrap_or(0)
         }
         let flat = Flat::new(&problem);
-        let backward = if flat.fused { flat::BW } else { flat::B };
+        let backward = if flat.fused { flat_problem::BW } else { flat_problem::B };
         for rank in 0..flat.ranks {
             let of_chain = |chain: usize| {
                 let lanes: Vec<usize> =
                     flat.lanes_of[rank].iter().copied().filter(|lane| flat.lanes[*lane].chain == chain).collect();
-                let forwards = lanes.iter().map(|lane| (*lane, flat::F));
+                let forwards = lanes.iter().map(|lane| (*lane, flat_problem::F));
                 let ops: Vec<_> = forwards.chain(lanes.iter().rev().map(|lane| (*lane, backward))).collect();
                 least_peak(&flat, 0, &ops, &[])
             };
@@ -602,7 +602,7 @@ fn backwards_stay_whole_where_their_halves_do_not_fit() {
         before = found.cost_ns;
         for published in published() {
             if let Ok(schedule) = published.build(&problem(limit))
-                && let Some(cost) = pairs::cost(&problem(limit), &schedule)
+                && let Some(cost) = overlapped_pairs::cost(&problem(limit), &schedule)
             {
                 assert!(found.cost_ns <= cost.objective, "{limit}: {} is better", published.name);
             }
@@ -628,11 +628,11 @@ fn some_backwards_are_whole_and_others_cut() {
             stage([45, 29, 19, 44], [13, -13, 0], [6, 0, 2]), stage([41, 26, 14, 32], [13, -5, -8], [1, 1, 1]),
         ],
     });
-    let problem = Statement::read(&value).unwrap().problem(crate::placement::Placement::Linear).unwrap();
+    let problem = Statement::read(&value).unwrap().problem(crate::problem::placement::Placement::Linear).unwrap();
     let found = best(&problem, Effort::default(), &mut |_| Flow::Continue).unwrap();
     let kinds: Vec<_> = found.schedule.rows.iter().flatten().map(|op| op.kind()).collect();
     assert_eq!(found.cost_ns, found.bound_ns);
-    assert!(kinds.contains(&crate::op::OpKind::BW) && kinds.contains(&crate::op::OpKind::W));
+    assert!(kinds.contains(&crate::problem::op::OpKind::BW) && kinds.contains(&crate::problem::op::OpKind::W));
 }
 
 /// Stage 0 fits only whole, stage 1 only cut: what each needs is said by the least memory, and no more is asked for.
@@ -647,7 +647,7 @@ fn backwards_are_whole_on_the_stages_where_that_holds_less() {
     };
     // B and then W hold 4 and 2 + workspace; BW its workspace beside the 4 of F.
     let value = json!({ "ranks": 2, "microbatches": 3, "limit_bytes": 5, "stages": [stage(9, 1), stage(3, 9)] });
-    let problem = Statement::read(&value).unwrap().problem(crate::placement::Placement::Linear).unwrap();
+    let problem = Statement::read(&value).unwrap().problem(crate::problem::placement::Placement::Linear).unwrap();
     assert_eq!(crate::bounds::feasible(&problem), Ok(()));
     let found = best(&problem, Effort::default(), &mut |_| Flow::Continue).expect("a mixture fits");
     assert_eq!(crate::check::check_schedule(&problem, &found.schedule), Ok(()));
@@ -696,14 +696,14 @@ fn public_rows(scheduler: &str, most: u64) -> Vec<PublicRow> {
 }
 
 /// Rows in the letters of the table: small ones for the second chunk.
-fn public_text(flat: &Flat, rows: &[Vec<flat::Code>]) -> Vec<String> {
-    let text = |row: &Vec<flat::Code>| {
+fn public_text(flat: &Flat, rows: &[Vec<flat_problem::Code>]) -> Vec<String> {
+    let text = |row: &Vec<flat_problem::Code>| {
         let mut seen = std::collections::BTreeMap::new();
-        let op = |code: &flat::Code| {
+        let op = |code: &flat_problem::Code| {
             let n: &mut u32 = seen.entry(*code).or_default();
             *n += 1;
-            let letters = if flat::lane_of(*code) < flat.ranks { ["F", "B", "W"] } else { ["f", "b", "w"] };
-            std::format!("{}{}", letters[flat::kind_of(*code) as usize], *n - 1)
+            let letters = if flat_problem::lane_of(*code) < flat.ranks { ["F", "B", "W"] } else { ["f", "b", "w"] };
+            std::format!("{}{}", letters[flat_problem::kind_of(*code) as usize], *n - 1)
         };
         row.iter().map(op).collect::<Vec<String>>().join(" ")
     };
@@ -711,7 +711,7 @@ fn public_text(flat: &Flat, rows: &[Vec<flat::Code>]) -> Vec<String> {
 }
 
 /// Span and makespan of rows.
-fn public_figures(flat: &Flat, rows: &[Vec<flat::Code>]) -> [u64; 2] {
+fn public_figures(flat: &Flat, rows: &[Vec<flat_problem::Code>]) -> [u64; 2] {
     let mut eval = Eval::new(flat);
     let cost = eval.run(flat, rows, u64::MAX).expect("an order that runs");
     [cost.objective, eval.end.iter().copied().max().unwrap()]
@@ -723,7 +723,7 @@ fn the_public_rule_of_zb_v_is_rebuilt_op_by_op() {
     for row in [public_rows("ZBV", 512), public_rows("ZBV-arxiv", 512)].concat() {
         let PublicRow { problem, figures, order, .. } = row;
         let flat = Flat::new(&problem);
-        let mut best: Option<(u64, flat::Rows)> = None;
+        let mut best: Option<(u64, flat_problem::Rows)> = None;
         for (late_b, late_f) in [(true, true), (true, false), (false, true), (false, false)] {
             let mut granted = vec![0; flat.ranks];
             let mut least = u64::MAX;
@@ -755,7 +755,7 @@ fn the_public_search_over_building_blocks_is_rebuilt_op_by_op() {
     for PublicRow { problem, limit, figures, order } in public_rows("V-auto", 64) {
         let flat = Flat::new(&problem);
         let (limit, microbatches) = (limit.expect("a limit"), problem.microbatches());
-        let mut best: Option<(u64, flat::Rows)> = None;
+        let mut best: Option<(u64, flat_problem::Rows)> = None;
         for first in v_blocks::firsts() {
             v_blocks::lays(first, flat.ranks, |block| {
                 let is_filled = microbatches >= 2 * flat.ranks;

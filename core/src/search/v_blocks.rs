@@ -28,8 +28,8 @@ use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::eval::Eval;
-use super::flat::{B, Code, F, Flat, Rows, UNLIMITED, W, code};
+use super::flat_problem::{B, Code, F, Flat, Rows, UNLIMITED, W, code};
+use super::makespan::Eval;
 use crate::schedule::{BACKWARD_0, BACKWARD_1, FORWARD_0, FORWARD_1, KINDS, PERIOD, WEIGHT_0, WEIGHT_1};
 
 /// A slot of a row without an op.

@@ -16,7 +16,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::flat::{B, F, Flat, Rows, W, code};
+use super::flat_problem::{B, F, Flat, Rows, W, code};
 
 /// Runs of one variant at most: the first, and those that know the idle time of the one before.
 const RUNS: usize = 3;

@@ -36,9 +36,9 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
-use super::eval::{Cost, Eval};
-use super::flat::{B, F, Flat, Rows, W, code};
-use super::safe::{Room, allowed};
+use super::bankers::{Room, allowed};
+use super::flat_problem::{B, F, Flat, Rows, W, code};
+use super::makespan::{Cost, Eval};
 
 /// Schedules that are handed on.
 const KEPT: usize = 3;
@@ -131,7 +131,7 @@ pub(super) fn variants() -> Vec<Variant> {
 
 /// Whether the rule has anything to say: stages that fold back, B and W apart, one direction.
 pub(super) fn applies(flat: &Flat) -> bool {
-    let fold = |pair: &[super::flat::Lane]| pair[0].rank == pair[1].rank;
+    let fold = |pair: &[super::flat_problem::Lane]| pair[0].rank == pair[1].rank;
     flat.chains.len() == 1 && !flat.fused && flat.chunks() > 1 && flat.lanes.windows(2).any(fold)
 }
 

@@ -39,21 +39,21 @@
 //! | `model.arrangement`, `.no_bias` | in family `gpt`: attention and feed-forward part `in-turn`, `beside` each other or `beside-one-norm`; whether matrices have no biases | the catalog's; `in-turn`, false by hand |
 //! | `model.factors`, `.caps`, `.norm_offset` | what `embedding`, `residual` (what layers add to the stream), `attention` (scores; usually 1/√head_dim) and `logits` are multiplied with, and within what `attention` and `logits` are softly capped: tables of numbers, each, as the whole, or `none`; whether norms multiply with one more than their weight | the catalog's; `none`, `none`, false by hand |
 //! | `model.rope_base`, `.norm_eps`, `.tied` | rotary base, eps of norms, whether the head is the embedding's table | the catalog's; 10000, 1e-5, false by hand |
-//! | `cluster.device` | a device of the [catalog](crate::cluster::catalog), or a table of `name`, `matmul_flops`, `memory_bytes_per_s`, `memory_bytes`, and where they differ from the catalog's `fp8_flops`, `host_bytes_per_s` (copies to the host's memory and back), `matmul_permille` (what the best matmuls reach of either) and `launch_ns` (the least time of an operator: a framework that launches several kernels for one takes as many times as long) | needed |
+//! | `cluster.device` | a device of the [catalog](crate::hardware::cluster::catalog), or a table of `name`, `matmul_flops`, `memory_bytes_per_s`, `memory_bytes`, and where they differ from the catalog's `fp8_flops`, `host_bytes_per_s` (copies to the host's memory and back), `matmul_permille` (what the best matmuls reach of either) and `launch_ns` (the least time of an operator: a framework that launches several kernels for one takes as many times as long) | needed |
 //! | `cluster.devices_per_node` | devices that share a node | the device's; those of `h100` by hand |
-//! | `cluster.link`, `cluster.node_link` | within and between nodes: a link of the [catalog](crate::cluster::links), or a table of `bytes_per_s` and `latency_ns` | as `devices_per_node` |
+//! | `cluster.link`, `cluster.node_link` | within and between nodes: a link of the [catalog](crate::hardware::cluster::links), or a table of `bytes_per_s` and `latency_ns` | as `devices_per_node` |
 //! | `parallel.pipeline` | ranks, P | needed |
 //! | `parallel.chunks` | chunks a rank for schedules that may choose, V | 2 |
-//! | `parallel.partition` | layers of stages: `balanced`, `layers`, `layers-and-ends`, `within-limit` ([what each means](crate::layout::Partition)), a list by stage, or [Megatron's layout](crate::format::megatron_layout), `m` on the last stage | `balanced` |
+//! | `parallel.partition` | layers of stages: `balanced`, `layers`, `layers-and-ends`, `within-limit` ([what each means](crate::graph::layout::Partition)), a list by stage, or [Megatron's layout](crate::notation::megatron_layout), `m` on the last stage | `balanced` |
 //! | `parallel.tensor`, `.sequence_parallel` | devices that share a stage; whether norms are split over them too | 1, false |
-//! | `parallel.async_reduce` | whether the sum of dX over those devices runs [beside the dW matmul](crate::graph::passes::beside) | false |
+//! | `parallel.async_reduce` | whether the sum of dX over those devices runs [beside the dW matmul](crate::graph::passes::overlap_all_reduce) | false |
 //! | `parallel.data`, `.zero` | copies of the pipeline; what they share out (ZeRO 0 to 3) | 1, 0 |
 //! | `parallel.shard` | among how many neighbours copies do so, data × context, where groups of them hold the same shares (hybrid sharding). Planned, and not run | `all` |
-//! | `parallel.reduce_gradients` | when copies reduce gradients: `after-accumulation`, once a step, or `each-microbatch`, so that what copies share out is never kept whole ([the pass between them](crate::graph::passes::reduce)) | `each-microbatch` where `zero` is 2 or 3, else `after-accumulation` |
+//! | `parallel.reduce_gradients` | when copies reduce gradients: `after-accumulation`, once a step, or `each-microbatch`, so that what copies share out is never kept whole ([the pass between them](crate::graph::passes::reduce_gradients)) | `each-microbatch` where `zero` is 2 or 3, else `after-accumulation` |
 //! | `parallel.context` | devices that hold parts of every sequence, [two pieces each](crate::graph::SequencePart): twice as many divide it | 1 |
 //! | `parallel.expert`, `.whole_experts` | devices that a layer's experts are dealt to; whether tensor parallelism leaves them whole | 1, false |
 //! | `parallel.dispatch` | how copies of tokens come to experts on other nodes: `each-copy` by itself, as the runner sends them, or `once-per-node`, for all experts of a token there, as DeepEP does | `each-copy` |
-//! | `parallel.overlap_exchanges` | whether a forward and a backward that run as a pair ([`Schedule::pairs`](crate::schedule::Schedule::pairs)) compute while the other exchanges tokens with experts, as in DualPipe. Planned, and not run | false |
+//! | `parallel.overlap_exchanges` | whether a forward and a backward that run as a pair ([`Schedule::pairs`](crate::problem::Schedule::pairs)) compute while the other exchanges tokens with experts, as in DualPipe. Planned, and not run | false |
 //! | `training.f32_logits` | whether logits are widened to f32 for the loss, as most frameworks do; else one kernel does it as it goes | false |
 //! | `training.expert_imbalance` | copies of tokens on the fullest device, over the average: as many have room there, so that 1 leaves none for uneven routing, at which a run on several devices ends | 1 |
 //! | `training.microbatches` | microbatches of a step, M | needed, unless |
@@ -66,16 +66,16 @@
 //! | `training.gradients_dtype`, `.moments_dtype` | `bf16`: what gradients of bf16 weights are summed in, and reduced over copies; what the optimizer keeps of both moments. Planned, and not run | f32, or f64 with f64 |
 //! | `training.attention` | `flash` or `materialised` | `flash` |
 //! | `training.dropout` | whether there is dropout | false |
-//! | `training.recompute` | what is computed again instead of kept: `none`, `selective`, `cheap`, `latents`, `feed-forward` or `full` ([each](crate::graph::form::Recompute)); for each layer `3 full, 5 none`; or `fit`: [the least that fits](crate::fit) | `none` |
+//! | `training.recompute` | what is computed again instead of kept: `none`, `selective`, `cheap`, `latents`, `feed-forward` or `full` ([each](crate::graph::form::Recompute)); for each layer `3 full, 5 none`; or `fit`: [the least that fits](crate::estimate::fit) | `none` |
 //! | `training.recompute_first` | only in so many layers at the start of each stage | all layers |
 //! | `training.recompute_group` | with `full`: keep only what every so many layers take in | 1 |
-//! | `training.offload` | where what layers keep waits for the backward [in the host's memory](crate::graph::passes::offload): `none`, so many layers at the start of each stage, `all`, or `fit`: [the fewest with which the step is the fastest that fits](crate::fit). Together with `recompute`: what is computed again is not kept | `none` |
-//! | `training.offload_optimizer` | whether [what the optimizer keeps](crate::layout::Layout::offload_optimizer), moments and master weights, lies in the host's memory, where its step reads and writes it | false |
+//! | `training.offload` | where what layers keep waits for the backward [in the host's memory](crate::graph::passes::offload_activations): `none`, so many layers at the start of each stage, `all`, or `fit`: [the fewest with which the step is the fastest that fits](crate::estimate::fit). Together with `recompute`: what is computed again is not kept | `none` |
+//! | `training.offload_optimizer` | whether [what the optimizer keeps](crate::graph::layout::Layout::offload_optimizer), moments and master weights, lies in the host's memory, where its step reads and writes it | false |
 //! | `memory.limit_bytes` | the memory of a rank | the device's |
 //! | `memory.overhead_bytes` | what the framework holds besides | 0 |
-//! | `jitter_permille` | standard deviation of an op's time, in thousandths of what is planned: comparisons say [what that costs](crate::jitter), and `best` is [what costs least then](crate::planner::Best) | 0 |
-//! | `messages.lowering` | [where transfers go](crate::lower::Lowering): `in-pieces`, `receive-first`, `grouped`, `overlapped` or `overlapped:2`, with so many messages of a link received ahead | `overlapped`; on a `pair-ordered` transport `grouped` |
-//! | `messages.transport` | [what the transport that is to carry them promises](crate::check::Transport): `rendezvous`, `buffered`, `buffered:4`, `grouped`, `pair-ordered` or `streams`. A plan that could hang on it is refused | `grouped` |
+//! | `jitter_permille` | standard deviation of an op's time, in thousandths of what is planned: comparisons say [what that costs](crate::simulate::jitter), and `best` is [what costs least then](crate::plan::planner::Best) | 0 |
+//! | `messages.lowering` | [where transfers go](crate::program::lower::Lowering): `in-pieces`, `receive-first`, `grouped`, `overlapped` or `overlapped:2`, with so many messages of a link received ahead | `overlapped`; on a `pair-ordered` transport `grouped` |
+//! | `messages.transport` | [what the transport that is to carry them promises](crate::program::Transport): `rendezvous`, `buffered`, `buffered:4`, `grouped`, `pair-ordered` or `streams`. A plan that could hang on it is refused | `grouped` |
 //!
 //! Bytes may be text: `80 GiB`.
 //!
@@ -101,18 +101,20 @@ use serde_json::{Map, Value, json};
 pub use read::read_model_table;
 pub use text::{SpecError, parse};
 
-use crate::canonical;
-use crate::check::Transport;
-use crate::cluster::{Device, Link, Nodes};
-use crate::fields::Fault;
+use crate::base::canonical;
+use crate::base::fields::Fault;
+use crate::base::units::Bytes;
 use crate::graph::form::{Form, Offload};
+use crate::graph::layout::{Dispatch, Layout, Partition, RecomputeLayers};
 use crate::graph::of_e12;
-use crate::layout::{Dispatch, Layout, Partition, RecomputeLayers};
-use crate::lower::Lowering;
+use crate::hardware::cluster::{Device, Link, Nodes};
+use crate::hardware::profile::Profile;
 use crate::model::{Dtype, E12, Factors, ModelConfig, Variant, catalog};
 use crate::problem::{Objective, Statement};
-use crate::profile::Profile;
-use crate::units::Bytes;
+use crate::program::Transport;
+use crate::program::lower::Lowering;
+
+pub mod link;
 
 /// The recomputation that is chosen to fit, by its name in a spec.
 pub(crate) const FIT: &str = "fit";
@@ -128,7 +130,7 @@ pub struct Spec {
     pub schedule: String,
     /// How transfers go.
     pub messages: Messages,
-    /// How much the times of ops differ, see [`jitter`](crate::jitter); at most [`MAX_PERMILLE`](crate::jitter::MAX_PERMILLE).
+    /// How much the times of ops differ, see [`jitter`](crate::simulate::jitter); at most [`MAX_PERMILLE`](crate::simulate::jitter::MAX_PERMILLE).
     pub jitter_permille: u16,
 }
 

@@ -9,26 +9,26 @@ use serde_json::Value;
 
 use super::FIT;
 use super::{Messages, ModelWork, Spec, Work};
-use crate::check::Transport;
-use crate::cluster::{self, Device, Link, MAX_LATENCY_NS, MAX_MEMORY, MAX_RATE};
-use crate::fields::{Fault, Faults, Table, one_of, one_of_like, shown, whole};
-use crate::format::megatron_layout::{self, Part};
+use crate::base::fields::{Fault, Faults, Table, one_of, one_of_like, shown, whole};
 use crate::graph::form::{AttentionForm, Form, MAX_IMBALANCE_PERMILLE, Offload, Recompute};
-use crate::jitter;
-use crate::layout::{Dispatch, Layout, MAX_DEGREE, Partition, RecomputeLayers, ReduceGradients};
-use crate::lower::Lowering;
+use crate::graph::layout::{Dispatch, Layout, MAX_DEGREE, Partition, RecomputeLayers, ReduceGradients};
+use crate::hardware::cluster::{self, Device, Link, MAX_LATENCY_NS, MAX_MEMORY, MAX_RATE};
 use crate::model::{
     Activation, Arrangement, Caps, Dtype, E12, Experts, Factors, Family, Latent, MAX_EXPERTS, MAX_FACTOR, MAX_LAYERS,
     MAX_MULTI_TOKEN, MAX_SIZE, ModelConfig, Routing, Scores, Variant, Window, catalog, hf_config, no_width, to_e12,
 };
-use crate::planner;
+use crate::notation::megatron_layout::{self, Part};
 use crate::problem::{MAX_CHUNKS, MAX_MICROBATCHES, MAX_RANKS, Objective, Statement};
+use crate::program::Transport;
+use crate::program::lower::Lowering;
+use crate::schedule;
+use crate::simulate::jitter;
 
 /// What a field is where nothing is said and the catalog says nothing either.
 mod default {
     pub const CHUNKS: u32 = 2;
     pub const MICROBATCH_SIZE: u32 = 1;
-    pub const SCHEDULE: &str = crate::planner::BEST;
+    pub const SCHEDULE: &str = crate::schedule::BEST;
     pub const ROPE_BASE: u32 = 10_000;
     /// 10⁻⁵.
     pub const NORM_EPS_E12: u64 = 10_000_000;
@@ -115,9 +115,9 @@ fn read_messages(mut table: Table<'_>, faults: &mut Vec<Fault>) -> Messages {
 
 fn read_schedule(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<String> {
     let Some(value) = table.get("schedule") else { return Some(default::SCHEDULE.to_string()) };
-    let found = value.as_str().filter(|name| *name == planner::BEST || crate::schedule::find(name).is_some());
+    let found = value.as_str().filter(|name| *name == schedule::BEST || schedule::find(name).is_some());
     if found.is_none() {
-        let names = planner::schedule_names();
+        let names = schedule::schedule_names();
         let accepted = value.as_str().map_or_else(|| one_of(&names), |text| one_of_like(text, &names));
         faults.push(Fault::new("schedule", shown(value), accepted));
     }

@@ -9,8 +9,8 @@ use serde_json::json;
 
 use super::arbitrary::{damaged_text, model_spec, problem, spec};
 use super::*;
+use crate::base::json::Syntax;
 use crate::graph::form::Recompute;
-use crate::json::Syntax;
 use crate::model::{Arrangement, MAX_LAYERS, Routing, Scores};
 use crate::problem::PlacementChoice;
 
@@ -60,7 +60,7 @@ fn any_size_and_figure_can_be_typed_over() {
         .replace("microbatches = 8", "microbatches = 8\ndtype = \"f32\"");
     let work = model_work(&text);
     assert_eq!((work.model.layers, work.model.hidden), (12, 4096));
-    let catalog = crate::cluster::find("a100-80").expect("in the catalog");
+    let catalog = crate::hardware::cluster::find("a100-80").expect("in the catalog");
     assert_eq!((work.device.matmul_flops, work.device.memory_bytes), (200_000_000_000_000, catalog.memory_bytes));
     assert_eq!((work.link.latency_ns, work.link.bytes_per_s), (7, 300_000_000_000));
     assert_eq!((work.limit_bytes, work.dtype), (Some(3 << 29), Dtype::F32));
@@ -193,7 +193,7 @@ fn a_bare_problem_is_a_spec_of_typed_costs() {
         "transfer_ns": 5, "static_bytes": 0, "limit_bytes": 16, "objective": "longest_span" }"#;
     let spec = Spec::read(text).unwrap();
     let Work::Typed(statement) = &spec.work else { panic!("{spec:?}") };
-    assert_eq!(statement.placement, PlacementChoice::Fixed(crate::placement::Placement::V));
+    assert_eq!(statement.placement, PlacementChoice::Fixed(crate::problem::placement::Placement::V));
     assert_eq!((spec.schedule.as_str(), spec.objective()), ("best", Objective::LongestSpan));
     // Bytes may be text, by rank, too, as the schema says.
     let with_text = text
@@ -242,7 +242,7 @@ fn a_list_is_named_as_one() {
 fn the_canonical_text_says_every_default() {
     let value = model_spec().to_value();
     assert_eq!(value["training"]["sequence"], json!(4096));
-    let catalog = crate::cluster::find("h100").expect("in the catalog");
+    let catalog = crate::hardware::cluster::find("h100").expect("in the catalog");
     assert_eq!(value["cluster"]["device"]["memory_bytes"], json!(catalog.memory_bytes));
 }
 
@@ -333,7 +333,7 @@ fn a_deal_within_the_limit_and_a_shared_gate_are_written_and_linked() {
     assert_eq!(work.layout.partition, Partition::WithinLimit);
     assert!(work.model.variant.experts.is_some_and(|experts| experts.shared_gate && experts.count == 128));
     assert_eq!(Spec::read(&spec.to_json()).as_ref(), Ok(&spec));
-    assert_eq!(crate::link::read(&crate::link::write(&spec)).as_ref(), Ok(&spec));
+    assert_eq!(crate::spec::link::read(&crate::spec::link::write(&spec)).as_ref(), Ok(&spec));
     let error = Spec::read(&text.replace("shared_ffn = 512, ", "")).unwrap_err().to_string();
     assert!(error.contains("model.experts.shared_gate"), "{error}");
 }
@@ -367,7 +367,7 @@ fn routing_is_typed_over_written_and_linked() {
     assert_eq!(routing(&changed), Some(softmax));
     for spec in [known, changed] {
         assert_eq!(Spec::read(&spec.to_json()).as_ref(), Ok(&spec));
-        assert_eq!(crate::link::read(&crate::link::write(&spec)).as_ref(), Ok(&spec));
+        assert_eq!(crate::spec::link::read(&crate::spec::link::write(&spec)).as_ref(), Ok(&spec));
     }
     for (model, field) in [
         ("groups = 3", "model.experts.groups"),
@@ -404,7 +404,7 @@ fn windows_are_typed_over_written_and_linked() {
         let spec = spec(model);
         assert_eq!(window(&spec), expected, "{model}");
         assert_eq!(Spec::read(&spec.to_json()).as_ref(), Ok(&spec), "{model}");
-        assert_eq!(crate::link::read(&crate::link::write(&spec)).as_ref(), Ok(&spec), "{model}");
+        assert_eq!(crate::spec::link::read(&crate::spec::link::write(&spec)).as_ref(), Ok(&spec), "{model}");
     }
 }
 
@@ -427,8 +427,8 @@ fn experts_and_latents_are_written_and_read() {
                 }
             };
             assert_eq!(Spec::read(&spec.to_json()).unwrap(), spec, "{name}");
-            let link = crate::link::write(&spec);
-            assert_eq!(crate::link::read(&link).unwrap(), spec, "{name}");
+            let link = crate::spec::link::write(&spec);
+            assert_eq!(crate::spec::link::read(&link).unwrap(), spec, "{name}");
         }
     }
 }
@@ -486,7 +486,7 @@ fn arrangements_and_turned_columns_are_written_and_linked() {
     let variant = model_work(text).model.variant;
     assert_eq!((variant.rotary, variant.arrangement, variant.no_bias), (Some(32), Arrangement::Beside, true));
     assert_eq!(Spec::read(&spec.to_json()).unwrap(), spec);
-    assert_eq!(crate::link::read(&crate::link::write(&spec)).unwrap(), spec);
+    assert_eq!(crate::spec::link::read(&crate::spec::link::write(&spec)).unwrap(), spec);
     for (line, field) in [
         ("rotary = 33", "model.rotary: found 33, accepted is an even number from 2 to 128 (head_dim), such as 34"),
         ("rotary = 0", "such as 2"),
@@ -557,7 +557,7 @@ fn number_formats_are_written_linked_and_held_against_each_other() {
         let work = model_work(&text);
         assert!(work.layout.form.fp8 && work.layout.form.bf16_gradients && work.layout.bf16_moments);
         assert_eq!(Spec::read(&spec.to_json()).as_ref(), Ok(&spec));
-        assert_eq!(crate::link::read(&crate::link::write(&spec)).as_ref(), Ok(&spec));
+        assert_eq!(crate::spec::link::read(&crate::spec::link::write(&spec)).as_ref(), Ok(&spec));
     }
     for (device, parallel, training, told) in [
         ("a100-80", "", all, "cluster.device.fp8_flops: found 0, accepted is a rate"),
@@ -605,7 +605,7 @@ fn what_is_kept_on_the_host_is_written_and_linked() {
             assert_eq!((work.layout.form.offload, work.device.host_bytes_per_s), (offload, rate), "{text}");
             assert_eq!(work.layout.offload_optimizer, said.contains("optimizer"));
             assert_eq!(Spec::read(&spec.to_json()).as_ref(), Ok(&spec));
-            assert_eq!(crate::link::read(&crate::link::write(&spec)).as_ref(), Ok(&spec));
+            assert_eq!(crate::spec::link::read(&crate::spec::link::write(&spec)).as_ref(), Ok(&spec));
         }
     }
     for said in [
@@ -644,7 +644,7 @@ fn what_is_probably_not_meant_is_told() {
         ["memory.limit_bytes", "cluster.device.memory_bytes_per_s", "cluster.node_link.bytes_per_s"],
         "{told:?}"
     );
-    for device in crate::cluster::catalog() {
+    for device in crate::hardware::cluster::catalog() {
         let told = unlikely(&SHORT.replace("a100-80", device.name));
         assert!(told.is_empty(), "{}: {told:?}", device.name);
     }

@@ -6,9 +6,9 @@ use core::fmt;
 use serde_json::Value;
 
 use super::Spec;
-use crate::fields::{Fault, Faults};
-use crate::json::{self, Syntax};
-use crate::link::{self, LinkError};
+use crate::base::fields::{Fault, Faults};
+use crate::base::json::{self, Syntax};
+use crate::spec::link::{self, LinkError};
 
 /// Longest text that is read.
 pub const MAX_TEXT_BYTES: usize = 64 << 20;

@@ -1,8 +1,8 @@
 //! The tensors of one stage for one microbatch: which are there now, and their bytes as they come and go.
 //! When they do is worked out by [`Lifetimes`](pipeplan_core::graph::liveness::Lifetimes).
 
+use pipeplan_core::base::units::Bytes;
 use pipeplan_core::graph::{Graph, TensorId};
-use pipeplan_core::units::Bytes;
 
 use super::{Kind, Meter};
 

@@ -6,11 +6,11 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use pipeplan_core::base::units::Bytes;
 use pipeplan_core::graph::Tensor;
 use pipeplan_core::model::Dtype;
-use pipeplan_core::op::Op;
+use pipeplan_core::problem::op::Op;
 use pipeplan_core::program::{Message, Payload, Way};
-use pipeplan_core::units::Bytes;
 
 use crate::transport::collectives::CollectiveError;
 use crate::transport::{Buffer, OnCard, TransportError};

@@ -7,10 +7,10 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use pipeplan_core::op::{Op, OpKind};
+use pipeplan_core::base::units::{Bytes, Nanos};
 use pipeplan_core::problem::Problem;
+use pipeplan_core::problem::op::{Op, OpKind};
 use pipeplan_core::program::Payload;
-use pipeplan_core::units::{Bytes, Nanos};
 
 use super::peers::Peers;
 use super::{Backend, BackendError, Kind, Parcel, Store};

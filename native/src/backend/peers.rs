@@ -2,9 +2,9 @@
 //! hold other parts of its sequences, and those that its experts are dealt to. They come to the same collectives in the same
 //! order, since all walk the same graph.
 
+use pipeplan_core::base::units::Bytes;
 use pipeplan_core::graph::Axis;
 use pipeplan_core::model::Dtype;
-use pipeplan_core::units::Bytes;
 
 use super::BackendError;
 use crate::transport::{Buffer, OnCard};

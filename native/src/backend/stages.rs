@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
+use pipeplan_core::base::units::Bytes;
 use pipeplan_core::graph::liveness::{Lifetimes, fused_order};
 use pipeplan_core::graph::{Axis, Graph, Init, Job, Kernel, Needs, Operator, Role, SequencePart, Tensor, TensorId};
 use pipeplan_core::model::Dtype;
-use pipeplan_core::op::{Op, OpKind};
+use pipeplan_core::problem::op::{Op, OpKind};
 use pipeplan_core::program::Payload;
-use pipeplan_core::units::Bytes;
 
 use super::arena::Lane;
 use super::peers::{Collective, Peers, Ticket};

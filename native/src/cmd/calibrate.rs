@@ -1,11 +1,11 @@
 //! `pipeplan calibrate`
 
-use pipeplan_core::calibrate::{Calibration, Causes, HopTimes, JobTimes, calibrate};
-use pipeplan_core::jitter::MAX_PERMILLE;
-use pipeplan_core::placement::Placement;
 use pipeplan_core::plan::Plan;
 use pipeplan_core::problem::PlacementChoice;
+use pipeplan_core::problem::placement::Placement;
+use pipeplan_core::simulate::jitter::MAX_PERMILLE;
 use pipeplan_core::trace::Trace;
+use pipeplan_core::trace::calibrate::{Calibration, Causes, HopTimes, JobTimes, calibrate};
 
 use super::fail::Failure;
 use super::{human, input, output};

@@ -1,8 +1,8 @@
 //! `pipeplan check`
 
-use pipeplan_core::check::Transport;
-use pipeplan_core::lower::Lowering;
 use pipeplan_core::plan::TRANSPORTS;
+use pipeplan_core::program::Transport;
+use pipeplan_core::program::lower::Lowering;
 use serde_json::json;
 
 use super::fail::Failure;

@@ -1,9 +1,9 @@
 //! `pipeplan compare`
 
-use pipeplan_core::format::order::Order;
-use pipeplan_core::lower::Lowering;
-use pipeplan_core::planner::{self, Comparison, PlanError, Row, Status};
+use pipeplan_core::notation::order::Order;
+use pipeplan_core::plan::planner::{self, Comparison, PlanError, Row, Status};
 use pipeplan_core::problem::Objective;
+use pipeplan_core::program::lower::Lowering;
 use pipeplan_core::spec::{Messages, Spec, Work};
 
 use super::fail::Failure;

@@ -1,8 +1,8 @@
 //! `pipeplan export`
 
 use clap::ValueEnum;
-use pipeplan_core::export;
-use pipeplan_core::json::format_of;
+use pipeplan_core::base::json::format_of;
+use pipeplan_core::formats::export;
 
 use super::fail::Failure;
 use super::order::Order;

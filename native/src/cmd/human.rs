@@ -4,17 +4,17 @@ use std::fmt::Write;
 
 use comfy_table::{Cell, CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};
 use owo_colors::{AnsiColors, OwoColorize};
+use pipeplan_core::base::units::Nanos;
 use pipeplan_core::check::check_program;
-use pipeplan_core::execute::{Carrier, execute};
-use pipeplan_core::format::{sentence, text};
-use pipeplan_core::lower::{Lowering, lower_as};
-use pipeplan_core::op::OpKind;
+use pipeplan_core::estimate::step::Training;
+use pipeplan_core::formats::{sentence, text};
 use pipeplan_core::plan::Plan;
-use pipeplan_core::planner;
+use pipeplan_core::plan::planner;
+use pipeplan_core::problem::op::OpKind;
+use pipeplan_core::program::execute::{Carrier, execute};
+use pipeplan_core::program::lower::{Lowering, lower_as};
+use pipeplan_core::simulate::timeline::Timeline;
 use pipeplan_core::spec::{Messages, ModelWork, Work};
-use pipeplan_core::step::Training;
-use pipeplan_core::timeline::Timeline;
-use pipeplan_core::units::Nanos;
 
 /// A duration with three or four digits: `1.234 ms`.
 pub fn duration(ns: u64) -> String {

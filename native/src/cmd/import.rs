@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use pipeplan_core::explanation::Explanation;
-use pipeplan_core::format::megatron_run::{Imported, MegatronRun};
+use pipeplan_core::advise::explanation::Explanation;
+use pipeplan_core::base::units::{Bytes, Nanos};
+use pipeplan_core::formats::megatron_run::{Imported, MegatronRun};
 use pipeplan_core::spec::{Spec, Work};
-use pipeplan_core::units::{Bytes, Nanos};
 use serde_json::{Value, json};
 
 use super::fail::Failure;

@@ -5,12 +5,13 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use pipeplan_core::fields::Faults;
-use pipeplan_core::format::{order, torch_profile};
-use pipeplan_core::json::{self, Syntax, format_of};
-use pipeplan_core::link;
+use pipeplan_core::base::fields::Faults;
+use pipeplan_core::base::json::{self, Syntax, format_of};
+use pipeplan_core::formats::torch_profile;
 use pipeplan_core::model::hf_config;
+use pipeplan_core::notation::order;
 use pipeplan_core::plan::{self, Plan, PlanFileError};
+use pipeplan_core::spec::link;
 use pipeplan_core::spec::{self, Spec, SpecError};
 use pipeplan_core::trace::Trace;
 use serde_json::Value;
@@ -249,7 +250,7 @@ fn faults_failure(name: &str, text: &str, faults: &Faults) -> Failure {
     let failure = Failure::input(format!("{name} has {count}\n{faults}"));
     let Ok(table) = toml::de::DeTable::parse(text) else { return failure };
     // Faults of fields that are missing have no place, nor have those beyond what a person reads.
-    let place = |fault: &pipeplan_core::fields::Fault| {
+    let place = |fault: &pipeplan_core::base::fields::Fault| {
         let span = locate(table.get_ref(), &fault.field)?;
         Some((span.start, span.len(), format!("accepted is {}", shortened(&fault.accepted))))
     };

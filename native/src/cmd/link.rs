@@ -28,7 +28,7 @@ pub struct Args {
 pub fn run(args: Args) -> Result<(), Failure> {
     let spec = input::spec(&args.spec)?;
     let base = args.base.split('#').next().unwrap_or_default();
-    let link = format!("{base}{}", pipeplan_core::link::write(&spec));
+    let link = format!("{base}{}", pipeplan_core::spec::link::write(&spec));
     if args.json {
         return output::print_json(&json!({ "link": link, "spec": spec.to_value() }));
     }

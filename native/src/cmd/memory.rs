@@ -1,10 +1,10 @@
 //! `pipeplan memory`
 
-use pipeplan_core::explanation::Explanation;
-use pipeplan_core::relief::{Relief, Reliefs, Shorter};
+use pipeplan_core::advise::explanation::Explanation;
+use pipeplan_core::advise::suggest::{Relief, Reliefs, Shorter};
+use pipeplan_core::base::units::Bytes;
+use pipeplan_core::plan::verdict::RankMemory;
 use pipeplan_core::spec::{Spec, Work};
-use pipeplan_core::units::Bytes;
-use pipeplan_core::verdict::RankMemory;
 
 use super::fail::Failure;
 use super::search::{Effort, Measured};

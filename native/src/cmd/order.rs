@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use pipeplan_core::format::order;
+use pipeplan_core::notation::order;
 use pipeplan_core::plan::Plan;
-use pipeplan_core::planner;
+use pipeplan_core::plan::planner;
 use pipeplan_core::schedule;
 use pipeplan_core::spec::Spec;
 

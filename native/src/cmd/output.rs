@@ -22,7 +22,7 @@ pub fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
 
 /// Prints a value as JSON for programs.
 pub fn print_json(value: &Value) -> Result<(), Failure> {
-    print_bytes(pipeplan_core::canonical::pretty(value).as_bytes())
+    print_bytes(pipeplan_core::base::canonical::pretty(value).as_bytes())
 }
 
 /// The file of a plan, where it would be read back.

@@ -1,9 +1,9 @@
 //! `pipeplan passes`
 
-use pipeplan_core::accounts::Accounts;
-use pipeplan_core::derive::Dealt;
+use pipeplan_core::estimate::derive::Dealt;
+use pipeplan_core::estimate::pass_reports::Accounts;
 use pipeplan_core::graph::passes::Account;
-use pipeplan_core::planner::{self, Case, PlanError};
+use pipeplan_core::plan::planner::{self, Case, PlanError};
 use pipeplan_core::schedule;
 use pipeplan_core::spec::{Spec, Work};
 use serde_json::json;

@@ -1,8 +1,8 @@
 //! `pipeplan plan`
 
-use pipeplan_core::canonical;
+use pipeplan_core::base::canonical;
 use pipeplan_core::plan::Plan;
-use pipeplan_core::planner::{self, BEST};
+use pipeplan_core::plan::planner::{self, BEST};
 
 use super::fail::Failure;
 use super::order::Order;

@@ -3,9 +3,9 @@
 use indicatif::{ProgressBar, ProgressStyle};
 use pipeplan::profiling::{self, JOBS, Line, Sharing};
 use pipeplan::runner::Device;
-use pipeplan_core::cost;
+use pipeplan_core::hardware::cost;
+use pipeplan_core::hardware::profile::Profile;
 use pipeplan_core::plan::Prediction;
-use pipeplan_core::profile::Profile;
 use pipeplan_core::search::Flow;
 use pipeplan_core::spec::Work;
 use serde_json::{Value, json};

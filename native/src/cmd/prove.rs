@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use indicatif::ProgressBar;
+use pipeplan_core::base::units::Nanos;
 use pipeplan_core::plan::Plan;
-use pipeplan_core::planner::{self, BEST};
+use pipeplan_core::plan::planner::{self, BEST};
 use pipeplan_core::spec::{Spec, Work};
-use pipeplan_core::units::Nanos;
 use pipeplan_exact::{Budget, MOST_OPS, Refused, solve};
 use serde_json::{Value, json};
 

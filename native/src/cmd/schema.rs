@@ -1,6 +1,7 @@
 //! `pipeplan schema`
 
-use pipeplan_core::{plan, profile, trace};
+use pipeplan_core::hardware::profile;
+use pipeplan_core::{plan, trace};
 use serde_json::{Value, json};
 
 use super::fail::Failure;

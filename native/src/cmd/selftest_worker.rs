@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 #[cfg(feature = "cuda")]
 use pipeplan::backend::cuda::groups;
 use pipeplan::selftest::{self, Asked, News, Report, Row};
-use pipeplan_core::profile::Profile;
+use pipeplan_core::hardware::profile::Profile;
 use serde::{Deserialize, Serialize};
 
 use super::fail::Failure;

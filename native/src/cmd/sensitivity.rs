@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use pipeplan::runner::StopFlag;
+use pipeplan_core::advise::sensitivity::{Effect, MAX_PERMILLE, Sensitivity, What};
+use pipeplan_core::base::units::Nanos;
 use pipeplan_core::plan::Plan;
 use pipeplan_core::search::{Flow, Progress};
-use pipeplan_core::sensitivity::{Effect, MAX_PERMILLE, Sensitivity, What};
-use pipeplan_core::units::Nanos;
 
 use super::fail::Failure;
 use super::order::Order;

@@ -48,7 +48,7 @@ pub struct Args {
 pub fn run(args: Args) -> Result<(), Failure> {
     let site = Site::find(args.web.as_deref())?;
     let fragment = match &args.spec {
-        Some(spec) => pipeplan_core::link::write(&input::spec(spec)?),
+        Some(spec) => pipeplan_core::spec::link::write(&input::spec(spec)?),
         None => String::new(),
     };
     // A file that the page would refuse is refused here, where a person can still change the command.

@@ -1,15 +1,16 @@
 //! `pipeplan show`
 
+use pipeplan_core::base::json::format_of;
+use pipeplan_core::base::units::Nanos;
 use pipeplan_core::bounds::lower_bound;
-use pipeplan_core::check::{Transport, check_program};
-use pipeplan_core::execute::{Carrier, execute};
-use pipeplan_core::json::format_of;
-use pipeplan_core::lower::{self, Lowering};
+use pipeplan_core::check::check_program;
 use pipeplan_core::plan::{Plan, TRANSPORTS};
+use pipeplan_core::program::Transport;
+use pipeplan_core::program::execute::{Carrier, execute};
+use pipeplan_core::program::lower::{self, Lowering};
 use pipeplan_core::program::{Program, Step};
-use pipeplan_core::timeline::Timeline;
+use pipeplan_core::simulate::timeline::Timeline;
 use pipeplan_core::trace::Trace;
-use pipeplan_core::units::Nanos;
 use serde_json::{Map, Value, json};
 
 use super::fail::Failure;
@@ -151,7 +152,7 @@ fn timeline(plan: &Plan) -> Result<Timeline, Failure> {
 }
 
 fn rows_of(timeline: &Timeline) -> Vec<Vec<Value>> {
-    let span = |span: &pipeplan_core::timeline::Span| json!({ "op": span.op.to_string(), "start_ns": span.start_ns, "end_ns": span.end_ns });
+    let span = |span: &pipeplan_core::simulate::timeline::Span| json!({ "op": span.op.to_string(), "start_ns": span.start_ns, "end_ns": span.end_ns });
     timeline.rows.iter().map(|row| row.iter().map(span).collect()).collect()
 }
 

@@ -1,7 +1,7 @@
 //! `pipeplan trace`
 
 use flate2::read::MultiGzDecoder;
-use pipeplan_core::format::torch_profile::{self, Recording};
+use pipeplan_core::formats::torch_profile::{self, Recording};
 use pipeplan_core::problem::Problem;
 use pipeplan_core::trace::{MAX_FILE_BYTES, Trace};
 

@@ -5,11 +5,11 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use pipeplan_core::relief::Change;
+use pipeplan_core::advise::suggest::Change;
+use pipeplan_core::advise::tune::{self, Field, Question, Tally, Tuned, Tuner};
+use pipeplan_core::estimate::step::Training;
 use pipeplan_core::search::Flow;
 use pipeplan_core::spec::{Spec, Work};
-use pipeplan_core::step::Training;
-use pipeplan_core::tune::{self, Field, Question, Tally, Tuned, Tuner};
 
 use super::fail::Failure;
 use super::search::{Effort, Measured};

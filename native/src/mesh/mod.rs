@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-use pipeplan_core::layer_map::{LayerMapError, layer_place};
+use pipeplan_core::estimate::layer_map::{LayerMapError, layer_place};
 
 use crate::transport::collectives::{Group, GroupError, Reduction};
 

@@ -8,9 +8,9 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
+use pipeplan_core::base::units::{Bytes, Nanos};
 use pipeplan_core::graph::liveness::Lifetimes;
 use pipeplan_core::graph::{Graph, Operator, TensorId};
-use pipeplan_core::units::{Bytes, Nanos};
 
 use super::card::{Bench, content};
 use super::pieces;

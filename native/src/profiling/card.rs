@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use pipeplan_core::base::units::{Bytes, Nanos};
 use pipeplan_core::graph::{Graph, Operator, TensorId};
+use pipeplan_core::hardware::profile::Signature;
 use pipeplan_core::model::Dtype;
-use pipeplan_core::profile::Signature;
 use pipeplan_core::search::Flow;
-use pipeplan_core::units::{Bytes, Nanos};
 
 use super::beside::{measured_beside, together};
 use super::{Observer, Stopwatch, Times, Wanted, drawn, kept, pieces, signature_of, wanted, whole_numbers};

@@ -4,15 +4,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use pipeplan_core::derive::graph_of;
+use pipeplan_core::base::units::{Bytes, Nanos};
+use pipeplan_core::estimate::derive::graph_of;
 use pipeplan_core::graph::liveness::Lifetimes;
 use pipeplan_core::graph::{Graph, Job, Operator, TensorId};
+use pipeplan_core::hardware::profile::Signature;
 use pipeplan_core::model::Dtype;
-use pipeplan_core::partition::StageLayout;
-use pipeplan_core::profile::Signature;
+use pipeplan_core::model::StageLayout;
 use pipeplan_core::search::Flow;
 use pipeplan_core::spec::ModelWork;
-use pipeplan_core::units::{Bytes, Nanos};
 
 use super::{Observer, Stopwatch, Times, Wanted, floats, kept, whole_numbers, works_alone};
 use crate::backend::cpu::element::Element;

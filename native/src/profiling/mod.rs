@@ -7,17 +7,17 @@ use std::collections::{BTreeMap, BTreeSet};
 #[cfg(feature = "cuda")]
 use std::sync::Arc;
 
-use pipeplan_core::cost::{Load, Peers};
-use pipeplan_core::derive::graph_of;
+use pipeplan_core::base::units::{Bytes, Nanos};
+use pipeplan_core::estimate::derive::graph_of;
+use pipeplan_core::estimate::memory::StaticBytes;
+use pipeplan_core::estimate::step::moved_by_update;
 use pipeplan_core::graph::{Graph, Job, Kernel, Operator, TensorId};
-use pipeplan_core::memory::StaticBytes;
+use pipeplan_core::hardware::cost::{Load, Peers};
+use pipeplan_core::hardware::profile::{Profile, Signature, takes_sum};
 use pipeplan_core::model::Dtype;
-use pipeplan_core::partition::StageLayout;
-use pipeplan_core::profile::{Profile, Signature, takes_sum};
+use pipeplan_core::model::StageLayout;
 use pipeplan_core::search::Flow;
 use pipeplan_core::spec::ModelWork;
-use pipeplan_core::step::moved_by_update;
-use pipeplan_core::units::{Bytes, Nanos};
 
 use crate::runner::Device;
 use crate::runner::random::SplitMix64;
@@ -93,8 +93,8 @@ fn signature_of(graph: &Graph, piece: &[Operator]) -> Signature {
 /// What of `work` allows none.
 #[cfg(feature = "cuda")]
 fn stages_of_ranks(work: &ModelWork, ranks: usize) -> Result<Arc<[Graph]>, String> {
-    use pipeplan_core::derive::derive;
-    use pipeplan_core::placement::Placement;
+    use pipeplan_core::estimate::derive::derive;
+    use pipeplan_core::problem::placement::Placement;
     let derived = derive(work, Placement::Linear, 1).map_err(|faults| faults.to_string())?;
     let graphs: Vec<Graph> = derived.stages.iter().map(|layout| graph_of(work, layout)).collect();
     Ok(graphs.iter().cycle().take(ranks).cloned().collect())

@@ -1,6 +1,6 @@
-use pipeplan_core::cost::JobTimes;
 use pipeplan_core::graph::form::{AttentionForm, Form, Recompute};
-use pipeplan_core::layout::Layout;
+use pipeplan_core::graph::layout::Layout;
+use pipeplan_core::hardware::cost::JobTimes;
 
 use super::*;
 use crate::selftest::whole::{Like, work};

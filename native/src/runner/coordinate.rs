@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use pipeplan_core::base::units::{Bytes, Nanos};
 use pipeplan_core::graph::Graph;
 use pipeplan_core::trace::{StepTrace, Trace, TraceSpan};
-use pipeplan_core::units::{Bytes, Nanos};
 
 use super::board::{Board, RankReport, State};
 use super::checkpoint::Reader;

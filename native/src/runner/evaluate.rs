@@ -3,7 +3,7 @@
 //! The forward of a whole model runs operator by operator with the kernels of a run, on one thread, one sequence after the
 //! other. So what another program computes from the same weights can be held against it, number by number.
 
-use pipeplan_core::fields::Faults;
+use pipeplan_core::base::fields::Faults;
 use pipeplan_core::graph::build::{StageShape, forward_graph};
 use pipeplan_core::graph::{Kernel, Needs, Role, TensorId};
 use pipeplan_core::model::{ModelConfig, hf_config};

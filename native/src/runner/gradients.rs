@@ -20,8 +20,8 @@ use std::ops::Range;
 
 use pipeplan_core::graph::{Axis, Graph, SequencePart};
 use pipeplan_core::model::Dtype;
-use pipeplan_core::placement::Placement;
 use pipeplan_core::problem::Problem;
+use pipeplan_core::problem::placement::Placement;
 
 use super::report::Cause;
 use super::shard::{Seat, Shard};

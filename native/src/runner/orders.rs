@@ -1,11 +1,12 @@
 //! Workloads of published schedules and of one rank alone, without a plan: what tests, the selftest and measurements train.
 
-use pipeplan_core::derive::derive;
-use pipeplan_core::fields::Faults;
-use pipeplan_core::lower::lower;
-use pipeplan_core::placement::Placement;
+use pipeplan_core::base::fields::Faults;
+use pipeplan_core::estimate::derive::derive;
 use pipeplan_core::problem::Problem;
-use pipeplan_core::schedule::{self, Schedule};
+use pipeplan_core::problem::Schedule;
+use pipeplan_core::problem::placement::Placement;
+use pipeplan_core::program::lower::lower;
+use pipeplan_core::schedule;
 use pipeplan_core::simulate::Deadlock;
 use pipeplan_core::spec::ModelWork;
 

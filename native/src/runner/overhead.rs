@@ -6,9 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use pipeplan_core::op::{Op, OpKind};
+use pipeplan_core::base::units::Nanos;
+use pipeplan_core::problem::op::{Op, OpKind};
 use pipeplan_core::program::Step;
-use pipeplan_core::units::Nanos;
 
 use super::walk::StepRecord;
 use super::workload::Workload;

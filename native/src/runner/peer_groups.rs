@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
+use pipeplan_core::base::units::Bytes;
 use pipeplan_core::graph::Axis;
 use pipeplan_core::model::Dtype;
-use pipeplan_core::units::Bytes;
 
 use super::board::{Board, State};
 use super::gradients::Position;

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pipeplan_core::units::Nanos;
+use pipeplan_core::base::units::Nanos;
 
 #[cfg(feature = "cuda")]
 use super::Device;

@@ -5,8 +5,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use pipeplan_core::base::units::{Bytes, Nanos};
 use pipeplan_core::trace::Trace;
-use pipeplan_core::units::{Bytes, Nanos};
 
 use super::board::RankReport;
 use super::checkpoint::CheckpointError;

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
+use pipeplan_core::base::units::{Bytes, Nanos};
 use pipeplan_core::problem::Problem;
 use pipeplan_core::program::{Message, Step, Way};
-use pipeplan_core::units::{Bytes, Nanos};
 
 use super::board::{Board, State};
 use super::checkpoint::Writer;

@@ -4,23 +4,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
+use pipeplan_core::base::fields::Faults;
+use pipeplan_core::base::units::{Bytes, Nanos};
 use pipeplan_core::check::{self, Violation};
-use pipeplan_core::derive::{derive, graph_of};
-use pipeplan_core::execute::{Carrier, execute};
-use pipeplan_core::fields::Faults;
+use pipeplan_core::estimate::derive::{derive, graph_of};
+use pipeplan_core::estimate::step::Ends;
+use pipeplan_core::graph::layout::{Dispatch, ReduceGradients};
 use pipeplan_core::graph::liveness::Lifetimes;
 use pipeplan_core::graph::{Graph, Kernel, Tensor};
-use pipeplan_core::layout::{Dispatch, ReduceGradients};
+use pipeplan_core::model::StageLayout;
 use pipeplan_core::model::{Dtype, ModelConfig};
-use pipeplan_core::partition::StageLayout;
 use pipeplan_core::plan::Plan;
+use pipeplan_core::plan::verdict;
 use pipeplan_core::problem::Problem;
-use pipeplan_core::program::{Program, Step, Way};
+use pipeplan_core::program::execute::{Carrier, execute};
+use pipeplan_core::program::{Program, Step, Transport, Way};
+use pipeplan_core::simulate::timeline::in_turns_ns;
 use pipeplan_core::spec::{ModelWork, Spec, Work};
-use pipeplan_core::step::Ends;
-use pipeplan_core::timeline::in_turns_ns;
-use pipeplan_core::units::{Bytes, Nanos};
-use pipeplan_core::verdict;
 use serde_json::Value;
 
 use super::checkpoint::{self, Checkpoint, CheckpointError, Manifest, Reader, Together, Writer};
@@ -646,11 +646,11 @@ impl Workload {
             Carries::Threads => options.transport.slots,
             Carries::Processes => usize::MAX,
         };
-        let grouped = check::check_program(problem, program, check::Transport::Grouped);
+        let grouped = check::check_program(problem, program, Transport::Grouped);
         let Err(violations) = grouped else { return Ok(()) };
         let stuck = |violation: &Violation| matches!(violation, Violation::Stuck(_));
         if violations.iter().all(stuck) && buffered > 0 {
-            let transport = check::Transport::Buffered { slots: buffered };
+            let transport = Transport::Buffered { slots: buffered };
             return check::check_program(problem, program, transport)
                 .map_err(|violations| Refusal::Invalid { violations });
         }

@@ -6,8 +6,8 @@
 
 use std::time::{Duration, Instant};
 
-use pipeplan_core::cluster::{Link, MAX_LATENCY_NS, MAX_RATE};
-use pipeplan_core::units::Nanos;
+use pipeplan_core::base::units::Nanos;
+use pipeplan_core::hardware::cluster::{Link, MAX_LATENCY_NS, MAX_RATE};
 
 use super::Row;
 use crate::runner::random::SplitMix64;

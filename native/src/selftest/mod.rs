@@ -6,7 +6,7 @@ use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
-use pipeplan_core::profile::Profile;
+use pipeplan_core::hardware::profile::Profile;
 use serde::{Deserialize, Serialize};
 
 use crate::runner::Device;

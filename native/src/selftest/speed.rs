@@ -7,19 +7,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use pipeplan_core::cluster::Link;
-use pipeplan_core::cost::Load;
-use pipeplan_core::derive::derive;
+use pipeplan_core::base::units::{Bytes, Nanos};
+use pipeplan_core::estimate::derive::derive;
 use pipeplan_core::graph::Graph;
+use pipeplan_core::hardware::cluster::Link;
+use pipeplan_core::hardware::cost::Load;
+use pipeplan_core::hardware::profile::{Profile, Signature};
 use pipeplan_core::model::Dtype;
 use pipeplan_core::problem::Objective;
-use pipeplan_core::profile::{Profile, Signature};
 use pipeplan_core::schedule;
 use pipeplan_core::search::Flow;
 use pipeplan_core::simulate::simulate;
+use pipeplan_core::simulate::timeline::Timeline;
 use pipeplan_core::spec::ModelWork;
-use pipeplan_core::timeline::Timeline;
-use pipeplan_core::units::{Bytes, Nanos};
 
 use super::whole::{Like, one_by_one, published, work};
 use super::{News, Row, Rows, child};

@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
-use pipeplan_core::cluster;
-use pipeplan_core::derive::derive;
+use pipeplan_core::base::units::Bytes;
+use pipeplan_core::estimate::derive::derive;
 use pipeplan_core::graph::form::Offload;
-use pipeplan_core::layout::Layout;
+use pipeplan_core::graph::layout::Layout;
+use pipeplan_core::hardware::cluster;
 use pipeplan_core::model::{
     Activation, Caps, Dtype, E12, Experts, Factors, Family, Latent, ModelConfig, Routing, Variant, Window,
 };
 use pipeplan_core::problem::Objective;
 use pipeplan_core::program::Step;
+use pipeplan_core::simulate::timeline::peak_bytes;
 use pipeplan_core::spec::ModelWork;
-use pipeplan_core::timeline::peak_bytes;
-use pipeplan_core::units::Bytes;
 
 use super::{News, Row, Rows};
 use crate::runner::checkpoint::{Checkpoint, Saving};

@@ -12,11 +12,11 @@ use pipeplan::runner::{
 use pipeplan::transport::Buffer;
 use pipeplan::transport::faulty::Faults;
 use pipeplan::transport::threads::ThreadOptions;
-use pipeplan_core::cluster;
 use pipeplan_core::graph::form::Recompute;
+use pipeplan_core::hardware::cluster;
 use pipeplan_core::model::{Activation, Caps, Dtype, E12, Factors, Family, ModelConfig, Variant, Window};
+use pipeplan_core::problem::Schedule;
 use pipeplan_core::problem::{Objective, Problem};
-use pipeplan_core::schedule::Schedule;
 use pipeplan_core::spec::ModelWork;
 use std::collections::BTreeMap;
 use std::fmt::Debug;

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pipeplan::backend::cuda::card::{Address, Args, Card, CardError, Format, Held, Launch, Mark, Matrix, Product};
-use pipeplan_core::units::{Bytes, Nanos};
+use pipeplan_core::base::units::{Bytes, Nanos};
 use pipeplan_ptx::{Counts, Memory, Module};
 
 /// What an H100 gives a block.

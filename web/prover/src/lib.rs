@@ -6,10 +6,10 @@
 
 use std::fmt;
 
+use pipeplan_core::base::units::Nanos;
+use pipeplan_core::plan::planner::{self, PlanError};
 use pipeplan_core::plan::{Plan, PlanFileError};
-use pipeplan_core::planner::{self, PlanError};
 use pipeplan_core::problem::Objective;
-use pipeplan_core::units::Nanos;
 use pipeplan_exact::{Budget, Refused, solve_watched};
 
 #[cfg(target_arch = "wasm32")]

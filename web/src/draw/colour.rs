@@ -1,10 +1,10 @@
 //! Colours of op kinds and chunks.
 //!
-//! On a light page they are those of all drawings, [`pipeplan_core::format::colour`]; on a dark one, the same hues
+//! On a light page they are those of all drawings, [`pipeplan_core::formats::colour`]; on a dark one, the same hues
 //! lighter. Wide blocks carry their text, so no reading depends on hue alone.
 
-use pipeplan_core::format::colour::{self, SHADES, TOWARDS_WHITE};
-use pipeplan_core::op::OpKind;
+use pipeplan_core::formats::colour::{self, SHADES, TOWARDS_WHITE};
+use pipeplan_core::problem::op::OpKind;
 
 /// Red, green, blue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

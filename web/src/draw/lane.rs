@@ -1,7 +1,7 @@
 //! One rank's spans, ready to be searched by time.
 
-use pipeplan_core::op::Op;
-use pipeplan_core::timeline::Span;
+use pipeplan_core::problem::op::Op;
+use pipeplan_core::simulate::timeline::Span;
 
 /// The spans of one rank in order of time, none over another.
 #[derive(Clone, Debug, Default)]
@@ -112,7 +112,7 @@ pub fn gallop<T>(items: &[T], from: usize, before: impl Fn(&T) -> bool) -> usize
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use pipeplan_core::op::OpKind;
+    use pipeplan_core::problem::op::OpKind;
     use proptest::prelude::*;
 
     /// Forwards of one stage, with these starts and ends.

@@ -5,8 +5,8 @@
 
 use std::ops::Range;
 
-use pipeplan_core::format::colour::UP_SHADE;
-use pipeplan_core::timeline::Span;
+use pipeplan_core::formats::colour::UP_SHADE;
+use pipeplan_core::simulate::timeline::Span;
 
 use super::colour::{Palette, Rgb, Shades};
 use super::lane::Lane;
@@ -420,7 +420,7 @@ pub fn labels(
 mod tests {
     use super::*;
     use crate::draw::lane::tests::lane;
-    use pipeplan_core::op::OpKind;
+    use pipeplan_core::problem::op::OpKind;
 
     fn subject<'s>(planned: &'s [Lane], curve: &'s dyn Fn(usize) -> Option<&'s Curve>) -> Subject<'s> {
         Subject {

@@ -6,7 +6,7 @@
 //! from each of as many equal groups, at an irregular place: every third span of a schedule is of one kind, so
 //! regular places would paint stripes that are not there.
 
-use pipeplan_core::timeline::Span;
+use pipeplan_core::simulate::timeline::Span;
 
 use super::colour::Rgb;
 use super::lane::{Lane, gallop};
@@ -200,7 +200,7 @@ impl Image {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pipeplan_core::op::{Op, OpKind};
+    use pipeplan_core::problem::op::{Op, OpKind};
     use proptest::prelude::*;
 
     const IDLE: Rgb = Rgb(0, 0, 0);

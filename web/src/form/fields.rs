@@ -1,6 +1,6 @@
 //! Every field of the form: where it stands in a spec, what it is called and in which unit it is typed.
 
-use pipeplan_core::fields::Fault;
+use pipeplan_core::base::fields::Fault;
 use serde_json::{Number, Value, json};
 
 /// Which part of the form a field is in.

@@ -11,8 +11,8 @@ mod slider;
 
 use std::collections::BTreeMap;
 
-use pipeplan_core::cluster;
-use pipeplan_core::fields::Fault;
+use pipeplan_core::base::fields::Fault;
+use pipeplan_core::hardware::cluster;
 use pipeplan_core::model::hf_config;
 use pipeplan_core::spec::{self, Spec, SpecError, Work};
 use serde_json::{Map, Value, json};

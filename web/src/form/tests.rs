@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn read(form: &Form) -> Result<Spec, pipeplan_core::fields::Faults> {
-    form.read().map_err(pipeplan_core::fields::Faults)
+fn read(form: &Form) -> Result<Spec, pipeplan_core::base::fields::Faults> {
+    form.read().map_err(pipeplan_core::base::fields::Faults)
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn every_field_of_a_spec_is_in_the_form() {
         assert_eq!(form.text("schedule"), spec.schedule);
         assert_eq!(read(&form), Ok(spec.clone()), "{form:?}");
         // And through a link.
-        let linked = pipeplan_core::link::read(&pipeplan_core::link::write(&spec)).unwrap();
+        let linked = pipeplan_core::spec::link::read(&pipeplan_core::spec::link::write(&spec)).unwrap();
         assert_eq!(read(&Form::of(&linked)), Ok(spec));
     }
 }

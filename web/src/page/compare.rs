@@ -1,7 +1,7 @@
 //! The table that compares all schedules.
 
 use leptos::prelude::*;
-use pipeplan_core::planner::BEST;
+use pipeplan_core::plan::planner::BEST;
 use pipeplan_core::problem::Objective;
 
 use super::browser;

@@ -133,7 +133,7 @@ fn binding(planner: Planner, scene: &Scene) -> String {
 }
 
 fn gap(planner: Planner, scene: &Scene) -> String {
-    match pipeplan_core::planner::gap(scene.cost_ns(), bound_ns(planner, scene)) {
+    match pipeplan_core::plan::planner::gap(scene.cost_ns(), bound_ns(planner, scene)) {
         Some(gap) if gap <= 0.0 => "Met: no schedule of this placement is faster.".to_owned(),
         Some(gap) => format!("{} above it.", text::percent(gap)),
         None => "It says nothing here.".to_owned(),

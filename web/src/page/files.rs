@@ -4,7 +4,7 @@ use leptos::prelude::*;
 use wasm_bindgen::prelude::*;
 use web_sys::{DragEvent, FileList, HtmlInputElement};
 
-use pipeplan_core::format::torch_profile;
+use pipeplan_core::formats::torch_profile;
 
 use super::browser;
 use super::state::Planner;

@@ -1,9 +1,10 @@
 //! The form for the spec.
 
 use leptos::prelude::*;
-use pipeplan_core::fields::Fault;
+use pipeplan_core::base::fields::Fault;
+use pipeplan_core::hardware::cluster;
 use pipeplan_core::model::catalog;
-use pipeplan_core::{cluster, planner};
+use pipeplan_core::plan::planner;
 
 use super::state::Planner;
 use crate::form::{FIELDS, Field, Form, Group, Kind, Unit, choices, field, slider};

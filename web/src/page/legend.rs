@@ -1,9 +1,9 @@
 //! What the colours mean, and the controls of an open trace.
 
 use leptos::prelude::*;
-use pipeplan_core::format::colour::UP_TITLE;
-use pipeplan_core::jitter;
-use pipeplan_core::op::OpKind;
+use pipeplan_core::formats::colour::UP_TITLE;
+use pipeplan_core::problem::op::OpKind;
+use pipeplan_core::simulate::jitter;
 
 use super::state::Planner;
 use crate::message::Calibrated;

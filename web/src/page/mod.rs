@@ -128,7 +128,7 @@ fn Searching() -> impl IntoView {
     let shown = Memo::new(move |_| planner.busy.get() && planner.searching.with(Option::is_some));
     let gap = move || {
         let (cost_ns, bound_ns) = planner.searching.get()?;
-        let gap = pipeplan_core::planner::gap(cost_ns, bound_ns)?;
+        let gap = pipeplan_core::plan::planner::gap(cost_ns, bound_ns)?;
         Some(format!("at most {} to gain ", text::percent(gap)))
     };
     move || {

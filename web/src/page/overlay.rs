@@ -3,8 +3,8 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use pipeplan_core::format::colour::{UP_SHADE, UP_TITLE};
-use pipeplan_core::op::OpKind;
+use pipeplan_core::formats::colour::{UP_SHADE, UP_TITLE};
+use pipeplan_core::problem::op::OpKind;
 use wasm_bindgen::{Clamped, JsCast};
 use web_sys::{CanvasRenderingContext2d, HtmlCanvasElement, ImageData};
 

@@ -5,15 +5,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use leptos::prelude::*;
-use pipeplan_core::cluster;
-use pipeplan_core::fields::Fault;
-use pipeplan_core::format::megatron_run::MegatronRun;
-use pipeplan_core::format::{order, svg};
-use pipeplan_core::link;
+use pipeplan_core::base::fields::Fault;
+use pipeplan_core::formats::megatron_run::MegatronRun;
+use pipeplan_core::formats::{order, svg};
+use pipeplan_core::hardware::cluster;
 use pipeplan_core::model::hf_config;
-use pipeplan_core::planner::BEST;
+use pipeplan_core::plan::planner::BEST;
+use pipeplan_core::simulate::timeline::Timeline;
+use pipeplan_core::spec::link;
 use pipeplan_core::spec::{Spec, Work};
-use pipeplan_core::timeline::Timeline;
 use serde_json::{Value, json};
 use web_sys::Worker;
 
@@ -1230,7 +1230,7 @@ impl Planner {
 
     fn link(self) -> Option<String> {
         let spec = self.spec.get_untracked()?;
-        Some(pipeplan_core::link::write(&spec).trim_start_matches('#').to_owned())
+        Some(pipeplan_core::spec::link::write(&spec).trim_start_matches('#').to_owned())
     }
 
     fn write_link_later(self) {
@@ -1335,7 +1335,7 @@ impl Planner {
 
 /// What a model's `config.json` holds, where `text` is one.
 fn config_of(text: &str) -> Option<Value> {
-    let value = pipeplan_core::json::parse(text).ok()?;
+    let value = pipeplan_core::base::json::parse(text).ok()?;
     hf_config::looks_like_one(&value).then_some(value)
 }
 

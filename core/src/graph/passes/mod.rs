@@ -14,12 +14,12 @@
 //!
 //! [`reduce`] is one more, over the list of what a whole step does with the stage's gradients.
 
-pub mod beside;
-pub mod offload;
+pub mod offload_activations;
+pub mod overlap_all_reduce;
 pub mod quantize;
 pub mod recompute;
-pub mod reduce;
-pub mod split;
+pub mod reduce_gradients;
+pub mod split_backward;
 #[cfg(test)]
 mod tests;
 
@@ -31,7 +31,7 @@ use core::fmt;
 
 use serde::Serialize;
 
-use crate::units::Bytes;
+use crate::base::units::Bytes;
 
 /// What a pass did to one graph.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -9,9 +9,9 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::{Account, Entry};
+use crate::base::units::Bytes;
 use crate::graph::form::Recompute;
 use crate::graph::{Graph, Job, Kernel, Needs, Operator, Role, TensorId, Use};
-use crate::units::Bytes;
 
 /// What the pass is called in its [`Account`].
 pub const NAME: &str = "recompute";

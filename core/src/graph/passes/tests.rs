@@ -7,12 +7,12 @@ use std::vec;
 use std::vec::Vec;
 
 use super::recompute::Choices;
-use super::{Account, beside, offload, quantize, split};
-use crate::cost::Load;
+use super::{Account, offload_activations, overlap_all_reduce, quantize, split_backward};
 use crate::graph::build::{StageShape, forward_graph, operator, stage_graph, stage_graph_with};
 use crate::graph::form::{AttentionForm, Form, Offload, Recompute};
 use crate::graph::liveness::Lifetimes;
 use crate::graph::{Graph, Init, Job, Kernel, Role, Stream, TensorId, backward};
+use crate::hardware::cost::Load;
 use crate::model::{Dtype, catalog};
 
 /// As [`listing_from`] the backward.
@@ -96,8 +96,8 @@ fn the_sum_of_dx_starts_before_dw_and_ends_after_it() {
         B matmul(gradient_in, gate) → gradient of x of all
         B all_reduce(gradient of x of all) → gradient of x";
     assert_eq!(listing(&graph), lines(before));
-    let account = beside::run(&mut graph);
-    split::run(&mut graph);
+    let account = overlap_all_reduce::run(&mut graph);
+    split_backward::run(&mut graph);
     let after = "B matmul(gradient_in, gate) → gradient of x of all
         B ~all_reduce_start(gradient of x of all) → gradient of x under way
         W matmul(gradient_in, x of all, gate.gradient) → gate.gradient
@@ -114,7 +114,7 @@ fn the_sum_of_dx_starts_before_dw_and_ends_after_it() {
 #[test]
 fn all_matmuls_that_add_up_to_dx_have_their_dw_beside_its_sum() {
     let mut graph = column_parallel(true);
-    let account = beside::run(&mut graph);
+    let account = overlap_all_reduce::run(&mut graph);
     let after = "B swiglu_grad(gradient_in, y gate, y up) → gradient of y gate, gradient of y up
         B matmul(gradient of y up, up) → gradient of x of all
         B matmul(gradient of y gate, gate, gradient of x of all) → gradient of x of all
@@ -161,7 +161,7 @@ fn with_cast(more: &[&str]) -> Hand {
 #[test]
 fn a_cast_of_dw_comes_after_it() {
     let mut hand = with_cast(&[]);
-    let account = beside::run(&mut hand.0);
+    let account = overlap_all_reduce::run(&mut hand.0);
     let after = "B matmul(dy, w) → dx
         B ~all_reduce_start(dx) → sum under way
         B matmul(dy, x) → dw
@@ -171,7 +171,7 @@ fn a_cast_of_dw_comes_after_it() {
         B add(dw in f32, w.gradient) → w.gradient";
     assert_eq!(listing(&hand.0), lines(after));
     assert_eq!((account.done.len(), account.skipped.len()), (1, 0));
-    split::run(&mut hand.0);
+    split_backward::run(&mut hand.0);
     let jobs: Vec<Job> = hand.0.operators.iter().map(|operator| operator.job).collect();
     use Job::{B, W};
     assert_eq!(jobs, [B, B, W, W, B, B, W], "dW, its cast and its sum are W's");
@@ -192,7 +192,7 @@ fn cast_before_dx(reader: &str) -> Hand {
 #[test]
 fn readers_of_dw_before_dx_move_with_it() {
     let mut hand = cast_before_dx("added early");
-    let account = beside::run(&mut hand.0);
+    let account = overlap_all_reduce::run(&mut hand.0);
     let after = "B matmul(dy, w) → dx
         B ~all_reduce_start(dx) → sum under way
         B matmul(dy, x) → dw
@@ -208,7 +208,7 @@ fn readers_of_dw_before_dx_move_with_it() {
 fn a_reader_of_the_cast_in_between_is_a_reason_to_skip() {
     let mut hand = cast_before_dx("read early");
     let before = listing(&hand.0);
-    let account = beside::run(&mut hand.0);
+    let account = overlap_all_reduce::run(&mut hand.0);
     assert_eq!(listing(&hand.0), before);
     assert_eq!((account.done.len(), account.skipped.len()), (0, 1));
     assert_eq!(account.skipped[0].why, "gelu reads what cast makes of dW before the reduction");
@@ -220,7 +220,7 @@ fn of_two_reductions_of_one_dx_the_last_is_taken() {
     let dx = graph.operators.last().unwrap().inputs[0].tensor;
     let again = graph.add("again".to_string(), vec![4, 8], Dtype::Bf16, Role::Intermediate);
     graph.operators.push(operator(REDUCE, Job::B, None, &[dx], &[again]));
-    let account = beside::run(&mut graph);
+    let account = overlap_all_reduce::run(&mut graph);
     assert_eq!((account.done[0].what.as_str(), account.skipped[0].what.as_str()), ("again", "gradient of x"));
     assert_eq!(account.skipped[0].why, "a later reduction of the same dX runs beside its dW");
 }
@@ -233,7 +233,7 @@ fn what_no_matmul_makes_is_skipped() {
     let sum = hand.tensor("sum", &[4, 6], Dtype::Bf16, Role::GradientOut);
     hand.push(Job::B, Kernel::Gelu, &[dy], &[dx]);
     hand.push(Job::B, REDUCE, &[dx], &[sum]);
-    let account = beside::run(&mut hand.0);
+    let account = overlap_all_reduce::run(&mut hand.0);
     assert_eq!(account.skipped[0].why, "what it reduces is made by gelu, not by a matmul");
 }
 
@@ -260,7 +260,7 @@ fn every_reduction_of_a_layer_is_covered() {
             let mut graph = forward_graph(&model, &shape(3, form), 1);
             backward::derive(&mut graph);
             let before: Vec<_> = graph.operators.clone();
-            let account = beside::run(&mut graph);
+            let account = overlap_all_reduce::run(&mut graph);
             assert_eq!((account.done.len(), account.skipped.len()), (6, 0), "{name}");
             assert_eq!(graph.operators.len(), before.len() + 6);
             let is_reduction =
@@ -300,7 +300,7 @@ fn the_split_says_what_it_keeps() {
                 let form = Form { tensor, async_reduce, recompute, ..Form::default() };
                 let graph = stage_graph(&model, &shape(2, form), 1);
                 let [f, b, _] = Lifetimes::of(&graph).memory(&graph);
-                let account = split::account(&graph);
+                let account = split_backward::account(&graph);
                 assert_eq!(account.bytes() as i64, f.net + b.net, "{name} {recompute:?}");
                 let gains = graph.weights().filter(|(_, weight)| weight.shape.len() == 1).count();
                 assert_eq!(account.skipped.len(), gains, "{name}");
@@ -315,7 +315,7 @@ fn an_account_says_once_what_is_alike() {
     let form = Form { tensor: 2, ..Form::default() };
     let mut graph = forward_graph(&model, &shape(5, form), 1);
     backward::derive(&mut graph);
-    let account = beside::run(&mut graph);
+    let account = overlap_all_reduce::run(&mut graph);
     let text = account.to_string();
     assert_eq!(text.lines().count(), 3, "{text}");
     assert!(text.contains("in layers 1-5: runs beside dW of "), "{text}");
@@ -346,7 +346,7 @@ fn operands_are_quantized_once_for_all_their_products() {
     let mut graph = hand.0;
     graph.operators.iter_mut().for_each(|operator| operator.layer = Some(0));
     backward::derive(&mut graph);
-    split::run(&mut graph);
+    split_backward::run(&mut graph);
     let account = quantize::run(&mut graph);
     let forward: Vec<&str> = graph.job(Job::F).map(|operator| operator.kernel.name()).collect();
     assert_eq!(forward, ["quantize", "matmul", "matmul", "swiglu", "matmul"]);
@@ -467,7 +467,7 @@ fn what_goes_to_the_host_is_what_pipeoffload_counts() {
         form,
     };
     let (graph, accounts) = stage_graph_with(&model, &shape, 1, &Choices::same(form.recompute));
-    let account = accounts.iter().find(|account| account.pass == offload::NAME).unwrap();
+    let account = accounts.iter().find(|account| account.pass == offload_activations::NAME).unwrap();
     let h = u64::from(model.hidden);
     assert_eq!(account.bytes(), layers * 20 * sequence * h);
     let copied: u64 = graph.operators.iter().map(|operator| Load::of(&graph, operator).copied).sum();
@@ -479,7 +479,7 @@ fn what_goes_to_the_host_is_what_pipeoffload_counts() {
     let published = 10.0 / (3.0 * (6.0 * h as f64 + sequence as f64 / 2.0));
     assert!((ours / published - 1.0).abs() < 1e-12, "{ours} {published}");
     // Of the operators, flash attention's backward makes scores again, and each token sees itself in all seven products.
-    let by_operator: u128 = crate::cost::job_flops(&graph).iter().sum();
+    let by_operator: u128 = crate::hardware::cost::job_flops(&graph).iter().sum();
     assert_eq!(by_operator, u128::from(flops + layers * (sequence * sequence * h + 7 * sequence * h)));
     // What stays on the device are the statistics of rows.
     let [f, ..] = Lifetimes::of(&graph).memory(&graph);
@@ -505,8 +505,8 @@ fn copies_go_while_the_next_layer_computes() {
         x = out;
     }
     backward::derive(&mut hand.0);
-    split::run(&mut hand.0);
-    let account = offload::run(&mut hand.0, 0..3, 2);
+    split_backward::run(&mut hand.0);
+    let account = offload_activations::run(&mut hand.0, 0..3, 2);
     let forward = "F ~offload(x) → x on the host
         F gelu(x) → made 0
         F ~offload(made 0) → made 0 on the host

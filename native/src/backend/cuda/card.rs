@@ -9,7 +9,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use pipeplan_core::units::{Bytes, Nanos};
+use pipeplan_core::base::units::{Bytes, Nanos};
 
 /// A place in a card's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 
 use cudarc::driver::{result, sys};
-use pipeplan_core::units::Bytes;
+use pipeplan_core::base::units::Bytes;
 
 use super::card::CardError;
 use super::libraries::{self, Which};

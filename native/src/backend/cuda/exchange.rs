@@ -7,8 +7,8 @@
 
 use std::sync::Arc;
 
+use pipeplan_core::base::units::Bytes;
 use pipeplan_core::graph::{Axis, Kernel};
-use pipeplan_core::units::Bytes;
 
 use super::card::{Address, CardError, Format, Held, Memory};
 use super::launch::{Context, Copies, Place, Strided, place_bytes};

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pipeplan_core::units::Bytes;
+use pipeplan_core::base::units::Bytes;
 
 use super::card::Held;
 

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 use libloading::Library;
-use pipeplan_core::units::{Bytes, Nanos};
+use pipeplan_core::base::units::{Bytes, Nanos};
 
 use super::cache;
 use super::card::{Address, Args, Card, CardError, Format, Held, Launch, Mark, Matrix, Product};

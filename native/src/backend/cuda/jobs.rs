@@ -12,7 +12,7 @@ use std::ffi::c_void;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use pipeplan_core::units::{Bytes, Nanos};
+use pipeplan_core::base::units::{Bytes, Nanos};
 
 use super::card::{Address, Args, Card, CardError, Command, Held, Launch, Mark, Product};
 

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
+use pipeplan_core::base::units::Bytes;
 use pipeplan_core::graph::{Graph, Heads, Kernel, SequencePart, Spread, of_e12};
 use pipeplan_core::model::{Dtype, Routing, Scores};
-use pipeplan_core::units::Bytes;
 
 use super::card::{Address, Args, Card, CardError, Format, Held, Launch, Matrix, Memory};
 use super::{floats, matrices};

@@ -17,9 +17,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use pipeplan_core::base::units::Bytes;
 use pipeplan_core::graph::{Axis, Graph, Init, Kernel, Role, SequencePart, Tensor, TensorId};
 use pipeplan_core::model::Dtype;
-use pipeplan_core::units::Bytes;
 
 use self::card::{Address, Card, CardError, Format, Held as For, Matrix, Memory, Portion, Product};
 use self::copies::Copies;

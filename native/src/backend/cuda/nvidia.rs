@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::{result, sys};
-use pipeplan_core::units::{Bytes, Nanos};
+use pipeplan_core::base::units::{Bytes, Nanos};
 
 use super::Opening;
 use super::card::{Address, Args, Card, CardError, Command, Format, Held, Launch, Mark, Matrix, Product, one_by_one};

@@ -7,12 +7,12 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use pipeplan_core::base::units::Bytes;
 use pipeplan_core::graph::{Graph, Init, Kernel, Role, SequencePart, Tensor};
 use pipeplan_core::model::Dtype;
-use pipeplan_core::op::OpKind;
 use pipeplan_core::problem::Problem;
+use pipeplan_core::problem::op::OpKind;
 use pipeplan_core::program::{Message, Payload, Program, Step, Way};
-use pipeplan_core::units::Bytes;
 
 use super::card::Held;
 use super::heap::{ALIGNMENT, Heap, rounded};

@@ -12,8 +12,8 @@
 //! Each member sends `(n − 1) / n` of the data in a reduce-scatter or an all-gather and twice that in an
 //! all-reduce, which is the least possible (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009).
 
+use pipeplan_core::base::units::Bytes;
 use pipeplan_core::model::Dtype;
-use pipeplan_core::units::Bytes;
 
 use super::{OnCard, Tag, Transport, TransportError};
 use crate::backend::cpu::element::Element;

@@ -4,8 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU8, AtomicUsize};
 
+use pipeplan_core::base::units::{Bytes, Nanos};
 use pipeplan_core::program::Message;
-use pipeplan_core::units::{Bytes, Nanos};
 
 use super::*;
 use crate::backend::cuda::card::{Address, Held, Launch, Mark, Product};

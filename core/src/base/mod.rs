@@ -1,0 +1,12 @@
+//! What every other room uses, and what knows none of them.
+//!
+//! - In: numbers and JSON values as people write them.
+//! - Out: nanoseconds and bytes ([`units`]), fields with faults that name the place ([`fields`]), JSON within stated limits
+//!   ([`json`]), JSON with its keys in order ([`canonical`]), seeded random numbers.
+//! - Knows: nothing of pipelines.
+
+pub mod canonical;
+pub mod fields;
+pub mod json;
+pub(crate) mod random;
+pub mod units;

@@ -1,0 +1,155 @@
+//! The least memory at which a schedule exists.
+
+use alloc::vec::Vec;
+use core::fmt;
+
+use crate::base::units::Bytes;
+use crate::problem::op::{Op, OpKind};
+use crate::problem::placement::Placement;
+use crate::problem::{Backward, Problem, StageCost};
+
+/// The least memory of one rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeastMemory {
+    /// The rank.
+    pub rank: usize,
+    /// No schedule holds less at its peak, static bytes included.
+    pub needed_bytes: Bytes,
+    /// Running one microbatch after the other, each W right after its B, fits in this much: the same number
+    /// but for stages whose W takes bytes, or whose W has a workspace larger than what its B holds.
+    pub serial_bytes: Bytes,
+    /// The op during which `needed_bytes` are held.
+    pub op: Op,
+}
+
+/// A memory limit under which no schedule exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct Infeasible {
+    /// The rank.
+    pub rank: usize,
+    /// No schedule holds less.
+    pub needed_bytes: Bytes,
+    /// The limit.
+    pub limit_bytes: Bytes,
+    /// The op that does not fit.
+    pub op: Op,
+}
+
+impl fmt::Display for Infeasible {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Infeasible { rank, needed_bytes, limit_bytes, op } = self;
+        write!(
+            f,
+            "no schedule fits: rank {rank} holds at least {needed_bytes} bytes while it runs {op}, and its limit \
+             is {limit_bytes}; raise limit_bytes, or take smaller microbatches"
+        )
+    }
+}
+
+/// The least memory of each rank.
+///
+/// *Needed.* Of the microbatches of one direction take the one whose F on the rank's first stage comes last.
+/// The others have all begun there, and leave at least the least of what F, B and W of that stage leave. Of
+/// its own it holds, while F of a stage runs, what F left on the rank's stages before; while B runs, besides,
+/// what is left of the stages after, whose B has run; while W runs, what F and B of its stage leave and the
+/// least of the others. Where B and W may run apart or fused, the cheaper way counts.
+///
+/// *Enough.* One microbatch at a time, through all stages and back, is an order that keeps every dependency;
+/// so with `serial_bytes` on each rank a schedule exists.
+pub fn least_memory(problem: &Problem) -> Vec<LeastMemory> {
+    (0..problem.ranks()).map(|rank| least(problem, rank)).collect()
+}
+
+/// The first rank whose limit is below what any schedule needs.
+///
+/// # Errors
+/// [`Infeasible`], with the rank, what it needs and what it has.
+pub fn feasible(problem: &Problem) -> Result<(), Infeasible> {
+    for rank in 0..problem.ranks() {
+        if let Some(limit_bytes) = problem.limit_bytes(rank) {
+            let LeastMemory { needed_bytes, op, .. } = least(problem, rank);
+            if needed_bytes > limit_bytes {
+                return Err(Infeasible { rank, needed_bytes, limit_bytes, op });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What a stage leaves held after F, after B and after W.
+fn left(cost: &StageCost) -> [i64; 3] {
+    let after_b = cost.forward_bytes + cost.backward_input_bytes;
+    [cost.forward_bytes, after_b, after_b + cost.backward_weight_bytes]
+}
+
+fn least(problem: &Problem, rank: usize) -> LeastMemory {
+    let two_way = *problem.placement() == Placement::TwoWay;
+    let microbatches = problem.microbatches();
+    let last: &[usize] = if two_way { &[microbatches / 2 - 1, microbatches - 1] } else { &[microbatches - 1] };
+    let stages_of = |microbatch: usize| -> Vec<usize> {
+        (0..problem.stage_count()).filter(|stage| problem.rank_of(*stage, microbatch) == rank).collect()
+    };
+    let takes = |stage: usize, kind: OpKind| problem.cost(stage).takes(kind) as i64;
+    let mut needed = (0, Op::new(problem.stages_of(rank).first().copied().unwrap_or(0), OpKind::F, 0));
+    // What the microbatches before leave for good, in the serial order.
+    let others = |stages: &[usize]| -> i64 {
+        let each: i64 = stages.iter().map(|stage| left(problem.cost(*stage))[2]).sum();
+        each * (microbatches / last.len()) as i64
+    };
+    let kept: i64 = last.iter().map(|microbatch| others(&stages_of(*microbatch))).sum();
+    let mut serial = kept;
+    for &microbatch in last {
+        let stages = stages_of(microbatch);
+        let Some(first) = stages.first() else { continue };
+        let begun = left(problem.cost(*first)).into_iter().min().unwrap_or(0);
+        let before = begun * (microbatches / last.len() - 1) as i64;
+        let own: i64 = stages.iter().map(|stage| left(problem.cost(*stage))[2]).sum();
+        let mut take = |bytes: i64, stage: usize, kind: OpKind| {
+            if before + bytes > needed.0 {
+                needed = (before + bytes, Op::new(stage, kind, microbatch));
+            }
+        };
+        // Up: both alike.
+        let mut held = 0;
+        for &stage in &stages {
+            take(held + takes(stage, OpKind::F), stage, OpKind::F);
+            serial = serial.max(kept - own + held + takes(stage, OpKind::F));
+            held += problem.cost(stage).forward_bytes;
+        }
+        // Down: `after` is the least that the stages above have left, `held` what they have in the serial order.
+        let mut after = 0;
+        let mut below = held;
+        for (index, &stage) in stages.iter().enumerate().rev() {
+            let cost = problem.cost(stage);
+            let [after_f, after_b, after_w] = left(cost);
+            let fused = takes(stage, OpKind::BW);
+            let in_serial = match problem.backward() {
+                Backward::Fused => fused,
+                Backward::Split => {
+                    let apart = takes(stage, OpKind::B).max(cost.backward_input_bytes + takes(stage, OpKind::W));
+                    apart.min(fused)
+                }
+            };
+            serial = serial.max(kept - own + held + in_serial);
+            held += cost.backward_input_bytes + cost.backward_weight_bytes;
+            let together = (below + after + fused, OpKind::BW);
+            let (bytes, kind) = match problem.backward() {
+                Backward::Fused => together,
+                Backward::Split => {
+                    let least_of = |stage: &usize| left(problem.cost(*stage)).into_iter().min().unwrap_or(0);
+                    let rest: i64 = stages[..index].iter().map(least_of).sum();
+                    let backward = (below + after + takes(stage, OpKind::B), OpKind::B);
+                    let weight = (after_b + rest + after + takes(stage, OpKind::W), OpKind::W);
+                    // The one of B and W that holds more; or BW, where that is less.
+                    let apart = if weight.0 > backward.0 { weight } else { backward };
+                    if together.0 < apart.0 { together } else { apart }
+                }
+            };
+            take(bytes, stage, kind);
+            below -= after_f;
+            after += after_b.min(after_w);
+        }
+    }
+    let with_static = |bytes: i64| problem.static_bytes(rank) + bytes.max(0) as u64;
+    LeastMemory { rank, needed_bytes: with_static(needed.0), serial_bytes: with_static(serial), op: needed.1 }
+}

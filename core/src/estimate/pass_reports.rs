@@ -1,0 +1,88 @@
+//! What the passes did to all stages of a plan, as people read it: the passes over the operators, the one over gradients,
+//! the choice of recomputation for a limit, and the deal of layers within it.
+
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+use crate::estimate::derive::{Dealt, Derived, graph_and_accounts};
+use crate::estimate::fit::Fitted;
+use crate::graph::passes::Account;
+use crate::model::StageLayout;
+use crate::spec::ModelWork;
+
+/// The accounts of a plan's stages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Accounts {
+    /// What each layer computes again, where the limit says it.
+    pub fit: Option<Account>,
+    /// How good the deal of layers is, where it was made for the limit.
+    pub dealt: Option<Dealt>,
+    /// By stage, of those that were asked for: its first layer, and what each pass did.
+    pub stages: Vec<(usize, u32, Vec<Account>)>,
+}
+
+impl Accounts {
+    /// Of `derived`, which follows from `work` with what was `fitted`, for the stages that `wanted` says. Builds their graphs.
+    pub fn of(
+        work: &ModelWork,
+        derived: &Derived,
+        fitted: Option<&Fitted>,
+        wanted: impl Fn(usize) -> bool,
+    ) -> Accounts {
+        let applied = fitted.map(|fitted| fitted.applied_to(work));
+        let work = applied.as_ref().unwrap_or(work);
+        let of_stage =
+            |(stage, layout): (usize, &StageLayout)| (stage, layout.layers.start, graph_and_accounts(work, layout).1);
+        let stages = derived.stages.iter().enumerate().filter(|(stage, _)| wanted(*stage)).map(of_stage);
+        Accounts { fit: fitted.map(|fitted| fitted.account.clone()), dealt: derived.dealt, stages: stages.collect() }
+    }
+
+    /// All of it. Stages with the same account are said once, with layers counted from the stage's first.
+    pub fn text(&self) -> String {
+        let mut text = self.dealt.map_or_else(String::new, |dealt| format!("{dealt}\n\n"));
+        if let Some(fit) = &self.fit {
+            text.push_str(&format!("{fit}\n"));
+        }
+        let said: Vec<(usize, String)> = self.stages.iter().map(|stage| (stage.0, within(stage))).collect();
+        for alike in said.chunk_by(|a, b| a.1 == b.1) {
+            let numbers: Vec<String> = alike.iter().map(|(stage, _)| stage.to_string()).collect();
+            let word = if alike.len() == 1 { "stage" } else { "stages" };
+            text.push_str(&format!("{word} {}\n", numbers.join(", ")));
+            alike.first().iter().for_each(|(_, said)| text.push_str(said));
+        }
+        text
+    }
+
+    /// In one line: of each pass, how often it applied over all stages, and how often not.
+    pub fn line(&self) -> String {
+        let mut order: Vec<&str> = Vec::new();
+        let mut counts: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+        for account in self.fit.iter().chain(self.stages.iter().flat_map(|(_, _, accounts)| accounts)) {
+            let so_far = counts.entry(account.pass).or_insert_with(|| {
+                order.push(account.pass);
+                (0, 0)
+            });
+            *so_far = (so_far.0 + account.done.len(), so_far.1 + account.skipped.len());
+        }
+        let said = order.iter().filter_map(|pass| {
+            let (done, skipped) = counts.get(pass)?;
+            let skipped = if *skipped > 0 { format!(", {skipped} skipped") } else { String::new() };
+            Some(format!("{pass}: {done} done{skipped}"))
+        });
+        said.collect::<Vec<_>>().join("; ")
+    }
+}
+
+/// The accounts of a stage, with layers counted from its first.
+fn within((_, first, accounts): &(usize, u32, Vec<Account>)) -> String {
+    let lines = accounts.iter().map(|pass| {
+        let mut pass = pass.clone();
+        for entry in pass.done.iter_mut().chain(&mut pass.skipped) {
+            entry.layer = entry.layer.map(|layer| layer.saturating_sub(*first));
+        }
+        pass.to_string()
+    });
+    lines.collect()
+}

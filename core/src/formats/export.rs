@@ -1,0 +1,172 @@
+//! A plan, or a measured trace, in another program's format.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+
+use crate::base::fields::Faults;
+use crate::estimate::derive::derive;
+use crate::formats::chrome_trace::ChromeTrace;
+use crate::formats::{megatron_args, svg, text};
+use crate::model::StageLayout;
+use crate::notation::{megatron_layout, torch_csv};
+use crate::plan::Plan;
+use crate::problem::placement::Placement;
+use crate::schedule::Absent;
+use crate::simulate::Deadlock;
+use crate::spec::Work;
+use crate::trace::Trace;
+
+/// Pixels of a drawing, and characters of a line: a page of paper.
+const SVG_WIDTH: u32 = 1200;
+const TEXT_WIDTH: usize = 200;
+
+/// Another program's format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Events for ui.perfetto.dev and chrome://tracing.
+    ChromeTrace,
+    /// The compute-only order that torch.distributed.pipelining loads.
+    TorchCsv,
+    /// The layers of each stage in Megatron's form, which a spec's `parallel.partition` reads too.
+    Megatron,
+    /// What the plan decides, as arguments of Megatron-LM.
+    MegatronArgs,
+    /// A drawing for papers and slides.
+    Svg,
+    /// A drawing in characters.
+    Text,
+}
+
+impl Format {
+    /// Every format with its name.
+    pub const NAMED: [(&'static str, Format); 6] = [
+        ("chrome-trace", Format::ChromeTrace),
+        ("torch-csv", Format::TorchCsv),
+        ("megatron", Format::Megatron),
+        ("megatron-args", Format::MegatronArgs),
+        ("svg", Format::Svg),
+        ("text", Format::Text),
+    ];
+}
+
+/// Why there is no such export.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ExportError {
+    /// The plan's order cannot be run: never of a plan that the planner made or that was read.
+    Deadlock(Deadlock),
+    /// torch cannot run the plan.
+    Torch(Absent),
+    /// A layout is of a model's layers, and the costs are typed.
+    Typed,
+    /// Megatron does not place stages so.
+    Placement {
+        /// The schedule.
+        schedule: String,
+        /// How it places stages.
+        placement: &'static str,
+    },
+    /// Megatron-LM has no such schedule.
+    Schedule(String),
+    /// The model's stages do not follow from the plan's spec.
+    Spec(Faults),
+    /// The trace holds no training step.
+    NoSteps,
+    /// A trace has no order of its own.
+    OfTrace,
+}
+
+impl fmt::Display for ExportError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ExportError::Deadlock(deadlock) => fmt::Display::fmt(deadlock, f),
+            ExportError::Torch(absent) => write!(f, "torch cannot run this plan: {}", absent.reason),
+            ExportError::Typed => f.write_str("a layout is of a model's layers, and these costs are typed"),
+            ExportError::Placement { schedule, placement } => write!(
+                f,
+                "Megatron puts stage s on rank s mod P, and {schedule} places stages as {placement}: plan it as 1f1b or \
+                 interleaved-1f1b"
+            ),
+            ExportError::Schedule(schedule) => write!(
+                f,
+                "Megatron-LM runs {}, and this plan is of {schedule}: plan it with one of them",
+                megatron_args::SCHEDULES.join(" and ")
+            ),
+            ExportError::Spec(faults) => fmt::Display::fmt(faults, f),
+            ExportError::NoSteps => f.write_str("the trace holds no steps"),
+            ExportError::OfTrace => {
+                f.write_str("a trace has no order of its own: export the plan that it was measured from")
+            }
+        }
+    }
+}
+
+impl core::error::Error for ExportError {}
+
+/// `plan` as `format` has it.
+///
+/// # Errors
+/// [`ExportError`] where the format has no words for the plan.
+pub fn of_plan(plan: &Plan, format: Format) -> Result<String, ExportError> {
+    let timeline = plan.timeline().map_err(ExportError::Deadlock)?;
+    Ok(match format {
+        Format::ChromeTrace => {
+            let mut trace = ChromeTrace::new();
+            trace.plan(&format!("planned: {}", plan.schedule_name), &plan.problem, &timeline);
+            trace.finish()
+        }
+        Format::TorchCsv => torch_csv::write(&plan.problem, &plan.schedule).map_err(ExportError::Torch)?,
+        Format::Megatron => format!("{}\n", layout(plan)?.1),
+        Format::MegatronArgs => arguments(plan)?,
+        Format::Svg => svg::draw(&timeline, &title(plan), SVG_WIDTH),
+        Format::Text => format!("{}\n", text::draw(&timeline, TEXT_WIDTH)),
+    })
+}
+
+/// What the plan decides, where Megatron-LM can do so.
+fn arguments(plan: &Plan) -> Result<String, ExportError> {
+    let Work::Model(work) = &plan.spec.work else { return Err(ExportError::Typed) };
+    if !megatron_args::SCHEDULES.contains(&plan.schedule_name.as_str()) {
+        return Err(ExportError::Schedule(plan.schedule_name.clone()));
+    }
+    let (stages, layout) = layout(plan)?;
+    Ok(megatron_args::write(work, &stages, &layout))
+}
+
+/// The stages, and which parts of the model each of them holds, where Megatron would place them so.
+fn layout(plan: &Plan) -> Result<(Vec<StageLayout>, String), ExportError> {
+    let Work::Model(work) = &plan.spec.work else { return Err(ExportError::Typed) };
+    let (placement, chunks) = (plan.problem.placement(), plan.problem.chunks());
+    if !placement.same_as(&Placement::Looped, plan.problem.ranks(), chunks) {
+        let placement = placement.name().unwrap_or("a list");
+        return Err(ExportError::Placement { schedule: plan.schedule_name.clone(), placement });
+    }
+    let derived = derive(work, placement.clone(), chunks).map_err(ExportError::Spec)?;
+    let parts = megatron_layout::of_stages(&derived.stages, work.model.variant.multi_token);
+    Ok((derived.stages, megatron_layout::write(&parts)))
+}
+
+fn title(plan: &Plan) -> String {
+    let name = if plan.spec.name.is_empty() { String::new() } else { format!("{}: ", plan.spec.name) };
+    let problem = &plan.problem;
+    format!("{name}{}, {} ranks, {} microbatches", plan.schedule_name, problem.ranks(), problem.microbatches())
+}
+
+/// `trace` as `format` has it. All of its steps become events, and the last one is drawn.
+///
+/// # Errors
+/// [`ExportError`] where the format is one of plans, or there is nothing to draw.
+pub fn of_trace(trace: &Trace, format: Format) -> Result<String, ExportError> {
+    if format == Format::ChromeTrace {
+        let mut events = ChromeTrace::new();
+        events.trace(&format!("measured on {} over {}", trace.backend, trace.transport), trace);
+        return Ok(events.finish());
+    }
+    let step = trace.steps.last().ok_or(ExportError::NoSteps)?;
+    match format {
+        Format::Svg => Ok(svg::draw(&step.timeline(), &format!("measured step {}", step.step), SVG_WIDTH)),
+        Format::Text => Ok(format!("{}\n", text::draw(&step.timeline(), TEXT_WIDTH))),
+        Format::ChromeTrace | Format::TorchCsv | Format::Megatron | Format::MegatronArgs => Err(ExportError::OfTrace),
+    }
+}

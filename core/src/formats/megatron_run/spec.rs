@@ -1,0 +1,491 @@
+//! What decides bytes and operations, as a spec says it.
+
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use serde_json::{Map, Value, json};
+
+use super::{MegatronRun, first_word};
+use crate::base::fields::Fault;
+use crate::model::{MAX_LAYERS, MAX_SIZE};
+use crate::notation::megatron_layout::{self, Part};
+
+/// Makes a spec of a run.
+pub(super) struct Reader<'r> {
+    pub run: &'r MegatronRun,
+    pub faults: Vec<Fault>,
+    pub notes: Vec<String>,
+}
+
+impl Reader<'_> {
+    fn said(&self, name: &str) -> Option<&str> {
+        self.run.arguments.get(name).map(String::as_str).filter(|said| !matches!(*said, "None" | "null"))
+    }
+
+    /// A switch: on where a command line names it, or as a log says.
+    fn is_on(&self, name: &str) -> bool {
+        matches!(self.said(name), Some("" | "True" | "true" | "1"))
+    }
+
+    /// A switch that a log says and a command line may turn off.
+    fn is_on_unless(&self, name: &str, off: &str) -> bool {
+        match self.said(name) {
+            Some(said) => !matches!(said, "False" | "false" | "0"),
+            None => self.said(off).is_none(),
+        }
+    }
+
+    /// A whole number, where it is said; a fault where it is something else.
+    fn whole(&mut self, name: &str) -> Option<u64> {
+        let said = first_word(self.said(name)?).to_owned();
+        let read = said.parse::<u64>().ok();
+        if read.is_none() {
+            let accepted = match said.starts_with('$') {
+                true => "a number: this variable is set elsewhere",
+                false => "a whole number",
+            };
+            self.faults.push(Fault::new(argument(name), format!("\"{said}\""), accepted));
+        }
+        read
+    }
+
+    fn needed(&mut self, name: &str, most: u32) -> Option<u64> {
+        if self.said(name).is_none() {
+            self.faults.push(Fault::new(argument(name), "nothing", "a whole number"));
+        }
+        let read = self.whole(name)?;
+        if !(1..=most.into()).contains(&read) {
+            self.faults.push(Fault::new(argument(name), read, format!("a whole number from 1 to {most}")));
+            return None;
+        }
+        Some(read)
+    }
+
+    fn float(&mut self, name: &str) -> Option<f64> {
+        let said = self.said(name)?.to_owned();
+        let read = said.parse::<f64>().ok();
+        if read.is_none() {
+            self.faults.push(Fault::new(argument(name), format!("\"{said}\""), "a number"));
+        }
+        read
+    }
+
+    fn note(&mut self, note: impl Into<String>) {
+        self.notes.push(note.into());
+    }
+
+    /// The whole spec; none where a fault was found in what it cannot do without.
+    pub fn spec(&mut self, device: &str, devices: Option<u64>) -> Option<Value> {
+        let layers = self.needed("num_layers", MAX_LAYERS);
+        let tensor = self.whole("tensor_model_parallel_size").unwrap_or(1);
+        let model = self.model(layers, tensor);
+        let pipeline = self.whole("pipeline_model_parallel_size").unwrap_or(1);
+        let context = self.whole("context_parallel_size").unwrap_or(1);
+        let sequence = self.needed("seq_length", MAX_SIZE);
+        let (parallel, chunks) = self.parallel([pipeline, tensor, context], devices, layers);
+        let training = self.training(sequence, parallel.get("data").and_then(Value::as_u64));
+        // What Megatron-LM runs.
+        let schedule = if chunks > 1 { "interleaved-1f1b" } else { "1f1b" };
+        layers?;
+        Some(json!({
+            "schedule": schedule, "model": model?, "cluster": { "device": device }, "parallel": parallel,
+            "training": training,
+        }))
+    }
+
+    fn model(&mut self, layers: Option<u64>, tensor: u64) -> Option<Value> {
+        let [hidden, heads] = ["hidden_size", "num_attention_heads"].map(|name| self.needed(name, MAX_SIZE));
+        let (layers, hidden, heads) = (layers?, hidden?, heads?);
+        let gated = self.is_on("swiglu");
+        let usual_ffn = if gated { hidden * 4 * 2 / 3 / 64 * 64 } else { 4 * hidden };
+        let ffn = self.whole("ffn_hidden_size").unwrap_or(usual_ffn);
+        let groups = if self.is_on("group_query_attention") { self.whole("num_query_groups") } else { None };
+        let family = if gated { "llama" } else { "gpt" };
+        let mut model = json!({
+            "family": family, "layers": layers, "hidden": hidden, "heads": heads, "ffn": ffn,
+            "kv_heads": groups.unwrap_or(heads),
+            "vocab": self.vocabulary(tensor)?,
+            "tied": !self.is_on("untie_embeddings_and_output_weights"),
+        });
+        for (name, field) in
+            [("kv_channels", "head_dim"), ("max_position_embeddings", "positions"), ("rotary_base", "rope_base")]
+        {
+            if let Some(number) = self.whole(name) {
+                model[field] = json!(number);
+            }
+        }
+        if let Some(eps) = self.float("norm_epsilon").or_else(|| self.float("layernorm_epsilon")) {
+            model["norm_eps"] = json!(eps);
+        }
+        let rotary =
+            self.said("position_embedding_type").is_some_and(|kind| kind.starts_with("rope") || kind == "yarn")
+                || self.is_on("use_rotary_position_embeddings");
+        let head_dim = model["head_dim"].as_u64().unwrap_or(hidden / heads);
+        if gated {
+            if !rotary {
+                self.note("positions are planned as rotary ones, as gated layers have them");
+            }
+        } else if rotary {
+            let share = self.float("rotary_percent").unwrap_or(1.0);
+            model["rotary"] = json!((head_dim as f64 * share) as u64);
+        }
+        let norm = self.said("normalization").unwrap_or("LayerNorm").to_owned();
+        if (norm == "RMSNorm") != gated {
+            let planned = if gated { "RMSNorm" } else { "LayerNorm" };
+            self.note(format!("--normalization {norm}: planned as {planned}, as such layers usually have it"));
+        }
+        let has_bias = self.is_on_unless("add_bias_linear", "disable_bias_linear");
+        match (gated, has_bias) {
+            (true, true) => self.note("biases of matrices are left out: gated layers are planned without"),
+            (false, false) => model["no_bias"] = json!(true),
+            _ => {}
+        }
+        for (name, field) in [("add_qkv_bias", "qkv_bias"), ("qk_layernorm", "qk_norm")] {
+            // Of latent attention the norms belong to the latents.
+            if self.is_on(name) && !self.is_on("multi_latent_attention") {
+                model[field] = json!(true);
+            }
+        }
+        if let Some(experts) = self.experts(layers, ffn) {
+            model["experts"] = experts;
+        }
+        if self.is_on("multi_latent_attention") {
+            let query_rank = self.whole("q_lora_rank").unwrap_or(0);
+            let key_value_rank = self.whole("kv_lora_rank").unwrap_or(512);
+            let rope_width = self.whole("qk_pos_emb_head_dim").unwrap_or(64);
+            let value_width = self.whole("v_head_dim").unwrap_or(128);
+            model["head_dim"] = json!(self.whole("qk_head_dim").unwrap_or(128).saturating_add(rope_width));
+            model["kv_heads"] = json!(heads);
+            model["latent"] = json!({
+                "query_rank": query_rank, "key_value_rank": key_value_rank, "rope_width": rope_width,
+                "value_width": value_width,
+            });
+        }
+        if let Some(modules) = self.whole("mtp_num_layers").filter(|modules| *modules > 0) {
+            model["multi_token"] = json!(modules);
+        }
+        if self.said("window_size").is_some() {
+            self.note("--window-size: planned as if every token saw all before it");
+        }
+        Some(model)
+    }
+
+    /// As it is padded.
+    fn vocabulary(&mut self, tensor: u64) -> Option<u64> {
+        if let Some(padded) = self.whole("padded_vocab_size").or(self.run.padded_vocab) {
+            return Some(padded);
+        }
+        let Some(vocab) = self.whole("vocab_size") else {
+            let accepted = "the vocabulary's size: a log says it, of a command line add it to the text";
+            self.faults.push(Fault::new("--vocab-size", "nothing", accepted));
+            return None;
+        };
+        let multiple = self.whole("make_vocab_size_divisible_by").unwrap_or(128).saturating_mul(tensor).max(1);
+        Some(vocab.div_ceil(multiple).saturating_mul(multiple))
+    }
+
+    fn experts(&mut self, layers: u64, ffn: u64) -> Option<Value> {
+        let count = self.whole("num_experts").filter(|count| *count > 1)?;
+        let frequency = self.said("moe_layer_freq").unwrap_or("1").to_owned();
+        let Some(of_experts) = layers_of_experts(&frequency, layers) else {
+            self.faults.push(Fault::new("--moe-layer-freq", format!("\"{frequency}\""), "such as ([0]*3+[1]*58)"));
+            return None;
+        };
+        let dense = of_experts.iter().take_while(|is_so| !**is_so).count();
+        if of_experts.iter().skip(dense).any(|is_so| !is_so) {
+            let accepted = "layers without experts only before all that have them";
+            self.faults.push(Fault::new("--moe-layer-freq", format!("\"{frequency}\""), accepted));
+        }
+        let mut experts = json!({
+            "count": count,
+            "active": self.whole("moe_router_topk").unwrap_or(2),
+            "ffn": self.whole("moe_ffn_hidden_size").unwrap_or(ffn),
+            "dense_layers": dense,
+            "scores": self.said("moe_router_score_function").filter(|said| *said == "sigmoid").unwrap_or("softmax"),
+        });
+        if let Some(shared) = self.whole("moe_shared_expert_intermediate_size") {
+            experts["shared_ffn"] = json!(shared);
+        }
+        if self.is_on("moe_shared_expert_gate") {
+            experts["shared_gate"] = json!(true);
+        }
+        if let Some(capacity) = self.float("moe_expert_capacity_factor").filter(|capacity| *capacity > 0.0) {
+            self.note(format!("--moe-expert-capacity-factor {capacity}: planned without tokens that are dropped"));
+        }
+        Some(experts)
+    }
+
+    /// With the chunks of each rank.
+    fn parallel(&mut self, degrees: [u64; 3], devices: Option<u64>, layers: Option<u64>) -> (Value, u64) {
+        let [pipeline, tensor, context] = degrees.map(|degree| degree.max(1));
+        let ranks = pipeline.saturating_mul(tensor).saturating_mul(context);
+        let data = match (self.whole("data_parallel_size"), devices) {
+            (Some(data), _) => data,
+            (None, Some(devices)) if devices.is_multiple_of(ranks) => devices / ranks,
+            (None, Some(devices)) => {
+                let accepted = format!("a multiple of {ranks}, which are pipeline, tensor and context parallel");
+                self.faults.push(Fault::new("devices", devices, accepted));
+                1
+            }
+            (None, None) => {
+                let accepted = "how many there were, which neither a log's world size nor a launcher's arguments say";
+                self.faults.push(Fault::new("devices", "nothing", accepted));
+                1
+            }
+        };
+        let mut parallel = json!({ "pipeline": pipeline, "tensor": tensor, "data": data });
+        if self.is_on("sequence_parallel") && tensor > 1 {
+            parallel["sequence_parallel"] = json!(true);
+        }
+        if context > 1 {
+            parallel["context"] = json!(context);
+        }
+        let sharded =
+            self.is_on("use_megatron_fsdp") || self.is_on("use_torch_fsdp2") || self.is_on("use_custom_fsdp");
+        let zero = match self.said("data_parallel_sharding_strategy") {
+            _ if !sharded => u32::from(self.is_on("use_distributed_optimizer")),
+            Some("no_shard") => 0,
+            Some("optim") => 1,
+            Some("optim_grads") => 2,
+            _ => 3,
+        };
+        if data > 1 && zero > 0 {
+            parallel["zero"] = json!(zero);
+            let groups = self.whole("num_distributed_optimizer_instances").filter(|groups| *groups > 1);
+            let shard = groups.map(|groups| data * context / groups);
+            if let Some(shard) = shard.filter(|shard| *shard > 1) {
+                parallel["shard"] = json!(shard);
+            }
+        }
+        let expert = self.whole("expert_model_parallel_size").unwrap_or(1);
+        if expert > 1 {
+            parallel["expert"] = json!(expert);
+            if tensor > 1 && self.whole("expert_tensor_parallel_size") == Some(1) {
+                parallel["whole_experts"] = json!(true);
+            }
+        }
+        let chunks = self.stages(&mut parallel, pipeline, layers);
+        if chunks > 1 {
+            parallel["chunks"] = json!(chunks);
+            let group = self.whole("microbatch_group_size_per_virtual_pipeline_stage");
+            if let Some(group) = group.filter(|group| *group != pipeline) {
+                self.note(format!(
+                    "--microbatch-group-size-per-virtual-pipeline-stage {group}: planned in groups of {pipeline}"
+                ));
+            }
+        }
+        (parallel, chunks)
+    }
+
+    /// Says which layers each stage holds. The chunks of a rank.
+    fn stages(&mut self, parallel: &mut Value, pipeline: u64, layers: Option<u64>) -> u64 {
+        let layout =
+            self.said("pipeline_model_parallel_layout").filter(|layout| layout.contains('|')).map(String::from);
+        if let Some(layout) = layout {
+            let layout = layout.replace('\\', "");
+            let Ok(stages) = megatron_layout::read(layout.trim_matches(['"', '\''])) else {
+                self.faults.push(Fault::new(
+                    argument("pipeline_model_parallel_layout"),
+                    format!("\"{layout}\""),
+                    "a layout such as Et*3|t*4|t*3L",
+                ));
+                return 1;
+            };
+            let counts: Vec<usize> =
+                stages.iter().map(|parts| parts.iter().filter(|part| **part == Part::Layer).count()).collect();
+            parallel["partition"] = json!(counts);
+            return stages.len() as u64 / pipeline;
+        }
+        let Some(layers) = layers else { return 1 };
+        let per_rank = |of_stage: u64| layers / pipeline / of_stage.max(1);
+        let chunks = self
+            .whole("virtual_pipeline_model_parallel_size")
+            .or_else(|| self.whole("num_virtual_stages_per_pipeline_rank"))
+            .or_else(|| self.whole("num_layers_per_virtual_pipeline_stage").map(per_rank))
+            .unwrap_or(1)
+            .max(1);
+        let stages = pipeline.saturating_mul(chunks);
+        let [first, last] =
+            ["decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers"].map(|name| self.whole(name));
+        let ends =
+            [self.is_on("account_for_embedding_in_pipeline_split"), self.is_on("account_for_loss_in_pipeline_split")];
+        if let Some(counts) = dealt(layers, stages, chunks, [first, last], ends) {
+            parallel["partition"] = json!(counts);
+        } else {
+            self.note(format!("{layers} layers are dealt to {stages} stages as evenly as may be"));
+            parallel["partition"] = json!("layers");
+        }
+        chunks
+    }
+
+    fn training(&mut self, sequence: Option<u64>, data: Option<u64>) -> Value {
+        let size = self.whole("micro_batch_size").unwrap_or(1);
+        let all = self.whole("global_batch_size").or_else(|| size.checked_mul(data?)).unwrap_or(size);
+        let mut training = json!({ "global_batch_size": all, "microbatch_size": size });
+        let mut say = |key: &str, value: Value| training[key] = value;
+        if let Some(sequence) = sequence {
+            say("sequence", json!(sequence));
+            let iterations = self.whole("train_iters").and_then(|steps| steps.checked_mul(all));
+            let samples = self.whole("train_samples").or(iterations);
+            if let Some(tokens) =
+                samples.and_then(|samples| samples.checked_mul(sequence)).filter(|tokens| *tokens > 0)
+            {
+                say("tokens", json!(tokens));
+            }
+        }
+        let half = self.is_on("bf16") || self.is_on("fp16");
+        if self.is_on("fp16") {
+            self.note("--fp16: planned as bf16, which takes as many bytes");
+        }
+        say("dtype", json!(if half { "bf16" } else { "f32" }));
+        if self.said("fp8").or(self.said("fp8_format")).is_some_and(|format| format != "False") {
+            say("matmul_dtype", json!("fp8"));
+        }
+        // With bf16 weights, gradients are summed in f32 unless told otherwise.
+        if half && (self.is_on("grad_reduce_in_bf16") || self.said("main_grads_dtype") == Some("bf16")) {
+            say("gradients_dtype", json!("bf16"));
+        }
+        if half
+            && self.said("exp_avg_dtype").is_some_and(|dtype| dtype.ends_with("bf16") || dtype.ends_with("bfloat16"))
+        {
+            say("moments_dtype", json!("bf16"));
+        }
+        let backend = self.said("attention_backend").unwrap_or_default();
+        let is_local = self.said("transformer_impl") == Some("local") && !self.is_on("use_flash_attn");
+        if backend.contains("unfused") || backend.contains("local") || is_local {
+            say("attention", json!("materialised"));
+        }
+        // What is usual where nothing is said.
+        let dropout = |reader: &mut Self, name| reader.float(name).unwrap_or(0.1) > 0.0;
+        if dropout(self, "hidden_dropout") || dropout(self, "attention_dropout") {
+            say("dropout", json!(true));
+        }
+        if !self.is_on("cross_entropy_loss_fusion") {
+            say("f32_logits", json!(true));
+        }
+        if self.is_on("optimizer_cpu_offload") {
+            say("offload_optimizer", json!(true));
+        }
+        for (key, value) in self.recompute() {
+            training[key] = value;
+        }
+        training
+    }
+
+    fn recompute(&mut self) -> Map<String, Value> {
+        let mut said = Map::new();
+        let mut say = |key: &str, value: Value| said.insert(key.to_owned(), value);
+        let granularity = match self.said("recompute_granularity") {
+            Some(granularity) => granularity.to_owned(),
+            None if self.is_on("recompute_activations") => "selective".to_owned(),
+            None => return said,
+        };
+        let layers = self.whole("recompute_num_layers");
+        if granularity == "full" {
+            say("recompute", json!("full"));
+            match (self.said("recompute_method"), layers) {
+                (Some("block"), Some(layers)) => say("recompute_first", json!(layers)),
+                (_, Some(layers)) if layers > 1 => say("recompute_group", json!(layers)),
+                _ => None,
+            };
+            return said;
+        }
+        let modules = self.said("recompute_modules").unwrap_or("core_attn").to_owned();
+        let modules: Vec<&str> =
+            modules.split([' ', ',', '[', ']', '\'', '"']).filter(|module| !module.is_empty()).collect();
+        let has = |module: &str| modules.contains(&module);
+        let recompute = match () {
+            () if has("mlp") || has("moe") => "feed-forward",
+            () if has("mla_up_proj") => "latents",
+            () if has("layernorm") || has("moe_act") => "cheap",
+            () => "selective",
+        };
+        say("recompute", json!(recompute));
+        // Each choice is all of those before it, too.
+        let goes_with = match recompute {
+            "feed-forward" | "latents" if self.is_on("multi_latent_attention") => &["mla_up_proj", "layernorm"][..],
+            "feed-forward" => &["layernorm"],
+            "cheap" => &["layernorm", "moe_act"],
+            _ => &[],
+        };
+        if goes_with.iter().any(|module| !has(module)) {
+            self.note(format!(
+                "--recompute-modules {}: planned as `{recompute}`, with which {} are computed again, too",
+                modules.join(" "),
+                goes_with.join(" and ")
+            ));
+        }
+        said
+    }
+}
+
+/// `num_layers` as it is typed.
+fn argument(name: &str) -> String {
+    format!("--{}", name.replace('_', "-"))
+}
+
+/// Which layers have experts: every how many layers one, or a list as Python has it, such as `([0]*3+[1]*58)`.
+pub(super) fn layers_of_experts(frequency: &str, layers: u64) -> Option<Vec<bool>> {
+    let frequency: String =
+        frequency.chars().filter(|letter| !matches!(letter, ' ' | '(' | ')' | '\'' | '"')).collect();
+    if let Ok(every) = frequency.parse::<u64>() {
+        return (every > 0).then(|| (0..layers).map(|layer| layer.is_multiple_of(every)).collect());
+    }
+    let mut said: Vec<bool> = Vec::new();
+    for term in frequency.split('+') {
+        let (list, times) = term.split_once('*').unwrap_or((term, "1"));
+        let inner = list.strip_prefix('[')?.strip_suffix(']')?;
+        let once = inner.split(',').map(|one| match one {
+            "0" => Some(false),
+            "1" => Some(true),
+            _ => None,
+        });
+        let once: Vec<bool> = once.collect::<Option<_>>()?;
+        let times =
+            times.parse::<usize>().ok().filter(|times| times.saturating_mul(once.len()) <= layers as usize)?;
+        said.extend(core::iter::repeat_n(once, times).flatten());
+        if said.len() > layers as usize {
+            return None;
+        }
+    }
+    (said.len() as u64 == layers).then_some(said)
+}
+
+/// The layers of each stage as Megatron-LM deals them: as many to each, but for the first and the last rank where that is
+/// said, or where embedding or loss count as a layer. None where they cannot be dealt so.
+pub(super) fn dealt(
+    layers: u64,
+    stages: u64,
+    chunks: u64,
+    [first, last]: [Option<u64>; 2],
+    ends: [bool; 2],
+) -> Option<Vec<u64>> {
+    if stages == 0 || stages > layers.max(1) {
+        return None;
+    }
+    let mut counts = vec![0; stages as usize];
+    let (of_first, of_last) = (first.map(|of| of / chunks), last.map(|of| of / chunks));
+    if of_first.is_some() || of_last.is_some() {
+        let ranks = stages / chunks;
+        let between = ranks.checked_sub(u64::from(first.is_some()) + u64::from(last.is_some()))?;
+        let left = layers.checked_sub(first.unwrap_or(0))?.checked_sub(last.unwrap_or(0))?;
+        let each = if between == 0 { 0 } else { left / (between * chunks) };
+        for (stage, count) in counts.iter_mut().enumerate() {
+            *count = match stage as u64 % ranks {
+                0 if of_first.is_some() => of_first?,
+                rank if rank + 1 == ranks && of_last.is_some() => of_last?,
+                _ => each,
+            };
+        }
+    } else {
+        let [embedding, loss] = ends.map(u64::from);
+        counts.fill((layers + embedding + loss) / stages);
+        *counts.first_mut()? = counts.first()?.checked_sub(embedding)?;
+        let last = counts.last_mut()?;
+        *last = last.checked_sub(loss)?;
+    }
+    (counts.iter().sum::<u64>() == layers).then_some(counts)
+}

@@ -1,0 +1,166 @@
+use alloc::string::ToString;
+
+use proptest::prelude::*;
+
+use super::spec::{dealt, layers_of_experts};
+use super::*;
+use crate::graph::layout::{Partition, RecomputeLayers};
+use crate::spec::{ModelWork, Work};
+
+const MODEL: &str = "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 11008 --num-attention-heads 32 --swiglu \
+                     --normalization RMSNorm --disable-bias-linear --position-embedding-type rope --seq-length 4096 \
+                     --untie-embeddings-and-output-weights --attention-dropout 0 --hidden-dropout 0 --bf16 \
+                     --vocab-size 32000 ";
+
+fn imported(text: &str) -> (ModelWork, Spec, Vec<String>) {
+    let run = MegatronRun::read(text);
+    let Imported { spec, notes, .. } = run.spec("h100", None).unwrap_or_else(|faults| panic!("{faults}"));
+    let Work::Model(work) = spec.work.clone() else { panic!("a model") };
+    (work, spec, notes)
+}
+
+/// Llama 2 7B has the parameters that were published, whoever describes it.
+#[test]
+fn a_command_line_is_the_model_that_it_describes() {
+    let (work, spec, notes) = imported(&format!(
+        "torchrun --nproc_per_node 8 --nnodes=2 pretrain_gpt.py {MODEL} --pipeline-model-parallel-size 4 \
+         --tensor-model-parallel-size 2 --sequence-parallel --micro-batch-size 1 --global-batch-size 64 \
+         --use-distributed-optimizer --num-layers-per-virtual-pipeline-stage 4 --train-samples 1000000"
+    ));
+    assert_eq!(notes, Vec::<String>::new());
+    assert_eq!(work.model.parameters(), 6_738_415_616);
+    assert_eq!((work.pipeline, work.layout.form.tensor, work.layout.data, work.layout.zero), (4, 2, 2, 1));
+    assert!(work.layout.form.sequence_parallel && !work.layout.form.dropout && work.layout.form.f32_logits);
+    assert_eq!((spec.schedule.as_str(), work.chunks, work.microbatches), ("interleaved-1f1b", 2, 32));
+    assert_eq!(work.layout.partition, Partition::ByHand(alloc::vec![4; 8]));
+    assert_eq!(work.tokens, Some(4_096_000_000));
+}
+
+#[test]
+fn a_log_and_a_command_line_of_one_run_say_the_same() {
+    let arguments = format!("{MODEL} --recompute-granularity full --recompute-method block --recompute-num-layers 3");
+    let mut log = String::from("using world size: 4, data-parallel size: 2\n");
+    for word in arguments.split("--").filter(|word| !word.trim().is_empty()) {
+        let (name, value) = word.trim().split_once(' ').unwrap_or((word.trim(), "True"));
+        let (name, value) = match name {
+            "disable-bias-linear" => ("add_bias_linear", "False"),
+            name => (name, value),
+        };
+        log.push_str(&format!("[rank0]:   {} {} {value}\n", name.replace('-', "_"), ".".repeat(20)));
+    }
+    log.push_str("  pipeline_model_parallel_size ...... 2\n  num_experts ........ None\n  wandb_project ......\n");
+    log.push_str(" > padded vocab (size: 32000) with 0 dummy tokens (new size: 32000)\n");
+    let script = format!(
+        "PP=2\nexport N=4 # devices\nARGS=(\n  {arguments} \\\n  --pipeline-model-parallel-size ${{PP}} # ranks\n  \
+         --micro-batch-size ${{SIZE:-1}}\n)\ntorchrun --nproc_per_node $N pretrain_gpt.py ${{ARGS[@]}}\n"
+    );
+    let (of_log, of_script) = (imported(&log), imported(&script));
+    assert_eq!(of_log, of_script);
+    assert_eq!(of_log.0.layout.recompute_layers, RecomputeLayers::First(3));
+}
+
+/// DeepSeek-V3's parameters (arXiv:2412.19437 §4.2), and how its layers may be dealt.
+#[test]
+fn latent_attention_experts_and_layouts_are_read() {
+    let text = "--num-layers 61 --hidden-size 7168 --ffn-hidden-size 18432 --num-attention-heads 128 --swiglu \
+        --normalization RMSNorm --disable-bias-linear --position-embedding-type rope --seq-length 4096 --bf16 \
+        --untie-embeddings-and-output-weights --attention-dropout 0 --hidden-dropout 0 --vocab-size 129280 \
+        --multi-latent-attention --q-lora-rank 1536 --kv-lora-rank 512 --qk-head-dim 128 --qk-pos-emb-head-dim 64 \
+        --v-head-dim 128 --qk-layernorm --num-experts 256 --moe-router-topk 8 --moe-ffn-hidden-size 2048 \
+        --moe-shared-expert-intermediate-size 2048 --moe-layer-freq '([0]*3+[1]*58)' --mtp-num-layers 1 \
+        --moe-router-score-function sigmoid --pipeline-model-parallel-size 16 --expert-model-parallel-size 64 \
+        --pipeline-model-parallel-layout \"Et*3|(tt|)*29m|L\" --nproc_per_node 8 --nnodes 256 --micro-batch-size 1 \
+        --global-batch-size 15360 --recompute-granularity selective --recompute-modules mla_up_proj layernorm moe_act";
+    let (work, ..) = imported(text);
+    let known = crate::model::catalog::find("deepseek-v3").unwrap().config;
+    assert_eq!(work.model.parameters(), known.parameters());
+    assert_eq!(work.model.variant.latent, known.variant.latent);
+    assert_eq!((work.layout.data, work.layout.form.expert, work.chunks), (128, 64, 2));
+    let Partition::ByHand(counts) = &work.layout.partition else { panic!("{:?}", work.layout.partition) };
+    assert_eq!((counts.len(), counts[0], counts[1], counts[31], counts.iter().sum::<u32>()), (32, 3, 2, 0, 61));
+}
+
+/// As Megatron-LM deals layers: `get_num_layers_to_build` of its `transformer_block.py`.
+#[test]
+fn layers_are_dealt_as_megatron_does() {
+    let no = [None, None];
+    assert_eq!(dealt(32, 8, 2, no, [false; 2]), Some(alloc::vec![4; 8]));
+    assert_eq!(dealt(30, 4, 1, no, [true, true]), Some(alloc::vec![7, 8, 8, 7]));
+    assert_eq!(dealt(31, 8, 2, no, [false, true]), Some(alloc::vec![4, 4, 4, 4, 4, 4, 4, 3]));
+    assert_eq!(dealt(30, 4, 1, [Some(6), None], [false; 2]), Some(alloc::vec![6, 8, 8, 8]));
+    assert_eq!(dealt(28, 8, 2, [Some(6), Some(6)], [false; 2]), Some(alloc::vec![3, 4, 4, 3, 3, 4, 4, 3]));
+    assert_eq!(dealt(30, 4, 1, no, [false; 2]), None);
+}
+
+#[test]
+fn experts_may_be_in_every_so_many_layers_or_in_those_of_a_list() {
+    let of = |text: &str, layers| layers_of_experts(text, layers);
+    assert_eq!(of("2", 4), Some(alloc::vec![true, false, true, false]));
+    assert_eq!(of("([0]*1+[1]*3)", 4), Some(alloc::vec![false, true, true, true]));
+    assert_eq!(of("[0, 1, 1]", 3), Some(alloc::vec![false, true, true]));
+    assert_eq!(of("[0,1]*2", 4), Some(alloc::vec![false, true, false, true]));
+    for text in ["0", "[0]*3", "[0]*9999999999", "[2]*4", "many", "[0", ""] {
+        assert_eq!(of(text, 4), None, "{text}");
+    }
+}
+
+/// Steps in the middle of what was reported, and the most of each rank.
+#[test]
+fn what_a_log_measured_is_read() {
+    let run = MegatronRun::read(
+        "0: [Rank 0] (after 2 iterations) memory (MB) | allocated: 10.0 | max allocated: 1024.5 | reserved: 1\n\
+         0: [Rank 0] (after 9 iterations) memory (MB) | allocated: 10.0 | max allocated: 1000.0 | reserved: 1\n\
+         [Rank 16] (after 1 iterations) memory (MB) | allocated: 10.0 | max allocated: 2048.0 | reserved: 1\n\
+         iteration 1/ 9 | elapsed time per iteration (ms): 9000.0 | lm loss: 1\n\
+         iteration 2/ 9 | elapsed time per iteration (ms): 120.5 | lm loss: 1\n\
+         iteration 3/ 9 | elapsed time per iteration (ms): 110.0 | lm loss: 1\n\
+         iteration 4/ 9 | elapsed time per iteration (ms): 130.0 | lm loss: 1\n",
+    );
+    assert_eq!(run.typical_step_ns(), Some(120_500_000));
+    let peaks: Vec<_> = run.peaks.iter().map(|(rank, peak)| (*rank, peak.bytes, peak.of_first_step)).collect();
+    assert_eq!(peaks, [(0, 1_074_266_112, false), (16, 2_147_483_648, true)]);
+}
+
+#[test]
+fn what_is_missing_or_no_number_is_told_by_its_argument() {
+    let run = MegatronRun::read("--num-layers $LAYERS --hidden-size 4096 --swiglu");
+    let faults = run.spec("h100", None).unwrap_err().to_string();
+    for part in [
+        "--num-layers: found \"$LAYERS\", accepted is a number: this variable is set elsewhere",
+        "--num-attention-heads: found nothing",
+        "--seq-length: found nothing",
+        "devices: found nothing",
+    ] {
+        assert_eq!(faults.matches(part).count(), 1, "{part}: {faults}");
+    }
+    let unknown = MegatronRun::read(&format!("{MODEL} --nproc_per_node 1")).spec("h1000", None).unwrap_err();
+    assert!(unknown.to_string().starts_with("cluster.device"), "{unknown}");
+    assert!(!MegatronRun::read("a log of something else").is_any());
+}
+
+/// A script of a few lines takes no more memory than a line may have.
+#[test]
+fn variables_that_grow_are_left_as_they_stand() {
+    let script = format!("A=xy\n{}train --name $A {}\n", "A=$A$A\n".repeat(64), "$A".repeat(100_000));
+    let run = MegatronRun::read(&script);
+    assert!(run.arguments["name"].len() <= 2 * MOST_OF_LINE, "{}", run.arguments["name"].len());
+    assert!(run.arguments["name"].starts_with("xyxy"), "what is short is known");
+}
+
+proptest! {
+    /// Whatever a log holds, nothing panics, and no number in it takes memory.
+    #[test]
+    fn no_text_makes_it_panic(
+        at in any::<prop::sample::Index>(), with in "[ -~\n]{0,12}", number in any::<u64>(), which in 0usize..9,
+    ) {
+        let names = ["num-layers", "hidden-size", "num-attention-heads", "seq-length", "micro-batch-size",
+            "pipeline-model-parallel-size", "num-experts", "num-layers-per-virtual-pipeline-stage", "nproc_per_node"];
+        let mut text = format!("{MODEL} --nproc_per_node 8 --moe-layer-freq 1 --{} {number}", names[which]);
+        let at = at.index(text.len());
+        text.insert_str(at, &with);
+        let run = MegatronRun::read(&text);
+        if let Ok(imported) = run.spec("h100", Some(number)) {
+            prop_assert!(Spec::from_value(&imported.value).is_ok());
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! What `torch.profiler` recorded of a run: a trace of a plan whose order torch carried out.
+//!
+//! [`torch_csv`] takes an order to `torch.distributed.pipelining`; this brings back what came of it. Its runtime puts each
+//! action into a range with its name, `PP:1F3`, and the profiler of each rank writes a file in the form of Chrome traces
+//! (`export_chrome_trace`, or `tensorboard_trace_handler`). Tried with torch 2.15 on CPUs and 2.11 on a GPU. Its
+//! schedules of one stage a rank record no such ranges, and of a pair of ops one for both.
+//!
+//! A range is begun by the host before the op's input is there, and waits for it inside. What the op itself took is
+//!
+//! | | starts | ends |
+//! |---|---|---|
+//! | on a GPU | with the first kernel that was launched during the range, of those that begin when its input is there | with the last |
+//! | on a CPU | with the range's first operator | with the range |
+//!
+//! Kernels follow from their launches, whichever thread made them: those of a backward come from threads of autograd, and
+//! the range's own copy among the GPU's events leaves them out (Kineto's issue 1022). What begins before the input is there
+//! is what a sharded stage does to gather its weights. Collectives count where they stand between kernels, and messages never
+//! do. An op without any kernel, such as torch's `I` of the first stage, takes no time.
+//!
+//! Where a rank waits for what another one sends, that is a step of its own: on a CPU from where the op's range begins to
+//! where the op does, on a GPU from the end of the op before to that of NCCL's kernel, launched in `PP:1RECV_F3`.
+//!
+//! Times of ranks are compared as they are: those of several hosts are as good as their clocks agree, and [`skew`] says where
+//! they cannot be right.
+
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+use crate::base::fields::{Fault, Faults};
+use crate::base::units::{Bytes, Nanos};
+use crate::notation::torch_csv;
+use crate::problem::Schedule;
+use crate::problem::op::{Op, OpKind};
+use crate::problem::{MAX_RANKS, Problem};
+use crate::program::{Message, Payload, Step, Way};
+use crate::trace::{MAX_FILE_BYTES, StepTrace, Trace, TraceSpan};
+
+mod events;
+#[cfg(test)]
+mod tests;
+
+/// What the files of one rank say of the pipeline.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recording {
+    /// The rank among all processes; none where the file does not say.
+    rank: Option<u64>,
+    /// What carried messages, such as `nccl`.
+    transport: Option<String>,
+    /// Whether a GPU computed.
+    on_gpu: bool,
+    /// In the order in which they ran, on the clock of the process.
+    ops: Vec<Ran>,
+    /// Steps of the profiler, in order: when each began, and its number.
+    steps: Vec<(Nanos, u64)>,
+    /// Most bytes that torch's allocator held on a GPU; none where memory was not recorded.
+    peak_bytes: Option<Bytes>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ran {
+    op: Op,
+    /// When its range began on the host.
+    host_ns: Nanos,
+    start_ns: Nanos,
+    end_ns: Nanos,
+    /// Since when the rank waited for its input: 0 for since the end of the op before.
+    asked_ns: Nanos,
+    /// When that was there, as far as it is known.
+    arrived_ns: Option<Nanos>,
+}
+
+impl Ran {
+    fn later(self, by_ns: Nanos) -> Ran {
+        let later = |ns: Nanos| ns.saturating_add(by_ns);
+        Ran {
+            op: self.op,
+            host_ns: later(self.host_ns),
+            start_ns: later(self.start_ns),
+            end_ns: later(self.end_ns),
+            asked_ns: later(self.asked_ns),
+            arrived_ns: self.arrived_ns.map(later),
+        }
+    }
+}
+
+/// Whether `text` is in the form of such files, whatever it records.
+pub fn looks_like_one(text: &str) -> bool {
+    text.contains("\"traceEvents\"")
+}
+
+/// Reads the file of one rank.
+///
+/// # Errors
+/// The place and what is wrong: no JSON, no events, no ranges of a pipeline, a GPU's run without its kernels.
+pub fn read(text: &str) -> Result<Recording, Fault> {
+    if text.len() > MAX_FILE_BYTES {
+        let accepted = format!("a profile of at most {MAX_FILE_BYTES} bytes; profile fewer steps, without stacks");
+        return Err(Fault::new("the whole input", format!("{} bytes", text.len()), accepted));
+    }
+    events::read(text)
+}
+
+/// The trace of a run of `schedule`, of the files of all its ranks, each with its name; `plan_digest` is empty where the plan
+/// is not known. A rank may have several files, of steps that follow each other. Ranks are told apart by their ops; where
+/// several did the same ones, as replicas and ranks that share matrices do, they are copies of the pipeline.
+///
+/// # Errors
+/// Every fault, with the file: another order than the plan's, ranks without a file, files of other steps than others have.
+pub fn trace(
+    problem: &Problem,
+    schedule: &Schedule,
+    plan_digest: &str,
+    files: &[(String, Recording)],
+) -> Result<Trace, Faults> {
+    let rows = &schedule.rows;
+    let mut faults = Vec::new();
+    let files = joined(files, &mut faults);
+    // By rank of the plan, what has its ops.
+    let mut of_rank: Vec<Vec<&Recording>> = rows.iter().map(|_| Vec::new()).collect();
+    let mut first: Option<(&str, &Recording, Vec<Option<u64>>)> = None;
+    for (name, recording) in &files {
+        let mut fault = |found: String, accepted: String| faults.push(Fault::new(name.as_str(), found, accepted));
+        let (rank, count) = match row_of(rows, recording) {
+            Ok(known) => known,
+            Err((found, accepted)) => {
+                fault(found, accepted);
+                continue;
+            }
+        };
+        of_rank[rank].push(recording);
+        let numbers = numbers(recording, count);
+        let Some((of, like, known)) = &first else {
+            first = Some((name, recording, numbers));
+            continue;
+        };
+        let other = |(one, other): &(&Option<u64>, &Option<u64>)| one.is_some() && other.is_some() && one != other;
+        if like.on_gpu != recording.on_gpu {
+            let what = |on_gpu| if on_gpu { "kernels of a GPU" } else { "no kernel of a GPU" };
+            fault(what(recording.on_gpu).to_string(), format!("{}, as {of} has", what(like.on_gpu)));
+        } else if numbers.len() != known.len() {
+            let steps = if count == 1 { "step" } else { "steps" };
+            fault(format!("{count} {steps}"), format!("{}, as many as {of} has", known.len()));
+        } else if let Some((Some(here), Some(there))) = numbers.iter().zip(known).find(other) {
+            fault(format!("step {here}"), format!("step {there}, which {of} has there"));
+        }
+    }
+    let copies = of_rank.iter().map(Vec::len).max().unwrap_or(0);
+    if faults.is_empty() {
+        for (rank, of_rank) in of_rank.iter().enumerate().filter(|(_, of_rank)| of_rank.len() < copies.max(1)) {
+            let found = match of_rank.len() {
+                0 => "no file with its ops".to_string(),
+                some => format!("{some} of the files with its ops"),
+            };
+            let accepted = format!("{}, as many as of other ranks", copies.max(1));
+            faults.push(Fault::new(format!("rank {rank} of the plan"), found, accepted));
+        }
+        if copies * rows.len() > MAX_RANKS {
+            let found = format!("those of {} ranks", copies * rows.len());
+            faults.push(Fault::new("the files", found, format!("those of at most {MAX_RANKS}")));
+        }
+    }
+    let Some((_, like, numbers)) = first.filter(|_| faults.is_empty()) else { return Err(Faults(faults)) };
+    for of_rank in &mut of_rank {
+        of_rank.sort_by_key(|recording| recording.rank);
+    }
+    // The ranks of the first copy, then those of the second and so on.
+    let ranks: Vec<&Recording> = (0..copies).flat_map(|copy| of_rank.iter().map(move |files| files[copy])).collect();
+    let peaks: Option<Vec<Bytes>> = ranks.iter().map(|recording| recording.peak_bytes).collect();
+    let count = numbers.len();
+    let step = |(index, number): (usize, &Option<u64>)| StepTrace {
+        step: number.unwrap_or(index as u64),
+        loss: None,
+        tokens: 0,
+        rows: step(problem, &ranks, index, count),
+    };
+    Ok(Trace {
+        plan_digest: plan_digest.to_string(),
+        backend: if like.on_gpu { "torch (GPU)" } else { "torch (CPU)" }.to_string(),
+        transport: like.transport.clone().unwrap_or_else(|| "an unnamed transport".to_string()),
+        replicas: copies,
+        context: 1,
+        tensor: 1,
+        overhead_ns: None,
+        shared_processors: None,
+        peak_bytes: peaks.unwrap_or_default(),
+        steps: numbers.iter().enumerate().map(step).collect(),
+    })
+}
+
+/// Files of the same rank as one, in the order of their steps.
+fn joined(files: &[(String, Recording)], faults: &mut Vec<Fault>) -> Vec<(String, Recording)> {
+    let mut known: BTreeMap<u64, Vec<&(String, Recording)>> = BTreeMap::new();
+    let mut joined = Vec::new();
+    for file in files {
+        match file.1.rank {
+            Some(rank) => known.entry(rank).or_default().push(file),
+            None => joined.push(file.clone()),
+        }
+    }
+    for (rank, mut files) in known {
+        files.sort_by_key(|(_, recording)| recording.ops.first().map(|ran| ran.start_ns));
+        let mut files = files.into_iter();
+        let Some((name, first)) = files.next() else { continue };
+        let mut whole = first.clone();
+        for (other, next) in files {
+            let end_ns = whole.ops.last().map(|ran| ran.end_ns);
+            if next.ops.first().map(|ran| ran.start_ns) < end_ns {
+                let accepted = format!("each step once: {name} is of rank {rank} and the same time");
+                faults.push(Fault::new(other.as_str(), format!("steps of rank {rank}"), accepted));
+                continue;
+            }
+            whole.ops.extend(&next.ops);
+            whole.steps.extend(&next.steps);
+            whole.on_gpu |= next.on_gpu;
+            whole.peak_bytes = whole.peak_bytes.max(next.peak_bytes);
+        }
+        joined.push((name.clone(), whole));
+    }
+    joined
+}
+
+/// The rank of the plan whose ops `recording` has, and how many times over; what it has instead of which else.
+fn row_of(rows: &[Vec<Op>], recording: &Recording) -> Result<(usize, usize), (String, String)> {
+    let ran = &recording.ops;
+    // The row that goes with it the furthest.
+    let agree = |row: &Vec<Op>| ran.iter().zip(row.iter().cycle()).take_while(|(ran, op)| ran.op == **op).count();
+    let furthest = rows.iter().enumerate().filter(|(_, row)| !row.is_empty()).map(|(rank, row)| (agree(row), rank));
+    let Some((agreed, rank)) = furthest.max_by_key(|(agreed, rank)| (*agreed, core::cmp::Reverse(*rank))) else {
+        return Err(("ops".to_string(), "none, as the plan has none".to_string()));
+    };
+    let row = &rows[rank];
+    if agreed == ran.len() && ran.len().is_multiple_of(row.len()) {
+        return Ok((rank, ran.len() / row.len()));
+    }
+    let wanted = row[agreed % row.len()];
+    let found = match ran.get(agreed) {
+        Some(ran) => format!("{} as op {}", torch_csv::action(ran.op), agreed + 1),
+        None => format!("an end after op {agreed}"),
+    };
+    let accepted = match agreed {
+        0 => "an order that a rank of the plan has".to_string(),
+        _ => format!("{}: rank {rank} of the plan has that there", torch_csv::action(wanted)),
+    };
+    Err((found, accepted))
+}
+
+/// The number of each of `count` steps: the last that the profiler began before the host did.
+fn numbers(recording: &Recording, count: usize) -> Vec<Option<u64>> {
+    let number = |ops: &[Ran]| {
+        let begun = recording.steps.partition_point(|(start_ns, _)| *start_ns <= ops[0].host_ns);
+        Some(recording.steps.get(begun.checked_sub(1)?)?.1)
+    };
+    recording.ops.chunks_exact((recording.ops.len() / count).max(1)).map(number).collect()
+}
+
+/// The rows of step `index` of `count`, its times from its first op on.
+fn step(problem: &Problem, ranks: &[&Recording], index: usize, count: usize) -> Vec<Vec<TraceSpan>> {
+    let of = |recording: &&Recording| {
+        let ops = recording.ops.len() / count;
+        recording.ops[index * ops..(index + 1) * ops].to_vec()
+    };
+    let rows: Vec<Vec<Ran>> = ranks.iter().map(of).collect();
+    let first_ns = rows.iter().flatten().map(|ran| ran.start_ns).min().unwrap_or(0);
+    let spans = |row: Vec<Ran>| {
+        let mut spans: Vec<TraceSpan> = Vec::with_capacity(2 * row.len());
+        let mut before_ns = first_ns;
+        for ran in row {
+            let span =
+                |step, start_ns, end_ns| TraceSpan { step, start_ns: start_ns - first_ns, end_ns: end_ns - first_ns };
+            let asked_ns = ran.asked_ns.max(before_ns);
+            let arrived_ns = ran.arrived_ns.map_or(0, |arrived_ns| arrived_ns.min(ran.start_ns));
+            if let Some(message) = received(problem, ran.op).filter(|_| asked_ns < arrived_ns) {
+                spans.push(span(Step::Wait(Vec::from([message])), asked_ns, arrived_ns));
+            }
+            spans.push(span(Step::Compute(ran.op), ran.start_ns, ran.end_ns));
+            before_ns = ran.end_ns;
+        }
+        spans
+    };
+    rows.into_iter().map(spans).collect()
+}
+
+/// What `op` needs of another rank.
+fn received(problem: &Problem, op: Op) -> Option<Message> {
+    let (stage, microbatch) = (op.stage(), op.microbatch());
+    let payload = match op.kind() {
+        OpKind::F if stage > 0 => Payload::Activation,
+        OpKind::B | OpKind::BW if stage + 1 < problem.stage_count() => Payload::Gradient,
+        _ => return None,
+    };
+    let message = Message { way: Way::Receive, payload, stage: stage as u16, microbatch: microbatch as u32 };
+    let rank = |stage| problem.rank_of(stage, microbatch);
+    (rank(message.peer_stage()) != rank(stage)).then_some(message)
+}
+
+/// The op of `trace` that began the longest before another rank had made what it needs, and by how much; none where no op
+/// did. Clocks of hosts then differ by at least that.
+pub fn skew(problem: &Problem, trace: &Trace) -> Option<(Op, Nanos)> {
+    let mut worst: Option<(Op, Nanos)> = None;
+    for rows in trace.steps.iter().flat_map(|step| step.rows.chunks(problem.ranks())) {
+        let ops = || {
+            rows.iter().flatten().filter_map(|span| match span.step {
+                Step::Compute(op) => Some((op, span)),
+                _ => None,
+            })
+        };
+        let key = |gradient, stage, microbatch| (gradient, stage, microbatch);
+        let made: BTreeMap<_, Nanos> = ops()
+            .filter(|(op, _)| op.kind() != OpKind::W)
+            .map(|(op, span)| (key(op.kind() != OpKind::F, op.stage(), op.microbatch()), span.end_ns))
+            .collect();
+        for (op, span) in ops() {
+            let Some(message) = received(problem, op) else { continue };
+            let from = key(message.payload == Payload::Gradient, message.peer_stage(), op.microbatch());
+            let early_ns = made.get(&from).map_or(0, |made_ns| made_ns.saturating_sub(span.start_ns));
+            if early_ns > worst.map_or(0, |(_, ns)| ns) {
+                worst = Some((op, early_ns));
+            }
+        }
+    }
+    worst
+}

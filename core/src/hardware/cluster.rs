@@ -1,0 +1,623 @@
+//! Devices and links as a person names them, with public figures.
+
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use crate::base::fields::Fault;
+use crate::base::units::{Bytes, Nanos};
+use crate::model::Dtype;
+
+/// The figures of one device that time and memory follow from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// The name in a spec: `h100`.
+    pub name: String,
+    /// Matmul rate in floating-point operations a second, dense, in the training's number format.
+    pub matmul_flops: u64,
+    /// The same with fp8 operands; 0 where it takes none.
+    pub fp8_flops: u64,
+    /// What the best matmuls reach of either, in thousandths.
+    pub matmul_permille: u64,
+    /// Bytes a second between memory and compute.
+    pub memory_bytes_per_s: u64,
+    /// Memory of the device that programs are given.
+    pub memory_bytes: Bytes,
+    /// Bytes a second that copies to the host's memory reach, and copies back.
+    pub host_bytes_per_s: u64,
+    /// The least time of one operator: its launch.
+    pub launch_ns: Nanos,
+}
+
+impl Device {
+    /// What copies to the host's memory and back go by.
+    pub const fn host_link(&self) -> Link {
+        Link { bytes_per_s: self.host_bytes_per_s, latency_ns: self.launch_ns }
+    }
+
+    /// What is wrong with the figures, each with its field below `path`.
+    pub fn find_faults(&self, path: &str, faults: &mut Vec<Fault>) {
+        for (field, value, least, most) in [
+            ("matmul_flops", self.matmul_flops, 1, MAX_RATE),
+            ("fp8_flops", self.fp8_flops, 0, MAX_RATE),
+            ("matmul_permille", self.matmul_permille, 1, 1000),
+            ("memory_bytes_per_s", self.memory_bytes_per_s, 1, MAX_RATE),
+            ("memory_bytes", self.memory_bytes, 1, MAX_MEMORY),
+            ("host_bytes_per_s", self.host_bytes_per_s, 1, MAX_RATE),
+            ("launch_ns", self.launch_ns, 0, MAX_LATENCY_NS),
+        ] {
+            check(path, field, value, least, most, faults);
+        }
+    }
+}
+
+/// One kind of link between two devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// Bytes a second in one direction.
+    pub bytes_per_s: u64,
+    /// Time before the first byte arrives.
+    pub latency_ns: Nanos,
+}
+
+impl Link {
+    /// Time of a message of `bytes`, rounded up. A rate of 0 counts as 1.
+    pub fn time(&self, bytes: Bytes) -> Nanos {
+        let through = (u128::from(bytes) * 1_000_000_000).div_ceil(u128::from(self.bytes_per_s.max(1)));
+        u64::try_from(through).unwrap_or(u64::MAX).saturating_add(self.latency_ns)
+    }
+
+    /// What is wrong with the figures, each with its field below `path`.
+    pub fn find_faults(&self, path: &str, faults: &mut Vec<Fault>) {
+        check(path, "bytes_per_s", self.bytes_per_s, 1, MAX_RATE, faults);
+        check(path, "latency_ns", self.latency_ns, 0, MAX_LATENCY_NS, faults);
+    }
+}
+
+/// Devices in order in nodes, each with a link of its own to other nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Nodes {
+    /// Devices of a node.
+    pub devices: u32,
+    /// Within a node.
+    pub link: Link,
+    /// From a device to one of another node.
+    pub node_link: Link,
+}
+
+impl Nodes {
+    /// Members that a node has of a group of `ways` devices, `apart` from each other; none where all are in one.
+    fn members(&self, ways: u64, apart: u64) -> Option<u64> {
+        let (ways, apart) = (ways.max(1), apart.max(1));
+        let devices = u64::from(self.devices.max(1));
+        (ways.saturating_mul(apart) > devices).then(|| (devices / apart).clamp(1, ways))
+    }
+
+    /// `node_link` at `times / over` of its rate, as far as the node lets bytes through.
+    fn between(&self, times: u64, over: u64) -> Link {
+        let rate = u128::from(self.node_link.bytes_per_s) * u128::from(times) / u128::from(over.max(1));
+        let rate = rate.min(self.link.bytes_per_s.max(self.node_link.bytes_per_s).into());
+        Link { bytes_per_s: rate as u64, ..self.node_link }
+    }
+
+    /// What a collective in rings sees of such a group. What leaves a node leaves it by the links of all its members side by
+    /// side: 86 of 96 GB/s were measured over two nodes whose four links have 24 each (NVIDIA/nccl issue 1048).
+    pub fn in_rings(&self, ways: u64, apart: u64) -> Link {
+        self.members(ways, apart).map_or(self.link, |members| self.between(members, 1))
+    }
+
+    /// What an exchange sees where each member sends every other a part: what is for members of its node does not leave it.
+    pub fn in_exchange(&self, ways: u64, apart: u64) -> Link {
+        let members = self.members(ways, apart);
+        members.map_or(self.link, |members| self.between(ways - 1, ways.saturating_sub(members)))
+    }
+
+    /// The same where what a token has for several members of another node goes there once. It goes to `chosen` of them,
+    /// drawn evenly, out of `groups.0` of `groups.1` equal groups in their order.
+    pub fn in_exchange_by_node(&self, ways: u64, apart: u64, chosen: u64, groups: (u32, u32)) -> Link {
+        let Some(members) = self.members(ways, apart) else { return self.link };
+        let nodes = ways.div_ceil(members).max(2);
+        // In units of 2⁻²⁰: the share of tokens that have nothing for a node, and the nodes that one goes to.
+        const ONE: u64 = 1 << 20;
+        let passes_by = (0..chosen.min(ONE)).fold(ONE, |share, _| share * (nodes - 1) / nodes);
+        let most = u64::from(groups.0) * nodes.div_ceil(groups.1.max(1).into());
+        let goes_to = (nodes * (ONE - passes_by)).min(most.saturating_mul(ONE)).max(1);
+        self.between((ways - 1) * chosen * ONE, ways.saturating_sub(members) * goes_to)
+    }
+
+    /// What a ring sees in which each member hands all that it has to the next one: the slowest hop.
+    pub fn in_turn(&self, ways: u64, apart: u64) -> Link {
+        self.members(ways, apart).map_or(self.link, |_| self.node_link)
+    }
+}
+
+/// Highest rate, of compute or of bytes, a second.
+pub const MAX_RATE: u64 = 1_000_000_000_000_000_000;
+/// Largest memory of a device: 1 PiB.
+pub const MAX_MEMORY: Bytes = 1 << 50;
+/// Longest latency or launch: 10 s.
+pub const MAX_LATENCY_NS: Nanos = 10_000_000_000;
+
+fn check(path: &str, field: &str, value: u64, least: u64, most: u64, faults: &mut Vec<Fault>) {
+    if !(least..=most).contains(&value) {
+        let field = if path.is_empty() { field.to_owned() } else { format!("{path}.{field}") };
+        faults.push(Fault::new(field, value, format!("a whole number from {least} to {most}")));
+    }
+}
+
+/// One kind of device of the catalog, with the node that it usually stands in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The name in a spec.
+    pub name: &'static str,
+    /// The name a person reads.
+    pub title: &'static str,
+    /// Dense matmul rate in each number format, in operations a second.
+    pub matmul_flops: MatmulFlops,
+    /// What the best matmuls reach of that, in thousandths.
+    pub matmul_permille: u64,
+    /// Bytes a second between memory and compute.
+    pub memory_bytes_per_s: u64,
+    /// Memory of the device.
+    pub memory_bytes: Bytes,
+    /// Bytes a second that copies to the host's memory reach, and copies back.
+    pub host_bytes_per_s: u64,
+    /// The least time of one operator.
+    pub launch_ns: Nanos,
+    /// Devices of one node.
+    pub devices_per_node: u32,
+    /// The link within a node.
+    pub link: Link,
+    /// The link between nodes.
+    pub node_link: Link,
+    /// The number format that training on it usually takes.
+    pub dtype: Dtype,
+    /// Where the figures are from.
+    pub source: &'static str,
+}
+
+/// Dense matmul rates by number format, in operations a second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MatmulFlops {
+    /// With fp8 inputs; 0 where it takes none.
+    pub fp8: u64,
+    /// With bfloat16 inputs.
+    pub bf16: u64,
+    /// With 32-bit inputs.
+    pub f32: u64,
+    /// With 64-bit inputs.
+    pub f64: u64,
+}
+
+impl Entry {
+    /// The device as it trains in `dtype`.
+    pub fn device(&self, dtype: Dtype) -> Device {
+        Device {
+            name: String::from(self.name),
+            matmul_flops: match dtype {
+                Dtype::Bf16 => self.matmul_flops.bf16,
+                Dtype::Fp8 => self.matmul_flops.fp8,
+                Dtype::F32 | Dtype::I32 | Dtype::U8 => self.matmul_flops.f32,
+                Dtype::F64 => self.matmul_flops.f64,
+            },
+            fp8_flops: self.matmul_flops.fp8,
+            matmul_permille: self.matmul_permille,
+            memory_bytes_per_s: self.memory_bytes_per_s,
+            memory_bytes: self.memory_bytes,
+            host_bytes_per_s: self.host_bytes_per_s,
+            launch_ns: self.launch_ns,
+        }
+    }
+}
+
+/// Every device that a spec may name.
+pub fn catalog() -> &'static [Entry] {
+    CATALOG
+}
+
+/// The device of that name.
+pub fn find(name: &str) -> Option<&'static Entry> {
+    CATALOG.iter().find(|entry| entry.name == name)
+}
+
+/// What the best matmuls reach of the rate of a device of that name, in thousandths: the catalog's, and of other devices
+/// that of an A100, by which shares of it were fitted.
+pub fn usual_matmul_permille(name: &str) -> u64 {
+    find(name).map_or(MATMUL_PERMILLE, |entry| entry.matmul_permille)
+}
+
+/// The matmul rate with fp8 operands of a device of that name, as the catalog has it; 0 of any other.
+pub fn usual_fp8_flops(name: &str) -> u64 {
+    find(name).map_or(0, |entry| entry.matmul_flops.fp8)
+}
+
+/// The rate of copies to the host's memory and back of a device of that name: the catalog's, and of other devices that of an
+/// A100.
+pub fn usual_host_bytes_per_s(name: &str) -> u64 {
+    find(name).map_or(PCIE_4_COPIES, |entry| entry.host_bytes_per_s)
+}
+
+const GIGA: u64 = 1_000_000_000;
+const TERA: u64 = 1000 * GIGA;
+/// Copies from and to pinned memory over PCI Express 4.0 and 5.0, 16 lanes.
+const PCIE_4_COPIES: u64 = 25 * GIGA;
+const PCIE_5_COPIES: u64 = 52 * GIGA;
+/// The same over NVLink-C2C, by which two GPUs share a Grace.
+const C2C_COPIES: u64 = 150 * GIGA;
+/// The best matmuls of an A100 in bf16, over its data sheet's rate.
+const MATMUL_PERMILLE: u64 = 869;
+/// Of a kernel in a queue that never runs empty: measured figures are 2 to 5 µs.
+const GPU_LAUNCH_NS: Nanos = 3000;
+
+/// A network of this many gigabits a second for each device.
+const fn network(gigabits: u64) -> Link {
+    Link { bytes_per_s: gigabits * GIGA / 8, latency_ns: 5000 }
+}
+
+/// NVLink with this many gigabytes a second in one direction.
+const fn nvlink(gigabytes: u64) -> Link {
+    Link { bytes_per_s: gigabytes * GIGA, latency_ns: 2000 }
+}
+
+/// The seven Infinity Fabric links by which an MI300X sees the others of its node, together: what a collective over the node
+/// has in one direction.
+const INFINITY_FABRIC: Link = Link { bytes_per_s: 7 * 64 * GIGA, latency_ns: 2000 };
+
+/// Memory of so many hundredths of a GiB.
+const fn gib(hundredths: u64) -> Bytes {
+    hundredths * (1 << 30) / 100
+}
+
+// Data sheets write GB of memory where programs are given about a hundredth less than as many GiB: what stands here is the
+// least of what PyTorch tells of such cards where their memory is full ("has a total capacity of"), since a plan that needs
+// more ends there.
+//
+// Copies to the host's memory are measured, too, of one device at a time: 25.1 GB/s on an A100, 52.8 on an H100 (NVIDIA/nvbandwidth,
+// issues 42 and 24). Where two devices share a switch, both at once have half. A GH200 was measured at 300 to 346 (issue 23);
+// of two GPUs that share a Grace each is taken to have half.
+//
+// What the best matmuls reach is measured in bf16: the best of many sizes on each card, a mean of 100 runs (Bekman, Machine
+// Learning Engineering, "Maximum Achievable Matmul FLOPS": 271.2, 794.5, 1745.0, 668.4 and 784.9 TFLOP/s on A100, H100, B200,
+// MI300X and MI325X, H200 and H800 as H100, and as B200 its like). Of the rate in fp8, twice that, they are taken to reach the same share: 780 thousandths of either were measured on
+// H100 (torchao, `roofline_utils.py`).
+static CATALOG: &[Entry] = &[
+    Entry {
+        name: "a100-40",
+        title: "NVIDIA A100 SXM 40 GB",
+        matmul_flops: MatmulFlops { fp8: 0, bf16: 312 * TERA, f32: 19_500 * GIGA, f64: 19_500 * GIGA },
+        matmul_permille: 869,
+        memory_bytes_per_s: 1555 * GIGA,
+        memory_bytes: gib(3938),
+        host_bytes_per_s: PCIE_4_COPIES,
+        launch_ns: GPU_LAUNCH_NS,
+        devices_per_node: 8,
+        link: nvlink(300),
+        node_link: network(200),
+        dtype: Dtype::Bf16,
+        source: "NVIDIA A100 data sheet; NVLink 600 GB/s both ways",
+    },
+    Entry {
+        name: "a100-80",
+        title: "NVIDIA A100 SXM 80 GB",
+        matmul_flops: MatmulFlops { fp8: 0, bf16: 312 * TERA, f32: 19_500 * GIGA, f64: 19_500 * GIGA },
+        matmul_permille: 869,
+        memory_bytes_per_s: 2039 * GIGA,
+        memory_bytes: gib(7914),
+        host_bytes_per_s: PCIE_4_COPIES,
+        launch_ns: GPU_LAUNCH_NS,
+        devices_per_node: 8,
+        link: nvlink(300),
+        node_link: network(200),
+        dtype: Dtype::Bf16,
+        source: "NVIDIA A100 data sheet; NVLink 600 GB/s both ways",
+    },
+    Entry {
+        name: "h100",
+        title: "NVIDIA H100 SXM 80 GB",
+        matmul_flops: MatmulFlops { fp8: 1979 * TERA, bf16: 989_500 * GIGA, f32: 67 * TERA, f64: 67 * TERA },
+        matmul_permille: 803,
+        memory_bytes_per_s: 3350 * GIGA,
+        memory_bytes: gib(7910),
+        host_bytes_per_s: PCIE_5_COPIES,
+        launch_ns: GPU_LAUNCH_NS,
+        devices_per_node: 8,
+        link: nvlink(450),
+        node_link: network(400),
+        dtype: Dtype::Bf16,
+        source: "NVIDIA H100 data sheet, 1,979 TFLOPS with sparsity halved; NVLink 900 GB/s both ways",
+    },
+    Entry {
+        name: "h800",
+        title: "NVIDIA H800 SXM 80 GB",
+        matmul_flops: MatmulFlops { fp8: 1979 * TERA, bf16: 989_500 * GIGA, f32: 67 * TERA, f64: TERA },
+        matmul_permille: 803,
+        memory_bytes_per_s: 3350 * GIGA,
+        memory_bytes: gib(7910),
+        host_bytes_per_s: PCIE_5_COPIES,
+        launch_ns: GPU_LAUNCH_NS,
+        devices_per_node: 8,
+        link: nvlink(200),
+        node_link: network(400),
+        dtype: Dtype::Bf16,
+        source: "an H100 but for NVLink, 400 GB/s both ways, and f64 (DeepSeek-AI, arXiv:2505.09343, section 4.1)",
+    },
+    Entry {
+        name: "h200",
+        title: "NVIDIA H200 SXM 141 GB",
+        matmul_flops: MatmulFlops { fp8: 1979 * TERA, bf16: 989_500 * GIGA, f32: 67 * TERA, f64: 67 * TERA },
+        matmul_permille: 803,
+        memory_bytes_per_s: 4800 * GIGA,
+        memory_bytes: gib(13972),
+        host_bytes_per_s: PCIE_5_COPIES,
+        launch_ns: GPU_LAUNCH_NS,
+        devices_per_node: 8,
+        link: nvlink(450),
+        node_link: network(400),
+        dtype: Dtype::Bf16,
+        source: "NVIDIA H200 data sheet, 1,979 TFLOPS with sparsity halved; NVLink 900 GB/s both ways",
+    },
+    Entry {
+        name: "b200",
+        title: "NVIDIA B200 SXM 180 GB",
+        matmul_flops: MatmulFlops { fp8: 4500 * TERA, bf16: 2250 * TERA, f32: 75 * TERA, f64: 37 * TERA },
+        matmul_permille: 776,
+        memory_bytes_per_s: 7700 * GIGA,
+        memory_bytes: gib(17835),
+        host_bytes_per_s: PCIE_5_COPIES,
+        launch_ns: GPU_LAUNCH_NS,
+        devices_per_node: 8,
+        link: nvlink(900),
+        node_link: network(400),
+        dtype: Dtype::Bf16,
+        source: "NVIDIA HGX B200 data sheet, figures without sparsity; NVLink 1.8 TB/s both ways",
+    },
+    Entry {
+        name: "b300",
+        title: "NVIDIA B300 SXM 270 GB",
+        matmul_flops: MatmulFlops { fp8: 4500 * TERA, bf16: 2250 * TERA, f32: 75 * TERA, f64: 1250 * GIGA },
+        matmul_permille: 776,
+        memory_bytes_per_s: 7700 * GIGA,
+        memory_bytes: gib(26769),
+        host_bytes_per_s: PCIE_5_COPIES,
+        launch_ns: GPU_LAUNCH_NS,
+        devices_per_node: 8,
+        link: nvlink(900),
+        node_link: network(800),
+        dtype: Dtype::Bf16,
+        source: "NVIDIA HGX B300 data sheet, figures without sparsity; NVLink 1.8 TB/s both ways",
+    },
+    Entry {
+        name: "gb200",
+        title: "NVIDIA GB200 NVL72",
+        matmul_flops: MatmulFlops { fp8: 5000 * TERA, bf16: 2500 * TERA, f32: 80 * TERA, f64: 40 * TERA },
+        matmul_permille: 776,
+        memory_bytes_per_s: 8000 * GIGA,
+        memory_bytes: gib(18431),
+        host_bytes_per_s: C2C_COPIES,
+        launch_ns: GPU_LAUNCH_NS,
+        devices_per_node: 72,
+        link: nvlink(900),
+        node_link: network(400),
+        dtype: Dtype::Bf16,
+        source: "NVIDIA GB200 NVL72 data sheet, a 72nd of the rack's figures without sparsity; NVLink 1.8 TB/s both ways",
+    },
+    Entry {
+        name: "gb300",
+        title: "NVIDIA GB300 NVL72",
+        matmul_flops: MatmulFlops { fp8: 5000 * TERA, bf16: 2500 * TERA, f32: 80 * TERA, f64: 1390 * GIGA },
+        matmul_permille: 776,
+        memory_bytes_per_s: 8000 * GIGA,
+        memory_bytes: gib(27650),
+        host_bytes_per_s: C2C_COPIES,
+        launch_ns: GPU_LAUNCH_NS,
+        devices_per_node: 72,
+        link: nvlink(900),
+        node_link: network(800),
+        dtype: Dtype::Bf16,
+        source: "NVIDIA GB300 NVL72 data sheet, a 72nd of the rack's figures without sparsity; NVLink 1.8 TB/s both ways",
+    },
+    Entry {
+        name: "mi300x",
+        title: "AMD Instinct MI300X 192 GB",
+        matmul_flops: MatmulFlops {
+            fp8: 2_614_900 * GIGA,
+            bf16: 1_307_400 * GIGA,
+            f32: 163_400 * GIGA,
+            f64: 163_400 * GIGA,
+        },
+        matmul_permille: 511,
+        memory_bytes_per_s: 5300 * GIGA,
+        memory_bytes: gib(19_169),
+        host_bytes_per_s: PCIE_5_COPIES,
+        launch_ns: GPU_LAUNCH_NS,
+        devices_per_node: 8,
+        link: INFINITY_FABRIC,
+        node_link: network(400),
+        dtype: Dtype::Bf16,
+        source: "AMD Instinct MI300X data sheet; of the seven links to the others of a node, 64 GB/s each, two devices have one",
+    },
+    Entry {
+        name: "mi325x",
+        title: "AMD Instinct MI325X 256 GB",
+        matmul_flops: MatmulFlops {
+            fp8: 2_614_900 * GIGA,
+            bf16: 1_307_400 * GIGA,
+            f32: 163_400 * GIGA,
+            f64: 163_400 * GIGA,
+        },
+        matmul_permille: 600,
+        memory_bytes_per_s: 6000 * GIGA,
+        memory_bytes: gib(25_569),
+        host_bytes_per_s: PCIE_5_COPIES,
+        launch_ns: GPU_LAUNCH_NS,
+        devices_per_node: 8,
+        link: INFINITY_FABRIC,
+        node_link: network(400),
+        dtype: Dtype::Bf16,
+        source: "AMD Instinct MI325X data sheet; of the seven links to the others of a node, 64 GB/s each, two devices have one",
+    },
+    Entry {
+        name: "cpu",
+        title: "One core of this CPU",
+        // A recent x86 core with AVX2; a measured trace says what this machine really does.
+        matmul_flops: MatmulFlops { fp8: 0, bf16: 50 * GIGA, f32: 50 * GIGA, f64: 25 * GIGA },
+        matmul_permille: MATMUL_PERMILLE,
+        memory_bytes_per_s: 10 * GIGA,
+        memory_bytes: 4 << 30,
+        host_bytes_per_s: 5 * GIGA,
+        launch_ns: 200,
+        devices_per_node: 1024,
+        link: Link { bytes_per_s: 5 * GIGA, latency_ns: 10_000 },
+        node_link: network(10),
+        dtype: Dtype::F32,
+        source: "an estimate, to be calibrated by a run",
+    },
+];
+
+/// One kind of link of the catalog.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkEntry {
+    /// The name in a spec.
+    pub name: &'static str,
+    /// The name a person reads.
+    pub title: &'static str,
+    /// Its figures.
+    pub link: Link,
+    /// Where the rate is published. Latencies are assumed: those of one message of a collective library.
+    pub source: &'static str,
+}
+
+/// Every link that a spec may name.
+pub fn links() -> &'static [LinkEntry] {
+    LINKS
+}
+
+/// The link of that name.
+pub fn find_link(name: &str) -> Option<&'static LinkEntry> {
+    LINKS.iter().find(|entry| entry.name == name)
+}
+
+static LINKS: &[LinkEntry] = &[
+    LinkEntry {
+        name: "shared-memory",
+        title: "Threads of one process",
+        link: Link { bytes_per_s: 5 * GIGA, latency_ns: 10_000 },
+        source: "an estimate, on the low side",
+    },
+    LinkEntry {
+        name: "loopback",
+        title: "Processes of one machine",
+        link: Link { bytes_per_s: 2 * GIGA, latency_ns: 20_000 },
+        source: "an estimate, on the low side",
+    },
+    LinkEntry {
+        name: "nvlink-3",
+        title: "NVLink 3",
+        link: nvlink(300),
+        source: "NVIDIA A100 data sheet: 600 GB/s both ways",
+    },
+    LinkEntry {
+        name: "nvlink-4",
+        title: "NVLink 4",
+        link: nvlink(450),
+        source: "NVIDIA H100 data sheet: 900 GB/s both ways",
+    },
+    LinkEntry {
+        name: "nvlink-5",
+        title: "NVLink 5",
+        link: nvlink(900),
+        source: "NVIDIA HGX B200 data sheet: 1.8 TB/s both ways",
+    },
+    LinkEntry {
+        name: "pcie-4",
+        title: "PCI Express 4.0 x16",
+        link: Link { bytes_per_s: 31_500_000_000, latency_ns: 5000 },
+        source: "PCI-SIG: 16 GT/s, 16 lanes, 128b/130b",
+    },
+    LinkEntry {
+        name: "pcie-5",
+        title: "PCI Express 5.0 x16",
+        link: Link { bytes_per_s: 63 * GIGA, latency_ns: 5000 },
+        source: "PCI-SIG: 32 GT/s, 16 lanes, 128b/130b",
+    },
+    LinkEntry {
+        name: "infiniband-hdr",
+        title: "InfiniBand HDR, one port a device",
+        link: network(200),
+        source: "NVIDIA ConnectX-6 data sheet: 200 Gb/s",
+    },
+    LinkEntry {
+        name: "infiniband-ndr",
+        title: "InfiniBand NDR, one port a device",
+        link: network(400),
+        source: "NVIDIA ConnectX-7 data sheet: 400 Gb/s",
+    },
+    LinkEntry {
+        name: "infiniband-xdr",
+        title: "InfiniBand XDR, one port a device",
+        link: network(800),
+        source: "NVIDIA ConnectX-8 data sheet: 800 Gb/s",
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two nodes of eight, 100 within and 10 a device between them.
+    #[test]
+    fn groups_leave_a_node_by_all_links_of_their_members() {
+        let link = |bytes_per_s| Link { bytes_per_s, latency_ns: bytes_per_s };
+        let nodes = Nodes { devices: 8, link: link(100), node_link: link(10) };
+        let rate = |link: Link| (link.bytes_per_s, link.latency_ns);
+        assert_eq!(rate(nodes.in_rings(8, 1)), (100, 100));
+        assert_eq!(rate(nodes.in_rings(16, 1)), (80, 10));
+        assert_eq!(rate(nodes.in_rings(4, 4)), (20, 10), "two of a node");
+        assert_eq!(rate(nodes.in_rings(2, 8)), (10, 10), "one of a node");
+        assert_eq!(rate(nodes.in_rings(2, 16)), (10, 10), "every other node");
+        assert_eq!(rate(Nodes { link: link(50), ..nodes }.in_rings(16, 1)), (50, 10), "no faster than within");
+        // Of fifteen parts eight leave.
+        assert_eq!(rate(nodes.in_exchange(16, 1)), (10 * 15 / 8, 10));
+        assert_eq!(rate(nodes.in_exchange(2, 8)), (10, 10));
+        assert_eq!(rate(nodes.in_exchange(8, 1)), (100, 100));
+        assert_eq!(rate(nodes.in_turn(16, 1)), (10, 10));
+        assert_eq!(rate(nodes.in_turn(1, 1)), (100, 100));
+        // Of two nodes, eight experts of a token lie on both but for one token in 128: instead of four copies one goes.
+        assert_eq!(rate(nodes.in_exchange_by_node(16, 1, 8, (1, 1))).0, 10 * 15 * 4 / 8);
+        assert_eq!(
+            rate(nodes.in_exchange_by_node(16, 1, 1, (1, 1))),
+            rate(nodes.in_exchange(16, 1)),
+            "one copy is one"
+        );
+        assert_eq!(rate(nodes.in_exchange_by_node(8, 1, 8, (1, 1))), (100, 100));
+        // Eight of eight nodes' experts, from four nodes at most: half as much as each copy.
+        assert_eq!(rate(nodes.in_exchange_by_node(64, 1, 8, (4, 8))).0, 10 * 63 * 2 / 56);
+    }
+
+    #[test]
+    fn entries_are_sound() {
+        for entry in catalog() {
+            for dtype in [Dtype::Bf16, Dtype::F32, Dtype::F64] {
+                let mut faults = Vec::new();
+                entry.device(dtype).find_faults("", &mut faults);
+                entry.link.find_faults("link", &mut faults);
+                entry.node_link.find_faults("node_link", &mut faults);
+                assert!(faults.is_empty() && entry.devices_per_node > 0, "{}: {faults:?}", entry.name);
+            }
+        }
+        for entry in links() {
+            let mut faults = Vec::new();
+            entry.link.find_faults("", &mut faults);
+            assert!(faults.is_empty(), "{}: {faults:?}", entry.name);
+        }
+    }
+
+    #[test]
+    fn a_message_costs_its_latency_and_its_bytes() {
+        let link = Link { bytes_per_s: 3, latency_ns: 7 };
+        assert_eq!(link.time(0), 7);
+        assert_eq!(link.time(1), 7 + 333_333_334, "a third of a second, rounded up");
+        assert_eq!(Link { bytes_per_s: 0, latency_ns: u64::MAX }.time(u64::MAX), u64::MAX);
+    }
+}

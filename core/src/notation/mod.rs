@@ -1,0 +1,9 @@
+//! How the field writes orders and layouts as text: reader and writer together.
+//!
+//! - In and out: the op list of each rank in the short form ([`order`]), the CSV of torch.distributed.pipelining ([`torch_csv`]),
+//!   the layout string of Megatron-LM ([`megatron_layout`]).
+//! - Knows: ops, placements, schedules. Nothing of specs, plans or times, so specs and plans can hold these texts.
+
+pub mod megatron_layout;
+pub mod order;
+pub mod torch_csv;

@@ -1,0 +1,36 @@
+//! Figures of a plan that are worked out when they are asked for, and are not written in its file.
+
+use super::Plan;
+use crate::estimate::derive::derive;
+use crate::estimate::step::{Ends, Step};
+use crate::program::execute::{Carrier, execute};
+use crate::simulate::jitter::{self, Outcomes};
+use crate::spec::Work;
+
+impl Plan {
+    /// What this costs with the jitter that its spec says; none where it says none, and as [`jitter::outcomes`].
+    pub fn outcomes(&self) -> Option<Outcomes> {
+        jitter::outcomes(&self.problem, &self.schedule, self.spec.jitter_permille)
+    }
+
+    /// The step that this plan's program makes on its transport, where its spec is of a model.
+    pub fn step(&self) -> Option<Step> {
+        let Work::Model(work) = &self.spec.work else { return None };
+        let mut derived = derive(work, self.problem.placement().clone(), self.problem.chunks()).ok()?;
+        if let Some(ends) = &self.ends {
+            derived.ends.clone_from(ends);
+        }
+        let carried =
+            execute(&self.problem, &self.program, &self.schedule.pairs, Carrier::of(self.spec.messages.transport));
+        let timeline = carried.or_else(|| self.timeline().ok())?;
+        Some(Step::taking(work, &derived, timeline.rows.len(), derived.ends.step_ns(&timeline)))
+    }
+
+    /// What ends its steps: what it says itself, or else, as a plan of an earlier planner does not, what follows from its
+    /// spec. None where that is not of a model.
+    pub fn step_ends(&self) -> Option<Ends> {
+        let Work::Model(work) = &self.spec.work else { return None };
+        let derived = || derive(work, self.problem.placement().clone(), self.problem.chunks()).ok();
+        self.ends.clone().or_else(|| derived().map(|derived| derived.ends))
+    }
+}

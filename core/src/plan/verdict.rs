@@ -1,0 +1,165 @@
+//! Whether a schedule of a model fits its devices: bytes by rank and kind. [`relief`](crate::advise::suggest) says what to change
+//! where it does not.
+
+use alloc::vec::Vec;
+
+use crate::base::units::{Bytes, Nanos};
+use crate::estimate::derive::{Derived, dealt_within_limit};
+use crate::estimate::fit;
+use crate::estimate::memory::StaticBytes;
+use crate::graph::layout::Partition;
+use crate::plan::planner::{self, Answer};
+use crate::problem::Problem;
+use crate::problem::op::{Op, OpKind};
+use crate::schedule::{Absent, Published};
+use crate::simulate::timeline::Timeline;
+use crate::spec::{ModelWork, Spec, Work};
+
+/// The memory of one rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RankMemory {
+    /// The rank.
+    pub rank: usize,
+    /// What it holds throughout.
+    pub fixed: StaticBytes,
+    /// The most that its microbatches hold at once, beside what is fixed.
+    pub activations: Bytes,
+    /// The op during which that is.
+    pub at: Option<Op>,
+    /// When that op starts.
+    pub at_ns: Nanos,
+    /// The most of the host's memory that it holds at once: of its microbatches, and what the optimizer keeps there.
+    pub on_host: Bytes,
+    /// Fixed and activations together.
+    pub peak: Bytes,
+    /// What it may hold.
+    pub limit: Option<Bytes>,
+}
+
+impl RankMemory {
+    /// Whether it fits.
+    pub fn fits(&self) -> bool {
+        self.limit.is_none_or(|limit| self.peak <= limit)
+    }
+}
+
+/// The memory of every rank under `timeline`, a schedule of `problem`, which is `derived`'s.
+pub fn by_rank(derived: &Derived, problem: &Problem, timeline: &Timeline) -> Vec<RankMemory> {
+    let ranks = timeline.rows.iter().zip(&derived.static_bytes).enumerate();
+    ranks
+        .map(|(rank, (row, fixed))| {
+            let (mut held, mut most, mut at) = (0, 0, None);
+            // Ops that overlap hold their bytes together.
+            for together in row.chunk_by(|a, b| b.start_ns < a.end_ns) {
+                for span in together {
+                    held += problem.cost(span.op.stage()).takes(span.op.kind());
+                    if held > most {
+                        (most, at) = (held, Some(span));
+                    }
+                }
+                held -=
+                    together.iter().map(|span| problem.cost(span.op.stage()).gives(span.op.kind())).sum::<Bytes>();
+            }
+            RankMemory {
+                rank,
+                fixed: *fixed,
+                activations: most,
+                on_host: fixed.on_host.saturating_add(on_host(&derived.host_bytes, row.iter().map(|span| span.op))),
+                at: at.map(|span| span.op),
+                at_ns: at.map_or(0, |span| span.start_ns),
+                peak: fixed.total().saturating_add(most),
+                limit: problem.limit_bytes(rank),
+            }
+        })
+        .collect()
+}
+
+/// The most of the host's memory that `ops`, a rank's in its order, hold at once, where a microbatch of each stage holds `behind`
+/// F, and behind B until W.
+pub fn on_host(behind: &[[Bytes; 2]], ops: impl Iterator<Item = Op>) -> Bytes {
+    let (mut held, mut most): (Bytes, Bytes) = (0, 0);
+    for op in ops {
+        let [behind_f, behind_b] = behind.get(op.stage()).copied().unwrap_or_default();
+        held = match op.kind() {
+            OpKind::F => held.saturating_add(behind_f),
+            OpKind::B => held.saturating_sub(behind_f.saturating_sub(behind_b)),
+            OpKind::W => held.saturating_sub(behind_b),
+            OpKind::BW => held.saturating_sub(behind_f),
+        };
+        most = most.max(held);
+    }
+    most
+}
+
+/// What `published` needs for `spec` without regard to its limit: its bytes by rank beside the limit, and its cost.
+///
+/// # Errors
+/// [`Absent`] where the costs are typed, so that there is nothing to explain, or where the schedule does not exist.
+pub fn verdict(spec: &Spec, published: &Published) -> Result<(Answer, Vec<RankMemory>), Absent> {
+    let Work::Model(work) = &spec.work else {
+        return Err(Absent::because("bytes are explained for a model; these costs are typed"));
+    };
+    // What is left to the limit is settled under it; where nothing fits, all of that gives way.
+    let fitted = match work.layout.fits() {
+        true => planner::case(spec, published).ok().and_then(|case| case.fitted),
+        false => None,
+    };
+    let settled = match &fitted {
+        Some(found) => found.applied_to(work),
+        None => fit::full(work).applied_to(work),
+    };
+    let mut unlimited = ModelWork { limit_bytes: Some(UNLIMITED), ..settled.clone() };
+    let (placement, chunks) = (published.shape)(work.chunks as usize);
+    let mut dealt = None;
+    if work.layout.partition == Partition::WithinLimit {
+        // As dealt for the limit that is, and evenly where no deal keeps it.
+        let found = dealt_within_limit(&settled, &placement, chunks);
+        dealt = found.as_ref().map(|(_, dealt)| *dealt);
+        unlimited.layout.partition = found.map_or(Partition::Balanced, |(counts, _)| Partition::ByHand(counts));
+    }
+    let unlimited = Spec { work: Work::Model(unlimited), jitter_permille: 0, ..spec.clone() };
+    let mut answer = planner::answer(&unlimited, published)?;
+    answer.case.fitted = fitted;
+    let Some(derived) = &mut answer.case.derived else {
+        return Err(Absent::because("bytes are explained for a model; these costs are typed"));
+    };
+    derived.dealt = dealt;
+    let limit = work.limit_bytes.unwrap_or(work.device.memory_bytes);
+    let mut ranks = by_rank(derived, &answer.case.problem, &answer.timeline);
+    ranks.iter_mut().for_each(|rank| rank.limit = Some(limit));
+    Ok((answer, ranks))
+}
+
+/// Beyond what a plan can hold.
+pub(crate) const UNLIMITED: Bytes = 1 << 53;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedule;
+    use std::format;
+
+    fn spec(memory: &str) -> Spec {
+        let text = format!(
+            "[model]\nname = \"llama-2-13b\"\n[cluster]\ndevice = \"a100-80\"\n[parallel]\npipeline = 8\n\
+             [training]\nmicrobatches = 16\nmicrobatch_size = 2\n[memory]\n{memory}"
+        );
+        Spec::read(&text).unwrap_or_else(|faults| panic!("{faults}"))
+    }
+
+    /// The same bytes as those that a plan is judged by.
+    #[test]
+    fn the_table_is_the_timeline_s() {
+        for published in schedule::published() {
+            let Ok((answer, ranks)) = verdict(&spec(""), published) else { continue };
+            for rank in ranks {
+                assert_eq!(
+                    rank.peak,
+                    answer.timeline.peak_bytes(&answer.case.problem, rank.rank),
+                    "{}",
+                    published.name
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! The answer to a problem: the order of ops on each rank, without times.
+
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+use super::op::{Op, OpSyntax};
+
+/// One ordered row of ops for each rank: order only, no time.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Schedule {
+    /// What each rank runs, in order.
+    pub rows: Vec<Vec<Op>>,
+    /// By rank, ascending: places of forwards that run as a pair with the backward right after them (DualPipe's
+    /// overlapped forward and backward). Empty where there are none.
+    pub pairs: Vec<Vec<u32>>,
+}
+
+impl Schedule {
+    /// A schedule without pairs.
+    pub fn of(rows: Vec<Vec<Op>>) -> Schedule {
+        Schedule { rows, pairs: Vec::new() }
+    }
+
+    /// The places of `rank` at which a pair begins, ascending.
+    pub fn pairs_of(&self, rank: usize) -> &[u32] {
+        self.pairs.get(rank).map_or(&[], Vec::as_slice)
+    }
+
+    /// All ops of all ranks.
+    pub fn op_count(&self) -> usize {
+        self.rows.iter().map(Vec::len).sum()
+    }
+
+    /// The short form, one string a rank: `0F0 0F1 0BW0`.
+    pub fn text_rows(&self) -> Vec<String> {
+        self.rows
+            .iter()
+            .map(|row| {
+                let ops: Vec<String> = row.iter().map(ToString::to_string).collect();
+                ops.join(" ")
+            })
+            .collect()
+    }
+
+    /// Reads the short form back.
+    ///
+    /// # Errors
+    /// The rank and the text of the first word that is no op.
+    pub fn from_text_rows<S: AsRef<str>>(rows: &[S]) -> Result<Schedule, (usize, OpSyntax)> {
+        let read = |(rank, row): (usize, &S)| {
+            row.as_ref()
+                .split_ascii_whitespace()
+                .map(|word| word.parse().map_err(|error| (rank, error)))
+                .collect::<Result<Vec<Op>, _>>()
+        };
+        Ok(Schedule::of(rows.iter().enumerate().map(read).collect::<Result<_, _>>()?))
+    }
+}

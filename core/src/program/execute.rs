@@ -1,0 +1,351 @@
+//! From a program to times: what [`simulate`](crate::simulate::simulate) is to an order, where transfers are placed and a
+//! transport carries them.
+//!
+//! # What time passes where
+//! - An op takes its planned time, and starts when its rank comes to it and its input has arrived.
+//! - A transfer takes its hop, from the end of the op that made the data to where the receiving rank may use it. It keeps
+//!   no rank busy: whoever needs it waits for the rest of the hop.
+//! - Ranks wait for each other as the program and the transport have it. A receive ends when both ends have come to it. A
+//!   send ends when no more than `slots` messages of its channel (sender, receiver and payload) still wait to be taken, its
+//!   own among them: with 0 slots when both ends have come to it.
+//!
+//! That is what the runner does with planned times (`run --backend modelled`), so each can be held against the other. A
+//! wait costs nothing where the program has it where the order waits anyway; so a program takes at least the time of its
+//! order. The ops of a pair start together, when both have their inputs, and end together, where no message stands between
+//! them; else they run one after the other.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec;
+use alloc::vec::Vec;
+
+use crate::base::units::Nanos;
+use crate::problem::Problem;
+use crate::problem::op::OpKind;
+use crate::program::Transport;
+use crate::program::{Message, Payload, Program, Step, Way};
+use crate::simulate::timeline::{Span, Timeline};
+
+/// How a transport lets ranks go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Carrier {
+    /// Whether the messages of a step start together, or one after the other as written.
+    pub grouped: bool,
+    /// Messages of a channel that may wait to be taken while their sender goes on.
+    pub slots: usize,
+}
+
+impl Carrier {
+    /// What `transport` promises. Where messages have to meet in the order in which both ends start them, they start in
+    /// that order too, so that it takes no time of its own.
+    pub const fn of(transport: Transport) -> Carrier {
+        match transport {
+            Transport::Rendezvous => Carrier { grouped: false, slots: 0 },
+            Transport::Buffered { slots } => Carrier { grouped: false, slots },
+            Transport::Grouped | Transport::PairOrdered | Transport::Streams => Carrier { grouped: true, slots: 0 },
+        }
+    }
+}
+
+/// The times of `program`, which [`check_program`](crate::check::check_program) accepts on what `carrier` stands for, with
+/// `pairs` of ops as of [`Schedule::pairs`](crate::problem::Schedule::pairs); nothing where it does not end. Without pairs
+/// they run one after the other, as the runner runs them.
+///
+/// Takes time and memory in proportion to the steps, times the messages of the largest group.
+pub fn execute(problem: &Problem, program: &Program, pairs: &[Vec<u32>], carrier: Carrier) -> Option<Timeline> {
+    let ranks = program.rows.len();
+    let mut world = World {
+        problem,
+        carrier,
+        ends: vec![None; 4 * problem.stage_count() * problem.microbatches()],
+        numbers: BTreeMap::new(),
+        channels: Vec::new(),
+        made: vec![0; 2 * problem.stage_count() * problem.microbatches()],
+    };
+    let mut timeline = Timeline { rows: vec![Vec::new(); ranks] };
+    let is_pair = |rank: usize, place: u32| pairs.get(rank).is_some_and(|row| row.binary_search(&place).is_ok());
+    let mut at = vec![0usize; ranks];
+    // Within a step that goes message by message: how many have ended.
+    let mut within = vec![0usize; ranks];
+    let mut now: Vec<Nanos> = vec![0; ranks];
+    let mut look: VecDeque<usize> = (0..ranks).collect();
+    while let Some(rank) = look.pop_front() {
+        while let Some(step) = program.rows[rank].get(at[rank]) {
+            let (messages, starts) = match step {
+                Step::Compute(op) => {
+                    let place = timeline.rows[rank].len() as u32;
+                    let partner = match program.rows[rank].get(at[rank] + 1) {
+                        Some(Step::Compute(partner)) => Some(*partner).filter(|_| is_pair(rank, place)),
+                        _ => None,
+                    };
+                    let takes = match partner {
+                        Some(partner) => problem.pair_duration(*op, partner),
+                        None => problem.duration(*op),
+                    };
+                    let ops = || core::iter::once(*op).chain(partner);
+                    let start_ns = ops().fold(now[rank], |start, op| start.max(world.arrival(op)));
+                    let end_ns = start_ns.saturating_add(takes);
+                    for op in ops() {
+                        timeline.rows[rank].push(Span { op, start_ns, end_ns });
+                        let made = world.slot(op.stage(), op.kind() != OpKind::F, op.microbatch());
+                        if op.kind() != OpKind::W {
+                            world.made[made] = end_ns;
+                        }
+                        at[rank] += 1;
+                    }
+                    now[rank] = end_ns;
+                    continue;
+                }
+                Step::Optimizer => {
+                    at[rank] += 1;
+                    continue;
+                }
+                Step::Transfer(messages) | Step::Start(messages) => (messages.as_slice(), true),
+                Step::Wait(messages) => (messages.as_slice(), false),
+            };
+            let one_by_one = !carrier.grouped && matches!(step, Step::Transfer(_)) && !messages.is_empty();
+            let batch = if one_by_one { &messages[within[rank]..][..1] } else { messages };
+            for &message in batch.iter().filter(|_| starts) {
+                world.start(rank, message, now[rank], &mut look);
+            }
+            if !matches!(step, Step::Start(_)) {
+                let mut last = now[rank];
+                let ended = batch.iter().all(|message| {
+                    let end = world.end(*message);
+                    last = last.max(end.unwrap_or(0));
+                    end.is_some()
+                });
+                if !ended {
+                    break;
+                }
+                now[rank] = last;
+            }
+            within[rank] += batch.len();
+            if within[rank] >= messages.len() {
+                within[rank] = 0;
+                at[rank] += 1;
+            }
+        }
+    }
+    (0..ranks).all(|rank| at[rank] == program.rows[rank].len()).then_some(timeline)
+}
+
+/// Sender, receiver, and whether gradients pass.
+type Channel = (usize, usize, bool);
+
+/// What has been started while a program is run.
+struct World<'p> {
+    problem: &'p Problem,
+    carrier: Carrier,
+    /// By [`World::end_of`] of a started message: the number of its channel, and its own among those of its end.
+    ends: Vec<Option<(u32, u32)>>,
+    /// The numbers of channels.
+    numbers: BTreeMap<Channel, u32>,
+    /// By number of the channel, when each message was started: by the sender, by the receiver.
+    channels: Vec<[Vec<Nanos>; 2]>,
+    /// When what a message carries was made, by [`World::slot`].
+    made: Vec<Nanos>,
+}
+
+impl World<'_> {
+    /// Of the output of F, or of the gradient that B makes.
+    fn slot(&self, stage: usize, is_gradient: bool, microbatch: usize) -> usize {
+        (2 * stage + usize::from(is_gradient)) * self.problem.microbatches() + microbatch
+    }
+
+    /// Each message has two ends.
+    fn end_of(&self, message: Message) -> usize {
+        let is_gradient = message.payload == Payload::Gradient;
+        let slot = self.slot(message.stage.into(), is_gradient, message.microbatch as usize);
+        2 * slot + usize::from(message.way == Way::Receive)
+    }
+
+    /// When the input of `op` from another rank may be used.
+    fn arrival(&self, op: crate::problem::op::Op) -> Nanos {
+        let (stage, microbatch) = (op.stage(), op.microbatch());
+        let (from, is_gradient) = match op.kind() {
+            OpKind::F if stage > 0 => (stage - 1, false),
+            OpKind::B | OpKind::BW if stage + 1 < self.problem.stage_count() => (stage + 1, true),
+            _ => return 0,
+        };
+        let (there, here) = (self.problem.rank_of(from, microbatch), self.problem.rank_of(stage, microbatch));
+        self.made[self.slot(from, is_gradient, microbatch)].saturating_add(self.problem.hop(there, here))
+    }
+
+    /// Starts `message` on `rank` unless it has been started. Its other end may go on.
+    fn start(&mut self, rank: usize, message: Message, now: Nanos, look: &mut VecDeque<usize>) {
+        let at = self.end_of(message);
+        if self.ends[at].is_some() {
+            return;
+        }
+        let peer = self.problem.rank_of(message.peer_stage(), message.microbatch as usize);
+        let (from, to) = if message.way == Way::Send { (rank, peer) } else { (peer, rank) };
+        let channel = (from, to, message.payload == Payload::Gradient);
+        let number = *self.numbers.entry(channel).or_insert_with(|| {
+            self.channels.push([Vec::new(), Vec::new()]);
+            self.channels.len() as u32 - 1
+        });
+        let starts = &mut self.channels[number as usize][usize::from(message.way == Way::Receive)];
+        self.ends[at] = Some((number, starts.len() as u32));
+        starts.push(now);
+        look.push_back(peer);
+    }
+
+    /// When `message` ends, where that is known.
+    fn end(&self, message: Message) -> Option<Nanos> {
+        let (channel, number) = self.ends[self.end_of(message)]?;
+        let ([sent, received], number) = (&self.channels[channel as usize], number as usize);
+        // Both ends list a channel's messages in the same order.
+        let met = |number: usize| Some((*sent.get(number)?).max(*received.get(number)?));
+        match message.way {
+            Way::Receive => met(number),
+            Way::Send => {
+                let own = *sent.get(number)?;
+                number.checked_sub(self.carrier.slots).map_or(Some(own), |taken| Some(own.max(met(taken)?)))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::problem::Schedule;
+    use crate::problem::Statement;
+    use crate::program::lower::{Lowering, lower_as};
+    use crate::schedule::find;
+    use crate::simulate::simulate;
+    use serde_json::json;
+
+    fn problem(ranks: usize, chunks: usize, placement: &str, hop: u64) -> Problem {
+        let statement = Statement::read(&json!({
+            "ranks": ranks, "chunks": chunks, "microbatches": 2 * ranks, "placement": placement, "transfer_ns": hop,
+            "stages": { "forward_ns": 50, "backward_input_ns": 55, "backward_weight_ns": 45 },
+        }))
+        .expect("a sound statement");
+        statement.problem(statement.placements()[0].clone()).expect("its own placement")
+    }
+
+    const SHAPES: [(&str, usize, &str); 6] = [
+        ("1f1b", 1, "linear"),
+        ("gpipe", 1, "linear"),
+        ("zb-h1", 1, "linear"),
+        ("interleaved-1f1b", 2, "looped"),
+        ("zb-v", 2, "v"),
+        ("v-half", 2, "v"),
+    ];
+    const BOUNDLESS: Carrier = Carrier { grouped: true, slots: usize::MAX };
+
+    /// Nobody waits for more than data where sends are taken at once and receives stand right before their op, nor where
+    /// messages run beside compute; anywhere else waits may only be added.
+    #[test]
+    fn a_program_takes_the_time_of_its_order_and_its_waits() {
+        let mut waits = 0;
+        for (name, chunks, placement) in SHAPES {
+            for (ranks, hop) in [(2, 0), (4, 5), (4, 70)] {
+                let problem = problem(ranks, chunks, placement, hop);
+                let schedule = find(name).expect("published").build(&problem).expect("exists");
+                let order = simulate(&problem, &schedule).expect("it runs");
+                let run = |lowering, carrier| {
+                    let program = lower_as(&problem, &schedule, lowering).expect("lowers");
+                    execute(&problem, &program, &schedule.pairs, carrier)
+                };
+                assert_eq!(run(Lowering::InPieces, BOUNDLESS), Some(order.clone()), "{name} on {ranks}");
+                for prefetch in [0, 2] {
+                    let overlapped = Lowering::Overlapped { prefetch };
+                    for carrier in [BOUNDLESS, Carrier::of(Transport::Streams), Carrier::of(Transport::Rendezvous)] {
+                        assert_eq!(run(overlapped, carrier), Some(order.clone()), "{name} on {ranks}, {carrier:?}");
+                    }
+                }
+                let mut before = Nanos::MAX;
+                for slots in [0, 1, 2, 4, usize::MAX] {
+                    let carrier = Carrier { grouped: true, slots };
+                    let spans = run(Lowering::Grouped, carrier).expect("grouped programs end on every transport");
+                    for (row, order) in spans.rows.iter().zip(&order.rows) {
+                        let earlier = row.iter().zip(order).find(|(span, order)| span.start_ns < order.start_ns);
+                        assert_eq!(earlier, None, "{name} on {ranks}, {slots} slots");
+                    }
+                    let makespan = spans.makespan_ns();
+                    assert!(makespan <= before, "{name} on {ranks}: more slots, no later");
+                    before = makespan;
+                    waits += usize::from(makespan > order.makespan_ns());
+                }
+            }
+        }
+        assert!(waits > 0, "somewhere a rank waits for more than data");
+    }
+
+    /// Pairs run together where their messages let them: beside compute they cost what their order does, and in groups no
+    /// more than one after the other; where each op has messages of its own right around it, they follow each other.
+    #[test]
+    fn pairs_run_together() {
+        for (name, chunks, placement) in [("dualpipe", 1, "two-way"), ("dualpipe-v", 2, "v")] {
+            for (exchange, hop) in [(0, 0), (20, 0), (20, 7), (55, 7)] {
+                let statement = Statement::read(&json!({
+                    "ranks": 4, "chunks": chunks, "microbatches": 16, "placement": placement, "transfer_ns": hop,
+                    "stages": {
+                        "forward_ns": 60, "backward_input_ns": 70, "backward_weight_ns": 40,
+                        "forward_exchange_ns": exchange, "backward_exchange_ns": exchange,
+                    },
+                }))
+                .expect("a sound statement");
+                let problem = statement.problem(statement.placements()[0].clone()).expect("its own placement");
+                let schedule = find(name).expect("published").build(&problem).expect("exists");
+                assert_eq!(schedule.pairs.iter().any(|pairs| !pairs.is_empty()), exchange > 0);
+                let order = simulate(&problem, &schedule).expect("it runs");
+                let in_turn = Schedule::of(schedule.rows.clone());
+                let apart = simulate(&problem, &in_turn).expect("it runs");
+                assert_eq!(order.makespan_ns() < apart.makespan_ns(), exchange > 0, "{name}");
+                let run = |lowering: Lowering, pairs: &[Vec<u32>], carrier| {
+                    let program = lower_as(&problem, &schedule, lowering).expect("lowers");
+                    if lowering.keeps_pairs() {
+                        assert_eq!(crate::check::check_program(&problem, &program, Transport::Grouped), Ok(()));
+                    }
+                    execute(&problem, &program, pairs, carrier).expect("it ends")
+                };
+                for prefetch in [0, 1] {
+                    let beside =
+                        run(Lowering::Overlapped { prefetch }, &schedule.pairs, Carrier::of(Transport::Streams));
+                    assert_eq!(beside, order, "{name}, exchanges of {exchange}, hops of {hop}");
+                }
+                let grouped = |pairs| run(Lowering::Grouped, pairs, Carrier::of(Transport::Grouped)).makespan_ns();
+                let (together, one_by_one) = (grouped(&schedule.pairs), grouped(&[]));
+                assert!(order.makespan_ns() <= together && together <= one_by_one, "{name}: {together} {one_by_one}");
+                let pieces = run(Lowering::InPieces, &schedule.pairs, BOUNDLESS).makespan_ns();
+                assert!(pieces >= apart.makespan_ns(), "{name}: {pieces}");
+            }
+        }
+    }
+
+    /// Two ranks, worked out by hand. Rank 1 takes twice as long, and receives one activation at a time: the second when it
+    /// has ended the first, at 150, and so on.
+    #[test]
+    fn a_sender_waits_for_its_receiver() {
+        let stage = |forward: u64| json!({ "forward_ns": forward, "backward_input_ns": 1, "backward_weight_ns": 1 });
+        let statement = Statement::read(&json!({
+            "ranks": 2, "chunks": 1, "microbatches": 4, "placement": "linear", "stages": [stage(50), stage(100)],
+        }))
+        .expect("a sound statement");
+        let problem = statement.problem(statement.placements()[0].clone()).expect("its own placement");
+        let schedule = find("gpipe").expect("published").build(&problem).expect("exists");
+        let program = lower_as(&problem, &schedule, Lowering::InPieces).expect("lowers");
+        let starts = |slots: usize, rank: usize| -> Vec<Nanos> {
+            let timeline = execute(&problem, &program, &[], Carrier { grouped: false, slots }).expect("it ends");
+            timeline.rows[rank].iter().take(4).map(|span| span.start_ns).collect()
+        };
+        assert_eq!(starts(0, 0), [0, 50, 150, 250]);
+        assert_eq!(starts(1, 0), [0, 50, 100, 150]);
+        for slots in [0, 1] {
+            assert_eq!(starts(slots, 1), [50, 150, 250, 350], "rank 1 is never short of work");
+        }
+    }
+
+    /// What hangs has no times.
+    #[test]
+    fn a_program_that_hangs_does_not_end() {
+        let problem = problem(2, 1, "linear", 0);
+        let schedule = find("1f1b").expect("published").build(&problem).expect("exists");
+        let program = lower_as(&problem, &schedule, Lowering::InPieces).expect("lowers");
+        assert_eq!(execute(&problem, &program, &[], Carrier::of(Transport::Rendezvous)), None);
+        assert!(execute(&problem, &program, &[], Carrier::of(Transport::Buffered { slots: 1 })).is_some());
+    }
+}

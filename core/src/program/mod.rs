@@ -1,0 +1,193 @@
+//! What a rank really executes: its ops with the transfers that they need, and the optimizer step.
+
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::fmt;
+use core::str::FromStr;
+
+use crate::problem::op::{Op, OpSyntax};
+
+pub mod execute;
+pub mod lower;
+mod transport;
+
+pub use transport::Transport;
+
+/// What a message carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Payload {
+    /// The output of a forward, to the next stage.
+    Activation,
+    /// The gradient of a stage's inputs, to the stage before.
+    Gradient,
+}
+
+/// Which end of a transfer this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Way {
+    /// This rank sends.
+    Send,
+    /// This rank receives.
+    Receive,
+}
+
+/// One end of a transfer. Its text form is torch's: `1SEND_F0`, `2RECV_F0`, `2SEND_B0`, `1RECV_B0`, with
+/// the rank's own stage; the peer follows from the placement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Message {
+    /// Send or receive.
+    pub way: Way,
+    /// Activation or gradient.
+    pub payload: Payload,
+    /// The stage of this rank that sends or receives.
+    pub stage: u16,
+    /// The microbatch.
+    pub microbatch: u32,
+}
+
+impl Message {
+    /// The stage at the other end.
+    pub fn peer_stage(self) -> usize {
+        let stage = usize::from(self.stage);
+        match (self.way, self.payload) {
+            (Way::Send, Payload::Activation) | (Way::Receive, Payload::Gradient) => stage + 1,
+            (Way::Receive, Payload::Activation) | (Way::Send, Payload::Gradient) => stage - 1,
+        }
+    }
+
+    /// The message as its other end sees it.
+    pub fn mirrored(self) -> Message {
+        let way = match self.way {
+            Way::Send => Way::Receive,
+            Way::Receive => Way::Send,
+        };
+        Message { way, stage: self.peer_stage() as u16, ..self }
+    }
+}
+
+impl fmt::Display for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verb = match (self.way, self.payload) {
+            (Way::Send, Payload::Activation) => "SEND_F",
+            (Way::Receive, Payload::Activation) => "RECV_F",
+            (Way::Send, Payload::Gradient) => "SEND_B",
+            (Way::Receive, Payload::Gradient) => "RECV_B",
+        };
+        write!(f, "{}{verb}{}", self.stage, self.microbatch)
+    }
+}
+
+impl FromStr for Message {
+    type Err = OpSyntax;
+
+    fn from_str(text: &str) -> Result<Message, OpSyntax> {
+        let parse = || {
+            let (stage, rest) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
+            let (verb, microbatch) = rest.split_at(rest.find(|c: char| c.is_ascii_digit())?);
+            let (way, payload) = match verb {
+                "SEND_F" => (Way::Send, Payload::Activation),
+                "RECV_F" => (Way::Receive, Payload::Activation),
+                "SEND_B" => (Way::Send, Payload::Gradient),
+                "RECV_B" => (Way::Receive, Payload::Gradient),
+                _ => return None,
+            };
+            let message = Message { way, payload, stage: stage.parse().ok()?, microbatch: microbatch.parse().ok()? };
+            // Stage 0 has no stage before it.
+            let names_a_peer = !matches!(verb, "RECV_F" | "SEND_B") || message.stage > 0;
+            names_a_peer.then_some(message)
+        };
+        parse().ok_or_else(|| OpSyntax { text: text.chars().take(40).collect() })
+    }
+}
+
+/// One step of a rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Run this op.
+    Compute(Op),
+    /// Start all these messages together and go on when all have ended. Written `(1RECV_F0 1SEND_B2)`.
+    Transfer(Vec<Message>),
+    /// Start these messages and go on at once, each on the stream of its link. Written `start(1RECV_F0)`.
+    Start(Vec<Message>),
+    /// Go on when these messages, started before, have ended. Written `wait(1RECV_F0)`.
+    Wait(Vec<Message>),
+    /// Apply the gradients that this rank has gathered. Written `OPTIMIZER`.
+    Optimizer,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Step::Compute(op) => fmt::Display::fmt(op, f),
+            Step::Transfer(messages) => write_messages(f, "", messages),
+            Step::Start(messages) => write_messages(f, "start", messages),
+            Step::Wait(messages) => write_messages(f, "wait", messages),
+            Step::Optimizer => f.write_str("OPTIMIZER"),
+        }
+    }
+}
+
+fn write_messages(f: &mut fmt::Formatter<'_>, verb: &str, messages: &[Message]) -> fmt::Result {
+    let texts: Vec<String> = messages.iter().map(ToString::to_string).collect();
+    write!(f, "{verb}({})", texts.join(" "))
+}
+
+/// What every rank executes for one training step.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Program {
+    /// By rank.
+    pub rows: Vec<Vec<Step>>,
+}
+
+impl Program {
+    /// One string a rank, steps apart by blanks: `(1RECV_F0) 1F0 (1SEND_F0) OPTIMIZER`.
+    pub fn text_rows(&self) -> Vec<String> {
+        self.rows
+            .iter()
+            .map(|row| {
+                let steps: Vec<String> = row.iter().map(ToString::to_string).collect();
+                steps.join(" ")
+            })
+            .collect()
+    }
+
+    /// Reads the text back.
+    ///
+    /// # Errors
+    /// The rank and the text of the first word that is no step.
+    pub fn from_text_rows<S: AsRef<str>>(rows: &[S]) -> Result<Program, (usize, OpSyntax)> {
+        let mut program = Program::default();
+        for (rank, row) in rows.iter().enumerate() {
+            program.rows.push(read_row(row.as_ref()).map_err(|error| (rank, error))?);
+        }
+        Ok(program)
+    }
+}
+
+/// What a group of messages becomes.
+type MakeStep = fn(Vec<Message>) -> Step;
+
+fn read_row(row: &str) -> Result<Vec<Step>, OpSyntax> {
+    let refused = |text: &str| OpSyntax { text: text.chars().take(40).collect() };
+    let mut steps = Vec::new();
+    // The group being read: what it becomes, and its messages.
+    let mut group: Option<(MakeStep, Vec<Message>)> = None;
+    for word in row.split_ascii_whitespace() {
+        let (verb, inner) = word.split_once('(').map_or((None, word), |(verb, inner)| (Some(verb), inner));
+        let (inner, closes) = inner.strip_suffix(')').map_or((inner, false), |inner| (inner, true));
+        match (&mut group, verb) {
+            (None, Some("")) => group = Some((Step::Transfer, alloc::vec![inner.parse()?])),
+            (None, Some("start")) => group = Some((Step::Start, alloc::vec![inner.parse()?])),
+            (None, Some("wait")) => group = Some((Step::Wait, alloc::vec![inner.parse()?])),
+            (Some((_, messages)), None) => messages.push(inner.parse()?),
+            (None, None) if word == "OPTIMIZER" => steps.push(Step::Optimizer),
+            (None, None) => steps.push(Step::Compute(word.parse()?)),
+            (_, Some(_)) => return Err(refused(word)),
+        }
+        if closes {
+            let (kind, messages) = group.take().ok_or_else(|| refused(word))?;
+            steps.push(kind(messages));
+        }
+    }
+    if group.is_some() { Err(refused("a group without its closing bracket")) } else { Ok(steps) }
+}

@@ -1,0 +1,232 @@
+//! From an order to times: every op starts as soon as its rank is free and what it needs has arrived.
+
+use alloc::vec;
+use alloc::vec::Vec;
+use core::fmt;
+
+use crate::base::units::Nanos;
+use crate::problem::Problem;
+use crate::problem::Schedule;
+use crate::problem::op::{Op, OpKind};
+use crate::simulate::timeline::{Span, Timeline};
+
+pub mod jitter;
+pub mod timeline;
+
+/// A rank that cannot go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// The rank.
+    pub rank: usize,
+    /// The position in its row.
+    pub index: usize,
+    /// The op that it would run.
+    pub op: Op,
+    /// The op that has to end first.
+    pub needs: Op,
+    /// A few ops of the row around it, as text, with the op in brackets.
+    pub around: alloc::string::String,
+}
+
+/// An order in which the ranks wait for each other for ever, or for an op that nobody runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deadlock {
+    /// One entry for each rank that cannot go on.
+    pub waiting: Vec<Waiting>,
+}
+
+impl fmt::Display for Deadlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no rank can go on:")?;
+        for waiting in &self.waiting {
+            write!(
+                f,
+                "\n  rank {} at {} waits for {}    {}",
+                waiting.rank, waiting.op, waiting.needs, waiting.around
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl core::error::Error for Deadlock {}
+
+/// The earliest times for the order of `schedule`: no other timing of the same order ends sooner on any
+/// rank. Transfers take no rank's time; the receiver may start one hop after the sender's op has ended.
+///
+/// Takes time and memory in proportion to the ops. The schedule's ops must belong to the problem (`check`
+/// says so); each op is looked up by its number, so one that is twice in a schedule runs twice.
+///
+/// # Errors
+/// [`Deadlock`] where the order cannot be run.
+pub fn simulate(problem: &Problem, schedule: &Schedule) -> Result<Timeline, Deadlock> {
+    let mut rows: Vec<Vec<Span>> = schedule.rows.iter().map(|row| Vec::with_capacity(row.len())).collect();
+    let order = run(problem, schedule, |rank, op, start_ns, end_ns| rows[rank].push(Span { op, start_ns, end_ns }));
+    order.map(|()| Timeline { rows })
+}
+
+/// As [`simulate`], handing each op to `visit` (rank, op, start, end) in an order that keeps every
+/// dependency; ops of one rank come in the order of its row.
+pub(crate) fn run(
+    problem: &Problem,
+    schedule: &Schedule,
+    visit: impl FnMut(usize, Op, Nanos, Nanos),
+) -> Result<(), Deadlock> {
+    run_as(problem, schedule, |_, _, op| problem.duration(op), visit)
+}
+
+/// As [`simulate`], where the op at a place of a rank's row (rank, place, op) takes what `took` says. One form of it for
+/// all: the page loads each.
+///
+/// # Errors
+/// As [`simulate`].
+pub(crate) fn simulate_as(
+    problem: &Problem,
+    schedule: &Schedule,
+    took: &dyn Fn(usize, usize, Op) -> Nanos,
+) -> Result<Timeline, Deadlock> {
+    let mut timeline = Timeline { rows: vec![Vec::new(); schedule.rows.len()] };
+    let place = |rank: usize, op, start_ns, end_ns| timeline.rows[rank].push(Span { op, start_ns, end_ns });
+    run_as(problem, schedule, took, place)?;
+    Ok(timeline)
+}
+
+/// As [`run`], where the op at a place of a rank's row (rank, place, op) takes what `took` says. Of a pair the shorter
+/// hides as large a share as ever, and exchanges are as long.
+pub(crate) fn run_as(
+    problem: &Problem,
+    schedule: &Schedule,
+    took: impl Fn(usize, usize, Op) -> Nanos,
+    mut visit: impl FnMut(usize, Op, Nanos, Nanos),
+) -> Result<(), Deadlock> {
+    let (stages, microbatches) = (problem.stage_count(), problem.microbatches());
+    // Ends of F and of B by stage and microbatch; NEVER until the op has run.
+    const NEVER: Nanos = Nanos::MAX;
+    let mut forward_end = vec![NEVER; stages * microbatches];
+    let mut backward_end = vec![NEVER; stages * microbatches];
+    let mut at = vec![0usize; schedule.rows.len()];
+    let mut free = vec![0 as Nanos; schedule.rows.len()];
+    let mut pairs: Vec<core::iter::Peekable<_>> =
+        (0..schedule.rows.len()).map(|rank| schedule.pairs_of(rank).iter().peekable()).collect();
+    // A rank sleeps on the one value that it lacks and is woken by the rank that makes it.
+    let mut ready: Vec<usize> = (0..schedule.rows.len()).rev().collect();
+    while let Some(rank) = ready.pop() {
+        while let Some(&op) = schedule.rows[rank].get(at[rank]) {
+            let mut start = free[rank];
+            let mut blocked = false;
+            let mut wait_for_inputs = |op: Op| {
+                needs(problem, op, |needed, hop| {
+                    let ends = if needed.kind() == OpKind::F { &forward_end } else { &backward_end };
+                    let end = ends[needed.stage() * microbatches + needed.microbatch()];
+                    if end == NEVER {
+                        blocked = true;
+                    } else {
+                        start = start.max(end + hop);
+                    }
+                });
+            };
+            wait_for_inputs(op);
+            // A pair starts when both have their inputs and ends for both at once.
+            let is_pair = pairs[rank].peek().is_some_and(|place| **place as usize == at[rank]);
+            let partner = if is_pair { schedule.rows[rank].get(at[rank] + 1).copied() } else { None };
+            partner.iter().for_each(|partner| wait_for_inputs(*partner));
+            if blocked {
+                break;
+            }
+            let duration = match partner {
+                Some(partner) => {
+                    let times = [took(rank, at[rank], op), took(rank, at[rank] + 1, partner)];
+                    problem.together([op, partner], times)
+                }
+                None => took(rank, at[rank], op),
+            };
+            let end = start + duration;
+            free[rank] = end;
+            if is_pair {
+                pairs[rank].next();
+            }
+            for op in core::iter::once(op).chain(partner) {
+                at[rank] += 1;
+                let slot = op.stage() * microbatches + op.microbatch();
+                match op.kind() {
+                    OpKind::F => forward_end[slot] = end,
+                    OpKind::B | OpKind::BW => backward_end[slot] = end,
+                    OpKind::W => {}
+                }
+                visit(rank, op, start, end);
+                // Only the neighbour stage on another rank can be asleep on this.
+                let neighbour = match op.kind() {
+                    OpKind::F if op.stage() + 1 < stages => Some(op.stage() + 1),
+                    OpKind::B | OpKind::BW if op.stage() > 0 => Some(op.stage() - 1),
+                    _ => None,
+                };
+                if let Some(stage) = neighbour {
+                    let other = problem.rank_of(stage, op.microbatch());
+                    let waits_for_it = |next: &Op| next.stage() == stage && next.microbatch() == op.microbatch();
+                    if other != rank
+                        && let Some(row) = schedule.rows.get(other)
+                        // The second op of a pair may be what its rank is asleep on.
+                        && row.iter().skip(at[other]).take(2).any(waits_for_it)
+                    {
+                        ready.push(other);
+                    }
+                }
+            }
+        }
+    }
+    let stuck = |rank: &usize| at[*rank] < schedule.rows[*rank].len();
+    let waiting: Vec<Waiting> = (0..schedule.rows.len())
+        .filter(stuck)
+        .map(|rank| {
+            let row = &schedule.rows[rank];
+            let op = row[at[rank]];
+            let mut lacks = op;
+            let is_pair = pairs[rank].peek().is_some_and(|place| **place as usize == at[rank]);
+            let partner = if is_pair { row.get(at[rank] + 1).copied() } else { None };
+            for op in core::iter::once(op).chain(partner) {
+                needs(problem, op, |needed, _| {
+                    let ends = if needed.kind() == OpKind::F { &forward_end } else { &backward_end };
+                    if ends[needed.stage() * microbatches + needed.microbatch()] == NEVER {
+                        lacks = needed;
+                    }
+                });
+            }
+            Waiting { rank, index: at[rank], op, needs: lacks, around: around(row, at[rank]) }
+        })
+        .collect();
+    if waiting.is_empty() { Ok(()) } else { Err(Deadlock { waiting }) }
+}
+
+/// Calls `each` with every op that has to end before `op` starts and the hop from there. A needed B stands
+/// for the B or the BW of that stage and microbatch.
+pub fn needs(problem: &Problem, op: Op, mut each: impl FnMut(Op, Nanos)) {
+    let (stage, microbatch) = (op.stage(), op.microbatch());
+    let rank = problem.rank_of(stage, microbatch);
+    match op.kind() {
+        OpKind::F if stage > 0 => {
+            let from = problem.rank_of(stage - 1, microbatch);
+            each(Op::new(stage - 1, OpKind::F, microbatch), problem.hop(from, rank));
+        }
+        OpKind::F => {}
+        OpKind::B | OpKind::BW => {
+            each(Op::new(stage, OpKind::F, microbatch), 0);
+            if stage + 1 < problem.stage_count() {
+                let from = problem.rank_of(stage + 1, microbatch);
+                each(Op::new(stage + 1, OpKind::B, microbatch), problem.hop(from, rank));
+            }
+        }
+        OpKind::W => each(Op::new(stage, OpKind::B, microbatch), 0),
+    }
+}
+
+/// Some ops of `row` around `index`, with that one in brackets.
+pub(crate) fn around(row: &[Op], index: usize) -> alloc::string::String {
+    use core::fmt::Write;
+    let from = index.saturating_sub(2);
+    let mut text = alloc::string::String::new();
+    for (position, op) in row.iter().enumerate().skip(from).take(6) {
+        let gap = if position == from { "" } else { " " };
+        let _ = if position == index { write!(text, "{gap}[{op}]") } else { write!(text, "{gap}{op}") };
+    }
+    text
+}

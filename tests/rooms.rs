@@ -1,0 +1,251 @@
+//! Which room of `core/src` may use which: the arrows of the house, held as a table.
+//!
+//! The test reads every file of the planner, finds each path that leads from one room into another, and refuses what the
+//! table does not allow. The table goes from the bottom up: a room uses only rooms above it in the table, so there is
+//! no circle of rooms. Tests inside the crate are exempt: they use what they judge and its judges.
+//! ARCHITECTURE.md shows the same table; `PIPEPLAN_UPDATE=1` writes it there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use pipeplan_tests::process::top;
+use syn::visit_mut::VisitMut;
+
+/// Each room, and the rooms that it may use.
+const ROOMS: &[(&str, &[&str])] = &[
+    ("base", &[]),
+    ("problem", &["base"]),
+    ("simulate", &["base", "problem"]),
+    ("schedule", &["base", "problem", "simulate"]),
+    ("program", &["base", "problem", "simulate"]),
+    ("check", &["base", "problem", "program"]),
+    ("bounds", &["base", "problem"]),
+    ("search", &["base", "bounds", "problem", "schedule", "simulate"]),
+    ("model", &["base"]),
+    ("graph", &["base", "model"]),
+    ("hardware", &["base", "graph", "model", "problem"]),
+    ("notation", &["base", "model", "problem", "schedule"]),
+    ("spec", &["base", "graph", "hardware", "model", "notation", "problem", "program", "schedule", "simulate"]),
+    ("estimate", &["base", "graph", "hardware", "model", "problem", "schedule", "simulate", "spec"]),
+    (
+        "plan",
+        &[
+            "base", "bounds", "check", "estimate", "graph", "notation", "problem", "program", "schedule", "search",
+            "simulate", "spec",
+        ],
+    ),
+    ("trace", &["base", "problem", "program", "simulate"]),
+    (
+        "formats",
+        &[
+            "base", "estimate", "graph", "model", "notation", "plan", "problem", "program", "schedule", "simulate",
+            "spec", "trace",
+        ],
+    ),
+    ("advise", &["base", "bounds", "estimate", "graph", "plan", "problem", "schedule", "search", "simulate", "spec"]),
+];
+
+/// An arrow: the room that uses, the room that is used.
+type Arrow = (String, String);
+
+/// Paths of one file that lead into the crate, as lists of names.
+struct Paths {
+    /// The module of the file, without `crate`.
+    module: Vec<String>,
+    found: Vec<Vec<String>>,
+}
+
+impl Paths {
+    fn add(&mut self, path: &[String]) {
+        let above = path.iter().take_while(|name| *name == "super").count();
+        match path.first().map(String::as_str) {
+            Some("crate") => self.found.push(path[1..].to_vec()),
+            Some("super") => {
+                let kept = self.module.len().saturating_sub(above);
+                self.found.push(self.module[..kept].iter().chain(&path[above..]).cloned().collect());
+            }
+            _ => {}
+        }
+    }
+
+    fn add_use(&mut self, tree: &syn::UseTree, before: &mut Vec<String>) {
+        match tree {
+            syn::UseTree::Path(path) => {
+                before.push(path.ident.to_string());
+                self.add_use(&path.tree, before);
+                before.pop();
+            }
+            syn::UseTree::Group(group) => group.items.iter().for_each(|tree| self.add_use(tree, before)),
+            syn::UseTree::Name(syn::UseName { ident }) | syn::UseTree::Rename(syn::UseRename { ident, .. }) => {
+                before.push(ident.to_string());
+                self.add(before);
+                before.pop();
+            }
+            syn::UseTree::Glob(_) => self.add(before),
+        }
+    }
+}
+
+fn only_for_tests(attributes: &[syn::Attribute]) -> bool {
+    let test = |attribute: &syn::Attribute| attribute.parse_args::<syn::Ident>().is_ok_and(|what| what == "test");
+    attributes.iter().any(|attribute| attribute.path().is_ident("cfg") && test(attribute))
+}
+
+impl VisitMut for Paths {
+    fn visit_item_mod_mut(&mut self, module: &mut syn::ItemMod) {
+        if module.content.is_some() && !only_for_tests(&module.attrs) {
+            self.module.push(module.ident.to_string());
+            syn::visit_mut::visit_item_mod_mut(self, module);
+            self.module.pop();
+        }
+    }
+
+    fn visit_item_use_mut(&mut self, item: &mut syn::ItemUse) {
+        if !only_for_tests(&item.attrs) {
+            self.add_use(&item.tree, &mut Vec::new());
+        }
+    }
+
+    fn visit_path_mut(&mut self, path: &mut syn::Path) {
+        let names: Vec<String> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
+        self.add(&names);
+        syn::visit_mut::visit_path_mut(self, path);
+    }
+}
+
+/// The modules of `text` that are built for tests alone: their files are not read.
+fn test_modules(file: &syn::File) -> impl Iterator<Item = String> + '_ {
+    file.items.iter().filter_map(|item| match item {
+        syn::Item::Mod(module) if module.content.is_none() && only_for_tests(&module.attrs) => {
+            Some(module.ident.to_string())
+        }
+        _ => None,
+    })
+}
+
+/// The arrows of `text`, the file of `module`.
+fn arrows_of(module: &[String], file: &mut syn::File) -> BTreeSet<Arrow> {
+    let mut paths = Paths { module: module.to_vec(), found: Vec::new() };
+    paths.visit_file_mut(file);
+    let Some(from) = module.first() else { return BTreeSet::new() };
+    let used = paths.found.into_iter().filter_map(|path| path.into_iter().next());
+    used.filter(|to| to != from).map(|to| (from.clone(), to)).collect()
+}
+
+/// All arrows below `folder`, with the files that draw each; `module` is the folder's.
+fn read(folder: &Path, module: &[String], arrows: &mut BTreeMap<Arrow, BTreeSet<PathBuf>>) {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<PathBuf> = Vec::new();
+    let mut folders: Vec<PathBuf> = Vec::new();
+    for path in entries {
+        if path.is_dir() { folders.push(path) } else { files.push(path) }
+    }
+    let mut skipped = BTreeSet::new();
+    let name_of = |path: &Path| path.file_stem().unwrap().to_string_lossy().into_owned();
+    let parsed: Vec<(PathBuf, syn::File)> = files
+        .into_iter()
+        .map(|path| {
+            let text = std::fs::read_to_string(&path).unwrap();
+            let file = syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            (path, file)
+        })
+        .collect();
+    for (_, file) in &parsed {
+        skipped.extend(test_modules(file));
+    }
+    for (path, mut file) in parsed {
+        let name = name_of(&path);
+        if skipped.contains(&name) {
+            continue;
+        }
+        let mut of_file = module.to_vec();
+        if name != "mod" && name != "lib" {
+            of_file.push(name);
+        }
+        for arrow in arrows_of(&of_file, &mut file) {
+            arrows.entry(arrow).or_default().insert(path.clone());
+        }
+    }
+    for folder in folders {
+        let name = name_of(&folder);
+        if !skipped.contains(&name) {
+            let inside: Vec<String> = module.iter().cloned().chain([name]).collect();
+            read(&folder, &inside, arrows);
+        }
+    }
+}
+
+fn drawn() -> BTreeMap<Arrow, BTreeSet<PathBuf>> {
+    let mut arrows = BTreeMap::new();
+    read(&top().join("core/src"), &[], &mut arrows);
+    arrows
+}
+
+#[test]
+fn rooms_use_only_what_the_table_allows() {
+    let allowed: BTreeSet<Arrow> =
+        ROOMS.iter().flat_map(|(from, to)| to.iter().map(|to| ((*from).into(), (*to).into()))).collect();
+    let drawn = drawn();
+    let mut faults: Vec<String> = Vec::new();
+    for ((from, to), files) in &drawn {
+        if !allowed.contains(&(from.clone(), to.clone())) {
+            let files: Vec<String> = files.iter().map(|path| path.display().to_string()).collect();
+            faults.push(format!("{from} may not use {to}: {}", files.join(", ")));
+        }
+    }
+    for (from, to) in allowed.iter().filter(|arrow| !drawn.contains_key(*arrow)) {
+        faults.push(format!("the table allows {from} to use {to}, and nothing does: take it out"));
+    }
+    assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+}
+
+#[test]
+fn the_table_has_no_circle_and_every_folder() {
+    for (at, (room, uses)) in ROOMS.iter().enumerate() {
+        for used in *uses {
+            let below = ROOMS[..at].iter().any(|(name, _)| name == used);
+            assert!(below, "{room} uses {used}, which does not stand above it in the table");
+        }
+    }
+    let named: BTreeSet<String> = ROOMS.iter().map(|(room, _)| (*room).into()).collect();
+    let entries = std::fs::read_dir(top().join("core/src")).unwrap().map(|entry| entry.unwrap().file_name());
+    let found: BTreeSet<String> =
+        entries.map(|name| name.to_string_lossy().into_owned()).filter(|n| n != "lib.rs").collect();
+    assert_eq!(found, named, "folders of core/src and rooms of the table");
+}
+
+/// What the other tests rest on: a file that breaks the rule is found, and one that only tests break it is not.
+#[test]
+fn arrows_are_seen_in_uses_and_in_paths_and_not_in_tests() {
+    let text = "
+        use crate::{base::units, problem::Problem as P};
+        use super::super::search;
+        fn f() { crate::plan::g::<super::super::trace::T>(); super::h(); }
+        #[cfg(test)] mod tests { use crate::advise; }";
+    let mut file = syn::parse_file(text).unwrap();
+    let module = ["check".to_string(), "rows".to_string()];
+    let used: Vec<String> = arrows_of(&module, &mut file).into_iter().map(|(_, to)| to).collect();
+    assert_eq!(used, ["base", "plan", "problem", "search", "trace"]);
+}
+
+#[test]
+fn the_architecture_shows_the_table() {
+    const FROM: &str = "<!-- rooms -->\n";
+    const TO: &str = "<!-- /rooms -->";
+    let path = top().join("ARCHITECTURE.md");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let (before, rest) = text.split_once(FROM).expect("ARCHITECTURE.md has a place for the table of rooms");
+    let (shown, after) = rest.split_once(TO).expect("the place for the table of rooms ends");
+    let mut table = String::from("| Room | uses |\n|---|---|\n");
+    for (room, uses) in ROOMS {
+        table.push_str(&format!(
+            "| `{room}` | {} |\n",
+            if uses.is_empty() { "nothing".into() } else { uses.join(", ") }
+        ));
+    }
+    if std::env::var_os("PIPEPLAN_UPDATE").is_some() {
+        std::fs::write(&path, format!("{before}{FROM}{table}{TO}{after}")).unwrap();
+    } else {
+        assert_eq!(shown, table, "run this test with PIPEPLAN_UPDATE=1 and read the diff");
+    }
+}
