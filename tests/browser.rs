@@ -811,7 +811,8 @@ fn wrong_input_is_told_at_its_field() {
     let fault = "[data-test='fault-parallel.partition']";
     browser.until("the fault to go", || browser.text(fault).is_empty().then_some(()));
 
-    let reliefs = || browser.script("return document.querySelectorAll(\"[data-test='reliefs']\").length", json!([]));
+    let suggestions =
+        || browser.script("return document.querySelectorAll(\"[data-test='suggestions']\").length", json!([]));
 
     // A fold that a person has closed does not hide a fault.
     let tensor = browser.find(&field("parallel.tensor"));
@@ -832,10 +833,10 @@ fn wrong_input_is_told_at_its_field() {
 
     // What would make a plan fit is of that plan, and goes with it.
     browser.find(&field("memory.limit_bytes")).fill("20");
-    browser.until("what would help", || (reliefs() != json!(0)).then_some(()));
+    browser.until("what would help", || (suggestions() != json!(0)).then_some(()));
     browser.find(&field("parallel.pipeline")).fill("4x");
     browser.until("a fault", || browser.text("[data-test='fault-parallel.pipeline']").contains("4x").then_some(()));
-    assert_eq!(reliefs(), json!(0));
+    assert_eq!(suggestions(), json!(0));
     browser.no_errors();
 }
 
@@ -1549,7 +1550,7 @@ fn a_run_of_megatron_is_opened_and_what_its_memory_costs_is_told() {
     assert!(summary.as_str().is_some_and(|said| said.contains("times as long")), "{summary}");
     browser.find("[data-test='memory'] summary").click();
     browser.picture("price.png");
-    browser.find("[data-test='relief-training.recompute']").click();
+    browser.find("[data-test='suggestion-training.recompute']").click();
     browser.until("the change", || {
         (browser.find(&field("training.recompute")).property("value") == "fit").then_some(())
     });

@@ -350,7 +350,7 @@ pub struct Unfit {
     /// Its bytes by rank and kind.
     pub memory: Vec<RankBytes>,
     /// What helps, the best first: single changes, or combinations where none of them is enough.
-    pub reliefs: Vec<ReliefRow>,
+    pub suggestions: Vec<SuggestionRow>,
 }
 
 /// What the memory limit costs, and what makes the step shorter.
@@ -361,12 +361,12 @@ pub struct Shorter {
     /// What it would be without a limit.
     pub without_limit_ns: u64,
     /// What makes it shorter, the shortest first.
-    pub reliefs: Vec<ReliefRow>,
+    pub suggestions: Vec<SuggestionRow>,
 }
 
 /// Changes of the spec that need less memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ReliefRow {
+pub struct SuggestionRow {
     /// Of each: the field's path, its value now, and the value to try.
     pub changes: Vec<[String; 3]>,
     /// How many times as many devices it takes.

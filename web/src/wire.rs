@@ -1,7 +1,7 @@
 //! Spans and figures on their way from the worker to the page.
 
 use pipeplan_core::advise::sensitivity::{Effect, Sensitivity, What};
-use pipeplan_core::advise::suggest::{self, Relief};
+use pipeplan_core::advise::suggest::{self, Suggestion};
 use pipeplan_core::advise::tune::{Degrees, Tuned, Tuner};
 use pipeplan_core::bounds;
 use pipeplan_core::estimate::memory::StaticBytes;
@@ -18,8 +18,8 @@ use pipeplan_core::spec::{self, Spec};
 use pipeplan_core::trace::calibrate::{Calibration, Causes, JobTimes};
 
 use crate::message::{
-    Calibrated, ChartPoint, FieldFault, Figures, LayoutRow, Layouts, Picture, RankBytes, ReliefRow, Reply, Row,
-    RowCosts, Said, Sensed, Shorter, StepFigures, WireSpan,
+    Calibrated, ChartPoint, FieldFault, Figures, LayoutRow, Layouts, Picture, RankBytes, Reply, Row, RowCosts, Said,
+    Sensed, Shorter, StepFigures, SuggestionRow, WireSpan,
 };
 use crate::text;
 
@@ -146,16 +146,16 @@ pub fn ranks_bytes(ranks: &[RankMemory]) -> Vec<RankBytes> {
 }
 
 /// Changes that help, as they travel.
-pub fn relief(relief: Relief, cheapest: bool) -> ReliefRow {
-    let Relief { changes, devices, peak, fits, step_ns } = relief;
+pub fn suggestion(suggestion: Suggestion, cheapest: bool) -> SuggestionRow {
+    let Suggestion { changes, devices, peak, fits, step_ns } = suggestion;
     let changes = changes.into_iter().map(|change| [change.field.to_owned(), change.from, change.to]).collect();
-    ReliefRow { changes, devices, peak, fits, cheapest, step_ns }
+    SuggestionRow { changes, devices, peak, fits, cheapest, step_ns }
 }
 
 /// What the memory limit costs a step of `step_ns`, as it travels.
 pub fn shorter(step_ns: u64, found: suggest::Shorter) -> Shorter {
-    let reliefs = found.together.into_iter().chain(found.single).map(|found| relief(found, false)).collect();
-    Shorter { step_ns, without_limit_ns: found.without_limit_ns, reliefs }
+    let suggestions = found.together.into_iter().chain(found.single).map(|found| suggestion(found, false)).collect();
+    Shorter { step_ns, without_limit_ns: found.without_limit_ns, suggestions }
 }
 
 /// The fastest layouts so far, as they travel.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use pipeplan_core::advise::sensitivity::Sensitivity;
-use pipeplan_core::advise::suggest::{Finder, Reliefs, Shortener};
+use pipeplan_core::advise::suggest::{Finder, Shortener, Suggestions};
 use pipeplan_core::advise::tune::{self, Tuner};
 use pipeplan_core::base::fields::{Fault, Faults};
 use pipeplan_core::estimate::derive::coverage;
@@ -83,7 +83,7 @@ struct Explanation {
     /// The one that needs least: its bytes, and its name.
     nearest: Option<(u64, String)>,
     /// What the nearest holds, and who looks for what would help.
-    relief: Option<(Unfit, Finder)>,
+    suggestion: Option<(Unfit, Finder)>,
 }
 
 /// What torch recorded of single ranks, in files that were opened together.
@@ -245,7 +245,8 @@ impl Work {
             {
                 let all = || schedule::published().iter().map(|published| published.name.to_owned()).collect();
                 let names = if schedule == BEST { all() } else { vec![schedule.clone()] };
-                self.explanation = Some(Explanation { id, spec: spec.clone(), names, nearest: None, relief: None });
+                self.explanation =
+                    Some(Explanation { id, spec: spec.clone(), names, nearest: None, suggestion: None });
             }
         }
     }
@@ -813,23 +814,23 @@ impl Explanation {
             }
             return None;
         }
-        if self.relief.is_none() {
-            self.relief = self.unfit();
+        if self.suggestion.is_none() {
+            self.suggestion = self.unfit();
         }
-        let Some((_, finder)) = &mut self.relief else { return Some(None) };
+        let Some((_, finder)) = &mut self.suggestion else { return Some(None) };
         if finder.step() {
             return None;
         }
-        let said = self.relief.take().map(|(mut unfit, finder)| {
+        let said = self.suggestion.take().map(|(mut unfit, finder)| {
             let found = finder.finish();
             let cheapest = found.cheapest().cloned();
-            let Reliefs { single, combined, all } = found;
-            let row = |relief| {
-                let is_cheapest = cheapest.as_ref() == Some(&relief);
-                wire::relief(relief, is_cheapest)
+            let Suggestions { single, combined, all } = found;
+            let row = |suggestion| {
+                let is_cheapest = cheapest.as_ref() == Some(&suggestion);
+                wire::suggestion(suggestion, is_cheapest)
             };
-            unfit.reliefs = combined.into_iter().chain(all).chain(single).map(row).collect();
-            unfit.reliefs.sort_by_key(|relief| !relief.cheapest);
+            unfit.suggestions = combined.into_iter().chain(all).chain(single).map(row).collect();
+            unfit.suggestions.sort_by_key(|suggestion| !suggestion.cheapest);
             Said::Unfit(Box::new(unfit))
         });
         Some(said)
@@ -843,7 +844,7 @@ impl Explanation {
         if ranks.iter().all(RankMemory::fits) {
             return None;
         }
-        let unfit = Unfit { schedule: name.clone(), memory: wire::ranks_bytes(&ranks), reliefs: Vec::new() };
+        let unfit = Unfit { schedule: name.clone(), memory: wire::ranks_bytes(&ranks), suggestions: Vec::new() };
         Some((unfit, Finder::new(&self.spec, &published).ok()?))
     }
 }
@@ -1204,22 +1205,24 @@ mod tests {
                 assert_eq!(rank.fixed.iter().sum::<u64>() + rank.activations, rank.peak);
                 assert_eq!(rank.fixed.len(), wire::kinds_of_bytes().len());
             }
-            assert!(unfit.reliefs.iter().any(|relief| relief.changes[0][0] == "training.recompute"));
-            assert!(unfit.reliefs.iter().all(|relief| !relief.cheapest && !relief.fits), "{unfit:?}");
+            assert!(unfit.suggestions.iter().any(|suggestion| suggestion.changes[0][0] == "training.recompute"));
+            assert!(unfit.suggestions.iter().all(|suggestion| !suggestion.cheapest && !suggestion.fits), "{unfit:?}");
         }
         // The cheapest of what fits comes first, as the command names it.
         let fits = spec.replace("\"limit_bytes\": 1000", "\"limit_bytes\": 6300000");
         let mut work = Work::new(|| 0.0, unwatched());
         work.take(plan(1, &fits));
         let Some(Said::Unfit(unfit)) = finish(&mut work).pop().map(|reply| reply.said) else { panic!("it fits") };
-        let found =
-            pipeplan_core::advise::suggest::reliefs(&Spec::read(&fits).unwrap(), &schedule::find("1f1b").unwrap())
-                .unwrap();
+        let found = pipeplan_core::advise::suggest::suggestions(
+            &Spec::read(&fits).unwrap(),
+            &schedule::find("1f1b").unwrap(),
+        )
+        .unwrap();
         assert_eq!(
-            Some(&unfit.reliefs[0]),
-            found.cheapest().map(|relief| wire::relief(relief.clone(), true)).as_ref()
+            Some(&unfit.suggestions[0]),
+            found.cheapest().map(|suggestion| wire::suggestion(suggestion.clone(), true)).as_ref()
         );
-        assert_eq!(unfit.reliefs.len(), found.combined.len() + found.single.len());
+        assert_eq!(unfit.suggestions.len(), found.combined.len() + found.single.len());
     }
 
     /// Where the best fits, and waits for memory; whoever asks for it again is told again.
@@ -1254,8 +1257,14 @@ mod tests {
         let first = told(&mut work, 1, "66 GiB", "best");
         let [shorter] = &first[..] else { panic!("{first:?}") };
         assert!(shorter.without_limit_ns < shorter.step_ns / 10 * 9, "{shorter:?}");
-        assert!(shorter.reliefs.iter().all(|relief| relief.fits && relief.step_ns < shorter.step_ns), "{shorter:?}");
-        assert!(shorter.reliefs.iter().any(|relief| relief.changes[0][0] == "training.recompute"), "{shorter:?}");
+        assert!(
+            shorter.suggestions.iter().all(|suggestion| suggestion.fits && suggestion.step_ns < shorter.step_ns),
+            "{shorter:?}"
+        );
+        assert!(
+            shorter.suggestions.iter().any(|suggestion| suggestion.changes[0][0] == "training.recompute"),
+            "{shorter:?}"
+        );
         assert_eq!(told(&mut work, 2, "66 GiB", "1f1b"), []);
         assert_eq!(told(&mut work, 3, "66 GiB", "best"), first);
         assert_eq!(told(&mut work, 4, "300 GiB", "best"), []);

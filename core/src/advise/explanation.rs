@@ -9,7 +9,7 @@ use core::fmt;
 
 use serde_json::{Map, Value, json};
 
-use crate::advise::suggest::{self, Change, Relief, Reliefs, Shortener, Shorter};
+use crate::advise::suggest::{self, Change, Shortener, Shorter, Suggestion, Suggestions};
 use crate::base::units::{Bytes, Nanos};
 use crate::plan::planner::{self, Answer, BEST, PlanError};
 use crate::plan::verdict::{self, RankMemory};
@@ -28,7 +28,7 @@ pub struct Explanation {
     /// What each rank holds.
     pub ranks: Vec<RankMemory>,
     /// What would help, where it does not fit.
-    pub reliefs: Option<Reliefs>,
+    pub suggestions: Option<Suggestions>,
     /// What the limit costs, where the best schedule fits; once that was [looked for](Explanation::shorten).
     pub shorter: Option<Shorter>,
     /// The time of a whole step.
@@ -88,9 +88,9 @@ fn of_published(spec: &Spec, published: &Published, note: Option<String>) -> Res
     let absent = |absent: Absent| PlanError::Absent { schedule: published.name.to_owned(), reason: absent.reason };
     let (answer, ranks) = verdict::verdict(spec, published).map_err(absent)?;
     let fits = ranks.iter().all(RankMemory::fits);
-    let reliefs = if fits { None } else { Some(suggest::reliefs(spec, published).map_err(absent)?) };
+    let suggestions = if fits { None } else { Some(suggest::suggestions(spec, published).map_err(absent)?) };
     let step_ns = answer.step(spec).map(|step| step.step_ns);
-    Ok(Explanation { answer, is_best: false, ranks, reliefs, shorter: None, step_ns, note })
+    Ok(Explanation { answer, is_best: false, ranks, suggestions, shorter: None, step_ns, note })
 }
 
 /// The best schedule within the limit. Where there is none: the published one that holds the least.
@@ -104,7 +104,7 @@ fn of_best(
             let derived = answer.case.derived.as_ref().ok_or(Unexplained::Typed)?;
             let ranks = verdict::by_rank(derived, &answer.case.problem, &answer.timeline);
             let step_ns = answer.step(spec).map(|step| step.step_ns);
-            Ok(Explanation { answer, is_best: true, ranks, reliefs: None, shorter: None, step_ns, note: None })
+            Ok(Explanation { answer, is_best: true, ranks, suggestions: None, shorter: None, step_ns, note: None })
         }
         Err(error @ PlanError::NoSchedule { .. }) => {
             let peak = |published: &&Published| {
@@ -176,14 +176,16 @@ impl Explanation {
             })
         };
         let change = |change: &Change| json!({ "field": change.field, "from": change.from, "to": change.to });
-        let relief = |relief: &Relief| {
+        let suggestion = |suggestion: &Suggestion| {
             json!({
-                "changes": relief.changes.iter().map(change).collect::<Vec<_>>(), "devices": relief.devices,
-                "peak_bytes": relief.peak, "fits": relief.fits, "step_ns": relief.step_ns,
+                "changes": suggestion.changes.iter().map(change).collect::<Vec<_>>(), "devices": suggestion.devices,
+                "peak_bytes": suggestion.peak, "fits": suggestion.fits, "step_ns": suggestion.step_ns,
             })
         };
-        let found = self.reliefs.as_ref();
-        let listed = |of: fn(&Reliefs) -> &[Relief]| found.map_or(&[][..], of).iter().map(relief).collect::<Vec<_>>();
+        let found = self.suggestions.as_ref();
+        let listed = |of: fn(&Suggestions) -> &[Suggestion]| {
+            found.map_or(&[][..], of).iter().map(suggestion).collect::<Vec<_>>()
+        };
         let dealt = self.answer.case.derived.as_ref().and_then(|derived| derived.dealt);
         json!({
             "schedule": self.answer.name,
@@ -200,12 +202,12 @@ impl Explanation {
             "step_ns": self.step_ns,
             "changes": listed(|found| &found.single),
             "combinations": listed(|found| &found.combined),
-            "all_together": found.and_then(|found| found.all.as_ref()).map(relief),
-            "cheapest": found.and_then(Reliefs::cheapest).map(relief),
+            "all_together": found.and_then(|found| found.all.as_ref()).map(suggestion),
+            "cheapest": found.and_then(Suggestions::cheapest).map(suggestion),
             "shorter": self.shorter.as_ref().map(|shorter| json!({
                 "without_limit_step_ns": shorter.without_limit_ns,
-                "changes": shorter.single.iter().map(relief).collect::<Vec<_>>(),
-                "combinations": shorter.together.iter().map(relief).collect::<Vec<_>>(),
+                "changes": shorter.single.iter().map(suggestion).collect::<Vec<_>>(),
+                "combinations": shorter.together.iter().map(suggestion).collect::<Vec<_>>(),
             })),
         })
     }

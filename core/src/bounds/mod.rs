@@ -20,26 +20,26 @@
 //!
 //! **Head, load, tail** (Carlier, "The one-machine sequencing problem", EJOR 11, 1982): for any set of ops of
 //! a rank, the window lasts at least the least head + all durations + the least tail. Heads and tails are the
-//! longest ways of the module `ways`, memory's precedences among them. For a linear pipeline of equal stages
+//! longest paths of the module `longest_paths`, memory's precedences among them. For a linear pipeline of equal stages
 //! this contains `(M + P − 1)(F + B) + 2 (P − 1) c + W`.
 //!
-//! **Ahead** (module `net`): how far F of a stage may run ahead of B of the same or a later stage of its rank before
+//! **Ahead** (module `precedence`): how far F of a stage may run ahead of B of the same or a later stage of its rank before
 //! the rank is full of microbatches none of which can go on, and what the rank must do between that B and that F: the
 //! work that makes room, and F that did not fit before. These are precedences of the ways above. With equal stages that
 //! W frees, and room for both chunks of n microbatches, the last rank of a V takes
 //! `(P − 1)(F + B + 2c) + 2 (F + B + W)` for every n.
 //!
-//! **Passing** (module `cross`): the B of a microbatch that frees memory must pass the F of the next ones between
+//! **Passing** (module `crossing`): the B of a microbatch that frees memory must pass the F of the next ones between
 //! two stages; the ways from one such meeting to the next do not divide evenly. With equal stages, hops of nothing,
 //! P ranks and room for two microbatches that makes, for each, half of `P (F + B) + W` rounded up to whole `F + B`,
 //! give or take W.
 //!
-//! **Fill and drain** (module `memory`): idle time that a full memory forces before the first backwards return,
+//! **Fill and drain** (module `memory_idle`): idle time that a full memory forces before the first backwards return,
 //! and after the last forwards. It closes the gap of V placements at 1F1B's memory: with equal stages, hops c
 //! and room for 2P chunks the last rank idles `(P − 1)(B − F + 2c)` before and
 //! `2 (P − 1)(F − W + 2c) − W` after.
 //!
-//! **Area** (Little's law; module `memory`): a microbatch holds a stage's bytes at least from F through the shortest
+//! **Area** (Little's law; module `memory_idle`): a microbatch holds a stage's bytes at least from F through the shortest
 //! round trip to B, and what B leaves until W has run. The sum over all microbatches fits under the limit during
 //! the window, less what cannot be held yet, or any more, near its ends.
 

@@ -1,7 +1,7 @@
 //! From model, hardware and layout to the costs and bytes of each stage.
 //!
 //! - In: a [`Spec`](crate::spec::Spec).
-//! - Out: the [`Problem`](crate::problem::Problem) that a scheduler gets ([`derive`]), with the layers of each stage
+//! - Out: the [`Problem`](crate::problem::Problem) that a scheduler gets ([`mod@derive`]), with the layers of each stage
 //!   ([`partition`], `assign`, [`layer_map`]), the recomputation and offload that fit the memory limit ([`fit`]), the bytes that
 //!   a rank holds besides activations ([`memory`]), the gradient synchronization and optimizer that end a step ([`step`]), and
 //!   reports of the passes ([`pass_reports`]).

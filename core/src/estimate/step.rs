@@ -312,6 +312,7 @@ impl Step {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::estimate::derive::derive;
     use crate::hardware::cost::Load;
     use crate::hardware::profile::{Profile, Signature};
     use crate::model::Dtype;

@@ -14,7 +14,7 @@ use crate::spec::ModelWork;
 pub const SCHEDULES: [&str; 2] = ["1f1b", "interleaved-1f1b"];
 
 /// The arguments for `work`, whose layers lie in `stages`; `layout` is that of its stages as
-/// [`megatron_layout`](super::megatron_layout) writes it.
+/// [`megatron_layout`](crate::notation::megatron_layout) writes it.
 pub fn write(work: &ModelWork, stages: &[StageLayout], layout: &str) -> String {
     let mut lines = Lines::default();
     let form = &work.layout.form;

@@ -1,4 +1,4 @@
-//! Whether a schedule of a model fits its devices: bytes by rank and kind. [`relief`](crate::advise::suggest) says what to change
+//! Whether a schedule of a model fits its devices: bytes by rank and kind. [`suggest`](crate::advise::suggest) says what to change
 //! where it does not.
 
 use alloc::vec::Vec;

@@ -515,7 +515,7 @@ impl<'f> Beam<'f> {
             };
             let mut head = ready(lane.rank).max(arrival);
             if state.held[lane.rank] + lane.takes[F as usize] > flat.limit[lane.rank] {
-                head = head.max(self.relief(state, lane.rank));
+                head = head.max(self.suggestion(state, lane.rank));
             }
             let mut last = head + left * duration;
             if !lane.first {
@@ -585,7 +585,7 @@ impl<'f> Beam<'f> {
     }
 
     /// The soonest end of an op that gives memory back.
-    fn relief(&self, state: &State, rank: usize) -> u64 {
+    fn suggestion(&self, state: &State, rank: usize) -> u64 {
         let ready = state.free[rank].max(state.now);
         let mut soonest = u64::MAX;
         for &lane in &self.flat.lanes_of[rank] {

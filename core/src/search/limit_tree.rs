@@ -67,7 +67,7 @@ struct Units {
     chunk: Bytes,
 }
 
-pub(super) struct Ladder<'a> {
+pub(super) struct LimitTree<'a> {
     problem: &'a Problem,
     effort: Effort,
     observer: &'a mut dyn FnMut(Progress) -> Flow,
@@ -128,7 +128,7 @@ pub(super) fn climb(
         observer(Progress { ops: first.ops, cost_ns: first.cost_ns, bound_ns: first.bound_ns });
         return Ok(first);
     }
-    let mut ladder = Ladder {
+    let mut ladder = LimitTree {
         published: &published,
         more: limits.iter().map(|limit| limit.map(|limit| limit - asked)).collect(),
         asked,
@@ -150,7 +150,7 @@ pub(super) fn climb(
     ladder.answer()
 }
 
-impl<'a> Ladder<'a> {
+impl<'a> LimitTree<'a> {
     fn answer(&mut self) -> Result<Found, Infeasible> {
         // Something to show at once, and to answer with when stopped.
         let first = self.look(Scope { quick: true, ..Scope::default() })?;

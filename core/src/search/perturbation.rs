@@ -28,7 +28,7 @@ const JOINS: u64 = 4;
 const MOST_STEP: i64 = 1 << 56;
 
 /// A search that stands at an order and remembers the best.
-pub(super) struct Replan {
+pub(super) struct Perturbation {
     accepted: Accepted,
     times: Times,
     caps: Vec<u32>,
@@ -37,13 +37,13 @@ pub(super) struct Replan {
     pub ops: u64,
 }
 
-impl Replan {
+impl Perturbation {
     /// A search from `rows`, which have to be valid; none where the ranks wait for each other for ever. `period` is the work
     /// of the busiest rank for one microbatch.
-    pub fn new(flat: &Flat, eval: &mut Eval, rows: &Rows, period: i64) -> Option<Replan> {
+    pub fn new(flat: &Flat, eval: &mut Eval, rows: &Rows, period: i64) -> Option<Perturbation> {
         let accepted = Accepted::new(flat, eval, rows)?;
         let caps = vec![u32::MAX; flat.lanes.len()];
-        Some(Replan { accepted, times: Times::new(flat), caps, period, ops: 0 })
+        Some(Perturbation { accepted, times: Times::new(flat), caps, period, ops: 0 })
     }
 
     /// The best order so far.

@@ -4,8 +4,8 @@
 //! 2. Of a small problem, orders grown op by op ([`beam`](super::beam)); where nothing better is left, that is all.
 //! 3. A climb through recipes of the list scheduler ([`policies`]).
 //! 4. Going two ways, and in small problems, whole microbatches taken out of the best orders and put in again
-//!    ([`refit`](super::reinsertion)).
-//! 5. Going one way, ops of the best orders planned sooner or later ([`replan`](super::perturbation)).
+//!    ([`reinsertion`](super::reinsertion)).
+//! 5. Going one way, ops of the best orders planned sooner or later ([`perturbation`](super::perturbation)).
 //! 6. Local search on the best orders ([`tabu`](super::tabu)).
 //!
 //! With many microbatches, 3, 4 and 6 work on a problem with as many as it takes to fill and drain the pipe,
@@ -22,9 +22,9 @@ use super::beam::{self, Beam};
 use super::flat_problem::{Flat, Rows};
 use super::list::List;
 use super::makespan::{Cost, Eval};
-use super::perturbation::Replan;
+use super::perturbation::Perturbation;
 use super::policies::{self, Recipe, Shape};
-use super::reinsertion::Refit;
+use super::reinsertion::Reinsertion;
 use super::steady_state::{self, PIECES, STRIDE};
 use super::tabu::Tabu;
 use super::{Flow, Progress, Scope, building_blocks, grouped, v_blocks, zb_auto, zbv};
@@ -611,7 +611,7 @@ impl<'a, 'b> Search<'a, 'b> {
         let mut found: Vec<Candidate> = known.to_vec();
         let bench = small.as_deref_mut().unwrap_or(&mut self.full);
         let mut built = Vec::new();
-        bench.eval.ops += Refit::built(&bench.flat, &mut bench.eval, until / 8, |rows| built.push(rows));
+        bench.eval.ops += Reinsertion::built(&bench.flat, &mut bench.eval, until / 8, |rows| built.push(rows));
         found.extend(built.into_iter().filter_map(|rows| bench.candidate(rows, None)));
         found.sort_by_key(|candidate| candidate.score);
         found.dedup_by_key(|candidate| candidate.cost);
@@ -621,7 +621,9 @@ impl<'a, 'b> Search<'a, 'b> {
                 self.offer(found[index].rows.clone(), "refitted");
             }
             let bench = small.as_deref_mut().unwrap_or(&mut self.full);
-            let Some(mut refit) = Refit::new(&bench.flat, &mut bench.eval, &found[index].rows) else { continue };
+            let Some(mut refit) = Reinsertion::new(&bench.flat, &mut bench.eval, &found[index].rows) else {
+                continue;
+            };
             let from = self.ops() + small.as_ref().map_or(0, |bench| bench.ops());
             let until = from + until.saturating_sub(from) / (found.len() - index) as u64;
             loop {
@@ -650,7 +652,7 @@ impl<'a, 'b> Search<'a, 'b> {
         let mut found = Vec::with_capacity(known.len());
         for (index, candidate) in known.iter().enumerate() {
             let Bench { flat, eval, shape, .. } = &mut self.full;
-            let Some(mut replan) = Replan::new(flat, eval, &candidate.rows, shape.period) else { continue };
+            let Some(mut replan) = Perturbation::new(flat, eval, &candidate.rows, shape.period) else { continue };
             let from = self.ops();
             let until = from + until.saturating_sub(from) / (known.len() - index) as u64;
             while self.ops() <= until && !self.is_over() {

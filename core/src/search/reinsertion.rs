@@ -54,7 +54,7 @@ struct New {
 }
 
 /// A search that stands at an order and remembers the best.
-pub(super) struct Refit {
+pub(super) struct Reinsertion {
     accepted: Accepted,
     /// What microbatches are taken out of and put into.
     rows: Rows,
@@ -63,20 +63,20 @@ pub(super) struct Refit {
     new: Vec<New>,
     /// By lane, its F and B (or BW) and W among the new ones.
     at: Vec<[usize; 3]>,
-    /// By rank, its new ops, in the order of its row once [`Refit::sort`] has been there.
+    /// By rank, its new ops, in the order of its row once [`Reinsertion::sort`] has been there.
     on_rank: Vec<Vec<usize>>,
     /// Ops looked at so far.
     pub ops: u64,
 }
 
-impl Refit {
+impl Reinsertion {
     /// A search from `rows`, which have to be valid; none where the ranks wait for each other for ever.
-    pub fn new(flat: &Flat, eval: &mut Eval, rows: &Rows) -> Option<Refit> {
-        Accepted::new(flat, eval, rows).map(|accepted| Refit::of(flat, accepted))
+    pub fn new(flat: &Flat, eval: &mut Eval, rows: &Rows) -> Option<Reinsertion> {
+        Accepted::new(flat, eval, rows).map(|accepted| Reinsertion::of(flat, accepted))
     }
 
-    fn of(flat: &Flat, accepted: Accepted) -> Refit {
-        Refit {
+    fn of(flat: &Flat, accepted: Accepted) -> Reinsertion {
+        Reinsertion {
             accepted,
             rows: vec![Vec::new(); flat.ranks],
             starts: vec![Vec::new(); flat.ranks],
@@ -112,7 +112,7 @@ impl Refit {
             for first in 0..flat.chains.len() {
                 for fit in [0, 500, 1000] {
                     for late in [false, true] {
-                        let mut refit = Refit::of(flat, Accepted::none());
+                        let mut refit = Reinsertion::of(flat, Accepted::none());
                         let fits = refit.fill(flat, eval, run, Way { chain: first, from: 0, fit, fit_w: fit, late });
                         ops += refit.ops + flat.ops as u64;
                         if fits {

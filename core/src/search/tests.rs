@@ -165,8 +165,8 @@ proptest! {
         let mut eval = Eval::new(&flat);
         let mut random = Random::new(seed);
         let mut orders = vec![flat.serial()];
-        reinsertion::Refit::built(&flat, &mut eval, 5_000, |rows| orders.push(rows));
-        let mut search = reinsertion::Refit::new(&flat, &mut eval, &flat.serial()).expect("one after the other runs");
+        reinsertion::Reinsertion::built(&flat, &mut eval, 5_000, |rows| orders.push(rows));
+        let mut search = reinsertion::Reinsertion::new(&flat, &mut eval, &flat.serial()).expect("one after the other runs");
         for _ in 0..10 {
             search.step(&flat, &mut eval, &mut random);
             prop_assert_eq!(eval.run(&flat, &search.best(), u64::MAX), Some(search.best_cost()));
@@ -184,7 +184,7 @@ proptest! {
         let mut random = Random::new(seed);
         let period = policies::Shape::new(&flat).period;
         let mut search =
-            perturbation::Replan::new(&flat, &mut eval, &flat.serial(), period).expect("one after the other runs");
+            perturbation::Perturbation::new(&flat, &mut eval, &flat.serial(), period).expect("one after the other runs");
         for _ in 0..20 {
             search.step(&flat, &mut eval, &mut list, &mut random);
             let rows = search.best();

@@ -1,7 +1,7 @@
 //! `pipeplan memory`
 
 use pipeplan_core::advise::explanation::Explanation;
-use pipeplan_core::advise::suggest::{Relief, Reliefs, Shorter};
+use pipeplan_core::advise::suggest::{Shorter, Suggestion, Suggestions};
 use pipeplan_core::base::units::Bytes;
 use pipeplan_core::plan::verdict::RankMemory;
 use pipeplan_core::spec::{Spec, Work};
@@ -87,7 +87,7 @@ fn drawn(shown: &Explanation, spec: &Spec) -> String {
     if let Some(fitted) = &shown.answer.case.fitted {
         text.push_str(&format!("\n{}", human::spelled(&fitted.account.to_string())));
     }
-    if let Some(found) = &shown.reliefs {
+    if let Some(found) = &shown.suggestions {
         text.push_str(&advice(shown, found));
     }
     if let Some(shorter) = &shown.shorter {
@@ -109,7 +109,7 @@ fn price(shown: &Explanation, shorter: &Shorter) -> String {
     text.push_str(
         "on the same devices these changes make it shorter, with first orders, which a search improves on:\n",
     );
-    let together: Vec<Relief> = shorter.together.iter().chain(&shorter.single).cloned().collect();
+    let together: Vec<Suggestion> = shorter.together.iter().chain(&shorter.single).cloned().collect();
     text.push_str(&options(shown, &together, ""));
     text
 }
@@ -169,7 +169,7 @@ fn verdict_line(shown: &Explanation) -> String {
 }
 
 /// What to change, each option with its cost in time, and which is the cheapest.
-fn advice(shown: &Explanation, found: &Reliefs) -> String {
+fn advice(shown: &Explanation, found: &Suggestions) -> String {
     let mut text = String::new();
     if !found.single.is_empty() {
         text.push_str("\nwhat to change first:\n");
@@ -196,16 +196,16 @@ fn advice(shown: &Explanation, found: &Reliefs) -> String {
 /// More combinations than these tell a person nothing.
 const MOST_COMBINED: usize = 8;
 
-fn options(shown: &Explanation, reliefs: &[Relief], too_little: &str) -> String {
+fn options(shown: &Explanation, suggestions: &[Suggestion], too_little: &str) -> String {
     let now = shown.step_ns.unwrap_or(shown.answer.cost_ns());
-    let row = |relief: &Relief| {
-        let longer = relief.step_ns as f64 / now.max(1) as f64 - 1.0;
+    let row = |suggestion: &Suggestion| {
+        let longer = suggestion.step_ns as f64 / now.max(1) as f64 - 1.0;
         vec![
-            relief.words(),
-            human::bytes(relief.peak),
-            human::duration(relief.step_ns),
+            suggestion.words(),
+            human::bytes(suggestion.peak),
+            human::duration(suggestion.step_ns),
             format!("{:+.1} %", 100.0 * longer),
-            if relief.fits { "fits" } else { too_little }.to_owned(),
+            if suggestion.fits { "fits" } else { too_little }.to_owned(),
         ]
     };
     let peak = shown.ranks.iter().map(|rank| rank.peak).max().unwrap_or(0);
@@ -213,9 +213,9 @@ fn options(shown: &Explanation, reliefs: &[Relief], too_little: &str) -> String 
     let verdict = if fits_now { "fits" } else { "does not fit" };
     let as_it_is =
         ["as it is".to_owned(), human::bytes(peak), human::duration(now), String::new(), verdict.to_owned()].to_vec();
-    let mut rows: Vec<Vec<String>> = std::iter::once(as_it_is).chain(reliefs.iter().map(row)).collect();
+    let mut rows: Vec<Vec<String>> = std::iter::once(as_it_is).chain(suggestions.iter().map(row)).collect();
     let mut header = vec!["change", "peak", "step", "against now", "verdict"];
-    if fits_now && reliefs.iter().all(|relief| relief.fits) {
+    if fits_now && suggestions.iter().all(|suggestion| suggestion.fits) {
         // A column that says the same of all says nothing.
         header.pop();
         rows.iter_mut().for_each(|row| row.truncate(header.len()));

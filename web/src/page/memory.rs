@@ -5,12 +5,12 @@ use leptos::prelude::*;
 use super::browser;
 use super::state::Planner;
 use crate::form::{called, field};
-use crate::message::{RankBytes, ReliefRow, Shorter};
+use crate::message::{RankBytes, Shorter, SuggestionRow};
 use crate::{text, wire};
 
 /// More rows than these tell a person nothing.
 const MOST_ROWS: usize = 64;
-const MOST_RELIEFS: usize = 16;
+const MOST_SUGGESTIONS: usize = 16;
 
 #[component]
 pub fn MemoryPanel() -> impl IntoView {
@@ -36,7 +36,7 @@ pub fn MemoryPanel() -> impl IntoView {
                 <details class="panel memory" data-test="memory" prop:open=unfit>
                     <summary>"Memory by rank"{whose}{price}</summary>
                     {move || planner.unfit.get().map(|unfit| {
-                        view! { <Reliefs heading="What to change first:" reliefs=unfit.reliefs.clone() /> }
+                        view! { <Suggestions heading="What to change first:" suggestions=unfit.suggestions.clone() /> }
                     })}
                     {move || planner.shorter.get().map(|shorter| view! { <Price shorter=(*shorter).clone() /> })}
                     {move || view! { <Ranks ranks=ranks.get() /> }}
@@ -58,11 +58,11 @@ fn Price(shorter: Shorter) -> impl IntoView {
     let [step, free] = [shorter.step_ns, shorter.without_limit_ns].map(|ns| text::duration(ns as f64));
     let said = format!("A step takes {step}, and {free} where ranks may hold what they like.");
     let none = "No change that was tried makes it shorter on these devices: Find a layout tries others.";
-    let advice = match shorter.reliefs.is_empty() {
+    let advice = match shorter.suggestions.is_empty() {
         true => view! { <p class="hint">{none}</p> }.into_any(),
         false => {
             let heading = "What makes it shorter on these devices, with first orders, which a search improves on:";
-            view! { <Reliefs heading=heading reliefs=shorter.reliefs /> }.into_any()
+            view! { <Suggestions heading=heading suggestions=shorter.suggestions /> }.into_any()
         }
     };
     view! {
@@ -73,39 +73,42 @@ fn Price(shorter: Shorter) -> impl IntoView {
 
 /// What would help, each with what it comes to.
 #[component]
-fn Reliefs(heading: &'static str, reliefs: Vec<ReliefRow>) -> impl IntoView {
+fn Suggestions(heading: &'static str, suggestions: Vec<SuggestionRow>) -> impl IntoView {
     let planner = expect_context::<Planner>();
-    if reliefs.is_empty() {
+    if suggestions.is_empty() {
         return view! { <p class="hint">"Nothing that was tried needs less; give a rank more memory or fewer layers."</p> }.into_any();
     }
-    let more = reliefs.len().saturating_sub(MOST_RELIEFS);
+    let more = suggestions.len().saturating_sub(MOST_SUGGESTIONS);
     let apply = move |changes: &[[String; 3]]| {
-        // These reliefs go with it.
+        // These suggestions go with it.
         browser::focus("main");
         planner.change_with(|form| form.change_all(changes));
     };
-    let row = move |relief: ReliefRow| {
+    let row = move |suggestion: SuggestionRow| {
         let said = |[path, from, to]: &[String; 3]| {
             let label = field(path).map_or(path.as_str(), |field| field.label);
             format!("{label}: {} → {}", called(path, from), called(path, to))
         };
-        let said = relief.changes.iter().map(said).collect::<Vec<_>>().join("; ");
-        let fits = if relief.fits { "fits" } else { "still too much" };
-        let devices =
-            if relief.devices > 1 { format!(", on {} times the devices", relief.devices) } else { String::new() };
-        let step = text::duration(relief.step_ns as f64);
-        let cheapest = relief.cheapest.then(|| view! { <b data-test="cheapest">"cheapest: "</b> });
-        let comes_to = format!("{} at most, {fits}; {step} a step{devices}", text::bytes(relief.peak));
-        let first = relief.changes.first().map_or("", |change| change[0].as_str());
+        let said = suggestion.changes.iter().map(said).collect::<Vec<_>>().join("; ");
+        let fits = if suggestion.fits { "fits" } else { "still too much" };
+        let devices = if suggestion.devices > 1 {
+            format!(", on {} times the devices", suggestion.devices)
+        } else {
+            String::new()
+        };
+        let step = text::duration(suggestion.step_ns as f64);
+        let cheapest = suggestion.cheapest.then(|| view! { <b data-test="cheapest">"cheapest: "</b> });
+        let comes_to = format!("{} at most, {fits}; {step} a step{devices}", text::bytes(suggestion.peak));
+        let first = suggestion.changes.first().map_or("", |change| change[0].as_str());
         view! {
-            <li><button type="button" title="Change it" data-test=format!("relief-{first}")
-                on:click=move |_| apply(&relief.changes)>{said}</button>
+            <li><button type="button" title="Change it" data-test=format!("suggestion-{first}")
+                on:click=move |_| apply(&suggestion.changes)>{said}</button>
             <span class="note">{cheapest}{comes_to}</span></li>
         }
     };
     view! {
         <p class="hint">{heading}</p>
-        <ul class="reliefs" data-test="reliefs">{reliefs.into_iter().take(MOST_RELIEFS).map(row).collect_view()}</ul>
+        <ul class="suggestions" data-test="suggestions">{suggestions.into_iter().take(MOST_SUGGESTIONS).map(row).collect_view()}</ul>
         {(more > 0).then(|| view! { <p class="hint">{format!("and {more} more: `pipeplan memory` lists them")}</p> })}
     }
     .into_any()

@@ -39,7 +39,7 @@ pub struct Change {
 
 /// Changes of a spec that make it hold fewer bytes, and what they come to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Relief {
+pub struct Suggestion {
     /// What is changed together. None changes what is learnt but the last bits of sums.
     pub changes: Vec<Change>,
     /// How many times as many devices that takes.
@@ -54,28 +54,28 @@ pub struct Relief {
 
 /// What helps.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reliefs {
+pub struct Suggestions {
     /// Single changes: those that then fit come first, of them those on the same devices, each group from the shortest step.
-    pub single: Vec<Relief>,
+    pub single: Vec<Suggestion>,
     /// In the same order, combinations that fit; none where a single change does on the same devices.
-    pub combined: Vec<Relief>,
+    pub combined: Vec<Suggestion>,
     /// All that helps together, where no combination that was tried fits.
-    pub all: Option<Relief>,
+    pub all: Option<Suggestion>,
 }
 
-impl Reliefs {
+impl Suggestions {
     /// What fits with the shortest step, and where any does, on the same devices.
-    pub fn cheapest(&self) -> Option<&Relief> {
-        let fit = self.single.iter().chain(&self.combined).filter(|relief| relief.fits);
-        fit.min_by_key(|relief| (relief.devices, relief.step_ns))
+    pub fn cheapest(&self) -> Option<&Suggestion> {
+        let fit = self.single.iter().chain(&self.combined).filter(|suggestion| suggestion.fits);
+        fit.min_by_key(|suggestion| (suggestion.devices, suggestion.step_ns))
     }
 }
 
-/// The reliefs of `spec` under `published`, all at once.
+/// The suggestions of `spec` under `published`, all at once.
 ///
 /// # Errors
 /// As [`verdict`].
-pub fn reliefs(spec: &Spec, published: &Published) -> Result<Reliefs, Absent> {
+pub fn suggestions(spec: &Spec, published: &Published) -> Result<Suggestions, Absent> {
     let mut finder = Finder::new(spec, published)?;
     while finder.step() {}
     Ok(finder.finish())
@@ -97,7 +97,7 @@ pub struct Finder {
     together: Vec<Vec<usize>>,
     size: usize,
     tries: usize,
-    found: Reliefs,
+    found: Suggestions,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,7 +130,7 @@ impl Finder {
             together: Vec::new(),
             size: 0,
             tries: 0,
-            found: Reliefs { single: Vec::new(), combined: Vec::new(), all: None },
+            found: Suggestions { single: Vec::new(), combined: Vec::new(), all: None },
         })
     }
 
@@ -139,14 +139,14 @@ impl Finder {
         if self.next < self.choices.len() {
             let at = self.next;
             self.next += 1;
-            if let Some(relief) = self.plan(&[at]).filter(|relief| relief.peak < self.peak_now) {
-                self.useful.push((at, relief.peak));
-                self.found.single.push(relief);
+            if let Some(suggestion) = self.plan(&[at]).filter(|suggestion| suggestion.peak < self.peak_now) {
+                self.useful.push((at, suggestion.peak));
+                self.found.single.push(suggestion);
             }
             return true;
         }
         if self.combines == Combines::NotYet {
-            let fits_here = |relief: &Relief| relief.fits && relief.devices == 1;
+            let fits_here = |suggestion: &Suggestion| suggestion.fits && suggestion.devices == 1;
             let is_enough = self.found.single.iter().any(fits_here);
             self.begin(if is_enough { Combines::Nothing } else { Combines::OnTheSameDevices });
         }
@@ -163,7 +163,7 @@ impl Finder {
         }
         let Some(changes) = self.together.pop() else { return false };
         self.tries += 1;
-        self.found.combined.extend(self.plan(&changes).filter(|relief| relief.fits));
+        self.found.combined.extend(self.plan(&changes).filter(|suggestion| suggestion.fits));
         true
     }
 
@@ -182,14 +182,16 @@ impl Finder {
     }
 
     /// What was found.
-    pub fn finish(self) -> Reliefs {
+    pub fn finish(self) -> Suggestions {
         let mut found = self.found;
         if found.cheapest().is_none() {
             // Too many combinations to try all of them: at least the largest is known to be enough.
             found.combined.extend(found.all.clone().filter(|all| all.fits));
         }
-        for reliefs in [&mut found.single, &mut found.combined] {
-            reliefs.sort_by_key(|relief| (!relief.fits, relief.devices, relief.step_ns, relief.peak));
+        for suggestions in [&mut found.single, &mut found.combined] {
+            suggestions.sort_by_key(|suggestion| {
+                (!suggestion.fits, suggestion.devices, suggestion.step_ns, suggestion.peak)
+            });
         }
         if found.cheapest().is_some() {
             found.all = None;
@@ -198,14 +200,14 @@ impl Finder {
     }
 
     /// The changes at `choices` together; none where they make no problem.
-    fn plan(&self, at: &[usize]) -> Option<Relief> {
+    fn plan(&self, at: &[usize]) -> Option<Suggestion> {
         let changed = changed(&self.spec, &self.choices, at)?;
         let chosen = at.iter().filter_map(|at| self.choices.get(*at));
         let devices = chosen.fold(1u32, |devices, choice| devices.saturating_mul(choice.devices));
         let (answer, ranks) = verdict(&changed, &self.published).ok()?;
         let step_ns = answer.step(&changed).map_or(answer.cost_ns(), |step| step.step_ns);
         let (peak, fits) = (most(&ranks), ranks.iter().all(RankMemory::fits));
-        Some(Relief { changes: changes(&self.choices, at), devices, peak, fits, step_ns })
+        Some(Suggestion { changes: changes(&self.choices, at), devices, peak, fits, step_ns })
     }
 
     fn field(&self, at: usize) -> &'static str {
@@ -229,14 +231,16 @@ impl Finder {
     }
 
     /// All that helps together: of each field what alone leaves least. None where that is only one change.
-    fn all(&self) -> Option<Relief> {
+    fn all(&self) -> Option<Suggestion> {
         let mut together: Vec<usize> = Vec::new();
-        let mut best: Option<Relief> = None;
+        let mut best: Option<Suggestion> = None;
         for field in self.fields() {
             together.push(field[0].0);
             // Two changes may exclude each other: what was there first then stays.
             match self.plan(&together) {
-                Some(relief) if best.as_ref().is_none_or(|best| relief.peak <= best.peak) => best = Some(relief),
+                Some(suggestion) if best.as_ref().is_none_or(|best| suggestion.peak <= best.peak) => {
+                    best = Some(suggestion)
+                }
                 _ => {
                     together.pop();
                 }
@@ -285,7 +289,7 @@ impl core::fmt::Display for Change {
     }
 }
 
-impl Relief {
+impl Suggestion {
     /// Its changes in words: `training.recompute none → full, parallel.pipeline 8 → 16 on 2 times the devices`.
     pub fn words(&self) -> String {
         let changes: Vec<String> = self.changes.iter().map(ToString::to_string).collect();
@@ -308,28 +312,28 @@ mod tests {
         Spec::read(&text).unwrap_or_else(|faults| panic!("{faults}"))
     }
 
-    fn of(spec: &Spec) -> Reliefs {
-        reliefs(spec, &schedule::find("1f1b").unwrap()).unwrap()
+    fn of(spec: &Spec) -> Suggestions {
+        suggestions(spec, &schedule::find("1f1b").unwrap()).unwrap()
     }
 
-    /// `spec` with the changes of a relief typed into it.
-    pub(super) fn typed(spec: &Spec, relief: &Relief) -> Spec {
+    /// `spec` with the changes of a suggestion typed into it.
+    pub(super) fn typed(spec: &Spec, suggestion: &Suggestion) -> Spec {
         let mut value = spec.to_value();
-        for change in &relief.changes {
+        for change in &suggestion.changes {
             let (table, key) = change.field.split_once('.').unwrap();
             let typed = serde_json::from_str(&change.to).unwrap_or_else(|_| change.to.clone().into());
             value[table][key] = typed;
         }
-        Spec::from_value(&value).unwrap_or_else(|faults| panic!("{relief:?}: {faults}"))
+        Spec::from_value(&value).unwrap_or_else(|faults| panic!("{suggestion:?}: {faults}"))
     }
 
-    /// What a relief says is what its changes, typed into the spec, come to.
-    fn assert_true(spec: &Spec, relief: &Relief) {
-        let changed = typed(spec, relief);
+    /// What a suggestion says is what its changes, typed into the spec, come to.
+    fn assert_true(spec: &Spec, suggestion: &Suggestion) {
+        let changed = typed(spec, suggestion);
         let (answer, ranks) = verdict(&changed, &schedule::find("1f1b").unwrap()).unwrap();
-        assert_eq!(most(&ranks), relief.peak, "{relief:?}");
-        assert_eq!(ranks.iter().all(RankMemory::fits), relief.fits);
-        assert_eq!(answer.step(&changed).unwrap().step_ns, relief.step_ns);
+        assert_eq!(most(&ranks), suggestion.peak, "{suggestion:?}");
+        assert_eq!(ranks.iter().all(RankMemory::fits), suggestion.fits);
+        assert_eq!(answer.step(&changed).unwrap().step_ns, suggestion.step_ns);
     }
 
     #[test]
@@ -345,10 +349,10 @@ mod tests {
         let first = found.cheapest().unwrap();
         assert!(first.fits && first.devices == 1, "{first:?}");
         assert!(found.combined.is_empty() && found.all.is_none(), "single changes are enough");
-        assert!(found.single.iter().any(|relief| relief.changes[0].to == "full" && relief.fits));
-        let order = |relief: &Relief| (!relief.fits, relief.devices, relief.step_ns);
+        assert!(found.single.iter().any(|suggestion| suggestion.changes[0].to == "full" && suggestion.fits));
+        let order = |suggestion: &Suggestion| (!suggestion.fits, suggestion.devices, suggestion.step_ns);
         assert!(found.single.windows(2).all(|pair| order(&pair[0]) <= order(&pair[1])));
-        found.single.iter().for_each(|relief| assert_true(&spec, relief));
+        found.single.iter().for_each(|suggestion| assert_true(&spec, suggestion));
     }
 
     /// Where no change is enough, the fewest together that are; none of them is there without need.
@@ -356,20 +360,21 @@ mod tests {
     fn changes_are_combined_where_none_is_enough() {
         let spec = spec("data = 8\n", "limit_bytes = 14000000000");
         let found = of(&spec);
-        assert!(found.single.iter().all(|relief| !relief.fits), "{found:?}");
+        assert!(found.single.iter().all(|suggestion| !suggestion.fits), "{found:?}");
         let cheapest = found.cheapest().unwrap();
         assert!(cheapest.changes.len() > 1 && cheapest.fits && cheapest.devices == 1, "{cheapest:?}");
-        let fields = |relief: &Relief| relief.changes.iter().map(|change| change.field).collect::<Vec<_>>();
-        for relief in &found.combined {
-            assert!(relief.fits);
-            let mut fields = fields(relief);
+        let fields =
+            |suggestion: &Suggestion| suggestion.changes.iter().map(|change| change.field).collect::<Vec<_>>();
+        for suggestion in &found.combined {
+            assert!(suggestion.fits);
+            let mut fields = fields(suggestion);
             fields.sort_unstable();
             fields.dedup();
-            assert_eq!(fields.len(), relief.changes.len(), "each field once: {relief:?}");
-            assert_true(&spec, relief);
+            assert_eq!(fields.len(), suggestion.changes.len(), "each field once: {suggestion:?}");
+            assert_true(&spec, suggestion);
         }
-        let same = |relief: &&Relief| relief.devices == cheapest.devices;
-        assert!(found.combined.iter().filter(same).all(|relief| relief.step_ns >= cheapest.step_ns));
+        let same = |suggestion: &&Suggestion| suggestion.devices == cheapest.devices;
+        assert!(found.combined.iter().filter(same).all(|suggestion| suggestion.step_ns >= cheapest.step_ns));
     }
 
     /// A copy of all experts on each device is what a mixture of experts first has too much of.
@@ -385,9 +390,9 @@ mod tests {
         let dealt = |data: u32| {
             let spec = of_experts(data);
             let single = of(&spec).single;
-            single.iter().for_each(|relief| assert_true(&spec, relief));
-            let dealt = single.into_iter().filter(|relief| relief.changes[0].field == "parallel.expert");
-            dealt.map(|relief| (relief.changes[0].to.clone(), relief.devices)).collect::<Vec<_>>()
+            single.iter().for_each(|suggestion| assert_true(&spec, suggestion));
+            let dealt = single.into_iter().filter(|suggestion| suggestion.changes[0].field == "parallel.expert");
+            dealt.map(|suggestion| (suggestion.changes[0].to.clone(), suggestion.devices)).collect::<Vec<_>>()
         };
         let mut on_the_same = dealt(4);
         on_the_same.sort();

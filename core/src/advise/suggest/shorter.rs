@@ -8,7 +8,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::choices::{Choice, changed, changes, choices};
-use super::{Relief, most};
+use super::{Suggestion, most};
 use crate::base::units::Nanos;
 use crate::bounds;
 use crate::plan::planner::{self, Answer, Best};
@@ -22,9 +22,9 @@ pub struct Shorter {
     /// The step that first orders have where ranks may hold what they like.
     pub without_limit_ns: Nanos,
     /// Single changes with a shorter step, the shortest first. All fit.
-    pub single: Vec<Relief>,
+    pub single: Vec<Suggestion>,
     /// Several together, where that is shorter than each alone; each has one change more than the next, and is shorter.
-    pub together: Vec<Relief>,
+    pub together: Vec<Suggestion>,
 }
 
 /// A step has to be so many thousandths shorter to be worth a change.
@@ -197,21 +197,27 @@ impl Shortener {
                 costs.map(|without_limit_ns| Shorter { without_limit_ns, single: Vec::new(), together: Vec::new() });
             return;
         };
-        let Some(relief) = look.best.so_far().and_then(|answer| relief(&look, answer, &self.choices)) else { return };
+        let Some(suggestion) = look.best.so_far().and_then(|answer| suggestion(&look, answer, &self.choices)) else {
+            return;
+        };
         let shortest = found.together.first().filter(|_| look.at.len() > 1);
         let shortest = shortest.or(found.single.first().filter(|_| look.at.len() > 1));
-        if !is_below(relief.step_ns, shortest.map_or(self.step_ns, |relief| relief.step_ns), WORTH_PERMILLE) {
+        if !is_below(
+            suggestion.step_ns,
+            shortest.map_or(self.step_ns, |suggestion| suggestion.step_ns),
+            WORTH_PERMILLE,
+        ) {
             return;
         }
         match look.at[..] {
             [at] => {
-                self.useful.push((relief.step_ns, at));
-                found.single.push(relief);
-                found.single.sort_by_key(|relief| (relief.step_ns, relief.peak));
+                self.useful.push((suggestion.step_ns, at));
+                found.single.push(suggestion);
+                found.single.sort_by_key(|suggestion| (suggestion.step_ns, suggestion.peak));
             }
             _ => {
                 self.together = look.at;
-                found.together.insert(0, relief);
+                found.together.insert(0, suggestion);
             }
         }
     }
@@ -223,9 +229,9 @@ impl Shortener {
 }
 
 /// What the changes of `look` come to.
-fn relief(look: &Look, answer: &Answer, choices: &[Choice]) -> Option<Relief> {
+fn suggestion(look: &Look, answer: &Answer, choices: &[Choice]) -> Option<Suggestion> {
     let ranks = by_rank(answer.case.derived.as_ref()?, &answer.case.problem, &answer.timeline);
-    Some(Relief {
+    Some(Suggestion {
         changes: changes(choices, &look.at),
         devices: 1,
         peak: most(&ranks),
@@ -267,18 +273,22 @@ mod tests {
         }
         assert_eq!(before.0, before.1, "all were planned");
         let found = shortener.finish().expect("the limit costs time");
-        let steps = |reliefs: &[Relief]| reliefs.iter().map(|relief| relief.step_ns).collect::<Vec<_>>();
+        let steps =
+            |suggestions: &[Suggestion]| suggestions.iter().map(|suggestion| suggestion.step_ns).collect::<Vec<_>>();
         assert!(steps(&found.single).is_sorted() && steps(&found.together).is_sorted());
         assert!(found.together.last().unwrap().step_ns < found.single[0].step_ns);
-        assert!(found.single.iter().any(|relief| relief.changes[0].field == "training.recompute"));
-        for relief in found.single.iter().chain(&found.together) {
-            let changed = typed(&spec, relief);
+        assert!(found.single.iter().any(|suggestion| suggestion.changes[0].field == "training.recompute"));
+        for suggestion in found.single.iter().chain(&found.together) {
+            let changed = typed(&spec, suggestion);
             let searched = best(&changed);
-            assert!(searched.step(&changed).unwrap().step_ns <= relief.step_ns, "{relief:?}");
-            assert!(relief.fits && relief.peak <= 40 << 30 && relief.devices == 1, "{relief:?}");
-            assert!(relief.step_ns < now_ns && relief.step_ns >= found.without_limit_ns / 100 * 99, "{relief:?}");
+            assert!(searched.step(&changed).unwrap().step_ns <= suggestion.step_ns, "{suggestion:?}");
+            assert!(suggestion.fits && suggestion.peak <= 40 << 30 && suggestion.devices == 1, "{suggestion:?}");
+            assert!(
+                suggestion.step_ns < now_ns && suggestion.step_ns >= found.without_limit_ns / 100 * 99,
+                "{suggestion:?}"
+            );
         }
-        let counts: Vec<usize> = found.together.iter().map(|relief| relief.changes.len()).collect();
+        let counts: Vec<usize> = found.together.iter().map(|suggestion| suggestion.changes.len()).collect();
         assert!(counts.windows(2).all(|pair| pair[0] > pair[1]) && counts.last() >= Some(&2), "{counts:?}");
     }
 

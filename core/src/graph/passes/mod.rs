@@ -4,15 +4,15 @@
 //!
 //! | Pass | What it changes |
 //! |---|---|
-//! | [`beside`] | reductions of dX over the devices of a rank start early, and the dW matmul runs beside them |
-//! | [`split`] | gradients of matrices become W, so that they may run later |
+//! | [`overlap_all_reduce`] | reductions of dX over the devices of a rank start early, and the dW matmul runs beside them |
+//! | [`split_backward`] | gradients of matrices become W, so that they may run later |
 //! | [`quantize`] | matrices of layers are multiplied in fp8, where that is asked for |
 //! | [`recompute`] | what is not kept is computed again |
-//! | [`offload`] | what is kept waits in the host's memory, where that is asked for |
+//! | [`offload_activations`] | what is kept waits in the host's memory, where that is asked for |
 //!
 //! Each takes time in proportion to the operators and rewrites the list once.
 //!
-//! [`reduce`] is one more, over the list of what a whole step does with the stage's gradients.
+//! [`reduce_gradients`] is one more, over the list of what a whole step does with the stage's gradients.
 
 pub mod offload_activations;
 pub mod overlap_all_reduce;
