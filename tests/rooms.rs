@@ -45,14 +45,17 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("advise", &["base", "bounds", "estimate", "graph", "plan", "problem", "schedule", "search", "simulate", "spec"]),
 ];
 
+/// A module's names from the crate on, without `crate`.
+type Module = Vec<String>;
+
 /// An arrow: the room that uses, the room that is used.
 type Arrow = (String, String);
 
 /// Paths of one file that lead into the crate, as lists of names.
 struct Paths {
     /// The module of the file, without `crate`.
-    module: Vec<String>,
-    found: Vec<Vec<String>>,
+    module: Module,
+    found: Vec<Module>,
 }
 
 impl Paths {
@@ -123,62 +126,123 @@ fn test_modules(file: &syn::File) -> impl Iterator<Item = String> + '_ {
     })
 }
 
-/// The arrows of `text`, the file of `module`.
-fn arrows_of(module: &[String], file: &mut syn::File) -> BTreeSet<Arrow> {
+/// The paths of the file of `module`.
+fn paths_of(module: &[String], file: &mut syn::File) -> Vec<Module> {
     let mut paths = Paths { module: module.to_vec(), found: Vec::new() };
     paths.visit_file_mut(file);
-    let Some(from) = module.first() else { return BTreeSet::new() };
-    let used = paths.found.into_iter().filter_map(|path| path.into_iter().next());
-    used.filter(|to| to != from).map(|to| (from.clone(), to)).collect()
+    paths.found
 }
 
-/// All arrows below `folder`, with the files that draw each; `module` is the folder's.
-fn read(folder: &Path, module: &[String], arrows: &mut BTreeMap<Arrow, BTreeSet<PathBuf>>) {
-    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let mut files: Vec<PathBuf> = Vec::new();
-    let mut folders: Vec<PathBuf> = Vec::new();
-    for path in entries {
-        if path.is_dir() { folders.push(path) } else { files.push(path) }
-    }
-    let mut skipped = BTreeSet::new();
+/// The arrows that `paths`, those of a file of `module`, draw between rooms.
+fn arrows_of(module: &[String], paths: &[Module]) -> BTreeSet<Arrow> {
+    let Some(from) = module.first() else { return BTreeSet::new() };
+    let used = paths.iter().filter_map(|path| path.first());
+    used.filter(|to| *to != from).map(|to| (from.clone(), to.clone())).collect()
+}
+
+/// A file of the planner: its place, its module, and the paths in it that lead into the crate.
+struct Source {
+    path: PathBuf,
+    module: Module,
+    paths: Vec<Module>,
+}
+
+/// All files below `folder`, of which `module` is the module, without those that are built for tests alone.
+fn read(folder: &Path, module: &[String], sources: &mut Vec<Source>) {
+    let (folders, files): (Vec<PathBuf>, Vec<PathBuf>) =
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).partition(|path| path.is_dir());
     let name_of = |path: &Path| path.file_stem().unwrap().to_string_lossy().into_owned();
-    let parsed: Vec<(PathBuf, syn::File)> = files
-        .into_iter()
-        .map(|path| {
-            let text = std::fs::read_to_string(&path).unwrap();
-            let file = syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-            (path, file)
-        })
-        .collect();
-    for (_, file) in &parsed {
-        skipped.extend(test_modules(file));
-    }
+    let parse = |path: PathBuf| {
+        let text = std::fs::read_to_string(&path).unwrap();
+        let file = syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        (path, file)
+    };
+    let parsed: Vec<(PathBuf, syn::File)> = files.into_iter().map(parse).collect();
+    let skipped: BTreeSet<String> = parsed.iter().flat_map(|(_, file)| test_modules(file)).collect();
     for (path, mut file) in parsed {
         let name = name_of(&path);
         if skipped.contains(&name) {
             continue;
         }
-        let mut of_file = module.to_vec();
-        if name != "mod" && name != "lib" {
-            of_file.push(name);
-        }
-        for arrow in arrows_of(&of_file, &mut file) {
-            arrows.entry(arrow).or_default().insert(path.clone());
-        }
+        let own = (name != "mod" && name != "lib").then_some(name);
+        let module: Module = module.iter().cloned().chain(own).collect();
+        let paths = paths_of(&module, &mut file);
+        sources.push(Source { path, module, paths });
     }
     for folder in folders {
         let name = name_of(&folder);
         if !skipped.contains(&name) {
-            let inside: Vec<String> = module.iter().cloned().chain([name]).collect();
-            read(&folder, &inside, arrows);
+            let inside: Module = module.iter().cloned().chain([name]).collect();
+            read(&folder, &inside, sources);
         }
     }
 }
 
+fn sources() -> Vec<Source> {
+    let mut sources = Vec::new();
+    read(&top().join("core/src"), &[], &mut sources);
+    assert!(sources.len() > 100, "the planner's files are found");
+    sources
+}
+
+/// The arrows between rooms, with the files that draw each.
 fn drawn() -> BTreeMap<Arrow, BTreeSet<PathBuf>> {
-    let mut arrows = BTreeMap::new();
-    read(&top().join("core/src"), &[], &mut arrows);
+    let mut arrows: BTreeMap<Arrow, BTreeSet<PathBuf>> = BTreeMap::new();
+    for source in sources() {
+        for arrow in arrows_of(&source.module, &source.paths) {
+            arrows.entry(arrow).or_default().insert(source.path.clone());
+        }
+    }
     arrows
+}
+
+/// Groups of files that use each other in a circle. A file that uses a file inside its own module does not count as an
+/// arrow: `mod.rs` speaks for its folder.
+fn circles(uses: &BTreeMap<Module, BTreeSet<Module>>) -> BTreeSet<BTreeSet<Module>> {
+    let reach = |from: &Module| {
+        let mut seen: BTreeSet<Module> = BTreeSet::new();
+        let mut open = vec![from.clone()];
+        while let Some(at) = open.pop() {
+            let next = uses.get(&at).into_iter().flatten();
+            open.extend(next.filter(|next| seen.insert((*next).clone())).cloned().collect::<Vec<_>>());
+        }
+        seen
+    };
+    let reached: BTreeMap<&Module, BTreeSet<Module>> = uses.keys().map(|module| (module, reach(module))).collect();
+    let circle = |module: &Module| {
+        let others =
+            reached[module].iter().filter(|other| reached.get(other).is_some_and(|back| back.contains(module)));
+        others.cloned().collect::<BTreeSet<Module>>()
+    };
+    uses.keys().map(circle).filter(|circle| circle.len() > 1).collect()
+}
+
+#[test]
+fn no_more_than_two_files_use_each_other_in_a_circle() {
+    let sources = sources();
+    let known: BTreeSet<Module> = sources.iter().map(|source| source.module.clone()).collect();
+    let mut uses: BTreeMap<Module, BTreeSet<Module>> = BTreeMap::new();
+    for source in &sources {
+        let file_of =
+            |path: &Module| (1..=path.len()).rev().map(|n| path[..n].to_vec()).find(|at| known.contains(at));
+        let used = source.paths.iter().filter_map(file_of).filter(|used| !used.starts_with(&source.module));
+        uses.insert(source.module.clone(), used.collect());
+    }
+    let told: Vec<String> = circles(&uses)
+        .into_iter()
+        .filter(|circle| circle.len() > 2)
+        .map(|circle| circle.iter().map(|module| module.join("::")).collect::<Vec<_>>().join(", "))
+        .collect();
+    assert!(told.is_empty(), "circles of files:\n{}", told.join("\n"));
+}
+
+#[test]
+fn circles_are_found() {
+    let module = |name: &str| vec![name.to_string()];
+    let uses = [("a", "b"), ("b", "c"), ("c", "a"), ("d", "a"), ("e", "f"), ("f", "e")];
+    let uses = uses.into_iter().map(|(from, to)| (module(from), BTreeSet::from([module(to)]))).collect();
+    let of = |names: &[&str]| names.iter().map(|name| module(name)).collect::<BTreeSet<Module>>();
+    assert_eq!(circles(&uses), BTreeSet::from([of(&["a", "b", "c"]), of(&["e", "f"])]));
 }
 
 #[test]
@@ -224,7 +288,7 @@ fn arrows_are_seen_in_uses_and_in_paths_and_not_in_tests() {
         #[cfg(test)] mod tests { use crate::advise; }";
     let mut file = syn::parse_file(text).unwrap();
     let module = ["check".to_string(), "rows".to_string()];
-    let used: Vec<String> = arrows_of(&module, &mut file).into_iter().map(|(_, to)| to).collect();
+    let used: Vec<String> = arrows_of(&module, &paths_of(&module, &mut file)).into_iter().map(|(_, to)| to).collect();
     assert_eq!(used, ["base", "plan", "problem", "search", "trace"]);
 }
 

@@ -11,7 +11,7 @@ use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::build::{operator, statistics_of};
+use super::builder::{operator, statistics_of};
 use super::{Graph, Job, Kernel, Operator, Role, TensorId};
 
 /// Appends the gradients of all that `graph`, a forward, computes, as operators of B. It ends either in a loss or in an

@@ -15,8 +15,8 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec;
 
-use super::build::Builder;
-use super::llama::gated;
+use super::builder::Builder;
+use super::parts::gated;
 use super::{Init, Kernel, Role, Split, TensorId};
 use crate::model::{Dtype, Experts};
 

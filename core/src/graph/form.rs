@@ -3,11 +3,14 @@
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use super::dealt::SequencePart;
 use crate::base::fields::Fault;
-use crate::graph::layout::MAX_DEGREE;
-use crate::model::{ModelConfig, Window};
+use crate::model::{Dtype, ModelConfig, Window};
+
+/// Most devices that share a stage, or that hold copies of it.
+pub const MAX_DEGREE: u32 = 65_536;
 
 /// How attention is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -263,5 +266,31 @@ impl Form {
             let found = f64::from(self.imbalance_permille) / 1000.0;
             faults.push(Fault::new("training.expert_imbalance", found, "nothing: the model has no experts"));
         }
+    }
+}
+
+/// Which part of a model a stage is, and how large its microbatches are.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct StageShape {
+    /// Its decoder layers, counted over the whole model.
+    pub layers: Range<u32>,
+    /// Whether it starts with the embedding: the first stage does.
+    pub has_embedding: bool,
+    /// Whether it ends with the final norm, the head and the loss: the last stage does.
+    pub has_head: bool,
+    /// Sequences of one microbatch.
+    pub microbatch_size: u32,
+    /// Tokens of one sequence.
+    pub sequence: u32,
+    /// Number format of weights and activations.
+    pub dtype: Dtype,
+    /// How its operators are written and split. With more than one device a stage, the graph has one device's sizes.
+    pub form: Form,
+}
+
+impl StageShape {
+    /// Tokens of one microbatch.
+    pub fn tokens(&self) -> u64 {
+        u64::from(self.microbatch_size) * u64::from(self.sequence)
     }
 }

@@ -12,8 +12,8 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec;
 
-use super::build::Builder;
-use super::llama::rotate;
+use super::builder::Builder;
+use super::parts::rotate;
 use super::{Init, Kernel, Split, TensorId};
 use crate::model::Arrangement;
 

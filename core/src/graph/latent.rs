@@ -7,8 +7,8 @@
 
 use alloc::string::String;
 
-use super::build::Builder;
-use super::llama::rms_norm;
+use super::builder::Builder;
+use super::parts::rms_norm;
 use super::{Kernel, TensorId};
 use crate::model::Latent;
 

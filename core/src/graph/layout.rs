@@ -6,12 +6,9 @@ use alloc::vec::Vec;
 
 use crate::base::fields::Fault;
 use crate::base::units::Bytes;
-use crate::graph::form::{Form, Recompute};
+use crate::graph::form::{Form, MAX_DEGREE, Recompute};
 use crate::graph::passes::recompute::Choices;
 use crate::model::{Dtype, ModelConfig};
-
-/// Most devices that share a stage, or that hold copies of it.
-pub const MAX_DEGREE: u32 = 65_536;
 
 /// How layers are dealt to stages.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]

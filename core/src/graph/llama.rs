@@ -8,9 +8,9 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec;
 
-use super::build::Builder;
+use super::builder::Builder;
+use super::parts::{gated, head_norm, rms_norm, rotate};
 use super::{Init, Kernel, TensorId, experts, latent};
-use crate::model::Activation;
 
 const TABLE: &str = "model.embed_tokens.weight";
 
@@ -88,47 +88,6 @@ fn attention(build: &mut Builder, normed: TensorId, weight: &dyn Fn(&str) -> Str
     build.attention(q, k, v)
 }
 
-/// The norm of each head, where the model has one.
-fn head_norm(build: &mut Builder, x: TensorId, heads: u64, weight: String) -> TensorId {
-    if !build.model.variant.qk_norm {
-        return x;
-    }
-    let width = u64::from(build.model.head_dim);
-    let (gain, offset) = gain(build, weight, width);
-    let inverse = build.statistic("inverse rms of heads", Some(heads));
-    let kernel = Kernel::HeadNorm { eps_e12: build.model.norm_eps_e12, width, offset };
-    let normed = build.apply(kernel, &[x, gain], "normed heads", heads * width);
-    if let Some(operator) = build.graph.operators.last_mut() {
-        operator.outputs.push(inverse);
-    }
-    normed
-}
-
-/// The gain of a norm, and whether it is one more than what is held; it starts as 1 either way.
-fn gain(build: &mut Builder, weight: String, width: u64) -> (TensorId, bool) {
-    let offset = build.model.variant.norm_offset;
-    let init = if offset { Init::Zeros } else { Init::Ones };
-    (build.new_weight(weight, vec![width], init, false), offset)
-}
-
-/// A gated feed-forward part of inner width `whole` over all devices, its result not yet summed over them.
-pub(super) fn gated(build: &mut Builder, x: TensorId, whole: u32, weight: &str) -> TensorId {
-    let (hidden, ffn, rows) = (build.hidden(), build.share(whole), build.split(0, whole));
-    let gate = build.linear(x, &format!("{weight}.gate_proj"), ffn, "gate", rows);
-    let up = build.linear(x, &format!("{weight}.up_proj"), ffn, "up", rows);
-    let product = build.apply(gate_kernel(build.model.variant.activation), &[gate, up], "gated", ffn);
-    let columns = build.split(1, whole);
-    build.linear(product, &format!("{weight}.down_proj"), hidden, "feed-forward projected", columns)
-}
-
-/// What joins the gate and the other half.
-const fn gate_kernel(activation: Activation) -> Kernel {
-    match activation {
-        Activation::Silu => Kernel::SwiGlu,
-        Activation::Gelu => Kernel::GeGlu,
-    }
-}
-
 /// The residual stream to logits.
 pub(super) fn head(build: &mut Builder, x: TensorId) -> TensorId {
     let normed = rms_norm(build, x, "model.norm.weight".to_string(), "head input");
@@ -161,30 +120,4 @@ pub(super) fn further_token(build: &mut Builder, x: TensorId, module: u32) -> (T
     let normed = rms_norm(build, x, weight("shared_head.norm.weight"), "further head input");
     let normed = build.enter_split(normed, "further head input of all devices");
     (x, build.logits(normed, TABLE))
-}
-
-/// RMSNorm of the rows of `x`.
-pub(super) fn rms_norm(build: &mut Builder, x: TensorId, weight: String, name: &str) -> TensorId {
-    let hidden = build.width_of(x);
-    let (gain, offset) = gain(build, weight, hidden);
-    let inverse = build.statistic("inverse rms", None);
-    let kernel = Kernel::RmsNorm { eps_e12: build.model.norm_eps_e12, offset };
-    let normed = build.apply(kernel, &[x, gain], name, hidden);
-    if let Some(operator) = build.graph.operators.last_mut() {
-        operator.outputs.push(inverse);
-    }
-    normed
-}
-
-/// Rotary positions of `heads`. Where only some columns of a head are turned, they are its last ones: which ones they are
-/// is a matter of the order of a matrix's rows.
-pub(super) fn rotate(build: &mut Builder, x: TensorId, heads: u64, name: &str) -> TensorId {
-    let width = u64::from(build.model.head_dim);
-    let base = u64::from(build.model.rope_base);
-    let sequence = build.sequence;
-    let kernel = match build.model.variant.rotary.map(u64::from).filter(|tail| *tail < width) {
-        Some(tail) => Kernel::RopeTail { sequence, heads, width, tail, base, inverse: false },
-        None => Kernel::Rope { sequence, heads, width, base, inverse: false },
-    };
-    build.apply(kernel, &[x], name, heads * width)
 }

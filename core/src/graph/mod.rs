@@ -81,6 +81,7 @@
 
 pub mod backward;
 pub mod build;
+mod builder;
 pub mod dealt;
 mod experts;
 pub mod form;
@@ -90,6 +91,7 @@ mod latent;
 pub mod layout;
 pub mod liveness;
 mod llama;
+mod parts;
 pub mod passes;
 #[cfg(test)]
 mod reference;

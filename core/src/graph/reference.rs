@@ -8,7 +8,8 @@ use std::format;
 use std::vec;
 use std::vec::Vec;
 
-use super::build::{StageShape, stage_graph, stage_graph_with};
+use super::build::{stage_graph, stage_graph_with};
+use super::form::StageShape;
 use super::form::{AttentionForm, Form, Offload, Recompute};
 use super::liveness::{Lifetimes, fused_order};
 use super::*;

@@ -7,8 +7,10 @@ use std::vec::Vec;
 
 use proptest::prelude::*;
 
-use super::build::{StageShape, forward_graph, operator, stage_graph};
+use super::build::{forward_graph, stage_graph};
+use super::builder::operator;
 use super::form::Form;
+use super::form::StageShape;
 use super::liveness::{JobMemory, Lifetimes, fused_order, run_in_place};
 use super::*;
 use crate::model::catalog;

@@ -334,7 +334,8 @@ pub fn job_flops(graph: &Graph) -> [u128; 3] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::build::{StageShape, stage_graph};
+    use crate::graph::build::stage_graph;
+    use crate::graph::form::StageShape;
     use crate::graph::form::{Form, Offload};
     use crate::hardware::cluster;
     use crate::model::catalog;

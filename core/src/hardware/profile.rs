@@ -490,8 +490,9 @@ fn read_operator(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Option<(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::build::{StageShape, stage_graph};
+    use crate::graph::build::stage_graph;
     use crate::graph::form::Form;
+    use crate::graph::form::StageShape;
     use crate::hardware::cluster;
     use crate::hardware::cost::{self, JobTimes};
     use crate::model::{Dtype, Family, catalog};

@@ -710,8 +710,9 @@ mod tests {
     use alloc::sync::Arc;
 
     use super::*;
-    use crate::graph::build::{StageShape, stage_graph};
+    use crate::graph::build::stage_graph;
     use crate::graph::form::Form;
+    use crate::graph::form::StageShape;
     use crate::hardware::cost::Load;
     use crate::hardware::profile::{Profile, Signature};
     use crate::program::Transport;

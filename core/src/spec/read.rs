@@ -10,8 +10,9 @@ use serde_json::Value;
 use super::FIT;
 use super::{Messages, ModelWork, Spec, Work};
 use crate::base::fields::{Fault, Faults, Table, one_of, one_of_like, shown, whole};
+use crate::graph::form::MAX_DEGREE;
 use crate::graph::form::{AttentionForm, Form, MAX_IMBALANCE_PERMILLE, Offload, Recompute};
-use crate::graph::layout::{Dispatch, Layout, MAX_DEGREE, Partition, RecomputeLayers, ReduceGradients};
+use crate::graph::layout::{Dispatch, Layout, Partition, RecomputeLayers, ReduceGradients};
 use crate::hardware::cluster::{self, Device, Link, MAX_LATENCY_NS, MAX_MEMORY, MAX_RATE};
 use crate::model::{
     Activation, Arrangement, Caps, Dtype, E12, Experts, Factors, Family, Latent, MAX_EXPERTS, MAX_FACTOR, MAX_LAYERS,

@@ -4,7 +4,8 @@
 //! other. So what another program computes from the same weights can be held against it, number by number.
 
 use pipeplan_core::base::fields::Faults;
-use pipeplan_core::graph::build::{StageShape, forward_graph};
+use pipeplan_core::graph::build::forward_graph;
+use pipeplan_core::graph::form::StageShape;
 use pipeplan_core::graph::{Kernel, Needs, Role, TensorId};
 use pipeplan_core::model::{ModelConfig, hf_config};
 use pipeplan_core::spec::read_model_table;

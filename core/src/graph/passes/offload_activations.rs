@@ -25,7 +25,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use super::{Account, Entry};
-use crate::graph::build::operator;
+use crate::graph::builder::operator;
 use crate::graph::{Graph, Job, Kernel, Needs, Operator, Role, Stream, TensorId};
 
 /// What the pass is called in its [`Account`].

@@ -30,7 +30,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::{Account, Entry};
-use crate::graph::build::operator;
+use crate::graph::builder::operator;
 use crate::graph::{Graph, Job, Kernel, Operator, Role, Stream, TensorId};
 
 /// What the pass is called in its [`Account`].

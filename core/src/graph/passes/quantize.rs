@@ -14,7 +14,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::{Account, Entry};
-use crate::graph::build::operator;
+use crate::graph::builder::operator;
 use crate::graph::{Graph, Job, Kernel, Operator, Role, TensorId};
 use crate::model::Dtype;
 

@@ -8,7 +8,9 @@ use std::vec::Vec;
 
 use super::recompute::Choices;
 use super::{Account, offload_activations, overlap_all_reduce, quantize, split_backward};
-use crate::graph::build::{StageShape, forward_graph, operator, stage_graph, stage_graph_with};
+use crate::graph::build::{forward_graph, stage_graph, stage_graph_with};
+use crate::graph::builder::operator;
+use crate::graph::form::StageShape;
 use crate::graph::form::{AttentionForm, Form, Offload, Recompute};
 use crate::graph::liveness::Lifetimes;
 use crate::graph::{Graph, Init, Job, Kernel, Role, Stream, TensorId, backward};
