@@ -9,20 +9,16 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 
-use serde::Serialize;
-
 use crate::base::fields::{Faults, one_of_like};
-use crate::base::units::{Bytes, Nanos};
-use crate::bounds;
+use crate::base::units::Nanos;
 use crate::check::{Violation, check_program, check_schedule};
-use crate::estimate::derive::{Derived, derive};
 use crate::estimate::fit::{self, Fitted};
 use crate::estimate::step::{Ends, Step};
 use crate::graph::layout::Partition;
 use crate::plan::{Plan, Prediction};
+use crate::problem::Problem;
 use crate::problem::Schedule;
 use crate::problem::placement::Placement;
-use crate::problem::{Backward, MAX_BYTES, PlacementChoice, Problem, Statement};
 use crate::program::execute::{Carrier, execute};
 use crate::program::lower::{Lowering, lower_as};
 use crate::schedule::{self, Absent, Published};
@@ -30,7 +26,7 @@ use crate::search::{Effort, Flow, Infeasible, Progress};
 use crate::simulate::jitter::{self, Outcomes};
 use crate::simulate::timeline::{Timeline, schedule_peak_bytes};
 use crate::simulate::{Deadlock, simulate};
-use crate::spec::{Messages, ModelWork, Spec, Work};
+use crate::spec::{Messages, Spec, Work};
 
 mod best;
 mod order;
@@ -40,114 +36,12 @@ pub use order::plan_order;
 
 pub use crate::schedule::{BEST, schedule_names};
 
-/// What one published schedule has to solve for a spec.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Case {
-    /// The problem, with the placement that the spec fixed or that the schedule chose.
-    pub problem: Problem,
-    /// Which layers each stage holds and what that costs; none for typed costs.
-    pub derived: Option<Derived>,
-    /// What each layer computes again, where the spec leaves that to the limit.
-    pub fitted: Option<Fitted>,
-}
+mod comparison;
+pub use comparison::{Comparison, Row, Status, compare, compare_with, gap};
 
-/// The problem that `published` has to solve for `spec`.
-///
-/// # Errors
-/// [`Absent`] with the reason: another placement or number of chunks is fixed, or the backward may not be
-/// cut.
-pub fn case(spec: &Spec, published: &Published) -> Result<Case, Absent> {
-    match &spec.work {
-        Work::Typed(statement) => typed_case(statement, published).map(Case::typed),
-        Work::Model(work) => {
-            let (placement, chunks) = (published.shape)(work.chunks as usize);
-            let fitted = work.layout.fits().then(|| fitted(spec, work, published)).transpose()?;
-            let applied = fitted.as_ref().map(|fitted| fitted.applied_to(work));
-            let case = derived_case(spec, applied.as_ref().unwrap_or(work), placement, chunks);
-            let case = case.map_err(|faults| Absent::because(faults.to_string()))?;
-            Ok(Case { fitted, ..case })
-        }
-    }
-}
-
-/// What the spec leaves to the limit, so that every rank fits under `published`.
-fn fitted(spec: &Spec, work: &ModelWork, published: &Published) -> Result<Fitted, Absent> {
-    fit::fit(work, |work| {
-        let (placement, chunks) = (published.shape)(work.chunks as usize);
-        let solved = |work: &ModelWork| {
-            let case = derived_case(spec, work, placement.clone(), chunks);
-            let case = case.map_err(|faults| Absent::because(faults.to_string()))?;
-            let schedule = case.build(published)?;
-            let missing = || Absent::because("there is no model");
-            Ok((case.derived.ok_or_else(missing)?, case.problem, schedule))
-        };
-        // A schedule that minds the limit may not exist yet, while nothing gives way to it.
-        solved(&work).or_else(|_: Absent| solved(&ModelWork { limit_bytes: Some(MAX_BYTES), ..work.clone() }))
-    })
-}
-
-/// The case of `work`, the model of `spec`, with its stages dealt so.
-pub(crate) fn derived_case(
-    spec: &Spec,
-    work: &ModelWork,
-    placement: Placement,
-    chunks: usize,
-) -> Result<Case, Faults> {
-    let mut derived = derive(work, placement.clone(), chunks)?;
-    if let Lowering::Overlapped { prefetch } = spec.messages.lowering {
-        derived.add_prefetch(work, &placement, prefetch);
-    }
-    let problem = derived.statement.problem(placement)?;
-    Ok(Case { problem, derived: Some(derived), fitted: None })
-}
-
-fn typed_case(statement: &Statement, published: &Published) -> Result<Problem, Absent> {
-    let (wanted, chunks) = (published.shape)(statement.chunks);
-    if chunks != statement.chunks {
-        return Err(Absent::because(format!(
-            "it holds {chunks} chunk{} a rank, and the problem fixes {}",
-            if chunks == 1 { "" } else { "s" },
-            statement.chunks
-        )));
-    }
-    if published.splits_backward && statement.backward == Backward::Fused {
-        return Err(Absent::because("it cuts the backward in two, which the problem rules out"));
-    }
-    let placement = match &statement.placement {
-        PlacementChoice::Any => wanted,
-        // The same stages on the same ranks under another name: `wave` with two chunks is `v`.
-        PlacementChoice::Fixed(fixed) if fixed.same_as(&wanted, statement.ranks, chunks) => fixed.clone(),
-        PlacementChoice::Fixed(fixed) => {
-            return Err(Absent::because(format!(
-                "it places stages as {}, and the problem fixes {}",
-                wanted.name().unwrap_or("a list"),
-                fixed.name().unwrap_or("a list of its own")
-            )));
-        }
-    };
-    statement.problem(placement).map_err(|fault| Absent::because(fault.to_string()))
-}
-
-impl Case {
-    /// Of typed costs.
-    fn typed(problem: Problem) -> Case {
-        Case { problem, derived: None, fitted: None }
-    }
-
-    /// The schedule of `published` for this case.
-    ///
-    /// # Errors
-    /// [`Absent`] with the reason for which it does not exist here.
-    pub fn build(&self, published: &Published) -> Result<Schedule, Absent> {
-        let (wanted, _) = (published.shape)(self.problem.chunks());
-        if *self.problem.placement() == wanted {
-            return published.build(&self.problem);
-        }
-        let named = Statement { placement: PlacementChoice::Fixed(wanted.clone()), ..self.problem.statement() };
-        let named = named.problem(wanted).map_err(|fault| Absent::because(fault.to_string()))?;
-        published.build(&named)
-    }
-}
+mod case;
+pub(crate) use case::derived_case;
+pub use case::{Case, case};
 
 /// A valid schedule of a problem with its times.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -274,188 +168,6 @@ fn refusal(problem: &Problem, schedule: &Schedule, violations: &[Violation]) -> 
             Absent::because(format!("rank {rank} would hold {peak} bytes, and its limit is {limit}"))
         }
         _ => Absent::because(violations.first().map_or_else(String::new, ToString::to_string)),
-    }
-}
-
-/// One line of a comparison. The fields that do not apply to an absent schedule are null.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Row {
-    /// The schedule's name, or `best`.
-    pub schedule: String,
-    /// Whether there is a valid schedule.
-    pub status: Status,
-    /// Why there is none.
-    pub reason: Option<String>,
-    /// End of the last op minus start of the first.
-    pub makespan_ns: Option<Nanos>,
-    /// The largest span of a rank.
-    pub longest_span_ns: Option<Nanos>,
-    /// Idle share under the problem's objective.
-    pub bubble_ratio: Option<f64>,
-    /// Most bytes held at once, by rank, static bytes included.
-    pub peak_bytes: Option<Vec<Bytes>>,
-    /// Where the stages are that the schedule runs: `linear`, `looped`, `v`, `wave`, `two-way` or `list`.
-    pub placement: Option<&'static str>,
-    /// No valid schedule on this row's placement costs less.
-    pub bound_ns: Option<Nanos>,
-    /// No valid schedule costs less on any placement that was open to the answer: those that the spec leaves open
-    /// for `best`, its own for a published schedule.
-    pub bound_of_all_ns: Option<Nanos>,
-    /// Cost over bound, minus 1: 0.05 is at most 5 % from the best possible.
-    pub gap: Option<f64>,
-    /// With the jitter that the spec says: what half of the steps cost at most.
-    pub typical_ns: Option<Nanos>,
-    /// With the jitter that the spec says: what one step of twenty costs more than.
-    pub late_ns: Option<Nanos>,
-    /// The cost where ranks wait for their transfers, placed and carried as the spec says ([`Messages`]); none where that
-    /// could hang.
-    pub carried_ns: Option<Nanos>,
-    /// The whole step as carried, gradients summed over copies and the optimizer's step included; of a model only.
-    pub step_ns: Option<Nanos>,
-    /// Tokens a second of all copies in such steps; of a model only.
-    pub tokens_per_s: Option<f64>,
-    /// Model FLOPs utilisation in such steps; of a model only.
-    pub mfu: Option<f64>,
-}
-
-/// Whether a row has a schedule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Status {
-    /// There is one and it is valid.
-    Ok,
-    /// There is none; the row says why.
-    Absent,
-}
-
-/// Every published schedule and `best`, side by side.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Comparison {
-    /// What `gap` and `bubble_ratio` are of, and `best` is judged by; of a model with the end of its step.
-    pub objective: &'static str,
-    /// One row for each published schedule, one for each order of the caller's own, then `best`.
-    pub rows: Vec<Row>,
-}
-
-/// Every published schedule and the best, side by side.
-pub fn compare(spec: &Spec) -> Comparison {
-    compare_with(spec, Vec::new(), Effort::default(), &mut |_| Flow::Continue)
-}
-
-/// As [`compare`], with orders from elsewhere under their names, the effort of the search for `best`, which is none worse
-/// than any of them, and an observer that may stop it.
-pub fn compare_with(
-    spec: &Spec,
-    orders: Vec<(String, Schedule)>,
-    effort: Effort,
-    observer: &mut dyn FnMut(Progress) -> Flow,
-) -> Comparison {
-    let mut answers = published_answers(spec);
-    let mut bounds = Bounds::default();
-    let mut rows: Vec<Row> = answers
-        .iter()
-        .map(|(name, answer)| match answer {
-            Ok(answer) => row(name, spec, answer, &mut bounds),
-            Err(absent) => absent_row(name, absent.reason.clone()),
-        })
-        .collect();
-    for (name, order) in orders {
-        match order::answer_order(spec, &name, order) {
-            Ok(answer) => {
-                rows.push(row(&name, spec, &answer, &mut bounds));
-                answers.push(("", Ok(answer)));
-            }
-            Err(PlanError::Absent { reason, .. }) => rows.push(absent_row(&name, reason)),
-            Err(error) => rows.push(absent_row(&name, error.to_string())),
-        }
-    }
-    rows.push(match best_with(spec, answers, effort, observer) {
-        Ok(answer) => {
-            let of_all =
-                open_cases(spec).ok().and_then(|open| open.iter().map(|case| bounds.of(&case.problem)).min());
-            let best = row(BEST, spec, &answer, &mut bounds);
-            // A published schedule may win on a placement that the search does not look at.
-            Row { bound_of_all_ns: of_all.min(best.bound_ns).or(best.bound_ns), ..best }
-        }
-        // Of the published schedules each has its reason in a row of its own.
-        Err(PlanError::NoSchedule { nearest: Some(infeasible), .. }) => absent_row(BEST, infeasible.to_string()),
-        Err(error) => absent_row(BEST, error.to_string()),
-    });
-    Comparison { objective: spec.objective().name(), rows }
-}
-
-/// Bounds of the problems seen so far: many schedules stand on the same one, and bounding a problem of millions of
-/// ops takes longer than simulating it.
-#[derive(Default)]
-struct Bounds {
-    known: Vec<(Problem, Nanos)>,
-}
-
-impl Bounds {
-    fn of(&mut self, problem: &Problem) -> Nanos {
-        if let Some((_, bound)) = self.known.iter().find(|(known, _)| known == problem) {
-            return *bound;
-        }
-        let bound = bounds::lower_bound(problem).value_ns;
-        self.known.push((problem.clone(), bound));
-        bound
-    }
-}
-
-fn row(name: &str, spec: &Spec, answer: &Answer, bounds: &mut Bounds) -> Row {
-    let step = answer.step(spec);
-    let problem = &answer.case.problem;
-    let timeline = &answer.timeline;
-    let bound = bounds.of(problem);
-    Row {
-        schedule: name.to_string(),
-        status: Status::Ok,
-        reason: None,
-        makespan_ns: Some(timeline.makespan_ns()),
-        longest_span_ns: Some(timeline.longest_span_ns()),
-        bubble_ratio: Some(timeline.bubble_ratio(problem.objective())),
-        peak_bytes: Some((0..problem.ranks()).map(|rank| timeline.peak_bytes(problem, rank)).collect()),
-        placement: Some(problem.placement().name().unwrap_or("list")),
-        bound_ns: Some(bound),
-        bound_of_all_ns: Some(bound),
-        gap: gap(answer.cost_ns(), bound),
-        typical_ns: answer.outcomes.map(|outcomes| outcomes.typical_ns),
-        late_ns: answer.outcomes.map(|outcomes| outcomes.late_ns),
-        carried_ns: answer.carried.map(|carried| carried.cost_ns),
-        step_ns: step.map(|step| step.step_ns),
-        tokens_per_s: step.map(|step| step.tokens_per_s),
-        mfu: step.map(|step| step.mfu),
-    }
-}
-
-/// `cost / bound − 1`; none where the bound is 0 and says nothing.
-pub fn gap(cost_ns: Nanos, bound_ns: Nanos) -> Option<f64> {
-    match bound_ns {
-        _ if cost_ns == bound_ns => Some(0.0),
-        0 => None,
-        _ => Some(cost_ns as f64 / bound_ns as f64 - 1.0),
-    }
-}
-
-fn absent_row(name: &str, reason: String) -> Row {
-    Row {
-        schedule: name.to_string(),
-        status: Status::Absent,
-        reason: Some(reason),
-        makespan_ns: None,
-        longest_span_ns: None,
-        bubble_ratio: None,
-        peak_bytes: None,
-        placement: None,
-        bound_ns: None,
-        bound_of_all_ns: None,
-        gap: None,
-        typical_ns: None,
-        late_ns: None,
-        carried_ns: None,
-        step_ns: None,
-        tokens_per_s: None,
-        mfu: None,
     }
 }
 
@@ -710,12 +422,15 @@ mod tests {
     use alloc::sync::Arc;
 
     use super::*;
+    use crate::bounds;
+    use crate::estimate::derive::derive;
     use crate::graph::build::stage_graph;
     use crate::graph::form::Form;
     use crate::graph::form::StageShape;
     use crate::hardware::cost::Load;
     use crate::hardware::profile::{Profile, Signature};
     use crate::program::Transport;
+    use crate::spec::ModelWork;
 
     fn spec(text: &str) -> Spec {
         Spec::read(text).unwrap_or_else(|error| panic!("{error}"))

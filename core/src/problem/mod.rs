@@ -10,7 +10,6 @@
 //! beyond [`MAX_TOTAL_BYTES`]; and bytes held never below zero in any order that keeps F before B before W.
 //! So later stages add without overflow and size their tables without further checks.
 
-use alloc::string::ToString;
 use alloc::vec::Vec;
 
 use crate::base::units::{ByteDelta, Bytes, Nanos};

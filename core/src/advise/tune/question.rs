@@ -1,0 +1,134 @@
+//! What is asked of `tune`: how many devices, what is kept, and the degrees of a layout.
+
+use crate::spec::ModelWork;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+/// A field that is changed, unless it is to be kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Field {
+    /// Pipeline ranks.
+    Pipeline,
+    /// Devices that share matrices.
+    Tensor,
+    /// Devices that hold parts of every sequence.
+    Context,
+    /// Copies of the pipeline.
+    Data,
+    /// Devices that experts are dealt to.
+    Expert,
+    /// Whether devices that share matrices hold whole experts.
+    WholeExperts,
+    /// Chunks a rank.
+    Chunks,
+    /// Sequences of a microbatch.
+    MicrobatchSize,
+    /// What is computed again.
+    Recompute,
+    /// Whether norms are split over the devices that share matrices.
+    SequenceParallel,
+    /// What copies share out: states of the optimizer, or more where the spec says so or there is no pipeline.
+    Zero,
+    /// How layers are dealt to stages.
+    Partition,
+}
+
+impl Field {
+    /// All of them.
+    pub const ALL: [Field; 12] = [
+        Field::Pipeline,
+        Field::Tensor,
+        Field::Context,
+        Field::Data,
+        Field::Expert,
+        Field::WholeExperts,
+        Field::Chunks,
+        Field::MicrobatchSize,
+        Field::Recompute,
+        Field::SequenceParallel,
+        Field::Zero,
+        Field::Partition,
+    ];
+
+    /// The field of a spec.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Field::Pipeline => "parallel.pipeline",
+            Field::Tensor => "parallel.tensor",
+            Field::Context => "parallel.context",
+            Field::Data => "parallel.data",
+            Field::Expert => "parallel.expert",
+            Field::WholeExperts => "parallel.whole_experts",
+            Field::Chunks => "parallel.chunks",
+            Field::MicrobatchSize => "training.microbatch_size",
+            Field::Recompute => "training.recompute",
+            Field::SequenceParallel => "parallel.sequence_parallel",
+            Field::Zero => "parallel.zero",
+            Field::Partition => "parallel.partition",
+        }
+    }
+
+    /// The field of a name.
+    pub fn named(name: &str) -> Option<Field> {
+        Field::ALL.into_iter().find(|field| field.name() == name)
+    }
+}
+
+/// What is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// Devices to be used; none: those of the spec.
+    pub devices: Option<u64>,
+    /// Fields that stay as they are.
+    pub keep: Vec<Field>,
+    /// Schedules that may be used, [`BEST`] for a search among all; none named: all.
+    pub schedules: Vec<String>,
+    /// Layouts that are kept, at least 1.
+    pub most: usize,
+}
+
+impl Default for Question {
+    fn default() -> Question {
+        Question { devices: None, keep: Vec::new(), schedules: Vec::new(), most: 8 }
+    }
+}
+
+/// How devices are dealt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Degrees {
+    /// Pipeline ranks.
+    pub pipeline: u32,
+    /// Devices that share matrices.
+    pub tensor: u32,
+    /// Devices that hold parts of every sequence.
+    pub context: u32,
+    /// Copies of the pipeline.
+    pub data: u32,
+    /// What they share out ([`Layout::zero`](crate::graph::layout::Layout::zero)).
+    pub zero: u32,
+    /// Devices that experts are dealt to.
+    pub expert: u32,
+    /// Whether devices that share matrices hold whole experts, to which each sends tokens of its own.
+    pub whole_experts: bool,
+    /// Sequences of a microbatch.
+    pub microbatch_size: u32,
+    /// Microbatches of each copy in a step.
+    pub microbatches: u32,
+}
+
+impl Degrees {
+    pub(super) fn of(work: &ModelWork) -> Degrees {
+        let form = &work.layout.form;
+        Degrees {
+            pipeline: work.pipeline,
+            tensor: form.tensor,
+            context: form.context,
+            data: work.layout.data,
+            zero: work.layout.zero,
+            expert: form.expert,
+            whole_experts: form.whole_experts,
+            microbatch_size: work.microbatch_size,
+            microbatches: work.microbatches,
+        }
+    }
+}

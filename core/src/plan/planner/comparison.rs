@@ -1,0 +1,196 @@
+//! Every published schedule and `best` for one spec, side by side.
+
+use super::order;
+use super::{Answer, PlanError, best_with, open_cases, published_answers};
+use crate::base::units::{Bytes, Nanos};
+use crate::bounds;
+use crate::problem::Problem;
+use crate::problem::Schedule;
+use crate::schedule::BEST;
+use crate::search::{Effort, Flow, Progress};
+use crate::spec::Spec;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use serde::Serialize;
+
+/// One line of a comparison. The fields that do not apply to an absent schedule are null.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// The schedule's name, or `best`.
+    pub schedule: String,
+    /// Whether there is a valid schedule.
+    pub status: Status,
+    /// Why there is none.
+    pub reason: Option<String>,
+    /// End of the last op minus start of the first.
+    pub makespan_ns: Option<Nanos>,
+    /// The largest span of a rank.
+    pub longest_span_ns: Option<Nanos>,
+    /// Idle share under the problem's objective.
+    pub bubble_ratio: Option<f64>,
+    /// Most bytes held at once, by rank, static bytes included.
+    pub peak_bytes: Option<Vec<Bytes>>,
+    /// Where the stages are that the schedule runs: `linear`, `looped`, `v`, `wave`, `two-way` or `list`.
+    pub placement: Option<&'static str>,
+    /// No valid schedule on this row's placement costs less.
+    pub bound_ns: Option<Nanos>,
+    /// No valid schedule costs less on any placement that was open to the answer: those that the spec leaves open
+    /// for `best`, its own for a published schedule.
+    pub bound_of_all_ns: Option<Nanos>,
+    /// Cost over bound, minus 1: 0.05 is at most 5 % from the best possible.
+    pub gap: Option<f64>,
+    /// With the jitter that the spec says: what half of the steps cost at most.
+    pub typical_ns: Option<Nanos>,
+    /// With the jitter that the spec says: what one step of twenty costs more than.
+    pub late_ns: Option<Nanos>,
+    /// The cost where ranks wait for their transfers, placed and carried as the spec says ([`Messages`]); none where that
+    /// could hang.
+    pub carried_ns: Option<Nanos>,
+    /// The whole step as carried, gradients summed over copies and the optimizer's step included; of a model only.
+    pub step_ns: Option<Nanos>,
+    /// Tokens a second of all copies in such steps; of a model only.
+    pub tokens_per_s: Option<f64>,
+    /// Model FLOPs utilisation in such steps; of a model only.
+    pub mfu: Option<f64>,
+}
+
+/// Whether a row has a schedule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// There is one and it is valid.
+    Ok,
+    /// There is none; the row says why.
+    Absent,
+}
+
+/// Every published schedule and `best`, side by side.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Comparison {
+    /// What `gap` and `bubble_ratio` are of, and `best` is judged by; of a model with the end of its step.
+    pub objective: &'static str,
+    /// One row for each published schedule, one for each order of the caller's own, then `best`.
+    pub rows: Vec<Row>,
+}
+
+/// Every published schedule and the best, side by side.
+pub fn compare(spec: &Spec) -> Comparison {
+    compare_with(spec, Vec::new(), Effort::default(), &mut |_| Flow::Continue)
+}
+
+/// As [`compare`], with orders from elsewhere under their names, the effort of the search for `best`, which is none worse
+/// than any of them, and an observer that may stop it.
+pub fn compare_with(
+    spec: &Spec,
+    orders: Vec<(String, Schedule)>,
+    effort: Effort,
+    observer: &mut dyn FnMut(Progress) -> Flow,
+) -> Comparison {
+    let mut answers = published_answers(spec);
+    let mut bounds = Bounds::default();
+    let mut rows: Vec<Row> = answers
+        .iter()
+        .map(|(name, answer)| match answer {
+            Ok(answer) => row(name, spec, answer, &mut bounds),
+            Err(absent) => absent_row(name, absent.reason.clone()),
+        })
+        .collect();
+    for (name, order) in orders {
+        match order::answer_order(spec, &name, order) {
+            Ok(answer) => {
+                rows.push(row(&name, spec, &answer, &mut bounds));
+                answers.push(("", Ok(answer)));
+            }
+            Err(PlanError::Absent { reason, .. }) => rows.push(absent_row(&name, reason)),
+            Err(error) => rows.push(absent_row(&name, error.to_string())),
+        }
+    }
+    rows.push(match best_with(spec, answers, effort, observer) {
+        Ok(answer) => {
+            let of_all =
+                open_cases(spec).ok().and_then(|open| open.iter().map(|case| bounds.of(&case.problem)).min());
+            let best = row(BEST, spec, &answer, &mut bounds);
+            // A published schedule may win on a placement that the search does not look at.
+            Row { bound_of_all_ns: of_all.min(best.bound_ns).or(best.bound_ns), ..best }
+        }
+        // Of the published schedules each has its reason in a row of its own.
+        Err(PlanError::NoSchedule { nearest: Some(infeasible), .. }) => absent_row(BEST, infeasible.to_string()),
+        Err(error) => absent_row(BEST, error.to_string()),
+    });
+    Comparison { objective: spec.objective().name(), rows }
+}
+
+/// Bounds of the problems seen so far: many schedules stand on the same one, and bounding a problem of millions of
+/// ops takes longer than simulating it.
+#[derive(Default)]
+pub(super) struct Bounds {
+    known: Vec<(Problem, Nanos)>,
+}
+
+impl Bounds {
+    fn of(&mut self, problem: &Problem) -> Nanos {
+        if let Some((_, bound)) = self.known.iter().find(|(known, _)| known == problem) {
+            return *bound;
+        }
+        let bound = bounds::lower_bound(problem).value_ns;
+        self.known.push((problem.clone(), bound));
+        bound
+    }
+}
+
+pub(super) fn row(name: &str, spec: &Spec, answer: &Answer, bounds: &mut Bounds) -> Row {
+    let step = answer.step(spec);
+    let problem = &answer.case.problem;
+    let timeline = &answer.timeline;
+    let bound = bounds.of(problem);
+    Row {
+        schedule: name.to_string(),
+        status: Status::Ok,
+        reason: None,
+        makespan_ns: Some(timeline.makespan_ns()),
+        longest_span_ns: Some(timeline.longest_span_ns()),
+        bubble_ratio: Some(timeline.bubble_ratio(problem.objective())),
+        peak_bytes: Some((0..problem.ranks()).map(|rank| timeline.peak_bytes(problem, rank)).collect()),
+        placement: Some(problem.placement().name().unwrap_or("list")),
+        bound_ns: Some(bound),
+        bound_of_all_ns: Some(bound),
+        gap: gap(answer.cost_ns(), bound),
+        typical_ns: answer.outcomes.map(|outcomes| outcomes.typical_ns),
+        late_ns: answer.outcomes.map(|outcomes| outcomes.late_ns),
+        carried_ns: answer.carried.map(|carried| carried.cost_ns),
+        step_ns: step.map(|step| step.step_ns),
+        tokens_per_s: step.map(|step| step.tokens_per_s),
+        mfu: step.map(|step| step.mfu),
+    }
+}
+
+/// `cost / bound − 1`; none where the bound is 0 and says nothing.
+pub fn gap(cost_ns: Nanos, bound_ns: Nanos) -> Option<f64> {
+    match bound_ns {
+        _ if cost_ns == bound_ns => Some(0.0),
+        0 => None,
+        _ => Some(cost_ns as f64 / bound_ns as f64 - 1.0),
+    }
+}
+
+pub(super) fn absent_row(name: &str, reason: String) -> Row {
+    Row {
+        schedule: name.to_string(),
+        status: Status::Absent,
+        reason: Some(reason),
+        makespan_ns: None,
+        longest_span_ns: None,
+        bubble_ratio: None,
+        peak_bytes: None,
+        placement: None,
+        bound_ns: None,
+        bound_of_all_ns: None,
+        gap: None,
+        typical_ns: None,
+        late_ns: None,
+        carried_ns: None,
+        step_ns: None,
+        tokens_per_s: None,
+        mfu: None,
+    }
+}
