@@ -81,7 +81,7 @@ pub struct Question {
     pub devices: Option<u64>,
     /// Fields that stay as they are.
     pub keep: Vec<Field>,
-    /// Schedules that may be used, [`BEST`] for a search among all; none named: all.
+    /// Schedules that may be used, [`BEST`](crate::schedule::BEST) for a search among all; none named: all.
     pub schedules: Vec<String>,
     /// Layouts that are kept, at least 1.
     pub most: usize,

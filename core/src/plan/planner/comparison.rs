@@ -43,7 +43,7 @@ pub struct Row {
     pub typical_ns: Option<Nanos>,
     /// With the jitter that the spec says: what one step of twenty costs more than.
     pub late_ns: Option<Nanos>,
-    /// The cost where ranks wait for their transfers, placed and carried as the spec says ([`Messages`]); none where that
+    /// The cost where ranks wait for their transfers, placed and carried as the spec says ([`Messages`](crate::spec::Messages)); none where that
     /// could hang.
     pub carried_ns: Option<Nanos>,
     /// The whole step as carried, gradients summed over copies and the optimizer's step included; of a model only.
