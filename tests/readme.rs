@@ -1,13 +1,48 @@
-//! The README's commands, run as they stand there.
+//! The commands of README.md and of docs/, run as they stand there.
 //!
-//! With `PIPEPLAN_UPDATE=1` in the environment what they print is written into the README; read the diff.
+//! With `PIPEPLAN_UPDATE=1` in the environment what they print is written into the page; read the diff.
+
+use std::path::Path;
 
 use pipeplan_tests::process::{run, top};
 
 #[test]
 fn the_commands_of_the_readme_work() {
-    let path = top().join("README.md");
-    let text = std::fs::read_to_string(&path).unwrap();
+    let commands = run_commands_of(&top().join("README.md"));
+    assert!(commands >= 3, "only {commands} commands");
+}
+
+#[test]
+fn the_commands_of_the_docs_work() {
+    let pages = std::fs::read_dir(top().join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let pages = pages.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
+    let commands: usize = pages.map(|path| run_commands_of(&path)).sum();
+    assert!(commands >= 1, "no commands");
+}
+
+/// Every file that a page links to is there.
+#[test]
+fn links_between_pages_lead_somewhere() {
+    let docs = std::fs::read_dir(top().join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let mut pages: Vec<_> = docs.filter(|path| path.extension().is_some_and(|extension| extension == "md")).collect();
+    pages.extend(["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(|name| top().join(name)));
+    let mut links = 0;
+    for page in pages {
+        let text = std::fs::read_to_string(&page).unwrap();
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let file = link.split('#').next().unwrap_or("");
+            if !file.is_empty() && !file.contains("://") {
+                assert!(page.parent().unwrap().join(file).exists(), "{}: no file at {link}", page.display());
+                links += 1;
+            }
+        }
+    }
+    assert!(links >= 10, "only {links} links");
+}
+
+/// Runs the commands of a page, and says how many there are.
+fn run_commands_of(path: &Path) -> usize {
+    let text = std::fs::read_to_string(path).unwrap();
     let mut written = String::new();
     let mut commands = 0;
     let mut lines = text.lines();
@@ -29,8 +64,8 @@ fn the_commands_of_the_readme_work() {
         written.push_str(&format!("$ pipeplan {command}\n{}\n```\n", printed.join("\n").trim_end()));
         lines.by_ref().find(|line| *line == "```").expect("the end of a block");
     }
-    assert!(commands >= 3, "only {commands} commands");
     if std::env::var_os("PIPEPLAN_UPDATE").is_some() {
         std::fs::write(path, written).unwrap();
     }
+    commands
 }
