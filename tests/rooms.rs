@@ -313,3 +313,15 @@ fn the_architecture_shows_the_table() {
         assert_eq!(shown, table, "run this test with PIPEPLAN_UPDATE=1 and read the diff");
     }
 }
+
+#[test]
+fn every_room_says_what_goes_in_what_comes_out_and_what_it_knows() {
+    for (room, _) in ROOMS {
+        let path = top().join("core/src").join(room).join("mod.rs");
+        let text = std::fs::read_to_string(&path).unwrap();
+        let head: Vec<&str> = text.lines().take_while(|line| line.starts_with("//!")).collect();
+        for said in ["//! - In", "//! - Out", "//! - Knows"] {
+            assert!(head.iter().any(|line| line.starts_with(said)), "{}: no line `{said}`", path.display());
+        }
+    }
+}

@@ -1,5 +1,9 @@
 //! How good a schedule can be: a value that no valid schedule goes under, with the reason why.
 //!
+//! - In: a problem.
+//! - Out: a time that no valid schedule goes under, with its reason; the least memory.
+//! - Knows: problems. Nothing of schedules.
+//!
 //! Nothing here looks at a schedule or knows how one is made: a bound follows from the [`Problem`] alone, and
 //! holds for any order of F, B and W, fused or apart, and for ops that start later than they could.
 //!

@@ -1,5 +1,9 @@
 //! Whether a schedule or a program is valid, decided from the problem alone.
 //!
+//! - In: a problem and a schedule or program.
+//! - Out: a verdict, with every violation.
+//! - Knows: problems and programs. Nothing of the code that it judges.
+//!
 //! Nothing here is shared with the generators, the search, the lowering or the simulator: the rules are
 //! written a second time, so that a slip in one is found by the other.
 //!

@@ -1,4 +1,9 @@
 //! Other forms of a plan or a timeline: for people, and for other people's programs.
+//!
+//! - In: plans, traces and timelines; files of other programs.
+//! - Out: Chrome traces, SVG, text drawings, Megatron-LM arguments; specs and traces read from Megatron-LM and
+//!   `torch.profiler`.
+//! - Knows: plans and traces. Nothing of search or advice.
 
 pub mod chrome_trace;
 pub mod colour;

@@ -1,5 +1,9 @@
 //! What a stage computes for one microbatch: a small graph of operators on tensors, as data.
 //!
+//! - In: a model, a layout, the layers of a stage.
+//! - Out: the operators of F, B and W with their tensors, rewritten by passes; what each job keeps.
+//! - Knows: models. Nothing of rates, ranks or schedules.
+//!
 //! Memory, time, the passes and the runner all read this one graph, so what is estimated is what runs.
 //!
 //! # Meaning

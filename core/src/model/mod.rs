@@ -1,4 +1,8 @@
 //! Models as a person names them: sizes of a decoder, and a [`catalog`] of public ones.
+//!
+//! - In: a name of the catalog, or a `config.json`.
+//! - Out: sizes and variants of a transformer, its parameter count.
+//! - Knows: units and faults. Nothing of devices or stages.
 
 pub mod catalog;
 pub mod hf_config;

@@ -1,6 +1,10 @@
 //! The plan: a spec, the problem that it became, the order that solves it, what each rank executes, and
 //! what that is predicted to cost.
 //!
+//! - In: a spec, and the name of a schedule or `best`.
+//! - Out: the versioned plan file with its prediction, and refusals with their reason.
+//! - Knows: every room that makes or judges a plan. Nothing of other programs' files.
+//!
 //! # The file
 //! Versioned JSON; its schema is `core/schema/plan.schema.json`.
 //!

@@ -1,6 +1,10 @@
 //! All that a scheduler may know: ranks, stages, microbatches, time and bytes per op, limits. Nothing of
 //! models.
 //!
+//! - In: a problem file, or what `estimate` derives from a spec.
+//! - Out: a checked [`Problem`]; the form of its answer, [`Schedule`].
+//! - Knows: units and faults. Nothing of models, and nothing of who makes schedules.
+//!
 //! Two types, because a person's statement may leave the placement open. A [`Statement`] is what stands in
 //! a problem file (the form other programs write); a [`Problem`] is one placement of it, checked.
 //!

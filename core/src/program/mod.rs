@@ -1,4 +1,8 @@
 //! What a rank really executes: its ops with the transfers that they need, and the optimizer step.
+//!
+//! - In: a schedule with its times.
+//! - Out: the op lists with sends, receives and the optimizer ([`lower`]); times as the transfers allow ([`execute`]).
+//! - Knows: problems and timelines. Nothing of models.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;

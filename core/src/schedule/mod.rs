@@ -1,4 +1,8 @@
 //! The order of compute on each rank, and the published rules that make one: a file for each.
+//!
+//! - In: a problem.
+//! - Out: the op list of each rank, by a published rule.
+//! - Knows: problems, and the simulator for rules that need times.
 
 use alloc::string::String;
 use alloc::vec::Vec;

@@ -1,4 +1,8 @@
 //! From an order to times: every op starts as soon as its rank is free and what it needs has arrived.
+//!
+//! - In: a problem and a schedule.
+//! - Out: start and end of each op, bytes of each rank ([`timeline`]); the same with times that vary ([`jitter`]).
+//! - Knows: problems. Nothing of how a schedule was made.
 
 use alloc::vec;
 use alloc::vec::Vec;

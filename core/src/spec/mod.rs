@@ -1,6 +1,10 @@
 //! All that a person says about a training run: model, cluster, degrees of parallelism, training, memory
 //! and which schedule. Small, so that it fits a link.
 //!
+//! - In: TOML, JSON or a link from a person.
+//! - Out: a [`Spec`] with every default filled in, or all faults; the same back as text and link.
+//! - Knows: models, hardware, layouts and names of schedules. Nothing of how a plan is made.
+//!
 //! # The file
 //! TOML or JSON with the same fields. Of a model only these are needed:
 //!

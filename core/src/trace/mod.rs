@@ -1,5 +1,9 @@
 //! What a run measured: when each step of each rank really started and ended, bytes, losses, tokens.
 //!
+//! - In: a trace file of a run, and the plan that was run.
+//! - Out: measured times beside planned ones, and a problem with the measured times ([`calibrate`]).
+//! - Knows: problems, programs and timelines. Nothing of models or backends.
+//!
 //! The file is versioned JSON; its schema is `core/schema/trace.schema.json`. Each rank's spans of one training step stand
 //! in columns, because a long run has millions of them:
 //!
