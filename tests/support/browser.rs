@@ -35,10 +35,19 @@ impl Browser {
     /// # Panics
     /// Where chromedriver or Chromium does not start.
     pub fn open(name: &str, width: u32, height: u32) -> Browser {
-        let driver = Running::start(Command::new("chromedriver").arg("--port=0"));
-        let port: u16 = driver.line(PATIENCE, |line| {
-            line.split_once("successfully on port ")?.1.trim_end_matches('.').trim().parse().ok()
-        });
+        // Of any free port the driver takes the number for IPv6 first; where another process has that of IPv4, it ends and says
+        // so, and the next one gets another number.
+        let (driver, port) = (0..5)
+            .find_map(|_| {
+                let driver = Running::start(Command::new("chromedriver").arg("--port=0"));
+                let port: Option<u16> =
+                    driver.line(PATIENCE, |line| match line.split_once("successfully on port ") {
+                        Some((_, port)) => port.trim_end_matches('.').trim().parse().ok().map(Some),
+                        None => line.contains("port not available").then_some(None),
+                    });
+                port.map(|port| (driver, port))
+            })
+            .expect("chromedriver finds a free port");
         let downloads = process::output("downloads").join(name);
         let _ = std::fs::remove_dir_all(&downloads);
         std::fs::create_dir_all(&downloads).unwrap_or_else(|error| panic!("{}: {error}", downloads.display()));
