@@ -292,6 +292,28 @@ fn arrows_are_seen_in_uses_and_in_paths_and_not_in_tests() {
     assert_eq!(used, ["base", "plan", "problem", "search", "trace"]);
 }
 
+/// The rooms that a room uses directly, without those that it also reaches by way of another.
+fn direct(room: &str) -> Vec<&'static str> {
+    let uses = |room: &str| ROOMS.iter().find(|(name, _)| *name == room).map_or(&[][..], |(_, uses)| *uses);
+    // The table lets a room use whatever it needs, so what is reached by way of another room may be missing there.
+    fn reaches(from: &str, to: &str, uses: &dyn Fn(&str) -> &'static [&'static str]) -> bool {
+        uses(from).iter().any(|next| *next == to || reaches(next, to, uses))
+    }
+    let all = uses(room);
+    all.iter().copied().filter(|to| !all.iter().any(|by| reaches(by, to, &uses))).collect()
+}
+
+/// The picture: an arrow from each room to those that it uses, in the language of Mermaid, which code hosts draw.
+fn picture() -> String {
+    let mut picture = String::from("```mermaid\nflowchart BT\n");
+    for (room, _) in ROOMS {
+        for to in direct(room) {
+            picture.push_str(&format!("    {room} --> {to}\n"));
+        }
+    }
+    picture + "```\n"
+}
+
 #[test]
 fn the_architecture_shows_the_table() {
     const FROM: &str = "<!-- rooms -->\n";
@@ -300,7 +322,7 @@ fn the_architecture_shows_the_table() {
     let text = std::fs::read_to_string(&path).unwrap();
     let (before, rest) = text.split_once(FROM).expect("ARCHITECTURE.md has a place for the table of rooms");
     let (shown, after) = rest.split_once(TO).expect("the place for the table of rooms ends");
-    let mut table = String::from("| Room | uses |\n|---|---|\n");
+    let mut table = picture() + "\n| Room | uses |\n|---|---|\n";
     for (room, uses) in ROOMS {
         table.push_str(&format!(
             "| `{room}` | {} |\n",
