@@ -17,7 +17,6 @@ use core::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::base::units::{Bytes, Nanos};
-use crate::estimate::derive::Derived;
 use crate::estimate::memory::StaticBytes;
 use crate::graph::layout::{Layout, ReduceGradients};
 use crate::hardware::cluster::Link;
@@ -296,15 +295,15 @@ impl Ends {
 }
 
 impl Step {
-    /// One that takes `step_ns`, of `ranks` ranks with the problem of `derived`.
-    pub fn taking(work: &ModelWork, derived: &Derived, ranks: usize, step_ns: Nanos) -> Step {
+    /// A step of `step_ns` on `ranks` ranks, for which the model needs `step_flops` operations.
+    pub fn taking(work: &ModelWork, step_flops: u128, ranks: usize, step_ns: Nanos) -> Step {
         let seconds = step_ns.max(1) as f64 / 1e9;
         let tokens = work.step_tokens() as f64;
         let could = ranks as f64 * work.device.matmul_flops as f64 * seconds;
         Step {
             step_ns,
             tokens_per_s: tokens / seconds,
-            mfu: if could > 0.0 { derived.step_flops as f64 / could } else { 0.0 },
+            mfu: if could > 0.0 { step_flops as f64 / could } else { 0.0 },
         }
     }
 }
@@ -312,7 +311,7 @@ impl Step {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::estimate::derive::derive;
+    use crate::estimate::derive::{Derived, derive};
     use crate::hardware::cost::Load;
     use crate::hardware::profile::{Profile, Signature};
     use crate::model::Dtype;
@@ -332,7 +331,7 @@ mod tests {
         let answer = planner::answer(&spec, &schedule::find("1f1b").unwrap()).unwrap();
         let Work::Model(work) = spec.work else { panic!("a model") };
         let derived = answer.case.derived.unwrap();
-        let step = Step::taking(&work, &derived, 4, derived.ends.step_ns(&answer.timeline));
+        let step = Step::taking(&work, derived.step_flops, 4, derived.ends.step_ns(&answer.timeline));
         (work, derived, step)
     }
 

@@ -23,7 +23,7 @@ impl Plan {
         let carried =
             execute(&self.problem, &self.program, &self.schedule.pairs, Carrier::of(self.spec.messages.transport));
         let timeline = carried.or_else(|| self.timeline().ok())?;
-        Some(Step::taking(work, &derived, timeline.rows.len(), derived.ends.step_ns(&timeline)))
+        Some(Step::taking(work, derived.step_flops, timeline.rows.len(), derived.ends.step_ns(&timeline)))
     }
 
     /// What ends its steps: what it says itself, or else, as a plan of an earlier planner does not, what follows from its

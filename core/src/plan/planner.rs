@@ -104,7 +104,7 @@ impl Answer {
     pub fn step(&self, spec: &Spec) -> Option<Step> {
         let (Work::Model(work), Some(derived)) = (&spec.work, &self.case.derived) else { return None };
         let step_ns = self.carried.map_or_else(|| derived.ends.step_ns(&self.timeline), |carried| carried.step_ns);
-        Some(Step::taking(work, derived, self.timeline.rows.len(), step_ns))
+        Some(Step::taking(work, derived.step_flops, self.timeline.rows.len(), step_ns))
     }
 }
 

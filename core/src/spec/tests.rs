@@ -449,7 +449,7 @@ fn a_model_is_said_once_and_whole() {
         "{experts}"
     );
     let gpt = refused("name = \"llama-2-7b\"\nfamily = \"gpt\"\npositions = 4096\nqk_norm = true");
-    assert!(gpt.contains("accepted is llama, of which qk_norm is a variant"), "{gpt}");
+    assert!(gpt.contains("accepted is llama: only this family has qk_norm"), "{gpt}");
     let partition = refused("name = \"llama-2-7b\"\n[parallel]\npartition = \"4,4\"");
     assert!(partition.contains("a layout as Megatron-LM has it, such as Et*3|t*4|t*3L"), "{partition}");
 }
@@ -496,7 +496,7 @@ fn arrangements_and_turned_columns_are_written_and_linked() {
         ("qk_norm = true", "model.family: found gpt"),
         (
             "hidden = 4097\nheads = 32",
-            "found nothing, accepted is a width such as 128, as hidden (4097) does not divide by 32 heads; or 17 heads",
+            "found nothing, accepted is a head dim such as 128, because hidden (4097) is not a multiple of 32 heads; or 17 heads",
         ),
     ] {
         let text = format!(

@@ -5,7 +5,9 @@ use crate::graph::form::{AttentionForm, Form, Recompute};
 use crate::graph::layout::{Layout, ReduceGradients};
 use crate::hardware::cluster::{self, Link};
 use crate::model::catalog;
+use crate::model::{Dtype, Family, MAX_SIZE};
 use crate::problem::Objective;
+use crate::problem::{StageCost, Transfers};
 use proptest::prelude::*;
 use std::string::ToString;
 

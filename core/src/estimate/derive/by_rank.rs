@@ -1,0 +1,76 @@
+//! What each rank holds throughout a step, and what ends its step.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::stage_costs::Part;
+use super::times::workspace_bytes;
+use super::transfers::link_between;
+use crate::base::units::Bytes;
+use crate::estimate::memory::StaticBytes;
+use crate::estimate::step::{self, Tail};
+use crate::problem::placement::Placement;
+use crate::spec::ModelWork;
+
+/// What ends the step of each rank. Two-way placement keeps two of each stage, each for half of the microbatches: a rank's
+/// tail is that of both, and what they have added up is summed with the rank at the other end. A table that the first stage
+/// and the last one hold is summed between their ranks.
+pub(super) fn tails_by_rank(work: &ModelWork, placement: &Placement, chunks: usize, parts: &[Part]) -> Vec<Tail> {
+    let ranks = work.pipeline as usize;
+    let rank_of_stage = placement.ranks(ranks, chunks);
+    let two_way = *placement == Placement::TwoWay;
+    let mut whole = vec![(StaticBytes::default(), StaticBytes::default()); ranks];
+    // By rank, gradients that another rank has parts of.
+    let mut elsewhere: Vec<Bytes> = vec![0; ranks];
+    let (first, last) = (usize::from(rank_of_stage[0]), usize::from(rank_of_stage[parts.len() - 1]));
+    for (stage, part) in parts.iter().enumerate() {
+        let rank = usize::from(rank_of_stage[stage]);
+        let mirrored = two_way.then(|| ranks - 1 - rank);
+        let gradients = part.whole.0.gradients.saturating_add(part.whole.1.gradients);
+        for rank in core::iter::once(rank).chain(mirrored) {
+            whole[rank] = (whole[rank].0.plus(&part.whole.0), whole[rank].1.plus(&part.whole.1));
+            let summed = match two_way {
+                // A table in both of a rank's stages is one.
+                true if stage == 0 => gradients.saturating_sub(part.tables),
+                true => gradients,
+                false if first != last => part.tables,
+                false => 0,
+            };
+            elsewhere[rank] = elsewhere[rank].saturating_add(summed);
+        }
+    }
+    let tail = |(rank, (dense, experts)): (usize, &(StaticBytes, StaticBytes))| {
+        let other = match two_way {
+            true => ranks - 1 - rank,
+            false if rank == first => last,
+            false => first,
+        };
+        let tail = step::tail(work, dense, experts);
+        let between = step::sum_of_two(work, elsewhere[rank], &link_between(work, rank, other));
+        Tail { reduce_ns: tail.reduce_ns.saturating_add(between), ..tail }
+    };
+    whole.iter().enumerate().map(tail).collect()
+}
+
+pub(super) fn static_by_rank(
+    work: &ModelWork,
+    placement: &Placement,
+    chunks: usize,
+    parts: &[Part],
+) -> Vec<StaticBytes> {
+    let ranks = work.pipeline as usize;
+    let rank_of_stage = placement.ranks(ranks, chunks);
+    let (overhead, workspace) = (work.layout.overhead_bytes, workspace_bytes(work));
+    let mut by_rank = vec![StaticBytes { overhead, workspace, ..StaticBytes::default() }; ranks];
+    for (stage, part) in parts.iter().enumerate() {
+        let rank = rank_of_stage[stage];
+        let bytes = if rank_of_stage.get(stage + 1) == Some(&rank) { &part.before_own } else { &part.apart };
+        let rank = usize::from(rank);
+        by_rank[rank] = by_rank[rank].plus(bytes);
+        if *placement == Placement::TwoWay {
+            let mirrored = ranks - 1 - rank;
+            by_rank[mirrored] = by_rank[mirrored].plus(bytes);
+        }
+    }
+    by_rank
+}

@@ -1,0 +1,77 @@
+//! Faults of a spec that hide its problem, and sizes beyond what a problem may hold.
+
+use alloc::format;
+use alloc::vec::Vec;
+
+use crate::base::fields::Fault;
+use crate::model::{Dtype, Family, MAX_SIZE};
+use crate::problem::{MAX_BYTES, MAX_CHUNKS, MAX_MICROBATCHES, MAX_NS, MAX_RANKS, Statement, Transfers};
+use crate::spec::ModelWork;
+
+pub(super) fn find_faults(work: &ModelWork, chunks: usize, faults: &mut Vec<Fault>) {
+    work.model.find_faults("model", faults);
+    work.device.find_faults("cluster.device", faults);
+    if faults.is_empty() {
+        work.layout.find_faults(&work.model, work.sequence, faults);
+    }
+    work.find_format_faults(faults);
+    work.link.find_faults("cluster.link", faults);
+    work.node_link.find_faults("cluster.node_link", faults);
+    for (field, value, most) in [
+        ("cluster.devices_per_node", work.devices_per_node.into(), u64::from(u32::MAX)),
+        ("parallel.pipeline", work.pipeline.into(), MAX_RANKS as u64),
+        ("parallel.chunks", chunks as u64, MAX_CHUNKS as u64),
+        ("training.microbatches", work.microbatches.into(), MAX_MICROBATCHES as u64),
+        ("training.microbatch_size", work.microbatch_size.into(), MAX_SIZE.into()),
+        ("training.sequence", work.sequence.into(), MAX_SIZE.into()),
+    ] {
+        if value == 0 || value > most {
+            faults.push(Fault::new(field, value, format!("a whole number from 1 to {most}")));
+        }
+    }
+    if work.dtype == Dtype::I32 {
+        faults.push(Fault::new("training.dtype", work.dtype.name(), "one of bf16, f32, f64"));
+    }
+    let learned = work.model.family == Family::Gpt && work.model.variant.rotary.is_none();
+    if learned && work.sequence > work.model.positions {
+        let accepted = format!("at most {}, the model's learned positions", work.model.positions);
+        faults.push(Fault::new("training.sequence", work.sequence, accepted));
+    }
+}
+
+/// Refuses what arithmetic cut off at the largest number, before sums rely on it.
+pub(super) fn check_sizes(statement: &Statement, faults: &mut Vec<Fault>) {
+    for (stage, cost) in statement.stages.iter().enumerate() {
+        let longest = cost.forward_ns.max(cost.backward_input_ns).max(cost.backward_weight_ns);
+        if longest > MAX_NS {
+            let found = format!("an op of {longest} ns on stage {stage}");
+            let accepted = format!(
+                "ops of at most {MAX_NS} ns: a device of a higher rate (cluster.device.matmul_flops is operations a second), \
+                 or fewer tokens"
+            );
+            faults.push(Fault::new("training.microbatch_size", found, accepted));
+        }
+        let nets = [cost.forward_bytes, cost.backward_input_bytes, cost.backward_weight_bytes];
+        let workspaces = [
+            cost.forward_workspace_bytes,
+            cost.backward_input_workspace_bytes,
+            cost.backward_weight_workspace_bytes,
+            cost.backward_workspace_bytes.unwrap_or(0),
+        ];
+        let most = nets.iter().map(|net| net.unsigned_abs()).chain(workspaces).max().unwrap_or(0);
+        if most > MAX_BYTES {
+            let found = format!("{most} bytes for one microbatch on stage {stage}");
+            faults.push(Fault::new("training.microbatch_size", found, format!("at most {MAX_BYTES} bytes")));
+        }
+        if !faults.is_empty() {
+            return;
+        }
+    }
+    let hop = match &statement.transfers {
+        Transfers::Uniform(hop) => *hop,
+        Transfers::Links(links) => links.iter().flatten().copied().max().unwrap_or(0),
+    };
+    if hop > MAX_NS {
+        faults.push(Fault::new("cluster.link", format!("a hop of {hop} ns"), format!("hops of at most {MAX_NS} ns")));
+    }
+}

@@ -1,0 +1,31 @@
+//! The floating-point operations that the model needs for one step.
+
+use super::graphs::shape_of;
+use super::stage_costs::{KINDS, kind_of};
+use crate::graph::Job;
+use crate::graph::build::forward_graph;
+use crate::graph::form::{Form, StageShape};
+use crate::hardware::cost;
+use crate::model::StageLayout;
+use crate::spec::ModelWork;
+
+/// As [`Derived::step_flops`].
+pub(super) fn step_flops(work: &ModelWork) -> u128 {
+    // All layers of a kind are alike, and a head does the same behind each.
+    let forward = |layer: u32, has_head: bool| {
+        let layout = StageLayout { layers: layer..layer + 1, embedding: false, head: has_head };
+        let shape = StageShape { form: Form::default(), ..shape_of(work, &layout) };
+        cost::job_flops(&forward_graph(&work.model, &shape, work.microbatches))[Job::F as usize]
+    };
+    let mut of_kinds: [Option<u128>; KINDS] = [None; KINDS];
+    let layers = (0..work.model.layers).fold(0u128, |sum, layer| {
+        let of_kind = of_kinds[kind_of(work, layer)].get_or_insert_with(|| forward(layer, false));
+        sum.saturating_add(*of_kind)
+    });
+    let last = work.model.layers.saturating_sub(1);
+    let head = forward(last, true).saturating_sub(forward(last, false));
+    let form = &work.layout.form;
+    let shared = u128::from(form.tensor.max(1)) * u128::from(form.context.max(1));
+    let all = layers.saturating_add(head).saturating_mul(3).saturating_mul(work.microbatches.into());
+    all / shared
+}

@@ -1,0 +1,45 @@
+//! The graph of a stage: the sizes and choices of a spec, and the operators that follow from them.
+
+use alloc::vec::Vec;
+
+use crate::graph::Graph;
+use crate::graph::build::stage_graph_with;
+use crate::graph::form::StageShape;
+use crate::graph::passes::recompute::Choices;
+use crate::graph::passes::{self, Account};
+use crate::model::StageLayout;
+use crate::spec::ModelWork;
+
+/// The graph of the stage that `layout` describes: what the runner executes for `work`.
+pub fn graph_of(work: &ModelWork, layout: &StageLayout) -> Graph {
+    operators_of(work, layout).0
+}
+
+/// As [`graph_of`], with what each pass over the graph did, and the one over what a step does with its gradients.
+pub fn graph_and_accounts(work: &ModelWork, layout: &StageLayout) -> (Graph, Vec<Account>) {
+    let (graph, mut accounts) = operators_of(work, layout);
+    accounts.extend(passes::reduce_gradients::account(&graph, &work.layout));
+    (graph, accounts)
+}
+
+fn operators_of(work: &ModelWork, layout: &StageLayout) -> (Graph, Vec<Account>) {
+    let choices = choices_of(work, layout);
+    stage_graph_with(&work.model, &shape_of(work, layout), work.microbatches, &choices)
+}
+
+pub(super) fn choices_of(work: &ModelWork, layout: &StageLayout) -> Choices {
+    work.layout.recompute_layers.of_stage(work.layout.form.recompute, layout.layers.clone())
+}
+
+/// The sizes of the stage that `layout` describes.
+pub fn shape_of(work: &ModelWork, layout: &StageLayout) -> StageShape {
+    StageShape {
+        layers: layout.layers.clone(),
+        has_embedding: layout.embedding,
+        has_head: layout.head,
+        microbatch_size: work.microbatch_size,
+        sequence: work.sequence,
+        dtype: work.dtype,
+        form: work.layout.form,
+    }
+}

@@ -1,0 +1,156 @@
+//! From a model on a cluster to a scheduling problem: layers are dealt to stages, and each stage's operators say
+//! what its ops take in time and bytes.
+
+mod by_rank;
+mod faults;
+mod flops;
+mod graphs;
+mod stage_costs;
+mod times;
+mod transfers;
+mod within_limit;
+
+pub use self::graphs::{graph_and_accounts, graph_of, shape_of};
+pub(crate) use self::stage_costs::{kind_of, stage_cost};
+pub use self::times::coverage;
+pub use self::within_limit::Dealt;
+pub(crate) use self::within_limit::dealt_within_limit;
+
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use self::by_rank::{static_by_rank, tails_by_rank};
+use self::faults::{check_sizes, find_faults};
+use self::flops::step_flops;
+use self::stage_costs::{Part, Parts};
+use self::transfers::transfers;
+use crate::base::fields::{Fault, Faults};
+use crate::base::units::Bytes;
+use crate::estimate::memory::StaticBytes;
+use crate::estimate::partition::{self, PartCosts};
+use crate::estimate::step::{self, Ends};
+use crate::graph::layout::Partition;
+use crate::model::StageLayout;
+use crate::problem::placement::Placement;
+use crate::problem::{Backward, MAX_BYTES, PlacementChoice, Statement};
+use crate::spec::ModelWork;
+
+/// A model's scheduling problem, and what it follows from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Derived {
+    /// The problem, with its placement fixed.
+    pub statement: Statement,
+    /// The part of the model that each stage holds.
+    pub stages: Vec<StageLayout>,
+    /// Floating-point operations that the model needs for one step, over all stages, for each device that shares a stage:
+    /// each product of the forward, and its two gradients. Work that is only done to save memory does not count
+    /// (arXiv:2204.02311 §4.1), nor what sharing adds: heads that several devices hold, and room for experts' tokens.
+    pub step_flops: u128,
+    /// Bytes held throughout, by rank and kind.
+    pub static_bytes: Vec<StaticBytes>,
+    /// Bytes of the host's memory that a microbatch of each stage holds behind F, and behind B until W.
+    pub host_bytes: Vec<[Bytes; 2]>,
+    /// What ends each step.
+    pub ends: Ends,
+    /// How good the deal of layers is, where it was made for the memory limit.
+    pub dealt: Option<Dealt>,
+}
+
+/// Where a layer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerPlace {
+    /// Its stage.
+    pub stage: usize,
+    /// The rank that holds it; with two-way placement, the one for the first half of the microbatches.
+    pub rank: usize,
+    /// Which of that rank's chunks it is in.
+    pub chunk: usize,
+}
+
+impl Derived {
+    /// Where `layer` is; none beyond the model.
+    pub fn place_of_layer(&self, layer: u32) -> Option<LayerPlace> {
+        let stage = self.stages.iter().position(|layout| layout.layers.contains(&layer))?;
+        let PlacementChoice::Fixed(placement) = &self.statement.placement else { return None };
+        let ranks = placement.ranks(self.statement.ranks, self.statement.chunks);
+        let rank = *ranks.get(stage)?;
+        let chunk = ranks[..stage].iter().filter(|other| **other == rank).count();
+        Some(LayerPlace { stage, rank: usize::from(rank), chunk })
+    }
+}
+
+/// The problem of `work` with `chunks` stages on each rank, placed by `placement`; `work.chunks` is not read.
+///
+/// Stages with the same parts are worked out once, so this takes time in proportion to the layers of the few
+/// different stages, and none for microbatches.
+///
+/// # Errors
+/// Every fault of `work` that hides the problem: sizes that are no model's, more stages than layers, a placement that
+/// does not suit, times or bytes beyond what a problem may hold. Fields are named as in a spec.
+pub fn derive(work: &ModelWork, placement: Placement, chunks: usize) -> Result<Derived, Faults> {
+    let mut faults = Vec::new();
+    find_faults(work, chunks, &mut faults);
+    if !faults.is_empty() {
+        return Err(Faults(faults));
+    }
+    let ranks = work.pipeline as usize;
+    let mut parts = Parts { work, known: BTreeMap::new() };
+    let layers = work.model.layers;
+    let equal = |ends| PartCosts::equal(layers, 1, ends, ends);
+    let mut dealt = None;
+    let stages = match &work.layout.partition {
+        Partition::Balanced => partition::balanced(ranks, chunks, &parts.costs()),
+        Partition::Layers => partition::balanced(ranks, chunks, &equal(0)),
+        Partition::LayersAndEnds => partition::balanced(ranks, chunks, &equal(1)),
+        Partition::WithinLimit => parts.within_limit(&placement, chunks).map(|(stages, found)| {
+            dealt = Some(found);
+            stages
+        }),
+        Partition::ByHand(counts) => partition::by_hand(layers, ranks, chunks, counts),
+    }?;
+    let known: Vec<Part> = stages.iter().map(|layout| parts.part(layout)).collect();
+
+    let mut statement = Statement {
+        ranks,
+        chunks,
+        microbatches: work.microbatches as usize,
+        placement: PlacementChoice::Fixed(placement.clone()),
+        stages: known.iter().map(|part| part.cost).collect(),
+        transfers: transfers(work),
+        static_bytes: vec![0],
+        limit_bytes: vec![Some(work.limit_bytes.unwrap_or(work.device.memory_bytes))],
+        objective: work.objective,
+        backward: Backward::Split,
+        overlap_permille: 0,
+    };
+    check_sizes(&statement, &mut faults);
+    if faults.is_empty() {
+        // Also checks that the placement suits, which its ranks are then worked out from.
+        statement.find_faults("", &mut faults);
+    }
+    if !faults.is_empty() {
+        return Err(Faults(faults));
+    }
+    let static_bytes = static_by_rank(work, &placement, chunks, &known);
+    statement.static_bytes = static_bytes.iter().map(StaticBytes::total).collect();
+    if let Some(rank) = statement.static_bytes.iter().position(|bytes| *bytes > MAX_BYTES) {
+        let found = format!("{} bytes of weights on rank {rank}", statement.static_bytes[rank]);
+        return Err(Fault::new("model", found, format!("at most {MAX_BYTES} bytes a rank")).into());
+    }
+    let tails = tails_by_rank(work, &placement, chunks, &known);
+    let reduces_ns = known.iter().map(|part| step::reduce_each(work, &part.whole.0, &part.whole.1)).collect();
+    Ok(Derived {
+        statement,
+        stages,
+        step_flops: step_flops(work),
+        static_bytes,
+        host_bytes: known.iter().map(|part| part.on_host).collect(),
+        ends: Ends { tails, reduces_ns },
+        dealt,
+    })
+}
+
+#[cfg(test)]
+mod tests;

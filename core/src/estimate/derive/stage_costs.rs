@@ -1,0 +1,140 @@
+//! Times and bytes of each kind of stage. Stages with the same layers are worked out once.
+
+use alloc::collections::BTreeMap;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use super::graphs::{choices_of, graph_of};
+use super::times::job_times;
+use crate::base::units::{Bytes, Nanos};
+use crate::estimate::memory::{self, StaticBytes};
+use crate::estimate::partition::PartCosts;
+use crate::graph::Graph;
+use crate::graph::form::{Offload, Recompute};
+use crate::graph::layout::RecomputeLayers;
+use crate::graph::liveness::Lifetimes;
+use crate::model::StageLayout;
+use crate::problem::StageCost;
+use crate::problem::op::OpKind;
+use crate::spec::ModelWork;
+
+/// What follows from one kind of stage.
+#[derive(Clone, Copy)]
+pub(super) struct Part {
+    pub(super) cost: StageCost,
+    /// Of the host's memory, behind F and behind B.
+    pub(super) on_host: [Bytes; 2],
+    /// With every neighbour on another rank.
+    pub(super) apart: StaticBytes,
+    /// With the next stage on the same rank.
+    pub(super) before_own: StaticBytes,
+    /// Before anything is shared out among copies: all but experts, and experts.
+    pub(super) whole: (StaticBytes, StaticBytes),
+    /// Gradients of tables that another stage holds too.
+    pub(super) tables: Bytes,
+}
+
+impl Part {
+    /// The most that an op needs while it runs.
+    pub(super) fn workspace(&self) -> Bytes {
+        self.cost.forward_workspace_bytes.max(self.cost.takes(OpKind::BW))
+    }
+}
+
+/// The kinds of stage met so far. Layers of a kind are all alike, so their numbers are enough.
+pub(super) struct Parts<'w> {
+    pub(super) work: &'w ModelWork,
+    pub(super) known: BTreeMap<PartKey, Part>,
+}
+
+/// How many layers of each kind, whether with embedding and with head, and what each layer computes again where that is
+/// not the same for all.
+type PartKey = ([u32; KINDS], bool, bool, Vec<(Recompute, usize)>);
+
+/// Kinds of layer: with experts or without, and with a window that hides tokens or without.
+pub(super) const KINDS: usize = 4;
+
+/// The kind of `layer`: all layers of a kind are alike.
+pub(crate) fn kind_of(work: &ModelWork, layer: u32) -> usize {
+    let sequence = u64::from(work.sequence);
+    let windowed = work.model.looks_back(layer, sequence) < sequence;
+    usize::from(work.model.has_experts(layer)) + 2 * usize::from(windowed)
+}
+
+/// Times and bytes of the stage that `layout` describes.
+pub(crate) fn stage_cost(work: &ModelWork, layout: &StageLayout) -> StageCost {
+    cost_of(&graph_of(work, layout), work)
+}
+
+fn cost_of(graph: &Graph, work: &ModelWork) -> StageCost {
+    let fused = Lifetimes::fused(graph).memory_fused(graph);
+    memory::stage_cost(&job_times(graph, work), Lifetimes::of(graph).memory(graph), fused)
+}
+
+impl Parts<'_> {
+    pub(super) fn part(&mut self, layout: &StageLayout) -> Part {
+        let mut counts = [0u32; KINDS];
+        layout.layers.clone().for_each(|layer| counts[kind_of(self.work, layer)] += 1);
+        let mut by_layer = choices_of(self.work, layout).by_layer;
+        if by_layer.is_empty() && matches!(self.work.layout.form.offload, Offload::First(_)) {
+            // Which layers come first matters, too.
+            by_layer = vec![Recompute::None; layout.layers.len()];
+        }
+        let kinds = layout.layers.clone().map(|layer| kind_of(self.work, layer));
+        let key = (counts, layout.embedding, layout.head, by_layer.into_iter().zip(kinds).collect());
+        if let Some(part) = self.known.get(&key) {
+            return *part;
+        }
+        let graph = graph_of(self.work, layout);
+        let layout = &self.work.layout;
+        let copies = [layout.copies(), layout.expert_copies()];
+        let shares = copies.map(|copies| layout.sharers(copies) > 1);
+        let [largest, largest_experts] = memory::largest_neighbours(&graph, shares);
+        let shared_out = |shares_after| {
+            let (bytes, experts) = StaticBytes::of_stage(&graph, shares_after, layout.moments());
+            let experts = experts.shared_out(layout, copies[1], largest_experts);
+            bytes.shared_out(layout, copies[0], largest).with_experts(&experts)
+        };
+        let part = Part {
+            cost: cost_of(&graph, self.work),
+            on_host: Lifetimes::of(&graph).on_host(&graph),
+            apart: shared_out(false),
+            before_own: shared_out(true),
+            whole: StaticBytes::of_stage(&graph, false, layout.moments()),
+            tables: memory::gradients_of_tables(&graph),
+        };
+        self.known.insert(key, part);
+        part
+    }
+
+    /// What the partition balances. Where layers differ in what they compute again, and that is chosen for them where
+    /// they are, none of it counts.
+    pub(super) fn costs(&self) -> PartCosts {
+        let mut plain = self.work.clone();
+        // The same for all is the same, however it is said; else layers are dealt as if nothing were computed again.
+        let same = match &plain.layout.recompute_layers {
+            RecomputeLayers::All => plain.layout.form.recompute,
+            RecomputeLayers::Each(choices) => match choices.split_first() {
+                Some((first, others)) if others.iter().all(|other| other == first) => *first,
+                _ => Recompute::None,
+            },
+            _ => Recompute::None,
+        };
+        (plain.layout.recompute_layers, plain.layout.form.recompute) = (RecomputeLayers::All, same);
+        // Nor do copies of a layer on its own, which no other one hides.
+        plain.layout.form.offload = Offload::None;
+        let time = |layers: Range<u32>, embedding: bool, head: bool| {
+            let graph = graph_of(&plain, &StageLayout { layers, embedding, head });
+            job_times(&graph, self.work).jobs.into_iter().fold(0, Nanos::saturating_add)
+        };
+        let mut known = [None; KINDS];
+        let mut of =
+            |layer| *known[kind_of(self.work, layer)].get_or_insert_with(|| time(layer..layer + 1, false, false));
+        PartCosts {
+            layers_ns: (0..self.work.model.layers).map(&mut of).collect(),
+            embedding_ns: time(0..0, true, false),
+            head_ns: time(0..0, false, true),
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Times of operators and jobs: by the roofline, or by a measured profile.
+
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+
+use super::graphs::graph_of;
+use crate::base::units::{Bytes, Nanos};
+use crate::estimate::step;
+use crate::graph::layout::Dispatch;
+use crate::graph::{Graph, Job, Operator, Role, Stream, TensorId};
+use crate::hardware::cost::{self, JobTimes, Peers};
+use crate::hardware::profile::Coverage;
+use crate::model::{Experts, StageLayout};
+use crate::spec::ModelWork;
+
+/// What the device's own libraries take of each rank's memory, where the device has been measured.
+pub(super) fn workspace_bytes(work: &ModelWork) -> Bytes {
+    work.profile.as_ref().map_or(0, |profile| profile.workspace_bytes)
+}
+
+/// By operator of `graph` its time: the roofline's, or what a profile makes of it.
+fn operator_times(graph: &Graph, work: &ModelWork) -> Vec<Nanos> {
+    let (device, peers) = (&work.device, peers(work));
+    match &work.profile {
+        Some(profile) => profile.operator_times(graph, device, &peers),
+        None => cost::operator_times(graph, device, &peers),
+    }
+}
+
+/// What the profile of `work` knows of a layer, the embedding and the head, which have every kind of operator; none where
+/// there is no profile.
+pub fn coverage(work: &ModelWork) -> Option<Coverage> {
+    let profile = work.profile.as_ref()?;
+    let ends = StageLayout { layers: 0..1.min(work.model.layers), embedding: true, head: true };
+    Some(profile.covers(&graph_of(work, &ends), &work.device, &peers(work)))
+}
+
+/// Times of a stage's jobs. Where copies share weights out, with what the jobs wait for them.
+pub(super) fn job_times(graph: &Graph, work: &ModelWork) -> JobTimes {
+    let of_operators = operator_times(graph, work);
+    let mut times = JobTimes::of_times(graph, &of_operators);
+    if !work.layout.overlap_exchanges {
+        times.exchanges = [0; 2];
+    }
+    if work.layout.zero >= 3 && work.layout.copies() > 1 {
+        let [forward, input, weight] = gather_waits(graph, &of_operators, work);
+        times
+            .jobs
+            .iter_mut()
+            .zip([forward, input, weight])
+            .for_each(|(time, wait)| *time = time.saturating_add(wait));
+        times.fused = times.fused.saturating_add(input).saturating_add(weight);
+    }
+    times
+}
+
+/// What F, B and W wait for weights that copies share out (ZeRO 3, arXiv:1910.02054 §5.3): every job gathers each layer's
+/// anew, the first layer's before anything runs and each further one's beside the layer before, as the two layers say that
+/// [`StaticBytes::gathered`] counts.
+fn gather_waits(graph: &Graph, times: &[Nanos], work: &ModelWork) -> [Nanos; 3] {
+    let copies = step::copies_of(work);
+    Job::ALL.map(|job| {
+        let of_job = graph.operators.iter().zip(times).filter(|(operator, _)| operator.job == job);
+        let operators: Vec<(&Operator, &Nanos)> = of_job.collect();
+        let (mut waits, mut computes): (Nanos, Nanos) = (0, 0);
+        for layer in operators.chunk_by(|(one, _), (next, _)| one.layer == next.layer) {
+            let weights: BTreeSet<TensorId> = layer
+                .iter()
+                .flat_map(|(operator, _)| operator.inputs.iter().map(|input| input.tensor))
+                .filter(|tensor| matches!(graph[*tensor].role, Role::Weight { .. }))
+                .collect();
+            let bytes = |wanted: bool| {
+                let of_kind = |tensor: &&TensorId| graph[**tensor].expert_ways().is_some() == wanted;
+                weights.iter().filter(of_kind).fold(0, |sum: u64, id| sum.saturating_add(graph[*id].bytes()))
+            };
+            let [dense, experts] = &copies;
+            let gather = dense.gather(bytes(false)).saturating_add(experts.gather(bytes(true)));
+            waits = waits.saturating_add(gather.saturating_sub(computes));
+            let of_compute = layer.iter().filter(|(operator, _)| operator.stream != Stream::Copies);
+            computes = of_compute.fold(0, |sum: Nanos, (_, time)| sum.saturating_add(**time));
+        }
+        waits
+    })
+}
+
+/// What joins the devices of one rank.
+fn peers(work: &ModelWork) -> Peers {
+    let (form, nodes) = (work.layout.form, work.nodes());
+    let [tensor, context, expert] = [form.tensor, form.context, form.expert].map(|ways| u64::from(ways.max(1)));
+    let apart = if form.whole_experts { 1 } else { tensor };
+    let by_node = work.model.variant.experts.filter(|_| work.layout.dispatch == Dispatch::OncePerNode);
+    Peers {
+        tensor: nodes.in_rings(tensor, 1),
+        context: nodes.in_turn(context, tensor),
+        expert: match by_node {
+            Some(Experts { active, routing, .. }) => {
+                let groups = (routing.active_groups, routing.groups);
+                nodes.in_exchange_by_node(expert, apart, active.into(), groups)
+            }
+            None => nodes.in_exchange(expert, apart),
+        },
+    }
+}

@@ -1,0 +1,72 @@
+//! P2P transfers between ranks: bytes of a boundary, hop times, and buffers of transfers that are received ahead.
+
+use alloc::collections::BTreeMap;
+
+use super::Derived;
+use crate::base::units::Bytes;
+use crate::hardware::cluster::Link;
+use crate::problem::Transfers;
+use crate::problem::placement::Placement;
+use crate::spec::ModelWork;
+
+/// Bytes of what one device of a rank sends for a microbatch: an activation or its gradient.
+pub(super) fn boundary_bytes(work: &ModelWork) -> Bytes {
+    let tokens = u64::from(work.microbatch_size).saturating_mul(work.sequence.into());
+    let form = work.layout.form;
+    let tokens = tokens.div_ceil(form.context.max(1).into());
+    let tokens = if form.sequence_parallel { tokens.div_ceil(form.tensor.max(1).into()) } else { tokens };
+    tokens.saturating_mul(work.model.hidden.into()).saturating_mul(work.dtype.bytes())
+}
+
+/// Hop times from the bytes of a boundary. Every device sends its own part to the one in its place on the next rank.
+pub(super) fn transfers(work: &ModelWork) -> Transfers {
+    let bytes = boundary_bytes(work);
+    let ranks = work.pipeline as usize;
+    let hop = |from: usize, to: usize| if from == to { 0 } else { link_between(work, from, to).time(bytes) };
+    let per_node = ranks_per_node(work);
+    if work.link.time(bytes) == work.node_link.time(bytes) || ranks <= per_node || per_node == 1 {
+        return Transfers::Uniform(hop(0, 1));
+    }
+    Transfers::Links((0..ranks).map(|from| (0..ranks).map(|to| hop(from, to)).collect()).collect())
+}
+
+/// Whole ranks in a node, at least one: they fill nodes in order, each with all of its devices.
+fn ranks_per_node(work: &ModelWork) -> usize {
+    let per_node = u64::from(work.devices_per_node) / work.layout.devices_per_rank();
+    per_node.max(1) as usize
+}
+
+/// What joins the devices of one rank with those of another. Where a rank alone fills a node, every hop leaves it.
+pub(super) fn link_between(work: &ModelWork, from: usize, to: usize) -> Link {
+    let per_node = ranks_per_node(work);
+    if from / per_node == to / per_node { work.link } else { work.node_link }
+}
+
+impl Derived {
+    /// Counts the buffers of messages that are received ahead: `prefetch` boundary tensors for each link on which a rank
+    /// receives, or as many as it carries. Those that are received just before their op are counted with the op.
+    pub(crate) fn add_prefetch(&mut self, work: &ModelWork, placement: &Placement, prefetch: usize) {
+        let (ranks, microbatches) = (self.statement.ranks, self.statement.microbatches);
+        let rank_of_stage = placement.ranks(ranks, self.statement.chunks);
+        let two_way = *placement == Placement::TwoWay;
+        // By receiver and sender: messages of a step.
+        let mut links: BTreeMap<(usize, usize), usize> = BTreeMap::new();
+        for pair in rank_of_stage.windows(2) {
+            let [below, above] = [pair[0], pair[1]].map(usize::from);
+            let mirrored = two_way.then(|| (ranks - 1 - below, ranks - 1 - above));
+            for (below, above) in core::iter::once((below, above)).chain(mirrored) {
+                if below != above {
+                    let share = if two_way { microbatches.div_ceil(2) } else { microbatches };
+                    *links.entry((above, below)).or_default() += share;
+                    *links.entry((below, above)).or_default() += share;
+                }
+            }
+        }
+        for ((receiver, _), messages) in links {
+            let bytes = boundary_bytes(work).saturating_mul(prefetch.min(messages) as u64);
+            let held = &mut self.static_bytes[receiver];
+            held.buffers = held.buffers.saturating_add(bytes);
+            self.statement.static_bytes[receiver] = held.total();
+        }
+    }
+}

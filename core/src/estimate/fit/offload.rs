@@ -1,0 +1,164 @@
+//! Activation offload that fits: how many layers of each stage keep their activations in host memory.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use alloc::{format, vec};
+
+use super::recompute::fit_recompute;
+use super::{Fitted, MOST_COUNTS, NAME_OF_OFFLOAD, Solved, cost_of, limit_of, over_limit};
+use crate::base::units::{Bytes, Nanos};
+use crate::graph::form::{Offload, Recompute};
+use crate::graph::layout::{Partition, RecomputeLayers};
+use crate::graph::passes::{Account, Entry};
+use crate::schedule::Absent;
+use crate::spec::ModelWork;
+
+/// The choice of layers for the host's memory with which the schedule costs the least; of equals the fewest.
+pub(super) fn fit_offload(
+    work: &ModelWork,
+    solve: &mut impl FnMut(ModelWork) -> Result<Solved, Absent>,
+) -> Result<Fitted, Absent> {
+    if work.layout.partition == Partition::WithinLimit {
+        return fit_offload_and_deal(work, solve);
+    }
+    let again_fits = work.layout.recompute_layers == RecomputeLayers::Fit;
+    let limit = limit_of(work);
+    // What each costs with nothing computed again for the limit. More in the host's memory leaves more room, and takes no
+    // less; so those that fit come last, and the first of them is the fastest.
+    let mut tried: Vec<(Nanos, Offload)> = Vec::new();
+    let mut counts = None;
+    let mut next = Some(Offload::None);
+    let mut reason = Absent::because("there is no schedule");
+    while let Some(offload) = next {
+        let (derived, problem, schedule) = solve(with(work, offload))?;
+        let of_stage = || derived.stages.iter().map(|stage| stage.layers.len() as u32).max().unwrap_or(0);
+        next = counts.get_or_insert_with(|| offloads(of_stage()).into_iter()).next();
+        let cost = cost_of(&problem, &schedule)?;
+        tried.push((cost, offload));
+        match over_limit(&problem, &schedule, limit) {
+            None if !again_fits || tried.first().is_some_and(|(bare, _)| cost <= *bare) => {
+                return Ok(in_part(work, offload, again_fits.then_some(Recompute::None)));
+            }
+            None => {}
+            Some((rank, peak)) => {
+                let what = in_words(offload);
+                reason = Absent::because(format!(
+                    "rank {rank} would hold {peak} bytes with {what} in the host's memory, and its limit is {limit}"
+                ));
+            }
+        }
+    }
+    if !again_fits {
+        return Err(reason);
+    }
+    // As long as copies take nothing, more of them are better than anything computed again.
+    let bare = tried.first().map_or(0, |(bare, _)| *bare);
+    let free = tried.iter().rposition(|(cost, _)| *cost <= bare).unwrap_or(0);
+    let mut best: Option<(Nanos, Fitted)> = None;
+    // Of those with which some rank does not fit, the one that holds the least.
+    let mut nearest = Bytes::MAX;
+    for (cost, offload) in &tried[free..] {
+        let given = with(work, *offload);
+        let least = fit_recompute(&given, solve);
+        // What is computed again is not copied, so that there may be less to wait for; and where nothing fits, how much is
+        // lacking with the most of it is told.
+        let is_tried = |recompute: &Recompute| *cost > bare || least.is_err() && *recompute == Recompute::Full;
+        let all = Recompute::ALL.into_iter().skip(1).filter(is_tried);
+        let all: Vec<_> = all.map(|recompute| (recompute.name(), in_part(work, *offload, Some(recompute)))).collect();
+        let least = least.map(|fitted| {
+            let mut of_offload = in_part(work, *offload, None);
+            of_offload.account.extend(fitted.account);
+            ("some", Fitted { choices: fitted.choices, ..of_offload })
+        });
+        for (again, fitted) in least.into_iter().chain(all) {
+            let Ok((_, problem, schedule)) = solve(fitted.applied_to(&given)) else { continue };
+            match over_limit(&problem, &schedule, limit) {
+                None => {
+                    let cost = cost_of(&problem, &schedule)?;
+                    if best.as_ref().is_none_or(|(least, _)| cost < *least) {
+                        best = Some((cost, fitted));
+                    }
+                }
+                Some((rank, peak)) if peak < nearest => {
+                    nearest = peak;
+                    let what = in_words(*offload);
+                    reason = Absent::because(format!(
+                        "rank {rank} would hold {peak} bytes even with recompute {again} in all layers and {what} in the \
+                         host's memory, and its limit is {limit}"
+                    ));
+                }
+                Some(_) => {}
+            }
+        }
+    }
+    best.map(|(_, fitted)| fitted).ok_or(reason)
+}
+
+/// The same where layers are dealt within the limit, so that more in the host's memory may deal them more evenly, and take
+/// less: all numbers are tried.
+fn fit_offload_and_deal(
+    work: &ModelWork,
+    solve: &mut impl FnMut(ModelWork) -> Result<Solved, Absent>,
+) -> Result<Fitted, Absent> {
+    let mut best: Option<(Nanos, Offload)> = None;
+    let mut reason = Absent::because("there is no schedule");
+    let of_stage = work.model.layers.div_ceil(work.pipeline.max(1));
+    for offload in core::iter::once(Offload::None).chain(offloads(of_stage)) {
+        let solved = solve(with(work, offload));
+        let cost = solved.and_then(|(_, problem, schedule)| match over_limit(&problem, &schedule, limit_of(work)) {
+            None => cost_of(&problem, &schedule),
+            Some((rank, peak)) => Err(Absent::because(format!("rank {rank} would hold {peak} bytes"))),
+        });
+        match cost {
+            Ok(cost) if best.is_none_or(|(least, _)| cost < least) => best = Some((cost, offload)),
+            Ok(_) => {}
+            Err(error) => reason = error,
+        }
+    }
+    best.map(|(_, offload)| in_part(work, offload, None)).ok_or(reason)
+}
+
+fn with(work: &ModelWork, offload: Offload) -> ModelWork {
+    let mut work = work.clone();
+    (work.layout.form.offload, work.layout.offload_fits) = (offload, false);
+    work
+}
+
+/// This in the host's memory, and the same of all layers computed again.
+fn in_part(work: &ModelWork, offload: Offload, recompute: Option<Recompute>) -> Fitted {
+    let mut account = Account::new(NAME_OF_OFFLOAD);
+    let (what, limit) = (in_words(offload), limit_of(work));
+    let why = format!("{what} in the host's memory: the fastest with which no rank holds more than {limit} bytes");
+    let entry = Entry::new("every stage", None, why, 0);
+    match offload {
+        Offload::None => account.skipped.push(entry),
+        _ => account.done.push(entry),
+    }
+    if let Some(recompute) = recompute.filter(|recompute| *recompute != Recompute::None) {
+        let why = format!("{} for all of them, which leaves less to copy", recompute.name());
+        account.done.push(Entry::new("every layer", None, why, 0));
+    }
+    let choices = recompute.map(|recompute| vec![recompute; work.model.layers as usize]);
+    Fitted { choices, offload: Some(offload), account }
+}
+
+/// What is tried beside none for stages of so many layers, the fewest first.
+pub(super) fn offloads(of_stage: u32) -> Vec<Offload> {
+    let steps = of_stage.min(MOST_COUNTS);
+    // Not more than the layers of any model, so that nothing overflows.
+    let offload = |step: u32| match of_stage * step / steps {
+        all if all == of_stage => Offload::All,
+        some => Offload::First(some),
+    };
+    (1..=steps).map(offload).collect()
+}
+
+/// What is kept in the host's memory.
+fn in_words(offload: Offload) -> String {
+    match offload {
+        Offload::None => String::from("nothing"),
+        Offload::First(1) => String::from("activations of the first layer of each stage"),
+        Offload::First(layers) => format!("activations of the first {layers} layers of each stage"),
+        Offload::All => String::from("activations of all layers"),
+    }
+}

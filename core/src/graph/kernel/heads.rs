@@ -1,0 +1,51 @@
+//! Sizes of attention: heads, and attention over several devices.
+
+use super::of_e12;
+
+/// The heads of an attention operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Heads {
+    /// Tokens of one sequence; the rows of a microbatch are a multiple.
+    pub sequence: u64,
+    /// Query heads, `a`.
+    pub query: u64,
+    /// Key and value heads, `g`; divides `query`. Query head `h` reads key and value head `h · g / a`.
+    pub key_value: u64,
+    /// Width of one head, `d`. Head `h` is columns `h · d .. (h + 1) · d`.
+    pub width: u64,
+    /// What products of queries and keys are multiplied with, in units of 10⁻¹²; none: `1/√d`.
+    pub scale_e12: Option<u64>,
+    /// What scores are capped by where they are not held, in units of 10⁻¹².
+    pub cap_e12: Option<u64>,
+}
+
+impl Heads {
+    /// Without a scale of their own, and not capped.
+    pub const fn usual(sequence: u64, [query, key_value]: [u64; 2], width: u64) -> Heads {
+        Heads { sequence, query, key_value, width, scale_e12: None, cap_e12: None }
+    }
+
+    /// What products of queries and keys are multiplied with.
+    pub fn scale(&self) -> f64 {
+        self.scale_e12.map_or_else(|| 1.0 / libm::sqrt(self.width as f64), of_e12)
+    }
+
+    /// What scores are capped by.
+    pub fn cap(&self) -> Option<f64> {
+        self.cap_e12.map(of_e12)
+    }
+}
+
+/// An attention that is not one device's alone, or whose values have a width of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Spread {
+    /// Sequence, heads, and the width of queries and keys.
+    pub heads: Heads,
+    /// Width of a head of the values and of the output.
+    pub value_width: u64,
+    /// Devices that each hold an equal part of every sequence and pass keys and values around a ring
+    /// (arXiv:2310.01889), with parts dealt as [`SequencePart`](super::SequencePart) says.
+    pub ways: u64,
+    /// Tokens back to which each token looks, itself included: those of a sequence, or fewer.
+    pub window: u64,
+}

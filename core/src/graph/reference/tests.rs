@@ -1,0 +1,430 @@
+//! Gradients are the slopes of the loss, and no pass changes a bit of them.
+
+use std::format;
+
+use super::formulas::{capped, slope_within};
+use super::run::{Run, prepare, run, run_as};
+use crate::graph::build::stage_graph_with;
+use crate::graph::form::{AttentionForm, Form, Offload, Recompute, StageShape};
+use crate::graph::{Graph, Kernel};
+use crate::model::{
+    Activation, Caps, Dtype, E12, Experts, Factors, Family, Latent, ModelConfig, Routing, Scores, Variant, Window,
+};
+
+fn check_gradients(model: ModelConfig, form: Form, cuts: &[u32]) {
+    let (stages, mut weights, tokens) = prepare(model, form, cuts);
+    let Run { gradients, .. } = run(&stages, &weights, &tokens);
+    for (name, gradient) in &gradients {
+        // A bias of all keys that are not turned shifts all scores of a query alike, which the softmax does not see.
+        let reaches = gradient.iter().any(|slope| slope.abs() > 1e-5);
+        let unseen = name.ends_with("k_proj.bias") && model.variant.rotary.is_none();
+        assert_ne!(reaches, unseen, "{name} of {:?}: {gradient:?}", model.variant);
+        for element in [0, gradient.len() / 2, gradient.len() - 1] {
+            let step = 1e-5;
+            let mut loss_at = |shift: f64| {
+                let kept = weights[name][element];
+                weights.get_mut(name).unwrap()[element] = kept + shift;
+                let loss = run_as(&stages, &weights, &tokens, false).loss;
+                weights.get_mut(name).unwrap()[element] = kept;
+                loss
+            };
+            let slope = (loss_at(step) - loss_at(-step)) / (2.0 * step);
+            let found = gradient[element];
+            // The difference is exact to about step² and 1e-16/step.
+            assert!((slope - found).abs() < 1e-8 + 1e-6 * slope.abs(), "{name}[{element}]: {found} against {slope}");
+        }
+    }
+}
+
+fn tiny(family: Family, tied: bool) -> ModelConfig {
+    ModelConfig {
+        family,
+        layers: 2,
+        hidden: 6,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 4,
+        ffn: 5,
+        vocab: 7,
+        positions: 4,
+        rope_base: 100,
+        norm_eps_e12: 10_000_000,
+        tied,
+        variant: crate::model::Variant::USUAL,
+    }
+}
+
+#[test]
+fn gradients_are_the_slopes_of_the_loss() {
+    for family in [Family::Llama, Family::Gpt] {
+        for (tied, cuts) in [(false, &[][..]), (true, &[]), (false, &[1]), (true, &[1])] {
+            check_gradients(tiny(family, tied), Form::default(), cuts);
+        }
+    }
+}
+
+#[test]
+fn so_they_are_in_newer_families() {
+    let experts = Experts {
+        count: 4,
+        active: 2,
+        ffn: 5,
+        shared_ffn: 0,
+        shared_gate: false,
+        dense_layers: 0,
+        routing: Routing::USUAL,
+    };
+    let latent = Latent { query_rank: 5, key_value_rank: 6, rope_width: 2, value_width: 3 };
+    let window = Some(Window { tokens: 2, full_every: 2 });
+    let deepseek_v2 = Routing { factor: Some(3 * E12), groups: 2, active_groups: 1, ..Routing::USUAL };
+    let deepseek_v3 = Routing { scores: Scores::Sigmoid, normed: true, ..deepseek_v2 };
+    for variant in [
+        Variant { qk_norm: true, ..Variant::USUAL },
+        Variant { post_norms: true, activation: Activation::Gelu, window, ..Variant::USUAL },
+        Variant { experts: Some(experts), ..Variant::USUAL },
+        Variant {
+            experts: Some(Experts { shared_ffn: 3, dense_layers: 1, ..experts }),
+            latent: Some(latent),
+            ..Variant::USUAL
+        },
+        Variant { experts: Some(Experts { shared_ffn: 3, shared_gate: true, ..experts }), ..Variant::USUAL },
+        Variant {
+            experts: Some(Experts { routing: Routing { normed: true, ..Routing::USUAL }, ..experts }),
+            ..Variant::USUAL
+        },
+        Variant { experts: Some(Experts { routing: deepseek_v2, ..experts }), ..Variant::USUAL },
+        Variant { experts: Some(Experts { routing: deepseek_v3, ..experts }), ..Variant::USUAL },
+        Variant {
+            experts: Some(Experts { routing: Routing { normed: false, ..deepseek_v3 }, ..experts }),
+            ..Variant::USUAL
+        },
+        Variant { latent: Some(Latent { query_rank: 0, ..latent }), ..Variant::USUAL },
+        Variant { multi_token: 2, ..Variant::USUAL },
+        Variant { multi_token: 1, experts: Some(experts), ..Variant::USUAL },
+    ] {
+        let kv_heads = if variant.latent.is_some() { 4 } else { 2 };
+        let model = ModelConfig { variant, kv_heads, ..tiny(Family::Llama, false) };
+        check_gradients(model, Form::default(), &[]);
+        check_gradients(model, Form { imbalance_permille: 1250, ..Form::default() }, &[1]);
+    }
+}
+
+/// Gemma 2 with caps that bind, and Granite: as they are, with scores held, and made again.
+#[test]
+fn so_they_are_with_factors_and_caps() {
+    for variant in [gemma_2(), granite()] {
+        for tied in [false, true] {
+            let model = ModelConfig { variant, ..tiny(Family::Llama, tied) };
+            check_gradients(model, Form::default(), &[]);
+            check_gradients(model, Form::default(), &[1]);
+        }
+    }
+    for variant in [Variant { window: None, qk_norm: true, ..gemma_2() }, granite()] {
+        let model = ModelConfig { variant, ..tiny(Family::Llama, true) };
+        for recompute in Recompute::ALL {
+            let form = Form { attention: AttentionForm::Materialised, dropout: true, recompute, ..Form::default() };
+            check_gradients(model, form, &[1]);
+        }
+    }
+}
+
+/// A soft cap leaves what is small as it is, bounds what is large, and keeps what is hidden.
+#[test]
+fn a_soft_cap_bounds() {
+    let cap = Some(3 * E12);
+    assert!((capped(1e-4, cap) - 1e-4).abs() < 1e-12 && (capped(2.0, cap) - 3.0 * (2f64 / 3.0).tanh()).abs() < 1e-14);
+    assert!((capped(90.0, cap) - 3.0).abs() < 1e-12 && (capped(-90.0, cap) + 3.0).abs() < 1e-12);
+    assert_eq!((capped(7.0, None), slope_within(7.0, None)), (7.0, 1.0));
+}
+
+fn gemma_2() -> Variant {
+    Variant {
+        post_norms: true,
+        activation: Activation::Gelu,
+        window: Some(Window { tokens: 2, full_every: 2 }),
+        norm_offset: true,
+        factors: Factors { embedding: Some(E12 * 5 / 2), attention: Some(E12 * 2 / 5), ..Factors::default() },
+        caps: Caps { attention: Some(E12 / 2), logits: Some(E12 * 3 / 2) },
+        ..Variant::USUAL
+    }
+}
+
+fn granite() -> Variant {
+    let (embedding, residual) = (Some(E12 * 3), Some(E12 * 7 / 5));
+    let (attention, logits) = (Some(E12 * 4 / 5), Some(E12 * 9 / 10));
+    Variant { factors: Factors { embedding, residual, attention, logits }, ..Variant::USUAL }
+}
+
+#[test]
+fn so_they_are_in_newer_gpts() {
+    use crate::model::Arrangement;
+    let window = Some(Window { tokens: 2, full_every: 2 });
+    for variant in [
+        Variant { rotary: Some(2), arrangement: Arrangement::Beside, ..Variant::USUAL },
+        Variant { rotary: Some(4), arrangement: Arrangement::BesideOneNorm, no_bias: true, ..Variant::USUAL },
+        Variant { rotary: Some(4), window, ..Variant::USUAL },
+        Variant { no_bias: true, ..Variant::USUAL },
+    ] {
+        for kv_heads in [1, 2] {
+            let model = ModelConfig { variant, kv_heads, ..tiny(Family::Gpt, false) };
+            check_gradients(model, Form::default(), &[1]);
+        }
+    }
+    let half_turned = Variant { rotary: Some(2), ..Variant::USUAL };
+    check_gradients(ModelConfig { variant: half_turned, ..tiny(Family::Llama, false) }, Form::default(), &[]);
+}
+
+#[test]
+fn so_they_are_with_scores_held_and_dropout() {
+    for (family, dropout) in [(Family::Llama, false), (Family::Llama, true), (Family::Gpt, true)] {
+        let form = Form { attention: AttentionForm::Materialised, dropout, ..Form::default() };
+        check_gradients(tiny(family, false), form, &[1]);
+    }
+}
+
+/// The same operators on the same numbers: not a bit may differ.
+#[test]
+fn computing_again_changes_nothing() {
+    for family in [Family::Llama, Family::Gpt] {
+        for attention in [AttentionForm::Flash, AttentionForm::Materialised] {
+            let plain = Form { attention, dropout: true, ..Form::default() };
+            let (stages, weights, tokens) = prepare(tiny(family, true), plain, &[1]);
+            let kept = run(&stages, &weights, &tokens);
+            for recompute in [Recompute::Selective, Recompute::Cheap, Recompute::Full] {
+                let form = Form { recompute, ..plain };
+                let (stages, ..) = prepare(tiny(family, true), form, &[1]);
+                let again = run(&stages, &weights, &tokens);
+                assert_eq!(kept.loss.to_bits(), again.loss.to_bits());
+                assert_eq!(kept.gradients, again.gradients, "{family:?} {attention:?} {recompute:?}");
+            }
+        }
+    }
+}
+
+/// Nor where layers differ in what they compute again, or keep only what a group of them takes in.
+#[test]
+fn computing_again_by_layer_changes_nothing() {
+    use crate::graph::passes::recompute::Choices;
+    use Recompute::{Cheap, Full, None, Selective};
+    let model = ModelConfig { layers: 3, ..tiny(Family::Llama, true) };
+    let form = Form { attention: AttentionForm::Materialised, dropout: true, ..Form::default() };
+    let (stages, weights, tokens) = prepare(model, form, &[]);
+    let kept = run(&stages, &weights, &tokens);
+    let shape = StageShape {
+        layers: 0..3,
+        has_embedding: true,
+        has_head: true,
+        microbatch_size: 4,
+        sequence: 3,
+        dtype: Dtype::F64,
+        form,
+    };
+    let each = |by_layer: [Recompute; 3]| Choices { by_layer: by_layer.to_vec(), ..Choices::same(None) };
+    let groups = |group| Choices { group, ..Choices::same(Full) };
+    for choices in
+        [each([Full, Cheap, None]), each([None, Selective, Full]), each([Full, None, Full]), groups(2), groups(3)]
+    {
+        // Also where what is kept waits in the host's memory.
+        for offload in [Offload::None, Offload::First(2), Offload::All] {
+            let shape = StageShape { form: Form { offload, ..form }, ..shape.clone() };
+            let (graph, _) = stage_graph_with(&model, &shape, 2, &choices);
+            let again = run(&[graph], &weights, &tokens);
+            assert_eq!(kept.loss.to_bits(), again.loss.to_bits());
+            assert_eq!(kept.gradients, again.gradients, "{choices:?} {offload:?}");
+        }
+    }
+}
+
+/// What waits in the host's memory is the same when it comes back, whatever is computed again from it, shared, quantized or
+/// run beside; and nobody touches it on its way.
+#[test]
+fn waiting_in_the_host_s_memory_changes_nothing() {
+    let experts = Experts {
+        count: 4,
+        active: 2,
+        ffn: 8,
+        shared_ffn: 8,
+        shared_gate: true,
+        dense_layers: 1,
+        routing: Routing::USUAL,
+    };
+    let dropout = Form { attention: AttentionForm::Materialised, dropout: true, ..Form::default() };
+    let shared = Form { tensor: 2, sequence_parallel: true, async_reduce: true, ..Form::default() };
+    for (family, variant, plain) in [
+        (Family::Llama, Variant::USUAL, dropout),
+        (Family::Llama, Variant::USUAL, shared),
+        (Family::Llama, gemma_2(), Form { fp8: true, ..Form::default() }),
+        (Family::Llama, Variant { experts: Some(experts), multi_token: 1, ..Variant::USUAL }, Form::default()),
+        (Family::Gpt, Variant::USUAL, dropout),
+        (Family::Gpt, Variant::USUAL, shared),
+    ] {
+        let model = ModelConfig { layers: 3, ffn: 8, variant, ..tiny(family, true) };
+        for recompute in Recompute::ALL {
+            let form = Form { recompute, ..plain };
+            let (stages, weights, tokens) = prepare(model, form, &[1]);
+            let kept = run(&stages, &weights, &tokens);
+            for offload in [Offload::First(1), Offload::First(2), Offload::All] {
+                let (stages, ..) = prepare(model, Form { offload, ..form }, &[1]);
+                let what = format!("{variant:?} {recompute:?} {offload:?}");
+                for graph in &stages {
+                    let copies = graph.operators.iter().filter(|operator| operator.kernel == Kernel::Offload).count();
+                    assert!(copies >= 1, "{what}");
+                }
+                let away = run(&stages, &weights, &tokens);
+                assert_eq!(kept.loss.to_bits(), away.loss.to_bits(), "{what}");
+                assert_eq!(kept.gradients, away.gradients, "{what}");
+            }
+        }
+    }
+}
+
+/// A reduction that runs beside dW changes no bit, whether W runs apart or fused with B.
+#[test]
+fn reducing_beside_dw_changes_nothing() {
+    for family in [Family::Llama, Family::Gpt] {
+        let model = ModelConfig { ffn: 8, ..tiny(family, true) };
+        for (tensor, sequence_parallel, recompute) in
+            [(2, false, Recompute::None), (4, true, Recompute::None), (2, true, Recompute::Full)]
+        {
+            let form = Form { tensor, sequence_parallel, recompute, ..Form::default() };
+            let (stages, weights, tokens) = prepare(model, form, &[1]);
+            let waiting = run(&stages, &weights, &tokens);
+            let (stages, ..) = prepare(model, Form { async_reduce: true, ..form }, &[1]);
+            let starts = stages.iter().flat_map(|graph| &graph.operators).filter(|operator| operator.kernel.starts());
+            assert_eq!(starts.count(), 5, "two a layer, and that of the head's input");
+            let beside = run(&stages, &weights, &tokens);
+            assert_eq!(waiting.loss.to_bits(), beside.loss.to_bits());
+            assert_eq!(waiting.gradients, beside.gradients, "{family:?} {form:?}");
+        }
+    }
+}
+
+/// Programs of devices that share matrices, all together, against that of one device: the same loss and gradients but for
+/// rounding, the bytes of liveness on each, and the same numbers wherever devices hold the same thing.
+#[test]
+fn devices_that_share_matrices_compute_what_one_does() {
+    let usual = Variant::USUAL;
+    let part_turned = Variant { rotary: Some(2), ..usual };
+    let experts = Experts {
+        count: 4,
+        active: 2,
+        ffn: 8,
+        shared_ffn: 8,
+        shared_gate: true,
+        dense_layers: 1,
+        routing: Routing::USUAL,
+    };
+    for (family, variant) in [
+        (Family::Llama, usual),
+        (Family::Llama, gemma_2()),
+        (Family::Llama, Variant { caps: gemma_2().caps, rotary: Some(2), ..granite() }),
+        (Family::Llama, Variant { experts: Some(experts), ..usual }),
+        (Family::Llama, Variant { multi_token: 2, ..usual }),
+        (Family::Gpt, usual),
+        (Family::Gpt, part_turned),
+        (Family::Gpt, Variant { arrangement: crate::model::Arrangement::Beside, ..part_turned }),
+    ] {
+        for (tied, attention, dropout) in
+            [(false, AttentionForm::Flash, false), (true, AttentionForm::Materialised, true)]
+        {
+            if variant.window.is_some() && attention == AttentionForm::Materialised {
+                continue;
+            }
+            // Neither 2 nor 4 divides the vocabulary, and with 4 devices two hold each head of keys.
+            let model = ModelConfig { ffn: 8, variant, ..tiny(family, tied) };
+            let whole = Form { attention, dropout, ..Form::default() };
+            let (stages, weights, tokens) = prepare(model, whole, &[1]);
+            let expected = run(&stages, &weights, &tokens);
+            for (tensor, sequence_parallel) in [(2, false), (4, false), (2, true), (4, true)] {
+                for recompute in [Recompute::None, Recompute::Cheap, Recompute::Full] {
+                    let form = Form { tensor, sequence_parallel, recompute, ..whole };
+                    let what = format!("{family:?} {variant:?} {form:?}");
+                    let (stages, shared_weights, ..) = prepare(model, form, &[1]);
+                    assert_eq!(shared_weights, weights, "names and whole shapes");
+                    let found = run(&stages, &weights, &tokens);
+                    assert!((found.loss - expected.loss).abs() < 1e-13, "{what}");
+                    for (name, gradient) in &expected.gradients {
+                        for (found, expected) in found.gradients[name].iter().zip(gradient) {
+                            assert!((found - expected).abs() < 1e-12, "{name} of {what}: {found} {expected}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Where quantizing rounds nothing, products in fp8 change not a bit, whatever is computed again, shared or run beside; and
+/// every operand of theirs is quantized along what they sum over.
+#[test]
+fn products_in_fp8_take_the_same_numbers() {
+    let experts = Experts {
+        count: 4,
+        active: 2,
+        ffn: 64,
+        shared_ffn: 64,
+        shared_gate: true,
+        dense_layers: 1,
+        routing: Routing::USUAL,
+    };
+    let latent = Latent { query_rank: 16, key_value_rank: 16, rope_width: 2, value_width: 4 };
+    let usual = Variant::USUAL;
+    for (family, variant) in [
+        (Family::Llama, usual),
+        (Family::Llama, Variant { qk_norm: true, post_norms: true, ..usual }),
+        (Family::Llama, Variant { experts: Some(experts), multi_token: 1, ..usual }),
+        (Family::Llama, Variant { experts: Some(experts), latent: Some(latent), ..usual }),
+        (Family::Gpt, usual),
+    ] {
+        let kv_heads = if variant.latent.is_some() { 4 } else { 2 };
+        let model = ModelConfig { hidden: 16, head_dim: 16, ffn: 64, kv_heads, variant, ..tiny(family, false) };
+        for (tensor, sequence_parallel, async_reduce) in
+            [(1, false, false), (2, false, true), (2, true, false), (4, true, true)]
+        {
+            if tensor > 1 && variant.latent.is_some() {
+                continue;
+            }
+            for recompute in Recompute::ALL {
+                let form = Form { tensor, sequence_parallel, async_reduce, recompute, ..Form::default() };
+                let (stages, weights, tokens) = prepare(model, form, &[1]);
+                let plain = run(&stages, &weights, &tokens);
+                let (stages, ..) = prepare(model, Form { fp8: true, ..form }, &[1]);
+                let quantized = run(&stages, &weights, &tokens);
+                let what = format!("{variant:?} {form:?}");
+                assert_eq!(plain.loss.to_bits(), quantized.loss.to_bits(), "{what}");
+                assert_eq!(plain.gradients, quantized.gradients, "{what}");
+                let products = stages.iter().map(fp8_products).sum::<usize>();
+                assert!(products >= 2 * 3 * 4, "{products} products of {what}");
+            }
+        }
+    }
+}
+
+/// Products of `graph` that take fp8, each of whose operands says along what it is quantized: the one that the product sums
+/// over.
+fn fp8_products(graph: &Graph) -> usize {
+    let mut found = 0;
+    for operator in &graph.operators {
+        let along = |at: usize| {
+            let name = &graph[operator.inputs[at].tensor].name;
+            let name = name.strip_suffix(" again").unwrap_or(name);
+            ["rows", "columns"].into_iter().find(|along| name.ends_with(&format!("in fp8, {along}")))
+        };
+        let expected = match operator.kernel {
+            Kernel::MatMul { transpose_a: false, transpose_b: true, .. } => ["rows", "rows"],
+            Kernel::ExpertMatMul { transpose_b: true } => ["rows", "rows"],
+            Kernel::MatMul { transpose_a: false, transpose_b: false, .. } => ["rows", "columns"],
+            Kernel::ExpertMatMul { transpose_b: false } => ["rows", "columns"],
+            Kernel::MatMul { transpose_a: true, .. } | Kernel::ExpertMatMulGrad => ["columns", "columns"],
+            _ => continue,
+        };
+        match [along(0), along(1)] {
+            [None, None] => {}
+            operands => {
+                assert_eq!(operands, expected.map(Some), "{:?}", operator.kernel);
+                found += 1;
+            }
+        }
+    }
+    found
+}

@@ -1,0 +1,231 @@
+//! What is wrong with the sizes of a model, each fault with its field and the nearest value that works.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt::Display;
+
+use super::config::{MAX_EXPERT_GROUPS, MAX_EXPERTS, MAX_LAYERS, MAX_MULTI_TOKEN, MAX_SIZE, ModelConfig};
+use super::variant::{Arrangement, E12, Experts, Family, Latent, MAX_FACTOR, Routing, Variant};
+use crate::base::fields::Fault;
+
+/// What to do about a `hidden` size, called `name`, that `heads` do not divide: the nearest head dim, and the nearest
+/// number of heads that divides it.
+pub(crate) fn no_width(hidden: u32, name: &str, heads: u32) -> String {
+    let width = ((hidden / heads.max(1)).saturating_add(1) / 2 * 2).max(2);
+    let divides = |heads: &u32| hidden.is_multiple_of(*heads);
+    let counts = 1..=hidden.min(heads.saturating_mul(2));
+    let nearest = counts.filter(divides).min_by_key(|other| other.abs_diff(heads)).unwrap_or(1);
+    format!(
+        "a head dim such as {width}, because {name} ({hidden}) is not a multiple of {heads} heads; or {nearest} heads"
+    )
+}
+
+impl ModelConfig {
+    /// The faults of the sizes, each with its field below `path` and the nearest value that works.
+    pub fn find_faults(&self, path: &str, faults: &mut Vec<Fault>) {
+        let mut fault = |field: &str, found: &dyn Display, accepted: String| {
+            let field = if path.is_empty() { field.into() } else { format!("{path}.{field}") };
+            faults.push(Fault::new(field, found, accepted));
+        };
+        for (field, value, most) in [
+            ("layers", self.layers, MAX_LAYERS),
+            ("hidden", self.hidden, MAX_SIZE),
+            ("heads", self.heads, MAX_SIZE),
+            ("kv_heads", self.kv_heads, MAX_SIZE),
+            ("head_dim", self.head_dim, MAX_SIZE),
+            ("ffn", self.ffn, MAX_SIZE),
+            ("vocab", self.vocab, MAX_SIZE),
+            ("positions", self.positions, MAX_SIZE),
+        ] {
+            if value == 0 || value > most {
+                fault(field, &value, format!("a whole number from 1 to {most}"));
+            }
+        }
+        if self.kv_heads > 0 && self.heads > 0 && !self.heads.is_multiple_of(self.kv_heads) {
+            let nearest = (1..=self.heads)
+                .filter(|count| self.heads.is_multiple_of(*count))
+                .min_by_key(|count| count.abs_diff(self.kv_heads))
+                .unwrap_or(1);
+            fault("kv_heads", &self.kv_heads, format!("a divisor of heads ({}), such as {nearest}", self.heads));
+        }
+        if u64::from(self.heads) * u64::from(self.head_dim) > u64::from(MAX_SIZE) {
+            fault("head_dim", &self.head_dim, format!("at most {MAX_SIZE} for heads × head_dim"));
+        }
+        let turns = self.family == Family::Llama || self.variant.rotary.is_some();
+        if turns {
+            if !self.head_dim.is_multiple_of(2) {
+                let nearest = self.head_dim + 1;
+                fault(
+                    "head_dim",
+                    &self.head_dim,
+                    format!("an even number, such as {nearest}: rotary positions rotate pairs"),
+                );
+            }
+            if self.rope_base == 0 {
+                fault("rope_base", &0, "a whole number from 1, such as 10000".into());
+            }
+        }
+        self.find_variant_faults(&mut fault);
+        if self.norm_eps_e12 == 0 || self.norm_eps_e12 > 1_000_000_000_000 {
+            fault("norm_eps", &self.norm_eps_e12, "above 0 and at most 1, such as 1e-5".into());
+        }
+    }
+
+    /// What is wrong with the variant.
+    fn find_variant_faults(&self, fault: &mut impl FnMut(&str, &dyn Display, String)) {
+        self.find_family_faults(fault);
+        self.find_rotary_faults(fault);
+        self.find_factor_faults(fault);
+        if self.variant.multi_token > MAX_MULTI_TOKEN {
+            fault("multi_token", &self.variant.multi_token, format!("a whole number from 0 to {MAX_MULTI_TOKEN}"));
+        }
+        if let Some(window) = self.variant.window {
+            for (field, value, least, most) in [
+                ("window.tokens", window.tokens, 1, MAX_SIZE),
+                ("window.full_every", window.full_every, 0, self.layers),
+            ] {
+                if !(least..=most).contains(&value) {
+                    fault(field, &value, format!("a whole number from {least} to {most}"));
+                }
+            }
+        }
+        if let Some(experts) = self.variant.experts {
+            self.find_expert_faults(&experts, fault);
+        }
+        if let Some(latent) = self.variant.latent {
+            self.find_latent_faults(&latent, fault);
+        }
+    }
+
+    /// Parts of a layer that the family does not have.
+    fn find_family_faults(&self, fault: &mut impl FnMut(&str, &dyn Display, String)) {
+        let variant = &self.variant;
+        let (arrangement, no_bias) = (variant.arrangement, variant.no_bias);
+        let of_gpt =
+            Variant { window: variant.window, rotary: variant.rotary, arrangement, no_bias, ..Variant::USUAL };
+        if self.family == Family::Gpt && *variant != of_gpt {
+            let named = [
+                ("qkv_bias", variant.qkv_bias != of_gpt.qkv_bias),
+                ("qk_norm", variant.qk_norm != of_gpt.qk_norm),
+                ("post_norms", variant.post_norms != of_gpt.post_norms),
+                ("activation", variant.activation != of_gpt.activation),
+                ("experts", variant.experts != of_gpt.experts),
+                ("latent", variant.latent != of_gpt.latent),
+                ("multi_token", variant.multi_token != of_gpt.multi_token),
+                ("norm_offset", variant.norm_offset != of_gpt.norm_offset),
+                ("factors", variant.factors != of_gpt.factors),
+                ("caps", variant.caps != of_gpt.caps),
+            ];
+            let named: Vec<&str> = named.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect();
+            let accepted = format!("llama: only this family has {}", named.join(", "));
+            fault("family", &self.family.name(), accepted);
+        }
+        if self.family == Family::Llama && (arrangement != Arrangement::InTurn || no_bias) {
+            let accepted = "nothing: only family gpt has this field";
+            match no_bias {
+                true => fault("no_bias", &no_bias, accepted.into()),
+                false => fault("arrangement", &arrangement.name(), accepted.into()),
+            }
+        }
+    }
+
+    fn find_rotary_faults(&self, fault: &mut impl FnMut(&str, &dyn Display, String)) {
+        let variant = &self.variant;
+        if let Some(columns) = variant.rotary {
+            let most = self.head_dim / 2 * 2;
+            if columns == 0 || columns > most || !columns.is_multiple_of(2) || variant.latent.is_some() {
+                let nearest = (columns.saturating_add(1) / 2 * 2).clamp(2, most.max(2));
+                let accepted = match variant.latent {
+                    Some(_) => "nothing: with MLA, latent.rope_width says it".into(),
+                    None => format!("an even number from 2 to {most} (head_dim), such as {nearest}"),
+                };
+                fault("rotary", &columns, accepted);
+            }
+        }
+    }
+
+    /// Multipliers and soft-caps out of range.
+    fn find_factor_faults(&self, fault: &mut impl FnMut(&str, &dyn Display, String)) {
+        let variant = &self.variant;
+        let (factors, caps) = (variant.factors, variant.caps);
+        for (field, value) in [
+            ("factors.embedding", factors.embedding),
+            ("factors.residual", factors.residual),
+            ("factors.attention", factors.attention),
+            ("factors.logits", factors.logits),
+            ("caps.attention", caps.attention),
+            ("caps.logits", caps.logits),
+            ("experts.factor", variant.experts.and_then(|experts| experts.routing.factor)),
+        ] {
+            if value.is_some_and(|value| value == 0 || value as f64 > MAX_FACTOR * E12 as f64) {
+                let found = value.unwrap_or(0) as f64 / E12 as f64;
+                fault(field, &found, format!("a number above 0, at most {MAX_FACTOR}, or nothing"));
+            }
+        }
+    }
+
+    fn find_expert_faults(&self, experts: &Experts, fault: &mut impl FnMut(&str, &dyn Display, String)) {
+        if experts.shared_gate && experts.shared_ffn == 0 {
+            fault("experts.shared_gate", &true, "false: the model has no shared expert".into());
+        }
+        for (field, value, least, most) in [
+            ("experts.count", experts.count, 1, MAX_EXPERTS),
+            ("experts.active", experts.active, 1, experts.count.max(1)),
+            ("experts.ffn", experts.ffn, 1, MAX_SIZE),
+            ("experts.shared_ffn", experts.shared_ffn, 0, MAX_SIZE),
+            ("experts.dense_layers", experts.dense_layers, 0, self.layers),
+            ("experts.groups", experts.routing.groups, 1, MAX_EXPERT_GROUPS),
+            ("experts.active_groups", experts.routing.active_groups, 1, experts.routing.groups.max(1)),
+        ] {
+            if !(least..=most).contains(&value) {
+                fault(field, &value, format!("a whole number from {least} to {most}"));
+            }
+        }
+        let Routing { groups, active_groups, .. } = experts.routing;
+        if !experts.count.is_multiple_of(groups.max(1)) {
+            fault("experts.groups", &groups, format!("a number that divides count ({})", experts.count));
+        } else if experts.active > (experts.count / groups.max(1)).saturating_mul(active_groups) {
+            let accepted = format!("more: these groups have fewer than active ({}) experts", experts.active);
+            fault("experts.active_groups", &active_groups, accepted);
+        }
+    }
+
+    fn find_latent_faults(&self, latent: &Latent, fault: &mut impl FnMut(&str, &dyn Display, String)) {
+        for (field, value, least, most) in [
+            ("latent.query_rank", latent.query_rank, 0, MAX_SIZE),
+            ("latent.key_value_rank", latent.key_value_rank, 1, MAX_SIZE),
+            ("latent.rope_width", latent.rope_width, 2, self.head_dim.saturating_sub(1)),
+            ("latent.value_width", latent.value_width, 1, MAX_SIZE),
+        ] {
+            if !(least..=most).contains(&value) {
+                fault(field, &value, format!("a whole number from {least} to {most}"));
+            }
+        }
+        if !latent.rope_width.is_multiple_of(2) {
+            fault(
+                "latent.rope_width",
+                &latent.rope_width,
+                format!("an even number, such as {}: rotary positions rotate pairs", latent.rope_width + 1),
+            );
+        }
+        if u64::from(self.heads) * u64::from(latent.value_width) > u64::from(MAX_SIZE) {
+            let accepted = format!("at most {MAX_SIZE} for heads × value_width");
+            fault("latent.value_width", &latent.value_width, accepted);
+        }
+        if self.variant.qkv_bias || self.variant.qk_norm {
+            fault(
+                "latent.key_value_rank",
+                &latent.key_value_rank,
+                "no latent (MLA) together with qkv_bias or qk_norm".into(),
+            );
+        }
+        if self.kv_heads != self.heads {
+            fault(
+                "kv_heads",
+                &self.kv_heads,
+                format!("heads ({}): with MLA every head has its own keys", self.heads),
+            );
+        }
+    }
+}

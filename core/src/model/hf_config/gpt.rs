@@ -1,0 +1,104 @@
+//! Families with GPT-2's layer: GPT-2, GPT-BigCode, GPT-NeoX, Falcon and StarCoder 2. LayerNorm and an MLP of two matrices.
+
+use super::reader::{GELU, Reader};
+use crate::base::fields::Fault;
+use crate::model::{Arrangement, Family, ModelConfig, Variant};
+
+impl Reader<'_, '_> {
+    /// The model of the GPT-like family `name`.
+    pub(super) fn gpt_like(&mut self, name: &str) -> Option<ModelConfig> {
+        let [layers, hidden, heads] = match name {
+            "gpt2" | "gpt_bigcode" => ["n_layer", "n_embd", "n_head"],
+            _ => ["num_hidden_layers", "hidden_size", "num_attention_heads"],
+        };
+        let [ffn, positions, eps, function] = match name {
+            "gpt2" | "gpt_bigcode" => ["n_inner", "n_positions", "layer_norm_epsilon", "activation_function"],
+            "gpt_neox" => ["intermediate_size", "max_position_embeddings", "layer_norm_eps", "hidden_act"],
+            "falcon" => ["ffn_hidden_size", "max_position_embeddings", "layer_norm_epsilon", "activation"],
+            _ => ["intermediate_size", "max_position_embeddings", "norm_epsilon", "hidden_act"],
+        };
+        let layers = self.layers(layers);
+        let hidden = self.size(hidden);
+        let heads = self.size(heads);
+        let vocab = self.size("vocab_size");
+        let positions = match name {
+            // The library's default for old files.
+            "falcon" => self.optional(positions).or(Some(2048)),
+            _ => self.size(positions),
+        };
+        let norm_eps_e12 = self.eps(eps);
+        let ffn = match name {
+            "gpt_neox" | "starcoder2" => self.size(ffn),
+            // The library's default is 4 times the hidden size.
+            _ => self.optional(ffn).or(hidden.map(|hidden| hidden.saturating_mul(4))),
+        };
+        self.function(&[function], &GELU);
+        let head_dim = self.head_dim(name, hidden, heads);
+        let (variant, kv_heads) = self.gpt_variant(name, head_dim.unwrap_or(0), heads);
+        Some(ModelConfig {
+            family: Family::Gpt,
+            layers: layers?,
+            hidden: hidden?,
+            heads: heads?,
+            kv_heads: kv_heads?,
+            head_dim: head_dim?,
+            ffn: ffn?,
+            vocab: vocab?,
+            positions: positions?,
+            rope_base: self.rope_base(),
+            norm_eps_e12: norm_eps_e12?,
+            tied: self.flag("tie_word_embeddings", name != "gpt_neox"),
+            variant,
+        })
+    }
+
+    /// What differs from GPT-2's layer, and the number of key and value heads.
+    fn gpt_variant(&mut self, name: &str, head_dim: u32, heads: Option<u32>) -> (Variant, Option<u32>) {
+        match name {
+            "gpt_bigcode" if self.flag("multi_query", true) => (Variant::USUAL, Some(1)),
+            "gpt_neox" => (self.neox_variant(head_dim), heads),
+            "falcon" => self.falcon_variant(head_dim, heads),
+            "starcoder2" => {
+                let no_bias = !self.flag("use_bias", true);
+                let window = self.window(name);
+                let variant = Variant { rotary: Some(head_dim), no_bias, window, ..Variant::USUAL };
+                (variant, self.size("num_key_value_heads"))
+            }
+            _ => (Variant::USUAL, heads),
+        }
+    }
+
+    fn neox_variant(&mut self, head_dim: u32) -> Variant {
+        let rotary = Some(self.rotary("rotary_pct", 0.25, head_dim));
+        let is_parallel = self.flag("use_parallel_residual", true);
+        if !self.flag("attention_bias", true) {
+            let accepted = "true: biases on only some of the matrices are not supported";
+            self.faults.push(Fault::new(self.table.path("attention_bias"), "false", accepted));
+        }
+        let arrangement = if is_parallel { Arrangement::Beside } else { Arrangement::InTurn };
+        Variant { rotary, arrangement, ..Variant::USUAL }
+    }
+
+    fn falcon_variant(&mut self, head_dim: u32, heads: Option<u32>) -> (Variant, Option<u32>) {
+        let no_bias = !self.flag("bias", false);
+        if self.flag("alibi", false) {
+            let accepted = "false: ALiBi is not supported";
+            self.faults.push(Fault::new(self.table.path("alibi"), "true", accepted));
+        }
+        let grouped = self.optional("num_kv_heads").or(heads);
+        let norms = self.optional("num_ln_in_parallel_attn");
+        let is_new = self.flag("new_decoder_architecture", false);
+        let (is_multi_query, is_parallel) = (self.flag("multi_query", true), self.flag("parallel_attn", true));
+        let kv_heads = match (is_new, is_multi_query) {
+            (true, _) => grouped,
+            (false, true) => Some(1),
+            (false, false) => heads,
+        };
+        let arrangement = match (is_new, is_parallel) {
+            (false, false) => Arrangement::InTurn,
+            (true, _) if norms.unwrap_or(2) == 2 => Arrangement::Beside,
+            _ => Arrangement::BesideOneNorm,
+        };
+        (Variant { rotary: Some(head_dim), no_bias, arrangement, ..Variant::USUAL }, kv_heads)
+    }
+}

@@ -1,0 +1,118 @@
+//! Families with Llama's layer: RMSNorm, rotary positions, grouped-query attention, a gated MLP. Parts that differ come from
+//! the files of Gemma, Granite, DeepSeek and of mixtures of experts.
+
+use super::deepseek::has_latent_attention;
+use super::gemma::is_gemma;
+use super::reader::{GELU, Reader};
+use crate::model::{Activation, Caps, E12, Factors, Family, Latent, ModelConfig, Variant, to_e12};
+
+impl Reader<'_, '_> {
+    /// The model of the Llama-like family `name`.
+    pub(super) fn llama_like(&mut self, name: &str) -> Option<ModelConfig> {
+        let layers = self.layers("num_hidden_layers");
+        let hidden = self.size("hidden_size");
+        let heads = self.size("num_attention_heads");
+        let ffn = self.size("intermediate_size");
+        let vocab = self.size("vocab_size");
+        let positions = self.size("max_position_embeddings");
+        let norm_eps_e12 = self.eps("rms_norm_eps");
+        let latent = if has_latent_attention(name) { self.latent() } else { None };
+        let kv_heads = match name {
+            // MLA expands keys for every head.
+            _ if has_latent_attention(name) => heads,
+            // The library's default is the number of heads.
+            "llama" | "phi3" | "granite" | "granitemoe" => self.optional("num_key_value_heads").or(heads),
+            _ => self.size("num_key_value_heads"),
+        };
+        let experts = self.experts(name, ffn, layers);
+        let qkv_bias = self.qkv_bias(name);
+        self.no_biases(&["mlp_bias", "attention_out_bias", "use_bias"]);
+        let activations = if is_gemma(name) { &GELU[..] } else { &["silu", "swish"] };
+        self.function(&["hidden_act", "hidden_activation"], activations);
+        let head_dim = match latent {
+            Some((latent, without_positions)) => Some(without_positions.saturating_add(latent.rope_width)),
+            None => self.head_dim(name, hidden, heads),
+        };
+        let variant = self.llama_variant(name, hidden.unwrap_or(0), head_dim, latent.map(|(latent, _)| latent));
+        let variant = Variant { qkv_bias, experts: experts?, ..variant };
+        Some(ModelConfig {
+            family: Family::Llama,
+            layers: layers?,
+            hidden: hidden?,
+            heads: heads?,
+            kv_heads: kv_heads?,
+            head_dim: head_dim?,
+            ffn: ffn?,
+            vocab: vocab?,
+            positions: positions?,
+            rope_base: self.rope_base(),
+            norm_eps_e12: norm_eps_e12?,
+            tied: self.flag("tie_word_embeddings", is_gemma(name) || name == "ernie4_5"),
+            variant,
+        })
+    }
+
+    /// Whether q, k and v have biases.
+    fn qkv_bias(&mut self, name: &str) -> bool {
+        match name {
+            "qwen2" | "qwen2_moe" => true,
+            "glm" | "glm4_moe" => self.flag("attention_bias", false),
+            "glm4" | "seed_oss" => self.flag("attention_bias", true),
+            _ => {
+                self.no_biases(&["attention_bias"]);
+                false
+            }
+        }
+    }
+
+    /// What differs from Llama's layer, but for biases and experts.
+    fn llama_variant(&mut self, name: &str, hidden: u32, head_dim: Option<u32>, latent: Option<Latent>) -> Variant {
+        let rotary = match name {
+            "glm" | "glm4" | "glm4_moe" => Some(self.rotary("partial_rotary_factor", 0.5, head_dim.unwrap_or(0))),
+            "phi3" => {
+                let columns = self.rotary("partial_rotary_factor", 1.0, head_dim.unwrap_or(0));
+                Some(columns).filter(|columns| Some(*columns) != head_dim)
+            }
+            _ => None,
+        };
+        let (factors, caps) = self.factors_and_caps(name, hidden, head_dim.unwrap_or(0));
+        Variant {
+            qk_norm: match name {
+                "qwen3" | "qwen3_moe" | "gemma3_text" | "dots1" => true,
+                "glm4_moe" => self.flag("use_qk_norm", false),
+                _ => false,
+            },
+            post_norms: matches!(name, "gemma2" | "gemma3_text" | "glm4"),
+            activation: if is_gemma(name) { Activation::Gelu } else { Activation::Silu },
+            latent,
+            window: self.window(name),
+            multi_token: match name {
+                "deepseek_v3" | "glm4_moe" => self.mtp_modules("num_nextn_predict_layers"),
+                _ => 0,
+            },
+            rotary,
+            norm_offset: is_gemma(name),
+            factors,
+            caps,
+            ..Variant::USUAL
+        }
+    }
+
+    /// The multipliers and soft-caps of the family. A multiplier with the usual value is none.
+    fn factors_and_caps(&mut self, name: &str, hidden: u32, head_dim: u32) -> (Factors, Caps) {
+        let (factors, caps) = match name {
+            "granite" | "granitemoe" => (self.granite_factors(), Caps::default()),
+            _ if is_gemma(name) => self.gemma_factors_and_caps(name, hidden),
+            _ => return (Factors::default(), Caps::default()),
+        };
+        let usual_scale = to_e12(1.0 / libm::sqrt(head_dim.max(1).into()));
+        let unless = |factor: Option<u64>, usual| factor.filter(|factor| *factor != usual);
+        let factors = Factors {
+            embedding: unless(factors.embedding, E12),
+            residual: unless(factors.residual, E12),
+            attention: unless(factors.attention, usual_scale),
+            logits: unless(factors.logits, E12),
+        };
+        (factors, caps)
+    }
+}

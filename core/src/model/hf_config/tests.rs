@@ -1,0 +1,389 @@
+//! Published files against the catalog, and parameter counts against those of the checkpoints and of `transformers`.
+
+use super::*;
+use crate::model::catalog;
+use crate::model::{Caps, E12, Factors, Routing, Scores, Variant, Window, to_e12};
+use serde_json::json;
+
+fn read_ok(value: &Value) -> ModelConfig {
+    let mut faults = Vec::new();
+    read(value, "model.config", &mut faults).unwrap_or_else(|| panic!("{faults:?}"))
+}
+
+/// The fields of the published files that say sizes.
+fn published(name: &str) -> Value {
+    let base = |kind: &str, sizes: [u64; 6], eps: f64, theta: f64| {
+        let [layers, hidden, heads, kv_heads, ffn, vocab] = sizes;
+        json!({
+            "architectures": ["ForCausalLM"], "model_type": kind, "num_hidden_layers": layers, "hidden_size": hidden,
+            "num_attention_heads": heads, "num_key_value_heads": kv_heads, "intermediate_size": ffn,
+            "vocab_size": vocab, "rms_norm_eps": eps, "rope_theta": theta, "tie_word_embeddings": false,
+            "sliding_window": null, "torch_dtype": "bfloat16", "attention_bias": false,
+        })
+    };
+    let mut config = match name {
+        "llama-3-8b" => base("llama", [32, 4096, 32, 8, 14336, 128_256], 1e-5, 500_000.0),
+        "mistral-7b" => base("mistral", [32, 4096, 32, 8, 14336, 32000], 1e-5, 10_000.0),
+        "mixtral-8x7b" => base("mixtral", [32, 4096, 32, 8, 14336, 32000], 1e-5, 1e6),
+        "qwen-2.5-7b" => base("qwen2", [28, 3584, 28, 4, 18944, 152_064], 1e-6, 1e6),
+        "qwen-3-8b" => base("qwen3", [36, 4096, 32, 8, 12288, 151_936], 1e-6, 1e6),
+        "qwen-3-30b-a3b" => base("qwen3_moe", [48, 2048, 32, 4, 6144, 151_936], 1e-6, 1e6),
+        "gemma-2-9b" => base("gemma2", [42, 3584, 16, 8, 14336, 256_000], 1e-6, 1e4),
+        _ => base("deepseek_v3", [61, 7168, 128, 128, 18432, 129_280], 1e-6, 1e4),
+    };
+    let more = match name {
+        "llama-3-8b" => json!({ "max_position_embeddings": 8192 }),
+        "mistral-7b" => json!({ "max_position_embeddings": 32768, "sliding_window": 4096 }),
+        "mixtral-8x7b" => {
+            json!({ "max_position_embeddings": 32768, "num_local_experts": 8, "num_experts_per_tok": 2 })
+        }
+        "qwen-2.5-7b" => json!({ "max_position_embeddings": 131_072 }),
+        "qwen-3-8b" => json!({ "max_position_embeddings": 40960, "head_dim": 128 }),
+        "qwen-3-30b-a3b" => json!({
+            "max_position_embeddings": 40960, "head_dim": 128, "num_experts": 128, "num_experts_per_tok": 8,
+            "moe_intermediate_size": 768, "decoder_sparse_step": 1, "mlp_only_layers": [], "norm_topk_prob": true,
+        }),
+        "gemma-2-9b" => json!({
+            "max_position_embeddings": 8192, "head_dim": 256, "tie_word_embeddings": null, "sliding_window": 4096,
+            "query_pre_attn_scalar": 256, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
+        }),
+        _ => json!({
+            "max_position_embeddings": 163_840, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+            "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 256, "num_experts_per_tok": 8,
+            "moe_intermediate_size": 2048, "n_shared_experts": 1, "first_k_dense_replace": 3, "moe_layer_freq": 1, "num_nextn_predict_layers": 1,
+            "scoring_func": "sigmoid", "topk_method": "noaux_tc", "norm_topk_prob": true, "routed_scaling_factor": 2.5,
+            "n_group": 8, "topk_group": 4,
+        }),
+    };
+    for (key, value) in more.as_object().into_iter().flatten() {
+        config[key] = value.clone();
+    }
+    config
+}
+
+const NAMES: [&str; 8] = [
+    "llama-3-8b",
+    "mistral-7b",
+    "mixtral-8x7b",
+    "qwen-2.5-7b",
+    "qwen-3-8b",
+    "qwen-3-30b-a3b",
+    "gemma-2-9b",
+    "deepseek-v3",
+];
+
+#[test]
+fn published_files_are_the_catalog_s_models() {
+    for name in NAMES {
+        assert_eq!(Some(read_ok(&published(name))), catalog::find(name).map(|entry| entry.config), "{name}");
+    }
+    let gpt2 = json!({
+        "model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12, "n_positions": 1024, "vocab_size": 50257,
+        "layer_norm_epsilon": 1e-5, "n_inner": null, "n_ctx": 1024,
+    });
+    // The published checkpoint's own count.
+    assert_eq!(read_ok(&gpt2).parameters(), 124_439_808);
+}
+
+/// A family's required size, left out, is named in the fault. No other field is required.
+#[test]
+fn a_missing_size_is_named() {
+    let optional = ["rope_theta", "tie_word_embeddings", "sliding_window", "torch_dtype", "attention_bias"];
+    let also = [
+        "num_nextn_predict_layers",
+        "norm_topk_prob",
+        "scoring_func",
+        "topk_method",
+        "routed_scaling_factor",
+        "n_group",
+        "topk_group",
+        "architectures",
+        "n_shared_experts",
+        "decoder_sparse_step",
+        "mlp_only_layers",
+        "moe_layer_freq",
+        "query_pre_attn_scalar",
+        "attn_logit_softcapping",
+        "final_logit_softcapping",
+    ];
+    for name in NAMES {
+        let whole = published(name);
+        for key in whole.as_object().into_iter().flatten().map(|(key, _)| key) {
+            let mut without = whole.clone();
+            without[key] = Value::Null;
+            let mut faults = Vec::new();
+            let read = read(&without, "model.config", &mut faults);
+            let defined = match name {
+                "llama-3-8b" => key == "num_key_value_heads",
+                "deepseek-v3" => key == "num_key_value_heads" || key == "q_lora_rank",
+                _ => false,
+            };
+            if optional.contains(&key.as_str()) || also.contains(&key.as_str()) || defined {
+                assert!(read.is_some(), "{name} {key}: {faults:?}");
+            } else {
+                assert_eq!(faults.len(), 1, "{name} {key}: {faults:?}");
+                assert_eq!(faults[0].field, format!("model.config.{key}"));
+                assert_eq!(faults[0].found, "nothing");
+            }
+        }
+    }
+}
+
+/// Published files of models outside the catalog, against the parameter counts of the published checkpoints.
+#[test]
+fn counts_of_published_files_are_the_checkpoints() {
+    let base = |kind: &str, sizes: [u64; 6]| {
+        let [layers, hidden, heads, kv_heads, ffn, vocab] = sizes;
+        json!({
+            "model_type": kind, "num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": heads,
+            "num_key_value_heads": kv_heads, "intermediate_size": ffn, "vocab_size": vocab, "rms_norm_eps": 1e-6,
+            "max_position_embeddings": 4096,
+        })
+    };
+    for (name, mut config, more, count) in [
+        ("gemma-7b", base("gemma", [28, 3072, 16, 16, 24576, 256_000]), json!({ "head_dim": 256 }), 8_537_680_896),
+        ("gemma-2b", base("gemma", [18, 2048, 8, 1, 16384, 256_000]), json!({ "head_dim": 256 }), 2_506_172_416),
+        (
+            "phi-3-mini-4k",
+            base("phi3", [32, 3072, 32, 32, 8192, 32064]),
+            json!({ "sliding_window": 2047 }),
+            3_821_079_552,
+        ),
+        (
+            "qwen-1.5-moe-a2.7b",
+            base("qwen2_moe", [24, 2048, 16, 16, 5632, 151_936]),
+            json!({
+                "num_experts": 60, "num_experts_per_tok": 4, "moe_intermediate_size": 1408,
+                "shared_expert_intermediate_size": 5632, "decoder_sparse_step": 1,
+            }),
+            14_315_784_192,
+        ),
+        (
+            "deepseek-v2-lite",
+            base("deepseek_v2", [27, 2048, 16, 16, 10944, 102_400]),
+            json!({
+                "q_lora_rank": null, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+                "v_head_dim": 128, "n_routed_experts": 64, "num_experts_per_tok": 6, "moe_intermediate_size": 1408,
+                "n_shared_experts": 2, "first_k_dense_replace": 1, "moe_layer_freq": 1,
+            }),
+            15_706_484_224u64,
+        ),
+    ] {
+        for (key, value) in more.as_object().into_iter().flatten() {
+            config[key] = value.clone();
+        }
+        assert_eq!(read_ok(&config).parameters(), count, "{name}");
+    }
+}
+
+/// The same for GPT-like and later families. Pythia: arXiv:2304.01373, table 1, which leaves out both embedding tables. The
+/// others: their published checkpoints.
+#[test]
+fn counts_of_other_families_are_the_published_ones() {
+    let neox = |layers: u64, hidden: u64, heads: u64, vocab: u64| {
+        json!({
+            "model_type": "gpt_neox", "num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": heads,
+            "intermediate_size": 4 * hidden, "vocab_size": vocab, "max_position_embeddings": 2048,
+            "layer_norm_eps": 1e-5, "rotary_pct": 0.25, "rotary_emb_base": 10000, "use_parallel_residual": true,
+            "hidden_act": "gelu", "tie_word_embeddings": false,
+        })
+    };
+    for (layers, hidden, heads, vocab, count) in [
+        (16, 2048, 8, 50304, 805_736_448u64),
+        (32, 2560, 32, 50304, 2_517_652_480),
+        (32, 4096, 32, 50432, 6_444_163_072),
+        (36, 5120, 40, 50688, 11_327_027_200),
+    ] {
+        let model = read_ok(&neox(layers, hidden, heads, vocab));
+        assert_eq!(model.parameters() - 2 * hidden * vocab, count);
+        assert_eq!(u64::from(model.variant.rotary.unwrap()), hidden / heads / 4);
+    }
+    let falcon_7b = json!({
+        "model_type": "falcon", "num_hidden_layers": 32, "hidden_size": 4544, "num_attention_heads": 71, "num_kv_heads": 71,
+        "vocab_size": 65024, "layer_norm_epsilon": 1e-5, "alibi": false, "bias": false, "multi_query": true,
+        "new_decoder_architecture": false, "parallel_attn": true,
+    });
+    let falcon_40b = json!({
+        "model_type": "falcon", "num_hidden_layers": 60, "hidden_size": 8192, "num_attention_heads": 128, "num_kv_heads": 8,
+        "vocab_size": 65024, "layer_norm_epsilon": 1e-5, "alibi": false, "bias": false, "multi_query": true,
+        "new_decoder_architecture": true, "parallel_attn": true,
+    });
+    let starcoder_2_3b = json!({
+        "model_type": "starcoder2", "num_hidden_layers": 30, "hidden_size": 3072, "num_attention_heads": 24,
+        "num_key_value_heads": 2, "intermediate_size": 12288, "vocab_size": 49152, "norm_epsilon": 1e-5,
+        "max_position_embeddings": 16384, "rope_theta": 999_999.4, "sliding_window": 4096, "use_bias": true,
+        "hidden_act": "gelu_pytorch_tanh",
+    });
+    let gemma_3_1b = json!({
+        "model_type": "gemma3_text", "num_hidden_layers": 26, "hidden_size": 1152, "num_attention_heads": 4,
+        "num_key_value_heads": 1, "head_dim": 256, "intermediate_size": 6912, "vocab_size": 262_144,
+        "rms_norm_eps": 1e-6, "max_position_embeddings": 32768, "rope_theta": 1e6, "sliding_window": 512,
+        "sliding_window_pattern": 6, "hidden_activation": "gelu_pytorch_tanh",
+    });
+    for (config, count) in [
+        (&falcon_7b, 6_921_720_704),
+        (&falcon_40b, 41_303_293_952),
+        (&starcoder_2_3b, 3_030_371_328),
+        (&gemma_3_1b, 999_885_952),
+    ] {
+        assert_eq!(read_ok(config).parameters(), count);
+    }
+    assert_eq!(read_ok(&falcon_7b).kv_heads, 1, "multi-query, whatever else the file says");
+    assert_eq!(read_ok(&gemma_3_1b).variant.window, Some(Window { tokens: 512, full_every: 6 }));
+    let by_list = |every: usize| {
+        let kind = |at: usize| if (at + 1).is_multiple_of(every) { "full_attention" } else { "sliding_attention" };
+        let mut config = gemma_3_1b.clone();
+        config["sliding_window_pattern"] = Value::Null;
+        config["layer_types"] = (0..26).map(kind).collect();
+        read_ok(&config).variant.window
+    };
+    assert_eq!(by_list(6), Some(Window { tokens: 512, full_every: 6 }));
+    assert_eq!((by_list(4).map(|window| window.full_every), by_list(1)), (Some(4), None));
+}
+
+/// Every `model_type`, against the models of `transformers` on the meta device. With `gpt2`, `mixtral`, `gemma` and
+/// `qwen3_moe` of the tests above, every type is covered.
+#[test]
+fn counts_are_those_of_the_library_s_own_classes() {
+    let table = include_str!("../../../../tests/reference/parameter_counts.json");
+    let table: Value = serde_json::from_str(table).unwrap();
+    let mut kinds = std::vec!["mixtral", "gemma", "qwen3_moe", "deepseek_v3"];
+    for row in table["models"].as_array().unwrap() {
+        assert_eq!(read_ok(&row["config"]).parameters(), row["count"].as_u64().unwrap(), "{}", row["name"]);
+        kinds.extend(row["config"]["model_type"].as_str());
+    }
+    for (name, file) in
+        [("llama-3-405b", "llama-3.1-405b"), ("deepseek-v2", "deepseek-v2-236b"), ("kimi-k2", "kimi-k2")]
+    {
+        let of_file = |row: &&Value| row["name"] == file;
+        let row = table["models"].as_array().unwrap().iter().find(of_file).unwrap();
+        let entry = catalog::find(name).unwrap().config;
+        // The table has no RoPE theta and no routing: no parameter depends on them.
+        let mut counted = read_ok(&row["config"]);
+        counted.rope_base = entry.rope_base;
+        if let (Some(counted), Some(known)) = (&mut counted.variant.experts, entry.variant.experts) {
+            counted.routing = known.routing;
+        }
+        assert_eq!(counted, entry, "{name}");
+    }
+    let missing: Vec<&&str> = MODEL_TYPES.iter().filter(|kind| !kinds.contains(*kind)).collect();
+    assert!(missing.is_empty(), "no count of {missing:?}");
+}
+
+/// Multipliers and soft-caps of Gemma and Granite: from the files, and the library's defaults where a file has none.
+#[test]
+fn factors_and_caps_are_read() {
+    let granite = json!({
+        "model_type": "granite", "num_hidden_layers": 40, "hidden_size": 4096, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "intermediate_size": 12800, "vocab_size": 49155, "rms_norm_eps": 1e-5,
+        "max_position_embeddings": 4096, "embedding_multiplier": 12.0, "residual_multiplier": 0.22,
+        "attention_multiplier": 0.0078125, "logits_scaling": 16.0,
+    });
+    let [twelve, residual, scale, logits] = [12.0, 0.22, 1.0 / 128.0, 1.0 / 16.0].map(to_e12).map(Some);
+    let factors = Factors { embedding: twelve, residual, attention: scale, logits };
+    assert_eq!(read_ok(&granite).variant, Variant { factors, ..Variant::USUAL });
+    let mut plain = granite.clone();
+    for key in ["embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling"] {
+        plain[key] = Value::Null;
+    }
+    let one = Factors { attention: Some(E12), ..Factors::default() };
+    assert_eq!(read_ok(&plain).variant.factors, one, "the library's own scale of scores is 1");
+
+    let mut gemma = published("gemma-2-9b");
+    gemma["query_pre_attn_scalar"] = json!(144);
+    assert_eq!(read_ok(&gemma).variant.factors.attention, Some(to_e12(1.0 / 12.0)));
+    gemma["attn_logit_softcapping"] = Value::Null;
+    let caps = |config: &Value| read_ok(config).variant.caps;
+    assert_eq!(caps(&gemma), Caps { attention: None, logits: Some(30 * E12) }, "a null caps nothing");
+    gemma.as_object_mut().unwrap().remove("attn_logit_softcapping");
+    assert_eq!(caps(&gemma), Caps { attention: Some(50 * E12), logits: Some(30 * E12) });
+    gemma["final_logit_softcapping"] = json!(-30.0);
+    let mut faults = Vec::new();
+    assert!(read(&gemma, "model.config", &mut faults).is_none());
+    assert_eq!(faults[0].field, "model.config.final_logit_softcapping");
+}
+
+/// From the published files of DeepSeek-V2, DeepSeek-V2-Lite, Kimi K2 and GLM-4.5-Air; where one has no such field, the
+/// library's default.
+#[test]
+fn routing_is_read() {
+    let routing = |kind: &str, says: Value| {
+        let mut config = published("deepseek-v3");
+        for key in ["scoring_func", "topk_method", "norm_topk_prob", "routed_scaling_factor", "n_group", "topk_group"]
+        {
+            config[key] = says[key].clone();
+        }
+        config["model_type"] = json!(kind);
+        read_ok(&config).variant.experts.map(|experts| experts.routing).unwrap()
+    };
+    let of = |name: &str| catalog::find(name).and_then(|entry| entry.config.variant.experts).unwrap().routing;
+    let v2 = json!({
+        "scoring_func": "softmax", "topk_method": "group_limited_greedy", "norm_topk_prob": false,
+        "routed_scaling_factor": 16.0, "n_group": 8, "topk_group": 3,
+    });
+    assert_eq!(routing("deepseek_v2", v2), of("deepseek-v2"));
+    let lite = json!({
+        "scoring_func": "softmax", "topk_method": "greedy", "norm_topk_prob": false, "routed_scaling_factor": 1.0,
+        "n_group": 1, "topk_group": 1,
+    });
+    assert_eq!(routing("deepseek_v2", lite), Routing::USUAL);
+    let kimi = json!({
+        "scoring_func": "sigmoid", "topk_method": "noaux_tc", "norm_topk_prob": true, "routed_scaling_factor": 2.827,
+        "n_group": 1, "topk_group": 1,
+    });
+    assert_eq!(routing("kimi_k2", kimi), of("kimi-k2"));
+    assert_eq!(routing("deepseek_v3", json!({})), of("deepseek-v3"));
+    let air = json!({ "norm_topk_prob": true, "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1 });
+    let sigmoid = Routing { scores: Scores::Sigmoid, normed: true, ..Routing::USUAL };
+    assert_eq!((routing("glm4_moe", air), routing("glm4_moe", json!({}))), (sigmoid, sigmoid));
+    assert_eq!(routing("deepseek_v2", json!({})), Routing::USUAL);
+}
+
+#[test]
+fn unsupported_decoders_are_refused_with_the_missing_part() {
+    for (config, part) in [
+        (json!({ "model_type": "bloom" }), "ALiBi"),
+        (json!({ "model_type": "mamba" }), "a recurrent state"),
+        (json!({ "model_type": "gemma3", "text_config": {} }), "`text_config`"),
+        (json!({ "model_type": "qwen_3" }), "perhaps qwen3"),
+    ] {
+        let mut faults = Vec::new();
+        assert!(read(&config, "model.config", &mut faults).is_none());
+        assert_eq!(faults[0].field, "model.config.model_type");
+        assert!(faults[0].accepted.contains(part), "{}", faults[0].accepted);
+    }
+}
+
+/// A field that a family may have, and that the graph does not support, is refused by name.
+#[test]
+fn unsupported_fields_are_refused() {
+    for (name, key, value) in [
+        ("llama-3-8b", "attention_bias", json!(true)),
+        ("llama-3-8b", "mlp_bias", json!(true)),
+        ("llama-3-8b", "hidden_act", json!("relu")),
+        ("gemma-2-9b", "layer_types", json!(["full_attention", "sliding_attention"])),
+        ("gemma-2-9b", "layer_types", json!(7)),
+        ("qwen-2.5-7b", "use_sliding_window", json!(true)),
+        ("qwen-3-30b-a3b", "mlp_only_layers", json!([0])),
+        ("deepseek-v3", "moe_layer_freq", json!(2)),
+        ("deepseek-v3", "scoring_func", json!("softmax")),
+        ("llama-3-8b", "num_hidden_layers", json!("32")),
+    ] {
+        let mut config = published(name);
+        config[key] = value;
+        let mut faults = Vec::new();
+        assert!(read(&config, "model.config", &mut faults).is_none(), "{name} {key}");
+        assert_eq!(faults[0].field, format!("model.config.{key}"), "{faults:?}");
+    }
+}
+
+#[test]
+fn other_kinds_are_refused_by_name() {
+    let mut faults = Vec::new();
+    assert!(read(&json!({ "model_type": "bert" }), "model.config", &mut faults).is_none());
+    assert_eq!((faults[0].field.as_str(), faults[0].found.as_str()), ("model.config.model_type", "\"bert\""));
+    faults.clear();
+    assert!(read(&json!([]), "model.config", &mut faults).is_none());
+    assert!(read(&json!({}), "model.config", &mut faults).is_none());
+    assert_eq!(faults.len(), 2);
+}

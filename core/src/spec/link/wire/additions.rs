@@ -1,0 +1,420 @@
+//! What a `v2` link adds to a `v1` link. Variants are only added at the end; none is changed.
+
+use alloc::vec::Vec;
+
+use serde::{Deserialize, Serialize};
+
+use super::MESSAGES;
+use super::fixed::WireRecompute;
+use super::model::{MATMUL_PERMILLE, recompute_from_wire, recompute_to_wire};
+use super::statement::one_for_all;
+use crate::graph::form::{Offload, Recompute};
+use crate::graph::layout::{Dispatch, Layout, Partition, RecomputeLayers, ReduceGradients};
+use crate::hardware::cluster::{usual_fp8_flops, usual_host_bytes_per_s};
+use crate::model::{Arrangement, Caps, Factors, MAX_LAYERS, Routing, Scores, Window};
+use crate::problem::StageCost;
+use crate::program::Transport;
+use crate::program::lower::Lowering;
+use crate::spec::{Messages, ModelWork, Spec, Work};
+
+/// One thing that a `v1` link cannot express.
+#[derive(Serialize, Deserialize)]
+pub(super) enum Addition {
+    /// Sliding window: its tokens, and the period of layers with full attention.
+    Window([u32; 2]),
+    /// Multi-token prediction (MTP) modules.
+    MultiToken(u32),
+    /// Lowering and transport of P2P transfers.
+    Messages(WireMessages),
+    /// The TP all-reduce of dX overlaps the dW matmul.
+    AsyncReduce,
+    /// The time of a fused BW, where it is shorter than B and W: for each stage, or one for all.
+    FusedTimes(Vec<Option<u64>>),
+    /// The partition is `within-limit`, where the `v1` part says balanced.
+    WithinLimit,
+    /// The shared expert has a gate.
+    SharedGate,
+    /// The layers that recompute.
+    RecomputeLayers(WireRecomputeLayers),
+    /// When gradients are reduced over data-parallel replicas.
+    ReduceGradients(WireReduceGradients),
+    /// Partial rotary dim.
+    Rotary(u32),
+    /// Attention and MLP one after the other, or in parallel.
+    Arrangement(WireArrangement),
+    /// Linear layers have no bias.
+    NoBias,
+    /// Norms multiply by one more than their weight.
+    NormOffset,
+    /// Multipliers of embedding, residual, attention scores and logits, in units of 10⁻¹².
+    Factors([Option<u64>; 4]),
+    /// Soft-caps of attention scores and of logits, in units of 10⁻¹².
+    Caps([Option<u64>; 2]),
+    /// Routing of experts: the factor in units of 10⁻¹², router groups and top-k groups.
+    Routing { sigmoid: bool, normed: bool, factor: Option<u64>, groups: [u32; 2] },
+    /// Standard deviation of op times, in thousandths.
+    Jitter(u16),
+    /// Peak GEMM efficiency, in thousandths.
+    MatmulPermille(u16),
+    /// Tokens are sent once to each node.
+    DispatchOncePerNode,
+    /// GEMM precision of the layers is FP8.
+    Fp8,
+    /// The device's FP8 rate, where it matters or is not the catalog's.
+    Fp8Flops(u64),
+    /// Gradient accumulation dtype is bf16.
+    Bf16Gradients,
+    /// Optimizer state dtype is bf16.
+    Bf16Moments,
+    /// All-to-all of one op of a pair overlaps with compute of the other.
+    OverlapExchanges,
+    /// Times of the all-to-all within F and within B: for each stage, or one for all.
+    Exchanges(Vec<[u64; 2]>),
+    /// The rate between device and host memory, where it is not the catalog's.
+    HostRate(u64),
+    /// Activation offload of the first layers of each stage; none: of all.
+    Offload(Option<u32>),
+    /// Activation offload of as many layers as the memory limit needs.
+    OffloadFits,
+    /// Optimizer offload.
+    OffloadOptimizer,
+    /// Training tokens.
+    Tokens(u64),
+    /// Sharding group size.
+    Shard(u32),
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) enum WireArrangement {
+    InTurn,
+    Beside,
+    BesideOneNorm,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) enum WireReduceGradients {
+    AfterAccumulation,
+    EachMicrobatch,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) enum WireRecomputeLayers {
+    First(u32),
+    Groups(u32),
+    /// Runs of layers with the same choice.
+    Each(Vec<(u32, WireRecompute)>),
+    Fit,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct WireMessages {
+    pub(super) lowering: WireLowering,
+    pub(super) transport: WireTransport,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) enum WireLowering {
+    InPieces,
+    ReceiveFirst,
+    Grouped,
+    Overlapped(u32),
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) enum WireTransport {
+    Rendezvous,
+    Buffered(u32),
+    Grouped,
+    PairOrdered,
+    Streams,
+}
+
+/// What `v1` cannot express of `spec`. The order is part of the link.
+pub(super) fn additions_of(spec: &Spec) -> Vec<Addition> {
+    let mut more = Vec::new();
+    match &spec.work {
+        Work::Model(work) => {
+            add_variant(work, &mut more);
+            if work.layout.form.async_reduce {
+                more.push(Addition::AsyncReduce);
+            }
+            add_recompute_and_gradients(&work.layout, &mut more);
+            add_device_and_dispatch(work, &mut more);
+            add_offload(&work.layout, &mut more);
+            more.extend(work.tokens.map(Addition::Tokens));
+            more.extend(work.layout.shard.map(Addition::Shard));
+            let formats = [
+                (work.layout.form.fp8, Addition::Fp8),
+                (work.layout.form.bf16_gradients, Addition::Bf16Gradients),
+                (work.layout.bf16_moments, Addition::Bf16Moments),
+            ];
+            more.extend(formats.into_iter().filter(|(is_so, _)| *is_so).map(|(_, more)| more));
+            if work.layout.overlap_exchanges {
+                more.push(Addition::OverlapExchanges);
+            }
+        }
+        Work::Typed(statement) => add_costs(&statement.stages, &mut more),
+    }
+    if spec.messages != MESSAGES {
+        more.push(Addition::Messages(messages_to_wire(spec.messages)));
+    }
+    if spec.jitter_permille > 0 {
+        more.push(Addition::Jitter(spec.jitter_permille));
+    }
+    more
+}
+
+/// What differs from the family's usual layer; the partition within the memory limit stands in its middle.
+fn add_variant(work: &ModelWork, more: &mut Vec<Addition>) {
+    let variant = &work.model.variant;
+    if let Some(window) = variant.window {
+        more.push(Addition::Window([window.tokens, window.full_every]));
+    }
+    if variant.multi_token > 0 {
+        more.push(Addition::MultiToken(variant.multi_token));
+    }
+    more.extend(variant.rotary.map(Addition::Rotary));
+    match variant.arrangement {
+        Arrangement::InTurn => {}
+        Arrangement::Beside => more.push(Addition::Arrangement(WireArrangement::Beside)),
+        Arrangement::BesideOneNorm => more.push(Addition::Arrangement(WireArrangement::BesideOneNorm)),
+    }
+    if variant.no_bias {
+        more.push(Addition::NoBias);
+    }
+    if variant.norm_offset {
+        more.push(Addition::NormOffset);
+    }
+    let Factors { embedding, residual, attention, logits } = variant.factors;
+    if variant.factors != Factors::default() {
+        more.push(Addition::Factors([embedding, residual, attention, logits]));
+    }
+    if variant.caps != Caps::default() {
+        more.push(Addition::Caps([variant.caps.attention, variant.caps.logits]));
+    }
+    if work.layout.partition == Partition::WithinLimit {
+        more.push(Addition::WithinLimit);
+    }
+    if variant.experts.is_some_and(|experts| experts.shared_gate) {
+        more.push(Addition::SharedGate);
+    }
+    let routing = variant.experts.map(|experts| experts.routing).filter(|routing| *routing != Routing::USUAL);
+    more.extend(routing.map(|Routing { scores, normed, factor, groups, active_groups }| {
+        let sigmoid = scores == Scores::Sigmoid;
+        Addition::Routing { sigmoid, normed, factor, groups: [groups, active_groups] }
+    }));
+}
+
+/// Times of typed costs.
+fn add_costs(stages: &[StageCost], more: &mut Vec<Addition>) {
+    let stages = one_for_all(stages);
+    if stages.iter().any(|cost| cost.backward_ns.is_some()) {
+        more.push(Addition::FusedTimes(stages.iter().map(|cost| cost.backward_ns).collect()));
+    }
+    let exchanges: Vec<[u64; 2]> =
+        stages.iter().map(|cost| [cost.forward_exchange_ns, cost.backward_exchange_ns]).collect();
+    if exchanges.iter().flatten().any(|exchange| *exchange > 0) {
+        more.push(Addition::Exchanges(exchanges));
+    }
+}
+
+fn add_recompute_and_gradients(layout: &Layout, more: &mut Vec<Addition>) {
+    let layers = match &layout.recompute_layers {
+        RecomputeLayers::All => None,
+        RecomputeLayers::First(count) => Some(WireRecomputeLayers::First(*count)),
+        RecomputeLayers::Groups(size) => Some(WireRecomputeLayers::Groups(*size)),
+        RecomputeLayers::Each(choices) => {
+            let run = |run: &[Recompute]| (run.len() as u32, recompute_to_wire(run[0]));
+            Some(WireRecomputeLayers::Each(choices.chunk_by(|a, b| a == b).map(run).collect()))
+        }
+        RecomputeLayers::Fit => Some(WireRecomputeLayers::Fit),
+    };
+    more.extend(layers.map(Addition::RecomputeLayers));
+    let reduce = layout.reduce_gradients.map(|reduce| match reduce {
+        ReduceGradients::AfterAccumulation => WireReduceGradients::AfterAccumulation,
+        ReduceGradients::EachMicrobatch => WireReduceGradients::EachMicrobatch,
+    });
+    more.extend(reduce.map(Addition::ReduceGradients));
+}
+
+fn add_device_and_dispatch(work: &ModelWork, more: &mut Vec<Addition>) {
+    if work.device.matmul_permille != MATMUL_PERMILLE {
+        more.push(Addition::MatmulPermille(u16::try_from(work.device.matmul_permille).unwrap_or(u16::MAX)));
+    }
+    if work.layout.dispatch == Dispatch::OncePerNode {
+        more.push(Addition::DispatchOncePerNode);
+    }
+    if work.layout.form.fp8 || work.device.fp8_flops != usual_fp8_flops(&work.device.name) {
+        more.push(Addition::Fp8Flops(work.device.fp8_flops));
+    }
+    if work.device.host_bytes_per_s != usual_host_bytes_per_s(&work.device.name) {
+        more.push(Addition::HostRate(work.device.host_bytes_per_s));
+    }
+}
+
+fn add_offload(layout: &Layout, more: &mut Vec<Addition>) {
+    match layout.form.offload {
+        Offload::None => {}
+        Offload::First(layers) => more.push(Addition::Offload(Some(layers))),
+        Offload::All => more.push(Addition::Offload(None)),
+    }
+    if layout.offload_fits {
+        more.push(Addition::OffloadFits);
+    }
+    if layout.offload_optimizer {
+        more.push(Addition::OffloadOptimizer);
+    }
+}
+
+/// Puts an addition into the spec. None where it does not belong to such a spec.
+pub(super) fn apply(spec: &mut Spec, more: Addition) -> Option<()> {
+    let model = |spec: &mut Spec, change: &dyn Fn(&mut ModelWork)| match &mut spec.work {
+        Work::Model(work) => {
+            change(work);
+            Some(())
+        }
+        Work::Typed(_) => None,
+    };
+    match more {
+        Addition::Window([tokens, full_every]) => {
+            model(spec, &|work| work.model.variant.window = Some(Window { tokens, full_every }))
+        }
+        Addition::MultiToken(modules) => model(spec, &|work| work.model.variant.multi_token = modules),
+        Addition::WithinLimit => model(spec, &|work| work.layout.partition = Partition::WithinLimit),
+        Addition::SharedGate => model(spec, &|work| {
+            if let Some(experts) = &mut work.model.variant.experts {
+                experts.shared_gate = true;
+            }
+        }),
+        Addition::Routing { sigmoid, normed, factor, groups: [groups, active_groups] } => model(spec, &|work| {
+            let scores = if sigmoid { Scores::Sigmoid } else { Scores::Softmax };
+            if let Some(experts) = &mut work.model.variant.experts {
+                experts.routing = Routing { scores, normed, factor, groups, active_groups };
+            }
+        }),
+        Addition::AsyncReduce => model(spec, &|work| work.layout.form.async_reduce = true),
+        Addition::ReduceGradients(reduce) => {
+            let reduce = match reduce {
+                WireReduceGradients::AfterAccumulation => ReduceGradients::AfterAccumulation,
+                WireReduceGradients::EachMicrobatch => ReduceGradients::EachMicrobatch,
+            };
+            model(spec, &|work| work.layout.reduce_gradients = Some(reduce))
+        }
+        Addition::RecomputeLayers(layers) => {
+            let layers = recompute_layers_from_wire(layers)?;
+            model(spec, &|work| work.layout.recompute_layers = layers.clone())
+        }
+        Addition::FusedTimes(times) => match &mut spec.work {
+            Work::Typed(statement) if statement.stages.len() == times.len() => {
+                let stages = statement.stages.iter_mut().zip(times);
+                stages.for_each(|(cost, time)| cost.backward_ns = time);
+                Some(())
+            }
+            _ => None,
+        },
+        Addition::Rotary(columns) => model(spec, &|work| work.model.variant.rotary = Some(columns)),
+        Addition::Arrangement(arrangement) => {
+            let arrangement = match arrangement {
+                WireArrangement::InTurn => Arrangement::InTurn,
+                WireArrangement::Beside => Arrangement::Beside,
+                WireArrangement::BesideOneNorm => Arrangement::BesideOneNorm,
+            };
+            model(spec, &|work| work.model.variant.arrangement = arrangement)
+        }
+        Addition::NoBias => model(spec, &|work| work.model.variant.no_bias = true),
+        Addition::NormOffset => model(spec, &|work| work.model.variant.norm_offset = true),
+        Addition::Factors([embedding, residual, attention, logits]) => model(spec, &|work| {
+            work.model.variant.factors = Factors { embedding, residual, attention, logits };
+        }),
+        Addition::Caps([attention, logits]) => {
+            model(spec, &|work| work.model.variant.caps = Caps { attention, logits })
+        }
+        Addition::Messages(messages) => {
+            spec.messages = messages_from_wire(messages);
+            Some(())
+        }
+        Addition::Jitter(permille) => {
+            spec.jitter_permille = permille;
+            Some(())
+        }
+        Addition::MatmulPermille(permille) => model(spec, &|work| work.device.matmul_permille = permille.into()),
+        Addition::DispatchOncePerNode => model(spec, &|work| work.layout.dispatch = Dispatch::OncePerNode),
+        Addition::Fp8 => model(spec, &|work| work.layout.form.fp8 = true),
+        Addition::Fp8Flops(flops) => model(spec, &|work| work.device.fp8_flops = flops),
+        Addition::HostRate(rate) => model(spec, &|work| work.device.host_bytes_per_s = rate),
+        Addition::Offload(layers) => {
+            model(spec, &|work| work.layout.form.offload = layers.map_or(Offload::All, Offload::First))
+        }
+        Addition::OffloadFits => model(spec, &|work| work.layout.offload_fits = true),
+        Addition::OffloadOptimizer => model(spec, &|work| work.layout.offload_optimizer = true),
+        Addition::Tokens(tokens) => model(spec, &|work| work.tokens = Some(tokens)),
+        Addition::Shard(shard) => model(spec, &|work| work.layout.shard = Some(shard)),
+        Addition::Bf16Gradients => model(spec, &|work| work.layout.form.bf16_gradients = true),
+        Addition::Bf16Moments => model(spec, &|work| work.layout.bf16_moments = true),
+        Addition::OverlapExchanges => model(spec, &|work| work.layout.overlap_exchanges = true),
+        Addition::Exchanges(exchanges) => match &mut spec.work {
+            Work::Typed(statement) if statement.stages.len() == exchanges.len() => {
+                for (cost, [forward, backward]) in statement.stages.iter_mut().zip(exchanges) {
+                    (cost.forward_exchange_ns, cost.backward_exchange_ns) = (forward, backward);
+                }
+                Some(())
+            }
+            _ => None,
+        },
+    }
+}
+
+fn messages_to_wire(messages: Messages) -> WireMessages {
+    WireMessages {
+        lowering: match messages.lowering {
+            Lowering::InPieces => WireLowering::InPieces,
+            Lowering::ReceiveFirst => WireLowering::ReceiveFirst,
+            Lowering::Grouped => WireLowering::Grouped,
+            Lowering::Overlapped { prefetch } => WireLowering::Overlapped(prefetch as u32),
+        },
+        transport: match messages.transport {
+            Transport::Rendezvous => WireTransport::Rendezvous,
+            Transport::Buffered { slots } => WireTransport::Buffered(slots as u32),
+            Transport::Grouped => WireTransport::Grouped,
+            Transport::PairOrdered => WireTransport::PairOrdered,
+            Transport::Streams => WireTransport::Streams,
+        },
+    }
+}
+
+fn messages_from_wire(wire: WireMessages) -> Messages {
+    Messages {
+        lowering: match wire.lowering {
+            WireLowering::InPieces => Lowering::InPieces,
+            WireLowering::ReceiveFirst => Lowering::ReceiveFirst,
+            WireLowering::Grouped => Lowering::Grouped,
+            WireLowering::Overlapped(prefetch) => Lowering::Overlapped { prefetch: prefetch as usize },
+        },
+        transport: match wire.transport {
+            WireTransport::Rendezvous => Transport::Rendezvous,
+            WireTransport::Buffered(slots) => Transport::Buffered { slots: slots as usize },
+            WireTransport::Grouped => Transport::Grouped,
+            WireTransport::PairOrdered => Transport::PairOrdered,
+            WireTransport::Streams => Transport::Streams,
+        },
+    }
+}
+
+/// None for more layers than a model may have.
+fn recompute_layers_from_wire(wire: WireRecomputeLayers) -> Option<RecomputeLayers> {
+    Some(match wire {
+        WireRecomputeLayers::First(count) => RecomputeLayers::First(count),
+        WireRecomputeLayers::Groups(size) => RecomputeLayers::Groups(size),
+        WireRecomputeLayers::Fit => RecomputeLayers::Fit,
+        WireRecomputeLayers::Each(runs) => {
+            let mut choices = Vec::new();
+            for (count, choice) in runs {
+                if count > MAX_LAYERS || choices.len() > MAX_LAYERS as usize {
+                    return None;
+                }
+                choices.extend(core::iter::repeat_n(recompute_from_wire(choice), count as usize));
+            }
+            RecomputeLayers::Each(choices)
+        }
+    })
+}

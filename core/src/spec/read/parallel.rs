@@ -1,0 +1,111 @@
+//! The table `parallel`: degrees of parallelism, and how layers are assigned to stages.
+
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+use serde_json::Value;
+
+use crate::base::fields::{Fault, Table, one_of, shown, whole};
+use crate::graph::form::{Form, MAX_DEGREE};
+use crate::graph::layout::{Dispatch, Layout, Partition, ReduceGradients};
+use crate::model::MAX_LAYERS;
+use crate::notation::megatron_layout::{self, Part};
+use crate::problem::{MAX_CHUNKS, MAX_RANKS};
+
+/// The parts of a layout that stand beside the pipeline's ranks.
+pub(super) fn read_layout(parallel: &mut Table<'_>, multi_token: u32, faults: &mut Vec<Fault>) -> Layout {
+    let mut degree = |key, least, most, otherwise| {
+        parallel.whole(key, least..=most, faults).map_or(otherwise, |degree| degree as u32)
+    };
+    let tensor = degree("tensor", 1, MAX_DEGREE.into(), 1);
+    let data = degree("data", 1, MAX_DEGREE.into(), 1);
+    let zero = degree("zero", 0, 3, 0);
+    let context = degree("context", 1, MAX_DEGREE.into(), 1);
+    let expert = degree("expert", 1, MAX_DEGREE.into(), 1);
+    let shard = read_shard(parallel, faults);
+    let sequence_parallel = parallel.flag("sequence_parallel", faults).unwrap_or(false);
+    let whole_experts = parallel.flag("whole_experts", faults).unwrap_or(false);
+    let async_reduce = parallel.flag("async_reduce", faults).unwrap_or(false);
+    let named = ReduceGradients::ALL.map(|reduce| (reduce.name(), reduce));
+    let reduce_gradients = parallel.choice("reduce_gradients", &named, faults);
+    let named = Dispatch::ALL.map(|dispatch| (dispatch.name(), dispatch));
+    let dispatch = parallel.choice("dispatch", &named, faults).unwrap_or(Dispatch::EachCopy);
+    let overlap_exchanges = parallel.flag("overlap_exchanges", faults).unwrap_or(false);
+    let form = Form { tensor, sequence_parallel, async_reduce, context, expert, whole_experts, ..Form::default() };
+    let partition = read_partition(parallel, multi_token, faults);
+    Layout { form, data, zero, shard, reduce_gradients, dispatch, overlap_exchanges, partition, ..Layout::default() }
+}
+
+/// A number, or `all`.
+fn read_shard(parallel: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<u32> {
+    let value = parallel.get("shard")?;
+    if value.as_str() == Some("all") {
+        return None;
+    }
+    let number = whole(value).or_else(|| value.as_str()?.parse().ok());
+    let shard = number.filter(|shard| (2..=MAX_DEGREE.into()).contains(shard));
+    if shard.is_none() {
+        faults.push(Fault::new(parallel.path("shard"), shown(value), "all, or how many copies, from 2 on"));
+    }
+    shard.map(|shard| shard as u32)
+}
+
+fn read_partition(parallel: &mut Table<'_>, multi_token: u32, faults: &mut Vec<Fault>) -> Partition {
+    let named = [Partition::Balanced, Partition::Layers, Partition::LayersAndEnds, Partition::WithinLimit];
+    let Some(value) = parallel.get("partition") else { return Partition::default() };
+    let read = match value {
+        Value::Array(counts) if counts.len() <= MAX_RANKS * MAX_CHUNKS => {
+            let count = |count| whole(count).filter(|count| *count <= MAX_LAYERS.into()).map(|count| count as u32);
+            counts.iter().map(count).collect::<Option<Vec<u32>>>().map(Partition::ByHand)
+        }
+        // No name of a rule has a capital, and every layout has.
+        Value::String(layout) if layout.contains('E') => match layer_counts(layout, multi_token) {
+            Ok(counts) => Some(Partition::ByHand(counts)),
+            Err(wrong) => {
+                faults.push(Fault::new(parallel.path("partition"), shown(value), wrong));
+                return Partition::default();
+            }
+        },
+        Value::String(name) => named.iter().find(|partition| partition.name() == Some(name)).cloned(),
+        _ => None,
+    };
+    if read.is_none() {
+        let names: Vec<&str> = named.iter().filter_map(Partition::name).collect();
+        let accepted = format!(
+            "{}, the number of layers of each stage as a list, or a layout as Megatron-LM has it, such as Et*3|t*4|t*3L",
+            one_of(&names)
+        );
+        faults.push(Fault::new(parallel.path("partition"), shown(value), accepted));
+    }
+    read.unwrap_or_default()
+}
+
+/// The decoder layers of each stage of a layout in Megatron's form, for a model with so many modules of multi-token
+/// prediction.
+fn layer_counts(layout: &str, multi_token: u32) -> Result<Vec<u32>, String> {
+    let stages = megatron_layout::read(layout)
+        .map_err(|error| format!("a layout as Megatron-LM has it, such as Et*3|t*4|t*3L ({error})"))?;
+    let parts = || stages.iter().flatten();
+    let modules = |parts: &[Part]| parts.iter().filter(|part| **part == Part::MultiToken).count();
+    let (behind, before) = stages
+        .split_last()
+        .map_or((0, 0), |(last, others)| (modules(last), others.iter().map(|stage| modules(stage)).sum::<usize>()));
+    if before > 0 {
+        return Err("a layout with every `m` on the last stage, such as `…|mL`: it shares the head".to_string());
+    }
+    if behind != multi_token as usize {
+        return Err(format!("a layout with as many `m` as the model's multi_token, which is {multi_token}"));
+    }
+    let once = |wanted| parts().filter(|part| **part == wanted).count() == 1;
+    let ends = (parts().next(), parts().next_back());
+    if ends != (Some(&Part::Embedding), Some(&Part::Loss)) || !once(Part::Embedding) || !once(Part::Loss) {
+        return Err("a layout that starts with its one `E` and ends with its one `L`".to_string());
+    }
+    // The embedding is the first stage's and the loss the last one's; empty stages are refused with their number later.
+    if stages.first().is_some_and(Vec::is_empty) || stages.last().is_some_and(Vec::is_empty) {
+        return Err("a layout whose first and last stage hold something".to_string());
+    }
+    let layers = |stage: &Vec<Part>| stage.iter().filter(|part| **part == Part::Layer).count() as u32;
+    Ok(stages.iter().map(layers).collect())
+}

@@ -1,0 +1,181 @@
+//! The table `training`: the batch, number formats, recomputation and offload.
+
+use alloc::format;
+use alloc::vec::Vec;
+
+use serde_json::Value;
+
+use super::super::FIT;
+use super::default;
+use crate::base::fields::{Fault, Table, shown, whole};
+use crate::graph::form::{AttentionForm, Form, MAX_IMBALANCE_PERMILLE, Offload, Recompute};
+use crate::graph::layout::RecomputeLayers;
+use crate::model::{Dtype, MAX_LAYERS, MAX_SIZE};
+use crate::problem::MAX_MICROBATCHES;
+
+pub(super) struct Training {
+    pub(super) microbatches: u32,
+    pub(super) microbatch_size: u32,
+    pub(super) sequence: u32,
+    pub(super) tokens: Option<u64>,
+    pub(super) dtype: Option<Dtype>,
+    pub(super) form: Form,
+    pub(super) bf16_moments: bool,
+    pub(super) offload_optimizer: bool,
+    pub(super) recompute_layers: RecomputeLayers,
+    pub(super) offload_fits: bool,
+}
+
+/// Tokens of a whole training.
+const MAX_TRAINED: u64 = 1 << 53;
+
+/// Most characters of what is computed again by layer, each layer said apart: `1 selective, ` has 13.
+const MAX_RECOMPUTE_TEXT: usize = 16 * MAX_LAYERS as usize;
+
+/// Most tokens of a microbatch.
+const MAX_TOKENS: u64 = 1 << 26;
+
+/// `copies` of the pipeline share the sequences of a step.
+pub(super) fn read_training(
+    mut table: Table<'_>,
+    usual_sequence: Option<u32>,
+    copies: Option<u32>,
+    faults: &mut Vec<Fault>,
+) -> Option<Training> {
+    let microbatch_size = table.whole("microbatch_size", 1..=u64::from(MAX_SIZE), faults);
+    let at_once = copies.map(|copies| u64::from(copies) * microbatch_size.unwrap_or(default::MICROBATCH_SIZE.into()));
+    let microbatches = read_microbatches(&mut table, at_once, faults);
+    let sequence = match usual_sequence {
+        Some(_) => table.whole("sequence", 1..=u64::from(MAX_SIZE), faults),
+        None => table.needed_whole("sequence", 1..=u64::from(MAX_SIZE), faults),
+    };
+    let trained = table.count("tokens", 1..=MAX_TRAINED, faults);
+    let dtype = table.choice("dtype", &[("bf16", Dtype::Bf16), ("f32", Dtype::F32), ("f64", Dtype::F64)], faults);
+    let mut form = read_form(&mut table, faults);
+    let (offload, offload_fits) = read_offload(&mut table, faults);
+    form.offload = offload;
+    let bf16_moments = table.choice("moments_dtype", &BF16, faults).unwrap_or(false);
+    let offload_optimizer = table.flag("offload_optimizer", faults).unwrap_or(false);
+    let recompute_layers = read_recompute(&mut table, &mut form, faults);
+    table.finish(faults);
+    let (microbatch_size, sequence) =
+        (microbatch_size.map_or(default::MICROBATCH_SIZE, |size| size as u32), sequence.map(|tokens| tokens as u32));
+    let sequence = sequence.or(usual_sequence)?;
+    let tokens = u64::from(microbatch_size) * u64::from(sequence);
+    if tokens > MAX_TOKENS {
+        let accepted = format!("at most {} tokens a microbatch", MAX_TOKENS);
+        faults.push(Fault::new("training.microbatch_size", format!("{tokens} tokens a microbatch"), accepted));
+    }
+    let microbatches = microbatches? as u32;
+    Some(Training {
+        microbatches,
+        microbatch_size,
+        sequence,
+        tokens: trained,
+        dtype,
+        form,
+        bf16_moments,
+        offload_optimizer,
+        recompute_layers,
+        offload_fits,
+    })
+}
+
+/// The microbatches of a step, said as such or by the sequences of all; `at_once` are those that each further microbatch adds
+/// over all copies of the pipeline, where that is known.
+fn read_microbatches(table: &mut Table<'_>, at_once: Option<u64>, faults: &mut Vec<Fault>) -> Option<u64> {
+    const MOST: u64 = MAX_MICROBATCHES as u64;
+    if table.get("global_batch_size").is_none() {
+        return table.needed_whole("microbatches", 1..=MOST, faults);
+    }
+    let sequences = table.whole("global_batch_size", 1..=u64::from(u32::MAX), faults);
+    let path = table.path("global_batch_size");
+    if table.get("microbatches").is_some() {
+        faults.push(Fault::new(path, "it beside `microbatches`", "one of the two: each says the other"));
+        return None;
+    }
+    let (sequences, at_once) = (sequences?, at_once?);
+    let microbatches = sequences / at_once;
+    if !sequences.is_multiple_of(at_once) || microbatches > MOST {
+        let accepted = format!(
+            "a multiple of {at_once}, which is parallel.data times training.microbatch_size, and at most {MOST} times that"
+        );
+        faults.push(Fault::new(path, sequences, accepted));
+        return None;
+    }
+    Some(microbatches)
+}
+
+/// What is computed again, and in which layers.
+fn read_recompute(table: &mut Table<'_>, form: &mut Form, faults: &mut Vec<Fault>) -> RecomputeLayers {
+    let text = table.text_of("recompute", MAX_RECOMPUTE_TEXT, faults).unwrap_or(Recompute::None.name());
+    let mut layers = RecomputeLayers::All;
+    if let Some(choice) = Recompute::named(text) {
+        form.recompute = choice;
+    } else if text == FIT {
+        layers = RecomputeLayers::Fit;
+    } else if let Some(choices) = RecomputeLayers::read_text(text, MAX_LAYERS as usize) {
+        layers = RecomputeLayers::Each(choices);
+    } else {
+        let accepted =
+            "one of none, selective, cheap, latents, feed-forward, full, fit; or by layer, such as 3 full, 5 none";
+        faults.push(Fault::new(table.path("recompute"), format!("\"{text}\""), accepted));
+    }
+    let first = table.whole("recompute_first", 0..=u64::from(MAX_LAYERS), faults);
+    let group = table.whole("recompute_group", 0..=u64::from(MAX_LAYERS), faults);
+    for (key, said) in [("recompute_first", first), ("recompute_group", group)] {
+        let Some(count) = said else { continue };
+        if layers != RecomputeLayers::All {
+            let accepted = "nothing, where recompute says it by layer or fits it, or the other of both is there";
+            faults.push(Fault::new(table.path(key), count, accepted));
+            continue;
+        }
+        let count = count as u32;
+        layers =
+            if key == "recompute_first" { RecomputeLayers::First(count) } else { RecomputeLayers::Groups(count) };
+    }
+    layers
+}
+
+/// Which layers keep what they keep in the host's memory, and whether the limit says it.
+fn read_offload(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> (Offload, bool) {
+    let said = match table.get("offload") {
+        None => return (Offload::None, false),
+        Some(Value::String(text)) => match text.as_str() {
+            FIT => return (Offload::None, true),
+            "none" => Some(Offload::None),
+            "all" => Some(Offload::All),
+            text => text.parse().ok().filter(|layers| (1..=MAX_LAYERS).contains(layers)).map(Offload::First),
+        },
+        Some(value) => {
+            let layers = whole(value).filter(|layers| (1..=u64::from(MAX_LAYERS)).contains(layers));
+            layers.map(|layers| Offload::First(layers as u32))
+        }
+    };
+    let offload = said.unwrap_or_else(|| {
+        let found = table.get("offload").map(shown).unwrap_or_default();
+        let accepted =
+            format!("none, all, fit, or how many layers at the start of each stage, from 1 to {MAX_LAYERS}");
+        faults.push(Fault::new(table.path("offload"), found, accepted));
+        Offload::None
+    });
+    (offload, false)
+}
+
+/// The one format that sums and moments may be kept in beside their own.
+const BF16: [(&str, bool); 1] = [(Dtype::Bf16.name(), true)];
+
+/// How the operators are written, as far as `training` says it.
+fn read_form(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Form {
+    let attention = [AttentionForm::Flash, AttentionForm::Materialised].map(|form| (form.name(), form));
+    let imbalance = table.positive("expert_imbalance", f64::from(MAX_IMBALANCE_PERMILLE) / 1000.0, faults);
+    Form {
+        imbalance_permille: imbalance.map_or(1000, |factor| libm::round(factor * 1000.0) as u32),
+        attention: table.choice("attention", &attention, faults).unwrap_or_default(),
+        dropout: table.flag("dropout", faults).unwrap_or(false),
+        f32_logits: table.flag("f32_logits", faults).unwrap_or(false),
+        fp8: table.choice("matmul_dtype", &[(Dtype::Fp8.name(), true)], faults).unwrap_or(false),
+        bf16_gradients: table.choice("gradients_dtype", &BF16, faults).unwrap_or(false),
+        ..Form::default()
+    }
+}
