@@ -10,6 +10,7 @@ use super::*;
 use crate::base::random::Random;
 use crate::problem::Objective;
 use crate::problem::placement::Placement;
+use crate::schedule::published;
 use crate::simulate::simulate;
 use crate::simulate::timeline::peak_bytes;
 
