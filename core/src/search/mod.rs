@@ -45,10 +45,6 @@ use crate::bounds::lower_bound;
 use crate::problem::placement::Placement;
 use crate::problem::{Problem, Schedule, Statement};
 
-mod one_limit;
-
-use one_limit::{Scope, search, whole_orders};
-
 mod acceptance;
 mod bankers;
 mod beam;
@@ -61,6 +57,7 @@ mod limit_tree;
 mod list;
 mod longest_paths;
 mod makespan;
+mod one_limit;
 mod overlapped_pairs;
 mod perturbation;
 mod policies;
@@ -71,6 +68,8 @@ mod tabu;
 mod v_blocks;
 mod zb_auto;
 mod zbv;
+
+use one_limit::{Scope, search, whole_orders};
 
 pub use frontier::{Frontier, Point, frontier};
 
@@ -236,7 +235,7 @@ fn repeated(problem: &Problem, few: &Problem, times: usize, of_few: &Found, boun
     }
     let cost = Eval::new(&flat).run(&flat, &rows, Nanos::MAX)?;
     let (schedule, ops) = (flat.schedule(&rows), of_few.ops + flat.ops as u64);
-    Some(Found { schedule, cost_ns: cost.objective, bound_ns, origin: "again and again", ops })
+    Some(Found { schedule, cost_ns: cost.objective, bound_ns, origin: "repeated", ops })
 }
 
 /// The answer that costs less, with the work of both; where there is none, the refusal that lacks less.

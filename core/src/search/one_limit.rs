@@ -13,26 +13,49 @@ use crate::bounds::lower_bound;
 use crate::problem::{Problem, Schedule};
 use crate::schedule::published;
 
-/// What one search is asked for, besides its problem.
+/// What one search is asked for, in addition to its problem.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Scope<'a> {
     /// A schedule to start from, if it is valid, and how it was found.
     pub given: Option<(&'a Schedule, &'static str)>,
-    /// Whether it is of a limit so near that recipes have little to add.
+    /// Whether its limit is so near that recipes have little to add.
     pub near: bool,
     /// Schedules that cost less are passed over.
     pub floor: Nanos,
-    /// Set, and the search ended, where there is one.
+    /// Set where one is found; the search then ends.
     pub below_floor: Option<&'a Cell<bool>>,
     /// Whether the first schedules are enough.
     pub quick: bool,
-    /// Whether the published schedules are.
+    /// Whether the published schedules are enough.
     pub published_only: bool,
     /// How often the effort for the size is halved.
     pub halved: u32,
     /// What no schedule goes under, and the published schedules, where they are known.
     pub bound_ns: Option<Nanos>,
     pub known: Option<&'a Library>,
+}
+
+impl Scope<'_> {
+    /// Takes a schedule that costs less than the best found, unless it is below the floor.
+    fn keep(&self, found: &mut Found, schedule: Schedule, cost_ns: Nanos, origin: &'static str) {
+        if cost_ns >= self.floor && cost_ns < found.cost_ns {
+            *found = Found { schedule, cost_ns, origin, ..*found };
+        }
+    }
+
+    /// Notes a cost below the floor.
+    fn note(&self, cost_ns: Nanos) {
+        if cost_ns < self.floor
+            && let Some(noted) = self.below_floor
+        {
+            noted.set(true);
+        }
+    }
+
+    /// Whether a better schedule could exist.
+    fn may_gain(&self, found: &Found) -> bool {
+        found.cost_ns > found.bound_ns.max(self.floor)
+    }
 }
 
 /// One search, at one limit.
@@ -43,7 +66,7 @@ pub(super) fn search(
     observer: &mut dyn FnMut(Progress) -> Flow,
 ) -> Result<Found, Infeasible> {
     let may_mix = fused_backward::may_mix(problem);
-    // Ops that run one by one have a bound of their own, at which their search ends.
+    // Ops that run one by one have another bound, at which their search ends.
     let one_by_one = problem.pairs_gain().then(|| lower_bound(&problem.with_pairs_in_turn()).value_ns);
     let of_orders = Scope { bound_ns: one_by_one.or(scope.bound_ns), ..scope };
     let mut found = match search_orders(problem, effort, of_orders, observer) {
@@ -57,13 +80,21 @@ pub(super) fn search(
         return Ok(found);
     }
     found.bound_ns = scope.bound_ns.unwrap_or_else(|| lower_bound(problem).value_ns);
-    let keep = |found: &mut Found, schedule: Schedule, cost_ns: Nanos, origin: &'static str| {
-        if cost_ns >= scope.floor && cost_ns < found.cost_ns {
-            *found = Found { schedule, cost_ns, origin, ..*found };
-        }
-    };
-    // What is given, or published, has pairs and whole backwards of its own. Where limits are climbed, the published
-    // ones are looked at alone once at the limit asked for, and need not be at every other one.
+    keep_given_and_published(problem, scope, may_mix, &mut found);
+    if scope.quick || scope.published_only {
+        return Ok(found);
+    }
+    if may_mix {
+        search_whole_backwards(problem, effort, scope, &mut found);
+        return Ok(found);
+    }
+    search_pairs(problem, effort, scope, &mut found, observer)?;
+    Ok(found)
+}
+
+/// Looks at the given schedule and the published ones as they are: they have pairs and whole backwards already.
+fn keep_given_and_published(problem: &Problem, scope: Scope, may_mix: bool, found: &mut Found) {
+    // Where several limits are searched, the published schedules are looked at once, at the limit asked for.
     let again = !(may_mix && scope.known.is_some() && !scope.published_only);
     let published = published()
         .iter()
@@ -75,74 +106,73 @@ pub(super) fn search(
             && let Some((paired, cost_ns)) =
                 overlapped_pairs::all_paired(problem, &schedule, scope.floor, found.cost_ns)
         {
-            keep(&mut found, paired, cost_ns, "pairs");
+            scope.keep(found, paired, cost_ns, "overlapped pairs");
         }
         if let Some(cost) = overlapped_pairs::cost(problem, &schedule) {
-            keep(&mut found, schedule, cost.objective, origin);
+            scope.keep(found, schedule, cost.objective, origin);
         }
     }
-    if scope.quick || scope.published_only {
-        return Ok(found);
-    }
-    if may_mix {
-        if found.cost_ns > found.bound_ns.max(scope.floor)
-            && let Some((schedule, cost_ns)) =
-                fused_backward::mixed(problem, &found.schedule, scope.floor, found.cost_ns)
-        {
-            keep(&mut found, schedule, cost_ns, "mixed");
-        }
-        let note = |cost_ns: Nanos| {
-            if cost_ns < scope.floor
-                && let Some(noted) = scope.below_floor
-            {
-                noted.set(true);
-            }
-        };
-        let mut orders = alloc::vec![found.schedule.clone()];
-        if found.cost_ns > found.bound_ns.max(scope.floor) {
-            for whole in whole_orders(problem, scope) {
-                found.ops += whole.ops;
-                keep(&mut found, whole.schedule.clone(), whole.cost_ns, whole.origin);
-                orders.push(whole.schedule);
-            }
-        }
-        if found.cost_ns > found.bound_ns.max(scope.floor) {
-            let below = found.cost_ns;
-            let (ops, grown) = fused_backward::grown(problem, effort.0, below, |schedule, cost_ns| {
-                note(cost_ns);
-                keep(&mut found, schedule, cost_ns, "grown");
-            });
-            found.ops += ops;
-            orders.extend(grown);
-        }
-        if found.cost_ns > found.bound_ns.max(scope.floor) {
-            let below = found.cost_ns;
-            found.ops += fused_backward::improved(problem, &orders, effort.0 / 2, below, |schedule, cost_ns| {
-                note(cost_ns);
-                keep(&mut found, schedule, cost_ns, "improved");
-                if found.cost_ns > found.bound_ns.max(scope.floor) && cost_ns >= scope.floor { cost_ns } else { 0 }
-            });
-        }
-        return Ok(found);
+}
+
+/// Searches schedules of whole and cut backwards.
+fn search_whole_backwards(problem: &Problem, effort: Effort, scope: Scope, found: &mut Found) {
+    if scope.may_gain(found)
+        && let Some((schedule, cost_ns)) = fused_backward::mixed(problem, &found.schedule, scope.floor, found.cost_ns)
+    {
+        scope.keep(found, schedule, cost_ns, "mixed backwards");
     }
     let mut orders = alloc::vec![found.schedule.clone()];
-    // Where every op takes as long as it does in a pair, more microbatches may be worth keeping on their way.
-    let (before, cost_ns) = (found.ops, found.cost_ns);
-    let of_hidden = Scope { halved: scope.halved, bound_ns: Some(found.bound_ns), ..Scope::default() };
+    if scope.may_gain(found) {
+        for whole in whole_orders(problem, scope) {
+            found.ops += whole.ops;
+            scope.keep(found, whole.schedule.clone(), whole.cost_ns, whole.origin);
+            orders.push(whole.schedule);
+        }
+    }
+    if scope.may_gain(found) {
+        let below = found.cost_ns;
+        let (ops, grown) = fused_backward::grown(problem, effort.0, below, |schedule, cost_ns| {
+            scope.note(cost_ns);
+            scope.keep(found, schedule, cost_ns, "beam search");
+        });
+        found.ops += ops;
+        orders.extend(grown);
+    }
+    if scope.may_gain(found) {
+        let below = found.cost_ns;
+        let ops = fused_backward::improved(problem, &orders, effort.0 / 2, below, |schedule, cost_ns| {
+            scope.note(cost_ns);
+            scope.keep(found, schedule, cost_ns, "tabu search");
+            if scope.may_gain(found) && cost_ns >= scope.floor { cost_ns } else { 0 }
+        });
+        found.ops += ops;
+    }
+}
+
+/// Searches schedules whose forwards and backwards run as overlapped pairs.
+fn search_pairs(
+    problem: &Problem,
+    effort: Effort,
+    scope: Scope,
+    found: &mut Found,
+    observer: &mut dyn FnMut(Progress) -> Flow,
+) -> Result<(), Infeasible> {
+    // Where every op takes as long as it does in a pair, more microbatches in flight may pay.
+    let (before, cost_ns, bound_ns) = (found.ops, found.cost_ns, found.bound_ns);
+    let of_hidden = Scope { halved: scope.halved, bound_ns: Some(bound_ns), ..Scope::default() };
     let hidden = search_orders(&problem.without_pairs(), effort, of_hidden, &mut |progress| {
-        observer(Progress { ops: before + progress.ops, cost_ns, bound_ns: found.bound_ns })
+        observer(Progress { ops: before + progress.ops, cost_ns, bound_ns })
     })?;
-    orders.push(hidden.schedule);
-    for order in orders {
+    for order in [found.schedule.clone(), hidden.schedule] {
         let order = Schedule::of(order.rows);
         if let Some((schedule, cost_ns)) =
             overlapped_pairs::paired(problem, &order, (scope.floor, found.cost_ns), scope.halved)
         {
-            keep(&mut found, schedule, cost_ns, "pairs");
+            scope.keep(found, schedule, cost_ns, "overlapped pairs");
         }
     }
     found.ops += hidden.ops;
-    Ok(found)
+    Ok(())
 }
 
 /// The first orders with whole backwards: all, or those that hold less.
