@@ -11,10 +11,10 @@ use serde_json::{Map, Value, json};
 
 use crate::advise::suggest::{self, Change, Shortener, Shorter, Suggestion, Suggestions};
 use crate::base::units::{Bytes, Nanos};
-use crate::plan::planner::{self, Answer, BEST, PlanError};
+use crate::plan::planner::{self, Answer, PlanError};
 use crate::plan::verdict::{self, RankMemory};
 use crate::problem::op::OpKind;
-use crate::schedule::{self, Absent, Published};
+use crate::schedule::{self, Absent, BEST, Published};
 use crate::search::{Effort, Flow, Progress};
 use crate::spec::{Spec, Work};
 

@@ -22,8 +22,8 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::longest_paths::{B, F, Ways};
-use super::precedence::{Lane, Net};
+use super::longest_paths::Ways;
+use super::precedence::{B, F, Lane, Net};
 use crate::base::units::Nanos;
 
 /// Stages × stages × microbatches up to which all exchanges are followed.

@@ -13,12 +13,8 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::precedence::Net;
+use super::precedence::{B, F, Net, W};
 use crate::base::units::Nanos;
-
-pub(super) const F: usize = 0;
-pub(super) const B: usize = 1;
-pub(super) const W: usize = 2;
 
 /// A value for every op.
 #[derive(Clone, Debug)]

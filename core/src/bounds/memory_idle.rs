@@ -21,9 +21,8 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::cmp::{Ordering, Reverse};
 
-use super::longest_paths::{B, F, W};
 use super::one_machine::Window;
-use super::precedence::{Cost, Net};
+use super::precedence::{B, Cost, F, Net, W};
 use crate::base::units::{Bytes, Nanos};
 
 /// Work of one microbatch beside the bytes that it holds.

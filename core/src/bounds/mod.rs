@@ -63,9 +63,9 @@ pub use least_memory::{Infeasible, LeastMemory, feasible, least_memory};
 
 use crate::base::units::{Bytes, Nanos};
 use crate::problem::{Objective, Problem};
-use longest_paths::{B, F, Ways};
+use longest_paths::Ways;
 use one_machine::Window;
-use precedence::Net;
+use precedence::{B, F, Net};
 
 /// A value that no valid schedule goes under.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,8 +4,8 @@ use alloc::collections::BinaryHeap;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
-use super::longest_paths::{B, F, W, Ways};
-use super::precedence::Net;
+use super::longest_paths::Ways;
+use super::precedence::{B, F, Net, W};
 use crate::base::units::Nanos;
 
 /// The ops of one kind and stage, microbatch by microbatch.

@@ -3,11 +3,15 @@
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
-use super::longest_paths::{B, W};
 use crate::base::units::Nanos;
 use crate::problem::op::OpKind;
 use crate::problem::placement::Placement;
 use crate::problem::{Backward, Problem};
+
+/// The kinds of ops, as places in an array.
+pub(super) const F: usize = 0;
+pub(super) const B: usize = 1;
+pub(super) const W: usize = 2;
 
 /// Durations and bytes of a stage as the bounds may count on them. With a fused backward, B is all of BW and
 /// W is nothing.

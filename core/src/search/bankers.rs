@@ -7,7 +7,7 @@
 
 use alloc::vec::Vec;
 
-use super::flat_problem::{B, BW, Code, F, Flat, W, code};
+use super::flat_problem::{B, BW, Chain, Code, F, Flat, Rows, W, code};
 use crate::problem::MAX_CHUNKS;
 
 // A bit for each lane of a rank: one a chunk, or one a direction.
@@ -40,27 +40,41 @@ pub(super) fn allowed(room: &Room, flat: &Flat, done: &[[u32; 3]], lane: usize, 
         }
 }
 
-/// What the microbatch needs by itself that needs the most of a rank.
-pub(super) fn least(flat: &Flat, rank: usize) -> i64 {
-    let of_chain = |chain: usize| {
-        let (mut low, mut high) = (0, 1);
-        while alone(flat, rank, chain, high).is_none() {
-            (low, high) = (high + 1, high * 2);
-        }
-        while low < high {
-            let middle = low + (high - low) / 2;
-            match alone(flat, rank, chain, middle) {
-                Some(_) => high = middle,
-                None => low = middle + 1,
+impl Flat {
+    /// The least bytes above the static ones with which `rank` can run at all: one microbatch after the other.
+    pub fn least(&self, rank: usize) -> i64 {
+        let of_chain = |chain: usize| {
+            let (mut low, mut high) = (0, 1);
+            while alone(self, rank, chain, high).is_none() {
+                (low, high) = (high + 1, high * 2);
             }
-        }
-        low
-    };
-    (0..flat.chains.len()).map(of_chain).max().unwrap_or(0)
+            while low < high {
+                let middle = low + (high - low) / 2;
+                match alone(self, rank, chain, middle) {
+                    Some(_) => high = middle,
+                    None => low = middle + 1,
+                }
+            }
+            low
+        };
+        (0..self.chains.len()).map(of_chain).max().unwrap_or(0)
+    }
+
+    /// One microbatch after the other: fits wherever anything fits, as [`Flat::least`] has it.
+    pub fn serial(&self) -> Rows {
+        let row = |rank: usize| {
+            let least = self.least(rank);
+            let of_chain = |(chain, Chain { microbatches, .. }): (usize, &Chain)| {
+                alone(self, rank, chain, least).unwrap_or_default().repeat(*microbatches)
+            };
+            self.chains.iter().enumerate().flat_map(of_chain).collect()
+        };
+        (0..self.ranks).map(row).collect()
+    }
 }
 
 /// What `rank` runs of a microbatch of `chain` that has `limit` to itself; none where it does not fit.
-pub(super) fn alone(flat: &Flat, rank: usize, chain: usize, limit: i64) -> Option<Vec<Code>> {
+fn alone(flat: &Flat, rank: usize, chain: usize, limit: i64) -> Option<Vec<Code>> {
     let mut rest = Completion { ran: Some(Vec::new()), ..Completion::new(flat, rank, limit, 0) };
     let fits = rest.microbatch(chain, |_| [false; 2]) && rest.finish();
     rest.ran.filter(|_| fits)

@@ -14,7 +14,6 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::bankers;
 use crate::problem::Schedule;
 use crate::problem::op::{Op, OpKind};
 use crate::problem::placement::Placement;
@@ -209,23 +208,6 @@ impl Flat {
     /// Lanes of a rank in one direction, at least 1.
     pub fn chunks(&self) -> usize {
         (self.chains[0].lanes / self.ranks).max(1)
-    }
-
-    /// The least bytes above the static ones with which `rank` can run at all: one microbatch after the other.
-    pub fn least(&self, rank: usize) -> i64 {
-        bankers::least(self, rank)
-    }
-
-    /// One microbatch after the other: fits wherever anything fits, as [`Flat::least`] has it.
-    pub fn serial(&self) -> Rows {
-        let row = |rank: usize| {
-            let least = self.least(rank);
-            let of_chain = |(chain, Chain { microbatches, .. }): (usize, &Chain)| {
-                bankers::alone(self, rank, chain, least).unwrap_or_default().repeat(*microbatches)
-            };
-            self.chains.iter().enumerate().flat_map(of_chain).collect()
-        };
-        (0..self.ranks).map(row).collect()
     }
 
     /// The schedule of `rows`, with microbatches numbered first in, first out.

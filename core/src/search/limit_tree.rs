@@ -31,7 +31,7 @@ use core::cell::Cell;
 use super::beam;
 use super::flat_problem::{B, F, Flat};
 use super::frontier::least_bytes;
-use super::portfolio::{Known, Library};
+use super::portfolio::Library;
 use super::{Effort, Flow, Found, Infeasible, Progress, Scope, fused_backward, search};
 use crate::base::units::{Bytes, Nanos};
 use crate::bounds::lower_bound;
@@ -433,7 +433,7 @@ impl<'a> LimitTree<'a> {
         let above = self.nodes.get(&at)?.above;
         let bound_ns = self.bound_at(at);
         let flat = Flat::new(&self.at(above));
-        let published = self.published.known.iter().find(|known| known.fits(&flat)).map(Known::cost_ns);
+        let published = self.published.known.iter().find(|known| known.fits(&flat)).map(|known| known.cost_ns());
         match published.filter(|cost_ns| *cost_ns <= bound_ns) {
             Some(cost_ns) => Some(cost_ns),
             None => Some(self.rough(above)?.cost_ns),

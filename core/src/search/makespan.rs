@@ -80,22 +80,7 @@ impl Eval {
         cutoff: u64,
         mut visit: impl FnMut(usize, usize, u64),
     ) -> Option<Cost> {
-        self.known_f.fill(0);
-        self.known_b.fill(0);
-        self.done_f.fill(0);
-        self.done_b.fill(0);
-        self.at.fill(0);
-        self.free.fill(0);
-        self.first.fill(0);
-        self.waits.fill(AWAKE);
-        self.left.copy_from_slice(&flat.work);
-        for chain in &flat.chains {
-            self.known_f[chain.first_lane] = chain.microbatches as u32;
-            let offset = flat.lanes[chain.first_lane].offset;
-            self.arrive_f[offset..offset + chain.microbatches].fill(0);
-        }
-        self.ready.clear();
-        self.ready.extend((0..flat.ranks as u32).rev());
+        self.reset(flat);
         let spans = flat.objective == Objective::LongestSpan;
         let mut ran = 0usize;
         while let Some(rank) = self.ready.pop() {
@@ -184,6 +169,32 @@ impl Eval {
         if ran < rows.iter().map(Vec::len).sum() {
             return None;
         }
+        Some(self.cost(flat))
+    }
+
+    /// Forgets the last run.
+    fn reset(&mut self, flat: &Flat) {
+        self.known_f.fill(0);
+        self.known_b.fill(0);
+        self.done_f.fill(0);
+        self.done_b.fill(0);
+        self.at.fill(0);
+        self.free.fill(0);
+        self.first.fill(0);
+        self.waits.fill(AWAKE);
+        self.left.copy_from_slice(&flat.work);
+        for chain in &flat.chains {
+            self.known_f[chain.first_lane] = chain.microbatches as u32;
+            let offset = flat.lanes[chain.first_lane].offset;
+            self.arrive_f[offset..offset + chain.microbatches].fill(0);
+        }
+        self.ready.clear();
+        self.ready.extend((0..flat.ranks as u32).rev());
+    }
+
+    /// The cost of an order of which every op has run.
+    fn cost(&mut self, flat: &Flat) -> Cost {
+        let spans = flat.objective == Objective::LongestSpan;
         let mut cost = Cost { objective: 0, ends: 0 };
         let start = if spans { 0 } else { self.first.iter().copied().min().unwrap_or(0) };
         for rank in 0..flat.ranks {
@@ -193,6 +204,6 @@ impl Eval {
             cost.objective = cost.objective.max(end - base);
             cost.ends += end / flat.ranks as u64;
         }
-        Some(cost)
+        cost
     }
 }

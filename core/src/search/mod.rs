@@ -34,17 +34,16 @@
 //! run, not in time, so the same problem and effort give the same answer everywhere.
 
 use alloc::vec::Vec;
-use core::cell::Cell;
-use core::cmp::Reverse;
 use core::fmt;
+
+use flat_problem::{Flat, Rows};
+use makespan::Eval;
 
 use crate::base::fields::Fault;
 use crate::base::units::{Bytes, Nanos};
 use crate::bounds::lower_bound;
-use crate::problem::Schedule;
 use crate::problem::placement::Placement;
-use crate::problem::{Problem, Statement};
-use crate::schedule::published;
+use crate::problem::{Problem, Schedule, Statement};
 
 mod acceptance;
 mod bankers;
@@ -58,6 +57,7 @@ mod limit_tree;
 mod list;
 mod longest_paths;
 mod makespan;
+mod one_limit;
 mod overlapped_pairs;
 mod perturbation;
 mod policies;
@@ -69,10 +69,9 @@ mod v_blocks;
 mod zb_auto;
 mod zbv;
 
-use flat_problem::{Flat, Rows};
+use one_limit::{Scope, search, whole_orders};
+
 pub use frontier::{Frontier, Point, frontier};
-use makespan::{Cost, Eval};
-use portfolio::{Library, Search};
 
 /// How much work a search may do, in ops run through its simulator: the core has no clock. One unit is some
 /// ten to fifty nanoseconds of one core.
@@ -236,7 +235,7 @@ fn repeated(problem: &Problem, few: &Problem, times: usize, of_few: &Found, boun
     }
     let cost = Eval::new(&flat).run(&flat, &rows, Nanos::MAX)?;
     let (schedule, ops) = (flat.schedule(&rows), of_few.ops + flat.ops as u64);
-    Some(Found { schedule, cost_ns: cost.objective, bound_ns, origin: "again and again", ops })
+    Some(Found { schedule, cost_ns: cost.objective, bound_ns, origin: "repeated", ops })
 }
 
 /// The answer that costs less, with the work of both; where there is none, the refusal that lacks less.
@@ -250,180 +249,6 @@ fn better(apart: Result<Found, Infeasible>, whole: Result<Found, Infeasible>) ->
         (Ok(found), Err(_)) | (Err(_), Ok(found)) => Ok(found),
         (Err(apart), Err(whole)) => Err(if lacks(&whole) < lacks(&apart) { whole } else { apart }),
     }
-}
-
-/// What one search is asked for, besides its problem.
-#[derive(Clone, Copy, Default)]
-struct Scope<'a> {
-    /// A schedule to start from, if it is valid, and how it was found.
-    given: Option<(&'a Schedule, &'static str)>,
-    /// Whether it is of a limit so near that recipes have little to add.
-    near: bool,
-    /// Schedules that cost less are passed over.
-    floor: Nanos,
-    /// Set, and the search ended, where there is one.
-    below_floor: Option<&'a Cell<bool>>,
-    /// Whether the first schedules are enough.
-    quick: bool,
-    /// Whether the published schedules are.
-    published_only: bool,
-    /// How often the effort for the size is halved.
-    halved: u32,
-    /// What no schedule goes under, and the published schedules, where they are known.
-    bound_ns: Option<Nanos>,
-    known: Option<&'a Library>,
-}
-
-/// One search, at one limit.
-fn search(
-    problem: &Problem,
-    effort: Effort,
-    scope: Scope,
-    observer: &mut dyn FnMut(Progress) -> Flow,
-) -> Result<Found, Infeasible> {
-    let may_mix = fused_backward::may_mix(problem);
-    // Ops that run one by one have a bound of their own, at which their search ends.
-    let one_by_one = problem.pairs_gain().then(|| lower_bound(&problem.with_pairs_in_turn()).value_ns);
-    let of_orders = Scope { bound_ns: one_by_one.or(scope.bound_ns), ..scope };
-    let mut found = match search_orders(problem, effort, of_orders, observer) {
-        // With less memory than cut backwards need, some have to be whole.
-        Err(why) if may_mix => {
-            whole_orders(problem, scope).into_iter().min_by_key(|found| found.cost_ns).ok_or(why)?
-        }
-        found => found?,
-    };
-    if !problem.pairs_gain() && !may_mix {
-        return Ok(found);
-    }
-    found.bound_ns = scope.bound_ns.unwrap_or_else(|| lower_bound(problem).value_ns);
-    let keep = |found: &mut Found, schedule: Schedule, cost_ns: Nanos, origin: &'static str| {
-        if cost_ns >= scope.floor && cost_ns < found.cost_ns {
-            *found = Found { schedule, cost_ns, origin, ..*found };
-        }
-    };
-    // What is given, or published, has pairs and whole backwards of its own. Where limits are climbed, the published
-    // ones are looked at alone once at the limit asked for, and need not be at every other one.
-    let again = !(may_mix && scope.known.is_some() && !scope.published_only);
-    let published = published()
-        .iter()
-        .filter(|_| again)
-        .filter_map(|published| Some((published.build(problem).ok()?, published.name)));
-    for (schedule, origin) in scope.given.map(|(given, origin)| (given.clone(), origin)).into_iter().chain(published)
-    {
-        if problem.pairs_gain()
-            && let Some((paired, cost_ns)) =
-                overlapped_pairs::all_paired(problem, &schedule, scope.floor, found.cost_ns)
-        {
-            keep(&mut found, paired, cost_ns, "pairs");
-        }
-        if let Some(cost) = overlapped_pairs::cost(problem, &schedule) {
-            keep(&mut found, schedule, cost.objective, origin);
-        }
-    }
-    if scope.quick || scope.published_only {
-        return Ok(found);
-    }
-    if may_mix {
-        if found.cost_ns > found.bound_ns.max(scope.floor)
-            && let Some((schedule, cost_ns)) =
-                fused_backward::mixed(problem, &found.schedule, scope.floor, found.cost_ns)
-        {
-            keep(&mut found, schedule, cost_ns, "mixed");
-        }
-        let note = |cost_ns: Nanos| {
-            if cost_ns < scope.floor
-                && let Some(noted) = scope.below_floor
-            {
-                noted.set(true);
-            }
-        };
-        let mut orders = alloc::vec![found.schedule.clone()];
-        if found.cost_ns > found.bound_ns.max(scope.floor) {
-            for whole in whole_orders(problem, scope) {
-                found.ops += whole.ops;
-                keep(&mut found, whole.schedule.clone(), whole.cost_ns, whole.origin);
-                orders.push(whole.schedule);
-            }
-        }
-        if found.cost_ns > found.bound_ns.max(scope.floor) {
-            let below = found.cost_ns;
-            let (ops, grown) = fused_backward::grown(problem, effort.0, below, |schedule, cost_ns| {
-                note(cost_ns);
-                keep(&mut found, schedule, cost_ns, "grown");
-            });
-            found.ops += ops;
-            orders.extend(grown);
-        }
-        if found.cost_ns > found.bound_ns.max(scope.floor) {
-            let below = found.cost_ns;
-            found.ops += fused_backward::improved(problem, &orders, effort.0 / 2, below, |schedule, cost_ns| {
-                note(cost_ns);
-                keep(&mut found, schedule, cost_ns, "improved");
-                if found.cost_ns > found.bound_ns.max(scope.floor) && cost_ns >= scope.floor { cost_ns } else { 0 }
-            });
-        }
-        return Ok(found);
-    }
-    let mut orders = alloc::vec![found.schedule.clone()];
-    // Where every op takes as long as it does in a pair, more microbatches may be worth keeping on their way.
-    let (before, cost_ns) = (found.ops, found.cost_ns);
-    let of_hidden = Scope { halved: scope.halved, bound_ns: Some(found.bound_ns), ..Scope::default() };
-    let hidden = search_orders(&problem.without_pairs(), effort, of_hidden, &mut |progress| {
-        observer(Progress { ops: before + progress.ops, cost_ns, bound_ns: found.bound_ns })
-    })?;
-    orders.push(hidden.schedule);
-    for order in orders {
-        let order = Schedule::of(order.rows);
-        if let Some((schedule, cost_ns)) =
-            overlapped_pairs::paired(problem, &order, (scope.floor, found.cost_ns), scope.halved)
-        {
-            keep(&mut found, schedule, cost_ns, "pairs");
-        }
-    }
-    found.ops += hidden.ops;
-    Ok(found)
-}
-
-/// The first orders with whole backwards: all, or those that hold less.
-fn whole_orders(problem: &Problem, scope: Scope) -> Vec<Found> {
-    let bound_ns = scope.bound_ns.unwrap_or_else(|| lower_bound(problem).value_ns);
-    let scope = Scope { floor: scope.floor, quick: true, bound_ns: Some(bound_ns), ..Scope::default() };
-    let order = |variant: &fused_backward::Variant| {
-        let found = search_orders(&variant.problem, Effort(0), scope, &mut |_| Flow::Continue).ok()?;
-        Some(Found { schedule: variant.original(found.schedule.clone()), ..found })
-    };
-    fused_backward::variants(problem).iter().filter_map(order).collect()
-}
-
-/// One search for an order of ops that run one by one.
-fn search_orders(
-    problem: &Problem,
-    effort: Effort,
-    scope: Scope,
-    observer: &mut dyn FnMut(Progress) -> Flow,
-) -> Result<Found, Infeasible> {
-    let flat = Flat::new(problem);
-    // Of several ranks the one that lacks most: a person who gives as much is not sent back for another rank.
-    let lacks = |rank: usize| (flat.least(rank) - flat.limit[rank], Reverse(rank));
-    if let Some((lack, Reverse(rank))) = (0..flat.ranks).map(lacks).max()
-        && lack > 0
-    {
-        let limit_bytes = problem.limit_bytes(rank).unwrap_or(0);
-        return Err(Infeasible { rank, least_bytes: limit_bytes + lack as u64, limit_bytes });
-    }
-    let bound_ns = scope.bound_ns.unwrap_or_else(|| lower_bound(problem).value_ns);
-    let mut search = Search::new(problem, bound_ns, effort.0, scope, observer);
-    if let Some((schedule, origin)) = scope.given {
-        search.give(schedule, origin);
-    }
-    match scope.known {
-        Some(known) => search.run(problem, known, scope),
-        None => search.run(problem, &Library::of(problem), scope),
-    }
-    let ops = search.all_ops();
-    // The list scheduler always ends, so there is always an answer; an empty one is left to `check`.
-    let (rows, cost, origin) = search.best.take().unwrap_or((Vec::new(), Cost::WORST, "none"));
-    Ok(Found { schedule: search.flat().schedule(&rows), cost_ns: cost.objective, bound_ns, origin, ops })
 }
 
 /// The best schedule over all placements that `statement` leaves open, with the problem that it solves.

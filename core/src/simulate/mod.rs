@@ -178,27 +178,42 @@ pub(crate) fn run_as(
             }
         }
     }
+    let is_pair = |rank: usize| pairs[rank].peek().is_some_and(|place| **place as usize == at[rank]);
+    let has_run = |op: Op| {
+        let ends = if op.kind() == OpKind::F { &forward_end } else { &backward_end };
+        ends[op.stage() * microbatches + op.microbatch()] != NEVER
+    };
+    let waiting = waiting(problem, schedule, &at, is_pair, has_run);
+    if waiting.is_empty() { Ok(()) } else { Err(Deadlock { waiting }) }
+}
+
+/// The ranks that have ops left, of which each stands at `at`, and what each lacks. `is_pair` says whether a rank's next op
+/// is the first of a pair, `has_run` whether an op has run.
+fn waiting(
+    problem: &Problem,
+    schedule: &Schedule,
+    at: &[usize],
+    mut is_pair: impl FnMut(usize) -> bool,
+    has_run: impl Fn(Op) -> bool,
+) -> Vec<Waiting> {
     let stuck = |rank: &usize| at[*rank] < schedule.rows[*rank].len();
-    let waiting: Vec<Waiting> = (0..schedule.rows.len())
+    (0..schedule.rows.len())
         .filter(stuck)
         .map(|rank| {
             let row = &schedule.rows[rank];
             let op = row[at[rank]];
             let mut lacks = op;
-            let is_pair = pairs[rank].peek().is_some_and(|place| **place as usize == at[rank]);
-            let partner = if is_pair { row.get(at[rank] + 1).copied() } else { None };
+            let partner = if is_pair(rank) { row.get(at[rank] + 1).copied() } else { None };
             for op in core::iter::once(op).chain(partner) {
                 needs(problem, op, |needed, _| {
-                    let ends = if needed.kind() == OpKind::F { &forward_end } else { &backward_end };
-                    if ends[needed.stage() * microbatches + needed.microbatch()] == NEVER {
+                    if !has_run(needed) {
                         lacks = needed;
                     }
                 });
             }
             Waiting { rank, index: at[rank], op, needs: lacks, around: around(row, at[rank]) }
         })
-        .collect();
-    if waiting.is_empty() { Ok(()) } else { Err(Deadlock { waiting }) }
+        .collect()
 }
 
 /// Calls `each` with every op that has to end before `op` starts and the hop from there. A needed B stands

@@ -1,5 +1,12 @@
+use alloc::string::ToString;
+use alloc::vec;
+
 use super::*;
+use crate::graph::form::Offload;
+use crate::graph::layout::{Partition, RecomputeLayers};
 use crate::plan::Plan;
+use crate::plan::planner;
+use crate::spec::ModelWork;
 use std::collections::BTreeSet;
 
 /// A model of 8 small layers on 8 devices.
@@ -146,7 +153,7 @@ fn floors_hold() {
             for (published, recompute) in
                 schedule::published().iter().flat_map(|published| recomputes.clone().map(|one| (published, one)))
             {
-                let mut work = tuner.dealt(*degrees).unwrap();
+                let mut work = tuner.with_degrees(*degrees).unwrap();
                 work.layout.recompute_layers = recompute;
                 let spec = Spec { work: Work::Model(work), ..given.clone() };
                 let Ok(answer) = planner::answer(&spec, published) else { continue };

@@ -6,7 +6,8 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt::Write;
 
-use super::{Answer, Case, PlanError, derived_case, plan_of, timed};
+use super::answer::timed;
+use super::{Answer, Case, PlanError, derived_case, plan_of};
 use crate::check::{Violation, check_schedule};
 use crate::estimate::fit;
 use crate::notation::order::Order;

@@ -1,0 +1,126 @@
+//! What a layout takes at least, before any schedule is planned: bytes of all ranks, and a time that no step goes under.
+
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+use super::Tuner;
+use super::question::{Degrees, Field};
+use crate::base::units::Nanos;
+use crate::estimate::derive::{Derived, derive};
+use crate::estimate::memory::StaticBytes;
+use crate::graph::form::{Form, Offload, Recompute};
+use crate::graph::layout::{Partition, RecomputeLayers};
+use crate::problem::StageCost;
+use crate::problem::placement::Placement;
+use crate::spec::{ModelWork, Work};
+
+/// Why a layout has no plan, whatever its schedule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Rejection {
+    /// The model does not allow it, and the first reason.
+    Refused(String),
+    /// All ranks together hold more than their limits, whatever is computed again.
+    TooLarge,
+}
+
+impl Tuner {
+    pub(super) fn work(&self) -> Option<&ModelWork> {
+        match &self.spec.work {
+            Work::Model(work) => Some(work),
+            Work::Typed(_) => None,
+        }
+    }
+
+    /// The spec's model dealt as `degrees` says, with nothing computed again, and nothing left to the limit.
+    pub(super) fn with_degrees(&self, degrees: Degrees) -> Option<ModelWork> {
+        let mut work = self.work()?.clone();
+        let is_kept = |field: Field| self.question.keep.contains(&field);
+        let layout = &mut work.layout;
+        layout.data = degrees.data;
+        layout.form.tensor = degrees.tensor;
+        layout.form.context = degrees.context;
+        layout.form.expert = degrees.expert;
+        layout.form.whole_experts = degrees.whole_experts;
+        if degrees.tensor > 1 && !layout.form.sequence_parallel && !is_kept(Field::SequenceParallel) {
+            // Unless the tokens cannot be dealt so.
+            let (shared, mut faults) = (Form { sequence_parallel: true, ..layout.form }, Vec::new());
+            shared.find_faults(&work.model, work.sequence, "", &mut faults);
+            layout.form.sequence_parallel = faults.is_empty();
+        }
+        layout.zero = degrees.zero;
+        if layout.copies() > 1 && !is_kept(Field::Zero) {
+            layout.zero = layout.zero.max(1);
+        }
+        // Groups as they are, where copies come out even in them.
+        if !layout.shards_evenly(work.model.variant.experts.is_some()) {
+            layout.shard = None;
+        }
+        let by_hand = matches!(layout.partition, Partition::ByHand(_));
+        let may_fit = !is_kept(Field::Recompute);
+        if may_fit {
+            (layout.recompute_layers, layout.form.recompute) = (RecomputeLayers::All, Recompute::None);
+            layout.offload_fits = false;
+        }
+        let must_be_free = by_hand || may_fit && layout.partition == Partition::WithinLimit;
+        if must_be_free && !is_kept(Field::Partition) {
+            layout.partition = Partition::Balanced;
+        }
+        work.pipeline = degrees.pipeline;
+        if degrees.pipeline == 1 && !is_kept(Field::Chunks) {
+            work.chunks = 1;
+        }
+        work.microbatch_size = degrees.microbatch_size;
+        work.microbatches = degrees.microbatches;
+        Some(work)
+    }
+
+    /// The time that no step of a layout goes under. All work is counted at its shortest and spread evenly over the ranks, and so are the ends
+    /// of their steps: the average of what ranks need is no more than what the slowest needs.
+    pub(super) fn floor(&self, degrees: Degrees) -> Result<Nanos, Rejection> {
+        let (work, derived) = self.derived(degrees)?;
+        let limit = work.limit_bytes.unwrap_or(work.device.memory_bytes);
+        let ranks = u128::from(work.pipeline.max(1));
+        // Whatever the placement, all ranks together hold at least this.
+        let held = |bytes: &StaticBytes| {
+            u128::from(bytes.weights) + u128::from(bytes.master_weights) + u128::from(bytes.optimizer)
+        };
+        let held: u128 = derived.static_bytes.iter().map(held).sum();
+        if held > u128::from(limit) * ranks {
+            return Err(Rejection::TooLarge);
+        }
+        Ok(floor_of(&work, &derived))
+    }
+
+    /// A layout with nothing in the host's memory, and what follows from it.
+    pub(super) fn derived(&self, degrees: Degrees) -> Result<(ModelWork, Derived), Rejection> {
+        let refused = |reason: &dyn ToString| Rejection::Refused(reason.to_string());
+        let work = without_offload(&self.with_degrees(degrees).ok_or_else(|| refused(&"no model"))?);
+        match derive(&work, Placement::Linear, 1) {
+            Ok(derived) => Ok((work, derived)),
+            Err(faults) => Err(faults.0.first().map_or_else(|| refused(&faults), |fault| refused(fault))),
+        }
+    }
+}
+
+/// `work` with nothing in the host's memory: what copies leave uncovered depends on how layers are cut into stages, and no step
+/// takes less for it.
+pub(super) fn without_offload(work: &ModelWork) -> ModelWork {
+    let mut bare = work.clone();
+    (bare.layout.form.offload, bare.layout.offload_fits) = (Offload::None, false);
+    bare
+}
+
+/// See [`Tuner::floor`].
+pub(super) fn floor_of(work: &ModelWork, derived: &Derived) -> Nanos {
+    // A pair saves no more than what its ops exchange.
+    let of_stage = |cost: &StageCost| {
+        let one_by_one = u128::from(cost.forward_ns) + cost.least_backward().map(u128::from).iter().sum::<u128>();
+        one_by_one - u128::from(cost.forward_exchange_ns) - u128::from(cost.backward_exchange_ns)
+    };
+    let microbatch: u128 = derived.statement.stages.iter().map(of_stage).sum();
+    let ends: u128 =
+        derived.ends.tails.iter().map(|tail| u128::from(tail.reduce_ns) + u128::from(tail.optimizer_ns)).sum();
+    let ranks = u128::from(work.pipeline.max(1));
+    let floor = (microbatch * u128::from(work.microbatches) + ends) / ranks;
+    Nanos::try_from(floor).unwrap_or(Nanos::MAX)
+}

@@ -1,0 +1,299 @@
+//! The fastest ways to deal a model to so many devices: degrees of parallelism, size of microbatches, chunks,
+//! recomputation and schedule together, of the same tokens a step and within the same memory.
+//!
+//! Every layout that divides the devices is looked at. First roughly: what its ranks hold throughout, and a time that none
+//! of its steps goes under, which is the work of all ranks and the ends of their steps, spread evenly. Then one after the
+//! other, from the least such time on, with each published schedule and the least recomputation that fits
+//! ([`fit`](crate::estimate::fit)), until what is left could not be among the best any more. Last, the best schedule is searched for
+//! on the layouts that were kept.
+//!
+//! What is left alone: number format, attention, partition by rule, when gradients are reduced, and how transfers go.
+//! Two things are taken because they never cost time here: devices that share matrices share the tokens between them, too,
+//! where those divide (`sequence_parallel`, arXiv:2205.05198 §4.2.2), and copies share out the optimizer's state (ZeRO 1,
+//! arXiv:1910.02054). Where there is no pipeline, copies that share out gradients and weights (ZeRO 3, as in FSDP) are tried
+//! beside: with one, each microbatch would gather and reduce all of them.
+
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use layouts::layouts;
+use serde_json::{Value, json};
+
+use crate::advise::suggest::Change;
+use crate::base::fields::{Fault, Faults, one_of_like};
+use crate::base::units::Nanos;
+use crate::schedule::{self, BEST, Published};
+use crate::search::{Effort, Flow, Progress};
+use crate::spec::{Spec, Work};
+
+mod floor;
+mod search;
+mod trial;
+mod tuned;
+
+pub use search::Search;
+pub use tuned::Tuned;
+
+use floor::Rejection;
+use trial::Trial;
+use tuned::{is_faster, is_same_by_context};
+
+mod question;
+pub use question::{Degrees, Field, Question};
+
+mod layouts;
+pub use layouts::nearest_numbers;
+
+/// Layouts that are looked at; with more, some fields have to be kept.
+pub const MOST_LAYOUTS: usize = 20_000;
+/// Devices that can be dealt.
+pub const MOST_DEVICES: u64 = 1 << 20;
+/// Sequences of a microbatch that are tried are powers of two up to this, and the spec's own number.
+pub const MOST_SEQUENCES: u32 = 64;
+/// A sequence is dealt to so many devices that each has at least as many tokens, or as the spec deals it: shorter parts
+/// send more than they compute.
+pub const LEAST_PART: u32 = 4096;
+/// Chunks a rank that are tried, beside the spec's own.
+pub const CHUNKS: [u32; 3] = [2, 4, 8];
+/// The best schedule is searched for with no more chunks than so many, or the spec's own: more make a search long, and what
+/// they save, published schedules that are planned with them save too.
+pub const MOST_SEARCHED_CHUNKS: u32 = 4;
+
+/// How far a [`Tuner`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Tally {
+    /// Layouts that divide the devices.
+    pub layouts: usize,
+    /// Those that the model does not allow.
+    pub refused: usize,
+    /// Those that hold too much whatever is computed again.
+    pub too_large: usize,
+    /// Those of which every schedule was planned.
+    pub planned: usize,
+    /// Those that no schedule made fit.
+    pub unfit: usize,
+    /// Those that were passed over, since none of their steps could be among the fastest.
+    pub slower: usize,
+    /// Layouts on which the best schedule was searched for.
+    pub searched: usize,
+}
+
+impl Tally {
+    /// Layouts that are settled.
+    pub fn settled(&self) -> usize {
+        self.refused + self.too_large + self.planned + self.slower
+    }
+}
+
+/// Looks for the fastest layouts, a piece at a time: a page has to listen between two pieces.
+pub struct Tuner {
+    spec: Spec,
+    question: Question,
+    /// Published schedules that may be used.
+    schedules: Vec<Published>,
+    searches: bool,
+    /// Layouts that have not been looked at.
+    fresh: Vec<Degrees>,
+    /// Layouts to be planned, with the time that none of their steps goes under, the next one last.
+    open: Option<Vec<(Nanos, Degrees)>>,
+    trial: Option<Trial>,
+    given: Option<Result<Tuned, String>>,
+    given_is_searched: bool,
+    rows: Vec<Tuned>,
+    search: Option<Search>,
+    /// What a search begins from, by layout.
+    starts: BTreeMap<Degrees, Tuned>,
+    /// Of `rows`, by [`Degrees`], those that were searched.
+    searched: Vec<Degrees>,
+    /// Searches that went on elsewhere, to be taken when it is their turn.
+    learned: Vec<Search>,
+    tally: Tally,
+    /// Why the model does not allow the first of those that it does not.
+    refusal: Option<String>,
+}
+
+impl Tuner {
+    /// What there is to try for `spec`.
+    ///
+    /// # Errors
+    /// Costs are typed, a schedule's name is unknown, or the devices cannot be dealt; fields are the question's, but for
+    /// those with a dot, which are the spec's.
+    pub fn new(spec: &Spec, question: &Question) -> Result<Tuner, Faults> {
+        let Work::Model(work) = &spec.work else {
+            return Err(Fault::new("model", "typed costs", "a model: layouts follow from its operators").into());
+        };
+        let (schedules, searches) = allowed(&question.schedules)?;
+        let devices = question.devices.unwrap_or_else(|| work.devices());
+        if devices == 0 || devices > MOST_DEVICES {
+            let accepted = format!("a whole number from 1 to {MOST_DEVICES}");
+            return Err(Fault::new("devices", devices, accepted).into());
+        }
+        let fresh = layouts(work, devices, &question.keep)?;
+        let tally = Tally { layouts: fresh.len(), ..Tally::default() };
+        let mut tuner = Tuner {
+            spec: spec.clone(),
+            question: Question { most: question.most.max(1), ..question.clone() },
+            schedules,
+            searches,
+            fresh,
+            open: None,
+            trial: None,
+            given: None,
+            // Who names a schedule has that one.
+            given_is_searched: schedule::find(&spec.schedule).is_some(),
+            rows: Vec::new(),
+            search: None,
+            starts: BTreeMap::new(),
+            searched: Vec::new(),
+            learned: Vec::new(),
+            tally,
+            refusal: None,
+        };
+        tuner.trial = Some(tuner.trial_of_given(work));
+        Ok(tuner)
+    }
+
+    /// How far it is.
+    pub fn tally(&self) -> Tally {
+        self.tally
+    }
+
+    /// Why the model does not allow the first of the layouts that it does not allow.
+    pub fn refusal(&self) -> Option<&str> {
+        self.refusal.as_deref()
+    }
+
+    /// The fastest layouts so far, the fastest first, each with its fastest schedule.
+    pub fn rows(&self) -> &[Tuned] {
+        &self.rows
+    }
+
+    /// The spec as it was given: with the schedule that it names, or else the fastest of those allowed; or why it has none.
+    /// None while that is not known.
+    pub fn given(&self) -> Option<&Result<Tuned, String>> {
+        self.given.as_ref()
+    }
+
+    /// What programs get of it: the spec as it was given, the fastest layouts, and how many there were. `complete` says
+    /// whether nothing is left to do.
+    pub fn to_value(&self, complete: bool) -> Value {
+        let change = |change: &Change| json!({ "field": change.field, "from": change.from, "to": change.to });
+        let layout = |row: &Tuned| {
+            let Degrees {
+                pipeline,
+                tensor,
+                context,
+                data,
+                zero,
+                expert,
+                whole_experts,
+                microbatch_size,
+                microbatches,
+            } = row.degrees;
+            json!({
+                "pipeline": pipeline, "tensor": tensor, "context": context, "data": data, "zero": zero, "expert": expert,
+                "whole_experts": whole_experts, "microbatch_size": microbatch_size, "microbatches": microbatches, "chunks": row.chunks,
+                "recompute": row.recompute, "offload": row.offload.text(), "schedule": row.spec.schedule,
+                "step_ns": row.step.step_ns, "tokens_per_s": row.step.tokens_per_s, "mfu": row.step.mfu,
+                "bubble_ratio": row.bubble, "peak_bytes": row.peak, "floor_ns": row.floor_ns,
+                "changes": row.changes(&self.spec).iter().map(change).collect::<Vec<_>>(),
+                "spec": row.spec.to_value(),
+            })
+        };
+        let Tally { layouts, refused, too_large, planned, unfit, slower, searched } = self.tally;
+        let given = self.given.as_ref();
+        json!({
+            "complete": complete,
+            "given": given.and_then(|given| given.as_ref().ok()).map(layout),
+            "given_reason": given.and_then(|given| given.as_ref().err()),
+            "layouts": self.rows.iter().map(layout).collect::<Vec<_>>(),
+            "tally": json!({
+                "layouts": layouts, "refused": refused, "too_large": too_large, "planned": planned, "unfit": unfit,
+                "slower": slower, "searched": searched,
+            }),
+        })
+    }
+
+    /// Does the next piece; false where nothing is left. `observer` may stop a search, whose best so far then counts.
+    pub fn step(&mut self, effort: Effort, observer: &mut dyn FnMut(Progress) -> Flow) -> bool {
+        if let Some(trial) = self.trial.take() {
+            self.plan_next(trial);
+            return true;
+        }
+        if let Some(degrees) = self.fresh.pop() {
+            match self.floor(degrees) {
+                Ok(floor) => self.open.get_or_insert_default().push((floor, degrees)),
+                Err(Rejection::TooLarge) => self.tally.too_large += 1,
+                Err(Rejection::Refused(reason)) => {
+                    self.tally.refused += 1;
+                    self.refusal.get_or_insert(reason);
+                }
+            }
+            if self.fresh.is_empty()
+                && let Some(open) = &mut self.open
+            {
+                // The least last; of equals the one with the fewest pipeline ranks.
+                open.sort_unstable();
+                open.reverse();
+            }
+            return true;
+        }
+        if let Some((floor, degrees)) = self.open.as_mut().and_then(Vec::pop) {
+            if self.worst_kept().is_some_and(|worst| floor >= worst) {
+                self.tally.slower += 1 + self.open.take().map_or(0, |open| open.len());
+                return true;
+            }
+            self.trial = self.trial_of(degrees, floor);
+            return true;
+        }
+        self.searches && self.search_next(effort, observer)
+    }
+
+    /// The step of the last of the layouts that are kept, where there is no room for another.
+    fn worst_kept(&self) -> Option<Nanos> {
+        let last = self.question.most.checked_sub(1)?;
+        self.rows.get(last).map(|row| row.step.step_ns)
+    }
+
+    fn keep(&mut self, tuned: Tuned) {
+        self.rows.retain(|row| row.degrees != tuned.degrees && !is_same_by_context(&tuned, row));
+        if self.rows.iter().any(|row| is_same_by_context(row, &tuned)) {
+            return;
+        }
+        let at = self.rows.partition_point(|row| !is_faster(&tuned, row));
+        self.rows.insert(at, tuned);
+        self.rows.truncate(self.question.most);
+    }
+}
+
+/// Layouts are told apart by what their steps are planned to take, so that is what their schedules are found by.
+fn without_jitter(spec: &Spec) -> Spec {
+    Spec { jitter_permille: 0, ..spec.clone() }
+}
+
+/// Published schedules of these names, and whether the best is to be searched for.
+fn allowed(names: &[String]) -> Result<(Vec<Published>, bool), Faults> {
+    let mut schedules = Vec::new();
+    let mut faults = Vec::new();
+    for name in names.iter().filter(|name| *name != BEST) {
+        match schedule::find(name) {
+            Some(published) => schedules.push(published),
+            None => {
+                let accepted = one_of_like(name, &schedule::schedule_names());
+                faults.push(Fault::new("schedule", name, accepted));
+            }
+        }
+    }
+    if !faults.is_empty() {
+        return Err(Faults(faults));
+    }
+    if schedules.is_empty() {
+        schedules = schedule::published().to_vec();
+    }
+    Ok((schedules, names.is_empty() || names.iter().any(|name| name == BEST)))
+}
+
+#[cfg(test)]
+mod tests;

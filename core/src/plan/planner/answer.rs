@@ -1,0 +1,145 @@
+//! A valid schedule of a problem with its times: what it costs, alone and where ranks wait for their transfers.
+
+use alloc::format;
+use alloc::string::{String, ToString};
+
+use super::case::{Case, case};
+use crate::base::units::Nanos;
+use crate::check::{Violation, check_schedule};
+use crate::estimate::step::{Ends, Step};
+use crate::problem::{Problem, Schedule};
+use crate::program::execute::{Carrier, execute};
+use crate::program::lower::lower_as;
+use crate::schedule::{Absent, Published};
+use crate::simulate::jitter::{self, Outcomes};
+use crate::simulate::simulate;
+use crate::simulate::timeline::{Timeline, schedule_peak_bytes};
+use crate::spec::{Messages, Spec, Work};
+
+/// A valid schedule of a problem with its times.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Who made it: a published schedule's name.
+    pub name: String,
+    /// What it solves.
+    pub case: Case,
+    /// The order.
+    pub schedule: Schedule,
+    /// When each op runs.
+    pub timeline: Timeline,
+    /// What it costs with the jitter of its spec, see [`jitter::outcomes`].
+    pub outcomes: Option<Outcomes>,
+    /// The same where ranks wait for their transfers, placed and carried as the spec says ([`Messages`]); none where that
+    /// could hang.
+    pub carried: Option<Carried>,
+}
+
+/// What a schedule takes where ranks wait for transfers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Carried {
+    /// The figure that the problem's objective asks to be small.
+    pub cost_ns: Nanos,
+    /// The same with the end of the step, where there is one.
+    with_end_ns: Nanos,
+    /// The whole step: from the first op to the end of the last rank's optimizer.
+    step_ns: Nanos,
+}
+
+impl Carried {
+    pub(super) fn of(spec: &Spec, problem: &Problem, ends: Option<&Ends>, schedule: &Schedule) -> Option<Carried> {
+        let Messages { lowering, transport } = spec.messages;
+        let program = lower_as(problem, schedule, lowering).ok()?;
+        let timeline = execute(problem, &program, &schedule.pairs, Carrier::of(transport))?;
+        let cost_ns = timeline.cost_ns(problem.objective());
+        Some(Carried {
+            cost_ns,
+            with_end_ns: ends.map_or(cost_ns, |ends| ends.cost_ns(&timeline, problem.objective())),
+            step_ns: ends.map_or_else(|| timeline.makespan_ns(), |ends| ends.step_ns(&timeline)),
+        })
+    }
+}
+
+impl Answer {
+    /// The figure that the problem's objective asks to be small.
+    pub fn cost_ns(&self) -> Nanos {
+        self.timeline.cost_ns(self.case.problem.objective())
+    }
+
+    /// What the best is chosen by: the cost where ranks wait for their transfers, with the end of the step, which ranks that
+    /// hold more weights, or more copies of them, take longer for; with jitter, as much more as one step in twenty takes
+    /// more than. What could hang comes behind all else.
+    pub fn judged_ns(&self) -> Nanos {
+        judged(self.cost_ns(), self.carried, self.outcomes)
+    }
+
+    /// The whole training step with its transfers, where `spec`, which this answers, is of a model; where they could hang, as
+    /// if they did not.
+    pub fn step(&self, spec: &Spec) -> Option<Step> {
+        let (Work::Model(work), Some(derived)) = (&spec.work, &self.case.derived) else { return None };
+        let step_ns = self.carried.map_or_else(|| derived.ends.step_ns(&self.timeline), |carried| carried.step_ns);
+        Some(Step::taking(work, derived.step_flops, self.timeline.rows.len(), step_ns))
+    }
+}
+
+/// As [`Answer::judged_ns`], of an order of `problem` that is no answer: `timeline` is when its ops run, `ends` what ends its
+/// steps, where there is such.
+pub fn judged_ns(
+    spec: &Spec,
+    problem: &Problem,
+    ends: Option<&Ends>,
+    schedule: &Schedule,
+    timeline: &Timeline,
+) -> Nanos {
+    let carried = Carried::of(spec, problem, ends, schedule);
+    let outcomes = jitter::outcomes(problem, schedule, spec.jitter_permille);
+    judged(timeline.cost_ns(problem.objective()), carried, outcomes)
+}
+
+fn judged(cost_ns: Nanos, carried: Option<Carried>, outcomes: Option<Outcomes>) -> Nanos {
+    let late_ns = outcomes.map_or(0, |outcomes| outcomes.late_ns.saturating_sub(cost_ns));
+    match carried {
+        Some(carried) => carried.with_end_ns.saturating_add(late_ns),
+        None => (Nanos::MAX / 2).saturating_add(cost_ns),
+    }
+}
+
+/// What `published` does for `spec`.
+///
+/// # Errors
+/// [`Absent`] where the schedule does not exist for this shape, or where it breaks the memory limit.
+pub fn answer(spec: &Spec, published: &Published) -> Result<Answer, Absent> {
+    let case = case(spec, published)?;
+    let schedule = case.build(published)?;
+    judge(spec, case, published.name, schedule)
+}
+
+/// `schedule` with its times and what jitter and transfers do to it, where `check` accepts it.
+pub(super) fn judge(spec: &Spec, case: Case, name: &str, schedule: Schedule) -> Result<Answer, Absent> {
+    check_schedule(&case.problem, &schedule).map_err(|violations| refusal(&case.problem, &schedule, &violations))?;
+    let timeline = simulate(&case.problem, &schedule).map_err(|deadlock| Absent::because(deadlock.to_string()))?;
+    Ok(timed(spec, case, name, schedule, timeline))
+}
+
+/// A valid schedule whose times are known.
+pub(super) fn timed(spec: &Spec, case: Case, name: &str, schedule: Schedule, timeline: Timeline) -> Answer {
+    let outcomes = jitter::outcomes(&case.problem, &schedule, spec.jitter_permille);
+    let ends = case.derived.as_ref().map(|derived| &derived.ends);
+    let carried = Carried::of(spec, &case.problem, ends, &schedule);
+    Answer { name: name.to_string(), case, schedule, timeline, outcomes, carried }
+}
+
+/// What a person needs to know of a schedule that `check` refuses: for a limit, by how much it is missed.
+fn refusal(problem: &Problem, schedule: &Schedule, violations: &[Violation]) -> Absent {
+    let over = violations.iter().any(|violation| matches!(violation, Violation::OverLimit { .. }));
+    let missed = |rank: usize| {
+        let peak = schedule_peak_bytes(problem, schedule, rank);
+        let limit = problem.limit_bytes(rank)?;
+        (peak > limit).then(|| (peak - limit, rank, peak, limit))
+    };
+    match (0..problem.ranks()).filter_map(missed).max() {
+        Some((_, rank, peak, limit)) if over => {
+            Absent::because(format!("rank {rank} would hold {peak} bytes, and its limit is {limit}"))
+        }
+        _ => Absent::because(violations.first().map_or_else(String::new, ToString::to_string)),
+    }
+}

@@ -1,0 +1,213 @@
+//! The planner as the page and the command line see it: a spec in, a comparison or a plan out.
+//!
+//! The same schedule may stand on different problems: for a model each schedule deals layers into as many
+//! stages as it wants, while typed costs fix the stages. [`case`] makes that choice in one place, and `best`
+//! searches over every problem that it leaves open.
+
+use alloc::string::ToString;
+use alloc::vec::Vec;
+
+use crate::check::check_program;
+use crate::estimate::fit::{self, Fitted};
+use crate::graph::layout::Partition;
+use crate::plan::{Plan, Prediction};
+use crate::problem::Schedule;
+use crate::problem::placement::Placement;
+use crate::program::lower::{Lowering, lower_as};
+use crate::schedule::{self, Absent, Published};
+use crate::search::{Effort, Flow, Progress};
+use crate::spec::{Messages, Spec, Work};
+
+mod answer;
+mod error;
+
+pub use answer::{Answer, Carried, answer, judged_ns};
+pub use error::PlanError;
+
+use answer::judge;
+
+mod best;
+mod order;
+
+pub use best::Best;
+pub use order::plan_order;
+
+pub use crate::schedule::{BEST, schedule_names};
+
+mod comparison;
+pub use comparison::{Comparison, Row, Status, compare, compare_with, gap};
+
+mod case;
+pub(crate) use case::derived_case;
+pub use case::{Case, case};
+
+/// The plan for `spec` with the schedule `name`, or with the best of all for [`BEST`].
+///
+/// # Errors
+/// [`PlanError`] where no schedule has that name or none is valid.
+pub fn plan(spec: &Spec, name: &str) -> Result<Plan, PlanError> {
+    plan_with(spec, name, Effort::default(), &mut |_| Flow::Continue)
+}
+
+/// As [`plan`], with the effort of the search for `best` and an observer that may stop it: what was the best
+/// until then is the answer.
+///
+/// # Errors
+/// As [`plan`].
+pub fn plan_with(
+    spec: &Spec,
+    name: &str,
+    effort: Effort,
+    observer: &mut dyn FnMut(Progress) -> Flow,
+) -> Result<Plan, PlanError> {
+    let answer = if name == BEST {
+        best_with(spec, published_answers(spec), effort, observer)?
+    } else {
+        let Some(published) = schedule::find(name) else {
+            return Err(PlanError::UnknownSchedule { name: name.to_string() });
+        };
+        answer(spec, &published)
+            .map(|answer| Answer { name: name.to_string(), ..answer })
+            .map_err(|absent| PlanError::Absent { schedule: name.to_string(), reason: absent.reason })?
+    };
+    plan_of(spec, answer)
+}
+
+/// The best schedule for `spec`, with what it stands on.
+///
+/// # Errors
+/// [`PlanError`] where none is valid.
+pub fn best(spec: &Spec, effort: Effort, observer: &mut dyn FnMut(Progress) -> Flow) -> Result<Answer, PlanError> {
+    best_with(spec, published_answers(spec), effort, observer)
+}
+
+type Named = (&'static str, Result<Answer, Absent>);
+
+fn published_answers(spec: &Spec) -> Vec<Named> {
+    schedule::published().iter().map(|published| (published.name, answer(spec, published))).collect()
+}
+
+fn best_with(
+    spec: &Spec,
+    answers: Vec<Named>,
+    effort: Effort,
+    observer: &mut dyn FnMut(Progress) -> Flow,
+) -> Result<Answer, PlanError> {
+    let mut best = Best::new(spec);
+    for (name, answer) in answers {
+        best.offer(name, answer);
+    }
+    while best.search_next(effort, observer)? {}
+    best.finish()
+}
+
+/// Every problem that `spec` leaves open: a typed one for each placement, a model's for each way in which
+/// published schedules deal stages. Never empty.
+///
+/// # Errors
+/// [`PlanError::Spec`] where no problem follows from the spec.
+pub fn open_cases(spec: &Spec) -> Result<Vec<Case>, PlanError> {
+    match &spec.work {
+        Work::Typed(statement) => {
+            let place = |placement| statement.problem(placement).map(Case::typed);
+            statement
+                .placements()
+                .into_iter()
+                .map(place)
+                .collect::<Result<_, _>>()
+                .map_err(|fault| PlanError::Spec(fault.into()))
+        }
+        Work::Model(work) => {
+            let mut shapes: Vec<(Placement, usize)> = Vec::new();
+            for published in schedule::published() {
+                let shape = (published.shape)(work.chunks as usize);
+                if !shapes.contains(&shape) {
+                    shapes.push(shape);
+                }
+            }
+            let mut first_faults = None;
+            let mut cases = Vec::new();
+            for (placement, chunks) in shapes {
+                // What is left to the limit is what the first schedule that fits chose; else all gives way.
+                let fits = work.layout.fits();
+                let shaped = |published: &&Published| {
+                    fits && (published.shape)(work.chunks as usize) == (placement.clone(), chunks)
+                };
+                let fitting =
+                    schedule::published().iter().filter(shaped).find_map(|published| case(spec, published).ok());
+                if let Some(case) = fitting {
+                    let is_last_resort = case.fitted.as_ref().is_some_and(Fitted::is_last_resort);
+                    cases.push(case);
+                    // Orders that hold more at a time may be worth more than what did not give way.
+                    let full = fit::full(work);
+                    if !is_last_resort && let Ok(case) = derived_case(spec, &full.applied_to(work), placement, chunks)
+                    {
+                        cases.push(Case { fitted: Some(full), ..case });
+                    }
+                    continue;
+                }
+                let full = fits.then(|| fit::full(work).applied_to(work));
+                match derived_case(spec, full.as_ref().unwrap_or(work), placement, chunks) {
+                    Ok(case) => cases.push(case),
+                    // Too many chunks for the layers, say: another shape may do.
+                    Err(faults) => {
+                        first_faults.get_or_insert(faults);
+                    }
+                }
+            }
+            match first_faults {
+                Some(faults) if cases.is_empty() => Err(PlanError::Spec(faults)),
+                _ => Ok(cases),
+            }
+        }
+    }
+}
+
+/// The plan for the same spec and problem with another schedule, such as one that an exact search found.
+///
+/// # Errors
+/// [`PlanError::Absent`] where `check` refuses the schedule.
+pub fn replan(plan: &Plan, name: &str, schedule: Schedule) -> Result<Plan, PlanError> {
+    let case = Case::typed(plan.problem.clone());
+    let answer = judge(&plan.spec, case, name, schedule)
+        .map_err(|absent| PlanError::Absent { schedule: name.to_string(), reason: absent.reason })?;
+    // The stages are the same, and so is what ends their steps.
+    Ok(Plan { ends: plan.ends.clone(), ..plan_of(&plan.spec, answer)? })
+}
+
+/// The plan of an answer to `spec`: its transfers placed as the spec asks, and checked on the transport that it names.
+///
+/// # Errors
+/// [`PlanError::Deadlock`] and [`PlanError::Hangs`].
+pub fn plan_of(spec: &Spec, answer: Answer) -> Result<Plan, PlanError> {
+    let problem = answer.case.problem;
+    let Messages { lowering, transport } = spec.messages;
+    let program = lower_as(&problem, &answer.schedule, lowering).map_err(PlanError::Deadlock)?;
+    check_program(&problem, &program, transport).map_err(|violations| {
+        let completes = |lowering: &Lowering| {
+            lower_as(&problem, &answer.schedule, *lowering)
+                .is_ok_and(|program| check_program(&problem, &program, transport).is_ok())
+        };
+        let ways =
+            [Lowering::Grouped, Lowering::Overlapped { prefetch: 0 }, Lowering::ReceiveFirst, Lowering::InPieces];
+        PlanError::Hangs { lowering, violations, completing: ways.into_iter().filter(completes).collect() }
+    })?;
+    let prediction = Prediction::of(&problem, &answer.timeline);
+    let mut spec = spec.clone();
+    // A plan says what was chosen, so that whoever derives its problem again, or runs it, has the same.
+    if let (Work::Model(work), Some(fitted)) = (&mut spec.work, &answer.case.fitted) {
+        *work = fitted.applied_to(work);
+    }
+    // Measured times do not travel with it: without them layers would be dealt otherwise.
+    if let (Work::Model(work), Some(derived)) = (&mut spec.work, &answer.case.derived)
+        && work.profile.is_some()
+    {
+        let counts = derived.stages.iter().map(|stage| stage.layers.len() as u32).collect();
+        work.layout.partition = Partition::ByHand(counts);
+    }
+    let ends = answer.case.derived.map(|derived| derived.ends);
+    Ok(Plan { spec, problem, schedule_name: answer.name, schedule: answer.schedule, program, ends, prediction })
+}
+
+#[cfg(test)]
+mod tests;

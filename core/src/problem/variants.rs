@@ -1,0 +1,139 @@
+//! Problems that differ from a given one: other limits, whole backwards, no pairs, finer time.
+
+use alloc::vec::Vec;
+
+use super::stage_cost::StageCost;
+use super::statement::Statement;
+use super::{Backward, Objective, Problem, Transfers, share};
+use crate::base::units::{Bytes, Nanos};
+use crate::problem::op::OpKind;
+use crate::problem::placement::Placement;
+
+impl Problem {
+    /// The same problem where pairs gain nothing: their ops one after the other.
+    pub(crate) fn with_pairs_in_turn(&self) -> Problem {
+        let in_turn = |cost: &StageCost| StageCost { forward_exchange_ns: 0, backward_exchange_ns: 0, ..*cost };
+        Problem { stages: self.stages.iter().map(in_turn).collect(), overlap_permille: 0, ..self.clone() }
+    }
+
+    /// A problem without pairs that is no harder: for every schedule of this one, with any pairs, the same order
+    /// is a schedule of that one in which no op ends later.
+    ///
+    /// Each op is shortened by half of what it can hide as part of a pair, rounded up. So the two ops of a pair,
+    /// one after the other, fit where the pair stood, and any other op ends sooner than before. Bounds are proved
+    /// for problems without pairs; this carries them over.
+    pub fn without_pairs(&self) -> Problem {
+        if !self.pairs_gain() {
+            return self.clone();
+        }
+        // The most of an op's partners on its rank: what one takes, what it computes, what it exchanges. What is hidden
+        // grows with each.
+        let partner = |rank: usize, kind: OpKind| {
+            let held = self.stages_of_rank[rank].iter();
+            // With two directions a rank also holds the stage of its mirror.
+            let mirrored = (self.placement == Placement::TwoWay).then(|| &self.stages_of_rank[self.ranks - 1 - rank]);
+            held.chain(mirrored.into_iter().flatten()).fold([0; 3], |[longest, computes, exchanges], stage| {
+                let cost = &self.stages[*stage];
+                let (duration, exchange) = (cost.duration(kind), cost.exchange(kind));
+                [longest.max(duration), computes.max(duration.saturating_sub(exchange)), exchanges.max(exchange)]
+            })
+        };
+        let shorten = |stage: usize| {
+            let rank = usize::from(self.rank_of_stage[stage]);
+            let cost = self.stages[stage];
+            let half = |kind: OpKind, [longest, computes, exchanges]: [Nanos; 3]| {
+                let (duration, exchange) = (cost.duration(kind), cost.exchange(kind));
+                let by_share = share(duration.min(longest), self.overlap_permille);
+                let by_exchange = exchange.min(computes) + exchanges.min(duration.saturating_sub(exchange));
+                by_share.max(by_exchange).div_ceil(2)
+            };
+            let forward = half(OpKind::F, partner(rank, OpKind::BW)) + 1;
+            let backward = half(OpKind::BW, partner(rank, OpKind::F)) + 1;
+            let [b, w] = cost.least_backward();
+            let from_b = backward.min(b);
+            StageCost {
+                forward_ns: cost.forward_ns.saturating_sub(forward),
+                backward_input_ns: b - from_b,
+                backward_weight_ns: w.saturating_sub(backward - from_b),
+                backward_ns: None,
+                ..cost
+            }
+        };
+        let shorter = Problem { stages: (0..self.stages.len()).map(shorten).collect(), ..self.clone() };
+        shorter.with_pairs_in_turn()
+    }
+
+    /// The same problem under another memory limit, one entry a rank.
+    pub fn with_limits(&self, limit_bytes: Vec<Option<Bytes>>) -> Problem {
+        assert_eq!(limit_bytes.len(), self.ranks, "one limit a rank");
+        Problem { limit_bytes, ..self.clone() }
+    }
+
+    /// The same problem with every backward left whole, where that may be of use: where a BW holds less or takes less
+    /// time than its B and then its W. Its schedules are schedules of this problem too.
+    pub fn with_whole_backwards(&self) -> Option<Problem> {
+        let is_shorter =
+            |cost: &StageCost| cost.duration(OpKind::BW) < cost.duration(OpKind::B) + cost.duration(OpKind::W);
+        let helps = |cost: &StageCost| is_shorter(cost) || cost.holds_less_whole();
+        let whole = || Problem { backward: Backward::Fused, ..self.clone() };
+        (self.backward == Backward::Split && self.stages.iter().any(helps)).then(whole)
+    }
+
+    /// The same problem with the backwards of those stages left whole that hold less so, where other stages have none
+    /// of that; and which those are. There B stands for BW, and W takes neither time nor bytes: with BW in the place of
+    /// B, and without W, its schedules are schedules of this problem.
+    pub fn with_some_whole_backwards(&self) -> Option<(Problem, Vec<bool>)> {
+        let some: Vec<bool> = self.stages.iter().map(StageCost::holds_less_whole).collect();
+        if self.backward == Backward::Fused || !some.contains(&true) || !some.contains(&false) {
+            return None;
+        }
+        let stage = |(cost, whole): (&StageCost, &bool)| if *whole { cost.whole() } else { *cost };
+        Some((Problem { stages: self.stages.iter().zip(&some).map(stage).collect(), ..self.clone() }, some))
+    }
+
+    /// The same problem judged by another objective.
+    pub fn with_objective(&self, objective: Objective) -> Problem {
+        Problem { objective, ..self.clone() }
+    }
+
+    /// The same problem in a unit of time of which a nanosecond has `finer`; none where times would come to more than a problem
+    /// may have. The same order takes `finer` times as long there, or less where what a pair hides was rounded down.
+    pub(crate) fn in_finer_time(&self, finer: Nanos) -> Option<Problem> {
+        let times = |ns: Nanos| ns.checked_mul(finer);
+        let stage = |cost: &StageCost| {
+            Some(StageCost {
+                forward_ns: times(cost.forward_ns)?,
+                backward_input_ns: times(cost.backward_input_ns)?,
+                backward_weight_ns: times(cost.backward_weight_ns)?,
+                backward_ns: match cost.backward_ns {
+                    Some(backward_ns) => Some(times(backward_ns)?),
+                    None => None,
+                },
+                forward_exchange_ns: times(cost.forward_exchange_ns)?,
+                backward_exchange_ns: times(cost.backward_exchange_ns)?,
+                ..*cost
+            })
+        };
+        let transfers = match &self.transfers {
+            Transfers::Uniform(hop) => Transfers::Uniform(times(*hop)?),
+            Transfers::Links(links) => {
+                let row = |row: &Vec<Nanos>| row.iter().map(|hop| times(*hop)).collect();
+                Transfers::Links(links.iter().map(row).collect::<Option<_>>()?)
+            }
+        };
+        let stages = self.stages.iter().map(stage).collect::<Option<_>>()?;
+        Statement { stages, transfers, ..self.statement() }.problem(self.placement.clone()).ok()
+    }
+
+    /// The same problem with hops that take `by` more; none where times would come to more than a problem may have.
+    pub(crate) fn with_longer_hops(&self, by: Nanos) -> Option<Problem> {
+        let transfers = match &self.transfers {
+            Transfers::Uniform(hop) => Transfers::Uniform(hop.checked_add(by)?),
+            Transfers::Links(links) => {
+                let row = |row: &Vec<Nanos>| row.iter().map(|hop| hop.checked_add(by)).collect();
+                Transfers::Links(links.iter().map(row).collect::<Option<_>>()?)
+            }
+        };
+        Statement { transfers, ..self.statement() }.problem(self.placement.clone()).ok()
+    }
+}

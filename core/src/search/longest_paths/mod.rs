@@ -1,0 +1,126 @@
+//! An order of ops, with the longest ways to and from each op, kept up to date from move to move.
+//!
+//! A move changes some ops of one row. The line of all ops in which each stands behind what it needs is mended only
+//! between the ends of the move (Pearce and Kelly, “A dynamic topological sort algorithm for directed acyclic
+//! graphs”, 2006), and only those ops are timed again of which something before them, or behind them, has changed.
+//! So a move costs in proportion to what it changes.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::flat_problem::{Code, Flat, Rows};
+use super::makespan::Cost;
+
+mod ops;
+mod reorder;
+mod timing;
+mod whole_backward;
+
+pub(super) use ops::{NONE, Node, State};
+pub(super) use reorder::Shift;
+
+use ops::{NOTHING, links, nodes, numbered};
+
+pub(super) struct Walk {
+    pub nodes: Vec<Node>,
+    pub states: Vec<State>,
+    /// By node: the ops of its rank that it needs directly, and that need it; of the same kind, lane or microbatch.
+    pub needs: Vec<[u32; 3]>,
+    pub needed: Vec<[u32; 3]>,
+    pub rows: Vec<Vec<u32>>,
+    /// By rank and place: bytes held before the op.
+    pub held: Vec<Vec<i64>>,
+    /// By rank: what its end counts for beyond itself, so that the largest sum is the cost and `shift`.
+    pub weight: Vec<u64>,
+    pub shift: u64,
+    pub cost: Cost,
+    /// All ops, each behind what it needs.
+    line: Vec<u32>,
+    /// By spot: whether the op there has to be timed.
+    due: Vec<u64>,
+    /// By node: the last move that it was looked at for.
+    seen: Vec<u32>,
+    moves: u32,
+    stack: Vec<u32>,
+    taken: Vec<u32>,
+    at: Vec<u32>,
+    blocked: Vec<u32>,
+    /// By rank: the W of whole backwards, which stand behind all else in its row.
+    pub nothing: Vec<usize>,
+    /// Ops timed or looked at so far.
+    pub ops: u64,
+}
+
+impl Walk {
+    /// `rows`, which have to be valid; none where the ranks wait for each other for ever. `mixes` says whether backwards
+    /// may change between cut and whole: then those of a stage may have their W in any order.
+    pub fn new(flat: &Flat, rows: &[Vec<Code>], mixes: bool) -> Option<Walk> {
+        let (nodes, states) = nodes(flat);
+        let (needs, needed) = links(flat, mixes);
+        let count = nodes.len();
+        let mut walk = Walk {
+            states,
+            needs,
+            needed,
+            rows: Vec::new(),
+            held: Vec::new(),
+            weight: vec![0; flat.ranks],
+            shift: 0,
+            cost: Cost::WORST,
+            line: Vec::with_capacity(count),
+            due: vec![0; count.div_ceil(64)],
+            seen: vec![0; count],
+            moves: 0,
+            stack: Vec::new(),
+            taken: Vec::new(),
+            at: vec![0; flat.ranks],
+            blocked: vec![NONE; flat.ranks],
+            nothing: vec![0; flat.ranks],
+            ops: 0,
+            nodes,
+        };
+        let (rows, whole) = numbered(flat, rows);
+        walk.held = rows.iter().map(|row| vec![0; row.len()]).collect();
+        whole.iter().for_each(|backward| walk.make(flat, *backward, true));
+        walk.start_at(flat, &rows).then_some(walk)
+    }
+
+    /// The codes of rows of nodes.
+    pub fn codes(&self, rows: &[Vec<u32>]) -> Rows {
+        let codes = |row: &Vec<u32>| {
+            row.iter().map(|node| self.nodes[*node as usize].code).filter(|code| *code != NOTHING).collect()
+        };
+        rows.iter().map(codes).collect()
+    }
+
+    /// Goes on from rows of codes, whichever backwards are whole there; false where the ranks wait for each other for ever.
+    pub fn start_at_codes(&mut self, flat: &Flat, rows: &[Vec<Code>]) -> bool {
+        let (rows, whole) = numbered(flat, rows);
+        for backward in flat.slots as u32..2 * flat.slots as u32 {
+            if self.is_whole(backward) && !flat.fused {
+                self.make(flat, backward, false);
+            }
+        }
+        whole.iter().for_each(|backward| self.make(flat, *backward, true));
+        self.start_at(flat, &rows)
+    }
+
+    /// Goes on from `rows`; false where the ranks wait for each other for ever.
+    pub fn start_at(&mut self, flat: &Flat, rows: &[Vec<u32>]) -> bool {
+        self.rows.clear();
+        self.rows.extend_from_slice(rows);
+        if !self.line_up(flat) {
+            return false;
+        }
+        for rank in 0..flat.ranks {
+            self.hold(rank, 0, self.rows[rank].len());
+        }
+        self.weigh(flat);
+        for spot in (0..self.line.len()).rev() {
+            let id = self.line[spot] as usize;
+            self.states[id].reach = self.reach(id);
+        }
+        self.ops += self.line.len() as u64 * 2;
+        true
+    }
+}
