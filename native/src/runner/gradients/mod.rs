@@ -16,221 +16,25 @@
 //! their collectives in the same order, none waits in a circle, and a second run has the same bits.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 
-use pipeplan_core::graph::{Axis, Graph, SequencePart};
+use pipeplan_core::graph::Axis;
 use pipeplan_core::model::Dtype;
-use pipeplan_core::problem::Problem;
-use pipeplan_core::problem::placement::Placement;
 
+use self::on_card::{add_on_card, copy_on_card, here_on_card, on_card, piece_of, pieces};
 use super::report::Cause;
-use super::shard::{Seat, Shard};
 use crate::backend::cpu::element::Element;
-use crate::backend::{Backend, BackendError, Part, Share, Shares, Values};
+use crate::backend::{Backend, BackendError, Part, Share, Values};
 use crate::transport::collectives::{Collectives, Group, Operation, Reduction};
 use crate::transport::{Buffer, OnCard, Transport};
 
-/// Where each weight lies, by name.
-pub type Places = BTreeMap<String, Placed>;
+mod on_card;
+mod places;
+mod position;
 
-/// Where a weight lies.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Placed {
-    /// Rank of the pipeline and stage, by rank and then by stage. The first place is its owner.
-    pub at: Vec<(usize, u16)>,
-    /// What of it each of the ranks that share matrices holds there.
-    pub shard: Shard,
-}
-
-/// Where the weights of `graphs`, one for each stage of `problem`, lie.
-pub fn places(problem: &Problem, graphs: &[Graph]) -> Places {
-    let mut places = Places::new();
-    for rank in 0..problem.ranks() {
-        for stage in stages_held(problem, rank) {
-            for (_, tensor) in graphs.get(stage).into_iter().flat_map(Graph::weights) {
-                let new = || Placed { at: Vec::new(), shard: Shard::of(tensor) };
-                places.entry(tensor.name.clone()).or_insert_with(new).at.push((rank, stage as u16));
-            }
-        }
-    }
-    places
-}
-
-/// The stages of which `rank` holds the weights, in model order: in a two-way placement also those of the rank at the
-/// other end, for the microbatches that come from there.
-pub fn stages_held(problem: &Problem, rank: usize) -> Vec<usize> {
-    let mut stages = problem.stages_of(rank).to_vec();
-    if *problem.placement() == Placement::TwoWay {
-        stages.extend(problem.stages_of(problem.ranks() - 1 - rank));
-    }
-    stages.sort_unstable();
-    stages.dedup();
-    stages
-}
-
-/// Where a rank of the world stands: on the mesh of the axes pipeline, data, context and tensor, the last of which runs
-/// fastest, as Megatron-LM has it (arXiv:2104.04473). So ranks that share matrices, which talk most, are neighbours, and
-/// those of one pipeline are furthest apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Position {
-    /// The rank in its pipeline.
-    pub rank: usize,
-    /// Ranks of a pipeline.
-    pub ranks: usize,
-    /// The copy of the pipeline.
-    pub replica: usize,
-    /// How many there are.
-    pub replicas: usize,
-    /// Its number among the ranks that hold parts of the same sequences.
-    pub part: usize,
-    /// How many hold parts of each.
-    pub parts: usize,
-    /// Its number among the ranks that share its matrices.
-    pub member: usize,
-    /// How many share them.
-    pub members: usize,
-    /// Ranks that a layer's experts are dealt to.
-    pub experts: usize,
-    /// Whether ranks that share matrices each route tokens of their own to experts that are not cut.
-    pub whole_experts: bool,
-    /// Whether the [copies](Position::copies) share out the optimizer's state.
-    pub shares_optimizer: bool,
-}
-
-impl Position {
-    /// What the rank holds of the optimizer's state.
-    pub fn shares(self) -> Shares {
-        if !self.shares_optimizer {
-            return Shares::WHOLE;
-        }
-        Shares {
-            experts: Share { member: self.expert_copy(), members: self.expert_copies() },
-            others: Share { member: self.copy(), members: self.copies() },
-        }
-    }
-
-    /// What it holds of the optimizer's state of a weight that lies as `shard` says.
-    pub fn share_of(self, shard: &Shard) -> Share {
-        if shard.experts.is_some() { self.shares().experts } else { self.shares().others }
-    }
-
-    /// The part that it holds of each weight.
-    pub fn seat(self) -> Seat {
-        Seat { member: self.member, dealt: self.router() % self.experts }
-    }
-
-    /// Ranks, in the same place of the pipeline, that send other tokens to experts: those of one copy of these follow each
-    /// other.
-    fn routers(self) -> usize {
-        if self.whole_experts { self.copies() * self.members } else { self.copies() }
-    }
-
-    /// Its number among those.
-    fn router(self) -> usize {
-        if self.whole_experts { self.copy() * self.members + self.member } else { self.copy() }
-    }
-
-    /// The one of those with this number.
-    fn with_router(self, router: usize) -> Position {
-        let (copy, member) = match self.whole_experts {
-            true => (router / self.members, router % self.members),
-            false => (router, self.member),
-        };
-        Position { replica: copy / self.parts, part: copy % self.parts, member, ..self }
-    }
-
-    /// Ranks that hold the same experts.
-    pub fn expert_copies(self) -> usize {
-        self.routers() / self.experts
-    }
-
-    /// Its number among those.
-    pub fn expert_copy(self) -> usize {
-        self.router() / self.experts
-    }
-
-    /// Those, in the world.
-    fn expert_copies_group(self) -> Vec<usize> {
-        let first = self.router() % self.experts;
-        (0..self.expert_copies()).map(|copy| self.with_router(copy * self.experts + first).world_rank()).collect()
-    }
-
-    /// Ranks that hold the same of every weight and see other tokens: in each replica, each part of its sequences.
-    pub fn copies(self) -> usize {
-        self.replicas * self.parts
-    }
-
-    /// Its number among those.
-    pub fn copy(self) -> usize {
-        self.replica * self.parts + self.part
-    }
-
-    /// This rank in the world.
-    pub fn world_rank(self) -> usize {
-        self.in_world(self.rank)
-    }
-
-    /// The rank in the world that has this one's place in pipeline rank `rank`.
-    pub fn in_world(self, rank: usize) -> usize {
-        (rank * self.copies() + self.copy()) * self.members + self.member
-    }
-
-    /// Which of the pipelines it is in, where each member of each part of each replica is one: those of replica 0 first,
-    /// and of these those of its first part.
-    pub fn pipeline(self) -> usize {
-        self.copy() * self.members + self.member
-    }
-
-    /// Its row in a trace, which has one pipeline after the other.
-    pub fn in_trace(self) -> usize {
-        self.pipeline() * self.ranks + self.rank
-    }
-
-    /// Which tokens of every sequence it has.
-    pub fn sequence_part(self) -> SequencePart {
-        SequencePart { part: self.part as u64, parts: self.parts as u64 }
-    }
-
-    /// The ranks along `axis` that it acts with, in the world.
-    pub fn group(self, axis: Axis) -> Vec<usize> {
-        let at = |position: Position| position.world_rank();
-        match axis {
-            Axis::Tensor => (0..self.members).map(|member| at(Position { member, ..self })).collect(),
-            Axis::Context => (0..self.parts).map(|part| at(Position { part, ..self })).collect(),
-            Axis::Expert => self.dealt_to().map(at).collect(),
-        }
-    }
-
-    /// The ranks that a copy of the experts is dealt to, which this one is among.
-    fn dealt_to(self) -> impl Iterator<Item = Position> {
-        let first = self.expert_copy() * self.experts;
-        (first..first + self.experts).map(move |router| self.with_router(router))
-    }
-
-    /// The ranks that hold a whole weight together, and this one among them: of experts or, else, any other.
-    pub fn together(self, of_experts: bool) -> Vec<Position> {
-        let members = |position: Position| {
-            let members =
-                if of_experts && self.whole_experts { position.member..position.member + 1 } else { 0..self.members };
-            members.map(move |member| Position { member, ..position })
-        };
-        match of_experts {
-            true => self.dealt_to().flat_map(members).collect(),
-            false => members(self).collect(),
-        }
-    }
-
-    /// Whether ranks that hold the same of every other weight hold other experts.
-    pub fn deals_experts(self) -> bool {
-        self.experts > 1 || self.whole_experts
-    }
-
-    /// The ranks that hold the same of every weight but experts, in the world: by replica, and then by part.
-    pub fn copies_group(self) -> Vec<usize> {
-        let parts = |replica| (0..self.parts).map(move |part| Position { replica, part, ..self }.world_rank());
-        (0..self.replicas).flat_map(parts).collect()
-    }
-}
+#[cfg(feature = "cuda")]
+pub use self::places::has_copies;
+pub use self::places::{Placed, Places, places, stages_held};
+pub use self::position::Position;
 
 /// A weight that this rank holds.
 struct Held {
@@ -558,65 +362,6 @@ fn spread(backend: &mut dyn Backend, held: &Held, part: Part) -> Result<(), Caus
         })?;
     }
     Ok(())
-}
-
-/// Numbers of a gradient that ranks on one device pass each other at a time: two such copies fit into the memory that it sets
-/// aside for what others give back. Tests have small gradients, and pass them in several pieces all the same.
-const PIECE: usize = if cfg!(test) { 1000 } else { 2 << 20 };
-
-/// The numbers of a gradient that lies on a device.
-fn here_on_card(backend: &mut dyn Backend, stage: u16, name: &str) -> Option<usize> {
-    if backend.most_on_card() == 0 {
-        return None;
-    }
-    backend.on_card(stage, name, Part::Gradient).map(|(memory, _)| (memory.bytes() / 4) as usize)
-}
-
-/// Whether pipeline rank `rank` holds a weight in more than one of its stages, whose gradients it adds up by copies.
-#[cfg(feature = "cuda")]
-pub fn has_copies(places: &Places, rank: usize) -> bool {
-    places.values().any(|placed| placed.at.iter().filter(|(at, _)| *at == rank).count() > 1)
-}
-
-/// The ranges of so many numbers, piece by piece.
-fn pieces(elements: usize) -> impl Iterator<Item = Range<usize>> {
-    (0..elements).step_by(PIECE).map(move |start| start..(start + PIECE).min(elements))
-}
-
-/// A copy of a piece of a gradient on a device.
-fn piece_of(backend: &mut dyn Backend, stage: u16, name: &str, piece: Range<usize>) -> Result<OnCard, Cause> {
-    let copy = backend.copied_on_card(stage, name, Part::Gradient, piece)?;
-    let missing = || BackendError::NoSuchWeight { stage: stage.into(), name: name.to_string() };
-    Ok(copy.ok_or_else(missing)?)
-}
-
-/// Adds what one of this rank's stages has of a gradient to what another one has.
-fn add_on_card(backend: &mut dyn Backend, elements: usize, [to, from]: [u16; 2], name: &str) -> Result<(), Cause> {
-    for piece in pieces(elements) {
-        let both = [piece_of(backend, to, name, piece.clone())?, piece_of(backend, from, name, piece.clone())?];
-        backend.sum_on_card(to, name, Part::Gradient, piece.start, &both)?;
-    }
-    Ok(())
-}
-
-/// Gives one of this rank's stages what another one has of a gradient.
-fn copy_on_card(backend: &mut dyn Backend, elements: usize, [from, to]: [u16; 2], name: &str) -> Result<(), Cause> {
-    for piece in pieces(elements) {
-        let copy = piece_of(backend, from, name, piece.clone())?;
-        backend.sum_on_card(to, name, Part::Gradient, piece.start, &[copy])?;
-    }
-    Ok(())
-}
-
-/// The memory of a device that holds `part`, and its format, where the transport sums or gathers such memory itself.
-fn on_card(
-    backend: &mut dyn Backend,
-    transport: &dyn Transport,
-    stage: u16,
-    name: &str,
-    part: Part,
-) -> Option<(OnCard, Dtype)> {
-    if transport.has_own_on_card() { backend.on_card(stage, name, part) } else { None }
 }
 
 impl Held {
