@@ -1,419 +1,11 @@
-//! Every operator on a card against the CPU in `f64`, on sizes that fill no tile.
+//! The cases of the check of operators: every operator in both formats, in sizes that fill no block and no tile.
 
-use std::sync::Arc;
-
-use pipeplan_core::graph::{Heads, Kernel, SequencePart, Spread};
+use pipeplan_core::graph::{Heads, Kernel, Spread};
 use pipeplan_core::model::{Activation, Dtype, E12, Routing, Scores};
 
-use super::{Extent, News, Row, Rows};
-use crate::backend::BackendError;
-use crate::backend::cpu::gemm::Tuned;
-use crate::backend::cpu::kernels::{self, Data, Input};
-use crate::backend::cuda::card::{Card, CardError, Format, Memory};
-use crate::backend::cuda::exchange;
-use crate::backend::cuda::launch::{Context, Place};
-use crate::backend::cuda::{packed, unpacked};
-use crate::backend::peers::Alone;
-use crate::runner::random::SplitMix64;
-
-/// A tensor whose values are exact in its format, so that both sides start from the same numbers.
-#[derive(Clone)]
-pub struct Tensor {
-    shape: Vec<u64>,
-    dtype: Dtype,
-    data: Data<f64>,
-}
-
-impl Tensor {
-    pub(super) fn rows(&self) -> u64 {
-        self.shape[0]
-    }
-
-    fn new(shape: &[u64], dtype: Dtype, data: Data<f64>) -> Tensor {
-        let format = if dtype == Dtype::Bf16 { Format::Bf16 } else { Format::F32 };
-        let data = match data {
-            Data::Floats(values) => {
-                let values: Vec<f32> = values.into_iter().map(|value| value as f32).collect();
-                Data::Floats(unpacked(&packed(&values, format), format).into_iter().map(f64::from).collect())
-            }
-            other => other,
-        };
-        Tensor { shape: shape.to_vec(), dtype, data }
-    }
-
-    fn random(shape: &[u64], dtype: Dtype, seed: u64) -> Tensor {
-        let mut random = SplitMix64::new(seed);
-        let values = (0..shape.iter().product()).map(|_| random.normal()).collect();
-        Tensor::new(shape, dtype, Data::Floats(values))
-    }
-
-    fn tokens(count: u64, vocabulary: u64) -> Tensor {
-        let mut random = SplitMix64::new(11);
-        let tokens = (0..count).map(|_| random.below(vocabulary) as i32).collect();
-        Tensor { shape: vec![count], dtype: Dtype::I32, data: Data::Tokens(tokens) }
-    }
-
-    fn zeros(shape: &[u64], dtype: Dtype) -> Tensor {
-        let elements = shape.iter().product::<u64>() as usize;
-        Tensor { shape: shape.to_vec(), dtype, data: Data::zeros(dtype, elements) }
-    }
-
-    pub(super) fn bytes(&self) -> Vec<u8> {
-        match &self.data {
-            Data::Floats(values) => {
-                let values: Vec<f32> = values.iter().map(|value| *value as f32).collect();
-                packed(&values, if self.dtype == Dtype::Bf16 { Format::Bf16 } else { Format::F32 })
-            }
-            Data::Tokens(tokens) => tokens.iter().flat_map(|token| token.to_ne_bytes()).collect(),
-            Data::Bytes(bytes) => bytes.clone(),
-        }
-    }
-
-    fn values(&self) -> Vec<f64> {
-        match &self.data {
-            Data::Floats(values) => values.clone(),
-            Data::Tokens(tokens) => tokens.iter().map(|token| f64::from(*token)).collect(),
-            Data::Bytes(bytes) => bytes.iter().map(|byte| f64::from(*byte)).collect(),
-        }
-    }
-}
-
-/// An operator with its inputs and the sizes of its outputs.
-pub struct Case {
-    kernel: Kernel,
-    format: Dtype,
-    pub(super) inputs: Vec<Tensor>,
-    pub(super) outputs: Vec<(Vec<u64>, Dtype)>,
-    /// The input that output 0 adds to.
-    adds_to: Option<usize>,
-    /// What the rank holds of every sequence.
-    part: SequencePart,
-}
-
-/// How far results may be off.
-fn limit(format: Dtype) -> f64 {
-    if format == Dtype::Bf16 { 5e-3 } else { 1e-5 }
-}
-
-const DROPOUT_SEED: u64 = 77;
-
-/// The member that computes, where members of a group do different things.
-const MEMBER: u64 = 1;
-
-impl Case {
-    fn new(kernel: Kernel, format: Dtype, inputs: Vec<Tensor>, outputs: &[(&[u64], Dtype)]) -> Case {
-        let outputs = outputs.iter().map(|(shape, dtype)| (shape.to_vec(), *dtype)).collect();
-        Case { kernel, format, inputs, outputs, adds_to: None, part: SequencePart::WHOLE }
-    }
-
-    /// On a rank with a part of every sequence, and not the first.
-    fn in_part(self, parts: u64) -> Case {
-        Case { part: SequencePart { part: parts - 2, parts }, ..self }
-    }
-
-    fn adding(self, input: usize) -> Case {
-        Case { adds_to: Some(input), ..self }
-    }
-
-    /// What the CPU makes of it in `f64`.
-    pub(super) fn reference(&self) -> Vec<Tensor> {
-        let mut context = kernels::Context::new(Box::new(Tuned));
-        (context.dropout_seed, context.member, context.part) = (DROPOUT_SEED, MEMBER, self.part);
-        let inputs: Vec<Input<'_, f64>> =
-            self.inputs.iter().map(|tensor| Input { shape: &tensor.shape, data: Some(&tensor.data) }).collect();
-        let zeros = |(shape, dtype): &(Vec<u64>, Dtype)| Tensor::zeros(shape, *dtype).data;
-        let mut outputs: Vec<Data<f64>> = self.outputs.iter().map(zeros).collect();
-        kernels::run(&mut context, &self.kernel, &inputs, &mut outputs);
-        let tensor = |((shape, dtype), data): (&(Vec<u64>, Dtype), Data<f64>)| Tensor {
-            shape: shape.clone(),
-            dtype: *dtype,
-            data,
-        };
-        self.outputs.iter().zip(outputs).map(tensor).collect()
-    }
-
-    /// What `card` makes of it, as bytes, with output 0 in the place of input `in_place`.
-    fn measured(&self, card: &Arc<dyn Card>, in_place: Option<usize>) -> Result<Vec<Vec<u8>>, CardError> {
-        self.measured_by(card, in_place, Context::run)
-    }
-
-    /// The same, where `run` starts it.
-    fn measured_by<E: From<CardError>>(
-        &self,
-        card: &Arc<dyn Card>,
-        in_place: Option<usize>,
-        run: impl FnOnce(&mut Context, &Kernel, &[Place<'_>], &[Place<'_>]) -> Result<(), E>,
-    ) -> Result<Vec<Vec<u8>>, E> {
-        let mut context = Context::new(Arc::clone(card));
-        (context.dropout_seed, context.member, context.part) = (DROPOUT_SEED, MEMBER, self.part);
-        let inputs: Vec<Memory> =
-            self.inputs.iter().map(|tensor| Memory::holding(card, &tensor.bytes())).collect::<Result<_, _>>()?;
-        let size = |(shape, dtype): &(Vec<u64>, Dtype)| shape.iter().product::<u64>() * dtype.bytes();
-        let outputs: Vec<Memory> =
-            self.outputs.iter().map(|output| Memory::new(card, size(output))).collect::<Result<_, _>>()?;
-        let shared = in_place.or(self.adds_to);
-        let first = shared.map_or(&outputs[0], |input| &inputs[input]);
-        let in_places: Vec<Place<'_>> = inputs
-            .iter()
-            .zip(&self.inputs)
-            .map(|(memory, tensor)| Place { at: Some(memory.at()), shape: &tensor.shape, dtype: tensor.dtype })
-            .collect();
-        let out_places: Vec<Place<'_>> = self
-            .outputs
-            .iter()
-            .enumerate()
-            .map(|(at, (shape, dtype))| {
-                let memory = if at == 0 { first } else { &outputs[at] };
-                Place { at: Some(memory.at()), shape, dtype: *dtype }
-            })
-            .collect();
-        run(&mut context, &self.kernel, &in_places, &out_places)?;
-        let read = |at: usize| if at == 0 { first.read() } else { outputs[at].read() };
-        Ok((0..outputs.len()).map(read).collect::<Result<_, _>>()?)
-    }
-
-    fn sizes(&self) -> String {
-        let sizes = |tensor: &Tensor| {
-            let sizes: Vec<String> = tensor.shape.iter().map(ToString::to_string).collect();
-            sizes.join("x")
-        };
-        let shown: Vec<String> = self.inputs.iter().take(2).map(sizes).collect();
-        shown.join(" ")
-    }
-
-    /// The greatest relative error of the outputs.
-    pub(super) fn error(&self, reference: &[Tensor], measured: &[Vec<u8>]) -> f64 {
-        let of = |(reference, bytes): (&Tensor, &Vec<u8>)| {
-            let found: Vec<f64> = match reference.dtype {
-                Dtype::Bf16 => unpacked(bytes, Format::Bf16).into_iter().map(f64::from).collect(),
-                Dtype::U8 => bytes.iter().map(|byte| f64::from(*byte)).collect(),
-                Dtype::I32 => {
-                    let (numbers, _) = bytes.as_chunks::<4>();
-                    numbers.iter().map(|number| f64::from(i32::from_ne_bytes(*number))).collect()
-                }
-                _ => unpacked(bytes, Format::F32).into_iter().map(f64::from).collect(),
-            };
-            relative_error(&found, &reference.values())
-        };
-        reference
-            .iter()
-            .zip(measured)
-            .map(of)
-            .fold(0.0, |worst: f64, error| if error > worst || error.is_nan() { error } else { worst })
-    }
-
-    /// Whether cuBLAS computes it.
-    fn is_of_products(&self) -> bool {
-        use Kernel::{Attend, AttendGrad, ExpertMatMul, ExpertMatMulGrad, MatMul, Scores, ScoresGrad};
-        matches!(
-            self.kernel,
-            MatMul { .. }
-                | ExpertMatMul { .. }
-                | ExpertMatMulGrad
-                | Scores(_)
-                | ScoresGrad(_)
-                | Attend(_)
-                | AttendGrad(_)
-        )
-    }
-
-    /// Its operator, format and sizes.
-    pub fn name(&self) -> String {
-        let part = if self.part == SequencePart::WHOLE { "" } else { " in part" };
-        format!("{} {} {}{part}", self.kernel.name(), self.format.name(), self.sizes())
-    }
-
-    /// Runs it twice, and in every place that it may take.
-    pub fn check(&self, card: &Arc<dyn Card>) -> Row {
-        self.checked(card, Extent::Whole)
-    }
-
-    fn checked(&self, card: &Arc<dyn Card>, extent: Extent) -> Row {
-        let limit = limit(self.format);
-        let name = self.name();
-        let reference = self.reference();
-        let outcome = (|| {
-            let once = self.measured(card, None)?;
-            let mut error = self.error(&reference, &once);
-            if extent == Extent::Briefly {
-                return Ok((error, true));
-            }
-            let mut repeats = self.measured(card, None)? == once;
-            let may = if self.adds_to.is_some() { &[] } else { self.kernel.may_run_in_place_of() };
-            for input in may {
-                let tensor = &self.inputs[*input as usize];
-                if tensor.dtype == self.outputs[0].1 && tensor.shape == self.outputs[0].0 {
-                    let there = self.measured(card, Some(*input as usize))?;
-                    error = error.max(self.error(&reference, &there));
-                    repeats &= there == once;
-                }
-            }
-            Ok((error, repeats))
-        })();
-        match outcome {
-            Ok((error, repeats)) => {
-                let row = Row::error("operators", name, error, limit);
-                if repeats { row } else { row.failed("a second run gives other bits") }
-            }
-            Err::<_, CardError>(error) => Row::broken("operators", name, &error),
-        }
-    }
-}
-
-/// Every operator on `card`, or briefly those that are not made of products, each a section of its own.
-pub(super) fn check<F: FnMut(News)>(card: &Arc<dyn Card>, extent: Extent, rows: &mut Rows<F>) {
-    const GROUP: &str = "operators";
-    let with_products = extent == Extent::Whole;
-    let is_asked = |(_, case): &(usize, &Case)| with_products || !case.is_of_products();
-    for (number, case) in cases_to(extent).iter().enumerate().filter(is_asked) {
-        if rows.is_over() {
-            break;
-        }
-        rows.section(GROUP, &format!("{number}, {}", case.name()), |rows| {
-            rows.push(case.checked(card, extent));
-            Ok::<_, CardError>(())
-        });
-    }
-    if with_products {
-        rows.section(GROUP, "products that take in what comes behind", |rows| {
-            fused(card).into_iter().for_each(|row| rows.push(row));
-            Ok::<_, CardError>(())
-        });
-    }
-    rows.section(GROUP, "norms that take in what comes behind", |rows| {
-        fused_norms(card).into_iter().for_each(|row| rows.push(row));
-        Ok::<_, CardError>(())
-    });
-    rows.section(GROUP, "what is dealt to ranks", |rows| {
-        dealt(card).into_iter().for_each(|row| rows.push(row));
-        Ok::<_, CardError>(())
-    });
-    rows.groundwork(GROUP, "giving memory back", |_| card.trim());
-}
-
-/// Whether `card` still takes bytes and gives them back: after some errors, such as a kernel that writes where nothing is,
-/// a process gets no other answer from it than that error.
-pub(super) fn answers(card: &Arc<dyn Card>) -> bool {
-    let sent = [0x5a; 64];
-    let read = Memory::holding(card, &sent).and_then(|memory| memory.read());
-    read.is_ok_and(|read| read == sent) && card.finish().is_ok()
-}
-
-/// ‖found − expected‖ / ‖expected‖; what is infinite on both sides does not count.
-pub fn relative_error(found: &[f64], expected: &[f64]) -> f64 {
-    let mut sums = (0.0, 0.0);
-    for (found, expected) in found.iter().zip(expected) {
-        if found != expected {
-            sums.0 += (found - expected) * (found - expected);
-        }
-        if expected.is_finite() {
-            sums.1 += expected * expected;
-        }
-    }
-    if found.len() != expected.len() { f64::NAN } else { (sums.0 / f64::max(sums.1, f64::MIN_POSITIVE)).sqrt() }
-}
-
-/// Products that take in what comes right behind them: a bias, a residual.
-pub fn fused(card: &Arc<dyn Card>) -> Vec<Row> {
-    let mut rows = Vec::new();
-    // Sizes that fill no tile, and those of tensor cores.
-    let sizes = [(37u64, 51u64, 83u64), (128, 256, 192)];
-    for (t, (n, h, f)) in [Dtype::F32, Dtype::Bf16].into_iter().flat_map(|t| sizes.map(|sizes| (t, sizes))) {
-        let random = |shape: &[u64], seed| Tensor::random(shape, t, seed);
-        let (x, w) = (random(&[n, h], 80), random(&[f, h], 81));
-        let product = Kernel::MatMul { transpose_a: false, transpose_b: true, accumulate: false };
-        let y = Case::new(product, t, vec![x.clone(), w.clone()], &[(&[n, f], t)]).reference().remove(0);
-        for (kernel, other) in [(Kernel::AddBias, random(&[f], 82)), (Kernel::Add, random(&[n, f], 83))] {
-            let sum = Case::new(kernel, t, vec![y.clone(), other.clone()], &[(&[n, f], t)]);
-            let limit = limit(t);
-            let name = format!("{} and {}, fused, {} {n}x{h} {f}x{h}", product.name(), kernel.name(), t.name());
-            let measured = (|| {
-                let mut context = Context::new(Arc::clone(card));
-                let all = [&x, &w, &other].map(|tensor| Memory::holding(card, &tensor.bytes()));
-                let [x_at, w_at, other_at] = all;
-                let (x_at, w_at, other_at) = (x_at?, w_at?, other_at?);
-                let result = Memory::new(card, n * f * t.bytes())?;
-                let at = |memory: &Memory, of: &Tensor| (memory.at(), of.shape.clone());
-                let places = [at(&x_at, &x), at(&w_at, &w), at(&other_at, &other), at(&result, &y)];
-                let [x_in, w_in, other_in, out] =
-                    places.each_ref().map(|(at, shape)| Place { at: Some(*at), shape, dtype: t });
-                card.begin_job();
-                context.run(&product, &[x_in, w_in], &[out])?;
-                context.run(&kernel, &[out, other_in], &[out])?;
-                card.end_job()?;
-                result.read()
-            })();
-            rows.push(match measured {
-                Ok(bytes) => Row::error("operators", name, sum.error(&sum.reference(), &[bytes]), limit),
-                Err::<_, CardError>(error) => Row::broken("operators", name, &error),
-            });
-        }
-    }
-    rows
-}
-
-/// Gradients of norms that take in what comes right behind them, against the two apart: the same bits.
-pub fn fused_norms(card: &Arc<dyn Card>) -> Vec<Row> {
-    let mut rows = Vec::new();
-    // In packs of 16 bytes, and not.
-    for (t, h) in [Dtype::F32, Dtype::Bf16].into_iter().flat_map(|t| [51u64, 264].map(|h| (t, h))) {
-        const ROWS: u64 = 37;
-        let random = |shape: &[u64], seed| Tensor::random(shape, t, seed);
-        let inverse = Tensor::random(&[ROWS], Dtype::F32, 88);
-        let all = [random(&[ROWS, h], 86), random(&[ROWS, h], 87), inverse, random(&[h], 89), random(&[ROWS, h], 90)];
-        let kernel = Kernel::RmsNormInputGrad { offset: false };
-        let name = format!("{} and add, fused, {} {ROWS}x{h}", kernel.name(), t.name());
-        let run = |together: bool| {
-            let mut context = Context::new(Arc::clone(card));
-            let at = all.iter().map(|tensor| Memory::holding(card, &tensor.bytes()));
-            let at = at.collect::<Result<Vec<Memory>, CardError>>()?;
-            let result = Memory::new(card, ROWS * h * t.bytes())?;
-            let out = Place { at: Some(result.at()), shape: &all[0].shape, dtype: t };
-            let place = |(tensor, at): (&Tensor, &Memory)| (at.at(), tensor.shape.clone(), tensor.dtype);
-            let places: Vec<_> = all.iter().zip(&at).map(place).collect();
-            let inputs: Vec<Place<'_>> =
-                places.iter().map(|(at, shape, dtype)| Place { at: Some(*at), shape, dtype: *dtype }).collect();
-            if together {
-                card.begin_job();
-            }
-            context.run(&kernel, &inputs[..4], &[out])?;
-            context.run(&Kernel::Add, &[out, inputs[4]], &[out])?;
-            card.end_job()?;
-            result.read()
-        };
-        rows.push(match run(false).and_then(|apart| Ok((apart, run(true)?))) {
-            Ok((apart, together)) => {
-                let same = apart == together && apart.iter().any(|byte| *byte != 0);
-                let found = if same { "the same bits" } else { "other bits" };
-                Row::fact("operators", name, found, "two launches", same)
-            }
-            Err::<_, CardError>(error) => Row::broken("operators", name, &error),
-        });
-    }
-    rows
-}
-
-/// What is dealt to ranks, among one that holds all experts: copies leave and arrive as among more.
-pub fn dealt(card: &Arc<dyn Card>) -> Vec<Row> {
-    let is_dealt = |case: &Case| {
-        use Kernel::{Combine, CombineGrad, Dispatch, DispatchGrad};
-        matches!(case.kernel, Dispatch { .. } | DispatchGrad { .. } | Combine { .. } | CombineGrad { .. })
-    };
-    let row = |case: Case| {
-        let name = format!("{}, dealt", case.name());
-        let run = |context: &mut Context, kernel: &Kernel, inputs: &[Place<'_>], outputs: &[Place<'_>]| {
-            exchange::run(context, kernel, inputs, outputs, &mut Alone::default())?;
-            Ok::<_, BackendError>(())
-        };
-        match case.measured_by(card, None, run) {
-            Ok(measured) => {
-                Row::error("operators", name, case.error(&case.reference(), &measured), limit(case.format))
-            }
-            Err(error) => Row::broken("operators", name, &error),
-        }
-    };
-    cases().into_iter().filter(is_dealt).map(row).collect()
-}
+use super::case::{Case, Tensor};
+use crate::backend::cpu::kernels::Data;
+use crate::selftest::Extent;
 
 /// Every operator in both formats.
 pub fn cases() -> Vec<Case> {
@@ -421,7 +13,7 @@ pub fn cases() -> Vec<Case> {
 }
 
 /// Those, or briefly with sequences of a tile and a part of one where attention goes without tensor cores.
-fn cases_to(extent: Extent) -> Vec<Case> {
+pub(super) fn cases_to(extent: Extent) -> Vec<Case> {
     const BRIEF: u64 = 45;
     let longest = |format| if extent == Extent::Briefly && format == Dtype::F32 { BRIEF } else { u64::MAX };
     [Dtype::F32, Dtype::Bf16]
@@ -464,20 +56,35 @@ fn cases_in_part(t: Dtype) -> Vec<Case> {
     cases.into_iter().map(|case| case.in_part(parts)).collect()
 }
 
-/// In the format `t`, with attention to sequences of at most so many tokens.
+/// In the format `t`, with attention to sequences of at most `longest` tokens.
 fn cases_in(t: Dtype, longest: u64) -> Vec<Case> {
+    let families = [
+        embedding_cases(t),
+        norm_cases(t),
+        matmul_cases(t),
+        fused_attention_cases(t, longest),
+        packed_cases(t),
+        member_cases(t),
+        head_cases(t),
+        expert_cases(t),
+        unfused_attention_cases(t),
+        elementwise_cases(t),
+        loss_cases(t),
+    ];
+    families.into_iter().flatten().collect()
+}
+
+/// Rows, columns, inner columns and a vocabulary that fill no block, no tile and no 16 bytes.
+const UNEVEN: [u64; 4] = [37, 51, 83, 301];
+
+/// Embeddings of tokens and of positions, and their gradients.
+fn embedding_cases(t: Dtype) -> Vec<Case> {
     const F: Dtype = Dtype::F32;
     let random = |shape: &[u64], seed| Tensor::random(shape, t, seed);
     let sum = |shape: &[u64], seed| Tensor::random(shape, F, seed);
+    let [n, h, _, vocabulary] = UNEVEN;
+    let (dy, tokens) = (random(&[n, h], 2), Tensor::tokens(n, 9));
     let mut cases = Vec::new();
-    // Rows and columns that fill no block, no tile and no 16 bytes.
-    let (n, h, f, vocabulary) = (37u64, 51u64, 83u64, 301u64);
-    let x = random(&[n, h], 1);
-    let dy = random(&[n, h], 2);
-    let gain = random(&[h], 3);
-    let bias = random(&[h], 4);
-    let tokens = Tensor::tokens(n, 9);
-
     cases.push(Case::new(Kernel::Embedding, t, vec![tokens.clone(), random(&[vocabulary, h], 5)], &[(&[n, h], t)]));
     let table_sum = sum(&[vocabulary, h], 6);
     let case = Case::new(Kernel::EmbeddingGrad, t, vec![dy.clone(), tokens, table_sum], &[(&[vocabulary, h], F)]);
@@ -496,7 +103,17 @@ fn cases_in(t: Dtype, longest: u64) -> Vec<Case> {
     ));
     let kernel = Kernel::PositionsGrad { sequence, ways: 1 };
     cases.push(Case::new(kernel, t, vec![four[1].clone(), sum(&[13, h], 10)], &[(&[13, h], F)]).adding(1));
+    cases
+}
 
+/// RMSNorm, LayerNorm and biases, and their gradients.
+fn norm_cases(t: Dtype) -> Vec<Case> {
+    const F: Dtype = Dtype::F32;
+    let random = |shape: &[u64], seed| Tensor::random(shape, t, seed);
+    let sum = |shape: &[u64], seed| Tensor::random(shape, F, seed);
+    let [n, h, ..] = UNEVEN;
+    let (x, dy, gain, bias) = (random(&[n, h], 1), random(&[n, h], 2), random(&[h], 3), random(&[h], 4));
+    let mut cases = Vec::new();
     let rms = Case::new(
         Kernel::RmsNorm { eps_e12: 10_000_000, offset: false },
         t,
@@ -529,7 +146,17 @@ fn cases_in(t: Dtype, longest: u64) -> Vec<Case> {
     cases.push(Case::new(Kernel::BiasGrad, t, vec![of_rows.clone(), sum(&[35], 52)], &[(&[35], F)]).adding(1));
     let inputs = vec![of_rows, scaled, sum(&[1601], 53), sum(&[35], 54)];
     cases.push(Case::new(Kernel::RmsNormGainGrad, t, inputs, &[(&[35], F)]).adding(3));
+    cases
+}
 
+/// Matrix products, of each transposition.
+fn matmul_cases(t: Dtype) -> Vec<Case> {
+    const F: Dtype = Dtype::F32;
+    let random = |shape: &[u64], seed| Tensor::random(shape, t, seed);
+    let sum = |shape: &[u64], seed| Tensor::random(shape, F, seed);
+    let [n, h, f, _] = UNEVEN;
+    let dy = random(&[n, h], 2);
+    let mut cases = Vec::new();
     for (transpose_a, transpose_b) in [(false, false), (false, true), (true, false), (true, true)] {
         let a = if transpose_a { random(&[h, n], 14) } else { random(&[n, h], 14) };
         let b = if transpose_b { random(&[f, h], 15) } else { random(&[h, f], 15) };
@@ -549,7 +176,14 @@ fn cases_in(t: Dtype, longest: u64) -> Vec<Case> {
     let kernel = Kernel::MatMul { transpose_a: true, transpose_b: false, accumulate: true };
     let inputs = vec![dy.clone(), random(&[n, f], 17), sum(&[h, f], 18)];
     cases.push(Case::new(kernel, t, inputs, &[(&[h, f], F)]).adding(2));
+    cases
+}
 
+/// Rotary positions and fused attention to sequences of at most `longest` tokens, with its gradients.
+fn fused_attention_cases(t: Dtype, longest: u64) -> Vec<Case> {
+    const F: Dtype = Dtype::F32;
+    let random = |shape: &[u64], seed| Tensor::random(shape, t, seed);
+    let mut cases = Vec::new();
     for inverse in [false, true] {
         let kernel = Kernel::Rope { sequence: 13, heads: 3, width: 10, base: 10_000, inverse };
         cases.push(Case::new(kernel, t, vec![random(&[39, 30], 19)], &[(&[39, 30], t)]));
@@ -597,10 +231,13 @@ fn cases_in(t: Dtype, longest: u64) -> Vec<Case> {
         let heads = Heads { scale_e12, cap_e12, ..Heads::usual(sequence, [query, key_value], width) };
         cases.extend(attention_cases(t, Spread { heads, value_width, ways: 1, window }));
     }
-    cases.extend(packed_cases(t));
-    cases.extend(member_cases(t));
-    cases.extend(head_cases(t));
-    cases.extend(expert_cases(t));
+    cases
+}
+
+/// Attention as products with a softmax, and its gradients.
+fn unfused_attention_cases(t: Dtype) -> Vec<Case> {
+    let random = |shape: &[u64], seed| Tensor::random(shape, t, seed);
+    let mut cases = Vec::new();
     let heads = Heads { scale_e12: Some(700_000_000_000), ..Heads::usual(23, [4, 2], 6) };
     let (n2, q, k, s) = (46u64, 24u64, 12u64, 46 * 4);
     let (queries, keys, values) = (random(&[n2, q], 24), random(&[n2, k], 25), random(&[n2, k], 26));
@@ -624,7 +261,16 @@ fn cases_in(t: Dtype, longest: u64) -> Vec<Case> {
     cases.push(Case::new(Kernel::ScoresGrad(heads), t, inputs, &[(&[n2, q], t), (&[n2, k], t)]));
     cases.push(Case::new(Kernel::Attend(heads), t, vec![p.clone(), values.clone()], &[(&[n2, q], t)]));
     cases.push(Case::new(Kernel::AttendGrad(heads), t, vec![queries, p, values], &[(square, t), (&[n2, k], t)]));
+    cases
+}
 
+/// Dropout, activations, casts and sums, and their gradients.
+fn elementwise_cases(t: Dtype) -> Vec<Case> {
+    const F: Dtype = Dtype::F32;
+    let random = |shape: &[u64], seed| Tensor::random(shape, t, seed);
+    let sum = |shape: &[u64], seed| Tensor::random(shape, F, seed);
+    let [n, _, f, _] = UNEVEN;
+    let mut cases = Vec::new();
     let inputs = vec![random(&[n, f], 28), random(&[n, f], 29), random(&[n, f], 30)];
     let wide: &[u64] = &[n, f];
     let kernel = Kernel::Dropout { site: 5, ways: 1, blocks: 1, sequence: 1 };
@@ -642,7 +288,15 @@ fn cases_in(t: Dtype, longest: u64) -> Vec<Case> {
     cases.push(Case::new(Kernel::GeluGrad, t, inputs[..2].to_vec(), &[(wide, t)]));
     cases.push(Case::new(Kernel::Add, t, inputs[..2].to_vec(), &[(wide, t)]));
     cases.push(Case::new(Kernel::Scale { factor_e12: 1_700_000_000_000 }, t, inputs[..1].to_vec(), &[(wide, t)]));
+    cases
+}
 
+/// The cross-entropy loss and its gradient.
+fn loss_cases(t: Dtype) -> Vec<Case> {
+    const F: Dtype = Dtype::F32;
+    let random = |shape: &[u64], seed| Tensor::random(shape, t, seed);
+    let [n, _, _, vocabulary] = UNEVEN;
+    let mut cases = Vec::new();
     let (logits, targets) = (random(&[n, vocabulary], 31), Tensor::tokens(n, vocabulary));
     let kernel = Kernel::CrossEntropy { microbatches: 3 };
     let loss = Case::new(kernel, t, vec![logits.clone(), targets.clone()], &[(&[1], F), (&[n], F)]);
