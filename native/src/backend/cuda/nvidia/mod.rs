@@ -8,23 +8,26 @@
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::{result, sys};
 use pipeplan_core::base::units::{Bytes, Nanos};
 
-use super::Opening;
-use super::card::{Address, Args, Card, CardError, Command, Format, Held, Launch, Mark, Matrix, Product, one_by_one};
+use self::event::Event;
+use self::graphs::CAPTURES;
+use super::card::{Address, Args, Card, CardError, Command, Held, Launch, Mark, Matrix, Product, one_by_one};
 use super::device::{Device, lock};
-use super::driver::{Facts, driver_error, elapsed, guarded, make_current};
-use super::groups::{self, Shape};
+use super::driver::{Facts, driver_error, elapsed, make_current};
 use super::heap::{Heap, rounded};
 use super::jobs::{Known, Next};
 use super::plain::Plain;
 use super::products::Products;
-use super::tally;
 use crate::runner::available_bytes;
+
+mod event;
+mod graphs;
+mod open;
 
 /// A stream of a card with all that it needs.
 pub struct Nvidia {
@@ -59,6 +62,7 @@ struct Blas {
 
 // SAFETY: the driver's handles may be used by any thread; cuBLAS' is behind a lock.
 unsafe impl Send for Nvidia {}
+
 // SAFETY: as above.
 unsafe impl Sync for Nvidia {}
 
@@ -72,152 +76,10 @@ pub const SLAB: Bytes = 2 << 20;
 /// Beyond this an algorithm does not ask what an address is a multiple of.
 const ALIGNED: u64 = 256;
 
-/// Read while a list is captured, written while something waits for the whole card: libraries' handles that come and go, and
-/// memory that goes. The driver ends the captures of other threads then.
-static CAPTURES: RwLock<()> = RwLock::new(());
-
 /// What others give back has its own slabs, which hold a few messages each where nothing says how many there can be.
 pub const SLAB_BY_OTHERS: Bytes = 16 << 20;
 
 impl Nvidia {
-    /// A new stream on GPU `ordinal`.
-    ///
-    /// # Errors
-    /// [`CardError`]; also where `opening` asks for a part and the driver cannot share the multiprocessors out.
-    pub fn on(ordinal: usize, opening: Opening) -> Result<Nvidia, CardError> {
-        let device = Device::open(ordinal)?;
-        device.make_current()?;
-        // An attempt may break more than itself.
-        let advised =
-            |call: String, error: &CardError| CardError::call(call, format!("{error}; {}", groups::advice()));
-        let attempt = || groups::try_out(&Nvidia::for_trial(&device)?, &Shape::FIRST, groups::PATIENCE);
-        let left = device.try_groups(groups::are_left()?, attempt);
-        let left = left.map_err(|error| advised(format!("opening GPU {ordinal}"), &error))?;
-        Nvidia::opened(&device, opening).map_err(|error| match left {
-            Some(why) => advised(format!("opening GPU {ordinal}, after {why},"), &error),
-            None => error,
-        })
-    }
-
-    fn opened(device: &Arc<Device>, opening: Opening) -> Result<Nvidia, CardError> {
-        let Some(portion) = opening.portion else {
-            return Nvidia::whole(device, opening);
-        };
-        let part = device.part(portion)?;
-        // Work on a part belongs to the part's context or, as drivers also have it, to the card's: what works, works.
-        let mut failed = None;
-        for context in part.context().ok().into_iter().chain([device.context]) {
-            let open = || Nvidia::with(device, context, || part.stream(), Some(part.multiprocessors), opening);
-            // What an attempt has taken for products is not the rank's.
-            let queue = open().and_then(|queue| queue.try_out()).and_then(|()| open());
-            // The driver lets only one thread at a time have a part's context, and its rank will be another.
-            device.make_current()?;
-            match queue {
-                Ok(queue) => return Ok(queue),
-                Err(error) => failed = Some(error),
-            }
-        }
-        Err(failed.unwrap_or_else(|| CardError::call("sharing out the multiprocessors", "no part can be used")))
-    }
-
-    fn whole(device: &Arc<Device>, opening: Opening) -> Result<Nvidia, CardError> {
-        let create = || {
-            result::stream::create(result::stream::StreamKind::NonBlocking)
-                .map_err(|error| driver_error("cuStreamCreate", error))
-        };
-        Nvidia::with(device, device.context, create, None, opening)
-    }
-
-    /// A stream that tries something out: what it takes of the card it gives back.
-    fn for_trial(device: &Arc<Device>) -> Result<Arc<dyn Card>, CardError> {
-        let opening = Opening { graphs: false, ..Opening::default() };
-        Nvidia::whole(device, opening).map(|queue| Arc::new(queue) as Arc<dyn Card>)
-    }
-
-    /// A stream for transfers, on the whole card. Its kernels are few and others wait for them, so they come first.
-    fn beside(device: &Arc<Device>) -> Result<Nvidia, CardError> {
-        let create = || {
-            let (mut least, mut greatest, mut stream) = (0, 0, std::ptr::null_mut());
-            // SAFETY: writes two ints and a stream, of the context that is current.
-            unsafe {
-                sys::cuCtxGetStreamPriorityRange(&mut least, &mut greatest)
-                    .result()
-                    .map_err(|error| driver_error("cuCtxGetStreamPriorityRange", error))?;
-                let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
-                sys::cuStreamCreateWithPriority(&mut stream, flags, greatest)
-                    .result()
-                    .map_err(|error| driver_error("cuStreamCreateWithPriority", error))?;
-            }
-            Ok(stream)
-        };
-        Nvidia::with(device, device.context, create, None, Opening::default())
-    }
-
-    fn with(
-        device: &Arc<Device>,
-        context: sys::CUcontext,
-        stream: impl FnOnce() -> Result<sys::CUstream, CardError>,
-        multiprocessors: Option<u32>,
-        Opening { graphs, apart, .. }: Opening,
-    ) -> Result<Nvidia, CardError> {
-        make_current(context)?;
-        guarded("opening a stream", || {
-            let stream = stream()?;
-            let event = || {
-                result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT)
-                    .map_err(|error| driver_error("cuEventCreate", error))
-            };
-            Ok(Nvidia {
-                events: [event()?, event()?],
-                device: Arc::clone(device),
-                context,
-                stream,
-                heaps: Mutex::default(),
-                apart,
-                multiprocessors,
-                blas: Mutex::new(None),
-                graphs: Mutex::new(graphs.then(Known::default)),
-                is_capturing: AtomicBool::new(false),
-            })
-        })
-    }
-
-    /// Whether memory, kernels, products and events can be used on this stream at all.
-    fn try_out(&self) -> Result<(), CardError> {
-        const SIDE: u64 = 16;
-        let bytes = SIDE * SIDE * Format::Bf16.bytes();
-        let memory = self.allocate(3 * bytes, Held::Briefly)?;
-        self.start_watch()?;
-        // Adds up nothing.
-        let launch =
-            Launch { kernel: "add_f32".to_string(), grid: [1, 1, 1], threads: 32, shared: 0, args: Args::default() };
-        self.launch(&launch)?;
-        self.zero(memory, 3 * bytes)?;
-        let matrix = |number: u64| Matrix {
-            at: Address(memory.0 + number * bytes),
-            row: SIDE,
-            step: 0,
-            transposed: false,
-            format: Format::Bf16,
-        };
-        self.product(&Product {
-            rows: SIDE,
-            inner: SIDE,
-            columns: SIDE,
-            a: matrix(0),
-            b: matrix(1),
-            c: matrix(2),
-            alpha: 1.0,
-            beta: 0.0,
-            count: 1,
-            addend: None,
-            bias: None,
-        })?;
-        self.stop_watch()?;
-        self.free(memory, 3 * bytes, Held::Briefly);
-        Ok(())
-    }
-
     fn make_current(&self) -> Result<(), CardError> {
         make_current(self.context)
     }
@@ -259,66 +121,6 @@ impl Nvidia {
             none => work(none.insert(self.new_blas()?)),
         }
     }
-
-    fn new_blas(&self) -> Result<Blas, CardError> {
-        let workspace = self.allocate(WORKSPACE_BYTES, Held::Kept)?;
-        let _alone = CAPTURES.write();
-        let products = guarded("opening cuBLASLt", || Products::new(WORKSPACE_BYTES as usize, self.multiprocessors));
-        let products = products.map_err(|error| {
-            tally::count(|tally| _ = tally.no_products.get_or_insert_with(|| error.to_string()));
-        });
-        Ok(Blas { plain: None, products: products.ok(), workspace })
-    }
-
-    /// `list` as a graph, which does not start it.
-    fn graph_of(&self, list: &[Command]) -> Result<sys::CUgraphExec, CardError> {
-        self.make_current()?;
-        let fail = |call| move |error| driver_error(call, error);
-        // SAFETY: the stream is valid. Nothing but this list is put on it meanwhile, and other threads are not held up:
-        // all that the list needs has been loaded when it first came. What began is ended whatever happens between.
-        unsafe {
-            let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_RELAXED;
-            let captures = CAPTURES.read();
-            result::stream::begin_capture(self.stream, mode).map_err(fail("cuStreamBeginCapture"))?;
-            self.is_capturing.store(true, Ordering::Relaxed);
-            let noted = one_by_one(self, list);
-            self.is_capturing.store(false, Ordering::Relaxed);
-            let graph = result::stream::end_capture(self.stream).map_err(fail("cuStreamEndCapture"));
-            drop(captures);
-            let graph = noted.and(graph)?;
-            let mut made = std::ptr::null_mut();
-            let instantiated = sys::cuGraphInstantiateWithFlags(&mut made, graph, 0).result();
-            let _ = result::graph::destroy(graph);
-            instantiated.map_err(fail("cuGraphInstantiate"))?;
-            tally::count(|tally| tally.graphs += 1);
-            Ok(made)
-        }
-    }
-
-    /// `list` piece by piece, and all others from now on: a driver or library that cannot do graphs ends nothing else.
-    fn without_graphs(
-        &self,
-        graphs: &mut Option<Known<sys::CUgraphExec>>,
-        list: &[Command],
-        why: &CardError,
-    ) -> Result<(), CardError> {
-        tally::count(|tally| _ = tally.no_graphs.get_or_insert_with(|| why.to_string()));
-        // What was started may still run.
-        self.finish()?;
-        for graph in graphs.take().into_iter().flat_map(Known::into_made) {
-            // SAFETY: not used again, and nothing of it runs any more.
-            let _ = unsafe { result::graph::exec_destroy(graph) };
-        }
-        one_by_one(self, list)
-    }
-
-    fn repeat(&self, graph: sys::CUgraphExec) -> Result<(), CardError> {
-        self.make_current()?;
-        // SAFETY: the graph lives as long as this, and so does all memory that it names.
-        unsafe { result::graph::launch(graph, self.stream) }.map_err(|error| driver_error("cuGraphLaunch", error))?;
-        tally::count(|tally| tally.repeats += 1);
-        Ok(())
-    }
 }
 
 /// The heap of what is held so.
@@ -329,6 +131,7 @@ const fn heap_of(held: Held) -> usize {
         Held::OnHost => ON_HOST,
     }
 }
+
 const ON_HOST: usize = 2;
 
 /// Memory of the host that does not move, which all contexts of this process reach at the same address.
@@ -398,41 +201,6 @@ impl Drop for Nvidia {
         }
         // A part's context is for whoever uses it next.
         let _ = self.device.make_current();
-    }
-}
-
-/// A mark, which any thread may ask.
-struct Event {
-    /// The card's: that of a part only one thread at a time may have, and it is its rank's.
-    context: sys::CUcontext,
-    event: sys::CUevent,
-}
-
-// SAFETY: an event may be asked and destroyed by any thread.
-unsafe impl Send for Event {}
-
-impl Mark for Event {
-    fn is_past(&self) -> Result<bool, CardError> {
-        make_current(self.context)?;
-        // SAFETY: the event is valid until it is dropped.
-        match unsafe { sys::cuEventQuery(self.event) } {
-            sys::CUresult::CUDA_SUCCESS => Ok(true),
-            sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
-            error => Err(driver_error("cuEventQuery", result::DriverError(error))),
-        }
-    }
-
-    fn event(&self) -> *mut c_void {
-        self.event.cast()
-    }
-}
-
-impl Drop for Event {
-    fn drop(&mut self) {
-        if make_current(self.context).is_ok() {
-            // SAFETY: not used again; the driver keeps what it still needs.
-            let _ = unsafe { result::event::destroy(self.event) };
-        }
     }
 }
 
@@ -796,7 +564,7 @@ impl Card for Nvidia {
 
 #[cfg(test)]
 mod tests {
-    use super::super::libraries;
+    use super::super::{Opening, libraries};
     use super::*;
 
     #[test]
