@@ -7,13 +7,16 @@ use pipeplan::runner::checkpoint::{Checkpoint, Saving};
 use pipeplan::runner::optimizer::AdamW;
 use pipeplan::runner::progress::Progress;
 use pipeplan::runner::{Device, Ending, Observer, Precision, Refusal, RunOptions, RunReport, Silent, Workload};
-use pipeplan::transport::faulty::{self, Faults};
+use pipeplan::transport::faulty;
+use pipeplan::transport::faulty::Faults;
 use pipeplan::transport::threads::ThreadOptions;
-use serde_json::{Value, json};
 
+use self::report::{drawn, summary};
 use super::fail::Failure;
 use super::processes::Engine;
 use super::{human, input, interrupt, output, processes};
+
+mod report;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -211,7 +214,7 @@ enum Backend {
 }
 
 /// What a run trains on where nothing is said: written for this project.
-static TEXT: &[u8] = include_bytes!("../../../examples/data/pipeline.txt");
+static TEXT: &[u8] = include_bytes!("../../../../examples/data/pipeline.txt");
 
 /// Most bytes of a text: each rank holds all of it, and a byte is a token, so that this is a billion.
 const MAX_TEXT_BYTES: u64 = 1 << 30;
@@ -234,40 +237,110 @@ pub fn run(args: Args) -> Result<(), Failure> {
     if matches!(engine, Engine::Tcp | Engine::Nccl) && !processes::is_launched()? {
         return processes::launch(&args.plan, args.backend != Backend::Modelled);
     }
-    let precision = args.precision.map(|precision| match precision {
-        Type::F32 => Precision::Single,
-        Type::F64 => Precision::Double,
-    });
     let device = match args.backend {
         Backend::Cuda => Device::Cuda(gpu(args.gpu, engine)?),
         Backend::Emulated => Device::Emulated,
         Backend::Cpu | Backend::Modelled => Device::Cpu,
     };
+    let workload = workload(&args, device)?;
+    expect_ranks_of_faults(&args, workload.world())?;
+    // Rank 0 writes, and its host alone may have the folder.
+    if let Some(path) = args.trace.as_ref().filter(|_| !processes::is_silent()) {
+        output::expect_room_at(path)?;
+    }
+    let options = options(&args, &workload, engine, device)?;
+    tell_resume(&args, &options);
+    let report = if args.json || prints_trace || processes::is_silent() {
+        execute(engine, &workload, &options, &mut Silent)
+    } else {
+        let mut progress = Progress::new(options.first_step(), args.steps);
+        let result = execute(engine, &workload, &options, &mut progress);
+        progress.finish();
+        result
+    }?;
+    let report = match report {
+        Ending::First(report) => report,
+        Ending::Other { stopped: false, .. } => return Ok(()),
+        Ending::Other { rank, stopped: true } => {
+            // Launchers end all as soon as one ends so, and rank 0 may still have to print and write.
+            std::thread::sleep(Duration::from_secs(1));
+            return Err(Failure::stopped(format!(
+                "rank {rank} was stopped with the run; rank 0 says after which step"
+            )));
+        }
+    };
+    write_report(&args, &options, &report)?;
+    for (rank, exchanges) in &report.missed_faults {
+        let made = human::count(*exchanges as usize, "exchange");
+        output::tell(&format!("--fault for rank {rank} was not reached: it made {made}, so name an earlier one"));
+    }
+    if report.stopped {
+        let done = options.first_step() as usize + report.steps.len();
+        return Err(Failure::stopped(format!("stopped after {done} of {} steps", args.steps)));
+    }
+    Ok(())
+}
+
+/// What the plan has ranks do.
+fn workload(args: &Args, device: Device) -> Result<Workload, Failure> {
+    let precision = args.precision.map(|precision| match precision {
+        Type::F32 => Precision::Single,
+        Type::F64 => Precision::Double,
+    });
     let source = input::read(&args.plan)?;
     let plan = input::plan_if(&source, |spec| match args.backend {
         Backend::Modelled => Ok(()),
         // What cannot be run is said before it is searched for.
         _ => Workload::check_spec(spec, precision, device).map_err(Failure::input),
     })?;
-    let workload = match args.backend {
+    match args.backend {
         Backend::Cpu | Backend::Cuda | Backend::Emulated => {
-            Workload::of_plan(&plan, precision).map_err(Failure::input)?
+            Workload::of_plan(&plan, precision).map_err(Failure::input)
         }
-        Backend::Modelled => Workload::of_planned_times(&plan, args.slowdown),
-    };
-    let ranks = workload.world();
-    if let Some((rank, _)) = args.fault.iter().find(|(rank, _)| *rank >= ranks) {
-        let last = ranks.saturating_sub(1);
-        return Err(Failure::input(format!("--fault is for rank {rank}, and this run has ranks 0 to {last}")));
+        Backend::Modelled => Ok(Workload::of_planned_times(&plan, args.slowdown)),
     }
-    // Rank 0 writes, and its host alone may have the folder.
-    if let Some(path) = args.trace.as_ref().filter(|_| !processes::is_silent()) {
-        output::expect_room_at(path)?;
-    }
+}
+
+fn expect_ranks_of_faults(args: &Args, ranks: usize) -> Result<(), Failure> {
+    let Some((rank, _)) = args.fault.iter().find(|(rank, _)| *rank >= ranks) else { return Ok(()) };
+    let last = ranks.saturating_sub(1);
+    Err(Failure::input(format!("--fault is for rank {rank}, and this run has ranks 0 to {last}")))
+}
+
+/// The options of the run: what the command line says, else what the checkpoint says.
+fn options(args: &Args, workload: &Workload, engine: Engine, device: Device) -> Result<RunOptions, Failure> {
     let text = text(args.data.as_deref())?;
     let resume = args.resume.as_deref().map(Checkpoint::open).transpose().map_err(Failure::input)?;
     let was = resume.as_ref().map(|checkpoint| &checkpoint.manifest);
-    let before = was.map(|manifest| manifest.optimizer).unwrap_or_default();
+    let optimizer = optimizer(args, was.map(|manifest| manifest.optimizer).unwrap_or_default())?;
+    let clip_norm = args.clip_norm.or_else(|| was.and_then(|manifest| manifest.clip_norm));
+    let seed = args.seed.or_else(|| was.map(|manifest| manifest.seed)).unwrap_or(0);
+    let every = args.checkpoint_every.unwrap_or(0);
+    let saving = args.checkpoint_dir.clone().map(|folder| Saving { folder, every });
+    let patience = Duration::from_secs(args.patience) + workload.pinning(device);
+    Ok(RunOptions {
+        optimizer,
+        clip_norm,
+        steps: args.steps,
+        seed,
+        saving,
+        resume,
+        text,
+        device,
+        traced_steps: args.traced_steps,
+        stop: interrupt::flag(),
+        grace: Duration::from_secs(5),
+        transport: ThreadOptions { slots: args.slots, patience },
+        faults: args.fault.clone(),
+        nccl: engine == Engine::Nccl,
+        split_gpu: args.split_gpu,
+        cuda_graphs: args.cuda_graphs != Some(Switch::Off),
+        ..RunOptions::default()
+    })
+}
+
+/// The settings of AdamW, where the command line says none those of `before`.
+fn optimizer(args: &Args, before: AdamW) -> Result<AdamW, Failure> {
     let optimizer = AdamW {
         learning_rate: args.learning_rate.unwrap_or(before.learning_rate),
         warm_up: args.warm_up.unwrap_or(before.warm_up),
@@ -289,29 +362,11 @@ pub fn run(args: Args) -> Result<(), Failure> {
             "Give --decay-until a step after --warm-up, where it begins to fall, or 0, and it does not fall.",
         ));
     }
-    let clip_norm = args.clip_norm.or_else(|| was.and_then(|manifest| manifest.clip_norm));
-    let seed = args.seed.or_else(|| was.map(|manifest| manifest.seed)).unwrap_or(0);
-    let saving = args.checkpoint_dir.map(|folder| Saving { folder, every: args.checkpoint_every.unwrap_or(0) });
-    let patience = Duration::from_secs(args.patience) + workload.pinning(device);
-    let options = RunOptions {
-        optimizer,
-        clip_norm,
-        steps: args.steps,
-        seed,
-        saving,
-        resume,
-        text,
-        device,
-        traced_steps: args.traced_steps,
-        stop: interrupt::flag(),
-        grace: Duration::from_secs(5),
-        transport: ThreadOptions { slots: args.slots, patience },
-        faults: args.fault,
-        nccl: engine == Engine::Nccl,
-        split_gpu: args.split_gpu,
-        cuda_graphs: args.cuda_graphs != Some(Switch::Off),
-        ..RunOptions::default()
-    };
+    Ok(optimizer)
+}
+
+/// Says from which step the run goes on.
+fn tell_resume(args: &Args, options: &RunOptions) {
     if let Some(checkpoint) = options.resume.as_ref().filter(|_| !args.json && !processes::is_silent()) {
         let (folder, step) = (checkpoint.folder.display(), checkpoint.manifest.step);
         // Else the run is refused.
@@ -319,55 +374,33 @@ pub fn run(args: Args) -> Result<(), Failure> {
             output::tell(&format!("going on from {folder}, after step {step} of {}", args.steps));
         }
     }
-    let report = if args.json || prints_trace || processes::is_silent() {
-        execute(engine, &workload, &options, &mut Silent)
-    } else {
-        let mut progress = Progress::new(options.first_step(), args.steps);
-        let result = execute(engine, &workload, &options, &mut progress);
-        progress.finish();
-        result
-    }?;
-    let report = match report {
-        Ending::First(report) => report,
-        Ending::Other { stopped: false, .. } => return Ok(()),
-        Ending::Other { rank, stopped: true } => {
-            // Launchers end all as soon as one ends so, and rank 0 may still have to print and write.
-            std::thread::sleep(Duration::from_secs(1));
-            return Err(Failure::stopped(format!(
-                "rank {rank} was stopped with the run; rank 0 says after which step"
-            )));
-        }
-    };
+}
+
+/// Writes the trace and prints the report, for programs or for people.
+fn write_report(args: &Args, options: &RunOptions, report: &RunReport) -> Result<(), Failure> {
     if let Some(path) = &args.trace {
         output::write(path, report.trace.to_json().as_bytes())?;
     }
     if args.json {
-        output::print_json(&summary(&report))?;
-    } else if !prints_trace {
-        let mut text = drawn(&report);
-        match (&report.checkpoint, options.saving.is_some()) {
-            (Some(folder), _) => text.push_str(&format!("checkpoint    {}\n", folder.display())),
-            (None, true) => text.push_str("checkpoint    none written: no step was made\n"),
-            // Whoever goes on from a checkpoint takes care to keep what is trained.
-            (None, false) if options.resume.is_some() => {
-                text.push_str("checkpoint    not saved: give --checkpoint-dir\n");
-            }
-            (None, false) => {}
+        return output::print_json(&summary(report));
+    }
+    if args.trace.as_deref() == Some("-") {
+        return Ok(());
+    }
+    let mut text = drawn(report);
+    match (&report.checkpoint, options.saving.is_some()) {
+        (Some(folder), _) => text.push_str(&format!("checkpoint    {}\n", folder.display())),
+        (None, true) => text.push_str("checkpoint    none written: no step was made\n"),
+        // Whoever goes on from a checkpoint takes care to keep what is trained.
+        (None, false) if options.resume.is_some() => {
+            text.push_str("checkpoint    not saved: give --checkpoint-dir\n");
         }
-        if let Some(path) = &args.trace {
-            text.push_str(&format!("trace         {path}\n"));
-        }
-        output::print(&text)?;
+        (None, false) => {}
     }
-    for (rank, exchanges) in &report.missed_faults {
-        let made = human::count(*exchanges as usize, "exchange");
-        output::tell(&format!("--fault for rank {rank} was not reached: it made {made}, so name an earlier one"));
+    if let Some(path) = &args.trace {
+        text.push_str(&format!("trace         {path}\n"));
     }
-    if report.stopped {
-        let done = options.first_step() as usize + report.steps.len();
-        return Err(Failure::stopped(format!("stopped after {done} of {} steps", args.steps)));
-    }
-    Ok(())
+    output::print(&text)
 }
 
 /// The GPU of this process: the one asked for, or that of its number on this host.
@@ -401,140 +434,4 @@ fn execute(
         2 => Failure::input(&error),
         _ => Failure::work(&error),
     })
-}
-
-/// Row `at` of the memory: its replica, its part of sequences, its rank in its pipeline and its part of matrices, each with
-/// its name and whether there are several.
-fn place(report: &RunReport, at: usize) -> [(&'static str, usize, bool); 4] {
-    let (replicas, parts, members) = (report.replicas.max(1), report.parts.max(1), report.members.max(1));
-    let ranks = (report.memory.len() / (replicas * parts * members)).max(1);
-    let pipeline = at / ranks;
-    [
-        ("replica", pipeline / members / parts, replicas > 1),
-        ("context", pipeline / members % parts, parts > 1),
-        ("rank", at % ranks, true),
-        ("part", pipeline % members, members > 1),
-    ]
-}
-
-fn summary(report: &RunReport) -> Value {
-    let memory: Vec<Value> = report
-        .memory
-        .iter()
-        .enumerate()
-        .map(|(at, rank)| {
-            let [replica, context, of_pipeline, part] = place(report, at).map(|(_, number, _)| number);
-            json!({
-                "replica": replica, "context": context, "rank": of_pipeline, "part": part,
-                "high_water_bytes": rank.high_water_bytes, "predicted_bytes": rank.predicted_bytes,
-                "persistent_bytes": rank.persistent_bytes, "activation_bytes": rank.activation_bytes,
-                "transfer_bytes": rank.transfer_bytes, "host_bytes": rank.host_bytes,
-                "device_bytes": rank.device_bytes,
-            })
-        })
-        .collect();
-    json!({
-        "steps": report.steps.len(),
-        "stopped": report.stopped,
-        "checkpoint": report.checkpoint,
-        "losses": report.losses(),
-        "duration_ns": report.duration_ns,
-        "tokens_per_s": report.tokens_per_s(),
-        "makespan_ns": report.makespan_ns,
-        "predicted_makespan_ns": report.predicted_makespan_ns,
-        "step_ns": report.step_ns,
-        "predicted_step_ns": report.predicted_step_ns,
-        "overhead_ns": report.overhead.map(|overhead| {
-            json!({ "ops": overhead.ops, "mean": overhead.mean_ns, "median": overhead.median_ns, "most": overhead.most_ns })
-        }),
-        "bubble_ratio": report.bubble_ratio,
-        "predicted_bubble_ratio": report.predicted_bubble_ratio,
-        "shared_processors": report.processors,
-        "plan_digest": report.trace.plan_digest,
-        "memory": memory,
-    })
-}
-
-fn drawn(report: &RunReport) -> String {
-    let mut text = format!("\n{} steps in {}", report.steps.len(), human::duration(report.duration_ns));
-    if !report.losses().is_empty() {
-        text.push_str(&format!(", {:.0} tokens/s", report.tokens_per_s()));
-    }
-    text.push('\n');
-    let losses = report.losses();
-    if let (Some(first), Some(last)) = (losses.first(), losses.last()) {
-        text.push_str(&format!("loss          {first:.4} to {last:.4}\n"));
-    }
-    // Of times in another type than the plan's nothing is predicted.
-    let beside = |predicted_ns| match predicted_ns {
-        0 => String::new(),
-        predicted_ns => format!(", {} predicted", human::duration(predicted_ns)),
-    };
-    text.push_str(&format!(
-        "makespan      {} measured{}\n",
-        human::duration(report.makespan_ns),
-        beside(report.predicted_makespan_ns)
-    ));
-    text.push_str(&format!(
-        "step          {} measured{}\n",
-        human::duration(report.step_ns),
-        beside(report.predicted_step_ns)
-    ));
-    if let Some(overhead) = report.overhead.filter(|_| report.trace.backend == "modelled") {
-        text.push_str(&format!(
-            "overhead      {:.1} us an op, half below {:.1} us and 99 of 100 below {:.1} us, at {} times the planned times\n",
-            overhead.mean_ns / 1e3,
-            overhead.median_ns as f64 / 1e3,
-            overhead.most_ns as f64 / 1e3,
-            report.slowdown
-        ));
-    }
-    let predicted = report.predicted_bubble_ratio.map(|ratio| format!(", {} predicted", human::percent(ratio)));
-    let predicted = predicted.unwrap_or_default();
-    text.push_str(&format!("bubble        {} measured{predicted}\n", human::percent(report.bubble_ratio)));
-    if let Some(processors) = report.processors {
-        let ranks = human::count(report.memory.len(), "rank");
-        let on = match report.trace.backend.as_str() {
-            "cpu" => human::count(processors, "core"),
-            _ => String::from("one GPU (--split-gpu gives each a part)"),
-        };
-        let predicted = if report.predicted_step_ns > 0 { ", and predicted as such" } else { "" };
-        text.push_str(&format!("turns         {ranks} on {on}{predicted}\n"));
-    }
-    text.push('\n');
-    let told = |at: usize, of: fn(&(&'static str, usize, bool)) -> String| {
-        place(report, at).iter().filter(|(.., several)| *several).map(of).collect::<Vec<_>>().join(".")
-    };
-    let of_card = report.memory.iter().any(|memory| memory.device_bytes > 0);
-    let on_host = report.memory.iter().any(|memory| memory.host_bytes > 0);
-    let rows: Vec<Vec<String>> = report
-        .memory
-        .iter()
-        .enumerate()
-        .map(|(rank, memory)| {
-            let error = match memory.predicted_bytes {
-                0 => String::new(),
-                predicted => format!("{:+.2} %", 100.0 * (memory.high_water_bytes as f64 / predicted as f64 - 1.0)),
-            };
-            let mut row = vec![
-                told(rank, |(_, number, _)| number.to_string()),
-                human::bytes(memory.high_water_bytes),
-                if memory.predicted_bytes > 0 { human::bytes(memory.predicted_bytes) } else { String::new() },
-                error,
-                human::bytes(memory.persistent_bytes),
-                human::bytes(memory.activation_bytes),
-                human::bytes(memory.transfer_bytes),
-            ];
-            row.extend(on_host.then(|| human::bytes(memory.host_bytes)));
-            row.extend(of_card.then(|| human::bytes(memory.device_bytes)));
-            row
-        })
-        .collect();
-    let first = told(0, |(name, ..)| (*name).to_string());
-    let mut header =
-        vec![first.as_str(), "high water", "predicted", "difference", "held throughout", "activations", "transfers"];
-    header.extend(on_host.then_some("on the host"));
-    header.extend(of_card.then_some("taken of the GPU"));
-    text.push_str(&human::table(&header, &rows, header.len() - 1));
-    text
 }
