@@ -21,7 +21,7 @@ pub mod arena;
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
-pub mod exchange;
+pub mod expert_parallel;
 pub mod modelled;
 pub mod peers;
 pub mod stages;

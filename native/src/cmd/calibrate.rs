@@ -7,8 +7,8 @@ use pipeplan_core::simulate::jitter::MAX_PERMILLE;
 use pipeplan_core::trace::Trace;
 use pipeplan_core::trace::calibrate::{Calibration, Causes, HopTimes, JobTimes, calibrate};
 
-use super::fail::Failure;
-use super::{human, input, output};
+use super::failure::Failure;
+use super::{format, input, output};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -61,7 +61,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
 }
 
 fn report(plan: &Plan, trace: &Trace, calibration: &Calibration, written: Option<&str>) -> String {
-    let steps = human::count(calibration.steps, "step");
+    let steps = format::count(calibration.steps, "step");
     let mut text = format!("{steps} of {} on {} over {}", plan.schedule_name, trace.backend, trace.transport);
     if trace.steps.len() > calibration.steps {
         text.push_str(", without the first one, which fills caches");
@@ -81,7 +81,7 @@ fn report(plan: &Plan, trace: &Trace, calibration: &Calibration, written: Option
         );
     }
     if let Some(processors) = trace.shared_processors {
-        let on = human::count(processors, "processor");
+        let on = format::count(processors, "processor");
         notes.push(format!(
             "The ranks took turns on {on}: times of ops have the turns of others in them, and a plan made of them is one for such turns."
         ));
@@ -120,13 +120,13 @@ fn causes(causes: &Causes) -> String {
         0 => String::new(),
         planned => format!("{:+.2} %", 100.0 * ns as f64 / planned as f64),
     };
-    let more = |ns: i64| format!("{}{}", if ns < 0 { "-" } else { "+" }, human::duration(ns.unsigned_abs()));
+    let more = |ns: i64| format!("{}{}", if ns < 0 { "-" } else { "+" }, format::duration(ns.unsigned_abs()));
     let row = |name: &str, ns: i64, why: &str| vec![name.to_owned(), more(ns), share(ns), why.to_owned()];
     let whole = causes.measured_ns as i64 - causes.planned_ns as i64;
     let rows = vec![
         vec![
             "planned".to_owned(),
-            human::duration(causes.planned_ns),
+            format::duration(causes.planned_ns),
             String::new(),
             "the order with planned times".to_owned(),
         ],
@@ -136,12 +136,12 @@ fn causes(causes: &Causes) -> String {
         row("rest", causes.rest_ns, "the runner, and ranks that meet late"),
         vec![
             "measured".to_owned(),
-            human::duration(causes.measured_ns),
+            format::duration(causes.measured_ns),
             share(whole),
             "from the first op to the last".to_owned(),
         ],
     ];
-    human::table(&["makespan", "", "of planned", ""], &rows, 2)
+    format::table(&["makespan", "", "of planned", ""], &rows, 2)
 }
 
 fn jobs(plan: &Plan, calibration: &Calibration) -> String {
@@ -154,21 +154,21 @@ fn jobs(plan: &Plan, calibration: &Calibration) -> String {
         0 => String::new(),
         planned => format!("{:+.1} %", 100.0 * (job.mean_ns as f64 / planned as f64 - 1.0)),
     };
-    let on_path = |ns: u64| if whole == 0 { String::new() } else { human::percent(ns as f64 / whole as f64) };
+    let on_path = |ns: u64| if whole == 0 { String::new() } else { format::percent(ns as f64 / whole as f64) };
     let row = |job: &&JobTimes| {
         vec![
             job.name(),
             ranks(plan, job.stage),
-            human::duration(job.planned_ns),
-            human::duration(job.mean_ns),
+            format::duration(job.planned_ns),
+            format::duration(job.mean_ns),
             difference(job),
-            format!("{} to {}", human::duration(job.least_ns), human::duration(job.most_ns)),
+            format!("{} to {}", format::duration(job.least_ns), format::duration(job.most_ns)),
             on_path(job.path_ns),
         ]
     };
     let rows: Vec<Vec<String>> = shown.iter().map(row).collect();
     let mut text =
-        human::table(&["op", "rank", "planned", "measured", "difference", "between", "on the path"], &rows, 6);
+        format::table(&["op", "rank", "planned", "measured", "difference", "between", "on the path"], &rows, 6);
     if left > 0 {
         text.push_str(&format!("and {left} more, less on the path; --json has all\n"));
     }
@@ -199,12 +199,12 @@ fn hops(hops: &[HopTimes]) -> String {
         vec![
             format!("{} to {}", hop.from, hop.to),
             hop.messages.to_string(),
-            human::duration(hop.planned_ns),
-            human::duration(hop.median_ns),
+            format::duration(hop.planned_ns),
+            format::duration(hop.median_ns),
         ]
     };
     let rows: Vec<Vec<String>> = shown.iter().map(row).collect();
-    let mut text = human::table(&["hop", "waited for", "planned", "median"], &rows, 3);
+    let mut text = format::table(&["hop", "waited for", "planned", "median"], &rows, 3);
     if left > 0 {
         text.push_str(&format!("and {left} shorter ones; --json has all\n"));
     }

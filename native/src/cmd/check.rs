@@ -5,8 +5,8 @@ use pipeplan_core::program::Transport;
 use pipeplan_core::program::lower::Lowering;
 use serde_json::json;
 
-use super::fail::Failure;
-use super::order::Order;
+use super::custom_schedule::Order;
+use super::failure::Failure;
 use super::{input, output, search};
 
 const EXAMPLES: &str = "\

@@ -6,9 +6,9 @@ use pipeplan_core::problem::Objective;
 use pipeplan_core::program::lower::Lowering;
 use pipeplan_core::spec::{Messages, Spec, Work};
 
-use super::fail::Failure;
+use super::failure::Failure;
 use super::search::{Effort, Jitter, Measured};
-use super::{human, input, order, output, search};
+use super::{custom_schedule, format, input, output, search};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -39,7 +39,8 @@ pub struct Args {
 
 pub fn run(args: Args) -> Result<(), Failure> {
     let spec = args.jitter.apply(args.measured.apply(input::spec(&args.spec)?)?);
-    let own: Vec<(String, Order)> = args.order.iter().map(|from| order::read(from)).collect::<Result<_, _>>()?;
+    let own: Vec<(String, Order)> =
+        args.order.iter().map(|from| custom_schedule::read(from)).collect::<Result<_, _>>()?;
     let orders = own.iter().map(|(name, order)| (name.clone(), order.schedule.clone())).collect();
     let mut comparison = search::compare(&spec, orders, args.effort);
     for row in comparison.rows.iter_mut().filter(|row| row.status == Status::Absent) {
@@ -95,7 +96,7 @@ fn drawn(comparison: &Comparison, spec: &Spec) -> String {
         match (row.status, row.reason.as_deref()) {
             (Status::Ok, _) => rows.push(cells(row, costs, waits)),
             (Status::Absent, reason) => {
-                let reason = human::spelled(reason.unwrap_or_default());
+                let reason = format::spelled(reason.unwrap_or_default());
                 match absent.iter_mut().find(|(known, _)| *known == reason) {
                     Some((_, names)) => names.push(&row.schedule),
                     None => absent.push((reason, vec![&row.schedule])),
@@ -118,12 +119,12 @@ fn drawn(comparison: &Comparison, spec: &Spec) -> String {
         if of_a_model {
             header.extend(["tokens/s", "MFU"]);
         }
-        text.push_str(&human::table(&header, &rows, header.len() - 1));
+        text.push_str(&format::table(&header, &rows, header.len() - 1));
         text.push_str(&format!("bubble, bound and gap are of the {objective}; peak memory is the fullest rank's\n"));
         if jitter_permille > 0 {
             text.push_str(&format!(
                 "with ops that differ by {} half of the steps take at most the typical time, and 1 in 20 more than the last{}\n",
-                human::percent(f64::from(jitter_permille) / 1000.0),
+                format::percent(f64::from(jitter_permille) / 1000.0),
                 if waits { ";\nboth without waits at transfers" } else { ",\nby which `best` is chosen" }
             ));
         }
@@ -167,14 +168,14 @@ fn drawn(comparison: &Comparison, spec: &Spec) -> String {
 type Costs = &'static [(&'static str, fn(&Row) -> Option<u64>)];
 
 fn cells(row: &Row, costs: Costs, waits: bool) -> Vec<String> {
-    let duration = |ns: Option<u64>| ns.map_or_else(String::new, human::duration);
-    let percent = |share: Option<f64>| share.map_or_else(String::new, human::percent);
+    let duration = |ns: Option<u64>| ns.map_or_else(String::new, format::duration);
+    let percent = |share: Option<f64>| share.map_or_else(String::new, format::percent);
     let peak = row.peak_bytes.as_ref().and_then(|by_rank| by_rank.iter().max());
     let mut cells = vec![row.schedule.clone()];
     cells.extend(costs.iter().map(|(_, of)| duration(of(row))));
     cells.extend([
         percent(row.bubble_ratio),
-        peak.map_or_else(String::new, |bytes| human::bytes(*bytes)),
+        peak.map_or_else(String::new, |bytes| format::bytes(*bytes)),
         duration(row.bound_ns),
         percent(row.gap),
     ]);
@@ -182,10 +183,10 @@ fn cells(row: &Row, costs: Costs, waits: bool) -> Vec<String> {
         cells.extend([duration(row.typical_ns), duration(row.late_ns)]);
     }
     if waits {
-        cells.push(row.carried_ns.map_or_else(|| "hangs".to_owned(), human::duration));
+        cells.push(row.carried_ns.map_or_else(|| "hangs".to_owned(), format::duration));
     }
     if let (Some(tokens), Some(mfu)) = (row.tokens_per_s, row.mfu) {
-        cells.extend([tokens.round().to_string(), human::mfu(mfu)]);
+        cells.extend([tokens.round().to_string(), format::mfu(mfu)]);
     }
     cells
 }

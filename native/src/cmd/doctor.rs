@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::fail::Failure;
-use super::{human, output};
+use super::failure::Failure;
+use super::{format, output};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -49,7 +49,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         .map(|finding| vec![finding.what.clone(), finding.text.clone()])
         .collect();
     if !rows.is_empty() {
-        text.push_str(&human::table(&["found", ""], &rows, 0));
+        text.push_str(&format::table(&["found", ""], &rows, 0));
     }
     for finding in findings.iter().filter(|finding| !finding.is_there) {
         text.push_str(&format!("\n{}\n", finding.text));
@@ -61,7 +61,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
 fn findings() -> Vec<Finding> {
     use pipeplan::backend::cuda::libraries::{Which, search};
     use pipeplan::backend::cuda::nvml::{Nvml, Way};
-    use pipeplan::backend::cuda::{compile, driver, plain};
+    use pipeplan::backend::cuda::{compile, cublas, driver};
     use pipeplan::transport::nccl;
 
     let library = |which: Which, version: Option<String>| {
@@ -111,7 +111,7 @@ fn findings() -> Vec<Finding> {
                 text: format!(
                     "{}, {}, compute capability {}, {} multiprocessors{links}",
                     gpu.name,
-                    human::bytes(gpu.bytes),
+                    format::bytes(gpu.bytes),
                     dotted(gpu.capability),
                     gpu.multiprocessors
                 ),
@@ -131,7 +131,7 @@ fn findings() -> Vec<Finding> {
         Err(_) => {}
     }
     findings.push(library(Which::Nvrtc, compile::version().map(dotted)));
-    let cublas = plain::version().map(|(major, minor, patch)| format!("{major}.{minor}.{patch}"));
+    let cublas = cublas::version().map(|(major, minor, patch)| format!("{major}.{minor}.{patch}"));
     if let (Err(error), Some(path)) = (&cublas, &search(Which::Cublas).found) {
         let text = format!("cuBLAS is there ({}), and cannot be called: {error}", path.display());
         findings.push(Finding { what: "cuBLAS".to_string(), is_there: false, text, details: Value::Null });

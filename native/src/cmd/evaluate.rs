@@ -7,8 +7,8 @@ use pipeplan::runner::checkpoint::Checkpoint;
 use pipeplan::runner::evaluate::{Evaluation, evaluate};
 use serde_json::json;
 
-use super::fail::Failure;
-use super::{human, output, run};
+use super::failure::Failure;
+use super::{format, output, run};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -71,7 +71,7 @@ fn show<T: Element>(args: &Args, checkpoint: &Checkpoint, text: &[u8]) -> Result
             "sequence": checkpoint.manifest.sequence, "loss": evaluation.loss, "logits": args.logits,
         }));
     }
-    let of = human::count(windows, "sequence");
+    let of = format::count(windows, "sequence");
     let mut shown = format!("loss          {:.6} after {step} steps, over {of}\n", evaluation.loss);
     if let Some(path) = &args.logits {
         shown.push_str(&format!("logits        {path}\n"));

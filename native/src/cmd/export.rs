@@ -4,8 +4,8 @@ use clap::ValueEnum;
 use pipeplan_core::base::json::format_of;
 use pipeplan_core::formats::export;
 
-use super::fail::Failure;
-use super::order::Order;
+use super::custom_schedule::Order;
+use super::failure::Failure;
 use super::{input, output};
 
 const EXAMPLES: &str = "\

@@ -8,9 +8,9 @@ use pipeplan_core::formats::megatron_run::{Imported, MegatronRun};
 use pipeplan_core::spec::{Spec, Work};
 use serde_json::{Value, json};
 
-use super::fail::Failure;
+use super::failure::Failure;
 use super::search::{self, Effort};
-use super::{human, input, output};
+use super::{format, input, output};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -145,26 +145,26 @@ impl Beside {
             };
             rows.push(vec![
                 of,
-                human::duration(measured),
-                human::duration(planned),
+                format::duration(measured),
+                format::duration(planned),
                 difference(measured as f64, planned as f64),
             ]);
         }
         for (rank, measured, planned) in &self.peaks {
             rows.push(vec![
                 format!("memory of rank {rank}"),
-                human::bytes(*measured),
-                human::bytes(*planned),
+                format::bytes(*measured),
+                format::bytes(*planned),
                 difference(*measured as f64, *planned as f64),
             ]);
         }
         let mut text = String::new();
         if rows.is_empty() {
             if let Some(planned) = planned {
-                text.push_str(&format!("step          {} planned, as {}\n", human::duration(planned), self.name));
+                text.push_str(&format!("step          {} planned, as {}\n", format::duration(planned), self.name));
             }
         } else {
-            text.push_str(&human::table(&["", "measured", "planned", "difference"], &rows, 3));
+            text.push_str(&format::table(&["", "measured", "planned", "difference"], &rows, 3));
             text.push_str(&format!("planned as {}; memory is what tensors hold at once", self.name));
             text.push_str(match self.of_first_step {
                 true => ", told after the first step, before which there are no moments\n",

@@ -16,9 +16,9 @@ use pipeplan_core::spec::{self, Spec, SpecError};
 use pipeplan_core::trace::Trace;
 use serde_json::Value;
 
-use super::fail::Failure;
+use super::failure::Failure;
 use super::search::{self, Effort};
-use super::{human, output};
+use super::{format, output};
 
 /// A text and what a person calls it.
 pub struct Source {
@@ -109,7 +109,7 @@ pub fn spec_of(source: &Source) -> Result<Spec, Failure> {
         SpecError::Link(error) => Failure::input(error),
         SpecError::Faults(faults) => faults_failure(&source.name, &source.text, &faults),
     })?;
-    spec.unlikely().iter().for_each(|said| output::tell(&format!("note: {}", human::spelled(said))));
+    spec.unlikely().iter().for_each(|said| output::tell(&format!("note: {}", format::spelled(said))));
     Ok(spec)
 }
 

@@ -6,9 +6,9 @@ use pipeplan_core::base::units::Bytes;
 use pipeplan_core::plan::verdict::RankMemory;
 use pipeplan_core::spec::{Spec, Work};
 
-use super::fail::Failure;
+use super::failure::Failure;
 use super::search::{Effort, Measured};
-use super::{human, input, output, search};
+use super::{format, input, output, search};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -50,7 +50,7 @@ fn drawn(shown: &Explanation, spec: &Spec) -> String {
         text.push_str(&format!("{note}\n\n"));
     }
     let Work::Model(work) = &spec.work else { return text };
-    text.push_str(&format!("{}\n\n", human::trained(work)));
+    text.push_str(&format!("{}\n\n", format::trained(work)));
     text.push_str(&table(&shown.ranks));
     text.push_str(&verdict_line(shown));
     if work.layout.overhead_bytes == 0 {
@@ -63,7 +63,7 @@ fn drawn(shown: &Explanation, spec: &Spec) -> String {
         let held = shown.held_for_w();
         let range = |at: usize| {
             let (least, most) = (held.iter().map(|held| held[at]).min(), held.iter().map(|held| held[at]).max());
-            let [least, most] = [least, most].map(|bytes| human::bytes(bytes.unwrap_or(0)));
+            let [least, most] = [least, most].map(|bytes| format::bytes(bytes.unwrap_or(0)));
             if least == most { most } else { format!("{least} to {most}") }
         };
         text.push_str(&format!(
@@ -74,18 +74,18 @@ fn drawn(shown: &Explanation, spec: &Spec) -> String {
     }
     if let Some(most) = shown.ranks.iter().map(|rank| rank.on_host).max().filter(|most| *most > 0) {
         let of_node = u64::from(work.devices_per_node).min(work.devices());
-        text.push_str(&format!("in the host's memory, a device keeps at most {}", human::bytes(most)));
+        text.push_str(&format!("in the host's memory, a device keeps at most {}", format::bytes(most)));
         if of_node > 1 {
-            let all = human::bytes(most.saturating_mul(of_node));
+            let all = format::bytes(most.saturating_mul(of_node));
             text.push_str(&format!(", the {of_node} of a node up to {all} together"));
         }
         text.push('\n');
     }
     if let Some(dealt) = shown.answer.case.derived.as_ref().and_then(|derived| derived.dealt) {
-        text.push_str(&format!("{}\n", human::spelled(&dealt.to_string())));
+        text.push_str(&format!("{}\n", format::spelled(&dealt.to_string())));
     }
     if let Some(fitted) = &shown.answer.case.fitted {
-        text.push_str(&format!("\n{}", human::spelled(&fitted.account.to_string())));
+        text.push_str(&format!("\n{}", format::spelled(&fitted.account.to_string())));
     }
     if let Some(found) = &shown.suggestions {
         text.push_str(&advice(shown, found));
@@ -138,7 +138,7 @@ fn table(ranks: &[RankMemory]) -> String {
         cells
     };
     let rows: Vec<Vec<String>> = ranks.iter().map(row).collect();
-    format!("{}all in {name}\n", human::table(&header, &rows, kinds.len() + 4))
+    format!("{}all in {name}\n", format::table(&header, &rows, kinds.len() + 4))
 }
 
 /// What the limit leaves, below 0 where it does not suffice.
@@ -155,16 +155,16 @@ fn verdict_line(shown: &Explanation) -> String {
     let fullest: Bytes = shown.ranks.iter().map(|rank| rank.peak).max().unwrap_or(0);
     let verdict = match over {
         0 => "fits".to_owned(),
-        over => format!("does not fit {}", human::count(over, "rank")),
+        over => format!("does not fit {}", format::count(over, "rank")),
     };
     let objective = shown.answer.case.problem.objective().name().replace('_', " ");
     let limit = shown.ranks.iter().filter_map(|rank| rank.limit).min();
-    let limit = limit.map_or_else(String::new, |limit| format!(" of {}", human::bytes(limit)));
+    let limit = limit.map_or_else(String::new, |limit| format!(" of {}", format::bytes(limit)));
     format!(
         "\n{} {verdict}: at most {}{limit} on a rank; {objective} {}\n",
         shown.answer.name,
-        human::bytes(fullest),
-        human::duration(shown.answer.cost_ns())
+        format::bytes(fullest),
+        format::duration(shown.answer.cost_ns())
     )
 }
 
@@ -184,7 +184,7 @@ fn advice(shown: &Explanation, found: &Suggestions) -> String {
         (None, Some(all)) => text.push_str(&format!(
             "\nnothing that was tried fits; together, {} come to {} at most: fewer layers on a rank, or more memory\n",
             all.words(),
-            human::bytes(all.peak)
+            format::bytes(all.peak)
         )),
         (None, None) => {
             text.push_str("\nnothing that was tried fits: fewer layers on a rank, or more memory\n");
@@ -202,8 +202,8 @@ fn options(shown: &Explanation, suggestions: &[Suggestion], too_little: &str) ->
         let longer = suggestion.step_ns as f64 / now.max(1) as f64 - 1.0;
         vec![
             suggestion.words(),
-            human::bytes(suggestion.peak),
-            human::duration(suggestion.step_ns),
+            format::bytes(suggestion.peak),
+            format::duration(suggestion.step_ns),
             format!("{:+.1} %", 100.0 * longer),
             if suggestion.fits { "fits" } else { too_little }.to_owned(),
         ]
@@ -212,7 +212,8 @@ fn options(shown: &Explanation, suggestions: &[Suggestion], too_little: &str) ->
     let fits_now = shown.ranks.iter().all(RankMemory::fits);
     let verdict = if fits_now { "fits" } else { "does not fit" };
     let as_it_is =
-        ["as it is".to_owned(), human::bytes(peak), human::duration(now), String::new(), verdict.to_owned()].to_vec();
+        ["as it is".to_owned(), format::bytes(peak), format::duration(now), String::new(), verdict.to_owned()]
+            .to_vec();
     let mut rows: Vec<Vec<String>> = std::iter::once(as_it_is).chain(suggestions.iter().map(row)).collect();
     let mut header = vec!["change", "peak", "step", "against now", "verdict"];
     if fits_now && suggestions.iter().all(|suggestion| suggestion.fits) {
@@ -220,5 +221,5 @@ fn options(shown: &Explanation, suggestions: &[Suggestion], too_little: &str) ->
         header.pop();
         rows.iter_mut().for_each(|row| row.truncate(header.len()));
     }
-    human::table(&header, &rows, 0)
+    format::table(&header, &rows, 0)
 }

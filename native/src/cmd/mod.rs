@@ -9,32 +9,32 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 mod calibrate;
 mod check;
 mod compare;
+mod custom_schedule;
 mod doctor;
 mod evaluate;
+mod exact_search;
 mod export;
-pub mod fail;
+pub mod failure;
+mod format;
 mod http;
-mod human;
 mod import;
 mod input;
 mod interrupt;
 mod link;
 mod memory;
-mod order;
 mod output;
-#[cfg(feature = "cuda")]
-mod over_nccl;
 mod passes;
 mod plan;
 mod processes;
 mod profile;
-mod prove;
 mod run;
-#[cfg(feature = "cuda")]
-mod sanitizer;
 mod schema;
 mod search;
 mod selftest;
+#[cfg(feature = "cuda")]
+mod selftest_nccl;
+#[cfg(feature = "cuda")]
+mod selftest_sanitizer;
 mod selftest_worker;
 mod sensitivity;
 mod serve;
@@ -42,7 +42,7 @@ mod show;
 mod trace;
 mod tune;
 
-use fail::Failure;
+use failure::Failure;
 
 const EXIT_CODES: &str = "\
 Exit codes:

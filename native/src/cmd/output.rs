@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use pipeplan_core::plan::{self, Plan};
 use serde_json::Value;
 
-use super::fail::Failure;
+use super::failure::Failure;
 
 /// Prints a text, colours and all where the terminal shows them.
 pub fn print(text: &str) -> Result<(), Failure> {

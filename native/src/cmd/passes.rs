@@ -8,9 +8,9 @@ use pipeplan_core::schedule;
 use pipeplan_core::spec::{Spec, Work};
 use serde_json::json;
 
-use super::fail::Failure;
+use super::failure::Failure;
 use super::search::Effort;
-use super::{human, input, output, search};
+use super::{format, input, output, search};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -64,7 +64,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
             "stages": accounts.stages.iter().map(stage).collect::<Vec<_>>(),
         }));
     }
-    output::print(&human::spelled(&accounts.text()))
+    output::print(&format::spelled(&accounts.text()))
 }
 
 /// The spec's work as the schedule `name` places it.

@@ -4,10 +4,10 @@ use pipeplan_core::base::canonical;
 use pipeplan_core::plan::Plan;
 use pipeplan_core::plan::planner::{self, BEST};
 
-use super::fail::Failure;
-use super::order::Order;
+use super::custom_schedule::Order;
+use super::failure::Failure;
 use super::search::{Effort, Jitter, Measured, Messages};
-use super::{human, input, output, prove, search};
+use super::{exact_search, format, input, output, search};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -66,7 +66,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     let spec = args.jitter.apply(args.messages.apply(args.measured.apply(input::spec(&args.spec)?)?));
     if let Some(seconds) = args.prove {
-        prove::expect_provable(&spec, seconds)?;
+        exact_search::expect_provable(&spec, seconds)?;
     }
     let schedule = args.schedule.as_ref().unwrap_or(&spec.schedule);
     let own = args.order.plan(&spec);
@@ -76,7 +76,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let mut plan = own.unwrap_or_else(|| search::plan(&spec, schedule, args.effort))?;
     let mut proved = None;
     if let Some(seconds) = args.prove {
-        let mut found = prove::prove(&plan, seconds)?;
+        let mut found = exact_search::prove(&plan, seconds)?;
         if let (true, Some(better)) = (may_replace, found.better.take()) {
             plan = better;
         }
@@ -108,7 +108,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Some(path) => {
             output::write(path, output::plan_file(&plan)?.as_bytes())?;
             let proof = proved.as_ref().map_or_else(String::new, |proved| proved.sentence(&plan));
-            let summary = human::summary(&plan, proved.as_ref().map(|proved| proved.lower_ns));
+            let summary = format::summary(&plan, proved.as_ref().map(|proved| proved.lower_ns));
             output::print(&format!("{summary}{proof}plan          {path}\n"))
         }
         None => super::show::print_plan(&plan, proved.as_ref()),

@@ -12,7 +12,7 @@ use pipeplan::transport::tcp::Tcp;
 
 use pipeplan_core::spec::Work;
 
-use super::fail::Failure;
+use super::failure::Failure;
 use super::{input, interrupt};
 
 /// What a run over processes comes to: refused by the command, or ended by the runner.

@@ -10,8 +10,8 @@ use pipeplan_core::search::Flow;
 use pipeplan_core::spec::Work;
 use serde_json::{Value, json};
 
-use super::fail::Failure;
-use super::{human, input, interrupt, output, search};
+use super::failure::Failure;
+use super::{format, input, interrupt, output, search};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -137,7 +137,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         output::print_json(&as_json(&profile, &lines, (jobs, update), is_whole))?;
     } else if args.output.as_deref() != Some("-") {
         let mut text = drawn(&lines, jobs, update);
-        text.push_str(&format!("\n{name}: {} measured", human::count(new, "operator")));
+        text.push_str(&format!("\n{name}: {} measured", format::count(new, "operator")));
         if before > 0 {
             text.push_str(&format!(", {before} known before"));
         }
@@ -150,7 +150,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         output::tell(&format!("{} of {}: {reason}", signature.kernel, signature.operands));
     }
     if !missed.is_empty() {
-        let text = format!("{} could not be measured; plans estimate them", human::count(missed.len(), "operator"));
+        let text = format!("{} could not be measured; plans estimate them", format::count(missed.len(), "operator"));
         return Err(Failure::work(text));
     }
     if !is_whole {
@@ -192,20 +192,20 @@ fn drawn(lines: &[Line], jobs: [[u64; 2]; 3], update: [u64; 2]) -> String {
             signature.kernel.clone(),
             sizes(&signature.operands),
             count.to_string(),
-            measured_ns.map_or_else(|| String::from("not measured"), human::duration),
-            human::duration(*estimated_ns),
+            measured_ns.map_or_else(|| String::from("not measured"), format::duration),
+            format::duration(*estimated_ns),
             measured_ns.map_or_else(String::new, |measured| ratio(measured, *estimated_ns)),
-            human::percent(time as f64 / all.max(1) as f64),
+            format::percent(time as f64 / all.max(1) as f64),
         ]
     };
     let header = ["operator", "sizes", "count", "measured", "estimated", "ratio", "share"];
-    let mut text = human::table(&header, &lines.iter().take(LINES).map(row).collect::<Vec<_>>(), header.len());
+    let mut text = format::table(&header, &lines.iter().take(LINES).map(row).collect::<Vec<_>>(), header.len());
     if lines.len() > LINES {
         text.push_str(&format!("and {} that take less: --json has them\n", lines.len() - LINES));
     }
     text.push_str("\nof one microbatch through the whole model, and of the optimizer's step over all its weights:\n");
     let row = |(job, [measured, estimated]): (String, [u64; 2])| {
-        vec![job, human::duration(measured), human::duration(estimated), ratio(measured, estimated)]
+        vec![job, format::duration(measured), format::duration(estimated), ratio(measured, estimated)]
     };
     let rows: Vec<Vec<String>> = JOBS
         .into_iter()
@@ -214,7 +214,7 @@ fn drawn(lines: &[Line], jobs: [[u64; 2]; 3], update: [u64; 2]) -> String {
         .chain([(String::from("optimizer"), update)])
         .map(row)
         .collect();
-    text.push_str(&human::table(&["job", "measured", "estimated", "ratio"], &rows, 4));
+    text.push_str(&format::table(&["job", "measured", "estimated", "ratio"], &rows, 4));
     text
 }
 

@@ -19,8 +19,8 @@ use pipeplan_core::search::{Flow, Progress};
 use pipeplan_core::simulate::jitter::MAX_PERMILLE;
 use pipeplan_core::spec::{self, Spec, Work};
 
-use super::fail::Failure;
-use super::{human, input, interrupt, output};
+use super::failure::Failure;
+use super::{format, input, interrupt, output};
 
 /// How hard to search for `best`.
 #[derive(clap::Args, Clone, Copy, Default)]
@@ -155,7 +155,7 @@ pub fn plan(spec: &Spec, schedule: &str, effort: Effort) -> Result<Plan, Failure
     watch.finish();
     plan.map_err(|error| match &error {
         PlanError::NoSchedule { .. } => {
-            Failure::input(human::spelled(&error.to_string())).with_help(match spec.work {
+            Failure::input(format::spelled(&error.to_string())).with_help(match spec.work {
                 Work::Model(_) => {
                     "`pipeplan compare` shows every schedule with its reason, `pipeplan memory` what to change where \
                      memory is short, `pipeplan tune` other layouts"
@@ -164,11 +164,11 @@ pub fn plan(spec: &Spec, schedule: &str, effort: Effort) -> Result<Plan, Failure
             })
         }
         PlanError::Absent { .. } if matches!(spec.work, Work::Model(_)) => {
-            Failure::input(human::spelled(&error.to_string())).with_help(
+            Failure::input(format::spelled(&error.to_string())).with_help(
                 "`pipeplan memory` says what to change where memory is short, `pipeplan tune` finds other layouts",
             )
         }
-        _ => Failure::input(human::spelled(&error.to_string())),
+        _ => Failure::input(format::spelled(&error.to_string())),
     })
 }
 
@@ -229,8 +229,8 @@ pub fn price_of_limit(step_ns: Nanos, without_ns: Nanos) -> String {
     format!(
         "the memory limit makes the step {:.2} times as long: {} instead of {}",
         step_ns as f64 / without_ns.max(1) as f64,
-        human::duration(step_ns),
-        human::duration(without_ns)
+        format::duration(step_ns),
+        format::duration(without_ns)
     )
 }
 
@@ -284,8 +284,8 @@ impl Watch {
         self.bar.set_position(progress.ops);
         self.bar.set_message(format!(
             "best {}, bound {}; Ctrl-C takes the best so far",
-            human::duration(progress.cost_ns),
-            human::duration(progress.bound_ns)
+            format::duration(progress.cost_ns),
+            format::duration(progress.bound_ns)
         ));
         self.stopped |= self.stop.is_raised();
         if self.stopped { Flow::Stop } else { Flow::Continue }

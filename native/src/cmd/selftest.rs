@@ -11,10 +11,10 @@ use pipeplan::transport::Transport;
 use pipeplan::transport::processes::{Link, Processes};
 use serde_json::{Value, json};
 
-use super::fail::Failure;
+use super::failure::Failure;
 use super::processes::Engine;
 use super::selftest_worker::{self as worker, Variables};
-use super::{human, interrupt, output, processes};
+use super::{format, interrupt, output, processes};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -200,7 +200,7 @@ fn beside(
     let Device::Cuda(gpu) = device else { return };
     let has = |part: Part| args.only.is_none_or(|only| part == only.into());
     if has(Part::Runs) {
-        super::over_nccl::check(gpu, deadline, variables).into_iter().for_each(&mut add);
+        super::selftest_nccl::check(gpu, deadline, variables).into_iter().for_each(&mut add);
     }
     // Checkers take all the time that there is.
     if let Some(rate) = rate {
@@ -208,7 +208,9 @@ fn beside(
     }
     // That of the whole test starts a worker for the operators.
     if args.only.is_none() {
-        super::sanitizer::TOOLS.iter().for_each(|tool| add(super::sanitizer::check(tool, gpu, deadline, variables)));
+        super::selftest_sanitizer::TOOLS
+            .iter()
+            .for_each(|tool| add(super::selftest_sanitizer::check(tool, gpu, deadline, variables)));
     }
 }
 
@@ -249,7 +251,7 @@ fn show(report: &Report, as_json: bool) -> Result<(), Failure> {
             })
             .collect();
         let header = ["", "what", "found", "against", ""];
-        let table = human::table(&header, &rows, 0);
+        let table = format::table(&header, &rows, 0);
         output::print(&format!("{}\n\n{table}\n{} rows, {failed} failed\n", report.device, rows.len()))?;
     }
     if failed > 0 {

@@ -9,10 +9,10 @@ use pipeplan_core::base::units::Nanos;
 use pipeplan_core::plan::Plan;
 use pipeplan_core::search::{Flow, Progress};
 
-use super::fail::Failure;
-use super::order::Order;
+use super::custom_schedule::Order;
+use super::failure::Failure;
 use super::search::Effort;
-use super::{human, input, interrupt, output, search};
+use super::{format, input, interrupt, output, search};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -83,7 +83,7 @@ fn plan_anew(found: &mut Sensitivity, plan: &Plan, args: &Args) -> Result<(), Fa
     for at in at {
         let mut observer = |_: Progress| if watch.is_stopped() { Flow::Stop } else { Flow::Continue };
         let planned = found.plan_anew((&plan.problem, &plan.schedule), at, args.effort.ops(), &mut observer);
-        planned.map_err(|error| Failure::input(human::spelled(&error.to_string())))?;
+        planned.map_err(|error| Failure::input(format::spelled(&error.to_string())))?;
         if watch.is_stopped() {
             break;
         }
@@ -98,13 +98,13 @@ fn plan_anew(found: &mut Sensitivity, plan: &Plan, args: &Args) -> Result<(), Fa
 
 fn report(plan: &Plan, found: &Sensitivity) -> String {
     let objective = plan.problem.objective().name().replace('_', " ");
-    let by = human::percent(f64::from(found.permille) / 1000.0);
+    let by = format::percent(f64::from(found.permille) / 1000.0);
     // Nothing takes less than nothing.
     let less = if found.permille < 1000 { format!("{by} less") } else { "nothing".to_owned() };
     let mut text = format!(
         "{}: {objective} {}. What the same order takes where this takes {by} longer, or {less}:\n\n",
         plan.schedule_name,
-        human::duration(found.cost_ns)
+        format::duration(found.cost_ns)
     );
     let anew = found.effects.iter().any(|effect| effect.anew.is_some());
     let mut header = vec!["", "longer", "less"];
@@ -121,21 +121,21 @@ fn report(plan: &Plan, found: &Sensitivity) -> String {
             let kind = first.what.to_string();
             let kind = kind.split(' ').next().unwrap_or_default();
             let kind = if kind == "messages" { "link" } else { kind };
-            let more = human::count(left.len(), kind).replacen(' ', " more ", 1);
+            let more = format::count(left.len(), kind).replacen(' ', " more ", 1);
             notes.push(format!("{more}: at most {}; --json has all", change(most, found.cost_ns)));
         }
     }
     // Memory alone says nothing of an order.
     rows.retain(|row| row.iter().skip(1).any(|cell| !cell.is_empty()));
-    text.push_str(&human::table(&header, &rows, header.len() - 1));
+    text.push_str(&format::table(&header, &rows, header.len() - 1));
     if let Some(best_ns) = found.best_ns {
         notes.push(format!(
             "anew: the best that a search finds for that on the same placement, beside {}, the best as it is",
-            human::duration(best_ns)
+            format::duration(best_ns)
         ));
     }
     if found.left() > 0 {
-        notes.push(format!("ended early: {} not looked at", human::count(found.left(), "change")));
+        notes.push(format!("ended early: {} not looked at", format::count(found.left(), "change")));
     }
     for note in notes {
         text.push_str(&note);
@@ -169,7 +169,7 @@ fn row(plan: &Plan, found: &Sensitivity, effect: &Effect, anew: bool) -> Vec<Str
 fn change(ns: Nanos, of: Nanos) -> String {
     match (ns == of, of) {
         (true, _) => "0".to_owned(),
-        (_, 0) => human::duration(ns),
+        (_, 0) => format::duration(ns),
         _ => format!("{:+.2} %", 100.0 * (ns as f64 / of as f64 - 1.0)),
     }
 }

@@ -13,10 +13,10 @@ use pipeplan_core::simulate::timeline::Timeline;
 use pipeplan_core::trace::Trace;
 use serde_json::{Map, Value, json};
 
-use super::fail::Failure;
-use super::order::Order;
-use super::prove::Proved;
-use super::{human, input, output, search};
+use super::custom_schedule::Order;
+use super::exact_search::Proved;
+use super::failure::Failure;
+use super::{format, input, output, search};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -77,14 +77,14 @@ pub fn run(args: Args) -> Result<(), Failure> {
 /// Prints a plan for a person, with what was proved of it.
 pub fn print_plan(plan: &Plan, proved: Option<&Proved>) -> Result<(), Failure> {
     let timeline = timeline(plan)?;
-    let mut shown = human::drawing(&timeline);
+    let mut shown = format::drawing(&timeline);
     shown.push('\n');
     let proved_ns = proved.map(|proved| proved.lower_ns);
-    shown.push_str(&human::summary(plan, proved_ns));
+    shown.push_str(&format::summary(plan, proved_ns));
     let bound = lower_bound(&plan.problem);
     // An exact search has no reason that a line could give.
     if proved_ns.is_none_or(|proved_ns| proved_ns <= bound.value_ns) {
-        shown.push_str(&format!("because       {}\n", human::spelled(&bound.binding.to_string())));
+        shown.push_str(&format!("because       {}\n", format::spelled(&bound.binding.to_string())));
     }
     if let Some(proved) = proved {
         shown.push_str(&proved.sentence(plan));
@@ -123,7 +123,7 @@ fn show_passes(plan: &Plan, args: &Args) -> Result<(), Failure> {
         }
         let times: Vec<String> = makespans(plan, &pass.program)
             .map(|(transport, makespan)| match makespan {
-                Some(makespan) => format!("{} {transport}", human::duration(makespan)),
+                Some(makespan) => format!("{} {transport}", format::duration(makespan)),
                 None => format!("hangs {transport}"),
             })
             .collect();
@@ -175,14 +175,14 @@ fn show_trace(trace: &Trace, args: &Args) -> Result<(), Failure> {
             "makespan_ns": timeline.makespan_ns(), "peak_bytes": trace.peak_bytes,
         }));
     }
-    let mut shown = human::drawing(&timeline);
+    let mut shown = format::drawing(&timeline);
     shown.push('\n');
     let loss = step.loss.map_or_else(String::new, |loss| format!(", loss {loss:.4}"));
     let tokens = if step.tokens > 0 { format!(", {} tokens", step.tokens) } else { String::new() };
     shown.push_str(&format!("step {} of {} recorded{tokens}{loss}\n", step.step, trace.steps.len()));
     shown.push_str(&format!(
         "makespan      {}, measured on {} over {}\n",
-        human::duration(timeline.makespan_ns()),
+        format::duration(timeline.makespan_ns()),
         trace.backend,
         trace.transport
     ));
@@ -192,7 +192,7 @@ fn show_trace(trace: &Trace, args: &Args) -> Result<(), Failure> {
             overhead_ns as f64 / 1e3
         ));
     }
-    let peaks: Vec<String> = trace.peak_bytes.iter().map(|bytes| human::bytes(*bytes)).collect();
+    let peaks: Vec<String> = trace.peak_bytes.iter().map(|bytes| format::bytes(*bytes)).collect();
     if !peaks.is_empty() {
         shown.push_str(&format!("peak memory   {} by rank\n", peaks.join(", ")));
     }

@@ -5,8 +5,8 @@ use pipeplan_core::formats::torch_profile::{self, Recording};
 use pipeplan_core::problem::Problem;
 use pipeplan_core::trace::{MAX_FILE_BYTES, Trace};
 
-use super::fail::Failure;
-use super::{human, input, output};
+use super::failure::Failure;
+use super::{format, input, output};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -83,22 +83,22 @@ fn report(problem: &Problem, trace: &Trace) -> String {
     let mut text = format!(
         "steps         {} of {} on {} over {}\n",
         trace.steps.len(),
-        human::count(rows, "rank"),
+        format::count(rows, "rank"),
         trace.backend,
         trace.transport
     );
     let makespans: Vec<u64> = trace.steps.iter().map(|step| step.timeline().makespan_ns()).collect();
     let (least, most) = (makespans.iter().min(), makespans.iter().max());
     if let (Some(least), Some(most)) = (least, most) {
-        text.push_str(&format!("makespan      {} to {}\n", human::duration(*least), human::duration(*most)));
+        text.push_str(&format!("makespan      {} to {}\n", format::duration(*least), format::duration(*most)));
     }
     if let Some(most) = trace.peak_bytes.iter().max() {
-        text.push_str(&format!("peak memory   {} on the fullest rank, by torch's allocator\n", human::bytes(*most)));
+        text.push_str(&format!("peak memory   {} on the fullest rank, by torch's allocator\n", format::bytes(*most)));
     }
     if let Some((op, early_ns)) = torch_profile::skew(problem, trace) {
         text.push_str(&format!(
             "clocks        {op} began {} before another rank had made its input: clocks differ, and waits are off by as much\n",
-            human::duration(early_ns)
+            format::duration(early_ns)
         ));
     }
     text

@@ -11,9 +11,9 @@ use pipeplan_core::estimate::step::Training;
 use pipeplan_core::search::Flow;
 use pipeplan_core::spec::{Spec, Work};
 
-use super::fail::Failure;
+use super::failure::Failure;
 use super::search::{Effort, Measured};
-use super::{human, input, interrupt, output};
+use super::{format, input, interrupt, output};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -85,7 +85,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let Some(fastest) = tuner.rows().first() else {
         let Tally { layouts, refused, .. } = tuner.tally();
         if let Some(reason) = tuner.refusal().filter(|_| refused == layouts) {
-            let all = human::count(layouts, "layout");
+            let all = format::count(layouts, "layout");
             let failure = Failure::input(format!("the model allows none of {all}; the first says\n{reason}"));
             return Err(with_numbers(failure, &spec, &question));
         }
@@ -130,7 +130,7 @@ fn find(tuner: &mut Tuner, effort: Effort) -> bool {
         let tally = tuner.tally();
         bar.set_length(tally.layouts as u64);
         bar.set_position(tally.settled() as u64);
-        let fastest = tuner.rows().first().map(|row| format!("fastest {}", human::duration(row.step.step_ns)));
+        let fastest = tuner.rows().first().map(|row| format!("fastest {}", format::duration(row.step.step_ns)));
         bar.set_message(format!(
             "{}; Ctrl-C takes the fastest so far",
             fastest.as_deref().unwrap_or("none fits yet")
@@ -190,7 +190,7 @@ fn drawn(spec: &Spec, tuner: &Tuner, is_whole: bool) -> String {
         }
     }
     if let Some(Err(reason)) = given {
-        text.push_str(&format!("\nas given it does not run: {}\n", human::spelled(reason)));
+        text.push_str(&format!("\nas given it does not run: {}\n", format::spelled(reason)));
     }
     if let Some(fastest) = tuner.rows().first() {
         text.push_str(&advice(spec, fits, fastest));
@@ -228,19 +228,19 @@ fn table(shown: &[(String, &Tuned)]) -> String {
         }));
         cells.extend([
             format!("{} × {}", degrees.microbatches, degrees.microbatch_size),
-            human::duration(row.step.step_ns),
+            format::duration(row.step.step_ns),
         ]);
         cells.extend(training(row).map(|training| training.time()));
         cells.extend([
             row.step.tokens_per_s.round().to_string(),
-            human::mfu(row.step.mfu),
-            human::bytes(row.peak),
+            format::mfu(row.step.mfu),
+            format::bytes(row.peak),
             row.spec.schedule.clone(),
             row.saved(),
         ]);
         cells
     };
-    human::table(&header, &shown.iter().map(cells).collect::<Vec<_>>(), right)
+    format::table(&header, &shown.iter().map(cells).collect::<Vec<_>>(), right)
 }
 
 fn devices(row: &Tuned) -> u64 {
@@ -300,7 +300,7 @@ fn account(tally: Tally, is_whole: bool) -> String {
     if slower > 0 {
         said.push(format!("{slower} left out, since none of their steps can be faster than the last one shown"));
     }
-    let mut text = format!("\n{}: {}\n", human::count(layouts, "layout"), said.join("; "));
+    let mut text = format!("\n{}: {}\n", format::count(layouts, "layout"), said.join("; "));
     if !is_whole {
         text.push_str("ended early: there may be faster ones\n");
     }

@@ -9,7 +9,7 @@ use pipeplan_core::hardware::profile::Signature;
 use pipeplan_core::model::Dtype;
 use pipeplan_core::search::Flow;
 
-use super::beside::{measured_beside, together};
+use super::shared_card::{measured_beside, together};
 use super::{Observer, Stopwatch, Times, Wanted, drawn, kept, pieces, signature_of, wanted, whole_numbers};
 use crate::backend::cuda::card::{Address, Card, CardError, Format, Held, Memory, Portion};
 use crate::backend::cuda::launch::{Context, Place};

@@ -23,10 +23,10 @@ use crate::runner::Device;
 use crate::runner::random::SplitMix64;
 
 #[cfg(feature = "cuda")]
-pub mod beside;
-#[cfg(feature = "cuda")]
 pub mod card;
 mod cpu;
+#[cfg(feature = "cuda")]
+pub mod shared_card;
 
 /// Something to be measured, once for all operators like it.
 #[derive(Clone, Debug)]

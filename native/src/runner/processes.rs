@@ -16,13 +16,13 @@ use pipeplan_core::base::units::Nanos;
 
 #[cfg(feature = "cuda")]
 use super::Device;
-use super::board::State;
 use super::checkpoint::Held;
-use super::coordinate::{Carriage, Coordinator, Shared, memory_of, message_of, walker, with_faults};
 #[cfg(feature = "cuda")]
 use super::gradients::Gradients;
+use super::rank_loop::StepRecord;
 use super::report::{Cause, Ending, Failure, RankMemory, RunError};
-use super::walk::StepRecord;
+use super::status::State;
+use super::threads::{Carriage, Coordinator, Shared, memory_of, message_of, walker, with_faults};
 use super::workload::{Carries, Workload};
 use super::{Observer, Refusal, RunOptions};
 use crate::transport::collectives::{Collectives, Group, Reduction};

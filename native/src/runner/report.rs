@@ -8,9 +8,9 @@ use std::time::Duration;
 use pipeplan_core::base::units::{Bytes, Nanos};
 use pipeplan_core::trace::Trace;
 
-use super::board::RankReport;
 use super::checkpoint::CheckpointError;
 use super::overhead::Overhead;
+use super::status::RankReport;
 use super::workload::Refusal;
 use crate::backend::BackendError;
 use crate::transport::collectives::CollectiveError;

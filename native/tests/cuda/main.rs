@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use pipeplan::backend::cuda::host::build_kernels;
+use pipeplan::backend::cuda::emulated::build_kernels;
 use serde_json::Value;
 use tiny::{losses, pipeplan};
 

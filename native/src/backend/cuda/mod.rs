@@ -2,12 +2,12 @@
 //! weights and gradients beside bf16.
 //!
 //! - [`libraries`] finds what is there, [`driver`] asks it, [`mod@compile`] makes the kernels, `device` opens a GPU with them,
-//!   [`groups`] tries those out that only some GPUs have, and [`nvidia`] is a queue on it (`green` for a part of it, `products` and [`plain`] for matrices, [`nvml`] only for people), and [`tally`] counts which way they went;
-//! - [`host`] runs the same kernels without a GPU;
-//! - [`card`] is what either gives, [`launch`] turns an operator into launches and [`matrices`] into products, `kernels/` has
+//!   [`warp_group_trial`] tries those out that only some GPUs have, and [`nvidia`] is a queue on it (`green` for a part of it, `products` and [`cublas`] for matrices, [`nvml`] only for people), and [`fallbacks`] counts which way they went;
+//! - [`emulated`] runs the same kernels without a GPU;
+//! - [`card`] is what either gives, [`launch`] turns an operator into launches and [`matmuls`] into products, `kernels/` has
 //!   their source;
-//! - [`exchange`] runs what is dealt to several ranks, and [`copies`] takes tensors to the host's memory and back;
-//! - [`heap`] deals out a rank's memory, of which [`room`] says beforehand how much it is, and [`jobs`] lets the work of a
+//! - [`expert_parallel`] runs what is dealt to several ranks, and [`offload`] takes tensors to the host's memory and back;
+//! - [`heap`] deals out a rank's memory, of which [`memory_plan`] says beforehand how much it is, and [`jobs`] lets the work of a
 //!   job go out as a whole;
 //! - this file is the [`Processor`] that walks a rank's jobs with them.
 //!
@@ -22,10 +22,10 @@ use pipeplan_core::graph::{Axis, Graph, Init, Kernel, Role, SequencePart, Tensor
 use pipeplan_core::model::Dtype;
 
 use self::card::{Address, Card, CardError, Format, Held as For, Matrix, Memory, Portion, Product};
-use self::copies::Copies;
 use self::jobs::Jobs;
 use self::launch::{Context, MOST_MEMBERS, Place};
-use self::ring::{Ring, Seen};
+use self::offload::Copies;
+use self::ring_attention::{Ring, Seen};
 use super::cpu::initial;
 use super::peers::{Collective, Peers, Reach};
 use super::stages::{Crowded, Held, Input, NewParameter, Processor, Stages, Together, Training, Updated};
@@ -37,28 +37,28 @@ use crate::transport::{Buffer, OnCard};
 mod cache;
 pub mod card;
 pub mod compile;
-pub mod copies;
+pub mod cublas;
+mod cublaslt;
 mod device;
 pub mod driver;
-pub mod exchange;
-mod green;
-pub mod groups;
+pub mod emulated;
+pub mod expert_parallel;
+pub mod fallbacks;
+mod green_contexts;
 pub mod heap;
-pub mod host;
 pub mod jobs;
 pub mod launch;
 pub mod libraries;
-pub mod matrices;
+pub mod matmuls;
+pub mod memory_plan;
 pub mod nvidia;
 pub mod nvml;
-pub mod plain;
-mod products;
-pub(crate) mod ring;
-pub mod room;
+pub mod offload;
+pub(crate) mod ring_attention;
 pub mod source;
-pub mod tally;
 #[cfg(test)]
 pub(crate) mod tests;
+pub mod warp_group_trial;
 
 impl From<CardError> for BackendError {
     fn from(error: CardError) -> BackendError {
@@ -98,7 +98,7 @@ impl Default for Opening {
 pub fn open_as(device: Device, opening: Opening) -> Result<Arc<dyn Card>, CardError> {
     let card: Arc<dyn Card> = match device {
         Device::Cuda(ordinal) => Arc::new(nvidia::Nvidia::on(ordinal, opening)?),
-        Device::Emulated => Arc::new(host::Host::new()?),
+        Device::Emulated => Arc::new(emulated::Host::new()?),
         Device::Cpu => return Err(CardError::call("opening a card", "the CPU is none")),
     };
     Ok(Arc::new(Jobs::new(card)))
@@ -214,7 +214,7 @@ fn products(stages: &[(u16, Graph)]) -> Vec<Product> {
             let inputs: Vec<Place<'_>> = operator.inputs.iter().map(|input| place(input.tensor)).collect();
             let outputs: Vec<Place<'_>> = operator.outputs.iter().map(|id| place(*id)).collect();
             let next = graph.operators.get(index + 1).map(|next| next.kernel);
-            for product in matrices::of(&operator.kernel, &inputs, &outputs) {
+            for product in matmuls::of(&operator.kernel, &inputs, &outputs) {
                 note(product);
                 let Kernel::MatMul { accumulate, .. } = operator.kernel else { continue };
                 if accumulate && operator.inputs.get(2).map(|input| input.tensor) != operator.outputs.first().copied()
@@ -463,7 +463,7 @@ impl Processor for Queue {
         peers: &mut dyn Peers,
     ) -> Result<Option<Crowded>, BackendError> {
         let (inputs, outputs) = places(inputs, outputs);
-        exchange::run(&self.context, kernel, &inputs, &outputs, peers)
+        expert_parallel::run(&self.context, kernel, &inputs, &outputs, peers)
     }
 
     fn finish(&mut self) -> Result<(), CardError> {
@@ -636,7 +636,7 @@ pub fn packed(values: &[f32], format: Format) -> Vec<u8> {
     }
     match format {
         Format::F32 => each(values, f32::to_ne_bytes),
-        Format::Bf16 => each(values, |value| host::bf16_bits(value).to_ne_bytes()),
+        Format::Bf16 => each(values, |value| emulated::bf16_bits(value).to_ne_bytes()),
     }
 }
 

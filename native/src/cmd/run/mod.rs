@@ -12,9 +12,9 @@ use pipeplan::transport::faulty::Faults;
 use pipeplan::transport::threads::ThreadOptions;
 
 use self::report::{drawn, summary};
-use super::fail::Failure;
+use super::failure::Failure;
 use super::processes::Engine;
-use super::{human, input, interrupt, output, processes};
+use super::{format, input, interrupt, output, processes};
 
 mod report;
 
@@ -271,7 +271,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     };
     write_report(&args, &options, &report)?;
     for (rank, exchanges) in &report.missed_faults {
-        let made = human::count(*exchanges as usize, "exchange");
+        let made = format::count(*exchanges as usize, "exchange");
         output::tell(&format!("--fault for rank {rank} was not reached: it made {made}, so name an earlier one"));
     }
     if report.stopped {

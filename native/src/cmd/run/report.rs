@@ -3,7 +3,7 @@
 use pipeplan::runner::RunReport;
 use serde_json::{Value, json};
 
-use crate::cmd::human;
+use crate::cmd::format;
 
 /// Row `at` of the memory: its replica, its part of sequences, its rank in its pipeline and its part of matrices, each with
 /// its name and whether there are several.
@@ -58,7 +58,7 @@ pub(super) fn summary(report: &RunReport) -> Value {
 }
 
 pub(super) fn drawn(report: &RunReport) -> String {
-    let mut text = format!("\n{} steps in {}", report.steps.len(), human::duration(report.duration_ns));
+    let mut text = format!("\n{} steps in {}", report.steps.len(), format::duration(report.duration_ns));
     if !report.losses().is_empty() {
         text.push_str(&format!(", {:.0} tokens/s", report.tokens_per_s()));
     }
@@ -70,16 +70,16 @@ pub(super) fn drawn(report: &RunReport) -> String {
     // Of times in another type than the plan's nothing is predicted.
     let beside = |predicted_ns| match predicted_ns {
         0 => String::new(),
-        predicted_ns => format!(", {} predicted", human::duration(predicted_ns)),
+        predicted_ns => format!(", {} predicted", format::duration(predicted_ns)),
     };
     text.push_str(&format!(
         "makespan      {} measured{}\n",
-        human::duration(report.makespan_ns),
+        format::duration(report.makespan_ns),
         beside(report.predicted_makespan_ns)
     ));
     text.push_str(&format!(
         "step          {} measured{}\n",
-        human::duration(report.step_ns),
+        format::duration(report.step_ns),
         beside(report.predicted_step_ns)
     ));
     if let Some(overhead) = report.overhead.filter(|_| report.trace.backend == "modelled") {
@@ -91,13 +91,13 @@ pub(super) fn drawn(report: &RunReport) -> String {
             report.slowdown
         ));
     }
-    let predicted = report.predicted_bubble_ratio.map(|ratio| format!(", {} predicted", human::percent(ratio)));
+    let predicted = report.predicted_bubble_ratio.map(|ratio| format!(", {} predicted", format::percent(ratio)));
     let predicted = predicted.unwrap_or_default();
-    text.push_str(&format!("bubble        {} measured{predicted}\n", human::percent(report.bubble_ratio)));
+    text.push_str(&format!("bubble        {} measured{predicted}\n", format::percent(report.bubble_ratio)));
     if let Some(processors) = report.processors {
-        let ranks = human::count(report.memory.len(), "rank");
+        let ranks = format::count(report.memory.len(), "rank");
         let on = match report.trace.backend.as_str() {
-            "cpu" => human::count(processors, "core"),
+            "cpu" => format::count(processors, "core"),
             _ => String::from("one GPU (--split-gpu gives each a part)"),
         };
         let predicted = if report.predicted_step_ns > 0 { ", and predicted as such" } else { "" };
@@ -120,15 +120,15 @@ pub(super) fn drawn(report: &RunReport) -> String {
             };
             let mut row = vec![
                 told(rank, |(_, number, _)| number.to_string()),
-                human::bytes(memory.high_water_bytes),
-                if memory.predicted_bytes > 0 { human::bytes(memory.predicted_bytes) } else { String::new() },
+                format::bytes(memory.high_water_bytes),
+                if memory.predicted_bytes > 0 { format::bytes(memory.predicted_bytes) } else { String::new() },
                 error,
-                human::bytes(memory.persistent_bytes),
-                human::bytes(memory.activation_bytes),
-                human::bytes(memory.transfer_bytes),
+                format::bytes(memory.persistent_bytes),
+                format::bytes(memory.activation_bytes),
+                format::bytes(memory.transfer_bytes),
             ];
-            row.extend(on_host.then(|| human::bytes(memory.host_bytes)));
-            row.extend(of_card.then(|| human::bytes(memory.device_bytes)));
+            row.extend(on_host.then(|| format::bytes(memory.host_bytes)));
+            row.extend(of_card.then(|| format::bytes(memory.device_bytes)));
             row
         })
         .collect();
@@ -137,6 +137,6 @@ pub(super) fn drawn(report: &RunReport) -> String {
         vec![first.as_str(), "high water", "predicted", "difference", "held throughout", "activations", "transfers"];
     header.extend(on_host.then_some("on the host"));
     header.extend(of_card.then_some("taken of the GPU"));
-    text.push_str(&human::table(&header, &rows, header.len() - 1));
+    text.push_str(&format::table(&header, &rows, header.len() - 1));
     text
 }

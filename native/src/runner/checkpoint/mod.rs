@@ -24,15 +24,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
+mod checksums;
 mod folder;
 mod names;
 mod read;
-mod sums;
 mod write;
 
+pub use checksums::Sum;
 pub use folder::{Held, hold};
 pub use read::Reader;
-pub use sums::Sum;
 pub use write::{Together, Writer};
 
 use super::optimizer::AdamW;

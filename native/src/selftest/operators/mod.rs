@@ -9,7 +9,7 @@ use self::cases::cases_to;
 use super::{Extent, News, Row, Rows};
 use crate::backend::BackendError;
 use crate::backend::cuda::card::{Card, CardError, Memory};
-use crate::backend::cuda::exchange;
+use crate::backend::cuda::expert_parallel;
 use crate::backend::cuda::launch::{Context, Place};
 use crate::backend::peers::Alone;
 
@@ -69,7 +69,7 @@ pub fn dealt(card: &Arc<dyn Card>) -> Vec<Row> {
     let row = |case: Case| {
         let name = format!("{}, dealt", case.name());
         let run = |context: &mut Context, kernel: &Kernel, inputs: &[Place<'_>], outputs: &[Place<'_>]| {
-            exchange::run(context, kernel, inputs, outputs, &mut Alone::default())?;
+            expert_parallel::run(context, kernel, inputs, outputs, &mut Alone::default())?;
             Ok::<_, BackendError>(())
         };
         match case.measured_by(card, None, run) {

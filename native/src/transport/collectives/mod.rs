@@ -19,9 +19,9 @@ use super::{OnCard, Tag, Transport, TransportError};
 use crate::backend::cpu::element::Element;
 
 pub mod group;
-pub mod passing;
+pub mod overlapped;
+pub mod ring;
 mod session;
-pub mod started;
 #[cfg(test)]
 mod tests;
 

@@ -1,6 +1,6 @@
 //! What the CUDA backend asks of a card: memory, copies, launches, matrix products and times, in the order asked for.
 //!
-//! Two engines answer: [`nvidia`](super::nvidia), and [`host`](super::host), which runs the same kernels compiled for
+//! Two engines answer: [`nvidia`](super::nvidia), and [`host`](super::emulated), which runs the same kernels compiled for
 //! the processor. All that decides what is launched on which bytes lies on this side, so the second proves it without a
 //! GPU.
 

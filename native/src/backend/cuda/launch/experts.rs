@@ -11,7 +11,7 @@ use super::place::Place;
 use super::{Call, Context};
 use crate::backend::cpu::kernels::experts;
 use crate::backend::cuda::card::{Address, Args, CardError, Format, Held, Memory};
-use crate::backend::cuda::matrices;
+use crate::backend::cuda::matmuls;
 
 /// Copies of tokens, each of which lies somewhere among rows.
 #[derive(Clone, Copy, Debug)]
@@ -195,7 +195,7 @@ impl Context {
         // Rows beyond those of all experts are nobody's.
         self.clear_behind(&outputs[0], of_experts.last().map_or(0, |rows| rows.end) as u64)?;
         (0..).zip(of_experts).try_for_each(|(expert, rows)| {
-            let product = matrices::of_expert(transpose, expert, rows, inputs, outputs);
+            let product = matmuls::of_expert(transpose, expert, rows, inputs, outputs);
             product.map_or(Ok(()), |product| self.card.product(&product))
         })
     }
@@ -203,7 +203,7 @@ impl Context {
     fn expert_matmul_grad(&self, inputs: &[Place<'_>], outputs: &[Place<'_>]) -> Result<(), CardError> {
         let of_experts = self.rows_of_experts(&inputs[2], outputs[0].rows())?;
         (0..).zip(of_experts).try_for_each(|(expert, rows)| {
-            let product = matrices::of_expert_grad(expert, rows, inputs, outputs);
+            let product = matmuls::of_expert_grad(expert, rows, inputs, outputs);
             product.map_or(Ok(()), |product| self.card.product(&product))
         })
     }

@@ -1,5 +1,5 @@
 //! From an operator of the graph to launches and products: which kernel, how many blocks, which bytes. What each
-//! operator computes is said once, at [`Kernel`]. What is made of products is in [`matrices`].
+//! operator computes is said once, at [`Kernel`]. What is made of products is in [`matmuls`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use pipeplan_core::model::Dtype;
 
 use self::grid::{MOST_BLOCKS, args, of_splits, row_threads};
 use super::card::{Address, Card, CardError, Format, Launch, Matrix, Memory};
-use super::matrices;
+use super::matmuls;
 
 mod attention;
 mod attention_kernels;
@@ -102,7 +102,7 @@ impl Context {
     }
 
     fn products(&self, kernel: &Kernel, inputs: &[Place<'_>], outputs: &[Place<'_>]) -> Result<(), CardError> {
-        matrices::of(kernel, inputs, outputs).iter().try_for_each(|product| self.card.product(product))
+        matmuls::of(kernel, inputs, outputs).iter().try_for_each(|product| self.card.product(product))
     }
 
     /// Starts `kernel`.

@@ -9,8 +9,8 @@ use cudarc::driver::{result, sys};
 use super::Nvidia;
 use crate::backend::cuda::card::{CardError, Command, one_by_one};
 use crate::backend::cuda::driver::driver_error;
+use crate::backend::cuda::fallbacks;
 use crate::backend::cuda::jobs::Known;
-use crate::backend::cuda::tally;
 
 /// Read while a list is captured, written while something waits for the whole card: libraries' handles that come and go, and
 /// memory that goes. The driver ends the captures of other threads then.
@@ -37,7 +37,7 @@ impl Nvidia {
             let instantiated = sys::cuGraphInstantiateWithFlags(&mut made, graph, 0).result();
             let _ = result::graph::destroy(graph);
             instantiated.map_err(fail("cuGraphInstantiate"))?;
-            tally::count(|tally| tally.graphs += 1);
+            fallbacks::count(|tally| tally.graphs += 1);
             Ok(made)
         }
     }
@@ -49,7 +49,7 @@ impl Nvidia {
         list: &[Command],
         why: &CardError,
     ) -> Result<(), CardError> {
-        tally::count(|tally| _ = tally.no_graphs.get_or_insert_with(|| why.to_string()));
+        fallbacks::count(|tally| _ = tally.no_graphs.get_or_insert_with(|| why.to_string()));
         // What was started may still run.
         self.finish()?;
         for graph in graphs.take().into_iter().flat_map(Known::into_made) {
@@ -63,7 +63,7 @@ impl Nvidia {
         self.make_current()?;
         // SAFETY: the graph lives as long as this, and so does all memory that it names.
         unsafe { result::graph::launch(graph, self.stream) }.map_err(|error| driver_error("cuGraphLaunch", error))?;
-        tally::count(|tally| tally.repeats += 1);
+        fallbacks::count(|tally| tally.repeats += 1);
         Ok(())
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! One device (`device`) serves all ranks of the process on a card; each rank has its own stream, its own memory, which
 //! it deals out (`heap`) itself, and its own handles of cuBLAS. Products go through cuBLASLt (`products`), or
-//! through the [older library](super::plain) where that has no algorithm for them. A list of work that comes again as it was
+//! through the [older library](super::cublas) where that has no algorithm for them. A list of work that comes again as it was
 //! becomes a CUDA graph; where the driver cannot do that, it is started piece by piece as before.
 #![allow(unsafe_code, reason = "the driver is a C library; each call says why it is sound")]
 
@@ -17,12 +17,12 @@ use pipeplan_core::base::units::{Bytes, Nanos};
 use self::event::Event;
 use self::graphs::CAPTURES;
 use super::card::{Address, Args, Card, CardError, Command, Held, Launch, Mark, Matrix, Product, one_by_one};
+use super::cublas::Plain;
+use super::cublaslt::Products;
 use super::device::{Device, lock};
 use super::driver::{Facts, driver_error, elapsed, make_current};
 use super::heap::{Heap, rounded};
 use super::jobs::{Known, Next};
-use super::plain::Plain;
-use super::products::Products;
 use crate::runner::available_bytes;
 
 mod event;

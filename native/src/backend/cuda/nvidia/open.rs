@@ -8,12 +8,12 @@ use cudarc::driver::{result, sys};
 use super::graphs::CAPTURES;
 use super::{Blas, Nvidia, WORKSPACE_BYTES};
 use crate::backend::cuda::card::{Address, Args, Card, CardError, Format, Held, Launch, Matrix, Product};
+use crate::backend::cuda::cublaslt::Products;
 use crate::backend::cuda::device::Device;
 use crate::backend::cuda::driver::{driver_error, guarded, make_current};
-use crate::backend::cuda::groups::Shape;
 use crate::backend::cuda::jobs::Known;
-use crate::backend::cuda::products::Products;
-use crate::backend::cuda::{Opening, groups, tally};
+use crate::backend::cuda::warp_group_trial::Shape;
+use crate::backend::cuda::{Opening, fallbacks, warp_group_trial};
 
 impl Nvidia {
     /// A new stream on GPU `ordinal`.
@@ -24,10 +24,12 @@ impl Nvidia {
         let device = Device::open(ordinal)?;
         device.make_current()?;
         // An attempt may break more than itself.
-        let advised =
-            |call: String, error: &CardError| CardError::call(call, format!("{error}; {}", groups::advice()));
-        let attempt = || groups::try_out(&Nvidia::for_trial(&device)?, &Shape::FIRST, groups::PATIENCE);
-        let left = device.try_groups(groups::are_left()?, attempt);
+        let advised = |call: String, error: &CardError| {
+            CardError::call(call, format!("{error}; {}", warp_group_trial::advice()))
+        };
+        let attempt =
+            || warp_group_trial::try_out(&Nvidia::for_trial(&device)?, &Shape::FIRST, warp_group_trial::PATIENCE);
+        let left = device.try_groups(warp_group_trial::are_left()?, attempt);
         let left = left.map_err(|error| advised(format!("opening GPU {ordinal}"), &error))?;
         Nvidia::opened(&device, opening).map_err(|error| match left {
             Some(why) => advised(format!("opening GPU {ordinal}, after {why},"), &error),
@@ -159,7 +161,7 @@ impl Nvidia {
         let _alone = CAPTURES.write();
         let products = guarded("opening cuBLASLt", || Products::new(WORKSPACE_BYTES as usize, self.multiprocessors));
         let products = products.map_err(|error| {
-            tally::count(|tally| _ = tally.no_products.get_or_insert_with(|| error.to_string()));
+            fallbacks::count(|tally| _ = tally.no_products.get_or_insert_with(|| error.to_string()));
         });
         Ok(Blas { plain: None, products: products.ok(), workspace })
     }

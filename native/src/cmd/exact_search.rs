@@ -10,8 +10,8 @@ use pipeplan_core::spec::{Spec, Work};
 use pipeplan_exact::{Budget, MOST_OPS, Refused, solve};
 use serde_json::{Value, json};
 
-use super::fail::Failure;
-use super::{human, interrupt};
+use super::failure::Failure;
+use super::{format, interrupt};
 
 /// The schema of [`Proved::to_value`].
 pub const SCHEMA: &str = include_str!("proof.schema.json");
@@ -77,13 +77,13 @@ impl Proved {
     /// What was proved of `plan`, which is the one that was given or the better one, as a line of a summary.
     pub fn sentence(&self, plan: &Plan) -> String {
         let cost_ns = cost(plan);
-        let bound = human::duration(self.lower_ns);
+        let bound = format::duration(self.lower_ns);
         let text = if self.lower_ns >= cost_ns {
             "no schedule of this placement costs less".to_owned()
         } else if self.value_ns < cost_ns {
             let found = format!(
                 "a schedule of this placement costs {}, {}",
-                human::duration(self.value_ns),
+                format::duration(self.value_ns),
                 less(self.value_ns, cost_ns)
             );
             match self.lower_ns >= self.value_ns {

@@ -6,7 +6,7 @@ use super::element::Element;
 use super::kernels::Data;
 use super::kernels::experts::{Arrivals, Order, gather, spread};
 use crate::backend::BackendError;
-use crate::backend::exchange::{self, to_each};
+use crate::backend::expert_parallel::{self, to_each};
 use crate::backend::peers::Peers;
 use crate::backend::stages::{Crowded, Held, Input};
 use crate::transport::Buffer;
@@ -36,7 +36,7 @@ pub(super) fn run<T: Element>(
             };
             let order = Order::new(here(1).tokens(), of_arrivals.elements() as usize);
             let (rows, arrived, shares) = (rows.floats_mut(), arrived.tokens_mut(), shares.floats_mut());
-            match exchange::arrivals::<T>(&order, rows.len() / width, peers)? {
+            match expert_parallel::arrivals::<T>(&order, rows.len() / width, peers)? {
                 Ok(arrivals) => arrived.copy_from_slice(&arrivals),
                 Err(crowded) => return Ok(Some(crowded)),
             }

@@ -15,7 +15,7 @@ use super::launch::{Context, Copies, Place, Strided, place_bytes};
 use super::{packed, unpacked};
 use crate::backend::BackendError;
 use crate::backend::cpu::kernels::experts::Arrivals;
-use crate::backend::exchange::{arrivals, to_each};
+use crate::backend::expert_parallel::{arrivals, to_each};
 use crate::backend::peers::{Peers, Reach};
 use crate::backend::stages::Crowded;
 use crate::transport::{Buffer, OnCard};

@@ -275,7 +275,7 @@ mod tests {
     use crate::profiling::card::{Gpu, Pace};
     use crate::profiling::{Stopwatch, stages_of_ranks, wanted};
     use crate::runner::Device;
-    use crate::selftest::whole::{Like, work};
+    use crate::selftest::training_runs::{Like, work};
     use pipeplan_core::search::Flow;
 
     fn stages(like: Like, ranks: usize) -> Arc<[Graph]> {

@@ -12,15 +12,15 @@ use pipeplan_core::base::units::{Bytes, Nanos};
 use pipeplan_core::graph::Graph;
 use pipeplan_core::trace::{StepTrace, Trace, TraceSpan};
 
-use super::board::{Board, RankReport, State};
 use super::checkpoint::Reader;
 use super::data::Batches;
 use super::gradients::{Gradients, Places, stages_held};
 use super::overhead::{Overhead, lateness};
 use super::peer_groups::PeerGroups;
+use super::rank_loop::{StepRecord, Walker};
 use super::report::{Cause, Failure, LastCheckpoint, RankMemory, RunError, RunReport, StepReport};
+use super::status::{Board, RankReport, State};
 use super::stop::Verdict;
-use super::walk::{StepRecord, Walker};
 use super::workload::{Carries, Computation, Workload};
 use super::{Device, Observer, Precision, RunOptions};
 use crate::backend::cpu::Cpu;
@@ -254,12 +254,12 @@ fn backend(rank: usize, shared: &Shared, carriage: &Carriage, store: &mut Store)
                     cuda::Leaving::ThroughHost => copies,
                     // Its queues wait for other ranks, so that no memory can be taken any more.
                     cuda::Leaving::OnCard if !shows => {
-                        cuda::room::leaving(problem, &workload.program, position.rank, &held) + copies
+                        cuda::memory_plan::leaving(problem, &workload.program, position.rank, &held) + copies
                     }
                     cuda::Leaving::OnCard if workload.world() > 1 => cuda::nvidia::SLAB_BY_OTHERS,
                     cuda::Leaving::OnCard => copies,
                 };
-                let needed = cuda::room::needed(&held, &training, row, shows)?;
+                let needed = cuda::memory_plan::needed(&held, &training, row, shows)?;
                 card.reserve(needed.on_card, leaves).map_err(BackendError::from)?;
                 card.reserve_on_host(needed.on_host).map_err(BackendError::from)?;
                 let made = cuda::Cuda::new(card, held, training, leaving, store);

@@ -18,7 +18,7 @@ use pipeplan_core::spec::ModelWork;
 use super::{News, Row, Rows};
 use crate::runner::checkpoint::{Checkpoint, Saving};
 use crate::runner::optimizer::AdamW;
-use crate::runner::orders;
+use crate::runner::published_workloads;
 use crate::runner::{Device, Precision, RunOptions, RunReport, Silent, Workload, run};
 use crate::transport::Buffer;
 use crate::transport::threads::ThreadOptions;
@@ -138,7 +138,7 @@ pub(crate) fn published(
     name: &str,
     precision: Option<Precision>,
 ) -> Result<(Workload, Vec<Bytes>), String> {
-    let workload = orders::published(work, name, precision).map_err(|error| error.to_string())?;
+    let workload = published_workloads::published(work, name, precision).map_err(|error| error.to_string())?;
     let problem = &workload.problem;
     let derived = derive(work, problem.placement().clone(), problem.chunks()).map_err(|faults| faults.to_string())?;
     let peak = |rank: usize| {
@@ -155,7 +155,7 @@ pub(crate) fn published(
 
 /// `work` on one rank, microbatch after microbatch.
 pub(super) fn one_by_one(work: &ModelWork, precision: Option<Precision>) -> Result<Workload, String> {
-    orders::one_by_one(work, precision).map_err(|error| error.to_string())
+    published_workloads::one_by_one(work, precision).map_err(|error| error.to_string())
 }
 
 fn train(workload: &Workload, device: Device) -> Result<RunReport, String> {

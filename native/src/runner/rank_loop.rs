@@ -9,11 +9,11 @@ use pipeplan_core::base::units::{Bytes, Nanos};
 use pipeplan_core::problem::Problem;
 use pipeplan_core::program::{Message, Step, Way};
 
-use super::board::{Board, State};
 use super::checkpoint::Writer;
 use super::gradients::{Gradients, Position};
 use super::peer_groups::PeerGroups;
 use super::report::{Cause, LastCheckpoint};
+use super::status::{Board, State};
 use super::stop::Verdict;
 use crate::backend::{Backend, Parcel, Store};
 use crate::transport::{Buffer, Incoming, Outgoing, Tag, Transport, What};

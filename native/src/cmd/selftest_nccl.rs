@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use pipeplan::selftest::{Row, child};
+use pipeplan::selftest::{Row, subprocess};
 use pipeplan::transport::nccl::{Library, Version};
 use serde_json::Value;
 
@@ -91,5 +91,5 @@ fn pipeplan(arguments: &[&str], deadline: Instant, variables: Variables) -> Resu
     for variable in ["RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"] {
         command.env_remove(variable);
     }
-    child::run(&mut command, deadline).map(|said| said.output)
+    subprocess::run(&mut command, deadline).map(|said| said.output)
 }

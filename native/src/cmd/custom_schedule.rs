@@ -8,9 +8,9 @@ use pipeplan_core::plan::planner;
 use pipeplan_core::schedule;
 use pipeplan_core::spec::Spec;
 
-use super::fail::Failure;
+use super::failure::Failure;
 use super::input::{self, Source};
-use super::{human, output};
+use super::{format, output};
 
 /// Where the order of compute comes from.
 #[derive(clap::Args, Clone, Default)]
@@ -43,7 +43,7 @@ impl Order {
 
 fn with_order(spec: &Spec, from: &str) -> Result<Plan, Failure> {
     let (name, order) = read(from)?;
-    planner::plan_order(spec, &name, order).map_err(|error| Failure::input(human::spelled(&error.to_string())))
+    planner::plan_order(spec, &name, order).map_err(|error| Failure::input(format::spelled(&error.to_string())))
 }
 
 /// The order in the file `from`, called as that is; `own NAME` where a published schedule has that name.

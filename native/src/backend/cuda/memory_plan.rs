@@ -18,7 +18,7 @@ use super::card::Held;
 use super::heap::{ALIGNMENT, Heap, rounded};
 use super::launch::{rope_bytes, rope_tables};
 use super::nvidia::SLAB;
-use super::{exchange, held_as_state, launch};
+use super::{expert_parallel, held_as_state, launch};
 use crate::backend::peers::{Alone, Collective, Peers};
 use crate::backend::stages::{Crowded, Input, NewParameter, Processor, Stages, Together, Training, Updated};
 use crate::backend::{Backend, BackendError, Parcel, Part, Store, Values};
@@ -407,7 +407,7 @@ impl Processor for Noting {
     ) -> Result<Option<Crowded>, BackendError> {
         let inputs: Vec<_> = inputs.iter().map(|input| nowhere(input.tensor)).collect();
         let outputs: Vec<_> = outputs.iter().map(|(tensor, _)| nowhere(tensor)).collect();
-        self.briefly(exchange::taken(kernel, &inputs, &outputs, self.shows));
+        self.briefly(expert_parallel::taken(kernel, &inputs, &outputs, self.shows));
         Ok(None)
     }
 
@@ -450,7 +450,7 @@ mod tests {
     use crate::runner::data::Batches;
     use crate::runner::{Computation, Device, RunOptions, Silent, Workload, run};
     use crate::selftest::speed::Sizes;
-    use crate::selftest::whole::published;
+    use crate::selftest::training_runs::published;
 
     fn text() -> Vec<u8> {
         (0..1u32 << 16).map(|n| (n % 251) as u8).collect()

@@ -12,7 +12,7 @@ use cudarc::cublaslt::sys::cublasLtMatmulDescAttributes_t as Attribute;
 use cudarc::cublaslt::{result as lt, sys};
 
 use super::card::{Address, CardError, Format, Matrix, Product};
-use super::tally;
+use super::fallbacks;
 
 /// What an algorithm depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -105,7 +105,7 @@ impl Products {
         let shape = Shape::of(product);
         if !self.plans.contains_key(&shape) {
             let plan = self.plan(product)?;
-            tally::count(|tally| match plan {
+            fallbacks::count(|tally| match plan {
                 Some(_) => tally.products += 1,
                 None => tally.plain_products += 1,
             });

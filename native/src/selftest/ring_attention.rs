@@ -13,10 +13,10 @@ use crate::backend::BackendError;
 use crate::backend::cuda::card::{Card, CardError, Memory};
 use crate::backend::cuda::format_of;
 use crate::backend::cuda::launch::Context;
-use crate::backend::cuda::ring::{Ring, Seen};
-use crate::runner::board::Board;
+use crate::backend::cuda::ring_attention::{Ring, Seen};
 use crate::runner::gradients::Position;
 use crate::runner::peer_groups::PeerGroups;
+use crate::runner::status::Board;
 use crate::transport::threads;
 
 const GROUP: &str = "rings";

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use pipeplan::backend::cuda::groups;
-use pipeplan::selftest::{Row, child};
+use pipeplan::backend::cuda::warp_group_trial;
+use pipeplan::selftest::{Row, subprocess};
 
 use super::selftest_worker::Variables;
 
@@ -126,12 +126,12 @@ fn share_of(
     // warps, whose products read shared memory past the threads that it watches.
     let part = if tool == "racecheck" { "kernels" } else { "operators" };
     if tool == "racecheck" {
-        command.env(groups::VARIABLE, "warps");
+        command.env(warp_group_trial::VARIABLE, "warps");
     }
     command.arg("--log-file").arg(&log).arg(this);
     command.args(["selftest", "--device", "cuda", "--only", part, "--apart", "--worker", "--share", share, "--gpu"]);
     command.arg(gpu.to_string());
-    let said = child::run(command, deadline).map_err(|error| {
+    let said = subprocess::run(command, deadline).map_err(|error| {
         // Behind its name, what it found first.
         let text = std::fs::read_to_string(&log).unwrap_or_default();
         let lines = text.lines().map(|line| line.trim_start_matches(['=', ' ']));
