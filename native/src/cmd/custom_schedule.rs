@@ -15,8 +15,8 @@ use super::{format, output};
 /// Where the order of compute comes from.
 #[derive(clap::Args, Clone, Default)]
 pub struct Order {
-    /// Take the order of compute from here: a line a rank such as `0F0 0F1 0B0 0W0`, torch's compute-only CSV, or a
-    /// plan file whose rows were changed; - for standard input
+    /// Read a custom schedule from here: one line per rank such as `0F0 0F1 0B0 0W0`, torch's compute-only CSV, or a
+    /// plan file with edited op lists; - for standard input
     #[arg(long, value_name = "FILE")]
     order: Option<String>,
 }
@@ -50,10 +50,10 @@ fn with_order(spec: &Spec, from: &str) -> Result<Plan, Failure> {
 pub fn read(from: &str) -> Result<(String, order::Order), Failure> {
     let source = input::file_or_standard_input(from)?;
     let order = order::read_whole(&source.text)
-        .map_err(|error| Failure::input(format!("{} is no order: {error}", source.name)))?;
+        .map_err(|error| Failure::input(format!("{} is not a schedule: {error}", source.name)))?;
     if !order.left_out.is_empty() {
         let (name, left_out) = (&source.name, &order.left_out);
-        output::tell(&format!("note: {left_out} of {name} are left out: transfers are placed anew"));
+        output::tell(&format!("note: {left_out} of {name} are ignored: pipeplan adds the transfers itself"));
     }
     let stem = Path::new(&source.name).file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
     let name: String = stem.chars().take(100).collect();

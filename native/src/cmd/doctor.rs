@@ -10,10 +10,10 @@ Examples:
   pipeplan doctor
   pipeplan doctor --json";
 
-/// Say what there is on this machine to run plans on GPUs with, and how to get what is missing.
+/// Show which GPUs and libraries this machine has to run plans, and how to get what is missing.
 ///
-/// Looks for the driver, NVRTC, cuBLAS, NCCL and NVML where the system, the CUDA toolkit and Python wheels keep them. That
-/// something is missing is an answer and no failure: the exit code is 0.
+/// Looks for the driver, NVRTC, cuBLAS, NCCL and NVML in the folders of the system, of the CUDA toolkit and of Python
+/// wheels. A missing library is not an error: the exit code is 0.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = super::long_help(EXAMPLES))]
 pub struct Args {
@@ -125,7 +125,7 @@ fn findings() -> Vec<Finding> {
             }
         })),
         Err(error) if search(Which::Driver).found.is_some() => {
-            let text = format!("The driver is there, and shows no GPU: {error}");
+            let text = format!("The driver is installed, but shows no GPU: {error}");
             findings.push(Finding { what: "GPUs".to_string(), is_there: false, text, details: Value::Null });
         }
         Err(_) => {}
@@ -133,7 +133,7 @@ fn findings() -> Vec<Finding> {
     findings.push(library(Which::Nvrtc, compile::version().map(dotted)));
     let cublas = cublas::version().map(|(major, minor, patch)| format!("{major}.{minor}.{patch}"));
     if let (Err(error), Some(path)) = (&cublas, &search(Which::Cublas).found) {
-        let text = format!("cuBLAS is there ({}), and cannot be called: {error}", path.display());
+        let text = format!("cuBLAS is installed ({}), but cannot be called: {error}", path.display());
         findings.push(Finding { what: "cuBLAS".to_string(), is_there: false, text, details: Value::Null });
     }
     findings.push(library(Which::Cublas, cublas.ok()));

@@ -39,7 +39,7 @@ fn less(ns: Nanos, of: Nanos) -> String {
 pub fn expect_provable(spec: &Spec, seconds: f64) -> Result<(), Failure> {
     if !(seconds > 0.0 && seconds <= 86_400.0) {
         return Err(Failure::input(format!(
-            "--prove takes seconds above 0 and up to 86400, and {seconds} was given"
+            "--prove is {seconds}; give a number of seconds above 0 and up to 86400"
         )));
     }
     let [ranks, chunks, microbatches] = match &spec.work {
@@ -57,7 +57,7 @@ pub fn expect_provable(spec: &Spec, seconds: f64) -> Result<(), Failure> {
 /// Searches exactly for a better plan of the same problem and placement, for so many seconds at most.
 pub fn prove(plan: &Plan, seconds: f64) -> Result<Proved, Failure> {
     let stop = interrupt::flag();
-    let bar = ProgressBar::new_spinner().with_message("searching exactly; Ctrl-C takes what is proved so far");
+    let bar = ProgressBar::new_spinner().with_message("exact search; Ctrl-C keeps what is proved so far");
     bar.enable_steady_tick(Duration::from_millis(200));
     let budget = Budget { stop: Some(stop.shared()), ..Budget::seconds(seconds) };
     let exact = solve(&plan.problem, Some(&plan.schedule), &budget);
@@ -79,19 +79,19 @@ impl Proved {
         let cost_ns = cost(plan);
         let bound = format::duration(self.lower_ns);
         let text = if self.lower_ns >= cost_ns {
-            "no schedule of this placement costs less".to_owned()
+            "no schedule on this placement costs less".to_owned()
         } else if self.value_ns < cost_ns {
             let found = format!(
-                "a schedule of this placement costs {}, {}",
+                "a schedule on this placement costs {}, {}",
                 format::duration(self.value_ns),
                 less(self.value_ns, cost_ns)
             );
             match self.lower_ns >= self.value_ns {
                 true => format!("{found}, and none costs less"),
-                false => format!("{found}, and none less than {bound}"),
+                false => format!("{found}, and none costs less than {bound}"),
             }
         } else {
-            format!("no schedule of this placement costs less than {bound}, {}", less(self.lower_ns, cost_ns))
+            format!("no schedule on this placement costs less than {bound}, {}", less(self.lower_ns, cost_ns))
         };
         format!("proved        {text}\n")
     }

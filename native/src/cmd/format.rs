@@ -197,7 +197,7 @@ pub fn summary(plan: &Plan, proved_ns: Option<Nanos>) -> String {
     let title = match (pipeplan_core::schedule::find(&plan.schedule_name), plan.schedule_name.as_str()) {
         (Some(known), _) => known.title,
         (None, planner::BEST) => "found by search",
-        (None, _) => "an order of its own",
+        (None, _) => "custom schedule",
     };
     let _ = writeln!(
         text,
@@ -212,7 +212,7 @@ pub fn summary(plan: &Plan, proved_ns: Option<Nanos>) -> String {
     }
     let name = objective.name().replace('_', " ");
     // What ends a step may differ between two schedules, and counts where one of them is chosen.
-    let with_end = if plan.ends.is_some() { " with the end of its step" } else { "" };
+    let with_end = if plan.ends.is_some() { " with the step epilogue" } else { "" };
     let _ = writeln!(
         text,
         "{name:<13} {}, the objective{with_end}; {} {}",
@@ -233,10 +233,10 @@ pub fn summary(plan: &Plan, proved_ns: Option<Nanos>) -> String {
         let beside = beside.map(|timeline| timeline.cost_ns(objective)).filter(|beside| *beside < carried);
         let _ = writeln!(
             text,
-            "as carried    {}, waits at transfers included{}: {lowering} messages on {transport} transport{}",
+            "with P2P      {}, waits for transfers included{}: {lowering} transfers on {transport} transport{}",
             duration(carried),
             if plan.schedule.pairs.iter().any(|pairs| !pairs.is_empty()) && !lowering.keeps_pairs() {
-                " and pairs one op after the other"
+                " and pairs run one op after the other"
             } else {
                 ""
             },
@@ -246,7 +246,7 @@ pub fn summary(plan: &Plan, proved_ns: Option<Nanos>) -> String {
     if let Some(outcomes) = plan.outcomes() {
         let _ = writeln!(
             text,
-            "with jitter   {} typical, and more than {} in one step of 20: ops differ by {}",
+            "with jitter   {} typical, more than {} in 1 of 20 steps: op times vary by {}",
             duration(outcomes.typical_ns),
             duration(outcomes.late_ns),
             percent(f64::from(plan.spec.jitter_permille) / 1000.0)

@@ -16,13 +16,13 @@ Examples:
   pipeplan memory spec.toml --schedule zb-h1
   pipeplan memory spec.toml --json | jq '.ranks[0].static_bytes'";
 
-/// Show what each rank holds, by kind, and what to change first where it does not fit.
+/// Show the memory of each rank by kind, and suggest changes if it does not fit.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = super::long_help(EXAMPLES))]
 pub struct Args {
     /// A spec of a model, or a link; - for standard input
     spec: String,
-    /// A published schedule or `best`; what the spec says where not given
+    /// A published schedule or `best`; default: that of the spec
     #[arg(long, value_name = "NAME")]
     schedule: Option<String>,
     /// Print JSON
@@ -55,8 +55,7 @@ fn drawn(shown: &Explanation, spec: &Spec) -> String {
     text.push_str(&verdict_line(shown));
     if work.layout.overhead_bytes == 0 {
         text.push_str(
-            "of this nothing is for what frameworks hold besides (contexts, communicators, fragmentation): \
-             memory.overhead_bytes sets it aside\n",
+            "framework overhead (contexts, communicators, fragmentation) is not included: reserve it with memory.overhead_bytes\n",
         );
     }
     if shown.cuts_backwards() {
@@ -67,17 +66,20 @@ fn drawn(shown: &Explanation, spec: &Spec) -> String {
             if least == most { most } else { format!("{least} to {most}") }
         };
         text.push_str(&format!(
-            "a stage keeps {} of a microbatch after F, and {} after B, until W\n",
+            "per microbatch, a stage keeps {} after F, and {} after B until W\n",
             range(0),
             range(1)
         ));
     }
     if let Some(most) = shown.ranks.iter().map(|rank| rank.on_host).max().filter(|most| *most > 0) {
         let of_node = u64::from(work.devices_per_node).min(work.devices());
-        text.push_str(&format!("in the host's memory, a device keeps at most {}", format::bytes(most)));
+        text.push_str(&format!(
+            "activation and optimizer offload: at most {} of host memory per device",
+            format::bytes(most)
+        ));
         if of_node > 1 {
             let all = format::bytes(most.saturating_mul(of_node));
-            text.push_str(&format!(", the {of_node} of a node up to {all} together"));
+            text.push_str(&format!(", up to {all} for the {of_node} devices of a node"));
         }
         text.push('\n');
     }
@@ -102,12 +104,12 @@ fn price(shown: &Explanation, shorter: &Shorter) -> String {
     let mut text = format!("\n{}\n", search::price_of_limit(now, shorter.without_limit_ns));
     if shorter.single.is_empty() {
         text.push_str(
-            "no change that was tried makes it shorter on these devices; `pipeplan tune` tries other layouts\n",
+            "none of the changes tried makes the step shorter on these devices; `pipeplan tune` tries other layouts\n",
         );
         return text;
     }
     text.push_str(
-        "on the same devices these changes make it shorter, with first orders, which a search improves on:\n",
+        "these changes make the step shorter on the same devices (times of a first schedule; a search can improve them):\n",
     );
     let together: Vec<Suggestion> = shorter.together.iter().chain(&shorter.single).cloned().collect();
     text.push_str(&options(shown, &together, ""));
@@ -161,7 +163,7 @@ fn verdict_line(shown: &Explanation) -> String {
     let limit = shown.ranks.iter().filter_map(|rank| rank.limit).min();
     let limit = limit.map_or_else(String::new, |limit| format!(" of {}", format::bytes(limit)));
     format!(
-        "\n{} {verdict}: at most {}{limit} on a rank; {objective} {}\n",
+        "\n{} {verdict}: the fullest rank needs {}{limit}; {objective} {}\n",
         shown.answer.name,
         format::bytes(fullest),
         format::duration(shown.answer.cost_ns())
@@ -172,22 +174,22 @@ fn verdict_line(shown: &Explanation) -> String {
 fn advice(shown: &Explanation, found: &Suggestions) -> String {
     let mut text = String::new();
     if !found.single.is_empty() {
-        text.push_str("\nwhat to change first:\n");
+        text.push_str("\nsuggestions:\n");
         text.push_str(&options(shown, &found.single, "not enough alone"));
     }
     if !found.combined.is_empty() {
-        text.push_str("\nno single change on the same devices is enough; together:\n");
+        text.push_str("\nno single change on the same devices is enough. Suggested together:\n");
         text.push_str(&options(shown, &found.combined[..found.combined.len().min(MOST_COMBINED)], ""));
     }
     match (found.cheapest(), &found.all) {
         (Some(cheapest), _) => text.push_str(&format!("\ncheapest: {}\n", cheapest.words())),
         (None, Some(all)) => text.push_str(&format!(
-            "\nnothing that was tried fits; together, {} come to {} at most: fewer layers on a rank, or more memory\n",
+            "\nnone of the changes tried fits. All {} together need {} on the fullest rank. Use fewer layers per rank, or more memory\n",
             all.words(),
             format::bytes(all.peak)
         )),
         (None, None) => {
-            text.push_str("\nnothing that was tried fits: fewer layers on a rank, or more memory\n");
+            text.push_str("\nnone of the changes tried fits. Use fewer layers per rank, or more memory\n");
         }
     }
     text
@@ -212,7 +214,7 @@ fn options(shown: &Explanation, suggestions: &[Suggestion], too_little: &str) ->
     let fits_now = shown.ranks.iter().all(RankMemory::fits);
     let verdict = if fits_now { "fits" } else { "does not fit" };
     let as_it_is =
-        ["as it is".to_owned(), format::bytes(peak), format::duration(now), String::new(), verdict.to_owned()]
+        ["unchanged".to_owned(), format::bytes(peak), format::duration(now), String::new(), verdict.to_owned()]
             .to_vec();
     let mut rows: Vec<Vec<String>> = std::iter::once(as_it_is).chain(suggestions.iter().map(row)).collect();
     let mut header = vec!["change", "peak", "step", "against now", "verdict"];

@@ -47,12 +47,12 @@ use failure::Failure;
 const EXIT_CODES: &str = "\
 Exit codes:
   0    done
-  1    the work itself failed: a file could not be written, a port is taken, a rank ended early
-  2    the input was refused, or there is no valid plan for it; standard error says why
+  1    the work failed: a file cannot be written, a port is in use, a rank ended early
+  2    the input is not accepted, or has no valid plan; standard error gives the reason
   130  Ctrl-C ended a run before its last step
 
 Every SPEC is a spec or a bare problem in TOML or JSON: a file, - for standard input, or a link.
-Every PLAN is a plan file, or anything that a plan can be made of: a SPEC is planned first.";
+Every PLAN is a plan file or a SPEC; a SPEC is planned first.";
 
 const EXAMPLES: &str = "\
 Examples:

@@ -18,23 +18,23 @@ const EXAMPLES: &str = "\
 Examples:
   pipeplan sensitivity plan.json
   pipeplan sensitivity spec.toml --by 5
-  pipeplan sensitivity examples/problem.json --anew 4      what a search makes of the four that matter most
+  pipeplan sensitivity examples/problem.json --anew 4      a new schedule for the four largest effects
   pipeplan sensitivity measured.json --json | jq '.effects[] | select(.what == \"rank\")'";
 
 /// Rows of one kind that are shown.
 const MOST_ROWS: usize = 8;
 
-/// Say what a plan's time hangs on: what it takes where a rank, a stage, a job or messages take longer or less.
+/// Show the sensitivity of a plan: its time if a rank, a stage, a job or transfers take more or less time.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = super::long_help(EXAMPLES))]
 pub struct Args {
     /// A plan, or a spec that is planned first; - for standard input
     plan: String,
-    /// How much longer, and how much less
+    /// Change of each time, in percent, up and down
     #[arg(long, value_name = "PERCENT", default_value = "10", value_parser = permille)]
     by: u32,
-    /// Plan so many of the changes anew, those first that matter most, and more and less memory: what the best schedule
-    /// makes of them. Each takes two searches; Ctrl-C ends them early
+    /// Search for a new schedule for this many changes, in order of their effect, and for more and less memory. Each
+    /// takes two searches; Ctrl-C ends them early
     #[arg(long, value_name = "CHANGES", default_value_t = 0)]
     anew: usize,
     #[command(flatten)]
@@ -74,7 +74,7 @@ fn plan_anew(found: &mut Sensitivity, plan: &Plan, args: &Args) -> Result<(), Fa
     }
     // A person who has ended what came before does not wait for what takes longest.
     if found.left() > 0 || interrupt::ending().is_raised() {
-        output::tell("ended early: nothing was planned anew");
+        output::tell("ended early: no new schedule was searched");
         return Ok(());
     }
     let mut at = found.most_first();
@@ -91,7 +91,7 @@ fn plan_anew(found: &mut Sensitivity, plan: &Plan, args: &Args) -> Result<(), Fa
     }
     watch.finish();
     if watch.is_stopped() {
-        output::tell("the search ended early: there may be a better schedule");
+        output::tell("the search ended early: a better schedule may exist");
     }
     Ok(())
 }
@@ -100,16 +100,16 @@ fn report(plan: &Plan, found: &Sensitivity) -> String {
     let objective = plan.problem.objective().name().replace('_', " ");
     let by = format::percent(f64::from(found.permille) / 1000.0);
     // Nothing takes less than nothing.
-    let less = if found.permille < 1000 { format!("{by} less") } else { "nothing".to_owned() };
+    let less = if found.permille < 1000 { format!("{by} less") } else { "zero".to_owned() };
     let mut text = format!(
-        "{}: {objective} {}. What the same order takes where this takes {by} longer, or {less}:\n\n",
+        "{}: {objective} {}. Time of the same order if one cost is {by} longer, or {less}:\n\n",
         plan.schedule_name,
         format::duration(found.cost_ns)
     );
     let anew = found.effects.iter().any(|effect| effect.anew.is_some());
     let mut header = vec!["", "longer", "less"];
     if anew {
-        header.extend(["longer, anew", "less, anew"]);
+        header.extend(["longer, new schedule", "less, new schedule"]);
     }
     let mut rows = Vec::new();
     let mut notes = Vec::new();
@@ -122,7 +122,7 @@ fn report(plan: &Plan, found: &Sensitivity) -> String {
             let kind = kind.split(' ').next().unwrap_or_default();
             let kind = if kind == "messages" { "link" } else { kind };
             let more = format::count(left.len(), kind).replacen(' ', " more ", 1);
-            notes.push(format!("{more}: at most {}; --json has all", change(most, found.cost_ns)));
+            notes.push(format!("{more}: at most {}; --json lists all", change(most, found.cost_ns)));
         }
     }
     // Memory alone says nothing of an order.
@@ -130,12 +130,12 @@ fn report(plan: &Plan, found: &Sensitivity) -> String {
     text.push_str(&format::table(&header, &rows, header.len() - 1));
     if let Some(best_ns) = found.best_ns {
         notes.push(format!(
-            "anew: the best that a search finds for that on the same placement, beside {}, the best as it is",
+            "new schedule: the best that a search finds for the changed costs on the same placement; unchanged: {}",
             format::duration(best_ns)
         ));
     }
     if found.left() > 0 {
-        notes.push(format!("ended early: {} not looked at", format::count(found.left(), "change")));
+        notes.push(format!("ended early: {} not examined", format::count(found.left(), "change")));
     }
     for note in notes {
         text.push_str(&note);

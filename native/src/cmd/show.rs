@@ -26,21 +26,21 @@ Examples:
   pipeplan show plan.json --passes --lowering overlapped:1
   pipeplan show plan.json --json | jq '.rows[0][:3]'";
 
-/// Show a plan or a measured trace: the timeline of each rank, and the figures.
+/// Show a plan or a measured trace: the timeline of each rank, and its figures.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = super::long_help(EXAMPLES))]
 pub struct Args {
     /// A plan, a trace, or a spec that is planned first; - for standard input
     plan: String,
-    /// Of a trace: the training step; the last one where not given
+    /// For a trace: the training step; default: the last one
     #[arg(long)]
     step: Option<u64>,
-    /// What each rank executes instead: its program after each pass that places transfers, one row a rank, and the
-    /// predicted makespan of that program on each transport that completes it
+    /// Show the op list of each rank instead, after each pass that adds transfers, and the predicted makespan on each
+    /// transport that completes it
     #[arg(long)]
     passes: bool,
-    /// With --passes: place the transfers of the plan's order so: in-pieces, receive-first, grouped, overlapped or
-    /// overlapped:2; as the plan has them where not given
+    /// With --passes: lower the plan's order to transfers in this way: in-pieces, receive-first, grouped, overlapped
+    /// or overlapped:2; default: that of the plan
     #[arg(long, value_name = "HOW", value_parser = search::lowering, requires = "passes")]
     lowering: Option<Lowering>,
     #[command(flatten)]
@@ -54,12 +54,12 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let source = input::read(&args.plan)?;
     if format_of(&source.text) == Some("pipeplan-trace") {
         if args.passes || args.order.is_given() {
-            return Err(Failure::input("--order and --passes are for plans: a trace holds what was run"));
+            return Err(Failure::input("--order and --passes apply to plans; this file is a trace"));
         }
         return show_trace(&input::trace_of(&source)?, &args);
     }
     if args.step.is_some() {
-        return Err(Failure::input("--step is for traces: a plan is one step"));
+        return Err(Failure::input("--step applies to traces; a plan has one step"));
     }
     let plan = args.order.plan_of(&source)?;
     if args.passes {
@@ -166,7 +166,7 @@ fn show_trace(trace: &Trace, args: &Args) -> Result<(), Failure> {
             (Some(first), Some(last)) => format!("steps {} to {}", first.step, last.step),
             _ => "no steps".to_owned(),
         };
-        return Err(Failure::input(format!("the trace has no such step: it holds {known}")));
+        return Err(Failure::input(format!("the trace does not have this step; it has {known}")));
     };
     let timeline = step.timeline();
     if args.json {
@@ -188,7 +188,7 @@ fn show_trace(trace: &Trace, args: &Args) -> Result<(), Failure> {
     ));
     if let Some(overhead_ns) = trace.overhead_ns {
         shown.push_str(&format!(
-            "overhead      {:.1} us an op: from when it could have started to its start\n",
+            "overhead      {:.1} us per op: from the earliest possible start to its start\n",
             overhead_ns as f64 / 1e3
         ));
     }

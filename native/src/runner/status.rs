@@ -174,31 +174,30 @@ impl fmt::Display for RankReport {
         let peers = listed(&self.peers);
         match self.state {
             State::Starting => write!(f, "rank {rank}: starting"),
-            State::Connecting => write!(f, "rank {rank}: joining communicators with the ranks that it talks with"),
+            State::Connecting => write!(f, "rank {rank}: creating communicators with its peers"),
             State::Between if self.is_behind() => {
-                write!(f, "rank {rank}: waiting for all ranks to end training step {training_step}")
+                write!(f, "rank {rank}: waiting for all ranks at the end of training step {training_step}")
             }
-            State::Between => write!(f, "rank {rank}: waiting for all ranks to start training step {training_step}"),
+            State::Between => {
+                write!(f, "rank {rank}: waiting for all ranks at the start of training step {training_step}")
+            }
             State::Saving => write!(f, "rank {rank}: writing a checkpoint after training step {training_step}"),
             State::Computing => write!(f, "rank {rank}: computing at {at}"),
             State::Exchanging => write!(f, "rank {rank}: exchanging with rank {peers} at {at}"),
             State::Joining => {
-                write!(f, "rank {rank}: in a collective with rank {peers}, which share its matrices, at {at}")
+                write!(f, "rank {rank}: in a tensor-parallel collective with rank {peers} at {at}")
             }
             State::Passing => {
-                write!(
-                    f,
-                    "rank {rank}: in a ring with rank {peers}, which hold other parts of its sequences, at {at}"
-                )
+                write!(f, "rank {rank}: in a context-parallel ring with rank {peers} at {at}")
             }
             State::Dealing => {
-                write!(f, "rank {rank}: dealing tokens with rank {peers}, which hold other experts, at {at}")
+                write!(f, "rank {rank}: in an expert-parallel all-to-all with rank {peers} at {at}")
             }
             State::Failed if self.is_behind() => write!(f, "rank {rank}: failed after training step {training_step}"),
             State::Failed if self.peers.is_empty() => write!(f, "rank {rank}: failed at {at}"),
-            State::Failed => write!(f, "rank {rank}: failed, exchanging with rank {peers} at {at}"),
+            State::Failed => write!(f, "rank {rank}: failed while exchanging with rank {peers} at {at}"),
             State::Refused => write!(f, "rank {rank}: refused the run"),
-            State::Lost => write!(f, "rank {rank}: not heard of since it began training step {training_step}"),
+            State::Lost => write!(f, "rank {rank}: no message since the start of training step {training_step}"),
             State::Ended => write!(f, "rank {rank}: ended"),
         }
     }

@@ -89,7 +89,10 @@ fn a_file_that_is_written_again_stays_what_it_was_but_for_its_content() {
     std::fs::set_permissions(&target, PermissionsExt::from_mode(0o444)).unwrap();
     for to in [&target, &link] {
         let (code, _, stderr) = run(&["plan", "-", "-o", to], PROBLEM);
-        assert!(code == Some(1) && stderr.contains("cannot be written: it is there and read-only"), "{stderr}");
+        assert!(
+            code == Some(1) && stderr.contains("cannot be written: the file exists and is read-only"),
+            "{stderr}"
+        );
         assert_eq!(std::fs::read_to_string(&target).unwrap(), "before");
     }
     // Nothing half-written is left behind.

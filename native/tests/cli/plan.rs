@@ -131,7 +131,7 @@ fn an_order_of_ones_own_is_planned_checked_and_shown() {
     );
     assert!(
         printed(&["show", &problem, "--order", "-"], "0F0 0BW0 0F1 0BW1\n1F0 1BW0 1F1 1BW1\n")
-            .contains("standard input (an order of its own)")
+            .contains("standard input (custom schedule)")
     );
     assert!(printed(&["check", &problem, "--order", &mine], "").starts_with("valid: 8 ops on 2 ranks"));
     // A plan whose rows somebody changed is refused as a plan and taken as an order.

@@ -19,7 +19,7 @@ fn an_exact_search_finds_the_best_and_says_that_it_is() {
     let (file, proof) = (path(&folder, "plan.json"), path(&folder, "proof.json"));
     let best = ["plan", "-", "--schedule", "best", "--prove", "60", "-o", &file, "--proof", &proof];
     let said = printed(&best, problem);
-    assert!(said.contains("proved        no schedule of this placement costs less"), "{said}");
+    assert!(said.contains("proved        no schedule on this placement costs less"), "{said}");
     assert!(said.contains("bound         31 ns, by exact search: proven the best for this placement"), "{said}");
     let plan = json_of(&["plan", &file, "--json"], "");
     let proof: Value = serde_json::from_str(&std::fs::read_to_string(&proof).unwrap()).unwrap();

@@ -71,7 +71,7 @@ impl Device {
         let facts = gpus.get(ordinal).cloned().ok_or(CardError::NoSuchCard { ordinal, count: gpus.len() })?;
         if facts.capability < (8, 0) {
             let (major, minor) = facts.capability;
-            let reason = format!("its compute capability is {major}.{minor}, and bf16 needs 8.0 (A100) or later");
+            let reason = format!("its compute capability is {major}.{minor}, but bf16 needs 8.0 (A100) or later");
             return Err(CardError::call(&facts.name, reason));
         }
         let image = image(facts.capability)?;
@@ -113,9 +113,7 @@ impl Device {
                 place.insert(green_contexts::split(handle, parts)?)
             }
         };
-        all.get(part)
-            .copied()
-            .ok_or_else(|| CardError::call("sharing out the multiprocessors", "there is no such part"))
+        all.get(part).copied().ok_or_else(|| CardError::call("dividing the multiprocessors", "there is no such part"))
     }
 
     /// Whether there is a kernel that other cards do not have, or it is not known that it does not do here.

@@ -173,7 +173,7 @@ impl Host {
     /// What a card's own checker would say.
     fn check_bounds(&self) -> Result<(), CardError> {
         match self.overrun.load(Ordering::SeqCst) {
-            true => Err(CardError::call("the emulated GPU", "something was written beside an allocation")),
+            true => Err(CardError::call("the emulated GPU", "an access out of bounds wrote next to an allocation")),
             false => Ok(()),
         }
     }
@@ -282,7 +282,7 @@ impl Card for Host {
             let most = self.kernels.library.get::<*const u32>(most.as_bytes());
             let most = **most.map_err(|error| CardError::call(&launch.kernel, error))?;
             if launch.threads > most {
-                let reason = format!("{} threads a block, and it is compiled for {most}", launch.threads);
+                let reason = format!("{} threads per block, but the kernel is compiled for {most}", launch.threads);
                 return Err(CardError::call(&launch.kernel, reason));
             }
             (self.kernels.run)(*kernel, &launch.args, launch.grid.as_ptr(), launch.threads, launch.shared);

@@ -247,12 +247,12 @@ impl Way<'_> {
                 let all = self.peers.show(Axis::Expert, OnCard::new(shown, from.bytes()))?;
                 let (_, own) = self.peers.group(Axis::Expert);
                 for (other, (at, length)) in all.iter().zip(pieces(come)) {
-                    let failed = |what: &str| CardError::call("an exchange of copies of tokens", what);
+                    let failed = |what: &str| CardError::call("the expert-parallel all-to-all", what);
                     let shown = other.content().downcast::<Shown>();
-                    let shown = shown.map_err(|_| failed("another rank is on no such card"))?;
+                    let shown = shown.map_err(|_| failed("another rank is not on such a GPU"))?;
                     let (start, found) = shown.pieces[own];
                     if found != length {
-                        return Err(failed(&format!("{found} bytes came, and {length} were expected")).into());
+                        return Err(failed(&format!("{found} bytes arrived; expected are {length}")).into());
                     }
                     card.copy(shown.memory.after(start), to.after(at), length)?;
                 }

@@ -78,7 +78,7 @@ pub fn split(device: sys::CUdevice, parts: usize) -> Result<Vec<Part>, CardError
     type Create = unsafe extern "C" fn(*mut *mut c_void, *mut c_void, sys::CUdevice, u32) -> sys::CUresult;
     /// `CU_GREEN_CTX_DEFAULT_STREAM`, which has to be asked for.
     const DEFAULT_STREAM: u32 = 1;
-    let refused = |why: String| CardError::call("sharing out the multiprocessors", why);
+    let refused = |why: String| CardError::call("dividing the multiprocessors", why);
     let fail = |call: &'static str| move |error| driver_error(call, error);
     // SAFETY: cuda.h gives the functions these types; every resource has more room than any driver writes.
     unsafe {
@@ -107,7 +107,7 @@ pub fn split(device: sys::CUdevice, parts: usize) -> Result<Vec<Part>, CardError
             }
         }
         let all = all.multiprocessors();
-        let too_many = || refused(format!("{all} multiprocessors do not make {parts} parts of 8 or more"));
+        let too_many = || refused(format!("{all} multiprocessors cannot be divided into {parts} parts of 8 or more"));
         let list = list.ok_or_else(|| failed.unwrap_or_else(too_many))?;
         let part = |mut resource: Resource| {
             let (mut description, mut context) = (std::ptr::null_mut(), std::ptr::null_mut());

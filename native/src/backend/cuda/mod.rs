@@ -1,13 +1,17 @@
 //! The operator graph on an NVIDIA card: own kernels through NVRTC, matrix products through cuBLAS, and f32 master
 //! weights and gradients beside bf16.
 //!
-//! - [`libraries`] finds what is there, [`driver`] asks it, [`mod@compile`] makes the kernels, `device` opens a GPU with them,
-//!   [`warp_group_trial`] tries those out that only some GPUs have, and [`nvidia`] is a queue on it (`green` for a part of it, `products` and [`cublas`] for matrices, [`nvml`] only for people), and [`fallbacks`] counts which way they went;
+//! - [`libraries`] finds what is there, [`driver`] asks it, [`mod@compile`] makes the kernels, `device` opens a GPU
+//! with them,
+//!   [`warp_group_trial`] tries those out that only some GPUs have, and [`nvidia`] is a queue on it (`green` for a
+//! part of it, `products` and [`cublas`] for matrices, [`nvml`] only for people), and [`fallbacks`] counts which way
+//! they went;
 //! - [`emulated`] runs the same kernels without a GPU;
 //! - [`card`] is what either gives, [`launch`] turns an operator into launches and [`matmuls`] into products, `kernels/` has
 //!   their source;
 //! - [`expert_parallel`] runs what is dealt to several ranks, and [`offload`] takes tensors to the host's memory and back;
-//! - [`heap`] deals out a rank's memory, of which [`memory_plan`] says beforehand how much it is, and [`jobs`] lets the work of a
+//! - [`heap`] deals out a rank's memory, of which [`memory_plan`] says beforehand how much it is, and [`jobs`] lets
+//! the work of a
 //!   job go out as a whole;
 //! - this file is the [`Processor`] that walks a rank's jobs with them.
 //!
@@ -347,7 +351,7 @@ impl Processor for Queue {
                 let all = peers.show(Axis::Tensor, shown(&copy))?;
                 let others = all.iter().map(|memory| memory.content().downcast::<Memory>());
                 let Ok(all) = others.collect::<Result<Vec<_>, _>>() else {
-                    return Err(CardError::call("a collective", "the other ranks are on no such card").into());
+                    return Err(CardError::call("a collective", "the other ranks are not on such a GPU").into());
                 };
                 let places = |start: u64| all.iter().map(|memory| memory.after(start)).collect::<Vec<_>>();
                 let numbers = to.bytes() / format.bytes();
@@ -398,7 +402,7 @@ impl Processor for Queue {
     fn fill(&mut self, data: &mut Arc<Memory>, tensor: &Tensor, values: Buffer) -> Result<(), CardError> {
         match values {
             Buffer::F32(values) => self.card.write(data.at(), &packed(&values, format_of(tensor.dtype))),
-            _ => Err(CardError::call("a collective", "the other ranks gave no f32 numbers")),
+            _ => Err(CardError::call("a collective", "the other ranks did not give f32 values")),
         }
     }
 
@@ -547,7 +551,7 @@ impl Processor for Queue {
     ) -> Result<(), CardError> {
         let others = from.iter().map(|memory| memory.content().downcast::<Memory>());
         let Ok(others) = others.collect::<Result<Vec<_>, _>>() else {
-            return Err(CardError::call("a sum of gradients", "the other ranks are on no such card"));
+            return Err(CardError::call("a sum of gradients", "the other ranks are not on such a GPU"));
         };
         let Some(first) = others.first() else { return Ok(()) };
         let to = memory_of(part, &parameter).after(4 * start as u64);

@@ -204,7 +204,7 @@ impl Ring<'_> {
                 let all = self.peers.show(Axis::Context, shown(&copy))?;
                 let before = (self.part().part as usize + members - 1) % members;
                 let Ok(theirs) = all[before].content().downcast::<Memory>() else {
-                    return Err(CardError::call("a ring", "the other ranks are on no such card").into());
+                    return Err(CardError::call("a ring", "the other ranks are not on such a GPU").into());
                 };
                 self.card.copy(theirs.at(), to.memory.at(), to.memory.bytes())?;
                 // The others' memory is let go of behind this.
@@ -225,7 +225,7 @@ impl Ring<'_> {
             Passing::OnDevices(ticket) => self.peers.join(ticket),
             Passing::ByHost(ticket) => match self.peers.wait(ticket)? {
                 Buffer::F32(values) => Ok(self.card.write(to.memory.at(), &packed(&values, self.format))?),
-                _ => Err(CardError::call("a ring", "the other ranks gave no f32 numbers").into()),
+                _ => Err(CardError::call("a ring", "the other ranks did not give f32 values").into()),
             },
         }
     }

@@ -22,7 +22,7 @@ pub(super) fn are_left() -> Result<bool, CardError> {
         None => Ok(false),
         Some(word) if word == "warps" => Ok(true),
         Some(word) => {
-            let what = format!("it is `{}`; set it to `warps`, or not at all", word.display());
+            let what = format!("it is `{}`; set it to `warps` or unset it", word.display());
             Err(CardError::call(format!("reading {VARIABLE}"), what))
         }
     }
@@ -30,7 +30,7 @@ pub(super) fn are_left() -> Result<bool, CardError> {
 
 /// What to do where an attempt has broken more than itself.
 pub fn advice() -> String {
-    format!("with {VARIABLE}=warps in its environment a process does not try attention by groups of warps")
+    format!("{VARIABLE}=warps in the environment turns off attention by warp groups (wgmma)")
 }
 
 /// Why a card goes without them.
@@ -52,7 +52,7 @@ impl From<CardError> for Unfit {
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What failed, for people.
-const ATTEMPT: &str = "trying out attention by groups of warps";
+const ATTEMPT: &str = "testing attention by warp groups (wgmma)";
 
 /// What bf16 may make of the same sums in another order, relative to all of a tensor.
 pub const MOST: f64 = 2e-2;
@@ -73,7 +73,8 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// What a process tries when it opens a card: enough blocks for half of its multiprocessors, of many tiles each, the last not
+    /// What a process tries when it opens a card: enough blocks for half of its multiprocessors, of many tiles each,
+    /// the last not
     /// full.
     pub(super) const FIRST: Shape = Shape { rows: 1000, sequences: 1, heads: [8, 2], window: 1000, cap_e12: None };
 

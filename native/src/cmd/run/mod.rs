@@ -31,106 +31,104 @@ Examples:
   mpirun -n 4 pipeplan run plan.json
   torchrun --no-python --nproc-per-node 8 pipeplan run plan.json --backend cuda --transport nccl";
 
-/// Train the planned model on the bytes of a text, on one thread or process for each rank.
+/// Train the planned model on the bytes of a text, with one thread or process per rank.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = super::long_help(EXAMPLES))]
 pub struct Args {
     /// A plan, or a spec that is planned first; - for standard input
     plan: String,
-    /// The text to train on; a text of this project where not given
+    /// The text to train on; default: a text of this project
     #[arg(long, value_name = "FILE")]
     data: Option<String>,
-    /// Training steps, those before a checkpoint included
+    /// Training steps, including those before the checkpoint
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     steps: u32,
-    /// Seed of the weights and of the order of the data; 0, or the checkpoint's, where not given
+    /// Seed of the initial weights and of the data order; default: that of the checkpoint, else 0
     #[arg(long)]
     seed: Option<u64>,
-    /// AdamW's step size; 0.001, or the checkpoint's, where not given
+    /// Learning rate of AdamW; default: that of the checkpoint, else 0.001
     #[arg(long, value_name = "RATE")]
     learning_rate: Option<f64>,
-    /// Steps over which the step size rises in a line; 0: it does not rise
+    /// Steps of linear learning-rate warm-up; 0: none
     #[arg(long, value_name = "STEPS")]
     warm_up: Option<u32>,
-    /// Let the step size fall along a cosine, to a tenth of it at this step, which comes after the warm-up; 0: it does not
-    /// fall
+    /// Cosine decay of the learning rate to a tenth at this step, which comes after the warm-up; 0: no decay
     #[arg(long, value_name = "STEP")]
     decay_until: Option<u32>,
-    /// Write a checkpoint into this folder at the end, after Ctrl-C or SIGUSR1 too
+    /// Write a checkpoint into this folder at the end, also after Ctrl-C or SIGUSR1
     ///
-    /// Either ends a run after the step that is under way. Under mpirun take SIGUSR1, which it hands on to all ranks: a
-    /// second after Ctrl-C it kills them.
+    /// Both end a run after the current step. Under mpirun use SIGUSR1, which mpirun passes on to all ranks: after
+    /// Ctrl-C it kills them within a second.
     ///
-    /// The folder is this run's while it lasts. One that holds a later checkpoint than the run starts from is refused, so
-    /// that the latest in a folder is always that of the run which wrote there last: `--resume` goes on from it.
+    /// The run locks the folder. A folder with a later checkpoint than the run starts from is refused, so that the
+    /// latest checkpoint in a folder is always from the last run: `--resume` continues from it.
     #[arg(long, value_name = "FOLDER")]
     checkpoint_dir: Option<PathBuf>,
-    /// And one every so many steps
+    /// Also write a checkpoint every N steps
     #[arg(long, value_name = "STEPS", requires = "checkpoint_dir", value_parser = clap::value_parser!(u32).range(1..))]
     checkpoint_every: Option<u32>,
-    /// Go on from this checkpoint, or from the latest in this folder, by whatever layout it was written
+    /// Resume from this checkpoint, or from the latest one in this folder, of any parallel layout
     #[arg(long, value_name = "FOLDER")]
     resume: Option<PathBuf>,
-    /// Scale gradients down where the norm of all together is more than this
+    /// Clip gradients to this global norm
     #[arg(long, value_name = "NORM")]
     clip_norm: Option<f64>,
-    /// Compute in this type instead of the plan's
+    /// Precision, instead of that of the plan
     #[arg(long, value_name = "TYPE")]
     precision: Option<Type>,
-    /// Messages of one channel that may wait to be taken while their sender goes on; 0: it waits as well
+    /// Messages per channel that can wait for their receiver while the sender continues; 0: the sender waits (rendezvous)
     #[arg(long, value_name = "MESSAGES", default_value_t = ThreadOptions::default().slots)]
     slots: usize,
-    /// Train on the CPU or a GPU, or only wait for the planned time of each op, which needs no model; then one rank stands
-    /// for all that share its matrices or sequences
+    /// Train on the CPU or a GPU, or only wait for the planned time of each op, which needs no model; then one rank
+    /// stands for its whole tensor-parallel and context-parallel group
     #[arg(long, visible_alias = "device", value_name = "BACKEND", default_value = "cpu")]
     backend: Backend,
-    /// With --backend cuda: the GPU, one for all ranks of a process
+    /// With --backend cuda: the GPU of this process, shared by all its ranks
     ///
-    /// Where not given, a rank that is a process of its own takes the GPU of its number on its host: LOCAL_RANK, else
-    /// OMPI_COMM_WORLD_LOCAL_RANK, else SLURM_LOCALID. Where the driver shows fewer, as when CUDA_VISIBLE_DEVICES gives
-    /// each process its own, the numbers begin again at 0.
+    /// By default a rank in a separate process uses the GPU with its local rank: LOCAL_RANK, else
+    /// OMPI_COMM_WORLD_LOCAL_RANK, else SLURM_LOCALID. If the driver shows fewer GPUs, for example with
+    /// CUDA_VISIBLE_DEVICES, the count starts again at 0.
     #[arg(long, value_name = "NUMBER")]
     gpu: Option<usize>,
-    /// With --backend cuda and ranks in one process: give each its own equal part of the GPU's multiprocessors
+    /// With --backend cuda and ranks in one process: give each rank an equal part of the GPU's multiprocessors
     ///
-    /// By the driver's green contexts, from CUDA 12.5 on. Ranks then run beside each other as on GPUs of their own, but for
-    /// the memory, which they share. What such parts take, `profile --split-gpu` measures.
+    /// Uses green contexts of the driver, CUDA 12.5 or later. Ranks then run at the same time as on separate GPUs,
+    /// but share the memory. `profile --split-gpu` measures such parts.
     #[arg(long)]
     split_gpu: bool,
-    /// With --backend cuda: whether a job that comes again as it was, at the same places in memory, is launched as a CUDA
-    /// graph; on where not given
+    /// With --backend cuda: launch a job that repeats with the same addresses as a CUDA graph; default: on
     #[arg(long, value_name = "WHETHER")]
     cuda_graphs: Option<Switch>,
-    /// With --backend modelled: how many times the planned time; where not given, so many that ops last 10 ms
+    /// With --backend modelled: factor on planned times; default: ops last 10 ms on average
     #[arg(long, value_name = "TIMES", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000_000))]
     slowdown: Option<u64>,
-    /// How ranks exchange tensors: as threads of this process, or as a process each, over TCP or MPI; or between GPUs
-    /// over NCCL, with TCP for what the hosts say. Where not given, threads, or what suits the launcher that has started
-    /// this process as one of several
+    /// Transport between ranks: threads of this process; one process per rank over TCP or MPI; or NCCL between GPUs,
+    /// with TCP between hosts. Default: threads, or the transport that suits the launcher of this process
     ///
-    /// Processes learn their rank from what launchers set: torchrun's RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT,
-    /// else Open MPI's OMPI_COMM_WORLD_RANK and _SIZE, else Slurm's SLURM_PROCID and SLURM_NTASKS. Under Open MPI that is
-    /// mpi where this pipeplan was built with it; otherwise tcp, for which mpirun needs -x MASTER_ADDR=HOST of rank 0, and
-    /// srun nothing. Without a launcher, tcp starts one process a rank on this machine. Rank 0 prints and writes what
-    /// there is.
+    /// A process reads its rank from the variables of the launcher: torchrun's RANK, WORLD_SIZE, MASTER_ADDR and
+    /// MASTER_PORT, else Open MPI's OMPI_COMM_WORLD_RANK and _SIZE, else Slurm's SLURM_PROCID and SLURM_NTASKS. Under
+    /// Open MPI the default is mpi if this binary was built with it; otherwise tcp, for which mpirun needs -x
+    /// MASTER_ADDR=HOST of rank 0, and srun needs nothing. Without a launcher, tcp starts one process per rank on
+    /// this machine. Rank 0 prints and writes the results.
     #[arg(long, value_name = "ENGINE")]
     transport: Option<Engine>,
-    /// How long a rank may wait for another before the run is given up
+    /// Seconds that a rank waits for another before the run fails
     ///
-    /// The report comes at once where a rank has died, else when this time is over and, where some rank does not answer, 5 s
-    /// later; processes that still do not answer 3 s after it are ended. Where something of training lies in the host's
-    /// memory, on GPUs, as much longer as it may take to pin that: a second for 2 GB, for up to eight ranks in turn.
+    /// The report comes at once if a rank died, else after this time, and 5 s later if some rank does not answer;
+    /// processes that still do not answer after 3 s more are killed. With offload to host memory on GPUs, the time to
+    /// pin that memory is added: a second per 2 GB, for up to eight ranks one after the other.
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
     patience: u64,
-    /// Rehearse a failure: 2:death@9 ends rank 2 at its tenth exchange; also stall@9/30 (for 30 s), short@9 and lost@9 (one
-    /// message then), delay@5 (up to 5 ms each)
+    /// Inject a failure: 2:death@9 ends rank 2 at its tenth exchange; also stall@9/30 (for 30 s), short@9 and lost@9
+    /// (one message), delay@5 (up to 5 ms each)
     #[arg(long, value_name = "RANK:WHAT", value_parser = faulty::read)]
     fault: Vec<(usize, Faults)>,
-    /// Write what was measured here; the page and `pipeplan show` read it. - for standard output, where it is alone then
+    /// Write the measured trace here; the page and `pipeplan show` read it; - for standard output, which then holds
+    /// nothing else
     #[arg(long, value_name = "FILE")]
     trace: Option<String>,
-    /// How many of the last steps the trace holds
+    /// Number of steps in the trace, counted from the last
     #[arg(long, value_name = "STEPS", requires = "trace", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     traced_steps: u32,
     /// Print the summary as JSON
@@ -159,25 +157,17 @@ impl Args {
         let cuda = "Give --backend cuda with it.";
         // Whether it was asked for and does nothing, what it is, and what to do.
         let mut idle = vec![
-            (engine == Engine::Nccl && !on_card, "NCCL carries tensors of GPUs".to_owned(), cuda),
+            (engine == Engine::Nccl && !on_card, "NCCL transfers tensors of GPUs".to_owned(), cuda),
             (
                 self.split_gpu && !(engine == Engine::Threads && on_card),
-                "--split-gpu shares out a GPU among the ranks of one process".to_owned(),
+                "--split-gpu divides a GPU among the ranks of one process".to_owned(),
                 "Give --backend cuda --transport threads with it.",
             ),
-            (
-                self.gpu.is_some() && self.backend != Backend::Cuda,
-                "--gpu says which GPU a run takes".to_owned(),
-                cuda,
-            ),
-            (
-                self.cuda_graphs.is_some() && !on_card,
-                "--cuda-graphs says how a GPU is given its work".to_owned(),
-                cuda,
-            ),
+            (self.gpu.is_some() && self.backend != Backend::Cuda, "--gpu selects the GPU of a run".to_owned(), cuda),
+            (self.cuda_graphs.is_some() && !on_card, "--cuda-graphs applies to runs on a GPU".to_owned(), cuda),
             (
                 self.slowdown.is_some() && !only_waits,
-                "--slowdown stretches planned times".to_owned(),
+                "--slowdown applies to planned times".to_owned(),
                 "Give --backend modelled with it.",
             ),
         ];
@@ -191,7 +181,7 @@ impl Args {
             ("--precision", self.precision.is_some()),
         ];
         idle.extend(of_training.map(|(option, is_given)| {
-            let what = format!("{option} is for training, and planned times are only waited for");
+            let what = format!("{option} applies to training, but the modelled backend only waits for planned times");
             (is_given && only_waits, what, "Leave it out, or train with --backend cpu or cuda.")
         }));
         match idle.into_iter().find(|(is_idle, ..)| *is_idle) {
@@ -208,7 +198,7 @@ impl Args {
 enum Backend {
     Cpu,
     Cuda,
-    /// The kernels of cuda, compiled for the processor: slow, to check them.
+    /// The CUDA kernels compiled for the CPU: slow, for checks.
     Emulated,
     Modelled,
 }
@@ -264,15 +254,15 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Ending::Other { rank, stopped: true } => {
             // Launchers end all as soon as one ends so, and rank 0 may still have to print and write.
             std::thread::sleep(Duration::from_secs(1));
-            return Err(Failure::stopped(format!(
-                "rank {rank} was stopped with the run; rank 0 says after which step"
-            )));
+            return Err(Failure::stopped(format!("rank {rank} was stopped with the run; rank 0 reports the step")));
         }
     };
     write_report(&args, &options, &report)?;
     for (rank, exchanges) in &report.missed_faults {
         let made = format::count(*exchanges as usize, "exchange");
-        output::tell(&format!("--fault for rank {rank} was not reached: it made {made}, so name an earlier one"));
+        output::tell(&format!(
+            "--fault for rank {rank} was not reached: the rank made {made}; give an earlier exchange"
+        ));
     }
     if report.stopped {
         let done = options.first_step() as usize + report.steps.len();
@@ -304,7 +294,7 @@ fn workload(args: &Args, device: Device) -> Result<Workload, Failure> {
 fn expect_ranks_of_faults(args: &Args, ranks: usize) -> Result<(), Failure> {
     let Some((rank, _)) = args.fault.iter().find(|(rank, _)| *rank >= ranks) else { return Ok(()) };
     let last = ranks.saturating_sub(1);
-    Err(Failure::input(format!("--fault is for rank {rank}, and this run has ranks 0 to {last}")))
+    Err(Failure::input(format!("--fault names rank {rank}, but this run has ranks 0 to {last}")))
 }
 
 /// The options of the run: what the command line says, else what the checkpoint says.
@@ -348,19 +338,14 @@ fn optimizer(args: &Args, before: AdamW) -> Result<AdamW, Failure> {
         ..before
     };
     if !(optimizer.learning_rate > 0.0 && optimizer.learning_rate.is_finite()) {
-        return Err(Failure::input(format!(
-            "--learning-rate is {}; write a number above 0",
-            optimizer.learning_rate
-        )));
+        return Err(Failure::input(format!("--learning-rate is {}; give a number above 0", optimizer.learning_rate)));
     }
     // What a checkpoint says was run as it is.
     let is_asked = args.warm_up.is_some() || args.decay_until.is_some();
     if is_asked && optimizer.decay_until > 0 && optimizer.decay_until <= optimizer.warm_up {
         let AdamW { decay_until, warm_up, .. } = optimizer;
-        let what = format!("the step size rises over {warm_up} steps, and is to have fallen at step {decay_until}");
-        return Err(Failure::input(what).with_help(
-            "Give --decay-until a step after --warm-up, where it begins to fall, or 0, and it does not fall.",
-        ));
+        let what = format!("warm-up takes {warm_up} steps, but decay ends at step {decay_until}");
+        return Err(Failure::input(what).with_help("Give --decay-until a step after --warm-up, or 0 for no decay."));
     }
     Ok(optimizer)
 }
@@ -371,7 +356,7 @@ fn tell_resume(args: &Args, options: &RunOptions) {
         let (folder, step) = (checkpoint.folder.display(), checkpoint.manifest.step);
         // Else the run is refused.
         if step < args.steps {
-            output::tell(&format!("going on from {folder}, after step {step} of {}", args.steps));
+            output::tell(&format!("resuming from {folder}, after step {step} of {}", args.steps));
         }
     }
 }
@@ -390,7 +375,7 @@ fn write_report(args: &Args, options: &RunOptions, report: &RunReport) -> Result
     let mut text = drawn(report);
     match (&report.checkpoint, options.saving.is_some()) {
         (Some(folder), _) => text.push_str(&format!("checkpoint    {}\n", folder.display())),
-        (None, true) => text.push_str("checkpoint    none written: no step was made\n"),
+        (None, true) => text.push_str("checkpoint    none written: no step was completed\n"),
         // Whoever goes on from a checkpoint takes care to keep what is trained.
         (None, false) if options.resume.is_some() => {
             text.push_str("checkpoint    not saved: give --checkpoint-dir\n");

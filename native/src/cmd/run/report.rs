@@ -84,7 +84,7 @@ pub(super) fn drawn(report: &RunReport) -> String {
     ));
     if let Some(overhead) = report.overhead.filter(|_| report.trace.backend == "modelled") {
         text.push_str(&format!(
-            "overhead      {:.1} us an op, half below {:.1} us and 99 of 100 below {:.1} us, at {} times the planned times\n",
+            "overhead      {:.1} us per op on average, median {:.1} us, 99th percentile {:.1} us, at {} times the planned times\n",
             overhead.mean_ns / 1e3,
             overhead.median_ns as f64 / 1e3,
             overhead.most_ns as f64 / 1e3,
@@ -98,10 +98,10 @@ pub(super) fn drawn(report: &RunReport) -> String {
         let ranks = format::count(report.memory.len(), "rank");
         let on = match report.trace.backend.as_str() {
             "cpu" => format::count(processors, "core"),
-            _ => String::from("one GPU (--split-gpu gives each a part)"),
+            _ => String::from("one GPU (--split-gpu gives each rank a part)"),
         };
-        let predicted = if report.predicted_step_ns > 0 { ", and predicted as such" } else { "" };
-        text.push_str(&format!("turns         {ranks} on {on}{predicted}\n"));
+        let predicted = if report.predicted_step_ns > 0 { ", and the prediction includes it" } else { "" };
+        text.push_str(&format!("time-sliced   {ranks} on {on}{predicted}\n"));
     }
     text.push('\n');
     let told = |at: usize, of: fn(&(&'static str, usize, bool)) -> String| {
@@ -134,9 +134,9 @@ pub(super) fn drawn(report: &RunReport) -> String {
         .collect();
     let first = told(0, |(name, ..)| (*name).to_string());
     let mut header =
-        vec![first.as_str(), "high water", "predicted", "difference", "held throughout", "activations", "transfers"];
-    header.extend(on_host.then_some("on the host"));
-    header.extend(of_card.then_some("taken of the GPU"));
+        vec![first.as_str(), "peak memory", "predicted", "difference", "persistent", "activations", "transfers"];
+    header.extend(on_host.then_some("host memory"));
+    header.extend(of_card.then_some("taken from the GPU"));
     text.push_str(&format::table(&header, &rows, header.len() - 1));
     text
 }

@@ -23,8 +23,10 @@ impl Workload {
         let other = |what: String| CheckpointError::OtherRun { path: checkpoint.folder.clone(), what };
         let (was, is) = (&checkpoint.manifest, self.manifest(model, options, batches));
         if was.step >= options.steps {
-            let what = format!("it has {} training steps, and {} are asked for", was.step, options.steps);
-            return Err(other(format!("{what}: give more steps, since those before it count")).into());
+            let what = format!("it has {} training steps, but --steps is {}", was.step, options.steps);
+            return Err(
+                other(format!("{what}: give more steps; --steps includes those before the checkpoint")).into()
+            );
         }
         let differs = [
             ("seed", was.seed.to_string(), is.seed.to_string()),
@@ -33,7 +35,7 @@ impl Workload {
             ("sequences of a training step", was.step_sequences.to_string(), is.step_sequences.to_string()),
         ];
         if let Some((what, was, is)) = differs.into_iter().find(|(_, was, is)| was != is) {
-            return Err(other(format!("its {what} is {was}, and this run's is {is}: give the same")).into());
+            return Err(other(format!("its {what} is {was}, but this run's is {is}: give the same")).into());
         }
         // Its number format may be another one; whatever else the model is decides what is computed. What it says of itself
         // once more need not be there.
@@ -46,7 +48,7 @@ impl Workload {
         };
         if same(&was.model) != same(&is.model) {
             let differs = differences(&same(&was.model), &same(&is.model));
-            return Err(other(format!("its model is another one: {differs}; plan the same model")).into());
+            return Err(other(format!("its model differs: {differs}; plan the same model")).into());
         }
         Ok(Reader::open(checkpoint)?.check(&self.places())?)
     }
@@ -108,7 +110,7 @@ fn differences(there: &Value, here: &Value) -> String {
     let says = |value: Option<&Value>| value.map_or_else(|| "not said".to_string(), Value::to_string);
     let differing = names.into_iter().filter_map(|name| {
         let (was, is) = (there.get(name), here.get(name));
-        (was != is).then(|| format!("{name} is {} there and {} in the plan", says(was), says(is)))
+        (was != is).then(|| format!("{name} is {} in the checkpoint and {} in the plan", says(was), says(is)))
     });
     differing.collect::<Vec<_>>().join(", ")
 }

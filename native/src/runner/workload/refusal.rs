@@ -14,8 +14,7 @@ use crate::runner::data::DataError;
 pub enum Refusal {
     /// The plan is of typed costs.
     #[error(
-        "the plan was made from typed costs, so there is no model to train: plan a spec with a `[model]`, such \
-         as tiny-llama, or run the planned times instead (`--backend modelled`)"
+        "the plan has typed costs and no model to train: plan a spec with a `[model]`, such as tiny-llama, or run the planned times (`--backend modelled`)"
     )]
     NoModel,
     /// The program is not valid, or would hang.
@@ -25,7 +24,7 @@ pub enum Refusal {
         violations: Vec<Violation>,
     },
     /// The plan's problem is not its spec's.
-    #[error("the plan schedules {problem} microbatches, and its spec has {spec}")]
+    #[error("the plan schedules {problem} microbatches, but its spec has {spec}")]
     Microbatches {
         /// Microbatches of the problem.
         problem: usize,
@@ -37,8 +36,7 @@ pub enum Refusal {
     Model(Faults),
     /// More than the machine has.
     #[error(
-        "the ranks of this plan need {} MiB at once, and this machine has {} MiB left: plan a smaller model, or \
-         fewer or smaller microbatches", needed >> 20, available >> 20
+        "the ranks of this plan need {} MiB together; this machine has {} MiB free: plan a smaller model, or fewer or smaller microbatches", needed >> 20, available >> 20
     )]
     Memory {
         /// Bytes of all ranks.
@@ -48,8 +46,7 @@ pub enum Refusal {
     },
     /// More on the host than it has.
     #[error(
-        "training.offload and .offload_optimizer keep {} MiB in the host's memory, over all ranks, and this machine has {} MiB \
-         left: let fewer layers keep what they keep there, or the optimizer's state stay on the device", needed >> 20, available >> 20
+        "activation and optimizer offload (training.offload, training.offload_optimizer) need {} MiB of host memory over all ranks; this machine has {} MiB free: offload fewer layers, or keep the optimizer states on the device", needed >> 20, available >> 20
     )]
     HostMemory {
         /// Bytes of all ranks.
@@ -58,7 +55,7 @@ pub enum Refusal {
         available: Bytes,
     },
     /// The graphs do not fit the problem.
-    #[error("the plan has {stages} stages, and {graphs} of them have operators")]
+    #[error("the plan has {stages} stages, but only {graphs} of them have operators")]
     Stages {
         /// Stages of the problem.
         stages: usize,
@@ -66,9 +63,7 @@ pub enum Refusal {
         graphs: usize,
     },
     /// Experts have less room than tokens.
-    #[error(
-        "stage {stage} has {rows} rows for {copies} copies of tokens: write training.expert_imbalance = 1 or more"
-    )]
+    #[error("stage {stage} has {rows} rows for {copies} routed tokens: write training.expert_imbalance = 1 or more")]
     ExpertRows {
         /// The stage.
         stage: usize,
@@ -84,13 +79,13 @@ pub enum Refusal {
         reason: String,
     },
     /// A number format that cards do not compute in here.
-    #[error("stage {stage} is in f64, and GPUs compute in f32 or bf16: ask for f32")]
+    #[error("stage {stage} is in f64, but GPUs compute in f32 or bf16: use f32")]
     CardFormat {
         /// The stage.
         stage: usize,
     },
     /// A number format that the backend does not compute in.
-    #[error("the CPU computes in f32 or f64, and the plan is in {}: ask for `--precision f32`", dtype.name())]
+    #[error("the CPU computes in f32 or f64, but the plan is in {}: use `--precision f32`", dtype.name())]
     Format {
         /// The stage.
         stage: usize,
@@ -99,8 +94,7 @@ pub enum Refusal {
     },
     /// Gradients or weights shared out among replicas.
     #[error(
-        "the plan shares out gradients or weights among its replicas (zero = {zero}), and this runner only the \
-         optimizer's state: plan with zero = 1"
+        "the plan shards gradients or weights (zero = {zero}), but the runner shards only optimizer states: plan with zero = 1"
     )]
     Zero {
         /// The plan's stage of ZeRO.
@@ -108,8 +102,7 @@ pub enum Refusal {
     },
     /// The optimizer's state shared out in groups of replicas.
     #[error(
-        "the plan shares out the optimizer's state among groups of {shard} replicas (parallel.shard), and this runner among \
-         all: plan without it"
+        "the plan shards optimizer states over groups of {shard} replicas (parallel.shard), but the runner shards over all: plan without parallel.shard"
     )]
     Shard {
         /// Of a group.
@@ -117,31 +110,27 @@ pub enum Refusal {
     },
     /// Gradients are reduced for each microbatch.
     #[error(
-        "the plan reduces gradients over its replicas for each microbatch (parallel.reduce_gradients = \
-         \"each-microbatch\"), and this runner once a step: plan with parallel.reduce_gradients = \
-         \"after-accumulation\""
+        "the plan reduces gradients once per microbatch (parallel.reduce_gradients = \"each-microbatch\"), but the runner reduces once per step: plan with parallel.reduce_gradients = \"after-accumulation\""
     )]
     EachMicrobatch,
     /// Copies of tokens go once to each node.
     #[error(
-        "the plan sends copies of tokens once to each node (parallel.dispatch = \"once-per-node\"), and this runner each \
-         copy by itself: plan with parallel.dispatch = \"each-copy\""
+        "the plan sends each token once to each node (parallel.dispatch = \"once-per-node\"), but the runner uses all-to-all: plan with parallel.dispatch = \"each-copy\""
     )]
     OncePerNode,
     /// Pairs that compute while one of them exchanges.
     #[error(
-        "the plan has exchanges of tokens behind the other op of a pair (parallel.overlap_exchanges = true), and this runner \
-         runs the two one after the other: plan without it"
+        "the plan overlaps the all-to-all of one op of a pair with the other op (parallel.overlap_exchanges = true), but the runner runs the two one after the other: plan without it"
     )]
     OverlapExchanges,
     /// A number format that no backend computes in.
-    #[error("the plan says {said}, which is planned and not run: plan without it")]
+    #[error("the plan has {said}, which the runner does not support: plan without it")]
     NumberFormat {
         /// The field and its value.
         said: &'static str,
     },
     /// More ranks than threads are good for.
-    #[error("{replicas} replicas of {ranks} ranks are more than {MAX_WORLD} ranks: plan fewer replicas")]
+    #[error("{replicas} replicas of {ranks} ranks exceed the limit of {MAX_WORLD} ranks: plan fewer replicas")]
     TooManyRanks {
         /// Copies of the pipeline.
         replicas: usize,
@@ -149,13 +138,13 @@ pub enum Refusal {
         ranks: usize,
     },
     /// A norm that nothing can have.
-    #[error("gradients cannot be clipped to a norm of {norm}: give a number above 0")]
+    #[error("the norm for gradient clipping is {norm}: give a number above 0")]
     ClipNorm {
         /// The norm, as text.
         norm: String,
     },
     /// Bytes do not fit the vocabulary.
-    #[error("text is read as bytes, which needs a vocabulary of 256 or more, and the model has {vocabulary}")]
+    #[error("the text is read as bytes, which needs a vocabulary of 256 or more; the model has {vocabulary}")]
     Vocabulary {
         /// The model's vocabulary.
         vocabulary: u64,
@@ -167,13 +156,13 @@ pub enum Refusal {
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
     /// Nothing is trained.
-    #[error("planned times are run, so there is nothing to write into a checkpoint or to go on from")]
+    #[error("a run of planned times has no weights: it cannot write a checkpoint or resume from one")]
     NothingToSave,
     /// No steps.
     #[error("a run needs at least 1 step")]
     NoSteps,
     /// Another number of processes than ranks.
-    #[error("the plan is for {ranks} ranks, and {world} processes were started: start one for each rank")]
+    #[error("the plan has {ranks} ranks, but {world} processes were started: start one process per rank")]
     World {
         /// Ranks of the plan.
         ranks: usize,
@@ -182,14 +171,14 @@ pub enum Refusal {
     },
     /// Processes that do not run the same thing.
     #[error(
-        "rank {rank} runs another plan, text or options than rank 0: give all processes the same files and arguments"
+        "the plan, text or options of rank {rank} differ from those of rank 0: give all processes the same files and arguments"
     )]
     Disagree {
         /// The first rank that differs.
         rank: usize,
     },
     /// Another rank has refused the run.
-    #[error("rank {rank} has refused the run, and says why")]
+    #[error("rank {rank} refused the run, and gives the reason")]
     Elsewhere {
         /// That rank.
         rank: usize,
@@ -197,7 +186,7 @@ pub enum Refusal {
         status: u8,
     },
     /// The machine has no thread left.
-    #[error("rank {rank} has no thread: {error}")]
+    #[error("no thread can be started for rank {rank}: {error}")]
     NoThread {
         /// The rank.
         rank: usize,

@@ -11,7 +11,7 @@ pub enum CardError {
     #[error("the GPU cannot be used:{}", list(.0))]
     Missing(Vec<String>),
     /// There is no such GPU.
-    #[error("GPU {ordinal} was asked for, and the driver knows {count}")]
+    #[error("GPU {ordinal} does not exist: the driver shows {count}")]
     NoSuchCard {
         /// The number asked for.
         ordinal: usize,
@@ -20,7 +20,7 @@ pub enum CardError {
     },
     /// The memory is full.
     #[error(
-        "the GPU has no {} MiB left:{} plan a smaller model, or fewer or smaller microbatches", bytes.div_ceil(1 << 20),
+        "the GPU does not have {} MiB free:{} plan a smaller model, or fewer or smaller microbatches", bytes.div_ceil(1 << 20),
         beside(*room)
     )]
     Full {
@@ -31,8 +31,7 @@ pub enum CardError {
     },
     /// The host's memory is full.
     #[error(
-        "the host has no {} MiB that a GPU can reach, for training.offload or .offload_optimizer{}: let fewer layers keep what \
-         they keep there, or the optimizer's state stay on the device, or give the machine or its container more",
+        "the host does not have {} MiB of pinned memory for training.offload or training.offload_optimizer{}: offload fewer layers, keep the optimizer states on the device, or give the machine or its container more memory",
         bytes.div_ceil(1 << 20), left(*room)
     )]
     HostFull {
@@ -58,15 +57,14 @@ pub enum CardError {
 fn beside(room: Option<(Bytes, Bytes)>) -> String {
     let Some((free, all)) = room else { return String::new() };
     format!(
-        " {} of its {} MiB are free, and contexts, kernels and NCCL take what no plan counts. Say so in the spec, with \
-         memory.overhead_bytes or a lower memory.limit_bytes, or",
+        " {} of its {} MiB are free, and a plan does not count contexts, kernels and NCCL. Set memory.overhead_bytes or a lower memory.limit_bytes in the spec, or",
         free >> 20,
         all >> 20
     )
 }
 
 fn left(room: Option<Bytes>) -> String {
-    room.map_or_else(String::new, |room| format!(" ({} MiB are left)", room >> 20))
+    room.map_or_else(String::new, |room| format!(" ({} MiB are free)", room >> 20))
 }
 
 pub(super) fn list(items: &[String]) -> String {

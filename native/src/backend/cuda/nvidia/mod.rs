@@ -136,7 +136,8 @@ const ON_HOST: usize = 2;
 
 /// Memory of the host that does not move, which all contexts of this process reach at the same address.
 fn on_host(bytes: Bytes) -> Result<u64, CardError> {
-    // For all contexts, and for kernels: with one address space for both, which all cards of today have, the latter goes without
+    // For all contexts, and for kernels: with one address space for both, which all cards of today have, the latter
+    // goes without
     // saying.
     const FLAGS: u32 = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
     let room = available_bytes();
@@ -458,7 +459,7 @@ impl Card for Nvidia {
                 None if self.is_capturing.load(Ordering::Relaxed) => {
                     return Err(CardError::call(
                         "capturing a product",
-                        "cuBLASLt does not start it, as it did before",
+                        "cuBLASLt does not launch it, although it did before",
                     ));
                 }
                 none => {

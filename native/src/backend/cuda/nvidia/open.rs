@@ -55,7 +55,7 @@ impl Nvidia {
                 Err(error) => failed = Some(error),
             }
         }
-        Err(failed.unwrap_or_else(|| CardError::call("sharing out the multiprocessors", "no part can be used")))
+        Err(failed.unwrap_or_else(|| CardError::call("dividing the multiprocessors", "no part can be used")))
     }
 
     fn whole(device: &Arc<Device>, opening: Opening) -> Result<Nvidia, CardError> {

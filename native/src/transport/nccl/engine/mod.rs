@@ -307,7 +307,7 @@ impl Transport for Nccl<'_> {
             }
             let arriving = self.links.get_mut(&(peer, self.patience.rank)).and_then(|link| link.arriving.pop_front());
             let Some((found, mark, memory)) = arriving else {
-                let reason = "no receive has been started for it".to_string();
+                let reason = "no receive was started for it".to_string();
                 return Err(TransportError::Library { peers: vec![peer], tag, reason });
             };
             if found != tag {
@@ -401,7 +401,9 @@ impl Transport for Nccl<'_> {
         let peers = others(call.ranks, self.patience.rank);
         let failed = |reason: String| TransportError::Library { peers: peers.clone(), tag: call.tag, reason };
         let memory = [from, to].map(|one| one.content().downcast::<Memory>());
-        let [Ok(from), Ok(to)] = memory else { return Err(failed("what is summed is on no such card".to_string())) };
+        let [Ok(from), Ok(to)] = memory else {
+            return Err(failed("the tensor to reduce is not on this GPU".to_string()));
+        };
         match self.collective(call, &from, &to) {
             Ok(mark) => {
                 self.begun += 1;

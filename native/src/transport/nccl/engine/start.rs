@@ -53,7 +53,7 @@ pub enum StartError {
     TryingOut(#[from] TransportError),
     /// Ranks found different libraries.
     #[error(
-        "rank {rank} has NCCL {theirs} and rank {here} has {ours}: give all the same (PIPEPLAN_NCCL names a file)"
+        "rank {rank} has NCCL {theirs} and rank {here} has {ours}: use one version on all ranks (PIPEPLAN_NCCL names the file)"
     )]
     Versions {
         /// Another rank.
