@@ -4,8 +4,8 @@
 use std::time::Instant;
 
 use pipeplan::backend::cpu::gemm::{Gemm, Operand, Size, Tuned};
-use pipeplan::runner::orders::one_by_one;
 use pipeplan::runner::progress::line;
+use pipeplan::runner::published_workloads::one_by_one;
 use pipeplan::runner::{Observer, Precision, RunOptions, StepReport, run};
 use pipeplan_core::estimate::derive::derive;
 use pipeplan_core::hardware::cluster;

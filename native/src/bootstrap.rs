@@ -60,7 +60,7 @@ pub struct Place {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BootstrapError {
     /// A variable that must come with another is not set.
-    #[error("{found} is set and {missing} is not: {launcher} sets both, so set both or neither")]
+    #[error("{found} is set, but {missing} is not: {launcher} sets both; set both or neither")]
     Missing {
         /// Whose variables they are.
         launcher: Launcher,
@@ -80,7 +80,7 @@ pub enum BootstrapError {
         accepted: &'static str,
     },
     /// The rank is beyond the world.
-    #[error("{variable} is {rank}, and there are {world} ranks: ranks count from 0")]
+    #[error("{variable} is {rank}, but there are {world} ranks: ranks count from 0")]
     Beyond {
         /// The rank's variable.
         variable: &'static str,

@@ -16,7 +16,7 @@ fn main() -> ExitCode {
     unsafe {
         pipeplan::backend::cuda::driver::set_up_libraries();
     }
-    cmd::fail::install();
+    cmd::failure::install();
     let cli = cmd::Cli::read();
     match cli.run() {
         Ok(()) => ExitCode::SUCCESS,

@@ -57,7 +57,7 @@ fn a_rank_that_dies_ends_the_run_at_once() {
     );
     assert!(!failure.ranks[2].peers.is_empty(), "{failure}");
     let text = failure.to_string();
-    assert!(text.starts_with("rank 2 failed: its thread died: this rank was told to die here"), "{text}");
+    assert!(text.starts_with("rank 2 failed: its thread died: injected failure: this rank dies here"), "{text}");
     assert_eq!(text.lines().count(), 5, "{text}");
 }
 

@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use std::sync::{Arc, OnceLock};
 
 use pipeplan::backend::cuda::card::Card;
-use pipeplan::backend::cuda::host::Host;
+use pipeplan::backend::cuda::emulated::Host;
 use pipeplan::transport::nccl::{self, Library};
 use pipeplan_core::plan::Plan;
 use pipeplan_core::program::{Step, Way};

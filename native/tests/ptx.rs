@@ -8,11 +8,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use pipeplan::backend::cuda::card::{Card, CardError, Format, Memory};
-use pipeplan::backend::cuda::groups::{self, Shape, Unfit};
 use pipeplan::backend::cuda::launch::Context;
+use pipeplan::backend::cuda::warp_group_trial::{self, Shape, Unfit};
 use pipeplan::backend::cuda::{compile, source};
 use pipeplan::runner::optimizer::AdamW;
-use pipeplan::selftest::{Row, operators, rings};
+use pipeplan::selftest::{Row, operators, ring_attention};
 use pipeplan_core::graph::{Heads, Spread};
 use pipeplan_core::model::Dtype;
 use pipeplan_ptx::Module;
@@ -65,7 +65,7 @@ fn every_operator_is_right_and_does_nothing_that_a_card_would_not_forgive() {
     let mut rows: Vec<Row> = operators::cases().iter().map(|case| case.check(&card)).collect();
     rows.extend(operators::fused(&card));
     rows.extend(operators::fused_norms(&card));
-    rows.extend(rings::cases().iter().flat_map(|case| case.check(&card)));
+    rows.extend(ring_attention::cases().iter().flat_map(|case| case.check(&card)));
     rows.extend(operators::dealt(&card));
     // What an H100 does by groups of warps, others do by warps.
     let other = Arc::new(Interpreted::plain(Arc::clone(&module), 2));
@@ -256,13 +256,13 @@ fn attention_by_groups_of_warps_is_tried_out_first() {
     let source = attention_source();
     let tried = |source: &str| {
         let card: Arc<dyn Card> = Arc::new(Interpreted::new(translated(source, Ways::All)?, 1, false));
-        Some((groups::try_out(&card, &SHAPE, Duration::ZERO), card))
+        Some((warp_group_trial::try_out(&card, &SHAPE, Duration::ZERO), card))
     };
     let Some((sound, card)) = tried(&source) else { return };
     assert!(sound.is_ok(), "{sound:?}");
-    assert_eq!(groups::widths(&card), [(64, 64)], "of the source that is short");
-    let found = groups::compare(&card, &WINDOWS, (64, 64), Duration::ZERO).expect("it runs");
-    assert!(found.error < groups::MOST && found.repeats, "{found:?}");
+    assert_eq!(warp_group_trial::widths(&card), [(64, 64)], "of the source that is short");
+    let found = warp_group_trial::compare(&card, &WINDOWS, (64, 64), Duration::ZERO).expect("it runs");
+    assert!(found.error < warp_group_trial::MOST && found.repeats, "{found:?}");
     // Pieces of rows that lie elsewhere than tensor cores look for them.
     let (text, fault, _) = FAULTS_OF_GROUPS[8];
     let (tried, _) = tried(&source.replace(text, fault)).expect("NVRTC is there");
@@ -316,7 +316,7 @@ fn faults_where_pieces_of_sequences_meet_are_found() {
     let short = Spread { window: 12, ..spread };
     let rows = |module, spread| {
         let card: Arc<dyn Card> = Arc::new(Interpreted::new(module, 1, false));
-        rings::RingCase::new(spread, Dtype::Bf16).check(&card)
+        ring_attention::RingCase::new(spread, Dtype::Bf16).check(&card)
     };
     for spread in [spread, short] {
         assert!(rows(Arc::clone(&module), spread).iter().all(|row| row.passed == Some(true)));

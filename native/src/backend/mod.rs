@@ -21,7 +21,7 @@ pub mod arena;
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
-pub mod exchange;
+pub mod expert_parallel;
 pub mod modelled;
 pub mod peers;
 pub mod stages;
@@ -218,13 +218,13 @@ impl Shares {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BackendError {
     /// Nothing has arrived where something should have.
-    #[error("{parcel} is not there: the program runs this op before it has arrived")]
+    #[error("{parcel} is missing: the program runs this op before it arrives")]
     Missing {
         /// What is missing.
         parcel: Parcel,
     },
     /// Something of another size or number format arrived.
-    #[error("{parcel} holds {found} bytes, and {expected} were expected")]
+    #[error("{parcel} has {found} bytes; expected are {expected}")]
     WrongSize {
         /// What arrived.
         parcel: Parcel,
@@ -248,7 +248,7 @@ pub enum BackendError {
         name: String,
     },
     /// A job of a microbatch ran before the one that it needs.
-    #[error("{op} runs before the forward or backward of the same microbatch that it needs")]
+    #[error("{op} runs before the forward or backward of its microbatch")]
     OutOfOrder {
         /// The op.
         op: Op,
@@ -267,8 +267,7 @@ pub enum BackendError {
     Transport(#[from] TransportError),
     /// More copies of tokens come to a rank's experts than the plan has room for.
     #[error(
-        "{come} copies of tokens come to the experts of rank {rank} in layer {layer}, microbatch {microbatch}, and it has \
-         {rows} rows for them: write training.expert_imbalance = {enough} or more; {always} is enough whatever comes"
+        "{come} routed tokens arrive at the experts of rank {rank} in layer {layer}, microbatch {microbatch}; the rank has {rows} rows for them: write training.expert_imbalance = {enough} or more; {always} is always enough"
     )]
     Crowded {
         /// The fullest rank.

@@ -7,8 +7,8 @@ use pipeplan_core::simulate::jitter::MAX_PERMILLE;
 use pipeplan_core::trace::Trace;
 use pipeplan_core::trace::calibrate::{Calibration, Causes, HopTimes, JobTimes, calibrate};
 
-use super::fail::Failure;
-use super::{human, input, output};
+use super::failure::Failure;
+use super::{format, input, output};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -21,7 +21,7 @@ Examples:
 /// More rows of jobs than this are cut to those that decide the most.
 const MOST_ROWS: usize = 32;
 
-/// Say where a run lost time against its plan, and write the plan's problem with the times that were measured.
+/// Show where a run lost time against its plan, and write the plan's problem with the measured times.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = super::long_help(EXAMPLES))]
 pub struct Args {
@@ -61,7 +61,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
 }
 
 fn report(plan: &Plan, trace: &Trace, calibration: &Calibration, written: Option<&str>) -> String {
-    let steps = human::count(calibration.steps, "step");
+    let steps = format::count(calibration.steps, "step");
     let mut text = format!("{steps} of {} on {} over {}", plan.schedule_name, trace.backend, trace.transport);
     if trace.steps.len() > calibration.steps {
         text.push_str(", without the first one, which fills caches");
@@ -77,22 +77,22 @@ fn report(plan: &Plan, trace: &Trace, calibration: &Calibration, written: Option
     let mut notes = Vec::new();
     if !trace.plan_digest.is_empty() && trace.plan_digest != plan.digest() {
         notes.push(
-            "The trace is of another plan with the same order: what stands here as planned is this one's.".to_owned(),
+            "The trace is from another plan with the same order. The planned times here are those of the plan that you gave.".to_owned(),
         );
     }
     if let Some(processors) = trace.shared_processors {
-        let on = human::count(processors, "processor");
+        let on = format::count(processors, "processor");
         notes.push(format!(
-            "The ranks took turns on {on}: times of ops have the turns of others in them, and a plan made of them is one for such turns."
+            "The ranks were time-sliced on {on}: the time of an op includes the time slices of other ranks. A plan with these times is valid only for ranks that share processors in this way."
         ));
     }
     if calibration.jitter_permille > 0 {
         let percent = calibration.jitter_permille as f64 / 10.0;
-        let differ = format!("Ops differ from the mean of their stage and job by {percent} %");
+        let differ = format!("Op times differ from the mean of their stage and job by {percent} %");
         notes.push(match calibration.jitter_permille <= u64::from(MAX_PERMILLE) {
-            true => format!("{differ}: `compare --jitter {percent}` says what that does to other schedules."),
+            true => format!("{differ}. `compare --jitter {percent}` shows the effect on other schedules."),
             false => {
-                format!("{differ}, which is more than can be planned with: some took many times as long as others.")
+                format!("{differ}. This is too much for a plan: some ops took many times as long as others.")
             }
         });
     }
@@ -101,9 +101,9 @@ fn report(plan: &Plan, trace: &Trace, calibration: &Calibration, written: Option
         PlacementChoice::Fixed(placement) => format!("{} placement", placement.name().unwrap_or("same")),
     };
     notes.push(match written {
-        Some(path) => format!("{path} has the problem with these times, on the same {fixed}."),
+        Some(path) => format!("{path} holds the problem with these times, on the same {fixed}."),
         None => {
-            format!("With -o FILE these times make a problem on the same {fixed}, which `plan` and `compare` take.")
+            format!("`-o FILE` writes a problem with these times on the same {fixed}, for `plan` and `compare`.")
         }
     });
     text.push('\n');
@@ -120,28 +120,28 @@ fn causes(causes: &Causes) -> String {
         0 => String::new(),
         planned => format!("{:+.2} %", 100.0 * ns as f64 / planned as f64),
     };
-    let more = |ns: i64| format!("{}{}", if ns < 0 { "-" } else { "+" }, human::duration(ns.unsigned_abs()));
+    let more = |ns: i64| format!("{}{}", if ns < 0 { "-" } else { "+" }, format::duration(ns.unsigned_abs()));
     let row = |name: &str, ns: i64, why: &str| vec![name.to_owned(), more(ns), share(ns), why.to_owned()];
     let whole = causes.measured_ns as i64 - causes.planned_ns as i64;
     let rows = vec![
         vec![
             "planned".to_owned(),
-            human::duration(causes.planned_ns),
+            format::duration(causes.planned_ns),
             String::new(),
             "the order with planned times".to_owned(),
         ],
-        row("ops", causes.ops_ns, "each takes the mean of its stage and job"),
-        row("hops", causes.hops_ns, "messages take what they took"),
-        row("spread", causes.spread_ns, "each op takes what it took itself"),
-        row("rest", causes.rest_ns, "the runner, and ranks that meet late"),
+        row("ops", causes.ops_ns, "each op takes the mean of its stage and job"),
+        row("hops", causes.hops_ns, "P2P transfers take their measured times"),
+        row("spread", causes.spread_ns, "each op takes its own measured time"),
+        row("rest", causes.rest_ns, "overhead of the runner, and waits between ranks"),
         vec![
             "measured".to_owned(),
-            human::duration(causes.measured_ns),
+            format::duration(causes.measured_ns),
             share(whole),
             "from the first op to the last".to_owned(),
         ],
     ];
-    human::table(&["makespan", "", "of planned", ""], &rows, 2)
+    format::table(&["makespan", "", "of planned", ""], &rows, 2)
 }
 
 fn jobs(plan: &Plan, calibration: &Calibration) -> String {
@@ -154,29 +154,29 @@ fn jobs(plan: &Plan, calibration: &Calibration) -> String {
         0 => String::new(),
         planned => format!("{:+.1} %", 100.0 * (job.mean_ns as f64 / planned as f64 - 1.0)),
     };
-    let on_path = |ns: u64| if whole == 0 { String::new() } else { human::percent(ns as f64 / whole as f64) };
+    let on_path = |ns: u64| if whole == 0 { String::new() } else { format::percent(ns as f64 / whole as f64) };
     let row = |job: &&JobTimes| {
         vec![
             job.name(),
             ranks(plan, job.stage),
-            human::duration(job.planned_ns),
-            human::duration(job.mean_ns),
+            format::duration(job.planned_ns),
+            format::duration(job.mean_ns),
             difference(job),
-            format!("{} to {}", human::duration(job.least_ns), human::duration(job.most_ns)),
+            format!("{} to {}", format::duration(job.least_ns), format::duration(job.most_ns)),
             on_path(job.path_ns),
         ]
     };
     let rows: Vec<Vec<String>> = shown.iter().map(row).collect();
     let mut text =
-        human::table(&["op", "rank", "planned", "measured", "difference", "between", "on the path"], &rows, 6);
+        format::table(&["op", "rank", "planned", "measured", "difference", "between", "on the path"], &rows, 6);
     if left > 0 {
-        text.push_str(&format!("and {left} more, less on the path; --json has all\n"));
+        text.push_str(&format!("and {left} more with less time on the path; --json lists all\n"));
     }
     if calibration.path_hops_ns > 0 {
-        text.push_str(&format!("hops are {} of the path\n", on_path(calibration.path_hops_ns)));
+        text.push_str(&format!("transfers are {} of the path\n", on_path(calibration.path_hops_ns)));
     }
     text.push_str(
-        "the path: the ops that decide the makespan, each at its mean; an op off it could be shorter for nothing\n",
+        "the path: the ops that decide the makespan, each at its mean; a shorter op off the path does not shorten the makespan\n",
     );
     text
 }
@@ -199,14 +199,14 @@ fn hops(hops: &[HopTimes]) -> String {
         vec![
             format!("{} to {}", hop.from, hop.to),
             hop.messages.to_string(),
-            human::duration(hop.planned_ns),
-            human::duration(hop.median_ns),
+            format::duration(hop.planned_ns),
+            format::duration(hop.median_ns),
         ]
     };
     let rows: Vec<Vec<String>> = shown.iter().map(row).collect();
-    let mut text = human::table(&["hop", "waited for", "planned", "median"], &rows, 3);
+    let mut text = format::table(&["hop", "waited for", "planned", "median"], &rows, 3);
     if left > 0 {
-        text.push_str(&format!("and {left} shorter ones; --json has all\n"));
+        text.push_str(&format!("and {left} shorter ones; --json lists all\n"));
     }
     text
 }

@@ -5,16 +5,16 @@ use pipeplan_core::program::Transport;
 use pipeplan_core::program::lower::Lowering;
 use serde_json::json;
 
-use super::fail::Failure;
-use super::order::Order;
+use super::custom_schedule::Order;
+use super::failure::Failure;
 use super::{input, output, search};
 
 const EXAMPLES: &str = "\
 Examples:
   pipeplan check plan.json
   pipeplan check plan.json --json
-  pipeplan check problem.json --order mine.txt      whether an order of your own is valid, and all that is wrong
-  pipeplan check plan.json --lowering in-pieces --transport rendezvous    who would wait for whom";
+  pipeplan check problem.json --order mine.txt      check a custom schedule, and list every fault
+  pipeplan check plan.json --lowering in-pieces --transport rendezvous    show which ranks wait for each other";
 
 /// Check a plan: its digest, every op and transfer, memory, the prediction, and which transports complete it.
 #[derive(clap::Args)]
@@ -22,11 +22,11 @@ Examples:
 pub struct Args {
     /// A plan, or a spec that is planned first; - for standard input
     plan: String,
-    /// Ask this transport alone, and fail where it cannot complete the plan: rendezvous, buffered, buffered:4, grouped,
-    /// pair-ordered or streams
+    /// Check this transport alone, and fail if it cannot complete the plan: rendezvous, buffered, buffered:4,
+    /// grouped, pair-ordered or streams
     #[arg(long, value_name = "PROMISE", value_parser = search::transport)]
     transport: Option<Transport>,
-    /// Place the transfers of the plan's order anew first: in-pieces, receive-first, grouped, overlapped or overlapped:2
+    /// First lower the plan's order to transfers again: in-pieces, receive-first, grouped, overlapped or overlapped:2
     #[arg(long, value_name = "HOW", value_parser = search::lowering)]
     lowering: Option<Lowering>,
     #[command(flatten)]
@@ -55,12 +55,12 @@ pub fn run(args: Args) -> Result<(), Failure> {
             // Padded as text: a transport's own form takes no width.
             let name = transport.to_string();
             match result.as_ref().map_err(|violations| violations.first()) {
-                Err(Some(violation)) => text.push_str(&format!("{name:<12} does not: {violation}\n")),
+                Err(Some(violation)) => text.push_str(&format!("{name:<12} cannot complete it: {violation}\n")),
                 _ => text.push_str(&format!("{name:<12} completes it\n")),
             }
         }
         for said in &checked.on_trust {
-            text.push_str(&format!("on trust     {said}\n"));
+            text.push_str(&format!("unchecked    {said}\n"));
         }
         output::print(&text)?;
     }

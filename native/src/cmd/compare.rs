@@ -6,24 +6,24 @@ use pipeplan_core::problem::Objective;
 use pipeplan_core::program::lower::Lowering;
 use pipeplan_core::spec::{Messages, Spec, Work};
 
-use super::fail::Failure;
+use super::failure::Failure;
 use super::search::{Effort, Jitter, Measured};
-use super::{human, input, order, output, search};
+use super::{custom_schedule, format, input, output, search};
 
 const EXAMPLES: &str = "\
 Examples:
   pipeplan compare examples/llama-2-70b.toml
   pipeplan compare examples/two-ranks.toml --order examples/own-order.txt
-  pipeplan compare spec.toml --jitter 5                      where ops take 5 % more or less than planned
+  pipeplan compare spec.toml --jitter 5                      op times vary by 5 %
   pipeplan compare problem.json --json | jq '.rows[] | select(.status == \"ok\") | [.schedule, .gap]'";
 
-/// Compare every published schedule, and the best that a search finds, for one spec.
+/// Compare every published schedule, and the best schedule that a search finds, for one spec.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = super::long_help(EXAMPLES))]
 pub struct Args {
     /// A spec, a bare problem or a link; - for standard input
     spec: String,
-    /// An order of compute of your own beside them, as `plan --order` takes it; may be given again
+    /// A custom schedule to compare with them, in the form of `plan --order`; may be given again
     #[arg(long, value_name = "FILE")]
     order: Vec<String>,
     /// Print JSON
@@ -39,7 +39,8 @@ pub struct Args {
 
 pub fn run(args: Args) -> Result<(), Failure> {
     let spec = args.jitter.apply(args.measured.apply(input::spec(&args.spec)?)?);
-    let own: Vec<(String, Order)> = args.order.iter().map(|from| order::read(from)).collect::<Result<_, _>>()?;
+    let own: Vec<(String, Order)> =
+        args.order.iter().map(|from| custom_schedule::read(from)).collect::<Result<_, _>>()?;
     let orders = own.iter().map(|(name, order)| (name.clone(), order.schedule.clone())).collect();
     let mut comparison = search::compare(&spec, orders, args.effort);
     for row in comparison.rows.iter_mut().filter(|row| row.status == Status::Absent) {
@@ -64,13 +65,13 @@ pub fn run(args: Args) -> Result<(), Failure> {
         .iter()
         .find(|row| row.status == Status::Absent && own.iter().any(|(name, _)| *name == row.schedule));
     if let Some(absent) = absent {
-        return Err(Failure::input(format!("{} has no plan here; the reason stands above", absent.schedule)));
+        return Err(Failure::input(format!("{} has no valid plan; the reason is above", absent.schedule)));
     }
     if comparison.rows.iter().any(|row| row.status == Status::Ok) {
         return Ok(());
     }
     // For scripts: the table was printed, and still there is nothing to plan.
-    Err(Failure::input("no schedule is valid here; each is absent with its reason"))
+    Err(Failure::input("no schedule is valid for this spec; the table gives the reason for each"))
 }
 
 fn drawn(comparison: &Comparison, spec: &Spec) -> String {
@@ -95,7 +96,7 @@ fn drawn(comparison: &Comparison, spec: &Spec) -> String {
         match (row.status, row.reason.as_deref()) {
             (Status::Ok, _) => rows.push(cells(row, costs, waits)),
             (Status::Absent, reason) => {
-                let reason = human::spelled(reason.unwrap_or_default());
+                let reason = format::spelled(reason.unwrap_or_default());
                 match absent.iter_mut().find(|(known, _)| *known == reason) {
                     Some((_, names)) => names.push(&row.schedule),
                     None => absent.push((reason, vec![&row.schedule])),
@@ -112,41 +113,42 @@ fn drawn(comparison: &Comparison, spec: &Spec) -> String {
             header.extend(["typical", "1 in 20"]);
         }
         if waits {
-            header.push("as carried");
+            header.push("with communication");
         }
         let of_a_model = comparison.rows.iter().any(|row| row.step_ns.is_some());
         if of_a_model {
             header.extend(["tokens/s", "MFU"]);
         }
-        text.push_str(&human::table(&header, &rows, header.len() - 1));
-        text.push_str(&format!("bubble, bound and gap are of the {objective}; peak memory is the fullest rank's\n"));
+        text.push_str(&format::table(&header, &rows, header.len() - 1));
+        text.push_str(&format!(
+            "bubble, bound and gap refer to the {objective}; peak memory is that of the fullest rank\n"
+        ));
         if jitter_permille > 0 {
             text.push_str(&format!(
-                "with ops that differ by {} half of the steps take at most the typical time, and 1 in 20 more than the last{}\n",
-                human::percent(f64::from(jitter_permille) / 1000.0),
-                if waits { ";\nboth without waits at transfers" } else { ",\nby which `best` is chosen" }
+                "op times vary by {}: half of the steps take at most the typical time, and 1 in 20 takes more than the last column{}\n",
+                format::percent(f64::from(jitter_permille) / 1000.0),
+                if waits { "\nboth without waits for transfers" } else { "\n`best` has the lowest of these" }
             ));
         }
         if waits {
             let Messages { lowering, transport } = spec.messages;
             text.push_str(&format!(
-                "as carried: with waits for {lowering} messages on {transport} transport, with which `best` is the least{}; \
-                 steps count them too, and other figures do not",
-                if jitter_permille > 0 { ",\ntogether with what 1 in 20 takes more than planned" } else { "" }
+                "with communication: includes waits for {lowering} transfers on {transport} transport; `best` has the lowest{}; steps include these waits, other figures do not",
+                if jitter_permille > 0 { ",\ntogether with the excess of 1 in 20 steps" } else { "" }
             ));
             text.push_str(match lowering {
                 Lowering::Overlapped { .. } => "\n",
-                _ => ";\n`messages.lowering = \"overlapped\"` sends them beside compute\n",
+                _ => "\n`messages.lowering = \"overlapped\"` overlaps them with compute\n",
             });
         }
         if of_a_model {
             let best = match (jitter_permille > 0, is_makespan) {
                 (true, _) => "",
-                (false, true) => ", and `best` has the shortest of them",
-                (false, false) => ";\n`best` is the least by the longest span of a rank with this end",
+                (false, true) => "; `best` has the shortest step",
+                (false, false) => "\n`best` has the lowest longest span of a rank, step epilogue included",
             };
             text.push_str(&format!(
-                "tokens/s and MFU{} are of whole steps: gradients are summed and the optimizer steps{best}\n",
+                "tokens/s and MFU{} are of whole steps, with gradient sync and optimizer{best}\n",
                 match &spec.work {
                     Work::Model(work) if work.layout.form.fp8 => format!(", of the rate in {},", work.dtype.name()),
                     _ => String::new(),
@@ -167,14 +169,14 @@ fn drawn(comparison: &Comparison, spec: &Spec) -> String {
 type Costs = &'static [(&'static str, fn(&Row) -> Option<u64>)];
 
 fn cells(row: &Row, costs: Costs, waits: bool) -> Vec<String> {
-    let duration = |ns: Option<u64>| ns.map_or_else(String::new, human::duration);
-    let percent = |share: Option<f64>| share.map_or_else(String::new, human::percent);
+    let duration = |ns: Option<u64>| ns.map_or_else(String::new, format::duration);
+    let percent = |share: Option<f64>| share.map_or_else(String::new, format::percent);
     let peak = row.peak_bytes.as_ref().and_then(|by_rank| by_rank.iter().max());
     let mut cells = vec![row.schedule.clone()];
     cells.extend(costs.iter().map(|(_, of)| duration(of(row))));
     cells.extend([
         percent(row.bubble_ratio),
-        peak.map_or_else(String::new, |bytes| human::bytes(*bytes)),
+        peak.map_or_else(String::new, |bytes| format::bytes(*bytes)),
         duration(row.bound_ns),
         percent(row.gap),
     ]);
@@ -182,10 +184,10 @@ fn cells(row: &Row, costs: Costs, waits: bool) -> Vec<String> {
         cells.extend([duration(row.typical_ns), duration(row.late_ns)]);
     }
     if waits {
-        cells.push(row.carried_ns.map_or_else(|| "hangs".to_owned(), human::duration));
+        cells.push(row.carried_ns.map_or_else(|| "hangs".to_owned(), format::duration));
     }
     if let (Some(tokens), Some(mfu)) = (row.tokens_per_s, row.mfu) {
-        cells.extend([tokens.round().to_string(), human::mfu(mfu)]);
+        cells.extend([tokens.round().to_string(), format::mfu(mfu)]);
     }
     cells
 }

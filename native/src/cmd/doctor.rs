@@ -2,18 +2,18 @@
 
 use serde_json::{Value, json};
 
-use super::fail::Failure;
-use super::{human, output};
+use super::failure::Failure;
+use super::{format, output};
 
 const EXAMPLES: &str = "\
 Examples:
   pipeplan doctor
   pipeplan doctor --json";
 
-/// Say what there is on this machine to run plans on GPUs with, and how to get what is missing.
+/// Show which GPUs and libraries this machine has to run plans, and how to get what is missing.
 ///
-/// Looks for the driver, NVRTC, cuBLAS, NCCL and NVML where the system, the CUDA toolkit and Python wheels keep them. That
-/// something is missing is an answer and no failure: the exit code is 0.
+/// Looks for the driver, NVRTC, cuBLAS, NCCL and NVML in the folders of the system, of the CUDA toolkit and of Python
+/// wheels. A missing library is not an error: the exit code is 0.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = super::long_help(EXAMPLES))]
 pub struct Args {
@@ -49,7 +49,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         .map(|finding| vec![finding.what.clone(), finding.text.clone()])
         .collect();
     if !rows.is_empty() {
-        text.push_str(&human::table(&["found", ""], &rows, 0));
+        text.push_str(&format::table(&["found", ""], &rows, 0));
     }
     for finding in findings.iter().filter(|finding| !finding.is_there) {
         text.push_str(&format!("\n{}\n", finding.text));
@@ -61,7 +61,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
 fn findings() -> Vec<Finding> {
     use pipeplan::backend::cuda::libraries::{Which, search};
     use pipeplan::backend::cuda::nvml::{Nvml, Way};
-    use pipeplan::backend::cuda::{compile, driver, plain};
+    use pipeplan::backend::cuda::{compile, cublas, driver};
     use pipeplan::transport::nccl;
 
     let library = |which: Which, version: Option<String>| {
@@ -111,7 +111,7 @@ fn findings() -> Vec<Finding> {
                 text: format!(
                     "{}, {}, compute capability {}, {} multiprocessors{links}",
                     gpu.name,
-                    human::bytes(gpu.bytes),
+                    format::bytes(gpu.bytes),
                     dotted(gpu.capability),
                     gpu.multiprocessors
                 ),
@@ -125,15 +125,15 @@ fn findings() -> Vec<Finding> {
             }
         })),
         Err(error) if search(Which::Driver).found.is_some() => {
-            let text = format!("The driver is there, and shows no GPU: {error}");
+            let text = format!("The driver is installed, but shows no GPU: {error}");
             findings.push(Finding { what: "GPUs".to_string(), is_there: false, text, details: Value::Null });
         }
         Err(_) => {}
     }
     findings.push(library(Which::Nvrtc, compile::version().map(dotted)));
-    let cublas = plain::version().map(|(major, minor, patch)| format!("{major}.{minor}.{patch}"));
+    let cublas = cublas::version().map(|(major, minor, patch)| format!("{major}.{minor}.{patch}"));
     if let (Err(error), Some(path)) = (&cublas, &search(Which::Cublas).found) {
-        let text = format!("cuBLAS is there ({}), and cannot be called: {error}", path.display());
+        let text = format!("cuBLAS is installed ({}), but cannot be called: {error}", path.display());
         findings.push(Finding { what: "cuBLAS".to_string(), is_there: false, text, details: Value::Null });
     }
     findings.push(library(Which::Cublas, cublas.ok()));

@@ -7,8 +7,8 @@ use pipeplan::runner::checkpoint::Checkpoint;
 use pipeplan::runner::evaluate::{Evaluation, evaluate};
 use serde_json::json;
 
-use super::fail::Failure;
-use super::{human, output, run};
+use super::failure::Failure;
+use super::{format, output, run};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -16,19 +16,19 @@ Examples:
   pipeplan evaluate run/step-000020 --data book.txt --windows 100
   pipeplan evaluate run --logits logits.safetensors";
 
-/// Show what the weights of a checkpoint make of a text: its loss and, into a file, the logits of every token.
+/// Evaluate the weights of a checkpoint on a text: print the loss and write the logits of every token to a file.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = super::long_help(EXAMPLES))]
 pub struct Args {
-    /// A checkpoint of a run, or a folder of checkpoints, whose latest is taken
+    /// A checkpoint of a run, or a folder of checkpoints; the latest one is used
     checkpoint: PathBuf,
-    /// The text; a text of this project where not given
+    /// The text; default: a text of this project
     #[arg(long, value_name = "FILE")]
     data: Option<String>,
-    /// Sequences from the start of the text, each as long as those that were trained on
+    /// Sequences from the start of the text, each of the sequence length of the training
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
     windows: u32,
-    /// Compute in this type; in that of the checkpoint where not given
+    /// Precision; default: that of the checkpoint
     #[arg(long, value_name = "TYPE")]
     precision: Option<run::Type>,
     /// Write the tensors `logits`, `windows` and `loss` into this file, as safetensors; - for standard output
@@ -71,7 +71,7 @@ fn show<T: Element>(args: &Args, checkpoint: &Checkpoint, text: &[u8]) -> Result
             "sequence": checkpoint.manifest.sequence, "loss": evaluation.loss, "logits": args.logits,
         }));
     }
-    let of = human::count(windows, "sequence");
+    let of = format::count(windows, "sequence");
     let mut shown = format!("loss          {:.6} after {step} steps, over {of}\n", evaluation.loss);
     if let Some(path) = &args.logits {
         shown.push_str(&format!("logits        {path}\n"));

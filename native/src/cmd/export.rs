@@ -4,8 +4,8 @@ use clap::ValueEnum;
 use pipeplan_core::base::json::format_of;
 use pipeplan_core::formats::export;
 
-use super::fail::Failure;
-use super::order::Order;
+use super::custom_schedule::Order;
+use super::failure::Failure;
 use super::{input, output};
 
 const EXAMPLES: &str = "\
@@ -14,7 +14,7 @@ Examples:
   pipeplan export trace.json --format chrome-trace -o events.json
   pipeplan export plan.json --format torch-csv -o order.csv         for torch.distributed.pipelining
   pipeplan export plan.json --format megatron                       for --pipeline-model-parallel-layout
-  pipeplan export plan.json --format megatron-args                  all arguments that a 1f1b plan decides
+  pipeplan export plan.json --format megatron-args                  all arguments that a 1f1b plan determines
   pipeplan export plan.json --format svg -o plan.svg";
 
 /// Write a plan, or a measured trace, in another program's format.
@@ -67,7 +67,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let format = args.format.of_core();
     let text = if format_of(&source.text) == Some("pipeplan-trace") {
         if args.order.is_given() {
-            return Err(Failure::input("--order is for plans: a trace holds what was run"));
+            return Err(Failure::input("--order applies to plans; this file is a trace"));
         }
         export::of_trace(&input::trace_of(&source)?, format)
     } else {

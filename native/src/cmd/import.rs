@@ -8,33 +8,33 @@ use pipeplan_core::formats::megatron_run::{Imported, MegatronRun};
 use pipeplan_core::spec::{Spec, Work};
 use serde_json::{Value, json};
 
-use super::fail::Failure;
+use super::failure::Failure;
 use super::search::{self, Effort};
-use super::{human, input, output};
+use super::{format, input, output};
 
 const EXAMPLES: &str = "\
 Examples:
-  pipeplan import train.log --device h100 -o spec.toml             and what was measured beside what is planned
+  pipeplan import train.log --device h100 -o spec.toml             and measured against planned figures
   pipeplan import launch.sh --device h100 --devices 64 -o spec.toml
   ps -o args= -p PID | pipeplan import - --device a100-80 --devices 8";
 
-/// Make a spec of a run of Megatron-LM: of its log, its command line or its launch script. Steps and memory that a log
-/// tells stand beside what is planned.
+/// Make a spec from a run of Megatron-LM: from its log, its command line or its launch script. If a log gives step
+/// times and memory, compare them with the plan.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = super::long_help(EXAMPLES))]
 pub struct Args {
     /// A log, a command line or a script; - for standard input
     run: String,
-    /// What it ran on: a device of the catalog, such as h100
+    /// The device of the run, from the catalog, such as h100
     #[arg(long, value_name = "NAME")]
     device: String,
-    /// On how many, where the text does not say so
+    /// Number of devices, if the text does not give it
     #[arg(long, value_name = "COUNT")]
     devices: Option<u64>,
     /// Write the spec here, as TOML; - for standard output
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: String,
-    /// Print JSON: the spec, what it says otherwise, and what was measured beside what is planned
+    /// Print JSON: the spec, the differences from the text, and measured against planned figures
     #[arg(long)]
     json: bool,
 }
@@ -52,14 +52,13 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }?;
     let run = MegatronRun::read(&String::from_utf8_lossy(&bytes));
     if !run.is_any() {
-        return Err(Failure::input(format!("{} says nothing of a run of Megatron-LM", args.run)).with_help(
-            "Looked for were the lines of arguments that a log begins with, such as `num_layers ...... 32`, and \
-             arguments such as --num-layers 32. Of a model of Hugging Face a spec says `model.config = \"config.json\"`.",
+        return Err(Failure::input(format!("{} contains no arguments of Megatron-LM", args.run)).with_help(
+            "Accepted are the argument lines at the start of a log, such as `num_layers ...... 32`, and arguments such as --num-layers 32. For a Hugging Face model, write `model.config = \"config.json\"` in a spec.",
         ));
     }
     let imported = run.spec(&args.device, args.devices).map_err(|faults| {
         Failure::input(format!("{}: {faults}", args.run))
-            .with_help("--device and --devices say what the text does not; other arguments can be added to it, such as --vocab-size 50257")
+            .with_help("--device and --devices give what the text lacks; add other arguments to the text, such as --vocab-size 50257")
     })?;
     let beside = Beside::of(&run, &imported)?;
     if args.json {
@@ -79,10 +78,10 @@ pub fn run(args: Args) -> Result<(), Failure> {
 
 /// The spec as a person would write it.
 fn written(value: &Value, from: &str) -> Result<String, Failure> {
-    let text =
-        toml::to_string_pretty(value).map_err(|error| Failure::work(format!("no TOML can say the spec: {error}")))?;
+    let text = toml::to_string_pretty(value)
+        .map_err(|error| Failure::work(format!("the spec cannot be written as TOML: {error}")))?;
     let name = Path::new(from).file_name().map_or_else(|| "standard input".into(), |name| name.to_string_lossy());
-    Ok(format!("# Of a run of Megatron-LM: {}\n{text}", name.escape_debug()))
+    Ok(format!("# From a run of Megatron-LM: {}\n{text}", name.escape_debug()))
 }
 
 /// What a log tells, beside what is planned.
@@ -141,38 +140,38 @@ impl Beside {
         if let (Some(measured), Some(planned)) = (measured, planned) {
             let of = match self.steps {
                 1 => String::from("step"),
-                steps => format!("step, the middle of {steps}"),
+                steps => format!("step, median of {steps}"),
             };
             rows.push(vec![
                 of,
-                human::duration(measured),
-                human::duration(planned),
+                format::duration(measured),
+                format::duration(planned),
                 difference(measured as f64, planned as f64),
             ]);
         }
         for (rank, measured, planned) in &self.peaks {
             rows.push(vec![
                 format!("memory of rank {rank}"),
-                human::bytes(*measured),
-                human::bytes(*planned),
+                format::bytes(*measured),
+                format::bytes(*planned),
                 difference(*measured as f64, *planned as f64),
             ]);
         }
         let mut text = String::new();
         if rows.is_empty() {
             if let Some(planned) = planned {
-                text.push_str(&format!("step          {} planned, as {}\n", human::duration(planned), self.name));
+                text.push_str(&format!("step          {} planned, as {}\n", format::duration(planned), self.name));
             }
         } else {
-            text.push_str(&human::table(&["", "measured", "planned", "difference"], &rows, 3));
-            text.push_str(&format!("planned as {}; memory is what tensors hold at once", self.name));
+            text.push_str(&format::table(&["", "measured", "planned", "difference"], &rows, 3));
+            text.push_str(&format!("planned as {}; memory is the peak of allocated tensors", self.name));
             text.push_str(match self.of_first_step {
-                true => ", told after the first step, before which there are no moments\n",
+                true => ", reported after the first step, before optimizer states exist\n",
                 false => "\n",
             });
         }
         if !self.fits {
-            text.push_str("as planned it does not fit the device: `pipeplan memory` shows why\n");
+            text.push_str("the plan does not fit the device: `pipeplan memory` shows why\n");
         }
         text
     }

@@ -16,9 +16,9 @@ use pipeplan_core::spec::{self, Spec, SpecError};
 use pipeplan_core::trace::Trace;
 use serde_json::Value;
 
-use super::fail::Failure;
+use super::failure::Failure;
 use super::search::{self, Effort};
-use super::{human, output};
+use super::{format, output};
 
 /// A text and what a person calls it.
 pub struct Source {
@@ -44,7 +44,7 @@ pub fn file_or_standard_input(argument: &str) -> Result<Source, Failure> {
     let name = if argument == "-" { "standard input" } else { argument };
     if argument == "-" && STANDARD_INPUT_IS_READ.swap(true, Ordering::Relaxed) {
         return Err(Failure::input(
-            "standard input is wanted twice, and can be read once: give one of the two as a file",
+            "standard input can be read once, but two arguments are `-`: give one of them as a file",
         ));
     }
     let limit = plan::MAX_FILE_BYTES as u64;
@@ -54,7 +54,7 @@ pub fn file_or_standard_input(argument: &str) -> Result<Source, Failure> {
     }?;
     let text = String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
-        Failure::input(format!("{name} is no text: byte {} is not UTF-8", at + 1))
+        Failure::input(format!("{name} is not text: byte {} is not UTF-8", at + 1))
     })?;
     // Some editors begin a text with a mark of its encoding.
     let text = match text.strip_prefix('\u{feff}') {
@@ -79,7 +79,7 @@ pub fn bounded(name: &str, limit: u64, source: std::io::Result<impl Read>) -> Re
         .and_then(|source| source.take(limit + 1).read_to_end(&mut bytes))
         .map_err(|error| Failure::input(format!("{name} cannot be read: {error}")))?;
     if bytes.len() as u64 > limit {
-        return Err(Failure::input(format!("{name} is longer than the {limit} bytes that are read")));
+        return Err(Failure::input(format!("{name} is longer than the limit of {limit} bytes")));
     }
     Ok(bytes)
 }
@@ -100,29 +100,28 @@ pub fn spec_of(source: &Source) -> Result<Spec, Failure> {
         SpecError::Syntax(syntax) => {
             let failure = syntax_failure(&source.name, &source.text, &syntax);
             match order::looks_like_one(&source.text) {
-                true => {
-                    failure.with_help("an order of compute goes with the spec that it is for: `SPEC --order FILE`")
-                }
+                true => failure.with_help("give a custom schedule together with its spec: `SPEC --order FILE`"),
                 false => failure,
             }
         }
         SpecError::Link(error) => Failure::input(error),
         SpecError::Faults(faults) => faults_failure(&source.name, &source.text, &faults),
     })?;
-    spec.unlikely().iter().for_each(|said| output::tell(&format!("note: {}", human::spelled(said))));
+    spec.unlikely().iter().for_each(|said| output::tell(&format!("note: {}", format::spelled(said))));
     Ok(spec)
 }
 
 /// What to do with a file of ours in the place of a spec or a plan.
 fn not_a_spec(source: &Source, format: &str) -> Failure {
     let (what, instead) = match format {
-        "pipeplan-trace" => {
-            ("a trace", "traces go to `pipeplan show`, `calibrate` and `export`; here, the plan that was run")
-        }
-        "pipeplan-proof" => ("a proof", "give the plan that it is of"),
-        _ => ("a profile", "give it with `--profile`, and here the spec that it is for"),
+        "pipeplan-trace" => (
+            "a trace",
+            "give a trace to `pipeplan show`, `calibrate` or `export`; give this command the plan that ran",
+        ),
+        "pipeplan-proof" => ("a proof", "give the plan that it belongs to"),
+        _ => ("a profile", "give it with `--profile`, and give its spec here"),
     };
-    Failure::input(format!("{} is {what}, and a spec or a plan is needed", source.name)).with_help(instead)
+    Failure::input(format!("{} is {what}; a spec or a plan is needed", source.name)).with_help(instead)
 }
 
 /// Reads a spec, and the file that its `model.config` names.
@@ -141,9 +140,12 @@ fn read_spec(source: &Source) -> Result<Result<Spec, SpecError>, Failure> {
         // Only a file has a name that a spec could give.
         let file = Path::new(&source.name).file_name().filter(|_| Path::new(&source.name).exists());
         let file = file.and_then(|file| file.to_str()).unwrap_or("config.json");
-        let said = Failure::input(format!("{} describes a model, and a spec says how to train it", source.name));
+        let said = Failure::input(format!(
+            "{} describes a model; a spec is needed, which says how to train it",
+            source.name
+        ));
         return Err(said.with_help(format!(
-            "write a spec beside it and plan that, such as:\n\
+            "write a spec that names it, and plan the spec, such as:\n\
              model.config = {}\n\
              cluster.device = \"h100\"\n\
              parallel.pipeline = 8\n\
@@ -177,7 +179,7 @@ fn config_file(source: &Source, named: &Path) -> Result<Value, Failure> {
     let config = json::parse(&text).map_err(|error| cannot(&error))?;
     if scales_positions(&config) {
         output::tell(&format!(
-            "note: {shown} scales rotary positions, which plans do not depend on; `run` trains and saves the model without it"
+            "note: {shown} scales rotary positions (rope_scaling). Plans do not depend on it; `run` trains and saves the model without it"
         ));
     }
     Ok(config)
@@ -232,7 +234,7 @@ pub fn trace_of(source: &Source) -> Result<Trace, Failure> {
         let failure = Failure::input(format!("{}: {faults}", source.name));
         match torch_profile::looks_like_one(&source.text) {
             true => failure
-                .with_help("of what torch.profiler wrote, `pipeplan trace PLAN FILE... -o trace.json` makes a trace"),
+                .with_help("`pipeplan trace PLAN FILE... -o trace.json` makes a trace from files of torch.profiler"),
             false => failure,
         }
     })

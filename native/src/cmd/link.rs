@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::fail::Failure;
+use super::failure::Failure;
 use super::{input, output};
 
 const EXAMPLES: &str = "\

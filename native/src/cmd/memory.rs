@@ -6,9 +6,9 @@ use pipeplan_core::base::units::Bytes;
 use pipeplan_core::plan::verdict::RankMemory;
 use pipeplan_core::spec::{Spec, Work};
 
-use super::fail::Failure;
+use super::failure::Failure;
 use super::search::{Effort, Measured};
-use super::{human, input, output, search};
+use super::{format, input, output, search};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -16,13 +16,13 @@ Examples:
   pipeplan memory spec.toml --schedule zb-h1
   pipeplan memory spec.toml --json | jq '.ranks[0].static_bytes'";
 
-/// Show what each rank holds, by kind, and what to change first where it does not fit.
+/// Show the memory of each rank by kind, and suggest changes if it does not fit.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = super::long_help(EXAMPLES))]
 pub struct Args {
     /// A spec of a model, or a link; - for standard input
     spec: String,
-    /// A published schedule or `best`; what the spec says where not given
+    /// A published schedule or `best`; default: that of the spec
     #[arg(long, value_name = "NAME")]
     schedule: Option<String>,
     /// Print JSON
@@ -50,42 +50,44 @@ fn drawn(shown: &Explanation, spec: &Spec) -> String {
         text.push_str(&format!("{note}\n\n"));
     }
     let Work::Model(work) = &spec.work else { return text };
-    text.push_str(&format!("{}\n\n", human::trained(work)));
+    text.push_str(&format!("{}\n\n", format::trained(work)));
     text.push_str(&table(&shown.ranks));
     text.push_str(&verdict_line(shown));
     if work.layout.overhead_bytes == 0 {
         text.push_str(
-            "of this nothing is for what frameworks hold besides (contexts, communicators, fragmentation): \
-             memory.overhead_bytes sets it aside\n",
+            "framework overhead (contexts, communicators, fragmentation) is not included: reserve it with memory.overhead_bytes\n",
         );
     }
     if shown.cuts_backwards() {
         let held = shown.held_for_w();
         let range = |at: usize| {
             let (least, most) = (held.iter().map(|held| held[at]).min(), held.iter().map(|held| held[at]).max());
-            let [least, most] = [least, most].map(|bytes| human::bytes(bytes.unwrap_or(0)));
+            let [least, most] = [least, most].map(|bytes| format::bytes(bytes.unwrap_or(0)));
             if least == most { most } else { format!("{least} to {most}") }
         };
         text.push_str(&format!(
-            "a stage keeps {} of a microbatch after F, and {} after B, until W\n",
+            "per microbatch, a stage keeps {} after F, and {} after B until W\n",
             range(0),
             range(1)
         ));
     }
     if let Some(most) = shown.ranks.iter().map(|rank| rank.on_host).max().filter(|most| *most > 0) {
         let of_node = u64::from(work.devices_per_node).min(work.devices());
-        text.push_str(&format!("in the host's memory, a device keeps at most {}", human::bytes(most)));
+        text.push_str(&format!(
+            "activation and optimizer offload: at most {} of host memory per device",
+            format::bytes(most)
+        ));
         if of_node > 1 {
-            let all = human::bytes(most.saturating_mul(of_node));
-            text.push_str(&format!(", the {of_node} of a node up to {all} together"));
+            let all = format::bytes(most.saturating_mul(of_node));
+            text.push_str(&format!(", up to {all} for the {of_node} devices of a node"));
         }
         text.push('\n');
     }
     if let Some(dealt) = shown.answer.case.derived.as_ref().and_then(|derived| derived.dealt) {
-        text.push_str(&format!("{}\n", human::spelled(&dealt.to_string())));
+        text.push_str(&format!("{}\n", format::spelled(&dealt.to_string())));
     }
     if let Some(fitted) = &shown.answer.case.fitted {
-        text.push_str(&format!("\n{}", human::spelled(&fitted.account.to_string())));
+        text.push_str(&format!("\n{}", format::spelled(&fitted.account.to_string())));
     }
     if let Some(found) = &shown.suggestions {
         text.push_str(&advice(shown, found));
@@ -102,12 +104,12 @@ fn price(shown: &Explanation, shorter: &Shorter) -> String {
     let mut text = format!("\n{}\n", search::price_of_limit(now, shorter.without_limit_ns));
     if shorter.single.is_empty() {
         text.push_str(
-            "no change that was tried makes it shorter on these devices; `pipeplan tune` tries other layouts\n",
+            "none of the changes tried makes the step shorter on these devices; `pipeplan tune` tries other layouts\n",
         );
         return text;
     }
     text.push_str(
-        "on the same devices these changes make it shorter, with first orders, which a search improves on:\n",
+        "these changes make the step shorter on the same devices (times of a first schedule; a search can improve them):\n",
     );
     let together: Vec<Suggestion> = shorter.together.iter().chain(&shorter.single).cloned().collect();
     text.push_str(&options(shown, &together, ""));
@@ -138,7 +140,7 @@ fn table(ranks: &[RankMemory]) -> String {
         cells
     };
     let rows: Vec<Vec<String>> = ranks.iter().map(row).collect();
-    format!("{}all in {name}\n", human::table(&header, &rows, kinds.len() + 4))
+    format!("{}all in {name}\n", format::table(&header, &rows, kinds.len() + 4))
 }
 
 /// What the limit leaves, below 0 where it does not suffice.
@@ -155,16 +157,16 @@ fn verdict_line(shown: &Explanation) -> String {
     let fullest: Bytes = shown.ranks.iter().map(|rank| rank.peak).max().unwrap_or(0);
     let verdict = match over {
         0 => "fits".to_owned(),
-        over => format!("does not fit {}", human::count(over, "rank")),
+        over => format!("does not fit {}", format::count(over, "rank")),
     };
     let objective = shown.answer.case.problem.objective().name().replace('_', " ");
     let limit = shown.ranks.iter().filter_map(|rank| rank.limit).min();
-    let limit = limit.map_or_else(String::new, |limit| format!(" of {}", human::bytes(limit)));
+    let limit = limit.map_or_else(String::new, |limit| format!(" of {}", format::bytes(limit)));
     format!(
-        "\n{} {verdict}: at most {}{limit} on a rank; {objective} {}\n",
+        "\n{} {verdict}: the fullest rank needs {}{limit}; {objective} {}\n",
         shown.answer.name,
-        human::bytes(fullest),
-        human::duration(shown.answer.cost_ns())
+        format::bytes(fullest),
+        format::duration(shown.answer.cost_ns())
     )
 }
 
@@ -172,22 +174,22 @@ fn verdict_line(shown: &Explanation) -> String {
 fn advice(shown: &Explanation, found: &Suggestions) -> String {
     let mut text = String::new();
     if !found.single.is_empty() {
-        text.push_str("\nwhat to change first:\n");
+        text.push_str("\nsuggestions:\n");
         text.push_str(&options(shown, &found.single, "not enough alone"));
     }
     if !found.combined.is_empty() {
-        text.push_str("\nno single change on the same devices is enough; together:\n");
+        text.push_str("\nno single change on the same devices is enough. Suggested together:\n");
         text.push_str(&options(shown, &found.combined[..found.combined.len().min(MOST_COMBINED)], ""));
     }
     match (found.cheapest(), &found.all) {
         (Some(cheapest), _) => text.push_str(&format!("\ncheapest: {}\n", cheapest.words())),
         (None, Some(all)) => text.push_str(&format!(
-            "\nnothing that was tried fits; together, {} come to {} at most: fewer layers on a rank, or more memory\n",
+            "\nnone of the changes tried fits. All {} together need {} on the fullest rank. Use fewer layers per rank, or more memory\n",
             all.words(),
-            human::bytes(all.peak)
+            format::bytes(all.peak)
         )),
         (None, None) => {
-            text.push_str("\nnothing that was tried fits: fewer layers on a rank, or more memory\n");
+            text.push_str("\nnone of the changes tried fits. Use fewer layers per rank, or more memory\n");
         }
     }
     text
@@ -202,8 +204,8 @@ fn options(shown: &Explanation, suggestions: &[Suggestion], too_little: &str) ->
         let longer = suggestion.step_ns as f64 / now.max(1) as f64 - 1.0;
         vec![
             suggestion.words(),
-            human::bytes(suggestion.peak),
-            human::duration(suggestion.step_ns),
+            format::bytes(suggestion.peak),
+            format::duration(suggestion.step_ns),
             format!("{:+.1} %", 100.0 * longer),
             if suggestion.fits { "fits" } else { too_little }.to_owned(),
         ]
@@ -212,7 +214,8 @@ fn options(shown: &Explanation, suggestions: &[Suggestion], too_little: &str) ->
     let fits_now = shown.ranks.iter().all(RankMemory::fits);
     let verdict = if fits_now { "fits" } else { "does not fit" };
     let as_it_is =
-        ["as it is".to_owned(), human::bytes(peak), human::duration(now), String::new(), verdict.to_owned()].to_vec();
+        ["unchanged".to_owned(), format::bytes(peak), format::duration(now), String::new(), verdict.to_owned()]
+            .to_vec();
     let mut rows: Vec<Vec<String>> = std::iter::once(as_it_is).chain(suggestions.iter().map(row)).collect();
     let mut header = vec!["change", "peak", "step", "against now", "verdict"];
     if fits_now && suggestions.iter().all(|suggestion| suggestion.fits) {
@@ -220,5 +223,5 @@ fn options(shown: &Explanation, suggestions: &[Suggestion], too_little: &str) ->
         header.pop();
         rows.iter_mut().for_each(|row| row.truncate(header.len()));
     }
-    human::table(&header, &rows, 0)
+    format::table(&header, &rows, 0)
 }

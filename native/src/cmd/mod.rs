@@ -9,32 +9,32 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 mod calibrate;
 mod check;
 mod compare;
+mod custom_schedule;
 mod doctor;
 mod evaluate;
+mod exact_search;
 mod export;
-pub mod fail;
+pub mod failure;
+mod format;
 mod http;
-mod human;
 mod import;
 mod input;
 mod interrupt;
 mod link;
 mod memory;
-mod order;
 mod output;
-#[cfg(feature = "cuda")]
-mod over_nccl;
 mod passes;
 mod plan;
 mod processes;
 mod profile;
-mod prove;
 mod run;
-#[cfg(feature = "cuda")]
-mod sanitizer;
 mod schema;
 mod search;
 mod selftest;
+#[cfg(feature = "cuda")]
+mod selftest_nccl;
+#[cfg(feature = "cuda")]
+mod selftest_sanitizer;
 mod selftest_worker;
 mod sensitivity;
 mod serve;
@@ -42,17 +42,17 @@ mod show;
 mod trace;
 mod tune;
 
-use fail::Failure;
+use failure::Failure;
 
 const EXIT_CODES: &str = "\
 Exit codes:
   0    done
-  1    the work itself failed: a file could not be written, a port is taken, a rank ended early
-  2    the input was refused, or there is no valid plan for it; standard error says why
+  1    the work failed: a file cannot be written, a port is in use, a rank ended early
+  2    the input is not accepted, or has no valid plan; standard error gives the reason
   130  Ctrl-C ended a run before its last step
 
 Every SPEC is a spec or a bare problem in TOML or JSON: a file, - for standard input, or a link.
-Every PLAN is a plan file, or anything that a plan can be made of: a SPEC is planned first.";
+Every PLAN is a plan file or a SPEC; a SPEC is planned first.";
 
 const EXAMPLES: &str = "\
 Examples:

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use pipeplan_core::plan::{self, Plan};
 use serde_json::Value;
 
-use super::fail::Failure;
+use super::failure::Failure;
 
 /// Prints a text, colours and all where the terminal shows them.
 pub fn print(text: &str) -> Result<(), Failure> {
@@ -30,8 +30,8 @@ pub fn plan_file(plan: &Plan) -> Result<String, Failure> {
     let text = plan.to_json();
     if text.len() > plan::MAX_FILE_BYTES {
         let (bytes, most) = (text.len() >> 20, plan::MAX_FILE_BYTES >> 20);
-        return Err(Failure::input(format!("the plan would have {bytes} MiB, and at most {most} MiB are read back"))
-            .with_help("fewer microbatches, chunks or ranks make a smaller one; `pipeplan compare` needs no file"));
+        return Err(Failure::input(format!("the plan has {bytes} MiB; the limit of a plan file is {most} MiB"))
+            .with_help("use fewer microbatches, chunks or ranks; `pipeplan compare` needs no file"));
     }
     Ok(text)
 }
@@ -75,9 +75,9 @@ pub fn expect_room_at(path: &str) -> Result<(), Failure> {
 /// Refuses two documents on standard output: their reader could not tell where one ends.
 pub fn expect_one_document(documents: [(&str, bool); 2]) -> Result<(), Failure> {
     match documents {
-        [(first, true), (second, true)] => {
-            Err(Failure::input(format!("{first} and {second} cannot both go to standard output: give one a file")))
-        }
+        [(first, true), (second, true)] => Err(Failure::input(format!(
+            "{first} and {second} cannot both use standard output: give one of them a file"
+        ))),
         _ => Ok(()),
     }
 }
@@ -115,7 +115,7 @@ fn beside(path: &Path) -> std::io::Result<(tempfile::NamedTempFile, PathBuf)> {
     if let Some(known) = &known {
         // Renaming would ask the folder alone. Whoever is above permissions means a mark that all may see.
         if known.readonly() {
-            return Err(std::io::Error::new(ErrorKind::PermissionDenied, "it is there and read-only"));
+            return Err(std::io::Error::new(ErrorKind::PermissionDenied, "the file exists and is read-only"));
         }
         std::fs::OpenOptions::new().write(true).open(&place)?;
     }
@@ -145,5 +145,5 @@ fn behind_links(path: &Path) -> std::io::Result<PathBuf> {
         let Ok(target) = std::fs::read_link(&place) else { return Ok(place) };
         place = place.parent().unwrap_or(Path::new("")).join(target);
     }
-    Err(std::io::Error::other("its links lead to no file"))
+    Err(std::io::Error::other("its symbolic link points to no file"))
 }

@@ -8,9 +8,9 @@ use pipeplan_core::schedule;
 use pipeplan_core::spec::{Spec, Work};
 use serde_json::json;
 
-use super::fail::Failure;
+use super::failure::Failure;
 use super::search::Effort;
-use super::{human, input, output, search};
+use super::{format, input, output, search};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -18,14 +18,14 @@ Examples:
   pipeplan passes spec.toml --schedule zb-h1 --stage 0
   pipeplan passes spec.toml --json | jq '.stages[0].passes[0].skipped'";
 
-/// Show what each pass over the operators did, what it left, and why.
+/// Show what each compiler pass changed in the operators, what it skipped, and why.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = super::long_help(EXAMPLES))]
 pub struct Args {
     /// A spec of a model, or a link; - for standard input
     spec: String,
-    /// A published schedule, which says how layers become stages, or `best`, which is searched for first; what the spec
-    /// says where not given, and 1f1b where that is `best`
+    /// A published schedule, which determines the layers per stage, or `best`, which is searched first; default: that
+    /// of the spec, or 1f1b if that is `best`
     #[arg(long, value_name = "NAME")]
     schedule: Option<String>,
     /// Only this stage
@@ -41,7 +41,7 @@ pub struct Args {
 pub fn run(args: Args) -> Result<(), Failure> {
     let spec = input::spec(&args.spec)?;
     let Work::Model(work) = &spec.work else {
-        return Err(Failure::input("passes rewrite the operators of a model; these costs are typed"));
+        return Err(Failure::input("passes rewrite the operators of a model, but this spec has typed costs"));
     };
     let said = Some(spec.schedule.clone()).filter(|name| name != planner::BEST);
     let name = args.schedule.or(said).unwrap_or_else(|| "1f1b".to_owned());
@@ -49,7 +49,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let derived = case.derived.ok_or_else(|| Failure::input("there is no model"))?;
     let count = derived.stages.len();
     if let Some(stage) = args.stage.filter(|stage| *stage >= count) {
-        let text = format!("there is no stage {stage}; stages are 0 to {}", count.saturating_sub(1));
+        let text = format!("there is no stage {stage}; give a stage from 0 to {}", count.saturating_sub(1));
         return Err(Failure::input(text));
     }
     let wanted = |stage: usize| args.stage.is_none_or(|only| only == stage);
@@ -64,7 +64,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
             "stages": accounts.stages.iter().map(stage).collect::<Vec<_>>(),
         }));
     }
-    output::print(&human::spelled(&accounts.text()))
+    output::print(&format::spelled(&accounts.text()))
 }
 
 /// The spec's work as the schedule `name` places it.

@@ -4,10 +4,10 @@ use pipeplan_core::base::canonical;
 use pipeplan_core::plan::Plan;
 use pipeplan_core::plan::planner::{self, BEST};
 
-use super::fail::Failure;
-use super::order::Order;
+use super::custom_schedule::Order;
+use super::failure::Failure;
 use super::search::{Effort, Jitter, Measured, Messages};
-use super::{human, input, output, prove, search};
+use super::{exact_search, format, input, output, search};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -15,8 +15,8 @@ Examples:
   pipeplan plan spec.toml --schedule best -o plan.json       write it
   pipeplan plan problem.json --schedule zb-v --json | jq .prediction
   pipeplan plan problem.json --schedule best --prove 10      improve it exactly, or prove it the best
-  pipeplan plan spec.toml --lowering overlapped:2 -o plan.json    messages beside compute, two received ahead
-  pipeplan plan problem.json --order mine.txt -o plan.json   judge an order of your own";
+  pipeplan plan spec.toml --lowering overlapped:2 -o plan.json    transfers overlap compute, two received ahead
+  pipeplan plan problem.json --order mine.txt -o plan.json   plan a custom schedule";
 
 /// Plan a spec: choose or build its schedule, check it, and write the plan.
 #[derive(clap::Args)]
@@ -24,13 +24,13 @@ Examples:
 pub struct Args {
     /// A spec, a bare problem or a link; - for standard input
     spec: String,
-    /// A published schedule or `best`; what the spec says where not given
+    /// A published schedule or `best`; default: that of the spec
     #[arg(long, value_name = "NAME", conflicts_with = "order")]
     schedule: Option<String>,
     /// Write the plan file here; - for standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<String>,
-    /// Print the plan file, also where it is written with -o
+    /// Print the plan file, even with -o
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -43,11 +43,11 @@ pub struct Args {
     messages: Messages,
     #[command(flatten)]
     jitter: Jitter,
-    /// Search exactly for this long: a better plan where `best` was asked for, and a proof of how good it is.
-    /// For some hundred ops; Ctrl-C ends it early
+    /// Run an exact search for this many seconds: it improves the plan if the schedule is `best`, and proves a bound.
+    /// For plans of a few hundred ops; Ctrl-C ends it early
     #[arg(long, value_name = "SECONDS")]
     prove: Option<f64>,
-    /// With --prove: write what was proved of the plan here, as JSON (`pipeplan schema proof`); - for standard output
+    /// With --prove: write the proof here, as JSON (`pipeplan schema proof`); - for standard output
     #[arg(long, value_name = "FILE", requires = "prove")]
     proof: Option<String>,
 }
@@ -56,17 +56,15 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let prints_plan = args.json || args.output.as_deref() == Some("-");
     output::expect_one_document([("--proof -", args.proof.as_deref() == Some("-")), ("the plan", prints_plan)])?;
     if args.order.is_given() && !args.effort.is_usual() {
-        return Err(Failure::input(
-            "--effort is for the search for `best`, and --order leaves nothing to search for",
-        )
-        .with_help("Leave one of the two out."));
+        return Err(Failure::input("--effort applies to the search for `best`; with --order there is no search")
+            .with_help("Leave one of the two out."));
     }
     for path in args.output.iter().chain(&args.proof) {
         output::expect_room_at(path)?;
     }
     let spec = args.jitter.apply(args.messages.apply(args.measured.apply(input::spec(&args.spec)?)?));
     if let Some(seconds) = args.prove {
-        prove::expect_provable(&spec, seconds)?;
+        exact_search::expect_provable(&spec, seconds)?;
     }
     let schedule = args.schedule.as_ref().unwrap_or(&spec.schedule);
     let own = args.order.plan(&spec);
@@ -76,7 +74,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let mut plan = own.unwrap_or_else(|| search::plan(&spec, schedule, args.effort))?;
     let mut proved = None;
     if let Some(seconds) = args.prove {
-        let mut found = prove::prove(&plan, seconds)?;
+        let mut found = exact_search::prove(&plan, seconds)?;
         if let (true, Some(better)) = (may_replace, found.better.take()) {
             plan = better;
         }
@@ -108,7 +106,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Some(path) => {
             output::write(path, output::plan_file(&plan)?.as_bytes())?;
             let proof = proved.as_ref().map_or_else(String::new, |proved| proved.sentence(&plan));
-            let summary = human::summary(&plan, proved.as_ref().map(|proved| proved.lower_ns));
+            let summary = format::summary(&plan, proved.as_ref().map(|proved| proved.lower_ns));
             output::print(&format!("{summary}{proof}plan          {path}\n"))
         }
         None => super::show::print_plan(&plan, proved.as_ref()),
@@ -128,6 +126,6 @@ fn hint(plan: &Plan) {
         return;
     }
     let ops = plan.schedule.rows.iter().map(Vec::len).sum::<usize>();
-    let exact = if ops <= MOST_EXACT { ", and `--prove 60` exactly" } else { "" };
-    output::tell(&format!("there may be a better order: `--effort 20000000` searches ten times as long{exact}"));
+    let exact = if ops <= MOST_EXACT { ", and `--prove 60` runs an exact search" } else { "" };
+    output::tell(&format!("a better schedule may exist: `--effort 20000000` searches ten times as long{exact}"));
 }

@@ -12,7 +12,7 @@ use pipeplan::transport::tcp::Tcp;
 
 use pipeplan_core::spec::Work;
 
-use super::fail::Failure;
+use super::failure::Failure;
 use super::{input, interrupt};
 
 /// What a run over processes comes to: refused by the command, or ended by the runner.
@@ -44,7 +44,7 @@ pub fn is_silent() -> bool {
     matches!(place(), Ok(Some(place)) if place.rank > 0)
 }
 
-/// How ranks exchange tensors.
+/// The transport between ranks.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Engine {
     Threads,
@@ -57,20 +57,19 @@ pub enum Engine {
 /// This process' connections to all others, over TCP.
 pub fn tcp_link(patience: Duration) -> Result<Tcp, Failure> {
     let place = place()?.ok_or_else(|| {
-        Failure::input("no launcher has said which rank this process is").with_help(
-            "Start it as one of several: `torchrun --no-python --nproc-per-node 4 pipeplan …` or `srun -n 4 pipeplan …`; \
-             or by hand, once for each rank, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set.",
+        Failure::input("no launcher has set the rank of this process").with_help(
+            "Start all ranks with `torchrun --no-python --nproc-per-node 4 pipeplan …` or `srun -n 4 pipeplan …`; or start each rank by hand with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set.",
         )
     })?;
     let Some((host, port)) = &place.meeting else {
         let (whence, how) = match place.launcher {
             Launcher::Slurm => (
-                format!(": {} names no first host that can be read", bootstrap::STEP_HOSTS),
+                format!(": the first host of {} cannot be read", bootstrap::STEP_HOSTS),
                 " (`scontrol show hostnames` lists them)",
             ),
             Launcher::Torchrun | Launcher::OpenMpi => (String::new(), " (mpirun: -x MASTER_ADDR=HOST)"),
         };
-        return Err(Failure::input(format!("{} does not say where rank 0 is to be met{whence}", place.launcher))
+        return Err(Failure::input(format!("{} does not give the address of rank 0{whence}", place.launcher))
             .with_help(format!(
                 "Set MASTER_ADDR to the host of rank 0{how}, and MASTER_PORT to a free port there."
             )));
@@ -103,7 +102,7 @@ pub fn mpi_link() -> Result<pipeplan::transport::mpi::Mpi, Failure> {
 /// This build has no MPI: never a link, of whatever type.
 #[cfg(not(feature = "mpi"))]
 pub fn mpi_link() -> Result<Tcp, Failure> {
-    Err(Failure::input("this pipeplan was built without MPI").with_help(
+    Err(Failure::input("this binary was built without MPI").with_help(
         "Build it with `cargo build --release -p pipeplan --features mpi` (Debian: libopenmpi-dev, libclang-dev), or \
          use --transport tcp.",
     ))
@@ -136,7 +135,7 @@ pub fn end_with_parent() {
 /// outlives it, even where it is killed. Where the run `trains`, ranks that share matrices or sequences have a process each.
 pub fn launch(plan: &str, trains: bool) -> Result<(), Failure> {
     if plan == "-" {
-        return Err(Failure::input("every rank reads the plan, and standard input can be read once")
+        return Err(Failure::input("every rank reads the plan, but standard input can be read once")
             .with_help("Write the plan to a file."));
     }
     let plan = input::plan(plan)?;
@@ -155,9 +154,9 @@ pub fn launch(plan: &str, trains: bool) -> Result<(), Failure> {
     // until they have ended.
     let (interrupted, again) = (interrupt::flag(), interrupt::again());
     let port = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
-    let port = port.map_err(|error| Failure::work(format!("no port can be had: {error}")))?.port();
-    let program =
-        std::env::current_exe().map_err(|error| Failure::work(format!("no path to this command: {error}")))?;
+    let port = port.map_err(|error| Failure::work(format!("no free port was found: {error}")))?.port();
+    let program = std::env::current_exe()
+        .map_err(|error| Failure::work(format!("the path of this command is unknown: {error}")))?;
     let mut family = Family { children: Vec::with_capacity(ranks) };
     for rank in 0..ranks {
         let mut command = Command::new(&program);
@@ -178,7 +177,7 @@ pub fn launch(plan: &str, trains: bool) -> Result<(), Failure> {
         // This process was asked to stop, or one of the ranks was.
         130 => Err(Failure::stopped("stopped before the last step")),
         2 => Err(Failure::input("the ranks refused the run")),
-        _ => Err(Failure::work("the run has failed")),
+        _ => Err(Failure::work("the run failed")),
     }
 }
 

@@ -10,52 +10,52 @@ use pipeplan_core::search::Flow;
 use pipeplan_core::spec::Work;
 use serde_json::{Value, json};
 
-use super::fail::Failure;
-use super::{human, input, interrupt, output, search};
+use super::failure::Failure;
+use super::{format, input, interrupt, output, search};
 
 const EXAMPLES: &str = "\
 Examples:
   pipeplan profile spec.toml --device cuda -o h100.json      each operator of the model, on one GPU of this machine
   pipeplan plan spec.toml --profile h100.json                plans with these times
-  pipeplan profile spec.toml --device cuda --share-gpu -o turns.json        for all ranks on one GPU, in turns
+  pipeplan profile spec.toml --device cuda --share-gpu -o turns.json        for all ranks on one GPU, time-sliced
   pipeplan profile spec.toml --device cuda --split-gpu -o part.json         for all ranks on one GPU: run --split-gpu
-  pipeplan profile other.toml --device cuda --add h100.json -o h100.json    and what another spec has besides
+  pipeplan profile other.toml --device cuda --add h100.json -o h100.json    add the missing operators of another spec
   pipeplan profile examples/tiny-llama.toml --json | jq '.operators[0]'";
 
-/// Measure each operator of a model on a device of this machine, for plans with measured times.
+/// Measure each operator of a model on a device of this machine, so that plans use measured times.
 ///
-/// Operators are those of a microbatch, in the spec's format and sizes, and as the spec cuts them; alike ones are measured
-/// once; so is the optimizer's step. One device is enough, however many the spec has: what devices do together stays
-/// estimated, and so do transfers. `plan`, `compare`, `memory` and `tune` take the file with --profile.
+/// It measures the operators of one microbatch, in the precision, the sizes and the parallel degrees of the spec,
+/// each distinct one once, and the optimizer step. One device is enough for any number of devices in the spec.
+/// Collectives and transfers stay estimated. `plan`, `compare`, `memory` and `tune` read the file with --profile.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = super::long_help(EXAMPLES))]
 pub struct Args {
     /// A spec of a model, or a link; - for standard input
     spec: String,
-    /// What measures: one core of the CPU, a GPU, or, to try it, the GPU's kernels compiled for the processor
+    /// The device: one core of the CPU, a GPU, or, as a test, the GPU kernels compiled for the CPU
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: Choice,
     /// Which GPU
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
     gpu: usize,
-    /// Measure one of as many equal parts of the GPU as the spec has ranks, while the others are at work on the same model, for
-    /// as much of the time as in a plan of the spec: times for such plans that `run --split-gpu` carries out
+    /// Split the GPU into one equal part per rank of the spec and measure one part while the others run the same
+    /// model, as busy as in a plan of the spec. The times suit plans for `run --split-gpu`
     #[arg(long)]
     split_gpu: bool,
-    /// With --split-gpu: of which schedule, or `best`; what the spec says where not given
+    /// With --split-gpu: the schedule of that plan, or `best`; default: that of the spec
     #[arg(long, value_name = "NAME", requires = "split_gpu")]
     schedule: Option<String>,
-    /// Measure the GPU as all ranks of the spec have it that take turns on it and fill what each alone leaves empty: times for
-    /// plans that `run` carries out on one GPU
+    /// Measure the GPU while all ranks of the spec share it, time-sliced and overlapping. The times suit plans for
+    /// `run` on one GPU
     #[arg(long, conflicts_with = "split_gpu")]
     share_gpu: bool,
-    /// Begin with what this profile of the same device has, and measure what it lacks
+    /// Start from this profile of the same device, and measure only missing operators
     #[arg(long, value_name = "FILE")]
     add: Option<String>,
     /// Write the profile here; - for standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<String>,
-    /// Print what was found as JSON
+    /// Print the profile as JSON
     #[arg(long)]
     json: bool,
 }
@@ -77,7 +77,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     let spec = input::spec(&args.spec)?;
     let Work::Model(work) = &spec.work else {
-        return Err(Failure::input("operators are those of a model; these costs are typed"));
+        return Err(Failure::input("a profile needs a model, but this spec has typed costs"));
     };
     let known = args.add.as_deref().map(search::read_profile).transpose()?;
     let device = match args.device {
@@ -99,8 +99,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let mut stopwatch = profiling::on(device, work, sharing).map_err(Failure::input)?;
     let name = stopwatch.name();
     if let Some(known) = known.as_ref().filter(|known| known.device != name) {
-        let text = format!("--add: the profile is of \"{}\", and this is \"{name}\"", known.device);
-        return Err(Failure::input(text).with_help("times of different devices do not go into one profile"));
+        let text = format!("--add: the profile is for \"{}\", but this device is \"{name}\"", known.device);
+        return Err(Failure::input(text).with_help("one profile holds the times of one device"));
     }
     let graph = profiling::whole(work);
     let known = known.unwrap_or_else(|| Profile::new(&name));
@@ -137,9 +137,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
         output::print_json(&as_json(&profile, &lines, (jobs, update), is_whole))?;
     } else if args.output.as_deref() != Some("-") {
         let mut text = drawn(&lines, jobs, update);
-        text.push_str(&format!("\n{name}: {} measured", human::count(new, "operator")));
+        text.push_str(&format!("\n{name}: {} measured", format::count(new, "operator")));
         if before > 0 {
-            text.push_str(&format!(", {before} known before"));
+            text.push_str(&format!(", {before} from the profile of --add"));
         }
         let place =
             args.output.as_ref().map_or_else(|| String::from("; -o FILE writes them"), |path| format!(", {path}"));
@@ -150,11 +150,14 @@ pub fn run(args: Args) -> Result<(), Failure> {
         output::tell(&format!("{} of {}: {reason}", signature.kernel, signature.operands));
     }
     if !missed.is_empty() {
-        let text = format!("{} could not be measured; plans estimate them", human::count(missed.len(), "operator"));
+        let text = format!(
+            "{} could not be measured; plans use estimates for them",
+            format::count(missed.len(), "operator")
+        );
         return Err(Failure::work(text));
     }
     if !is_whole {
-        return Err(Failure::stopped("stopped before all operators were measured"));
+        return Err(Failure::stopped("stopped before every operator was measured"));
     }
     Ok(())
 }
@@ -192,20 +195,22 @@ fn drawn(lines: &[Line], jobs: [[u64; 2]; 3], update: [u64; 2]) -> String {
             signature.kernel.clone(),
             sizes(&signature.operands),
             count.to_string(),
-            measured_ns.map_or_else(|| String::from("not measured"), human::duration),
-            human::duration(*estimated_ns),
+            measured_ns.map_or_else(|| String::from("not measured"), format::duration),
+            format::duration(*estimated_ns),
             measured_ns.map_or_else(String::new, |measured| ratio(measured, *estimated_ns)),
-            human::percent(time as f64 / all.max(1) as f64),
+            format::percent(time as f64 / all.max(1) as f64),
         ]
     };
     let header = ["operator", "sizes", "count", "measured", "estimated", "ratio", "share"];
-    let mut text = human::table(&header, &lines.iter().take(LINES).map(row).collect::<Vec<_>>(), header.len());
+    let mut text = format::table(&header, &lines.iter().take(LINES).map(row).collect::<Vec<_>>(), header.len());
     if lines.len() > LINES {
-        text.push_str(&format!("and {} that take less: --json has them\n", lines.len() - LINES));
+        text.push_str(&format!("and {} with shorter times; --json lists all\n", lines.len() - LINES));
     }
-    text.push_str("\nof one microbatch through the whole model, and of the optimizer's step over all its weights:\n");
+    text.push_str(
+        "\ntotals for one microbatch through the whole model, and for the optimizer step on all weights:\n",
+    );
     let row = |(job, [measured, estimated]): (String, [u64; 2])| {
-        vec![job, human::duration(measured), human::duration(estimated), ratio(measured, estimated)]
+        vec![job, format::duration(measured), format::duration(estimated), ratio(measured, estimated)]
     };
     let rows: Vec<Vec<String>> = JOBS
         .into_iter()
@@ -214,7 +219,7 @@ fn drawn(lines: &[Line], jobs: [[u64; 2]; 3], update: [u64; 2]) -> String {
         .chain([(String::from("optimizer"), update)])
         .map(row)
         .collect();
-    text.push_str(&human::table(&["job", "measured", "estimated", "ratio"], &rows, 4));
+    text.push_str(&format::table(&["job", "measured", "estimated", "ratio"], &rows, 4));
     text
 }
 

@@ -4,8 +4,8 @@ use pipeplan_core::hardware::profile;
 use pipeplan_core::{plan, trace};
 use serde_json::{Value, json};
 
-use super::fail::Failure;
-use super::{output, prove};
+use super::failure::Failure;
+use super::{exact_search, output};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -42,7 +42,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         File::Plan => return output::print_bytes(plan::SCHEMA.as_bytes()),
         File::Trace => return output::print_bytes(trace::SCHEMA.as_bytes()),
         File::Profile => return output::print_bytes(profile::SCHEMA.as_bytes()),
-        File::Proof => return output::print_bytes(prove::SCHEMA.as_bytes()),
+        File::Proof => return output::print_bytes(exact_search::SCHEMA.as_bytes()),
         File::Spec => "spec",
         File::Problem => "problem",
     };

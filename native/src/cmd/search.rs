@@ -19,13 +19,13 @@ use pipeplan_core::search::{Flow, Progress};
 use pipeplan_core::simulate::jitter::MAX_PERMILLE;
 use pipeplan_core::spec::{self, Spec, Work};
 
-use super::fail::Failure;
-use super::{human, input, interrupt, output};
+use super::failure::Failure;
+use super::{format, input, interrupt, output};
 
-/// How hard to search for `best`.
+/// The effort of the search for `best`.
 #[derive(clap::Args, Clone, Copy, Default)]
 pub struct Effort {
-    /// Work of the search for `best` on each placement, in simulated ops; Ctrl-C ends it with the best so far
+    /// Effort of the search for `best` on each placement, in simulated ops; Ctrl-C ends it and keeps the best so far
     #[arg(long, value_name = "OPS")]
     effort: Option<u64>,
 }
@@ -45,10 +45,10 @@ impl Effort {
 /// Measured times of operators.
 #[derive(clap::Args, Clone)]
 pub struct Measured {
-    /// Measured times of operators, as `pipeplan profile` writes them, in the place of estimates
+    /// Measured times of operators, from `pipeplan profile`, instead of estimates
     ///
-    /// An operator of other sizes takes as many times its estimate as the measured one of its kind and format that does most
-    /// nearly as much.
+    /// For an operator of a size that was not measured, its estimate is scaled by measured over estimated time of the
+    /// nearest size with the same kind and dtype.
     #[arg(long, value_name = "FILE")]
     profile: Option<String>,
 }
@@ -58,14 +58,14 @@ impl Measured {
     pub fn apply(&self, mut spec: Spec) -> Result<Spec, Failure> {
         let Some(path) = &self.profile else { return Ok(spec) };
         let Work::Model(work) = &mut spec.work else {
-            return Err(Failure::input("--profile is for models: these costs are typed"));
+            return Err(Failure::input("--profile applies to models, but this spec has typed costs"));
         };
         let profile = read_profile(path)?;
         work.profile = Some(Arc::new(profile));
         let Some(coverage) = coverage(work) else { return Ok(spec) };
         if !coverage.is_any() {
-            let text = format!("{path}: it measured none of this model's kinds of operators in its number format");
-            return Err(Failure::input(text).with_help("`pipeplan profile SPEC` measures those of this spec"));
+            let text = format!("{path}: the profile has no operator of this model in its precision");
+            return Err(Failure::input(text).with_help("`pipeplan profile SPEC` measures the operators of this spec"));
         }
         if coverage.measured < coverage.all {
             output::tell(&format!("{path}: {coverage}"));
@@ -84,11 +84,11 @@ pub fn read_profile(path: &str) -> Result<Profile, Failure> {
 #[derive(clap::Args, Clone)]
 pub struct Messages {
     /// Where transfers go among the ops: overlapped, overlapped:2 (two received ahead), grouped, receive-first or
-    /// in-pieces; what the spec says where not given
+    /// in-pieces; default: that of the spec
     #[arg(long, value_name = "HOW", value_parser = lowering)]
     lowering: Option<Lowering>,
-    /// What the transport promises: grouped, rendezvous, buffered, buffered:4 (places of a channel), pair-ordered or
-    /// streams; what the spec says where not given. A plan that could hang on it is refused
+    /// Semantics of the transport: grouped, rendezvous, buffered, buffered:4 (slots per channel), pair-ordered or
+    /// streams; default: that of the spec. A plan that can hang on it is refused
     #[arg(long, value_name = "PROMISE", value_parser = transport)]
     transport: Option<Transport>,
 }
@@ -108,8 +108,8 @@ impl Messages {
 /// How much times of ops differ.
 #[derive(clap::Args, Clone, Copy)]
 pub struct Jitter {
-    /// How much an op's time differs from what is planned: its standard deviation, in percent. Says what half of the steps
-    /// take at most, and what one in twenty takes longer than; what the spec says where not given
+    /// Jitter: standard deviation of the time of an op, in percent of the planned time. Shows the median step time,
+    /// and the time that 1 in 20 steps exceeds; default: that of the spec
     #[arg(long, value_name = "PERCENT", value_parser = jitter)]
     jitter: Option<u16>,
 }
@@ -134,7 +134,7 @@ pub fn permille(text: &str, accepted: RangeInclusive<u32>) -> Result<u32, String
     let [least, most] = [accepted.start(), accepted.end()].map(|permille| f64::from(*permille));
     match permille.filter(|permille| (least..=most).contains(permille)) {
         Some(permille) => Ok(permille as u32),
-        None => Err(format!("accepted is a number from {} to {}, in percent", least / 10.0, most / 10.0)),
+        None => Err(format!("give a percentage from {} to {}", least / 10.0, most / 10.0)),
     }
 }
 
@@ -155,20 +155,19 @@ pub fn plan(spec: &Spec, schedule: &str, effort: Effort) -> Result<Plan, Failure
     watch.finish();
     plan.map_err(|error| match &error {
         PlanError::NoSchedule { .. } => {
-            Failure::input(human::spelled(&error.to_string())).with_help(match spec.work {
+            Failure::input(format::spelled(&error.to_string())).with_help(match spec.work {
                 Work::Model(_) => {
-                    "`pipeplan compare` shows every schedule with its reason, `pipeplan memory` what to change where \
-                     memory is short, `pipeplan tune` other layouts"
+                    "`pipeplan compare` gives the reason for every schedule, `pipeplan memory` suggests changes that save memory, `pipeplan tune` tries other layouts"
                 }
-                Work::Typed(_) => "`pipeplan compare` shows every schedule with its reason",
+                Work::Typed(_) => "`pipeplan compare` gives the reason for every schedule",
             })
         }
         PlanError::Absent { .. } if matches!(spec.work, Work::Model(_)) => {
-            Failure::input(human::spelled(&error.to_string())).with_help(
-                "`pipeplan memory` says what to change where memory is short, `pipeplan tune` finds other layouts",
+            Failure::input(format::spelled(&error.to_string())).with_help(
+                "`pipeplan memory` suggests changes that save memory, `pipeplan tune` tries other layouts",
             )
         }
-        _ => Failure::input(human::spelled(&error.to_string())),
+        _ => Failure::input(format::spelled(&error.to_string())),
     })
 }
 
@@ -193,7 +192,7 @@ pub fn explain(spec: &Spec, schedule: &str, effort: Effort) -> Result<Explanatio
     });
     shortened.map_err(|error| match &error {
         Unexplained::Typed => {
-            Failure::input(&error).with_help("`pipeplan show` says what each rank of such a plan holds at most")
+            Failure::input(&error).with_help("`pipeplan show` gives the peak memory of each rank of such a plan")
         }
         Unexplained::Plan(_) => Failure::input(&error),
     })
@@ -202,7 +201,7 @@ pub fn explain(spec: &Spec, schedule: &str, effort: Effort) -> Result<Explanatio
 /// Looks for changes with which the limit costs less, with progress on standard error. Ctrl-C ends it with those so far.
 fn shorten(explanation: &mut Explanation, spec: &Spec) {
     let (bar, stop) = (
-        progress_bar("{spinner} planning changes {bar:30} {pos} of {len}; Ctrl-C takes those so far"),
+        progress_bar("{spinner} planning changes {bar:30} {pos} of {len}; Ctrl-C keeps those so far"),
         interrupt::flag(),
     );
     let started = std::time::Instant::now();
@@ -220,7 +219,10 @@ fn shorten(explanation: &mut Explanation, spec: &Spec) {
 pub fn tell_price_of_limit(spec: &Spec, step_ns: Option<Nanos>) -> bool {
     let Some(step_ns) = step_ns else { return false };
     let Some(without_ns) = without_limit(spec, step_ns) else { return false };
-    output::tell(&format!("{}; `pipeplan memory` says what makes it shorter", price_of_limit(step_ns, without_ns)));
+    output::tell(&format!(
+        "{}; `pipeplan memory` suggests changes that make it shorter",
+        price_of_limit(step_ns, without_ns)
+    ));
     true
 }
 
@@ -229,8 +231,8 @@ pub fn price_of_limit(step_ns: Nanos, without_ns: Nanos) -> String {
     format!(
         "the memory limit makes the step {:.2} times as long: {} instead of {}",
         step_ns as f64 / without_ns.max(1) as f64,
-        human::duration(step_ns),
-        human::duration(without_ns)
+        format::duration(step_ns),
+        format::duration(without_ns)
     )
 }
 
@@ -275,7 +277,7 @@ impl Watch {
     fn finish(&self) {
         self.bar.finish_and_clear();
         if self.stopped {
-            output::tell("the search ended early: there may be a better schedule");
+            output::tell("the search ended early: a better schedule may exist");
         }
     }
 
@@ -283,9 +285,9 @@ impl Watch {
         show_late(&self.bar, self.started);
         self.bar.set_position(progress.ops);
         self.bar.set_message(format!(
-            "best {}, bound {}; Ctrl-C takes the best so far",
-            human::duration(progress.cost_ns),
-            human::duration(progress.bound_ns)
+            "best {}, bound {}; Ctrl-C keeps the best so far",
+            format::duration(progress.cost_ns),
+            format::duration(progress.bound_ns)
         ));
         self.stopped |= self.stop.is_raised();
         if self.stopped { Flow::Stop } else { Flow::Continue }

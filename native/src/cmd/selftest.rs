@@ -11,10 +11,10 @@ use pipeplan::transport::Transport;
 use pipeplan::transport::processes::{Link, Processes};
 use serde_json::{Value, json};
 
-use super::fail::Failure;
+use super::failure::Failure;
 use super::processes::Engine;
 use super::selftest_worker::{self as worker, Variables};
-use super::{human, interrupt, output, processes};
+use super::{format, interrupt, output, processes};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -24,48 +24,50 @@ Examples:
   pipeplan selftest --transport threads --ranks 4
   mpirun -n 4 pipeplan selftest --transport mpi";
 
-/// Prove on this machine that a device computes what it should, holds the bytes that plans predict, and how fast it is.
+/// Check on this machine that a device computes correct results, that runs hold the bytes that plans predict, and how
+/// fast the device is.
 ///
-/// Prints one table; exits with 1 where any row fails, and with 2 where the device cannot be used. What fails fails alone:
-/// the rest goes on, in a new process where the device is lost, and the table comes last whatever happens. Every operator is held
-/// against the CPU in f64, runs of whole plans against one rank on the CPU. On a GPU the operators run again under
-/// compute-sanitizer, and the model once more in PyTorch, where these are installed. With --transport it is the collectives of a
-/// transport that are proved, among the ranks that a launcher has started: bit for bit, and how long they take; the table ends
-/// with what a message takes, as the `cluster.link` of a spec.
+/// Prints one table. The exit code is 1 if a row fails, and 2 if the device cannot be used. A failed row does not
+/// stop the others: they continue, in a new process if the device is lost, and the table is always printed at the
+/// end. Every operator is compared with the CPU in f64, and runs of whole plans with one rank on the CPU. On a GPU
+/// the operators also run under compute-sanitizer, and the model also runs in PyTorch, if these are installed. With
+/// --transport it checks the collectives of a transport among the ranks that a launcher started, bit for bit, and
+/// measures them; the table ends with latency and bandwidth of a P2P transfer, as the `cluster.link` of a spec.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = super::long_help(EXAMPLES))]
 pub struct Args {
-    /// cpu, cuda, or emulated: the kernels of cuda, compiled for the processor by its C++ compiler
+    /// cpu, cuda, or emulated: the CUDA kernels compiled for the CPU by its C++ compiler
     #[arg(long, value_name = "DEVICE", default_value = "cuda")]
     device: Choice,
-    /// Instead of a device: the collectives of this transport
+    /// Check the collectives of this transport instead of a device
     #[arg(long, value_name = "ENGINE", conflicts_with_all = ["device", "gpu", "profile"])]
     transport: Option<Engine>,
-    /// With --transport threads: how many
+    /// With --transport threads: number of ranks
     #[arg(long, value_name = "NUMBER", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
     ranks: u16,
     /// Which GPU
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
     gpu: usize,
-    /// Write the measured times of operators here
+    /// Write the measured operator times here, as a profile
     #[arg(long, value_name = "FILE")]
     profile: Option<String>,
-    /// Only a part of it
+    /// Run only this part
     #[arg(long, value_name = "PART", conflicts_with = "transport")]
     only: Option<Only>,
-    /// Every tensor of the operators in memory of its own, so that compute-sanitizer sees whoever leaves it
+    /// Give every tensor a separate allocation, so that compute-sanitizer finds every access out of bounds
     #[arg(long, conflicts_with = "transport")]
     apart: bool,
-    /// How long all may take: what has not begun by then fails, and what then does not end is named
+    /// Time limit of the whole selftest in seconds: tests that have not started by then fail, and a test that does
+    /// not end is named
     #[arg(long, value_name = "SECONDS", default_value_t = 540, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     within: u64,
     /// Print the table as JSON
     #[arg(long)]
     json: bool,
-    /// Test in this process, and say what happens in lines of JSON: what this command starts itself
+    /// Test in this process and report in lines of JSON; the selftest starts itself with this option
     #[arg(long, hide = true)]
     worker: bool,
-    /// As a worker: only such a share of it, as 0/4
+    /// As a worker: only this share of the tests, such as 0/4
     #[arg(long, hide = true, value_parser = share)]
     share: Option<Share>,
 }
@@ -73,7 +75,7 @@ pub struct Args {
 fn share(text: &str) -> Result<Share, String> {
     let numbers = text.split_once('/').and_then(|(number, of)| Some((number.parse().ok()?, of.parse().ok()?)));
     let share = numbers.map(|(number, of)| Share { number, of });
-    share.filter(|share| share.number < share.of).ok_or_else(|| "a share is written as 0/4".to_string())
+    share.filter(|share| share.number < share.of).ok_or_else(|| "give a share such as 0/4".to_string())
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -87,7 +89,7 @@ enum Choice {
 enum Only {
     /// Every operator
     Operators,
-    /// Those that are not made of matrix products, which are a library's: once each, on short sequences
+    /// Operators with kernels of pipeplan, once each, on short sequences; matrix products run in a library
     Kernels,
     /// Runs of whole plans, and NCCL
     Runs,
@@ -114,7 +116,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
                 (rows, args.ranks.into(), true)
             }
             Engine::Tcp => check_processes(processes::tcp_link(PATIENCE)?)?,
-            Engine::Nccl => return Err(Failure::input("selftest --device cuda calls NCCL itself")),
+            Engine::Nccl => return Err(Failure::input("selftest --device cuda tests NCCL itself")),
             Engine::Mpi => {
                 // From here on SIGTERM is noticed.
                 interrupt::flag();
@@ -146,7 +148,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         (None, _) => Ok(()),
         (Some(path), Some(profile)) => output::write(path, profile.to_json().as_bytes()),
         (Some(_), None) => {
-            Err(Failure::work("--profile: nothing was written, since not all operators of a GPU were measured"))
+            Err(Failure::work("--profile: nothing was written, because not all operators of a GPU were measured"))
         }
     };
     // The table comes whatever became of the profile.
@@ -200,7 +202,7 @@ fn beside(
     let Device::Cuda(gpu) = device else { return };
     let has = |part: Part| args.only.is_none_or(|only| part == only.into());
     if has(Part::Runs) {
-        super::over_nccl::check(gpu, deadline, variables).into_iter().for_each(&mut add);
+        super::selftest_nccl::check(gpu, deadline, variables).into_iter().for_each(&mut add);
     }
     // Checkers take all the time that there is.
     if let Some(rate) = rate {
@@ -208,7 +210,9 @@ fn beside(
     }
     // That of the whole test starts a worker for the operators.
     if args.only.is_none() {
-        super::sanitizer::TOOLS.iter().for_each(|tool| add(super::sanitizer::check(tool, gpu, deadline, variables)));
+        super::selftest_sanitizer::TOOLS
+            .iter()
+            .for_each(|tool| add(super::selftest_sanitizer::check(tool, gpu, deadline, variables)));
     }
 }
 
@@ -249,7 +253,7 @@ fn show(report: &Report, as_json: bool) -> Result<(), Failure> {
             })
             .collect();
         let header = ["", "what", "found", "against", ""];
-        let table = human::table(&header, &rows, 0);
+        let table = format::table(&header, &rows, 0);
         output::print(&format!("{}\n\n{table}\n{} rows, {failed} failed\n", report.device, rows.len()))?;
     }
     if failed > 0 {

@@ -8,12 +8,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 #[cfg(feature = "cuda")]
-use pipeplan::backend::cuda::groups;
+use pipeplan::backend::cuda::warp_group_trial;
 use pipeplan::selftest::{self, Asked, News, Report, Row};
 use pipeplan_core::hardware::profile::Profile;
 use serde::{Deserialize, Serialize};
 
-use super::fail::Failure;
+use super::failure::Failure;
 
 /// A line of what a worker prints.
 #[derive(Serialize, Deserialize)]
@@ -91,14 +91,14 @@ pub type Variables = &'static [(&'static str, &'static str)];
 
 /// What lets a process open a card that an attempt would break.
 #[cfg(feature = "cuda")]
-const CAREFUL: Variables = &[(groups::VARIABLE, "warps")];
+const CAREFUL: Variables = &[(warp_group_trial::VARIABLE, "warps")];
 #[cfg(not(feature = "cuda"))]
 const CAREFUL: Variables = &[];
 
 /// How an error says that it would.
 #[cfg(feature = "cuda")]
 fn advice() -> String {
-    groups::advice()
+    warp_group_trial::advice()
 }
 #[cfg(not(feature = "cuda"))]
 fn advice() -> String {

@@ -9,32 +9,32 @@ use pipeplan_core::base::units::Nanos;
 use pipeplan_core::plan::Plan;
 use pipeplan_core::search::{Flow, Progress};
 
-use super::fail::Failure;
-use super::order::Order;
+use super::custom_schedule::Order;
+use super::failure::Failure;
 use super::search::Effort;
-use super::{human, input, interrupt, output, search};
+use super::{format, input, interrupt, output, search};
 
 const EXAMPLES: &str = "\
 Examples:
   pipeplan sensitivity plan.json
   pipeplan sensitivity spec.toml --by 5
-  pipeplan sensitivity examples/problem.json --anew 4      what a search makes of the four that matter most
+  pipeplan sensitivity examples/problem.json --anew 4      a new schedule for the four largest effects
   pipeplan sensitivity measured.json --json | jq '.effects[] | select(.what == \"rank\")'";
 
 /// Rows of one kind that are shown.
 const MOST_ROWS: usize = 8;
 
-/// Say what a plan's time hangs on: what it takes where a rank, a stage, a job or messages take longer or less.
+/// Show the sensitivity of a plan: its time if a rank, a stage, a job or transfers take more or less time.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = super::long_help(EXAMPLES))]
 pub struct Args {
     /// A plan, or a spec that is planned first; - for standard input
     plan: String,
-    /// How much longer, and how much less
+    /// Change of each time, in percent, up and down
     #[arg(long, value_name = "PERCENT", default_value = "10", value_parser = permille)]
     by: u32,
-    /// Plan so many of the changes anew, those first that matter most, and more and less memory: what the best schedule
-    /// makes of them. Each takes two searches; Ctrl-C ends them early
+    /// Search for a new schedule for this many changes, in order of their effect, and for more and less memory. Each
+    /// takes two searches; Ctrl-C ends them early
     #[arg(long, value_name = "CHANGES", default_value_t = 0)]
     anew: usize,
     #[command(flatten)]
@@ -74,7 +74,7 @@ fn plan_anew(found: &mut Sensitivity, plan: &Plan, args: &Args) -> Result<(), Fa
     }
     // A person who has ended what came before does not wait for what takes longest.
     if found.left() > 0 || interrupt::ending().is_raised() {
-        output::tell("ended early: nothing was planned anew");
+        output::tell("ended early: no new schedule was searched");
         return Ok(());
     }
     let mut at = found.most_first();
@@ -83,7 +83,7 @@ fn plan_anew(found: &mut Sensitivity, plan: &Plan, args: &Args) -> Result<(), Fa
     for at in at {
         let mut observer = |_: Progress| if watch.is_stopped() { Flow::Stop } else { Flow::Continue };
         let planned = found.plan_anew((&plan.problem, &plan.schedule), at, args.effort.ops(), &mut observer);
-        planned.map_err(|error| Failure::input(human::spelled(&error.to_string())))?;
+        planned.map_err(|error| Failure::input(format::spelled(&error.to_string())))?;
         if watch.is_stopped() {
             break;
         }
@@ -91,25 +91,25 @@ fn plan_anew(found: &mut Sensitivity, plan: &Plan, args: &Args) -> Result<(), Fa
     }
     watch.finish();
     if watch.is_stopped() {
-        output::tell("the search ended early: there may be a better schedule");
+        output::tell("the search ended early: a better schedule may exist");
     }
     Ok(())
 }
 
 fn report(plan: &Plan, found: &Sensitivity) -> String {
     let objective = plan.problem.objective().name().replace('_', " ");
-    let by = human::percent(f64::from(found.permille) / 1000.0);
+    let by = format::percent(f64::from(found.permille) / 1000.0);
     // Nothing takes less than nothing.
-    let less = if found.permille < 1000 { format!("{by} less") } else { "nothing".to_owned() };
+    let less = if found.permille < 1000 { format!("{by} less") } else { "zero".to_owned() };
     let mut text = format!(
-        "{}: {objective} {}. What the same order takes where this takes {by} longer, or {less}:\n\n",
+        "{}: {objective} {}. Time of the same order if one cost is {by} longer, or {less}:\n\n",
         plan.schedule_name,
-        human::duration(found.cost_ns)
+        format::duration(found.cost_ns)
     );
     let anew = found.effects.iter().any(|effect| effect.anew.is_some());
     let mut header = vec!["", "longer", "less"];
     if anew {
-        header.extend(["longer, anew", "less, anew"]);
+        header.extend(["longer, new schedule", "less, new schedule"]);
     }
     let mut rows = Vec::new();
     let mut notes = Vec::new();
@@ -121,21 +121,21 @@ fn report(plan: &Plan, found: &Sensitivity) -> String {
             let kind = first.what.to_string();
             let kind = kind.split(' ').next().unwrap_or_default();
             let kind = if kind == "messages" { "link" } else { kind };
-            let more = human::count(left.len(), kind).replacen(' ', " more ", 1);
-            notes.push(format!("{more}: at most {}; --json has all", change(most, found.cost_ns)));
+            let more = format::count(left.len(), kind).replacen(' ', " more ", 1);
+            notes.push(format!("{more}: at most {}; --json lists all", change(most, found.cost_ns)));
         }
     }
     // Memory alone says nothing of an order.
     rows.retain(|row| row.iter().skip(1).any(|cell| !cell.is_empty()));
-    text.push_str(&human::table(&header, &rows, header.len() - 1));
+    text.push_str(&format::table(&header, &rows, header.len() - 1));
     if let Some(best_ns) = found.best_ns {
         notes.push(format!(
-            "anew: the best that a search finds for that on the same placement, beside {}, the best as it is",
-            human::duration(best_ns)
+            "new schedule: the best that a search finds for the changed costs on the same placement; unchanged: {}",
+            format::duration(best_ns)
         ));
     }
     if found.left() > 0 {
-        notes.push(format!("ended early: {} not looked at", human::count(found.left(), "change")));
+        notes.push(format!("ended early: {} not examined", format::count(found.left(), "change")));
     }
     for note in notes {
         text.push_str(&note);
@@ -169,7 +169,7 @@ fn row(plan: &Plan, found: &Sensitivity, effect: &Effect, anew: bool) -> Vec<Str
 fn change(ns: Nanos, of: Nanos) -> String {
     match (ns == of, of) {
         (true, _) => "0".to_owned(),
-        (_, 0) => human::duration(ns),
+        (_, 0) => format::duration(ns),
         _ => format!("{:+.2} %", 100.0 * (ns as f64 / of as f64 - 1.0)),
     }
 }

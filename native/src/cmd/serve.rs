@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use serde_json::json;
 
-use super::fail::Failure;
+use super::failure::Failure;
 use super::http::{self, Reply, Request};
 use super::{input, output};
 

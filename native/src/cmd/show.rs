@@ -13,10 +13,10 @@ use pipeplan_core::simulate::timeline::Timeline;
 use pipeplan_core::trace::Trace;
 use serde_json::{Map, Value, json};
 
-use super::fail::Failure;
-use super::order::Order;
-use super::prove::Proved;
-use super::{human, input, output, search};
+use super::custom_schedule::Order;
+use super::exact_search::Proved;
+use super::failure::Failure;
+use super::{format, input, output, search};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -26,21 +26,21 @@ Examples:
   pipeplan show plan.json --passes --lowering overlapped:1
   pipeplan show plan.json --json | jq '.rows[0][:3]'";
 
-/// Show a plan or a measured trace: the timeline of each rank, and the figures.
+/// Show a plan or a measured trace: the timeline of each rank, and its figures.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = super::long_help(EXAMPLES))]
 pub struct Args {
     /// A plan, a trace, or a spec that is planned first; - for standard input
     plan: String,
-    /// Of a trace: the training step; the last one where not given
+    /// For a trace: the training step; default: the last one
     #[arg(long)]
     step: Option<u64>,
-    /// What each rank executes instead: its program after each pass that places transfers, one row a rank, and the
-    /// predicted makespan of that program on each transport that completes it
+    /// Show the op list of each rank instead, after each pass that adds transfers, and the predicted makespan on each
+    /// transport that completes it
     #[arg(long)]
     passes: bool,
-    /// With --passes: place the transfers of the plan's order so: in-pieces, receive-first, grouped, overlapped or
-    /// overlapped:2; as the plan has them where not given
+    /// With --passes: lower the plan's order to transfers in this way: in-pieces, receive-first, grouped, overlapped
+    /// or overlapped:2; default: that of the plan
     #[arg(long, value_name = "HOW", value_parser = search::lowering, requires = "passes")]
     lowering: Option<Lowering>,
     #[command(flatten)]
@@ -54,12 +54,12 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let source = input::read(&args.plan)?;
     if format_of(&source.text) == Some("pipeplan-trace") {
         if args.passes || args.order.is_given() {
-            return Err(Failure::input("--order and --passes are for plans: a trace holds what was run"));
+            return Err(Failure::input("--order and --passes apply to plans; this file is a trace"));
         }
         return show_trace(&input::trace_of(&source)?, &args);
     }
     if args.step.is_some() {
-        return Err(Failure::input("--step is for traces: a plan is one step"));
+        return Err(Failure::input("--step applies to traces; a plan has one step"));
     }
     let plan = args.order.plan_of(&source)?;
     if args.passes {
@@ -77,14 +77,14 @@ pub fn run(args: Args) -> Result<(), Failure> {
 /// Prints a plan for a person, with what was proved of it.
 pub fn print_plan(plan: &Plan, proved: Option<&Proved>) -> Result<(), Failure> {
     let timeline = timeline(plan)?;
-    let mut shown = human::drawing(&timeline);
+    let mut shown = format::drawing(&timeline);
     shown.push('\n');
     let proved_ns = proved.map(|proved| proved.lower_ns);
-    shown.push_str(&human::summary(plan, proved_ns));
+    shown.push_str(&format::summary(plan, proved_ns));
     let bound = lower_bound(&plan.problem);
     // An exact search has no reason that a line could give.
     if proved_ns.is_none_or(|proved_ns| proved_ns <= bound.value_ns) {
-        shown.push_str(&format!("because       {}\n", human::spelled(&bound.binding.to_string())));
+        shown.push_str(&format!("because       {}\n", format::spelled(&bound.binding.to_string())));
     }
     if let Some(proved) = proved {
         shown.push_str(&proved.sentence(plan));
@@ -123,7 +123,7 @@ fn show_passes(plan: &Plan, args: &Args) -> Result<(), Failure> {
         }
         let times: Vec<String> = makespans(plan, &pass.program)
             .map(|(transport, makespan)| match makespan {
-                Some(makespan) => format!("{} {transport}", human::duration(makespan)),
+                Some(makespan) => format!("{} {transport}", format::duration(makespan)),
                 None => format!("hangs {transport}"),
             })
             .collect();
@@ -166,7 +166,7 @@ fn show_trace(trace: &Trace, args: &Args) -> Result<(), Failure> {
             (Some(first), Some(last)) => format!("steps {} to {}", first.step, last.step),
             _ => "no steps".to_owned(),
         };
-        return Err(Failure::input(format!("the trace has no such step: it holds {known}")));
+        return Err(Failure::input(format!("the trace does not have this step; it has {known}")));
     };
     let timeline = step.timeline();
     if args.json {
@@ -175,24 +175,24 @@ fn show_trace(trace: &Trace, args: &Args) -> Result<(), Failure> {
             "makespan_ns": timeline.makespan_ns(), "peak_bytes": trace.peak_bytes,
         }));
     }
-    let mut shown = human::drawing(&timeline);
+    let mut shown = format::drawing(&timeline);
     shown.push('\n');
     let loss = step.loss.map_or_else(String::new, |loss| format!(", loss {loss:.4}"));
     let tokens = if step.tokens > 0 { format!(", {} tokens", step.tokens) } else { String::new() };
     shown.push_str(&format!("step {} of {} recorded{tokens}{loss}\n", step.step, trace.steps.len()));
     shown.push_str(&format!(
         "makespan      {}, measured on {} over {}\n",
-        human::duration(timeline.makespan_ns()),
+        format::duration(timeline.makespan_ns()),
         trace.backend,
         trace.transport
     ));
     if let Some(overhead_ns) = trace.overhead_ns {
         shown.push_str(&format!(
-            "overhead      {:.1} us an op: from when it could have started to its start\n",
+            "overhead      {:.1} us per op: from the earliest possible start to its start\n",
             overhead_ns as f64 / 1e3
         ));
     }
-    let peaks: Vec<String> = trace.peak_bytes.iter().map(|bytes| human::bytes(*bytes)).collect();
+    let peaks: Vec<String> = trace.peak_bytes.iter().map(|bytes| format::bytes(*bytes)).collect();
     if !peaks.is_empty() {
         shown.push_str(&format!("peak memory   {} by rank\n", peaks.join(", ")));
     }

@@ -5,22 +5,22 @@ use pipeplan_core::formats::torch_profile::{self, Recording};
 use pipeplan_core::problem::Problem;
 use pipeplan_core::trace::{MAX_FILE_BYTES, Trace};
 
-use super::fail::Failure;
-use super::{human, input, output};
+use super::failure::Failure;
+use super::{format, input, output};
 
 const EXAMPLES: &str = "\
 Examples:
   pipeplan export plan.json --format torch-csv -o order.csv      for _PipelineScheduleRuntime._load_csv
-  pipeplan trace plan.json rank0.json rank1.json -o trace.json   what torch.profiler wrote on each rank
+  pipeplan trace plan.json rank0.json rank1.json -o trace.json   files of torch.profiler, one per rank
   pipeplan trace plan.json log/*.pt.trace.json.gz -o trace.json
-  pipeplan calibrate plan.json trace.json                        where time went against the plan
-  pipeplan serve --plan plan.json --trace trace.json             both on one axis";
+  pipeplan calibrate plan.json trace.json                        compare it with the plan
+  pipeplan serve --plan plan.json --trace trace.json             both on one time axis";
 
-/// Make a trace of what torch.profiler recorded while torch.distributed.pipelining ran the plan's order.
+/// Make a trace from files of torch.profiler, recorded while torch.distributed.pipelining ran the plan's order.
 ///
-/// The order is one that `_PipelineScheduleRuntime` ran: torch's schedules of one stage a rank do not record their ops, and
-/// pairs (DualPipeV's `OVERLAP_F_B`) are recorded as one. Of a GPU its kernels are needed (`ProfilerActivity.CUDA`), and
-/// what several hosts recorded is as good as their clocks agree.
+/// The order must run in `_PipelineScheduleRuntime`: torch's schedules with one stage per rank do not record their
+/// ops, and pairs (DualPipeV's `OVERLAP_F_B`) are recorded as one op. On GPUs, record kernels too
+/// (`ProfilerActivity.CUDA`). Across hosts, the trace is as accurate as their clocks agree.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = super::long_help(EXAMPLES))]
 pub struct Args {
@@ -47,7 +47,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let files = args.profiles.iter().map(|name| recording(name)).collect::<Result<Vec<_>, _>>()?;
     let trace = torch_profile::trace(&plan.problem, &plan.schedule, &plan.digest(), &files).map_err(|faults| {
         Failure::input(faults)
-            .with_help("give the plan whose order ran, and one file of each rank, of the same whole steps")
+            .with_help("give the plan whose order ran, and one file per rank, all of the same complete steps")
     })?;
     let text = trace.to_json();
     if args.output == "-" {
@@ -60,7 +60,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
 /// Reads the file of one rank.
 fn recording(name: &str) -> Result<(String, Recording), Failure> {
     let text = String::from_utf8(unpacked(name)?).map_err(|error| {
-        Failure::input(format!("{name} is no text: byte {} is not UTF-8", error.utf8_error().valid_up_to() + 1))
+        Failure::input(format!("{name} is not text: byte {} is not UTF-8", error.utf8_error().valid_up_to() + 1))
     })?;
     let recording = torch_profile::read(&text).map_err(|fault| Failure::input(format!("{name}: {fault}")))?;
     Ok((name.to_owned(), recording))
@@ -83,22 +83,22 @@ fn report(problem: &Problem, trace: &Trace) -> String {
     let mut text = format!(
         "steps         {} of {} on {} over {}\n",
         trace.steps.len(),
-        human::count(rows, "rank"),
+        format::count(rows, "rank"),
         trace.backend,
         trace.transport
     );
     let makespans: Vec<u64> = trace.steps.iter().map(|step| step.timeline().makespan_ns()).collect();
     let (least, most) = (makespans.iter().min(), makespans.iter().max());
     if let (Some(least), Some(most)) = (least, most) {
-        text.push_str(&format!("makespan      {} to {}\n", human::duration(*least), human::duration(*most)));
+        text.push_str(&format!("makespan      {} to {}\n", format::duration(*least), format::duration(*most)));
     }
     if let Some(most) = trace.peak_bytes.iter().max() {
-        text.push_str(&format!("peak memory   {} on the fullest rank, by torch's allocator\n", human::bytes(*most)));
+        text.push_str(&format!("peak memory   {} on the fullest rank, by torch's allocator\n", format::bytes(*most)));
     }
     if let Some((op, early_ns)) = torch_profile::skew(problem, trace) {
         text.push_str(&format!(
-            "clocks        {op} began {} before another rank had made its input: clocks differ, and waits are off by as much\n",
-            human::duration(early_ns)
+            "clocks        {op} starts {} before another rank has made its input: the clocks differ, and waits are wrong by as much\n",
+            format::duration(early_ns)
         ));
     }
     text

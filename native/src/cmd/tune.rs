@@ -11,38 +11,38 @@ use pipeplan_core::estimate::step::Training;
 use pipeplan_core::search::Flow;
 use pipeplan_core::spec::{Spec, Work};
 
-use super::fail::Failure;
+use super::failure::Failure;
 use super::search::{Effort, Measured};
-use super::{human, input, interrupt, output};
+use super::{format, input, interrupt, output};
 
 const EXAMPLES: &str = "\
 Examples:
-  pipeplan tune examples/llama-2-70b.toml                    the fastest layouts of its 40 devices
-  pipeplan tune spec.toml --devices 512 -o fastest.json      those of 512, and the first as a spec
+  pipeplan tune examples/llama-2-70b.toml                    the fastest layouts on its 40 devices
+  pipeplan tune spec.toml --devices 512 -o fastest.json      on 512 devices; writes the fastest as a spec
   pipeplan tune spec.toml --keep parallel.tensor --keep training.recompute
-  pipeplan tune spec.toml --profile h100.json                with measured times, for all sizes alike
-  pipeplan tune spec.toml --schedule 1f1b --schedule interleaved-1f1b    what a framework has
+  pipeplan tune spec.toml --profile h100.json                with measured times
+  pipeplan tune spec.toml --schedule 1f1b --schedule interleaved-1f1b    schedules of a framework
   pipeplan tune spec.toml --json | jq '.layouts[0].changes'";
 
-/// Find the fastest layouts of a model on so many devices: degrees of parallelism, microbatches, recomputation, schedule.
+/// Find the fastest layouts of a model on a number of devices: parallel degrees, microbatches, recomputation, schedule.
 ///
-/// A step stays as many sequences as it is, and no device holds more than the limit. Of every layout that divides the
-/// devices all schedules are planned, until no other layout can be among the fastest.
+/// The global batch size stays the same, and no device holds more than the memory limit. All schedules are planned
+/// for every layout that divides the devices, until no other layout can be among the fastest.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = super::long_help(EXAMPLES))]
 pub struct Args {
     /// A spec of a model, or a link; - for standard input
     spec: String,
-    /// Devices to use; those of the spec where not given
+    /// Number of devices; default: that of the spec
     #[arg(long, value_name = "N")]
     devices: Option<u64>,
-    /// A field that stays as it is, such as parallel.tensor; may be given again
+    /// A field that does not change, such as parallel.tensor; may be given again
     #[arg(long, value_name = "FIELD", value_parser = field)]
     keep: Vec<Field>,
-    /// A schedule that may be used, `best` for a search among all; may be given again. All where not given
+    /// A schedule to use, or `best` for a search among all; may be given again. Default: all
     #[arg(long, value_name = "NAME")]
     schedule: Vec<String>,
-    /// Layouts to show
+    /// Number of layouts to show
     #[arg(long, value_name = "N", default_value_t = Question::default().most)]
     most: usize,
     /// Write the fastest layout here as a spec; - for standard output
@@ -85,14 +85,14 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let Some(fastest) = tuner.rows().first() else {
         let Tally { layouts, refused, .. } = tuner.tally();
         if let Some(reason) = tuner.refusal().filter(|_| refused == layouts) {
-            let all = human::count(layouts, "layout");
-            let failure = Failure::input(format!("the model allows none of {all}; the first says\n{reason}"));
+            let all = format::count(layouts, "layout");
+            let failure =
+                Failure::input(format!("the model allows none of {all}; the reason for the first:\n{reason}"));
             return Err(with_numbers(failure, &spec, &question));
         }
-        let text = "no layout fits: on each, some rank would hold more than its limit, or no schedule exists";
+        let text = "no layout fits: in each, a rank needs more than its memory limit, or no schedule exists";
         return Err(Failure::input(text).with_help(
-            "more devices (--devices), a higher memory.limit_bytes, or fewer kept fields may; \
-             `pipeplan memory` says what one layout holds",
+            "try more devices (--devices), a higher memory.limit_bytes, or fewer fields with --keep; `pipeplan memory` shows what one layout needs",
         ));
     };
     match &args.output {
@@ -104,11 +104,11 @@ pub fn run(args: Args) -> Result<(), Failure> {
 /// `failure` with the numbers of devices beside the one asked for that can be dealt.
 fn with_numbers(failure: Failure, spec: &Spec, question: &Question) -> Failure {
     match tune::nearest_numbers(spec, question).as_slice() {
-        [] => failure.with_help("fewer kept fields (--keep) or another number of devices (--devices) may"),
-        [one] => failure.with_help(format!("it can be dealt to {one} devices")),
+        [] => failure.with_help("try fewer fields with --keep or another number of devices (--devices)"),
+        [one] => failure.with_help(format!("it can be split over {one} devices")),
         numbers => {
             let numbers: Vec<String> = numbers.iter().map(u64::to_string).collect();
-            failure.with_help(format!("it can be dealt to {} devices", numbers.join(" or ")))
+            failure.with_help(format!("it can be split over {} devices", numbers.join(" or ")))
         }
     }
 }
@@ -130,9 +130,9 @@ fn find(tuner: &mut Tuner, effort: Effort) -> bool {
         let tally = tuner.tally();
         bar.set_length(tally.layouts as u64);
         bar.set_position(tally.settled() as u64);
-        let fastest = tuner.rows().first().map(|row| format!("fastest {}", human::duration(row.step.step_ns)));
+        let fastest = tuner.rows().first().map(|row| format!("fastest {}", format::duration(row.step.step_ns)));
         bar.set_message(format!(
-            "{}; Ctrl-C takes the fastest so far",
+            "{}; Ctrl-C keeps the fastest so far",
             fastest.as_deref().unwrap_or("none fits yet")
         ));
         let searches = tuner.searches();
@@ -183,14 +183,13 @@ fn drawn(spec: &Spec, tuner: &Tuner, is_whole: bool) -> String {
         .collect();
     if !shown.is_empty() {
         text.push_str(&table(&shown));
-        text.push_str("PP, TP, CP, DP, EP are pipeline, tensor, context, data and expert parallelism; microbatches are those of a copy, \
-             by the sequences of each; whole experts are not cut among TP; peak memory is the fullest rank's; recompute counts layers\n");
+        text.push_str("PP, TP, CP, DP, EP: pipeline, tensor, context, data and expert parallel; microbatches: number per data-parallel replica by micro-batch size; whole experts: expert tensor parallel (ETP) is 1; peak memory: of the fullest rank; recompute: number of layers\n");
         if shown.iter().any(|(_, row)| row.degrees.zero >= 2) {
-            text.push_str("with ZeRO 3 copies share out gradients and weights, as FSDP does; four published runs were planned 2 to 17 % too short\n");
+            text.push_str("ZeRO 3 shards gradients and weights, as FSDP does; for four published runs the planned step is 2 to 17 % too short\n");
         }
     }
     if let Some(Err(reason)) = given {
-        text.push_str(&format!("\nas given it does not run: {}\n", human::spelled(reason)));
+        text.push_str(&format!("\nthe spec as given does not run: {}\n", format::spelled(reason)));
     }
     if let Some(fastest) = tuner.rows().first() {
         text.push_str(&advice(spec, fits, fastest));
@@ -228,19 +227,19 @@ fn table(shown: &[(String, &Tuned)]) -> String {
         }));
         cells.extend([
             format!("{} × {}", degrees.microbatches, degrees.microbatch_size),
-            human::duration(row.step.step_ns),
+            format::duration(row.step.step_ns),
         ]);
         cells.extend(training(row).map(|training| training.time()));
         cells.extend([
             row.step.tokens_per_s.round().to_string(),
-            human::mfu(row.step.mfu),
-            human::bytes(row.peak),
+            format::mfu(row.step.mfu),
+            format::bytes(row.peak),
             row.spec.schedule.clone(),
             row.saved(),
         ]);
         cells
     };
-    human::table(&header, &shown.iter().map(cells).collect::<Vec<_>>(), right)
+    format::table(&header, &shown.iter().map(cells).collect::<Vec<_>>(), right)
 }
 
 fn devices(row: &Tuned) -> u64 {
@@ -258,7 +257,7 @@ fn advice(spec: &Spec, given: Option<&Tuned>, fastest: &Tuned) -> String {
     let changes = fastest.changes(spec);
     let faster = |given: &&Tuned| given.step.step_ns > fastest.step.step_ns;
     if changes.iter().all(|change| change.field == "schedule") && given.is_some_and(|given| !faster(&given)) {
-        return format!("\nno layout is faster than the one given, with schedule = \"{}\"\n", fastest.spec.schedule);
+        return format!("\nno layout is faster than the given one, with schedule = \"{}\"\n", fastest.spec.schedule);
     }
     let mut text = match given {
         Some(given) => {
@@ -268,16 +267,16 @@ fn advice(spec: &Spec, given: Option<&Tuned>, fastest: &Tuned) -> String {
                 String::new()
             } else {
                 let each = times * before as f64 / after.max(1) as f64;
-                format!(" on {after} devices instead of {before}, each doing {each:.2} times as much")
+                format!(" on {after} devices instead of {before}, with {each:.2} times the throughput per device")
             };
-            format!("\nthe first is {times:.2} times as fast as given{elsewhere}, with\n")
+            format!("\nthe first is {times:.2} times as fast as the given spec{elsewhere}, with\n")
         }
         None => String::from("\nthe first is the spec with\n"),
     };
     for Change { field, from, to } in changes {
         if to.len() > LONGEST_VALUE {
             let what = &fastest.recompute;
-            text.push_str(&format!("  {field} = …   # was {from}; {what}, too long to show: -o FILE writes it\n"));
+            text.push_str(&format!("  {field} = …   # was {from}; {what}; too long to show, -o FILE writes it\n"));
             continue;
         }
         // As it stands in TOML.
@@ -289,20 +288,20 @@ fn advice(spec: &Spec, given: Option<&Tuned>, fastest: &Tuned) -> String {
 
 fn account(tally: Tally, is_whole: bool) -> String {
     let Tally { layouts, refused, too_large, planned, unfit, slower, .. } = tally;
-    let without = if unfit > 0 { format!(", {unfit} of them without one that fits") } else { String::new() };
+    let without = if unfit > 0 { format!(", for {unfit} of them none fits") } else { String::new() };
     let mut said = vec![format!("{planned} planned with every schedule{without}")];
     if refused > 0 {
-        said.push(format!("{refused} that the model does not allow"));
+        said.push(format!("{refused} not allowed by the model"));
     }
     if too_large > 0 {
         said.push(format!("{too_large} too large for their ranks"));
     }
     if slower > 0 {
-        said.push(format!("{slower} left out, since none of their steps can be faster than the last one shown"));
+        said.push(format!("{slower} skipped, because their steps cannot be faster than the last one shown"));
     }
-    let mut text = format!("\n{}: {}\n", human::count(layouts, "layout"), said.join("; "));
+    let mut text = format!("\n{}: {}\n", format::count(layouts, "layout"), said.join("; "));
     if !is_whole {
-        text.push_str("ended early: there may be faster ones\n");
+        text.push_str("ended early: faster layouts may exist\n");
     }
     text
 }

@@ -27,7 +27,7 @@ use crate::transport::collectives::Reduction;
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum NoGradient {
     /// The reduction forgets whose value it took, or an argument was not yet reduced.
-    #[error("no gradient goes through {what} {index}, placed as {placed}: reshard it to Replicate or Shard first")]
+    #[error("{what} {index} with placement {placed} has no gradient: reshard it to Replicate or Shard first")]
     Through {
         /// `argument` or `output`.
         what: &'static str,

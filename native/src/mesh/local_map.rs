@@ -26,8 +26,7 @@ pub type Placements = Option<Vec<Placement>>;
 pub enum LocalMapError {
     /// `in_placements` is not one entry a leaf of the arguments.
     #[error(
-        "in_placements has {in_placements} entries, and the arguments have {arguments} leaves: give one entry for \
-         each, `None` where it is no distributed tensor"
+        "in_placements has {in_placements} entries, but the arguments have {arguments} leaves: give one entry per leaf, and `None` for a leaf that is not a distributed tensor"
     )]
     InputCount {
         /// Entries given.
@@ -37,8 +36,7 @@ pub enum LocalMapError {
     },
     /// An argument lies otherwise than declared, and resharding was not asked for.
     #[error(
-        "argument {argument} is placed as {found}, and in_placements asks for {asked}: reshard it first, or set \
-         reshard_inputs"
+        "argument {argument} has placement {found}, but in_placements has {asked}: reshard it first, or set reshard_inputs"
     )]
     InputPlacement {
         /// The leaf, from 0.
@@ -49,7 +47,7 @@ pub enum LocalMapError {
         asked: String,
     },
     /// Two meshes.
-    #[error("argument {argument} is on the mesh {found}, and the call is on the mesh {expected}: all must share one")]
+    #[error("argument {argument} is on the mesh {found}, but the call is on the mesh {expected}: use one mesh")]
     InputMesh {
         /// The leaf, from 0.
         argument: usize,
@@ -60,7 +58,7 @@ pub enum LocalMapError {
     },
     /// The function gave back another number of leaves than declared.
     #[error(
-        "the function gave back {outputs} leaves, and out_placements has {out_placements} entries: give one for each"
+        "the function returns {outputs} leaves, but out_placements has {out_placements} entries: give one per leaf"
     )]
     OutputCount {
         /// Leaves given back.
@@ -70,8 +68,7 @@ pub enum LocalMapError {
     },
     /// The function gave back a distributed tensor.
     #[error(
-        "output {output} is a distributed tensor already, placed as {found}: the function must give back plain \
-         tensors, and out_placements says {asked}"
+        "output {output} is already a distributed tensor with placement {found}: the function must return plain tensors; out_placements has {asked}"
     )]
     OutputDistributed {
         /// The leaf, from 0.
@@ -82,9 +79,7 @@ pub enum LocalMapError {
         asked: String,
     },
     /// Placements for what is no tensor.
-    #[error(
-        "output {output} is {kind}, and out_placements gives it {asked}: only a tensor can be placed; say `None`"
-    )]
+    #[error("output {output} is {kind}, but out_placements has {asked}: only a tensor has a placement; write `None`")]
     OutputNoTensor {
         /// The leaf, from 0.
         output: usize,
@@ -95,8 +90,7 @@ pub enum LocalMapError {
     },
     /// Outputs are to be placed, and no mesh is known.
     #[error(
-        "output {output} is to be placed as {asked}, and neither is an argument distributed nor a mesh given: give \
-         process_mesh"
+        "output {output} has placement {asked}, but no argument is distributed and no mesh is given: give process_mesh"
     )]
     NoMesh {
         /// The leaf, from 0.

@@ -38,7 +38,7 @@ pub struct Mesh {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MeshError {
     /// The grid and the ranks have different numbers.
-    #[error("the axes {axes} hold {cells} ranks, and {ranks} are given: give as many ranks as the axes hold")]
+    #[error("the axes {axes} have {cells} ranks, but {ranks} are given: give as many ranks as the axes have")]
     Size {
         /// The axes.
         axes: String,
@@ -48,7 +48,7 @@ pub enum MeshError {
         ranks: usize,
     },
     /// Two axes with one name.
-    #[error("two axes are called `{axis}`: give each its own name")]
+    #[error("two axes have the name `{axis}`: give each a different name")]
     SameName {
         /// The name.
         axis: String,

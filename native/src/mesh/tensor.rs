@@ -20,7 +20,7 @@ pub struct Tensor<T> {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum DistError {
     /// Shape and values differ in number.
-    #[error("a tensor of shape {shape:?} has {needed} values, and {found} are given")]
+    #[error("a tensor of shape {shape:?} has {needed} values, but {found} are given")]
     Values {
         /// The shape.
         shape: Vec<usize>,
@@ -30,7 +30,7 @@ pub enum DistError {
         found: usize,
     },
     /// Not one placement for each axis.
-    #[error("the placements {placements} are not one for each of the mesh's {axes} axes")]
+    #[error("the placements {placements} do not match the {axes} axes of the mesh: give one per axis")]
     PlacementCount {
         /// The placements.
         placements: String,
@@ -49,8 +49,7 @@ pub enum DistError {
     },
     /// The local tensor is not the piece that its place on the mesh calls for.
     #[error(
-        "rank {rank} holds a local tensor of shape {found:?}, and {placements} of a tensor of shape {shape:?} gives it \
-         {expected:?}"
+        "rank {rank} has a local tensor of shape {found:?}; {placements} of a tensor of shape {shape:?} needs {expected:?}"
     )]
     LocalShape {
         /// The rank.
@@ -66,8 +65,7 @@ pub enum DistError {
     },
     /// The pieces along an axis are not as equal as can be.
     #[error(
-        "the pieces along axis {axis} have the lengths {found:?} in dimension {dimension}; they must be as equal as \
-         can be, the longer ones first: {expected:?}"
+        "the shards along axis {axis} have the lengths {found:?} in dimension {dimension}; they must be as equal as possible, longer ones first: {expected:?}"
     )]
     Pieces {
         /// The axis.

@@ -9,7 +9,7 @@ use pipeplan_core::hardware::profile::Signature;
 use pipeplan_core::model::Dtype;
 use pipeplan_core::search::Flow;
 
-use super::beside::{measured_beside, together};
+use super::shared_card::{measured_beside, together};
 use super::{Observer, Stopwatch, Times, Wanted, drawn, kept, pieces, signature_of, wanted, whole_numbers};
 use crate::backend::cuda::card::{Address, Card, CardError, Format, Held, Memory, Portion};
 use crate::backend::cuda::launch::{Context, Place};
@@ -187,11 +187,11 @@ impl Stopwatch for Gpu {
         let Some(Shared { cards, way, .. }) = &self.shared else { return name };
         match (way, cards.len() - 1) {
             (_, 0) => name,
-            (Way::Turns, 1) => format!("{name}, in turns with another"),
-            (Way::Turns, others) => format!("{name}, in turns with {others} others"),
-            (Way::Parts { busy }, 1) => format!("{name}, another at work {:.0} % of the time", 100.0 * busy),
+            (Way::Turns, 1) => format!("{name}, time-sliced with another rank"),
+            (Way::Turns, others) => format!("{name}, time-sliced with {others} other ranks"),
+            (Way::Parts { busy }, 1) => format!("{name}, another rank busy {:.0} % of the time", 100.0 * busy),
             (Way::Parts { busy }, others) => {
-                format!("{name}, {others} others at work {:.0} % of the time", 100.0 * busy)
+                format!("{name}, {others} other ranks busy {:.0} % of the time", 100.0 * busy)
             }
         }
     }

@@ -85,7 +85,7 @@ impl<T: Element> Stopwatch for Cpu<T> {
         let needed = needed(&graph, &lifetimes);
         if let Some(available) = available_bytes().filter(|available| needed > *available) {
             return none(format!(
-                "a rank's layers need {} MiB together, and this machine has {} MiB left",
+                "the layers of a rank need {} MiB; this machine has {} MiB free",
                 needed >> 20,
                 available >> 20
             ));

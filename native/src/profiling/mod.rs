@@ -23,10 +23,10 @@ use crate::runner::Device;
 use crate::runner::random::SplitMix64;
 
 #[cfg(feature = "cuda")]
-pub mod beside;
-#[cfg(feature = "cuda")]
 pub mod card;
 mod cpu;
+#[cfg(feature = "cuda")]
+pub mod shared_card;
 
 /// Something to be measured, once for all operators like it.
 #[derive(Clone, Debug)]
@@ -165,28 +165,27 @@ const MOST_SHARING: usize = 64;
 pub fn on(device: Device, work: &ModelWork, sharing: Sharing) -> Result<Box<dyn Stopwatch>, String> {
     if work.model.variant.experts.is_some() && work.layout.form.imbalance_permille < 1000 {
         return Err(String::from(
-            "experts have less room than there are copies of tokens: write training.expert_imbalance = 1 or more",
+            "the experts have fewer rows than routed tokens: write training.expert_imbalance = 1 or more",
         ));
     }
     if let Some(said) = work.format_not_run() {
         return Err(format!(
-            "{said} is planned and not run: measure without it; what is measured then is right for all that it leaves as it is"
+            "{said} is not supported by the runner: measure without it; the times stay valid for the operators that it does not change"
         ));
     }
     let dtype = work.dtype;
     match (device, dtype) {
         (Device::Cpu, _) if sharing != Sharing::Alone => {
-            Err(String::from("only a GPU is shared among ranks: measure on one (--device cuda)"))
+            Err(String::from("only a GPU can be shared by ranks: use --device cuda"))
         }
         (Device::Cpu, Dtype::F32) => Ok(Box::new(cpu::Cpu::<f32>::new(work))),
         (Device::Cpu, Dtype::F64) => Ok(Box::new(cpu::Cpu::<f64>::new(work))),
         (Device::Cpu, _) => Err(format!(
-            "one core of the CPU computes in f32 or f64, and training.dtype is {}: write one of them, or measure on a GPU \
-             (--device cuda)",
+            "the CPU computes in f32 or f64, but training.dtype is {}: write one of these, or measure on a GPU (--device cuda)",
             dtype.name()
         )),
         (_, Dtype::F64) => {
-            Err(String::from("GPUs compute in f32 or bf16, and training.dtype is f64: write one of them"))
+            Err(String::from("GPUs compute in f32 or bf16, but training.dtype is f64: write one of these"))
         }
         #[cfg(feature = "cuda")]
         _ => {
@@ -195,7 +194,7 @@ pub fn on(device: Device, work: &ModelWork, sharing: Sharing) -> Result<Box<dyn 
             let gpu = match sharing {
                 Sharing::Alone => card::Gpu::open(device),
                 _ if ranks > MOST_SHARING => {
-                    return Err(format!("{ranks} ranks are too many for one GPU; {MOST_SHARING} may share one"));
+                    return Err(format!("{ranks} ranks are too many for one GPU; the limit is {MOST_SHARING}"));
                 }
                 Sharing::Parts { busy } => {
                     card::Gpu::part(device, stages_of_ranks(work, ranks)?, busy, card::Pace::of(device))

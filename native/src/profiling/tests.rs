@@ -3,7 +3,7 @@ use pipeplan_core::graph::layout::Layout;
 use pipeplan_core::hardware::cost::JobTimes;
 
 use super::*;
-use crate::selftest::whole::{Like, work};
+use crate::selftest::training_runs::{Like, work};
 
 const ALL: [Like; 6] = [Like::Llama, Like::Gpt, Like::Qwen3, Like::Gemma2, Like::Mixtral, Like::DeepSeek];
 

@@ -1,8 +1,9 @@
 //! Bytes of a text as training data: each byte is a token.
 //!
 //! The text is cut into windows of one sequence and the byte after it, or as many as the model reads ahead: those are the
-//! first of the next window, so that every token has all that is predicted from it and none is masked. Each pass over the text (an epoch)
-//! takes all windows once, in an order of its own that follows from the seed. Step `t` takes the next
+//! first of the next window, so that every token has all that is predicted from it and none is masked. Each pass over
+//! the text (an epoch)
+//! takes all windows once, in custom schedule that follows from the seed. Step `t` takes the next
 //! `microbatches · microbatch_size` windows, microbatch `m` the `m`-th `microbatch_size` of these: so a
 //! microbatch is the same data whatever the schedule.
 
@@ -20,8 +21,7 @@ pub const BYTE_VOCABULARY: u64 = 256;
 pub enum DataError {
     /// Not even one sequence.
     #[error(
-        "the text has {bytes} bytes, and one sequence of {sequence} tokens needs {}: give a longer text or \
-         plan a shorter sequence", sequence + ahead
+        "the text has {bytes} bytes, but one sequence of {sequence} tokens needs {}: give a longer text or plan a shorter sequence length", sequence + ahead
     )]
     TooShort {
         /// Bytes of the text.

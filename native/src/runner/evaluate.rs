@@ -142,7 +142,10 @@ impl<T: Element> Forward<T> {
             let values: Vec<T> = reader.weight(&tensor.name)?;
             if values.len() as u64 != tensor.elements() {
                 let (name, needed) = (&tensor.name, tensor.elements());
-                return Err(EvaluateError::Mismatch(format!("{name} has {} elements, not {needed}", values.len())));
+                return Err(EvaluateError::Mismatch(format!(
+                    "{name} has {} elements; needed are {needed}",
+                    values.len()
+                )));
             }
             weights[id.index()] = Some(Data::Floats(values));
         }

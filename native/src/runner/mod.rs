@@ -15,31 +15,31 @@
 
 use std::time::Duration;
 
-pub(crate) mod board;
 pub mod checkpoint;
-mod coordinate;
 pub mod data;
 pub mod evaluate;
 pub mod gradients;
 pub mod optimizer;
-pub mod orders;
 mod overhead;
 pub(crate) mod peer_groups;
 mod processes;
 pub mod progress;
+pub mod published_workloads;
 pub mod random;
+mod rank_loop;
 mod report;
 pub mod shard;
+pub(crate) mod status;
 mod stop;
-mod walk;
+mod threads;
 mod workload;
 
-pub use board::{RankReport, State};
-pub use coordinate::run;
 pub use overhead::Overhead;
 pub use processes::run_process;
 pub use report::{Cause, Ending, Failure, LastCheckpoint, RankMemory, RunError, RunReport, StepReport};
+pub use status::{RankReport, State};
 pub use stop::StopFlag;
+pub use threads::run;
 pub(crate) use workload::available_bytes;
 pub use workload::{Computation, ModelStages, Refusal, Workload};
 

@@ -6,13 +6,13 @@ use pipeplan_core::base::units::Bytes;
 use pipeplan_core::graph::Axis;
 use pipeplan_core::model::Dtype;
 
-use super::board::{Board, State};
 use super::gradients::Position;
+use super::status::{Board, State};
 use crate::backend::BackendError;
 use crate::backend::cpu::element::Element;
 use crate::backend::peers::{Collective, Peers, Reach, Ticket};
-use crate::transport::collectives::passing::Passing;
-use crate::transport::collectives::started::Started;
+use crate::transport::collectives::overlapped::Started;
+use crate::transport::collectives::ring::Passing;
 use crate::transport::collectives::{CollectiveError, Collectives, Group, Operation, Reduction, even_counts};
 use crate::transport::{Buffer, OnCard, Transport, TransportError};
 

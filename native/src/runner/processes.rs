@@ -16,13 +16,13 @@ use pipeplan_core::base::units::Nanos;
 
 #[cfg(feature = "cuda")]
 use super::Device;
-use super::board::State;
 use super::checkpoint::Held;
-use super::coordinate::{Carriage, Coordinator, Shared, memory_of, message_of, walker, with_faults};
 #[cfg(feature = "cuda")]
 use super::gradients::Gradients;
+use super::rank_loop::StepRecord;
 use super::report::{Cause, Ending, Failure, RankMemory, RunError};
-use super::walk::StepRecord;
+use super::status::State;
+use super::threads::{Carriage, Coordinator, Shared, memory_of, message_of, walker, with_faults};
 use super::workload::{Carries, Workload};
 use super::{Observer, Refusal, RunOptions};
 use crate::transport::collectives::{Collectives, Group, Reduction};
@@ -36,7 +36,8 @@ use crate::transport::{Transport, TransportError};
 use pipeplan_core::graph::Axis;
 
 /// Trains as `workload` says, as the rank that `transport` is; every other rank does the same in its own process. Rank
-/// 0 gets the report and is the one whose `observer` hears of steps; the others learn whether the run was stopped. Final weights stay where they are.
+/// 0 gets the report and is the one whose `observer` hears of steps; the others learn whether the run was stopped.
+/// Final weights stay where they are.
 ///
 /// # Errors
 /// As [`super::run`]. Where the run fails, the lowest rank that is still there gets the [`Failure`], and the others
@@ -185,14 +186,14 @@ impl Rank<'_> {
         let refused = |reason: String| Ended::Refused(Refusal::Device { reason });
         if options.device == Device::Cpu {
             return Err(refused(
-                "NCCL carries tensors of GPUs: give --backend cuda with --transport nccl".to_string(),
+                "NCCL transfers tensors of GPUs: give --backend cuda with --transport nccl".to_string(),
             ));
         }
         // With either, a call waits for other ranks where no patience ends it.
         for variable in ["NCCL_COMM_BLOCKING", "CUDA_LAUNCH_BLOCKING"] {
             if std::env::var_os(variable).is_some_and(|value| value == "1") {
                 return Err(refused(format!(
-                    "{variable}=1 lets calls wait for other ranks without an end: unset it, or leave --transport nccl out"
+                    "with {variable}=1 a call can wait for other ranks for ever: unset it, or do not use --transport nccl"
                 )));
             }
         }

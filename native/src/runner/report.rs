@@ -8,9 +8,9 @@ use std::time::Duration;
 use pipeplan_core::base::units::{Bytes, Nanos};
 use pipeplan_core::trace::Trace;
 
-use super::board::RankReport;
 use super::checkpoint::CheckpointError;
 use super::overhead::Overhead;
+use super::status::RankReport;
 use super::workload::Refusal;
 use crate::backend::BackendError;
 use crate::transport::collectives::CollectiveError;
@@ -150,7 +150,7 @@ pub enum RunError {
     #[error(transparent)]
     Failed(Box<Failure>),
     /// This process ended because the run did, and another one tells of it.
-    #[error("rank {rank} ended with the run; rank {reporter} says why")]
+    #[error("rank {rank} ended with the run; rank {reporter} gives the reason")]
     Elsewhere {
         /// This rank.
         rank: usize,
@@ -188,7 +188,7 @@ pub enum Cause {
         message: String,
     },
     /// What another process told of its step is not what it should be.
-    #[error("rank {rank} told of its step in {found} numbers, and {expected} were expected")]
+    #[error("rank {rank} reported its step in {found} numbers; expected are {expected}")]
     WrongRecord {
         /// Who told.
         rank: usize,
@@ -260,7 +260,7 @@ impl fmt::Display for Failure {
             LastCheckpoint::NoneYet => f.write_str("\n  no checkpoint has been written"),
             LastCheckpoint::At(folder) => {
                 let folder = folder.display();
-                write!(f, "\n  the last good checkpoint is {folder}: go on with `--resume {folder}`")
+                write!(f, "\n  the last good checkpoint is {folder}: resume with `--resume {folder}`")
             }
         }
     }

@@ -11,7 +11,7 @@ use pipeplan_core::hardware::cluster::{Link, MAX_LATENCY_NS, MAX_RATE};
 
 use super::Row;
 use crate::runner::random::SplitMix64;
-use crate::transport::collectives::passing::Passing;
+use crate::transport::collectives::ring::Passing;
 use crate::transport::collectives::{CollectiveError, Collectives, Group, Reduction, even_counts, reduced};
 use crate::transport::{Transport, TransportError};
 

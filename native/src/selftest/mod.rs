@@ -11,17 +11,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::runner::Device;
 
-pub mod child;
 pub mod collectives;
-#[cfg(feature = "cuda")]
-mod groups;
 #[cfg(feature = "cuda")]
 pub mod operators;
 #[cfg(feature = "cuda")]
-pub mod rings;
+pub mod ring_attention;
 #[cfg(feature = "cuda")]
 pub(crate) mod speed;
-pub(crate) mod whole;
+pub mod subprocess;
+pub(crate) mod training_runs;
+#[cfg(feature = "cuda")]
+mod warp_group_attention;
 
 /// One thing that was checked.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -314,7 +314,7 @@ pub fn run(asked: Asked, tell: impl FnMut(News)) -> Result<Report, String> {
     match asked.device {
         Device::Cpu => {
             let mut rows = Rows::new(asked.deadline, tell).going_on(asked.past, || true);
-            whole::check(asked.device, &mut rows);
+            training_runs::check(asked.device, &mut rows);
             Ok(rows.report("CPU".to_string()))
         }
         #[cfg(not(feature = "cuda"))]
@@ -338,14 +338,14 @@ fn on_card(asked: Asked, mut tell: impl FnMut(News)) -> Result<Report, String> {
     if has(Part::Operators) || has(Part::Kernels) {
         // Other devices have none.
         if let Device::Cuda(_) = device {
-            groups::check(&card, apart, &mut rows);
+            warp_group_attention::check(&card, apart, &mut rows);
         }
         let extent = if only == Some(Part::Kernels) { Extent::Briefly } else { Extent::Whole };
         operators::check(&card, extent, &mut rows);
-        rings::check(&card, extent, &mut rows);
+        ring_attention::check(&card, extent, &mut rows);
     }
     if has(Part::Runs) {
-        whole::check(device, &mut rows);
+        training_runs::check(device, &mut rows);
     }
     if let Device::Cuda(_) = device {
         if has(Part::Runs) {

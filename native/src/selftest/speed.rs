@@ -21,18 +21,18 @@ use pipeplan_core::simulate::simulate;
 use pipeplan_core::simulate::timeline::Timeline;
 use pipeplan_core::spec::ModelWork;
 
-use super::whole::{Like, one_by_one, published, work};
-use super::{News, Row, Rows, child};
+use super::training_runs::{Like, one_by_one, published, work};
+use super::{News, Row, Rows, subprocess};
 use crate::backend::cuda::card::{Card, CardError, Format, Matrix, Memory, Product};
+use crate::backend::cuda::fallbacks::{self, Tally};
 use crate::backend::cuda::libraries::{self, Which};
 use crate::backend::cuda::nvidia::{SLAB_BY_OTHERS, WORKSPACE_BYTES};
-use crate::backend::cuda::tally::{self, Tally};
 use crate::backend::cuda::{Opening, open_as};
-use crate::profiling::beside::together;
 use crate::profiling::card::{Gpu, Pace, numbers, time};
+use crate::profiling::shared_card::together;
 use crate::profiling::{Stopwatch, Wanted, measure, update_of, wanted, whole};
 use crate::runner::optimizer::AdamW;
-use crate::runner::orders;
+use crate::runner::published_workloads;
 use crate::runner::{Computation, Device, RunOptions, RunReport, Silent, Workload, run};
 use crate::transport::threads::ThreadOptions;
 
@@ -118,7 +118,7 @@ pub fn check<F: FnMut(News)>(device: Device, card: &Arc<dyn Card>, rows: &mut Ro
     // What ranks on parts of the multiprocessors do is theirs: not all drivers do everything there.
     if let Device::Cuda(_) = device {
         rows.section(GROUP, "ways that were taken", |rows| {
-            first_ways(rows, &tally::so_far());
+            first_ways(rows, &fallbacks::so_far());
             Ok::<_, String>(())
         });
     }
@@ -411,7 +411,7 @@ fn in_parts<F: FnMut(News)>(
 fn predicted(work: &ModelWork) -> Result<(Timeline, Nanos), String> {
     let published = schedule::find("1f1b").ok_or("there is no 1f1b")?;
     let (placement, chunks) = (published.shape)(work.chunks as usize);
-    let problem = orders::problem(work, placement, chunks).map_err(|faults| faults.to_string())?;
+    let problem = published_workloads::problem(work, placement, chunks).map_err(|faults| faults.to_string())?;
     let order = published.build(&problem).map_err(|why| why.reason)?;
     let timeline = simulate(&problem, &order).map_err(|deadlock| deadlock.to_string())?;
     let derived = derive(work, problem.placement().clone(), chunks).map_err(|faults| faults.to_string())?;
@@ -489,7 +489,7 @@ pub fn beside_torch(device: Device, ours: f64, deadline: Instant) -> Row {
             python.env(OF_LOADER, folders);
         }
     }
-    let said = match child::run(python.args(["-c", script, &sizes.to_string()]), deadline) {
+    let said = match subprocess::run(python.args(["-c", script, &sizes.to_string()]), deadline) {
         Ok(said) => said.output,
         Err(error) => return row("not run".to_string(), error),
     };

@@ -56,13 +56,12 @@ pub fn read(text: &str) -> Result<(usize, Faults), String> {
         Some((rank, faults))
     };
     parse().ok_or_else(|| {
-        "accepted is a rank and what goes wrong there: 2:death@9, 2:stall@9/30, 2:short@9, 2:lost@9 or 2:delay@5"
-            .to_string()
+        "give a rank and a failure: 2:death@9, 2:stall@9/30, 2:short@9, 2:lost@9 or 2:delay@5".to_string()
     })
 }
 
 /// The text with which a rank dies that was told to.
-pub const DEATH: &str = "this rank was told to die here";
+pub const DEATH: &str = "injected failure: this rank dies here";
 
 /// Whether a fault still has to come, for whoever no longer has the transport in hands.
 #[derive(Clone, Debug)]

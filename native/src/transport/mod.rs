@@ -208,7 +208,7 @@ pub enum TransportError {
         waited: Duration,
     },
     /// The two ends run different programs, or a parcel was lost on the way.
-    #[error("expected {expected} from rank {peer}, but {found} arrived: the two ends disagree about the order")]
+    #[error("expected {expected} from rank {peer}, but {found} arrived: the two ranks have different orders")]
     WrongParcel {
         /// The sending rank.
         peer: usize,
@@ -218,7 +218,7 @@ pub enum TransportError {
         found: Tag,
     },
     /// The peer is not in the world, or is this rank itself.
-    #[error("rank {peer} is no peer of rank {rank} in a world of {world}")]
+    #[error("rank {peer} is not a peer of rank {rank} in a world of {world}")]
     NoSuchPeer {
         /// This rank.
         rank: usize,
@@ -244,7 +244,7 @@ pub enum TransportError {
         reason: String,
     },
     /// Not every rank came in time to what all do together.
-    #[error("waited {:.1} s for all to come", waited.as_secs_f64())]
+    #[error("waited {:.1} s for all ranks", waited.as_secs_f64())]
     BarrierTimedOut {
         /// How long.
         waited: Duration,
@@ -258,7 +258,7 @@ pub enum TransportError {
         reason: String,
     },
     /// The launcher is ending this process.
-    #[error("the launcher is ending the run, as it does on Ctrl-C and when the process of some rank has died")]
+    #[error("the launcher ends the run, as it does on Ctrl-C and when the process of a rank dies")]
     Ending,
     /// Another rank ended the run.
     #[error("the run was ended by another rank")]

@@ -82,7 +82,7 @@ unsafe impl Send for Mpi {}
 
 /// MPI was started before, in this process, or cannot be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("MPI cannot be started: it is once in a process, by `mpirun` or a launcher that knows MPI")]
+#[error("MPI cannot be started: start it once per process, with `mpirun` or another MPI launcher")]
 pub struct NotStarted;
 
 impl Mpi {

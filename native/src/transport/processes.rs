@@ -316,7 +316,7 @@ impl<L: Link> Transport for Processes<L> {
             inner.trouble()?;
             let Incoming { peer, tag } = receives[missing];
             if inner.left[peer] {
-                let reason = format!("it ended its part without sending {tag}");
+                let reason = format!("it ended without sending {tag}");
                 return Err(TransportError::PeerLost { peer, reason });
             }
             let waited = started.elapsed();

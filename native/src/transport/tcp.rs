@@ -58,7 +58,7 @@ pub enum ConnectError {
         waited: Duration,
     },
     /// A process that says it belongs here, and does not fit.
-    #[error("a process came as rank {rank} of {found}, where there are {world} ranks and each comes once")]
+    #[error("a process connected as rank {rank} of {found}; the run has {world} ranks, each once")]
     Stranger {
         /// Its rank.
         rank: usize,
@@ -69,8 +69,7 @@ pub enum ConnectError {
     },
     /// Something listens where rank 0 should, and is another program.
     #[error(
-        "rank {rank} reached {host}:{port}, and what listens there does not answer as rank 0 does: is it another \
-         program's port? (MASTER_ADDR and MASTER_PORT say where; {source})"
+        "rank {rank} reached {host}:{port}, but the answer is not that of rank 0: check that MASTER_ADDR and MASTER_PORT name rank 0 and not another program ({source})"
     )]
     NotRankZero {
         /// This rank.
@@ -190,7 +189,7 @@ fn read_all(peer: usize, mut stream: TcpStream, tell: &Sender<Event>) {
             break match error.kind() {
                 // A system closes the connections of a process that died with or without what was still unread.
                 io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
-                    "its process ended, and its connection with it".to_string()
+                    "its process ended and closed the connection".to_string()
                 }
                 _ => format!("its connection broke: {error}"),
             };
@@ -200,7 +199,7 @@ fn read_all(peer: usize, mut stream: TcpStream, tell: &Sender<Event>) {
         let mut frame = Vec::new();
         match Read::take(&mut stream, length).read_to_end(&mut frame) {
             Ok(read) if read as u64 == length => {}
-            Ok(_) => break "its process ended in the middle of a parcel".to_string(),
+            Ok(_) => break "its process ended in the middle of a transfer".to_string(),
             Err(error) => break format!("its connection broke: {error}"),
         }
         if tell.send(Event::Frame(peer, frame)).is_err() {
@@ -294,7 +293,7 @@ impl Search {
             meeting.read_exact(&mut length)?;
             let length = u32::from_le_bytes(length);
             if length as usize > LONGEST_PLACE * self.world {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "its answer is no list of ranks"));
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "its answer is not a list of ranks"));
             }
             Read::take(&mut meeting, length.into()).read_to_end(&mut list)?;
             Ok(())

@@ -47,7 +47,7 @@ pub struct LastWords {
 
 /// Bytes that are no frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{length} bytes arrived that are no frame: the two ends run different versions")]
+#[error("{length} bytes arrived that are not a frame: the two ranks run different versions")]
 pub struct NoFrame {
     /// How many.
     pub length: usize,

@@ -3,8 +3,8 @@
 
 use pipeplan::runner::checkpoint::{Checkpoint, Saving};
 use pipeplan::runner::evaluate::evaluate;
-pub use pipeplan::runner::orders::problem;
-use pipeplan::runner::orders::{self, NoOrder};
+pub use pipeplan::runner::published_workloads::problem;
+use pipeplan::runner::published_workloads::{self, NoOrder};
 use pipeplan::runner::{
     Device, Failure, Observer, Precision, RunError, RunOptions, RunReport, Silent, StepReport, StopFlag, Workload,
     run,
@@ -90,7 +90,7 @@ pub fn granite() -> Variant {
 
 /// `work` in the order of the published schedule `name`; nothing where there is none for its shape.
 pub fn published(work: &ModelWork, name: &str, precision: Precision) -> Option<Workload> {
-    match orders::published(work, name, Some(precision)) {
+    match published_workloads::published(work, name, Some(precision)) {
         Ok(workload) => Some(workload),
         Err(NoOrder::Absent { .. } | NoOrder::Model(_)) => None,
         Err(error) => panic!("{name}: {error}"),
@@ -124,12 +124,12 @@ fn assert_near(run: &RunReport, expected: &RunReport, work: &ModelWork, what: &s
 
 /// `work` in the order of `schedule`.
 pub fn ordered(work: &ModelWork, problem: &Problem, schedule: &Schedule, precision: Precision) -> Workload {
-    orders::ordered(work, problem, schedule, Some(precision)).unwrap_or_else(|error| panic!("{error}"))
+    published_workloads::ordered(work, problem, schedule, Some(precision)).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// `work` on one rank in one stage, one microbatch after the other.
 pub fn one_by_one(work: &ModelWork, precision: Precision) -> Workload {
-    orders::one_by_one(work, Some(precision)).unwrap_or_else(|error| panic!("{error}"))
+    published_workloads::one_by_one(work, Some(precision)).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Options of a short run with sends that wait for their receives.
@@ -228,7 +228,7 @@ pub fn trains_as_one_rank(work: &ModelWork, name: &str, options: &RunOptions, ex
 /// `work` as `name` for a few steps on the stand-in of a card, in its own format: within what rounding leaves of one rank on
 /// the CPU in `f64`, and a second run to the bit. False (said plainly) where no compiler makes the kernels.
 pub fn trains_on_cards(work: &ModelWork, name: &str, steps: u32, expected: &mut Expected) -> bool {
-    let workload = orders::published(work, name, None).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let workload = published_workloads::published(work, name, None).unwrap_or_else(|error| panic!("{name}: {error}"));
     let on_cards = RunOptions { device: Device::Emulated, ..options(steps) };
     let found = match run(&workload, &on_cards, &mut Silent) {
         Err(error) if error.to_string().contains("cannot be started") => {

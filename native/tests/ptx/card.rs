@@ -115,7 +115,7 @@ fn multiply(memory: &mut Memory, product: &Product) -> Result<(), String> {
                 let value = (f64::from(alpha) * sum + old + bias) as f32;
                 match c.format {
                     Format::F32 => bytes.extend(value.to_le_bytes()),
-                    Format::Bf16 => bytes.extend(pipeplan::backend::cuda::host::bf16_bits(value).to_le_bytes()),
+                    Format::Bf16 => bytes.extend(pipeplan::backend::cuda::emulated::bf16_bits(value).to_le_bytes()),
                 }
             }
             memory.write(c.at.number() + (index * c.step + row * c.row) * c.format.bytes(), &bytes)?;

@@ -82,7 +82,7 @@ pub fn every_failure_has_one_report_and_a_second_start_goes_on(
     let output = |more: &[&str]| run(&plan, more).output().expect("it starts");
     let whole = losses(&output(&["--steps", "8", "--json"]));
     for (what, says) in [
-        ("1:death@60", "this rank was told to die here"),
+        ("1:death@60", "injected failure: this rank dies here"),
         ("1:short@60", " expected"),
         ("1:lost@60", "rank 1"),
         ("1:stall@60/600", "rank 1"),

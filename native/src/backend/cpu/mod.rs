@@ -17,7 +17,7 @@ use crate::runner::shard::{Seat, Shard};
 use crate::transport::Buffer;
 
 pub mod element;
-mod exchange;
+mod expert_parallel;
 pub mod gemm;
 pub mod kernels;
 
@@ -199,7 +199,7 @@ impl<T: Element> Processor for Core<T> {
         outputs: &mut [(&Tensor, Data<T>)],
         peers: &mut dyn Peers,
     ) -> Result<Option<Crowded>, BackendError> {
-        exchange::run(kernel, inputs, outputs, peers)
+        expert_parallel::run(kernel, inputs, outputs, peers)
     }
 
     fn finish(&mut self) -> Result<(), Infallible> {

@@ -11,9 +11,9 @@ use cudarc::driver::{result, sys};
 use super::card::{CardError, Portion};
 use super::compile::image;
 use super::driver::{Facts, attribute, driver_error, gpus, guarded, make_current, of_driver};
-use super::green::{self, Part};
-use super::groups::Unfit;
-use super::{libraries, tally};
+use super::green_contexts::{self, Part};
+use super::warp_group_trial::Unfit;
+use super::{fallbacks, libraries};
 
 /// A card with its kernels.
 pub(super) struct Device {
@@ -71,7 +71,7 @@ impl Device {
         let facts = gpus.get(ordinal).cloned().ok_or(CardError::NoSuchCard { ordinal, count: gpus.len() })?;
         if facts.capability < (8, 0) {
             let (major, minor) = facts.capability;
-            let reason = format!("its compute capability is {major}.{minor}, and bf16 needs 8.0 (A100) or later");
+            let reason = format!("its compute capability is {major}.{minor}, but bf16 needs 8.0 (A100) or later");
             return Err(CardError::call(&facts.name, reason));
         }
         let image = image(facts.capability)?;
@@ -110,12 +110,10 @@ impl Device {
             Entry::Vacant(place) => {
                 let handle = result::device::get(self.ordinal as i32);
                 let handle = handle.map_err(|error| driver_error("cuDeviceGet", error))?;
-                place.insert(green::split(handle, parts)?)
+                place.insert(green_contexts::split(handle, parts)?)
             }
         };
-        all.get(part)
-            .copied()
-            .ok_or_else(|| CardError::call("sharing out the multiprocessors", "there is no such part"))
+        all.get(part).copied().ok_or_else(|| CardError::call("dividing the multiprocessors", "there is no such part"))
     }
 
     /// Whether there is a kernel that other cards do not have, or it is not known that it does not do here.
@@ -144,7 +142,7 @@ impl Device {
                 Some(Err(Unfit::Differ(error))) => Groups::Wrong(error),
                 Some(Err(Unfit::Stand(error))) => Groups::Stands(error),
             };
-            tally::count(|tally| match &found {
+            fallbacks::count(|tally| match &found {
                 Groups::Wrong(error) => tally.no_groups = Some(error.to_string()),
                 Groups::Left => tally.groups_left = is_there,
                 Groups::Unknown | Groups::Right | Groups::Stands(_) => {}

@@ -91,7 +91,7 @@ impl Which {
                 "pip install nvidia-nccl-cu13, or install libnccl2; or set PIPEPLAN_NCCL to the file. Needed only for \
                  ranks in several processes"
             }
-            Which::Nvml => "it comes with NVIDIA's driver. Needed only to say how GPUs are connected",
+            Which::Nvml => "it is part of NVIDIA's driver. Needed only to show how GPUs are connected",
         }
     }
 }
@@ -124,7 +124,7 @@ impl fmt::Display for Search {
             write!(f, ", in {}", folder.display())?;
         }
         for (path, error) in &self.broken {
-            write!(f, "; {} is there, but: {error}", path.display())?;
+            write!(f, "; {} exists, but: {error}", path.display())?;
         }
         write!(f, ". To get it: {}", self.which.how_to_get())
     }
@@ -164,8 +164,7 @@ fn look_for(which: Which, folders: &[PathBuf]) -> Search {
                 match overruled(which, &place) {
                     Some(other) => {
                         let why = format!(
-                            "the system's loader has {} for it, which would be called instead: take that folder out of \
-                             LD_LIBRARY_PATH",
+                            "the system's loader finds {} first: remove that folder from LD_LIBRARY_PATH",
                             other.display()
                         );
                         broken.push((place, why));

@@ -1,13 +1,17 @@
 //! The operator graph on an NVIDIA card: own kernels through NVRTC, matrix products through cuBLAS, and f32 master
 //! weights and gradients beside bf16.
 //!
-//! - [`libraries`] finds what is there, [`driver`] asks it, [`mod@compile`] makes the kernels, `device` opens a GPU with them,
-//!   [`groups`] tries those out that only some GPUs have, and [`nvidia`] is a queue on it (`green` for a part of it, `products` and [`plain`] for matrices, [`nvml`] only for people), and [`tally`] counts which way they went;
-//! - [`host`] runs the same kernels without a GPU;
-//! - [`card`] is what either gives, [`launch`] turns an operator into launches and [`matrices`] into products, `kernels/` has
+//! - [`libraries`] finds what is there, [`driver`] asks it, [`mod@compile`] makes the kernels, `device` opens a GPU
+//! with them,
+//!   [`warp_group_trial`] tries those out that only some GPUs have, and [`nvidia`] is a queue on it (`green` for a
+//! part of it, `products` and [`cublas`] for matrices, [`nvml`] only for people), and [`fallbacks`] counts which way
+//! they went;
+//! - [`emulated`] runs the same kernels without a GPU;
+//! - [`card`] is what either gives, [`launch`] turns an operator into launches and [`matmuls`] into products, `kernels/` has
 //!   their source;
-//! - [`exchange`] runs what is dealt to several ranks, and [`copies`] takes tensors to the host's memory and back;
-//! - [`heap`] deals out a rank's memory, of which [`room`] says beforehand how much it is, and [`jobs`] lets the work of a
+//! - [`expert_parallel`] runs what is dealt to several ranks, and [`offload`] takes tensors to the host's memory and back;
+//! - [`heap`] deals out a rank's memory, of which [`memory_plan`] says beforehand how much it is, and [`jobs`] lets
+//! the work of a
 //!   job go out as a whole;
 //! - this file is the [`Processor`] that walks a rank's jobs with them.
 //!
@@ -22,10 +26,10 @@ use pipeplan_core::graph::{Axis, Graph, Init, Kernel, Role, SequencePart, Tensor
 use pipeplan_core::model::Dtype;
 
 use self::card::{Address, Card, CardError, Format, Held as For, Matrix, Memory, Portion, Product};
-use self::copies::Copies;
 use self::jobs::Jobs;
 use self::launch::{Context, MOST_MEMBERS, Place};
-use self::ring::{Ring, Seen};
+use self::offload::Copies;
+use self::ring_attention::{Ring, Seen};
 use super::cpu::initial;
 use super::peers::{Collective, Peers, Reach};
 use super::stages::{Crowded, Held, Input, NewParameter, Processor, Stages, Together, Training, Updated};
@@ -37,28 +41,28 @@ use crate::transport::{Buffer, OnCard};
 mod cache;
 pub mod card;
 pub mod compile;
-pub mod copies;
+pub mod cublas;
+mod cublaslt;
 mod device;
 pub mod driver;
-pub mod exchange;
-mod green;
-pub mod groups;
+pub mod emulated;
+pub mod expert_parallel;
+pub mod fallbacks;
+mod green_contexts;
 pub mod heap;
-pub mod host;
 pub mod jobs;
 pub mod launch;
 pub mod libraries;
-pub mod matrices;
+pub mod matmuls;
+pub mod memory_plan;
 pub mod nvidia;
 pub mod nvml;
-pub mod plain;
-mod products;
-pub(crate) mod ring;
-pub mod room;
+pub mod offload;
+pub(crate) mod ring_attention;
 pub mod source;
-pub mod tally;
 #[cfg(test)]
 pub(crate) mod tests;
+pub mod warp_group_trial;
 
 impl From<CardError> for BackendError {
     fn from(error: CardError) -> BackendError {
@@ -98,7 +102,7 @@ impl Default for Opening {
 pub fn open_as(device: Device, opening: Opening) -> Result<Arc<dyn Card>, CardError> {
     let card: Arc<dyn Card> = match device {
         Device::Cuda(ordinal) => Arc::new(nvidia::Nvidia::on(ordinal, opening)?),
-        Device::Emulated => Arc::new(host::Host::new()?),
+        Device::Emulated => Arc::new(emulated::Host::new()?),
         Device::Cpu => return Err(CardError::call("opening a card", "the CPU is none")),
     };
     Ok(Arc::new(Jobs::new(card)))
@@ -214,7 +218,7 @@ fn products(stages: &[(u16, Graph)]) -> Vec<Product> {
             let inputs: Vec<Place<'_>> = operator.inputs.iter().map(|input| place(input.tensor)).collect();
             let outputs: Vec<Place<'_>> = operator.outputs.iter().map(|id| place(*id)).collect();
             let next = graph.operators.get(index + 1).map(|next| next.kernel);
-            for product in matrices::of(&operator.kernel, &inputs, &outputs) {
+            for product in matmuls::of(&operator.kernel, &inputs, &outputs) {
                 note(product);
                 let Kernel::MatMul { accumulate, .. } = operator.kernel else { continue };
                 if accumulate && operator.inputs.get(2).map(|input| input.tensor) != operator.outputs.first().copied()
@@ -347,7 +351,7 @@ impl Processor for Queue {
                 let all = peers.show(Axis::Tensor, shown(&copy))?;
                 let others = all.iter().map(|memory| memory.content().downcast::<Memory>());
                 let Ok(all) = others.collect::<Result<Vec<_>, _>>() else {
-                    return Err(CardError::call("a collective", "the other ranks are on no such card").into());
+                    return Err(CardError::call("a collective", "the other ranks are not on such a GPU").into());
                 };
                 let places = |start: u64| all.iter().map(|memory| memory.after(start)).collect::<Vec<_>>();
                 let numbers = to.bytes() / format.bytes();
@@ -398,7 +402,7 @@ impl Processor for Queue {
     fn fill(&mut self, data: &mut Arc<Memory>, tensor: &Tensor, values: Buffer) -> Result<(), CardError> {
         match values {
             Buffer::F32(values) => self.card.write(data.at(), &packed(&values, format_of(tensor.dtype))),
-            _ => Err(CardError::call("a collective", "the other ranks gave no f32 numbers")),
+            _ => Err(CardError::call("a collective", "the other ranks did not give f32 values")),
         }
     }
 
@@ -463,7 +467,7 @@ impl Processor for Queue {
         peers: &mut dyn Peers,
     ) -> Result<Option<Crowded>, BackendError> {
         let (inputs, outputs) = places(inputs, outputs);
-        exchange::run(&self.context, kernel, &inputs, &outputs, peers)
+        expert_parallel::run(&self.context, kernel, &inputs, &outputs, peers)
     }
 
     fn finish(&mut self) -> Result<(), CardError> {
@@ -547,7 +551,7 @@ impl Processor for Queue {
     ) -> Result<(), CardError> {
         let others = from.iter().map(|memory| memory.content().downcast::<Memory>());
         let Ok(others) = others.collect::<Result<Vec<_>, _>>() else {
-            return Err(CardError::call("a sum of gradients", "the other ranks are on no such card"));
+            return Err(CardError::call("a sum of gradients", "the other ranks are not on such a GPU"));
         };
         let Some(first) = others.first() else { return Ok(()) };
         let to = memory_of(part, &parameter).after(4 * start as u64);
@@ -636,7 +640,7 @@ pub fn packed(values: &[f32], format: Format) -> Vec<u8> {
     }
     match format {
         Format::F32 => each(values, f32::to_ne_bytes),
-        Format::Bf16 => each(values, |value| host::bf16_bits(value).to_ne_bytes()),
+        Format::Bf16 => each(values, |value| emulated::bf16_bits(value).to_ne_bytes()),
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::card::Card;
-use super::host::Host;
+use super::emulated::Host;
 use crate::runner::Device;
 use crate::selftest::{self, Asked, News, Part, Row, Share};
 

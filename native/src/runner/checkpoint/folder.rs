@@ -31,7 +31,7 @@ pub fn hold(saving: &Saving, first: u32) -> Result<Held, CheckpointError> {
         Ok(()) => Some(file),
         Err(TryLockError::WouldBlock) => {
             return Err(occupied(
-                "another run is writing into it: give another folder, or wait until that run has ended".to_string(),
+                "another run writes into it: give another folder, or wait until that run ends".to_string(),
             ));
         }
         // Not every file system has locks.
@@ -43,11 +43,11 @@ pub fn hold(saving: &Saving, first: u32) -> Result<Held, CheckpointError> {
             _ => format!("this run starts from step {first}"),
         };
         let todo = if manifest_of_ours(&folder.join(&name)) {
-            format!("give another folder, or `--resume {}` to go on from step {step}", folder.display())
+            format!("give another folder, or `--resume {}` to resume from step {step}", folder.display())
         } else {
-            "that is no checkpoint: give another folder, or move it away".to_string()
+            "that is not a checkpoint: give another folder, or move it away".to_string()
         };
-        return Err(occupied(format!("it holds {name}, and {start}; {todo}")));
+        return Err(occupied(format!("it holds {name}, but {start}; {todo}")));
     }
     Ok(Held { _lock: lock })
 }

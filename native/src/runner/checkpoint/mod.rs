@@ -11,7 +11,8 @@
 //!
 //! Nothing in it depends on how stages were dealt: any layout can go on from any checkpoint. It is written into a
 //! folder with a temporary name, which gets its own when all ranks have written their part and all is on disk; so a
-//! folder `step-…` is always whole. Beside them lies `.lock`, by which a run keeps others out while it lives. `examples/transformers_check.py` compares the logits with `transformers`.
+//! folder `step-…` is always whole. Beside them lies `.lock`, by which a run keeps others out while it lives.
+//! `examples/transformers_check.py` compares the logits with `transformers`.
 
 use std::path::{Path, PathBuf};
 
@@ -24,15 +25,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
+mod checksums;
 mod folder;
 mod names;
 mod read;
-mod sums;
 mod write;
 
+pub use checksums::Sum;
 pub use folder::{Held, hold};
 pub use read::Reader;
-pub use sums::Sum;
 pub use write::{Together, Writer};
 
 use super::optimizer::AdamW;
@@ -145,13 +146,13 @@ pub enum CheckpointError {
         error: String,
     },
     /// No checkpoint is there.
-    #[error("{} holds no checkpoint: name a folder `step-…`, or one that holds such folders", path.display())]
+    #[error("{} has no checkpoint: give a folder `step-…`, or a folder of such folders", path.display())]
     None {
         /// The folder.
         path: PathBuf,
     },
     /// A file that is none of ours, or damaged.
-    #[error("{} is not what it should be: {what}", path.display())]
+    #[error("{} is not a valid checkpoint: {what}", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -159,7 +160,7 @@ pub enum CheckpointError {
         what: String,
     },
     /// Checkpoints of this run would come among, or instead of, what is there.
-    #[error("{} cannot take the checkpoints of this run: {what}", path.display())]
+    #[error("{} cannot hold the checkpoints of this run: {what}", path.display())]
     Occupied {
         /// The folder.
         path: PathBuf,
@@ -167,7 +168,7 @@ pub enum CheckpointError {
         what: String,
     },
     /// The run is another one.
-    #[error("this run cannot go on from {}: {what}", path.display())]
+    #[error("this run cannot resume from {}: {what}", path.display())]
     OtherRun {
         /// The checkpoint.
         path: PathBuf,
@@ -215,14 +216,14 @@ impl Checkpoint {
             return Err(damaged(format!("its `format` is not \"{FORMAT}\"")));
         }
         if value["version"] != VERSION {
-            return Err(damaged(format!("its version is {}, and this pipeplan reads {VERSION}", value["version"])));
+            return Err(damaged(format!("its version is {}; this pipeplan reads {VERSION}", value["version"])));
         }
         let manifest: Manifest = serde_json::from_value(value).map_err(|error| damaged(error.to_string()))?;
-        manifest.optimizer.check().map_err(|what| damaged(format!("`optimizer` is none that there is: {what}")))?;
+        manifest.optimizer.check().map_err(|what| damaged(format!("`optimizer` is not known: {what}")))?;
         // Names of files lead nowhere but into the folder.
         let plain = |name: &String| Path::new(name).file_name().is_some_and(|last| last == name.as_str());
         if let Some(name) = manifest.weights.values().chain(&manifest.optimizer_state).find(|name| !plain(name)) {
-            return Err(damaged(format!("`{name}` is no file of this folder")));
+            return Err(damaged(format!("`{name}` is not a file in this folder")));
         }
         Ok(Checkpoint { folder: folder.to_path_buf(), manifest })
     }

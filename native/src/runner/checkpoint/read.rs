@@ -108,7 +108,7 @@ impl Reader {
         for file in &manifest.optimizer_state {
             for (name, piece) in tensors(&folder.join(file))? {
                 let (weight, runs) = placed(&name, &piece, &reader.weights)
-                    .ok_or_else(|| piece.damaged(format!("`{name}` names no piece of the optimizer's state")))?;
+                    .ok_or_else(|| piece.damaged(format!("`{name}` is not the name of an optimizer state")))?;
                 let list = if name.starts_with("mean") { &mut reader.means } else { &mut reader.squares };
                 list.entry(weight).or_default().push(Extent { piece, runs });
             }
@@ -126,7 +126,9 @@ impl Reader {
             let weight = self.weights.get(name).ok_or_else(|| other(format!("it has no weight `{name}`")))?;
             if weight.shape != *shape {
                 let found = &weight.shape;
-                return Err(other(format!("`{name}` has the shape {found:?} there, and {shape:?} in the plan")));
+                return Err(other(format!(
+                    "`{name}` has the shape {found:?} in the checkpoint and {shape:?} in the plan"
+                )));
             }
             for (pieces, what) in [(&self.means, "mean"), (&self.squares, "mean square")] {
                 let mut covered: Vec<Range<usize>> = Vec::new();
@@ -137,7 +139,7 @@ impl Reader {
                 let end =
                     covered.iter().fold(0, |end, range| if range.start <= end { end.max(range.end) } else { end });
                 if end != weight.elements() {
-                    return Err(other(format!("it has not all of the optimizer's {what} of `{name}`")));
+                    return Err(other(format!("the optimizer states ({what}) of `{name}` are incomplete")));
                 }
             }
         }
@@ -210,9 +212,9 @@ fn weights(names: &Names, stored: BTreeMap<String, Piece>) -> Result<BTreeMap<St
         let mut pieces = Vec::new();
         for part in names.stored(&own, &shape) {
             let damaged = |what: &str| piece.damaged(format!("`{}` {what}", part.name));
-            let piece = stored.get(&part.name).ok_or_else(|| damaged("is missing beside other experts"))?;
+            let piece = stored.get(&part.name).ok_or_else(|| damaged("is missing, but other experts are there"))?;
             if piece.shape != part.shape {
-                return Err(damaged("has another shape than that of another expert"));
+                return Err(damaged("does not have the shape of the other experts"));
             }
             pieces.push(Extent { piece: piece.clone(), runs: part.runs });
         }
@@ -312,7 +314,7 @@ fn tensors(path: &Path) -> Result<Vec<(String, Piece)>, CheckpointError> {
     file.read_exact(&mut length).map_err(&failed)?;
     let length = u64::from_le_bytes(length);
     if length > MAX_HEADER || length > size.saturating_sub(8) {
-        return Err(damaged(format!("its header is said to have {length} bytes, and the file has {size}")));
+        return Err(damaged(format!("its header claims {length} bytes, but the file has {size}")));
     }
     let mut header = vec![0; length as usize];
     file.read_exact(&mut header).map_err(&failed)?;
@@ -322,13 +324,15 @@ fn tensors(path: &Path) -> Result<Vec<(String, Piece)>, CheckpointError> {
         let wide = match info.dtype {
             Dtype::F32 => false,
             Dtype::F64 => true,
-            other => return Err(damaged(format!("`{name}` is in {other:?}, and F32 or F64 are read"))),
+            other => return Err(damaged(format!("`{name}` is in {other:?}; accepted are F32 and F64"))),
         };
         let (start, end) = (info.data_offsets.0 as u64, info.data_offsets.1 as u64);
         let width = if wide { 8 } else { 4 };
         let bytes = info.shape.iter().try_fold(width, |bytes: u64, size| bytes.checked_mul(*size as u64));
         if bytes.is_none() || bytes != end.checked_sub(start) || end > size - 8 - length {
-            return Err(damaged(format!("`{name}` goes beyond the file or is not as large as its shape")));
+            return Err(damaged(format!(
+                "`{name}` ends after the end of the file, or its size does not match its shape"
+            )));
         }
         let start = 8 + length + start;
         found.push((name, Piece { path: path.to_path_buf(), start, wide, shape: info.shape.clone() }));

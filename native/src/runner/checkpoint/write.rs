@@ -137,7 +137,8 @@ impl Writer {
         Ok(folder)
     }
 
-    /// The weights that this rank owns, gathered over copies that share out what the optimizer keeps of them and over ranks that
+    /// The weights that this rank owns, gathered over copies that share out what the optimizer keeps of them and over
+    /// ranks that
     /// share matrices, and its share of their optimizer state; then what the files are that it has written.
     fn write_part(
         &mut self,
@@ -239,8 +240,8 @@ impl Writer {
         let mut total = 0;
         for file in of_weights.values().chain(&optimizer_state) {
             let path = partial.join(file);
-            let size =
-                fs::metadata(&path).map_err(CheckpointError::file(&path, "found: all ranks write to one folder"))?;
+            let size = fs::metadata(&path)
+                .map_err(CheckpointError::file(&path, "found: all ranks must write to one folder"))?;
             total += if file.starts_with("model") { size.len() } else { 0 };
         }
         if of_weights.len() > 1 {
@@ -257,7 +258,7 @@ impl Writer {
         // There was nothing when the run began, so somebody has put it there since: it is not this run's to remove. A
         // folder that is empty would be replaced without a word.
         if folder.symlink_metadata().is_ok() {
-            let what = format!("{} has come there since the run began: move it away", folder_name(step));
+            let what = format!("{} appeared there after the run started: move it away", folder_name(step));
             return Err(CheckpointError::Occupied { path: self.saving.folder.clone(), what });
         }
         fs::rename(partial, folder).map_err(CheckpointError::file(folder, "named"))?;

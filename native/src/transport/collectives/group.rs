@@ -107,7 +107,7 @@ pub enum GroupError {
         ranks: Vec<usize>,
     },
     /// This rank is not in it.
-    #[error("rank {rank} is not in the group {ranks:?}: only members may hold a group")]
+    #[error("rank {rank} is not in the group {ranks:?}: only members can create it")]
     NotAMember {
         /// This rank.
         rank: usize,

@@ -19,9 +19,9 @@ use super::{OnCard, Tag, Transport, TransportError};
 use crate::backend::cpu::element::Element;
 
 pub mod group;
-pub mod passing;
+pub mod overlapped;
+pub mod ring;
 mod session;
-pub mod started;
 #[cfg(test)]
 mod tests;
 
@@ -354,8 +354,7 @@ pub enum CollectiveError {
     },
     /// A member sent another number of values, or numbers of another format.
     #[error(
-        "{operation} {call} among ranks {ranks:?}: rank {peer} sent {found} {found_format} values, and {expected} \
-         {expected_format} values were expected: the members call it with different sizes"
+        "{operation} {call} among ranks {ranks:?}: rank {peer} sent {found} {found_format} values; expected are {expected} {expected_format} values: the members use different sizes"
     )]
     WrongSize {
         /// What the group did.
@@ -376,7 +375,7 @@ pub enum CollectiveError {
         expected_format: &'static str,
     },
     /// The caller's own sizes do not fit the group.
-    #[error("{operation} among {members} members: {found} {what} given, and {needed} needed")]
+    #[error("{operation} among {members} members: {found} {what} given; needed are {needed}")]
     WrongCall {
         /// What was called.
         operation: Operation,
@@ -390,7 +389,7 @@ pub enum CollectiveError {
         needed: usize,
     },
     /// The root is no position in the group.
-    #[error("{operation} among ranks {ranks:?}: there is no member {root} to be its root; members count from 0")]
+    #[error("{operation} among ranks {ranks:?}: there is no member {root} for its root; members count from 0")]
     NoSuchMember {
         /// What was called.
         operation: Operation,

@@ -1,7 +1,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::passing::Passing;
+use super::ring::Passing;
 use super::*;
 use crate::runner::random::SplitMix64;
 use crate::transport::faulty::{Faults, Faulty};
@@ -194,7 +194,7 @@ fn what_has_begun_goes_on_without_being_waited_for() {
         let ranks: Vec<usize> = (0..size).collect();
         run(size, |end| {
             let mut group = Group::world(end);
-            let mut started = started::Started::default();
+            let mut started = overlapped::Started::default();
             let scatters = |call: u64| call == 1;
             for call in 0..3 {
                 let values = values::<f64>(call, end.rank(), length);

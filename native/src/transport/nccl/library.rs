@@ -211,7 +211,7 @@ impl Library {
             ($name:literal) => {
                 // SAFETY: nccl.h gives the function this type, and the library is never unloaded.
                 *unsafe { library.get($name) }.map_err(|error| {
-                    NcclError::Missing(format!("{} is no NCCL that can be used: {error}", path.display()))
+                    NcclError::Missing(format!("{} is not a usable NCCL: {error}", path.display()))
                 })?
             };
         }

@@ -51,7 +51,7 @@ pub enum NcclError {
     },
     /// Something did not end in time, and was aborted.
     #[error(
-        "rank {rank} waited {:.1} s for {what} with rank {}; its communicator was aborted", waited.as_secs_f64(),
+        "rank {rank} waited {:.1} s for {what} with rank {}; the communicator was aborted", waited.as_secs_f64(),
         listed(peers)
     )]
     TimedOut {
@@ -65,7 +65,7 @@ pub enum NcclError {
         waited: Duration,
     },
     /// Two ranks exchange something that no plan has said before.
-    #[error("there is no communicator from rank {from} to rank {to}: the program says nothing of messages there")]
+    #[error("there is no communicator from rank {from} to rank {to}: the program has no transfers between them")]
     NoLink {
         /// The sender.
         from: usize,
@@ -86,8 +86,7 @@ pub enum NcclError {
     Run(#[from] TransportError),
     /// Several ranks would share a GPU, which this library cannot.
     #[error(
-        "ranks {ranks:?} are on one GPU, and NCCL {found} takes one rank a GPU: use a GPU for each rank, NCCL {} or \
-         later with NCCL_MULTI_RANK_GPU_ENABLE=1, or run all ranks in one process (`--transport threads`)",
+        "ranks {ranks:?} are on one GPU, but NCCL {found} supports one rank per GPU: use a GPU for each rank, NCCL {} or later with NCCL_MULTI_RANK_GPU_ENABLE=1, or run all ranks in one process (`--transport threads`)",
         Version::SHARES_GPUS
     )]
     SharedGpu {
@@ -108,8 +107,7 @@ pub enum NcclError {
     },
     /// A person has set that queues share connections to the GPU, and one would hold up another.
     #[error(
-        "CUDA_DEVICE_MAX_CONNECTIONS={connections}, and rank {rank} has {queues} queues: where two share a connection, one \
-         that waits for another rank can hold up what that rank waits for. Unset it, or leave --transport nccl out"
+        "CUDA_DEVICE_MAX_CONNECTIONS={connections}, but rank {rank} has {queues} queues: two queues that share a connection can deadlock. Unset it, or do not use --transport nccl"
     )]
     TooFewConnections {
         /// What the variable says.
@@ -231,7 +229,8 @@ impl Wait {
 }
 
 impl Communicator {
-    /// Joins the communicator of `id` as `member` of `size`, with the ranks `peers`; returns when all members have. The GPU in
+    /// Joins the communicator of `id` as `member` of `size`, with the ranks `peers`; returns when all members have.
+    /// The GPU in
     /// use must be this rank's. Its calls take at most `blocks` blocks of the card, where there is a limit.
     ///
     /// # Errors

@@ -19,14 +19,14 @@ mod attention;
 mod elementwise;
 mod embedding;
 pub(crate) mod experts;
-mod latent;
 mod loss;
-mod materialised;
+mod mla;
 mod norm;
-mod ring;
+mod ring_attention;
 pub(crate) mod rope;
 #[cfg(test)]
 mod tests;
+mod unfused_attention;
 
 /// The data of a tensor.
 #[derive(Clone, Debug, PartialEq)]
@@ -183,8 +183,8 @@ pub fn run_among<T: Element>(
 ) -> Result<(), BackendError> {
     let mut call = Call { inputs, outputs };
     match kernel {
-        Kernel::SpreadAttention(spread) => ring::attention(context, &mut call, spread, peers),
-        Kernel::SpreadAttentionGrad(spread) => ring::attention_grad(context, &mut call, spread, peers),
+        Kernel::SpreadAttention(spread) => ring_attention::attention(context, &mut call, spread, peers),
+        Kernel::SpreadAttentionGrad(spread) => ring_attention::attention_grad(context, &mut call, spread, peers),
         _ => {
             run(context, kernel, inputs, outputs);
             Ok(())
@@ -247,16 +247,16 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
         Kernel::CrossEntropyGrad { microbatches, weight_e12 } => {
             loss::cross_entropy_grad(&mut call, *microbatches, *weight_e12)
         }
-        Kernel::Scores(heads) => materialised::scores(&*context.gemm, &mut call, heads),
-        Kernel::ScoresGrad(heads) => materialised::scores_grad(&*context.gemm, &mut call, heads),
-        Kernel::Softmax => materialised::softmax(&mut call),
-        Kernel::SoftmaxGrad => materialised::softmax_grad(&mut call),
-        Kernel::Attend(heads) => materialised::attend(&*context.gemm, &mut call, heads),
-        Kernel::AttendGrad(heads) => materialised::attend_grad(&*context.gemm, &mut call, heads),
+        Kernel::Scores(heads) => unfused_attention::scores(&*context.gemm, &mut call, heads),
+        Kernel::ScoresGrad(heads) => unfused_attention::scores_grad(&*context.gemm, &mut call, heads),
+        Kernel::Softmax => unfused_attention::softmax(&mut call),
+        Kernel::SoftmaxGrad => unfused_attention::softmax_grad(&mut call),
+        Kernel::Attend(heads) => unfused_attention::attend(&*context.gemm, &mut call, heads),
+        Kernel::AttendGrad(heads) => unfused_attention::attend_grad(&*context.gemm, &mut call, heads),
         Kernel::Dropout { site, ways, blocks, sequence } => {
             // Seeds that differ little must not give sequences that overlap.
             let seed = SplitMix64::new(context.dropout_seed ^ site).draw();
-            materialised::dropout(
+            unfused_attention::dropout(
                 &mut call,
                 &SplitMix64::new(seed),
                 [*ways, *blocks],
@@ -264,7 +264,7 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
                 (*sequence, context.part),
             );
         }
-        Kernel::DropoutGrad => materialised::dropout_grad(&mut call),
+        Kernel::DropoutGrad => unfused_attention::dropout_grad(&mut call),
         Kernel::SpreadAttention(spread) => attention::attention(&*context.gemm, &mut call, spread),
         Kernel::SpreadAttentionGrad(spread) => attention::attention_grad(&*context.gemm, &mut call, spread),
         // A row is as wide as the gain.
@@ -276,10 +276,10 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
                 context.rope.entry((*sequence, *tail, *base)).or_insert_with(|| rope::table(*sequence, *tail, *base));
             rope::rope(&mut call, table, (*sequence, context.part), (*heads, *width, *tail), *inverse);
         }
-        Kernel::SplitColumns => latent::split_columns(&mut call),
-        Kernel::JoinColumns => latent::join_columns(&mut call),
-        Kernel::LatentKeys { heads } => latent::latent_keys(&mut call, *heads as usize),
-        Kernel::LatentKeysGrad { heads } => latent::latent_keys_grad(&mut call, *heads as usize),
+        Kernel::SplitColumns => mla::split_columns(&mut call),
+        Kernel::JoinColumns => mla::join_columns(&mut call),
+        Kernel::LatentKeys { heads } => mla::latent_keys(&mut call, *heads as usize),
+        Kernel::LatentKeysGrad { heads } => mla::latent_keys_grad(&mut call, *heads as usize),
         Kernel::Route { active, routing } => experts::route(&mut call, *active as usize, *routing),
         Kernel::RouteGrad { routing } => experts::route_grad(&mut call, *routing),
         Kernel::Dispatch { .. } => experts::dispatch(&mut call),

@@ -1,0 +1,366 @@
+//! The stages of one rank: their weights, the tensors of the microbatches under way, and the walk along the operators of
+//! a job. It is the same walk on every device; a [`Processor`] holds the data and runs the operators.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+use pipeplan_core::base::units::Bytes;
+use pipeplan_core::graph::liveness::Lifetimes;
+use pipeplan_core::graph::{Graph, Job, Role};
+use pipeplan_core::model::Dtype;
+use pipeplan_core::problem::op::{Op, OpKind};
+use pipeplan_core::program::Payload;
+
+use self::collective::InCompany;
+use self::execute::execute;
+use self::stage::{Parameter, Stage};
+use super::arena::Lane;
+use super::peers::Peers;
+use super::{Backend, BackendError, Parcel, Part, Shares, Store, Values};
+use crate::runner::data::Batches;
+use crate::runner::optimizer::AdamW;
+use crate::runner::random::SplitMix64;
+use crate::runner::shard::Seat;
+use crate::transport::{Buffer, OnCard};
+
+mod collective;
+mod execute;
+mod processor;
+mod stage;
+
+pub use self::processor::{Crowded, Held, Input, NewParameter, Processor, Together, Updated};
+
+/// One job that has run, for whoever compares bytes with the estimate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JobBytes {
+    /// The stage.
+    pub stage: u16,
+    /// The job, or both backwards in one.
+    pub kind: OpKind,
+    /// The microbatch.
+    pub microbatch: u32,
+    /// The most bytes that the microbatch's tensors held during the job.
+    pub peak: Bytes,
+    /// The bytes that they hold after it.
+    pub kept: Bytes,
+}
+
+/// What a rank trains with, whatever the device.
+#[derive(Clone, Debug)]
+pub struct Training {
+    /// Stages of the model, over all ranks.
+    pub stage_count: usize,
+    /// Seed of weights and dropouts.
+    pub seed: u64,
+    /// The optimizer's settings.
+    pub optimizer: AdamW,
+    /// The parts of the optimizer's state that this rank holds.
+    pub shares: Shares,
+    /// Whether that state lies in the host's memory.
+    pub state_on_host: bool,
+    /// The part of each weight that it holds.
+    pub seat: Seat,
+    /// The data.
+    pub batches: Arc<Batches>,
+}
+
+/// The stages of one rank on a processor.
+pub struct Stages<P: Processor> {
+    processor: P,
+    stages: BTreeMap<u16, Stage<P::Data, P::State>>,
+    /// Numbers of the stages of this rank.
+    here: BTreeSet<u16>,
+    training: Training,
+    step: u32,
+    losses: Vec<(u32, f64)>,
+    job_bytes: Option<Vec<JobBytes>>,
+}
+
+impl<P: Processor> Stages<P> {
+    /// Lends what belongs to the weight `name` of `stage` to `work`.
+    fn with_parameter<R>(
+        &mut self,
+        stage: u16,
+        name: &str,
+        work: impl FnOnce(&mut P, Updated<'_, P::Data, P::State>) -> Result<R, P::Error>,
+    ) -> Result<R, BackendError> {
+        let Stages { processor, stages, training, .. } = self;
+        let held = stages.get_mut(&stage);
+        let done =
+            held.and_then(|stage| stage.with_named(name, training.shares, |parameter| work(processor, parameter)));
+        let missing = || BackendError::NoSuchWeight { stage: stage.into(), name: name.to_string() };
+        done.ok_or_else(missing)?.map_err(Into::into)
+    }
+
+    /// Lends the weight `name` to `work`, such as to change an element in a test; nothing where it is not held.
+    pub fn with_weight<R>(
+        &mut self,
+        name: &str,
+        work: impl FnOnce(Updated<'_, P::Data, P::State>) -> R,
+    ) -> Option<R> {
+        let shares = self.training.shares;
+        let stage =
+            self.stages.values_mut().find(|stage| stage.graph.weights().any(|(_, tensor)| tensor.name == name));
+        stage?.with_named(name, shares, work)
+    }
+
+    /// Holds `stages` (number and graph) on `processor`, with weights that follow from the seed and their names:
+    /// whatever the partition, a parameter starts the same. Counts their bytes in `store`.
+    ///
+    /// # Errors
+    /// Where there is no room for them.
+    pub fn start(
+        mut processor: P,
+        stages: impl IntoIterator<Item = (u16, Graph)>,
+        training: Training,
+        store: &mut Store,
+    ) -> Result<Stages<P>, P::Error> {
+        let mut held = BTreeMap::new();
+        for (number, graph) in stages {
+            held.insert(number, Stage::new(graph, &mut processor, &training, &mut store.meter)?);
+        }
+        let here = held.keys().copied().collect();
+        let (step, losses, job_bytes) = (0, Vec::new(), None);
+        Ok(Stages { processor, stages: held, here, training, step, losses, job_bytes })
+    }
+
+    /// Notes the bytes of each job from now on.
+    pub fn record_job_bytes(&mut self) {
+        self.job_bytes = Some(Vec::new());
+    }
+
+    /// What has been noted.
+    pub fn job_bytes(&self) -> &[JobBytes] {
+        self.job_bytes.as_deref().unwrap_or_default()
+    }
+
+    /// The gradient of each weight by the weight's name, as gathered so far.
+    pub fn gradients(&self) -> BTreeMap<String, Buffer> {
+        self.by_name(|stage, parameter| {
+            self.processor.gradient(stage.persistent[parameter.gradient.index()].as_ref()?)
+        })
+    }
+
+    /// The weights by name, each as [`Part::Weight`] is now.
+    pub fn weights(&self) -> BTreeMap<String, Buffer> {
+        self.by_name(|stage, parameter| {
+            self.processor.weight(stage.persistent[parameter.weight.index()].as_ref()?, &parameter.state)
+        })
+    }
+
+    fn by_name(
+        &self,
+        of: impl Fn(&Stage<P::Data, P::State>, &Parameter<P::State>) -> Option<Buffer>,
+    ) -> BTreeMap<String, Buffer> {
+        let mut named = BTreeMap::new();
+        for stage in self.stages.values() {
+            for parameter in &stage.parameters {
+                if let Some(buffer) = of(stage, parameter) {
+                    named.insert(stage.graph[parameter.weight].name.clone(), buffer);
+                }
+            }
+        }
+        named
+    }
+
+    fn run_op(&mut self, op: Op, store: &mut Store, peers: &mut dyn Peers) -> Result<(), BackendError> {
+        let (number, microbatch) = (op.stage() as u16, op.microbatch() as u32);
+        let Stages { processor, stages, training, step, .. } = self;
+        let stage = stages.get_mut(&number).ok_or(BackendError::NoSuchStage { stage: number.into() })?;
+        let Stage { graph, lifetimes, fused, brief, persistent, stale, lanes, .. } = stage;
+        let job = match op.kind() {
+            OpKind::F => Job::F,
+            OpKind::B | OpKind::BW => Job::B,
+            OpKind::W => Job::W,
+        };
+        let of_job = |at: &u32| graph.operators[*at as usize].job == job;
+        let (lifetimes, order): (&Lifetimes, Vec<u32>) = match op.kind() {
+            OpKind::BW => (&fused.0, fused.1.clone()),
+            _ => (lifetimes, (0..graph.operators.len() as u32).filter(of_job).collect()),
+        };
+        if (job == Job::F) == lanes.contains_key(&microbatch) {
+            return Err(BackendError::OutOfOrder { op });
+        }
+        let lane = lanes.entry(microbatch).or_insert_with(|| Lane::new(graph));
+        let draw = u64::from(*step) << 32 | u64::from(training.batches.number(microbatch));
+        let seed = SplitMix64::new(SplitMix64::named(training.seed, "dropout").draw() ^ draw).draw();
+        processor.begin(seed, training.seat.member as u64, training.batches.part());
+        lane.restart_peak();
+        for id in &lifetimes.arrive[job as usize] {
+            let data = match graph[*id].role {
+                Role::Tokens { ahead } => {
+                    let tokens = training.batches.tokens(*step, microbatch, ahead);
+                    processor.tokens(tokens).map_err(Into::into)?
+                }
+                role => {
+                    let payload = if role == Role::ActivationIn { Payload::Activation } else { Payload::Gradient };
+                    let parcel = Parcel { payload, stage: number, microbatch };
+                    let expected = graph[*id].bytes();
+                    let buffer = store.take(parcel)?;
+                    let found = buffer.bytes();
+                    match processor.unpack(buffer) {
+                        Some(data) if found == expected => data,
+                        _ => return Err(BackendError::WrongSize { parcel, found, expected }),
+                    }
+                }
+            };
+            lane.put(graph, *id, data, &mut store.meter);
+        }
+        let mut begun = BTreeMap::new();
+        for index in order.into_iter().map(|at| at as usize) {
+            let operator = &graph.operators[index];
+            let takes_over = lifetimes.takes_over[index];
+            let together = &mut InCompany { peers: &mut *peers, begun: &mut begun, microbatch };
+            let held = (&mut persistent[..], &mut stale[..]);
+            execute(processor, graph, operator, takes_over, brief, held, lane, &mut store.meter, together)
+                .map_err(|stuck| stuck.unwrap_or(BackendError::OutOfOrder { op }))?;
+            for id in &lifetimes.free_after[index] {
+                lane.remove(graph, *id, &mut store.meter);
+            }
+        }
+        // From here on this waits for the device.
+        peers.settle()?;
+        let peak = lane.peak();
+        for id in &lifetimes.end[job as usize] {
+            let data = lane.remove(graph, *id, &mut store.meter);
+            if graph[*id].role.leaves_after() != Some(job) {
+                continue;
+            }
+            let data = data.ok_or(BackendError::OutOfOrder { op })?;
+            let (payload, stage) = match graph[*id].role {
+                Role::ActivationOut => (Payload::Activation, number + 1),
+                Role::GradientOut => (Payload::Gradient, number.saturating_sub(1)),
+                role => {
+                    let loss = processor.number(&data).map_err(Into::into)?;
+                    if !loss.is_finite() {
+                        return Err(BackendError::NotFinite { microbatch, loss: loss.to_string() });
+                    }
+                    // Those of tokens further on only train.
+                    if matches!(role, Role::Loss { ahead: 1, .. }) {
+                        self.losses.push((microbatch, loss));
+                    }
+                    continue;
+                }
+            };
+            let stays = self.here.contains(&stage);
+            let buffer = processor.pack(data, &graph[*id], stays).map_err(Into::into)?;
+            store.put(Parcel { payload, stage, microbatch }, buffer);
+        }
+        let kept = lane.held();
+        if let Some(noted) = &mut self.job_bytes {
+            noted.push(JobBytes { stage: number, kind: op.kind(), microbatch, peak, kept });
+        }
+        if matches!(op.kind(), OpKind::W | OpKind::BW) {
+            lanes.remove(&microbatch);
+        }
+        processor.finish().map_err(Into::into)
+    }
+}
+
+impl<P: Processor> Backend for Stages<P> {
+    fn begin(&mut self, step: u32) {
+        self.step = step;
+        self.losses.clear();
+        for stage in self.stages.values_mut() {
+            stage.stale.clone_from(&stage.of_products);
+        }
+    }
+
+    fn expects(&self, parcel: Parcel) -> Bytes {
+        let role = match parcel.payload {
+            Payload::Activation => Role::ActivationIn,
+            Payload::Gradient => Role::GradientIn,
+        };
+        let graph = self.stages.get(&parcel.stage).map(|stage| &stage.graph);
+        graph.and_then(|graph| graph.with_role(role).map(|id| graph[id].bytes())).unwrap_or(0)
+    }
+
+    fn take_in(&mut self, buffer: Buffer) -> Result<Buffer, BackendError> {
+        self.processor.take_in(buffer).map_err(Into::into)
+    }
+
+    fn compute(&mut self, op: Op, store: &mut Store, peers: &mut dyn Peers) -> Result<(), BackendError> {
+        if op.stage() >= self.training.stage_count {
+            return Err(BackendError::NoSuchStage { stage: op.stage() });
+        }
+        self.run_op(op, store, peers)
+    }
+
+    fn optimize(&mut self, _store: &mut Store) -> Result<(), BackendError> {
+        let Stages { processor, stages, training, step, .. } = self;
+        for stage in stages.values_mut() {
+            for position in 0..stage.parameters.len() {
+                let updated = stage.with(position, training.shares, |parameter| {
+                    processor.update(&training.optimizer, *step, parameter)
+                });
+                updated.transpose().map_err(Into::into)?;
+            }
+        }
+        processor.finish().map_err(Into::into)
+    }
+
+    fn take_losses(&mut self) -> Vec<(u32, f64)> {
+        std::mem::take(&mut self.losses)
+    }
+
+    fn lend(
+        &mut self,
+        stage: u16,
+        name: &str,
+        part: Part,
+        work: &mut dyn FnMut(Values<'_>),
+    ) -> Result<(), BackendError> {
+        self.with_parameter(stage, name, |processor, parameter| processor.lend(part, parameter, work))
+    }
+
+    fn device_bytes(&self) -> Option<Bytes> {
+        self.processor.device_bytes()
+    }
+
+    fn on_card(&mut self, stage: u16, name: &str, part: Part) -> Option<(OnCard, Dtype)> {
+        let Stages { processor, stages, training, .. } = self;
+        let lent =
+            stages.get_mut(&stage)?.with_named(name, training.shares, |parameter| processor.on_card(part, parameter));
+        lent.flatten()
+    }
+
+    fn scale_on_card(&mut self, stage: u16, name: &str, part: Part, factor: f64) -> Result<(), BackendError> {
+        self.with_parameter(stage, name, |processor, parameter| processor.scale_on_card(part, parameter, factor))
+    }
+
+    fn copied_on_card(
+        &mut self,
+        stage: u16,
+        name: &str,
+        part: Part,
+        range: Range<usize>,
+    ) -> Result<Option<OnCard>, BackendError> {
+        self.with_parameter(stage, name, |processor, parameter| processor.copied_on_card(part, parameter, range))
+    }
+
+    fn sum_on_card(
+        &mut self,
+        stage: u16,
+        name: &str,
+        part: Part,
+        start: usize,
+        from: &[OnCard],
+    ) -> Result<(), BackendError> {
+        self.with_parameter(stage, name, |processor, parameter| processor.sum_on_card(part, parameter, start, from))
+    }
+
+    fn squares_on_card(
+        &mut self,
+        stage: u16,
+        name: &str,
+        part: Part,
+        range: Range<usize>,
+    ) -> Result<Option<f64>, BackendError> {
+        self.with_parameter(stage, name, |processor, parameter| processor.squares_on_card(part, parameter, range))
+    }
+
+    fn most_on_card(&self) -> usize {
+        self.processor.most_on_card()
+    }
+}

@@ -1,0 +1,113 @@
+//! An exact search behind a plan: a better one, or a proof that there is none.
+
+use std::time::Duration;
+
+use indicatif::ProgressBar;
+use pipeplan_core::base::units::Nanos;
+use pipeplan_core::plan::Plan;
+use pipeplan_core::plan::planner::{self, BEST};
+use pipeplan_core::spec::{Spec, Work};
+use pipeplan_exact::{Budget, MOST_OPS, Refused, solve};
+use serde_json::{Value, json};
+
+use super::failure::Failure;
+use super::{format, interrupt};
+
+/// The schema of [`Proved::to_value`].
+pub const SCHEMA: &str = include_str!("proof.schema.json");
+
+/// What an exact search says of a plan.
+pub struct Proved {
+    /// A plan that costs less, if one was found.
+    pub better: Option<Plan>,
+    /// What that plan costs, or else the one that was given.
+    value_ns: Nanos,
+    /// No plan of this problem and placement costs less.
+    pub lower_ns: Nanos,
+}
+
+fn cost(plan: &Plan) -> Nanos {
+    plan.prediction.cost_ns(plan.problem.objective())
+}
+
+/// How much less than `of` `ns` is.
+fn less(ns: Nanos, of: Nanos) -> String {
+    format!("{:.2} % less", 100.0 * (1.0 - ns as f64 / of.max(1) as f64))
+}
+
+/// Refuses what [`prove`] could not do with any plan of `spec`, before one is searched for.
+pub fn expect_provable(spec: &Spec, seconds: f64) -> Result<(), Failure> {
+    if !(seconds > 0.0 && seconds <= 86_400.0) {
+        return Err(Failure::input(format!(
+            "--prove is {seconds}; give a number of seconds above 0 and up to 86400"
+        )));
+    }
+    let [ranks, chunks, microbatches] = match &spec.work {
+        Work::Typed(statement) => [statement.ranks, statement.chunks, statement.microbatches],
+        // How many stages each rank has, the schedule says: one at least.
+        Work::Model(work) => [work.pipeline as usize, 1, work.microbatches as usize],
+    };
+    let ops = [chunks, microbatches].iter().fold(3 * ranks, |ops, count| ops.saturating_mul(*count));
+    if ops > MOST_OPS {
+        return Err(Failure::input(Refused::TooLarge { ops, most: MOST_OPS }).with_help("leave --prove out"));
+    }
+    Ok(())
+}
+
+/// Searches exactly for a better plan of the same problem and placement, for so many seconds at most.
+pub fn prove(plan: &Plan, seconds: f64) -> Result<Proved, Failure> {
+    let stop = interrupt::flag();
+    let bar = ProgressBar::new_spinner().with_message("exact search; Ctrl-C keeps what is proved so far");
+    bar.enable_steady_tick(Duration::from_millis(200));
+    let budget = Budget { stop: Some(stop.shared()), ..Budget::seconds(seconds) };
+    let exact = solve(&plan.problem, Some(&plan.schedule), &budget);
+    bar.finish_and_clear();
+    let exact = exact.map_err(Failure::input)?;
+    let found = match exact.schedule {
+        Some(schedule) if exact.value_ns < cost(plan) => {
+            Some(planner::replan(plan, BEST, schedule).map_err(Failure::work)?)
+        }
+        _ => None,
+    };
+    let value_ns = found.as_ref().map_or(cost(plan), cost);
+    Ok(Proved { better: found, value_ns, lower_ns: exact.lower_ns })
+}
+
+impl Proved {
+    /// What was proved of `plan`, which is the one that was given or the better one, as a line of a summary.
+    pub fn sentence(&self, plan: &Plan) -> String {
+        let cost_ns = cost(plan);
+        let bound = format::duration(self.lower_ns);
+        let text = if self.lower_ns >= cost_ns {
+            "no schedule on this placement costs less".to_owned()
+        } else if self.value_ns < cost_ns {
+            let found = format!(
+                "a schedule on this placement costs {}, {}",
+                format::duration(self.value_ns),
+                less(self.value_ns, cost_ns)
+            );
+            match self.lower_ns >= self.value_ns {
+                true => format!("{found}, and none costs less"),
+                false => format!("{found}, and none costs less than {bound}"),
+            }
+        } else {
+            format!("no schedule on this placement costs less than {bound}, {}", less(self.lower_ns, cost_ns))
+        };
+        format!("proved        {text}\n")
+    }
+
+    /// The same for programs: a file of its own, since a plan file says only what everybody can work out again.
+    pub fn to_value(&self, plan: &Plan) -> Value {
+        let cost_ns = cost(plan);
+        json!({
+            "format": "pipeplan-proof",
+            "version": 1,
+            "plan": plan.digest(),
+            "objective": plan.problem.objective().name(),
+            "cost_ns": cost_ns,
+            "found_ns": self.value_ns,
+            "lower_ns": self.lower_ns,
+            "optimal": self.lower_ns >= cost_ns,
+        })
+    }
+}

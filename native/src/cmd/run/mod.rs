@@ -1,0 +1,422 @@
+//! `pipeplan run`
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use pipeplan::runner::checkpoint::{Checkpoint, Saving};
+use pipeplan::runner::optimizer::AdamW;
+use pipeplan::runner::progress::Progress;
+use pipeplan::runner::{Device, Ending, Observer, Precision, Refusal, RunOptions, RunReport, Silent, Workload};
+use pipeplan::transport::faulty;
+use pipeplan::transport::faulty::Faults;
+use pipeplan::transport::threads::ThreadOptions;
+
+use self::report::{drawn, summary};
+use super::failure::Failure;
+use super::processes::Engine;
+use super::{format, input, interrupt, output, processes};
+
+mod report;
+
+const EXAMPLES: &str = "\
+Examples:
+  pipeplan run plan.json --trace trace.json
+  pipeplan run examples/tiny-llama.toml --steps 100
+  pipeplan run plan.json --data book.txt --seed 7 --json
+  pipeplan run plan.json --checkpoint-dir run --checkpoint-every 100
+  pipeplan run other-plan.json --resume run --steps 1000
+  pipeplan run plan.json --transport tcp
+  torchrun --no-python --nproc-per-node 4 pipeplan run plan.json
+  srun -n 4 pipeplan run plan.json
+  mpirun -n 4 pipeplan run plan.json
+  torchrun --no-python --nproc-per-node 8 pipeplan run plan.json --backend cuda --transport nccl";
+
+/// Train the planned model on the bytes of a text, with one thread or process per rank.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES, after_long_help = super::long_help(EXAMPLES))]
+pub struct Args {
+    /// A plan, or a spec that is planned first; - for standard input
+    plan: String,
+    /// The text to train on; default: a text of this project
+    #[arg(long, value_name = "FILE")]
+    data: Option<String>,
+    /// Training steps, including those before the checkpoint
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
+    steps: u32,
+    /// Seed of the initial weights and of the data order; default: that of the checkpoint, else 0
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Learning rate of AdamW; default: that of the checkpoint, else 0.001
+    #[arg(long, value_name = "RATE")]
+    learning_rate: Option<f64>,
+    /// Steps of linear learning-rate warm-up; 0: none
+    #[arg(long, value_name = "STEPS")]
+    warm_up: Option<u32>,
+    /// Cosine decay of the learning rate to a tenth at this step, which comes after the warm-up; 0: no decay
+    #[arg(long, value_name = "STEP")]
+    decay_until: Option<u32>,
+    /// Write a checkpoint into this folder at the end, also after Ctrl-C or SIGUSR1
+    ///
+    /// Both end a run after the current step. Under mpirun use SIGUSR1, which mpirun passes on to all ranks: after
+    /// Ctrl-C it kills them within a second.
+    ///
+    /// The run locks the folder. A folder with a later checkpoint than the run starts from is refused, so that the
+    /// latest checkpoint in a folder is always from the last run: `--resume` continues from it.
+    #[arg(long, value_name = "FOLDER")]
+    checkpoint_dir: Option<PathBuf>,
+    /// Also write a checkpoint every N steps
+    #[arg(long, value_name = "STEPS", requires = "checkpoint_dir", value_parser = clap::value_parser!(u32).range(1..))]
+    checkpoint_every: Option<u32>,
+    /// Resume from this checkpoint, or from the latest one in this folder, of any parallel layout
+    #[arg(long, value_name = "FOLDER")]
+    resume: Option<PathBuf>,
+    /// Clip gradients to this global norm
+    #[arg(long, value_name = "NORM")]
+    clip_norm: Option<f64>,
+    /// Precision, instead of that of the plan
+    #[arg(long, value_name = "TYPE")]
+    precision: Option<Type>,
+    /// Messages per channel that can wait for their receiver while the sender continues; 0: the sender waits (rendezvous)
+    #[arg(long, value_name = "MESSAGES", default_value_t = ThreadOptions::default().slots)]
+    slots: usize,
+    /// Train on the CPU or a GPU, or only wait for the planned time of each op, which needs no model; then one rank
+    /// stands for its whole tensor-parallel and context-parallel group
+    #[arg(long, visible_alias = "device", value_name = "BACKEND", default_value = "cpu")]
+    backend: Backend,
+    /// With --backend cuda: the GPU of this process, shared by all its ranks
+    ///
+    /// By default a rank in a separate process uses the GPU with its local rank: LOCAL_RANK, else
+    /// OMPI_COMM_WORLD_LOCAL_RANK, else SLURM_LOCALID. If the driver shows fewer GPUs, for example with
+    /// CUDA_VISIBLE_DEVICES, the count starts again at 0.
+    #[arg(long, value_name = "NUMBER")]
+    gpu: Option<usize>,
+    /// With --backend cuda and ranks in one process: give each rank an equal part of the GPU's multiprocessors
+    ///
+    /// Uses green contexts of the driver, CUDA 12.5 or later. Ranks then run at the same time as on separate GPUs,
+    /// but share the memory. `profile --split-gpu` measures such parts.
+    #[arg(long)]
+    split_gpu: bool,
+    /// With --backend cuda: launch a job that repeats with the same addresses as a CUDA graph; default: on
+    #[arg(long, value_name = "WHETHER")]
+    cuda_graphs: Option<Switch>,
+    /// With --backend modelled: factor on planned times; default: ops last 10 ms on average
+    #[arg(long, value_name = "TIMES", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000_000))]
+    slowdown: Option<u64>,
+    /// Transport between ranks: threads of this process; one process per rank over TCP or MPI; or NCCL between GPUs,
+    /// with TCP between hosts. Default: threads, or the transport that suits the launcher of this process
+    ///
+    /// A process reads its rank from the variables of the launcher: torchrun's RANK, WORLD_SIZE, MASTER_ADDR and
+    /// MASTER_PORT, else Open MPI's OMPI_COMM_WORLD_RANK and _SIZE, else Slurm's SLURM_PROCID and SLURM_NTASKS. Under
+    /// Open MPI the default is mpi if this binary was built with it; otherwise tcp, for which mpirun needs -x
+    /// MASTER_ADDR=HOST of rank 0, and srun needs nothing. Without a launcher, tcp starts one process per rank on
+    /// this machine. Rank 0 prints and writes the results.
+    #[arg(long, value_name = "ENGINE")]
+    transport: Option<Engine>,
+    /// Seconds that a rank waits for another before the run fails
+    ///
+    /// The report comes at once if a rank died, else after this time, and 5 s later if some rank does not answer;
+    /// processes that still do not answer after 3 s more are killed. With offload to host memory on GPUs, the time to
+    /// pin that memory is added: a second per 2 GB, for up to eight ranks one after the other.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    patience: u64,
+    /// Inject a failure: 2:death@9 ends rank 2 at its tenth exchange; also stall@9/30 (for 30 s), short@9 and lost@9
+    /// (one message), delay@5 (up to 5 ms each)
+    #[arg(long, value_name = "RANK:WHAT", value_parser = faulty::read)]
+    fault: Vec<(usize, Faults)>,
+    /// Write the measured trace here; the page and `pipeplan show` read it; - for standard output, which then holds
+    /// nothing else
+    #[arg(long, value_name = "FILE")]
+    trace: Option<String>,
+    /// Number of steps in the trace, counted from the last
+    #[arg(long, value_name = "STEPS", requires = "trace", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
+    traced_steps: u32,
+    /// Print the summary as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A type to compute in.
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub enum Type {
+    F32,
+    F64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Switch {
+    On,
+    Off,
+}
+
+impl Args {
+    /// Refuses what was asked for and would do nothing.
+    fn expect_all_used(&self, engine: Engine) -> Result<(), Failure> {
+        let on_card = matches!(self.backend, Backend::Cuda | Backend::Emulated);
+        let only_waits = self.backend == Backend::Modelled;
+        let cuda = "Give --backend cuda with it.";
+        // Whether it was asked for and does nothing, what it is, and what to do.
+        let mut idle = vec![
+            (engine == Engine::Nccl && !on_card, "NCCL transfers tensors of GPUs".to_owned(), cuda),
+            (
+                self.split_gpu && !(engine == Engine::Threads && on_card),
+                "--split-gpu divides a GPU among the ranks of one process".to_owned(),
+                "Give --backend cuda --transport threads with it.",
+            ),
+            (self.gpu.is_some() && self.backend != Backend::Cuda, "--gpu selects the GPU of a run".to_owned(), cuda),
+            (self.cuda_graphs.is_some() && !on_card, "--cuda-graphs applies to runs on a GPU".to_owned(), cuda),
+            (
+                self.slowdown.is_some() && !only_waits,
+                "--slowdown applies to planned times".to_owned(),
+                "Give --backend modelled with it.",
+            ),
+        ];
+        let of_training = [
+            ("--data", self.data.is_some()),
+            ("--seed", self.seed.is_some()),
+            ("--learning-rate", self.learning_rate.is_some()),
+            ("--warm-up", self.warm_up.is_some()),
+            ("--decay-until", self.decay_until.is_some()),
+            ("--clip-norm", self.clip_norm.is_some()),
+            ("--precision", self.precision.is_some()),
+        ];
+        idle.extend(of_training.map(|(option, is_given)| {
+            let what = format!("{option} applies to training, but the modelled backend only waits for planned times");
+            (is_given && only_waits, what, "Leave it out, or train with --backend cpu or cuda.")
+        }));
+        match idle.into_iter().find(|(is_idle, ..)| *is_idle) {
+            Some((_, what, help)) => Err(Failure::input(what).with_help(help)),
+            None if only_waits && (self.resume.is_some() || self.checkpoint_dir.is_some()) => {
+                Err(Failure::input(Refusal::NothingToSave))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Backend {
+    Cpu,
+    Cuda,
+    /// The CUDA kernels compiled for the CPU: slow, for checks.
+    Emulated,
+    Modelled,
+}
+
+/// What a run trains on where nothing is said: written for this project.
+static TEXT: &[u8] = include_bytes!("../../../../examples/data/pipeline.txt");
+
+/// Most bytes of a text: each rank holds all of it, and a byte is a token, so that this is a billion.
+const MAX_TEXT_BYTES: u64 = 1 << 30;
+
+/// The text in the file `path`, or the one that is there for it.
+pub fn text(path: Option<&str>) -> Result<Vec<u8>, Failure> {
+    let Some(path) = path else { return Ok(TEXT.to_vec()) };
+    input::file(path, MAX_TEXT_BYTES)
+}
+
+pub fn run(args: Args) -> Result<(), Failure> {
+    let engine = match args.transport {
+        Some(engine) => engine,
+        None => processes::usual_engine()?,
+    };
+    args.expect_all_used(engine)?;
+    let prints_trace = args.trace.as_deref() == Some("-");
+    output::expect_one_document([("--trace -", prints_trace), ("--json", args.json)])?;
+    processes::end_with_parent();
+    if matches!(engine, Engine::Tcp | Engine::Nccl) && !processes::is_launched()? {
+        return processes::launch(&args.plan, args.backend != Backend::Modelled);
+    }
+    let device = match args.backend {
+        Backend::Cuda => Device::Cuda(gpu(args.gpu, engine)?),
+        Backend::Emulated => Device::Emulated,
+        Backend::Cpu | Backend::Modelled => Device::Cpu,
+    };
+    let workload = workload(&args, device)?;
+    expect_ranks_of_faults(&args, workload.world())?;
+    // Rank 0 writes, and its host alone may have the folder.
+    if let Some(path) = args.trace.as_ref().filter(|_| !processes::is_silent()) {
+        output::expect_room_at(path)?;
+    }
+    let options = options(&args, &workload, engine, device)?;
+    tell_resume(&args, &options);
+    let report = if args.json || prints_trace || processes::is_silent() {
+        execute(engine, &workload, &options, &mut Silent)
+    } else {
+        let mut progress = Progress::new(options.first_step(), args.steps);
+        let result = execute(engine, &workload, &options, &mut progress);
+        progress.finish();
+        result
+    }?;
+    let report = match report {
+        Ending::First(report) => report,
+        Ending::Other { stopped: false, .. } => return Ok(()),
+        Ending::Other { rank, stopped: true } => {
+            // Launchers end all as soon as one ends so, and rank 0 may still have to print and write.
+            std::thread::sleep(Duration::from_secs(1));
+            return Err(Failure::stopped(format!("rank {rank} was stopped with the run; rank 0 reports the step")));
+        }
+    };
+    write_report(&args, &options, &report)?;
+    for (rank, exchanges) in &report.missed_faults {
+        let made = format::count(*exchanges as usize, "exchange");
+        output::tell(&format!(
+            "--fault for rank {rank} was not reached: the rank made {made}; give an earlier exchange"
+        ));
+    }
+    if report.stopped {
+        let done = options.first_step() as usize + report.steps.len();
+        return Err(Failure::stopped(format!("stopped after {done} of {} steps", args.steps)));
+    }
+    Ok(())
+}
+
+/// What the plan has ranks do.
+fn workload(args: &Args, device: Device) -> Result<Workload, Failure> {
+    let precision = args.precision.map(|precision| match precision {
+        Type::F32 => Precision::Single,
+        Type::F64 => Precision::Double,
+    });
+    let source = input::read(&args.plan)?;
+    let plan = input::plan_if(&source, |spec| match args.backend {
+        Backend::Modelled => Ok(()),
+        // What cannot be run is said before it is searched for.
+        _ => Workload::check_spec(spec, precision, device).map_err(Failure::input),
+    })?;
+    match args.backend {
+        Backend::Cpu | Backend::Cuda | Backend::Emulated => {
+            Workload::of_plan(&plan, precision).map_err(Failure::input)
+        }
+        Backend::Modelled => Ok(Workload::of_planned_times(&plan, args.slowdown)),
+    }
+}
+
+fn expect_ranks_of_faults(args: &Args, ranks: usize) -> Result<(), Failure> {
+    let Some((rank, _)) = args.fault.iter().find(|(rank, _)| *rank >= ranks) else { return Ok(()) };
+    let last = ranks.saturating_sub(1);
+    Err(Failure::input(format!("--fault names rank {rank}, but this run has ranks 0 to {last}")))
+}
+
+/// The options of the run: what the command line says, else what the checkpoint says.
+fn options(args: &Args, workload: &Workload, engine: Engine, device: Device) -> Result<RunOptions, Failure> {
+    let text = text(args.data.as_deref())?;
+    let resume = args.resume.as_deref().map(Checkpoint::open).transpose().map_err(Failure::input)?;
+    let was = resume.as_ref().map(|checkpoint| &checkpoint.manifest);
+    let optimizer = optimizer(args, was.map(|manifest| manifest.optimizer).unwrap_or_default())?;
+    let clip_norm = args.clip_norm.or_else(|| was.and_then(|manifest| manifest.clip_norm));
+    let seed = args.seed.or_else(|| was.map(|manifest| manifest.seed)).unwrap_or(0);
+    let every = args.checkpoint_every.unwrap_or(0);
+    let saving = args.checkpoint_dir.clone().map(|folder| Saving { folder, every });
+    let patience = Duration::from_secs(args.patience) + workload.pinning(device);
+    Ok(RunOptions {
+        optimizer,
+        clip_norm,
+        steps: args.steps,
+        seed,
+        saving,
+        resume,
+        text,
+        device,
+        traced_steps: args.traced_steps,
+        stop: interrupt::flag(),
+        grace: Duration::from_secs(5),
+        transport: ThreadOptions { slots: args.slots, patience },
+        faults: args.fault.clone(),
+        nccl: engine == Engine::Nccl,
+        split_gpu: args.split_gpu,
+        cuda_graphs: args.cuda_graphs != Some(Switch::Off),
+        ..RunOptions::default()
+    })
+}
+
+/// The settings of AdamW, where the command line says none those of `before`.
+fn optimizer(args: &Args, before: AdamW) -> Result<AdamW, Failure> {
+    let optimizer = AdamW {
+        learning_rate: args.learning_rate.unwrap_or(before.learning_rate),
+        warm_up: args.warm_up.unwrap_or(before.warm_up),
+        decay_until: args.decay_until.unwrap_or(before.decay_until),
+        ..before
+    };
+    if !(optimizer.learning_rate > 0.0 && optimizer.learning_rate.is_finite()) {
+        return Err(Failure::input(format!("--learning-rate is {}; give a number above 0", optimizer.learning_rate)));
+    }
+    // What a checkpoint says was run as it is.
+    let is_asked = args.warm_up.is_some() || args.decay_until.is_some();
+    if is_asked && optimizer.decay_until > 0 && optimizer.decay_until <= optimizer.warm_up {
+        let AdamW { decay_until, warm_up, .. } = optimizer;
+        let what = format!("warm-up takes {warm_up} steps, but decay ends at step {decay_until}");
+        return Err(Failure::input(what).with_help("Give --decay-until a step after --warm-up, or 0 for no decay."));
+    }
+    Ok(optimizer)
+}
+
+/// Says from which step the run goes on.
+fn tell_resume(args: &Args, options: &RunOptions) {
+    if let Some(checkpoint) = options.resume.as_ref().filter(|_| !args.json && !processes::is_silent()) {
+        let (folder, step) = (checkpoint.folder.display(), checkpoint.manifest.step);
+        // Else the run is refused.
+        if step < args.steps {
+            output::tell(&format!("resuming from {folder}, after step {step} of {}", args.steps));
+        }
+    }
+}
+
+/// Writes the trace and prints the report, for programs or for people.
+fn write_report(args: &Args, options: &RunOptions, report: &RunReport) -> Result<(), Failure> {
+    if let Some(path) = &args.trace {
+        output::write(path, report.trace.to_json().as_bytes())?;
+    }
+    if args.json {
+        return output::print_json(&summary(report));
+    }
+    if args.trace.as_deref() == Some("-") {
+        return Ok(());
+    }
+    let mut text = drawn(report);
+    match (&report.checkpoint, options.saving.is_some()) {
+        (Some(folder), _) => text.push_str(&format!("checkpoint    {}\n", folder.display())),
+        (None, true) => text.push_str("checkpoint    none written: no step was completed\n"),
+        // Whoever goes on from a checkpoint takes care to keep what is trained.
+        (None, false) if options.resume.is_some() => {
+            text.push_str("checkpoint    not saved: give --checkpoint-dir\n");
+        }
+        (None, false) => {}
+    }
+    if let Some(path) = &args.trace {
+        text.push_str(&format!("trace         {path}\n"));
+    }
+    output::print(&text)
+}
+
+/// The GPU of this process: the one asked for, or that of its number on this host.
+fn gpu(asked: Option<usize>, engine: Engine) -> Result<usize, Failure> {
+    if let Some(gpu) = asked {
+        return Ok(gpu);
+    }
+    let place = if engine == Engine::Threads { None } else { processes::place()? };
+    let local = place.and_then(|place| place.local_rank).unwrap_or(0);
+    #[cfg(feature = "cuda")]
+    let count = pipeplan::backend::cuda::driver::gpus().map_or(0, |(_, gpus)| gpus.len());
+    #[cfg(not(feature = "cuda"))]
+    let count = 0;
+    Ok(if count > 0 { local % count } else { local })
+}
+
+fn execute(
+    engine: Engine,
+    workload: &Workload,
+    options: &RunOptions,
+    observer: &mut dyn Observer,
+) -> Result<Ending, Failure> {
+    let result = match engine {
+        Engine::Threads => {
+            pipeplan::runner::run(workload, options, observer).map(|report| Ending::First(Box::new(report)))
+        }
+        Engine::Tcp | Engine::Nccl => processes::over_tcp(workload, options, observer)?,
+        Engine::Mpi => processes::over_mpi(workload, options, observer)?,
+    };
+    result.map_err(|error| match error.exit_status() {
+        2 => Failure::input(&error),
+        _ => Failure::work(&error),
+    })
+}

@@ -1,0 +1,499 @@
+//! What ranks do with their gradients between the last backward of a training step and the optimizer's update.
+//!
+//! 1. **Shares.** Where ranks that share matrices hold the same elements and have each seen other tokens, or made another
+//!    part of what they go into, their gradients are summed.
+//! 2. **Copies.** A weight may lie in several places: the table of a tied model in its first and its last stage, and
+//!    every weight of a two-way placement on two ranks. The gradients of all places are summed and written back to
+//!    each, so that all make the same update and stay equal.
+//! 3. **Replicas.** The copies of the whole pipeline, and the ranks that hold other parts of the same sequences, average
+//!    theirs. Each has divided its losses by its own microbatches and tokens, so the average is the gradient of the mean
+//!    over all of them. Where the optimizer's state is shared out (ZeRO stage 1), each gets the average of its own
+//!    elements, updates these, and gathers the rest of the weights afterwards. Where experts are dealt out, those that hold
+//!    the same ones do this among themselves, and what they gather counts for all that have sent tokens to them.
+//! 4. **Clipping.** The norm is that of all gradients together, each element of each weight counted once.
+//!
+//! Everything goes by weights in order of name, sums by member, then by stage, by rank and by replica: so all ranks call
+//! their collectives in the same order, none waits in a circle, and a second run has the same bits.
+
+use std::collections::BTreeMap;
+
+use pipeplan_core::graph::Axis;
+use pipeplan_core::model::Dtype;
+
+use self::on_card::{add_on_card, copy_on_card, here_on_card, on_card, piece_of, pieces};
+use super::report::Cause;
+use crate::backend::cpu::element::Element;
+use crate::backend::{Backend, BackendError, Part, Share, Values};
+use crate::transport::collectives::{Collectives, Group, Operation, Reduction};
+use crate::transport::{Buffer, OnCard, Transport};
+
+mod on_card;
+mod places;
+mod position;
+
+#[cfg(feature = "cuda")]
+pub use self::places::has_copies;
+pub use self::places::{Placed, Places, places, stages_held};
+pub use self::position::Position;
+
+/// A weight that this rank holds.
+struct Held {
+    name: String,
+    /// Its position among all weights.
+    index: usize,
+    /// This rank's stages that hold it.
+    stages: Vec<u16>,
+    /// The group of the members whose gradients are parts of one, by its position in `Gradients::groups`.
+    shares: Option<usize>,
+    /// The group of the ranks that hold it, likewise; none where no other does.
+    copies: Option<usize>,
+    /// The group of those that hold the same of it for other tokens, likewise.
+    replicas: Option<usize>,
+    /// This rank's share of the optimizer's state, among those.
+    share: Share,
+    /// What their average is multiplied with, as a fraction: they are fewer where they gather what others have sent.
+    factor: [usize; 2],
+    /// Whether its elements count for the norm here.
+    is_owner: bool,
+}
+
+/// One rank's part in it.
+pub struct Gradients {
+    clip_norm: Option<f64>,
+    weights: usize,
+    held: Vec<Held>,
+    /// Groups of ranks that hold copies. Kept once each, so that calls of one group are counted together.
+    groups: Vec<Group>,
+    /// Whoever adds to the norm.
+    all: Group,
+}
+
+impl Gradients {
+    /// For the rank at `position` of a pipeline whose weights lie at `places`.
+    pub fn new(position: Position, places: &Places, clip_norm: Option<f64>) -> Gradients {
+        let me = position.world_rank();
+        let group = |ranks: Vec<usize>| {
+            // Ranks of a pipeline are distinct, and this one is among them.
+            Group::new(ranks, me).unwrap_or_else(|error| unreachable!("{error}"))
+        };
+        let mut groups: Vec<Group> = Vec::new();
+        let mut group_of = |ranks: Vec<usize>| {
+            (ranks.len() > 1).then(|| {
+                groups.iter().position(|known| known.ranks() == ranks).unwrap_or_else(|| {
+                    groups.push(group(ranks));
+                    groups.len() - 1
+                })
+            })
+        };
+        let mut held = Vec::new();
+        for (index, (name, Placed { at, shard })) in places.iter().enumerate() {
+            let stages: Vec<u16> =
+                at.iter().filter(|(rank, _)| *rank == position.rank).map(|(_, stage)| *stage).collect();
+            if stages.is_empty() {
+                continue;
+            }
+            let of_experts = shard.experts.is_some();
+            let holders = shard.holders(position.member, position.members);
+            let copy = if of_experts { position.expert_copy() } else { position.copy() };
+            let is_owner = at.first().is_some_and(|(rank, _)| *rank == position.rank)
+                && (of_experts || holders.start == position.member)
+                && (copy == 0 || position.shares_optimizer || !position.deals_experts());
+            let shares = (shard.partial && !of_experts)
+                .then(|| group_of(holders.map(|member| Position { member, ..position }.world_rank()).collect()));
+            let mut ranks: Vec<usize> = at.iter().map(|(rank, _)| position.in_world(*rank)).collect();
+            ranks.dedup();
+            let (shares, copies) = (shares.flatten(), group_of(ranks));
+            let (replicas, factor) = match of_experts {
+                true => (position.expert_copies_group(), [position.expert_copies(), position.copies()]),
+                false => (position.copies_group(), [1, 1]),
+            };
+            let (replicas, share) = (group_of(replicas), position.share_of(shard));
+            let name = name.clone();
+            held.push(Held { name, index, stages, shares, copies, replicas, share, factor, is_owner });
+        }
+        let all = match position.shares_optimizer || position.deals_experts() {
+            true => (0..position.ranks * position.copies() * position.members).collect(),
+            // Every rank that holds the same copy.
+            false => (0..position.ranks).flat_map(|rank| Position { rank, ..position }.group(Axis::Tensor)).collect(),
+        };
+        let all = group(all);
+        Gradients { clip_norm, weights: places.len(), held, groups, all }
+    }
+
+    /// The ranks of all groups that gradients are summed over here, in an order that all ranks have.
+    pub fn all_groups(&self) -> Vec<Vec<usize>> {
+        let mut all: Vec<Vec<usize>> = self.groups.iter().map(|group| group.ranks().to_vec()).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// Makes the gradients of `backend` those of the whole training step `step`.
+    ///
+    /// # Errors
+    /// Where a rank does not come, or a weight is not there.
+    pub fn reduce(
+        &mut self,
+        step: u32,
+        backend: &mut dyn Backend,
+        transport: &mut dyn Transport,
+    ) -> Result<(), Cause> {
+        self.groups.iter_mut().chain([&mut self.all]).for_each(|group| group.begin(step));
+        for held in &self.held {
+            let Some((first, others)) = held.stages.split_first() else { continue };
+            if !others.is_empty() {
+                // Reading waits for the device.
+                transport.settle_on_card()?;
+            }
+            let here = here_on_card(backend, *first, &held.name);
+            for stage in others {
+                if let Some(elements) = here {
+                    add_on_card(backend, elements, [*first, *stage], &held.name)?;
+                    continue;
+                }
+                let other = copy_of(backend, *stage, &held.name, Part::Gradient)?;
+                lend(backend, *first, &held.name, Part::Gradient, |values| {
+                    add(values, &other);
+                    Ok(())
+                })?;
+            }
+            let groups = &mut self.groups;
+            if [held.shares, held.copies, held.replicas].iter().all(Option::is_none) && held.is_average() {
+                // Nobody else has any.
+            } else if let Some((memory, _)) = on_card(backend, transport, *first, &held.name, Part::Gradient) {
+                held.reduce_on_card(&memory, groups, transport)?;
+                if !held.is_average() {
+                    backend.scale_on_card(*first, &held.name, Part::Gradient, held.of_average())?;
+                }
+            } else if let Some(elements) = here.filter(|_| held.meets_on_card(groups, backend, transport)) {
+                held.reduce_among(elements, *first, groups, backend, transport)?;
+            } else {
+                transport.settle_on_card()?;
+                lend(backend, *first, &held.name, Part::Gradient, |values| match values {
+                    Values::F32(values) => held.reduce(values, groups, transport),
+                    Values::F64(values) => held.reduce(values, groups, transport),
+                })?;
+            }
+            if !others.is_empty() {
+                transport.settle_on_card()?;
+            }
+            match here {
+                Some(elements) => {
+                    others
+                        .iter()
+                        .try_for_each(|stage| copy_on_card(backend, elements, [*first, *stage], &held.name))?;
+                }
+                None => spread(backend, held, Part::Gradient)?,
+            }
+        }
+        // From here on this may wait for the device.
+        transport.settle_on_card()?;
+        match self.clip_norm {
+            Some(limit) => self.clip(limit, backend, transport),
+            None => Ok(()),
+        }
+    }
+
+    /// Scales all gradients so that their norm is at most `limit`.
+    fn clip(&mut self, limit: f64, backend: &mut dyn Backend, transport: &mut dyn Transport) -> Result<(), Cause> {
+        // One place for each weight, 0 from all ranks but those that own it: adding zeros rounds nothing, so the sum
+        // is the same however the weights are dealt to stages.
+        let mut squares = vec![0f64; self.weights];
+        for held in self.held.iter().filter(|held| held.is_owner) {
+            let Some(stage) = held.stages.first() else { continue };
+            let share = held.share;
+            if let Some(elements) = here_on_card(backend, *stage, &held.name) {
+                let mine = share.of(elements);
+                let found = backend.squares_on_card(*stage, &held.name, Part::Gradient, mine)?;
+                // Squares of floats grow beyond them long before their sum in wider numbers does.
+                if let Some(found) = found.filter(|found| found.is_finite()) {
+                    squares[held.index] = found;
+                    continue;
+                }
+            }
+            squares[held.index] = lend(backend, *stage, &held.name, Part::Gradient, |values| {
+                Ok(match values {
+                    Values::F32(values) => sum_of_squares(&values[share.of(values.len())]),
+                    Values::F64(values) => sum_of_squares(&values[share.of(values.len())]),
+                })
+            })?;
+        }
+        transport.all_reduce(&mut self.all, &mut squares, Reduction::Sum)?;
+        let norm = libm::sqrt(squares.iter().fold(0.0, |sum, square| sum + square));
+        // Not "below": a norm that is no number leaves all as it is, and the next loss tells of it.
+        if norm > limit {
+            let factor = limit / norm;
+            for held in &self.held {
+                for stage in &held.stages {
+                    if here_on_card(backend, *stage, &held.name).is_some() {
+                        backend.scale_on_card(*stage, &held.name, Part::Gradient, factor)?;
+                        continue;
+                    }
+                    lend(backend, *stage, &held.name, Part::Gradient, |values| {
+                        match values {
+                            Values::F32(values) => scale(values, factor),
+                            Values::F64(values) => scale(values, factor),
+                        }
+                        Ok(())
+                    })?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// After the update: where each copy has made a share of it, gathers the weights of all.
+    ///
+    /// # Errors
+    /// As [`Gradients::reduce`].
+    pub fn gather(&mut self, backend: &mut dyn Backend, transport: &mut dyn Transport) -> Result<(), Cause> {
+        for held in &self.held {
+            let (Some(first), Some(replicas)) = (held.stages.first(), held.replicas) else { continue };
+            if !held.is_shared_out() {
+                continue;
+            }
+            let (replicas, share) = (&mut self.groups[replicas], held.share);
+            if let Some((memory, dtype)) = on_card(backend, transport, *first, &held.name, Part::Weight) {
+                let counts = counts((memory.bytes() / dtype.bytes()) as usize, share);
+                transport.on_card(replicas, Operation::AllGather, &memory, dtype, (0, &counts))?;
+            } else {
+                lend(backend, *first, &held.name, Part::Weight, |values| match values {
+                    Values::F32(values) => gather(values, replicas, share, transport),
+                    Values::F64(values) => gather(values, replicas, share, transport),
+                })?;
+            }
+            if held.stages.len() > 1 {
+                transport.settle_on_card()?;
+            }
+            spread(backend, held, Part::Weight)?;
+        }
+        Ok(transport.settle_on_card()?)
+    }
+
+    /// The weight `name` as the optimizer has it. Where copies of it share that out, each is handed what the others have, so all
+    /// of them call this at the same time.
+    ///
+    /// # Errors
+    /// As [`Gradients::reduce`].
+    pub fn exact(
+        &mut self,
+        name: &str,
+        backend: &mut dyn Backend,
+        transport: &mut dyn Transport,
+    ) -> Result<Buffer, Cause> {
+        let Gradients { held, groups, .. } = self;
+        // In the order of their names.
+        let held = held.binary_search_by(|held| (*held.name).cmp(name)).ok().map(|at| &held[at]);
+        let found = held.and_then(|held| Some((held, *held.stages.first()?)));
+        let missing = || BackendError::NoSuchWeight { stage: 0, name: name.to_string() };
+        let (held, stage) = found.ok_or_else(missing)?;
+        let mut values = copy_of(backend, stage, name, Part::Weight)?;
+        if let Some(replicas) = held.replicas.filter(|_| held.is_shared_out()) {
+            match &mut values {
+                Buffer::F32(values) => gather(values, &mut groups[replicas], held.share, transport)?,
+                Buffer::F64(values) => gather(values, &mut groups[replicas], held.share, transport)?,
+                // Of weights there are only these.
+                _ => {}
+            }
+        }
+        Ok(values)
+    }
+
+    /// The same of all weights that this rank holds, by name.
+    ///
+    /// # Errors
+    /// As [`Gradients::reduce`].
+    pub fn all_exact(
+        &mut self,
+        backend: &mut dyn Backend,
+        transport: &mut dyn Transport,
+    ) -> Result<BTreeMap<String, Buffer>, Cause> {
+        let names: Vec<String> = self.held.iter().map(|held| held.name.clone()).collect();
+        names.into_iter().map(|name| Ok((name.clone(), self.exact(&name, backend, transport)?))).collect()
+    }
+
+    /// Whether copies share out what the optimizer keeps of the weight `name`.
+    pub fn is_shared_out(&self, name: &str) -> bool {
+        let held = self.held.binary_search_by(|held| (*held.name).cmp(name));
+        held.is_ok_and(|at| self.held[at].is_shared_out())
+    }
+}
+
+/// Lends a part of a weight to work that may fail.
+pub fn lend<R>(
+    backend: &mut dyn Backend,
+    stage: u16,
+    name: &str,
+    part: Part,
+    work: impl FnOnce(Values<'_>) -> Result<R, Cause>,
+) -> Result<R, Cause> {
+    let (mut work, mut done) = (Some(work), None);
+    backend.lend(stage, name, part, &mut |values| done = work.take().map(|work| work(values)))?;
+    let missing = || BackendError::NoSuchWeight { stage: stage.into(), name: name.to_string() };
+    done.unwrap_or_else(|| Err(missing().into()))
+}
+
+/// A copy of a part of a weight.
+pub fn copy_of(backend: &mut dyn Backend, stage: u16, name: &str, part: Part) -> Result<Buffer, Cause> {
+    lend(backend, stage, name, part, |values| {
+        Ok(match values {
+            Values::F32(values) => Buffer::F32(values.to_vec()),
+            Values::F64(values) => Buffer::F64(values.to_vec()),
+        })
+    })
+}
+
+/// Gives all of this rank's copies what the first one holds.
+fn spread(backend: &mut dyn Backend, held: &Held, part: Part) -> Result<(), Cause> {
+    let Some((first, others)) = held.stages.split_first() else { return Ok(()) };
+    if others.is_empty() {
+        return Ok(());
+    }
+    let values = copy_of(backend, *first, &held.name, part)?;
+    for stage in others {
+        lend(backend, *stage, &held.name, part, |copy| {
+            match (copy, &values) {
+                (Values::F32(copy), Buffer::F32(values)) => copy.copy_from_slice(values),
+                (Values::F64(copy), Buffer::F64(values)) => copy.copy_from_slice(values),
+                // A backend has one format.
+                _ => {}
+            }
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+impl Held {
+    /// Whether copies share out what the optimizer keeps of it.
+    fn is_shared_out(&self) -> bool {
+        self.share.members > 1
+    }
+
+    /// Whether its gradient is the average over replicas as it is.
+    fn is_average(&self) -> bool {
+        self.factor[0] == self.factor[1]
+    }
+
+    /// What its average is multiplied with.
+    fn of_average(&self) -> f64 {
+        self.factor[0] as f64 / self.factor[1] as f64
+    }
+
+    /// Over members and copies the sum, over replicas the average: of this rank's share alone where that is not all.
+    fn reduce<T: Element>(
+        &self,
+        values: &mut [T],
+        groups: &mut [Group],
+        transport: &mut dyn Transport,
+    ) -> Result<(), Cause> {
+        for at in [self.shares, self.copies].into_iter().flatten() {
+            transport.all_reduce(&mut groups[at], values, Reduction::Sum)?;
+        }
+        let mine = self.share.of(values.len());
+        match self.replicas {
+            None => {}
+            Some(replicas) if !self.is_shared_out() => {
+                transport.all_reduce(&mut groups[replicas], values, Reduction::Avg)?;
+            }
+            Some(replicas) => {
+                let counts = counts(values.len(), self.share);
+                let average = transport.reduce_scatter(&mut groups[replicas], values, &counts, Reduction::Avg)?;
+                values[mine.clone()].copy_from_slice(&average);
+            }
+        }
+        if !self.is_average() {
+            scale(&mut values[mine], self.of_average());
+        }
+        Ok(())
+    }
+
+    /// Whether all that have a part in it are on one device, which can add up what they have.
+    fn meets_on_card(&self, groups: &[Group], backend: &dyn Backend, transport: &dyn Transport) -> bool {
+        let most = backend.most_on_card();
+        let fits = |at: &usize| groups[*at].size() <= most;
+        // Where the optimizer is shared out, pieces differ in length.
+        let is_whole = self.replicas.is_none() || !self.is_shared_out();
+        let all = [self.shares, self.copies, self.replicas];
+        transport.carries_memory() && is_whole && all.iter().flatten().all(fits)
+    }
+
+    /// As [`Held::reduce`], for ranks on one device: each shows the others a copy of a piece, and adds all copies up.
+    fn reduce_among(
+        &self,
+        elements: usize,
+        stage: u16,
+        groups: &mut [Group],
+        backend: &mut dyn Backend,
+        transport: &mut dyn Transport,
+    ) -> Result<(), Cause> {
+        for at in [self.shares, self.copies, self.replicas].into_iter().flatten() {
+            for piece in pieces(elements) {
+                let copy = piece_of(backend, stage, &self.name, piece.clone())?;
+                let all = transport.show(&mut groups[at], copy)?;
+                backend.sum_on_card(stage, &self.name, Part::Gradient, piece.start, &all)?;
+            }
+        }
+        let replicas = self.replicas.map_or(1, |at| groups[at].size());
+        let factor = self.of_average() / replicas as f64;
+        if factor != 1.0 {
+            backend.scale_on_card(stage, &self.name, Part::Gradient, factor)?;
+        }
+        Ok(())
+    }
+
+    /// As [`Held::reduce`], without leaving the devices.
+    fn reduce_on_card(
+        &self,
+        memory: &OnCard,
+        groups: &mut [Group],
+        transport: &mut dyn Transport,
+    ) -> Result<(), Cause> {
+        let mut sum = |at: usize, operation: Operation, counts: &[usize]| {
+            transport.on_card(&mut groups[at], operation, memory, Dtype::F32, (0, counts))
+        };
+        for at in [self.shares, self.copies].into_iter().flatten() {
+            sum(at, Operation::AllReduce(Reduction::Sum), &[])?;
+        }
+        let Some(replicas) = self.replicas else { return Ok(()) };
+        if !self.is_shared_out() {
+            return Ok(sum(replicas, Operation::AllReduce(Reduction::Avg), &[])?);
+        }
+        let counts = counts((memory.bytes() / 4) as usize, self.share);
+        Ok(sum(replicas, Operation::ReduceScatter(Reduction::Avg), &counts)?)
+    }
+}
+
+fn add(values: Values<'_>, other: &Buffer) {
+    match (values, other) {
+        (Values::F32(values), Buffer::F32(other)) => values.iter_mut().zip(other).for_each(|(a, b)| *a += *b),
+        (Values::F64(values), Buffer::F64(other)) => values.iter_mut().zip(other).for_each(|(a, b)| *a += *b),
+        _ => {}
+    }
+}
+
+fn gather<T: Element>(
+    values: &mut [T],
+    replicas: &mut Group,
+    share: Share,
+    transport: &mut dyn Transport,
+) -> Result<(), Cause> {
+    let counts = counts(values.len(), share);
+    let mine = values[share.of(values.len())].to_vec();
+    let all = transport.all_gather(replicas, &mine, &counts)?;
+    values.copy_from_slice(&all);
+    Ok(())
+}
+
+/// The elements of every member's share.
+fn counts(elements: usize, share: Share) -> Vec<usize> {
+    (0..share.members).map(|member| Share { member, ..share }.of(elements).len()).collect()
+}
+
+fn sum_of_squares<T: Element>(values: &[T]) -> f64 {
+    values.iter().fold(0.0, |sum, value| sum + value.wide() * value.wide())
+}
+
+fn scale<T: Element>(values: &mut [T], factor: f64) {
+    values.iter_mut().for_each(|value| *value = T::of(value.wide() * factor));
+}

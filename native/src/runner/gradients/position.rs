@@ -1,0 +1,170 @@
+//! Where a rank stands in the world, and the groups of ranks that follow from it.
+
+use pipeplan_core::graph::{Axis, SequencePart};
+
+use crate::backend::{Share, Shares};
+use crate::runner::shard::{Seat, Shard};
+
+/// Where a rank of the world stands: on the mesh of the axes pipeline, data, context and tensor, the last of which runs
+/// fastest, as Megatron-LM has it (arXiv:2104.04473). So ranks that share matrices, which talk most, are neighbours, and
+/// those of one pipeline are furthest apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// The rank in its pipeline.
+    pub rank: usize,
+    /// Ranks of a pipeline.
+    pub ranks: usize,
+    /// The copy of the pipeline.
+    pub replica: usize,
+    /// How many there are.
+    pub replicas: usize,
+    /// Its number among the ranks that hold parts of the same sequences.
+    pub part: usize,
+    /// How many hold parts of each.
+    pub parts: usize,
+    /// Its number among the ranks that share its matrices.
+    pub member: usize,
+    /// How many share them.
+    pub members: usize,
+    /// Ranks that a layer's experts are dealt to.
+    pub experts: usize,
+    /// Whether ranks that share matrices each route tokens of their own to experts that are not cut.
+    pub whole_experts: bool,
+    /// Whether the [copies](Position::copies) share out the optimizer's state.
+    pub shares_optimizer: bool,
+}
+
+impl Position {
+    /// What the rank holds of the optimizer's state.
+    pub fn shares(self) -> Shares {
+        if !self.shares_optimizer {
+            return Shares::WHOLE;
+        }
+        Shares {
+            experts: Share { member: self.expert_copy(), members: self.expert_copies() },
+            others: Share { member: self.copy(), members: self.copies() },
+        }
+    }
+
+    /// What it holds of the optimizer's state of a weight that lies as `shard` says.
+    pub fn share_of(self, shard: &Shard) -> Share {
+        if shard.experts.is_some() { self.shares().experts } else { self.shares().others }
+    }
+
+    /// The part that it holds of each weight.
+    pub fn seat(self) -> Seat {
+        Seat { member: self.member, dealt: self.router() % self.experts }
+    }
+
+    /// Ranks, in the same place of the pipeline, that send other tokens to experts: those of one copy of these follow each
+    /// other.
+    fn routers(self) -> usize {
+        if self.whole_experts { self.copies() * self.members } else { self.copies() }
+    }
+
+    /// Its number among those.
+    fn router(self) -> usize {
+        if self.whole_experts { self.copy() * self.members + self.member } else { self.copy() }
+    }
+
+    /// The one of those with this number.
+    fn with_router(self, router: usize) -> Position {
+        let (copy, member) = match self.whole_experts {
+            true => (router / self.members, router % self.members),
+            false => (router, self.member),
+        };
+        Position { replica: copy / self.parts, part: copy % self.parts, member, ..self }
+    }
+
+    /// Ranks that hold the same experts.
+    pub fn expert_copies(self) -> usize {
+        self.routers() / self.experts
+    }
+
+    /// Its number among those.
+    pub fn expert_copy(self) -> usize {
+        self.router() / self.experts
+    }
+
+    /// Those, in the world.
+    pub(super) fn expert_copies_group(self) -> Vec<usize> {
+        let first = self.router() % self.experts;
+        (0..self.expert_copies()).map(|copy| self.with_router(copy * self.experts + first).world_rank()).collect()
+    }
+
+    /// Ranks that hold the same of every weight and see other tokens: in each replica, each part of its sequences.
+    pub fn copies(self) -> usize {
+        self.replicas * self.parts
+    }
+
+    /// Its number among those.
+    pub fn copy(self) -> usize {
+        self.replica * self.parts + self.part
+    }
+
+    /// This rank in the world.
+    pub fn world_rank(self) -> usize {
+        self.in_world(self.rank)
+    }
+
+    /// The rank in the world that has this one's place in pipeline rank `rank`.
+    pub fn in_world(self, rank: usize) -> usize {
+        (rank * self.copies() + self.copy()) * self.members + self.member
+    }
+
+    /// Which of the pipelines it is in, where each member of each part of each replica is one: those of replica 0 first,
+    /// and of these those of its first part.
+    pub fn pipeline(self) -> usize {
+        self.copy() * self.members + self.member
+    }
+
+    /// Its row in a trace, which has one pipeline after the other.
+    pub fn in_trace(self) -> usize {
+        self.pipeline() * self.ranks + self.rank
+    }
+
+    /// Which tokens of every sequence it has.
+    pub fn sequence_part(self) -> SequencePart {
+        SequencePart { part: self.part as u64, parts: self.parts as u64 }
+    }
+
+    /// The ranks along `axis` that it acts with, in the world.
+    pub fn group(self, axis: Axis) -> Vec<usize> {
+        let at = |position: Position| position.world_rank();
+        match axis {
+            Axis::Tensor => (0..self.members).map(|member| at(Position { member, ..self })).collect(),
+            Axis::Context => (0..self.parts).map(|part| at(Position { part, ..self })).collect(),
+            Axis::Expert => self.dealt_to().map(at).collect(),
+        }
+    }
+
+    /// The ranks that a copy of the experts is dealt to, which this one is among.
+    fn dealt_to(self) -> impl Iterator<Item = Position> {
+        let first = self.expert_copy() * self.experts;
+        (first..first + self.experts).map(move |router| self.with_router(router))
+    }
+
+    /// The ranks that hold a whole weight together, and this one among them: of experts or, else, any other.
+    pub fn together(self, of_experts: bool) -> Vec<Position> {
+        let members = |position: Position| {
+            let members =
+                if of_experts && self.whole_experts { position.member..position.member + 1 } else { 0..self.members };
+            members.map(move |member| Position { member, ..position })
+        };
+        match of_experts {
+            true => self.dealt_to().flat_map(members).collect(),
+            false => members(self).collect(),
+        }
+    }
+
+    /// Whether ranks that hold the same of every other weight hold other experts.
+    pub fn deals_experts(self) -> bool {
+        self.experts > 1 || self.whole_experts
+    }
+
+    /// The ranks that hold the same of every weight but experts, in the world: by replica, and then by part.
+    pub fn copies_group(self) -> Vec<usize> {
+        let parts = |replica| (0..self.parts).map(move |part| Position { replica, part, ..self }.world_rank());
+        (0..self.replicas).flat_map(parts).collect()
+    }
+}

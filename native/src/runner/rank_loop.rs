@@ -1,0 +1,262 @@
+//! One rank's walk along its row.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use pipeplan_core::base::units::{Bytes, Nanos};
+use pipeplan_core::problem::Problem;
+use pipeplan_core::program::{Message, Step, Way};
+
+use super::checkpoint::Writer;
+use super::gradients::{Gradients, Position};
+use super::peer_groups::PeerGroups;
+use super::report::{Cause, LastCheckpoint};
+use super::status::{Board, State};
+use super::stop::Verdict;
+use crate::backend::{Backend, Parcel, Store};
+use crate::transport::{Buffer, Incoming, Outgoing, Tag, Transport, What};
+
+/// What a rank did in one training step. Times count from the start of the run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepRecord {
+    /// The rank.
+    pub rank: usize,
+    /// The training step.
+    pub step: u32,
+    /// When the rank was ready to start it.
+    pub ready_ns: Nanos,
+    /// Start and end of each step of the row.
+    pub spans: Vec<(Nanos, Nanos)>,
+    /// Losses by microbatch, on the rank that holds the last stage.
+    pub losses: Vec<(u32, f64)>,
+}
+
+/// Receives that have been started and not taken, by sender, in the order of starting.
+type Started = BTreeMap<usize, VecDeque<Message>>;
+
+/// One rank.
+pub struct Walker<'a> {
+    /// Where the rank stands.
+    pub position: Position,
+    /// Where stages are.
+    pub problem: &'a Problem,
+    /// What it executes in each training step.
+    pub row: &'a [Step],
+    /// Runs its ops.
+    pub backend: Box<dyn Backend>,
+    /// What it holds between steps.
+    pub store: Store,
+    /// The ranks that make its stages with it.
+    pub peer_groups: PeerGroups,
+    /// What it does with gradients before and after its update.
+    pub gradients: Gradients,
+    /// The first training step that it makes.
+    pub first_step: u32,
+    /// Writes its part of checkpoints, where there are any.
+    pub writer: Option<Writer>,
+    /// The last checkpoint of the run.
+    pub last_checkpoint: &'a Mutex<LastCheckpoint>,
+    /// Where it says what it does.
+    pub board: &'a Board,
+    /// The start of the run.
+    pub start: Instant,
+}
+
+impl Walker<'_> {
+    /// Trains until `verdict` ends the run, handing each step's record to `tell`.
+    ///
+    /// # Errors
+    /// The first thing that fails.
+    pub fn run(
+        &mut self,
+        transport: &mut dyn Transport,
+        verdict: &Verdict,
+        mut tell: impl FnMut(StepRecord),
+    ) -> Result<(), Cause> {
+        let rank = self.position.world_rank();
+        let mut done = self.first_step;
+        for training_step in self.first_step.. {
+            self.board.note(rank, training_step, 0, State::Between);
+            let ready_ns = self.now();
+            transport.barrier()?;
+            if !verdict.runs(training_step) {
+                break;
+            }
+            let spans = self.step(training_step, transport)?;
+            let losses = self.take_losses();
+            tell(StepRecord { rank, step: training_step, ready_ns, spans, losses });
+            done = training_step + 1;
+            self.after_step(done, transport)?;
+        }
+        self.finish(done, transport)
+    }
+
+    /// Writes a checkpoint where one is due after `done` steps.
+    pub(super) fn after_step(&mut self, done: u32, transport: &mut dyn Transport) -> Result<(), Cause> {
+        let Some(writer) = &mut self.writer else { return Ok(()) };
+        self.board.note(self.position.world_rank(), done.saturating_sub(1), self.row.len(), State::Saving);
+        let written = writer.after_step(done, &mut *self.backend, &mut self.gradients, transport)?;
+        self.note_checkpoint(written);
+        Ok(())
+    }
+
+    /// Writes the last checkpoint of a run that has ended after `done` steps.
+    pub(super) fn finish(&mut self, done: u32, transport: &mut dyn Transport) -> Result<(), Cause> {
+        let Some(writer) = &mut self.writer else { return Ok(()) };
+        self.board.note(self.position.world_rank(), done.saturating_sub(1), self.row.len(), State::Saving);
+        let written = writer.finish(done, &mut *self.backend, &mut self.gradients, transport)?;
+        self.note_checkpoint(written);
+        Ok(())
+    }
+
+    fn note_checkpoint(&self, written: Option<PathBuf>) {
+        if let Some(folder) = written {
+            *self.last_checkpoint.lock().unwrap_or_else(PoisonError::into_inner) = LastCheckpoint::At(folder);
+        }
+    }
+
+    /// The losses of the step, by microbatch among those of all replicas, as shares of the mean over all.
+    pub(super) fn take_losses(&mut self) -> Vec<(u32, f64)> {
+        let Position { replica, member, .. } = self.position;
+        let first = (replica * self.problem.microbatches()) as u32;
+        // All members have the same losses. Each part's is the mean over its own tokens.
+        let losses = self.backend.take_losses().into_iter().filter(|_| member == 0);
+        losses.map(|(microbatch, loss)| (first + microbatch, loss / self.position.copies() as f64)).collect()
+    }
+
+    /// The rank in the world at the other end of `message`.
+    fn peer(&self, message: &Message) -> usize {
+        self.position.in_world(self.problem.rank_of(message.peer_stage(), message.microbatch as usize))
+    }
+
+    pub(super) fn step(
+        &mut self,
+        training_step: u32,
+        transport: &mut dyn Transport,
+    ) -> Result<Vec<(Nanos, Nanos)>, Cause> {
+        self.backend.begin(training_step);
+        self.peer_groups.begin(training_step);
+        let rank = self.position.world_rank();
+        let mut spans = Vec::with_capacity(self.row.len());
+        let mut started = BTreeMap::new();
+        let mut now = self.now();
+        for (index, step) in self.row.iter().enumerate() {
+            let computes = matches!(step, Step::Compute(_) | Step::Optimizer);
+            let state = if computes { State::Computing } else { State::Exchanging };
+            self.board.note(rank, training_step, index, state);
+            match step {
+                Step::Compute(op) => {
+                    self.backend.await_inputs(*op, &self.store);
+                    now = self.now();
+                    let mut peers = self.peer_groups.over(&mut *transport, self.board, rank);
+                    self.backend.compute(*op, &mut self.store, &mut peers)?;
+                }
+                Step::Transfer(messages) => self.exchange(training_step, messages, transport)?,
+                Step::Start(messages) => self.start(training_step, messages, &mut started, transport)?,
+                Step::Wait(messages) => self.wait(training_step, messages, &mut started, transport)?,
+                Step::Optimizer => {
+                    self.gradients.reduce(training_step, &mut *self.backend, transport)?;
+                    self.backend.optimize(&mut self.store)?;
+                    self.gradients.gather(&mut *self.backend, transport)?;
+                }
+            }
+            let end = self.now();
+            spans.push((now, end));
+            now = end;
+        }
+        Ok(spans)
+    }
+
+    /// Hands sends to the transport, and notes receives by their sender: a link delivers in the order in which
+    /// its messages are started.
+    fn start(
+        &mut self,
+        training_step: u32,
+        messages: &[Message],
+        started: &mut Started,
+        transport: &mut dyn Transport,
+    ) -> Result<(), Cause> {
+        let (sends, receives): (Vec<Message>, Vec<Message>) =
+            messages.iter().partition(|message| message.way == Way::Send);
+        let mut due = Vec::with_capacity(receives.len());
+        for message in receives {
+            due.push(self.due(training_step, message));
+            let peer = self.peer(&message);
+            started.entry(peer).or_default().push_back(message);
+        }
+        let sends = sends.into_iter().map(|send| self.outgoing(training_step, send)).collect::<Result<_, _>>()?;
+        Ok(transport.begin(sends, &due)?)
+    }
+
+    /// Takes what its links deliver until every receive among `messages` is there. Sends are the transport's
+    /// once they are started.
+    fn wait(
+        &mut self,
+        training_step: u32,
+        messages: &[Message],
+        started: &mut Started,
+        transport: &mut dyn Transport,
+    ) -> Result<(), Cause> {
+        for message in messages.iter().filter(|message| message.way == Way::Receive) {
+            let peer = self.peer(message);
+            let queue = started.entry(peer).or_default();
+            // One that was taken on the way to another is no longer in the queue.
+            let Some(place) = queue.iter().position(|candidate| candidate == message) else { continue };
+            let due: Vec<Message> = queue.drain(..=place).collect();
+            let due: Vec<Incoming> = due.iter().map(|message| self.due(training_step, *message).0).collect();
+            self.take(transport.exchange(Vec::new(), &due)?, &due)?;
+        }
+        Ok(())
+    }
+
+    /// The parcel of a send, taken from the store.
+    fn outgoing(&mut self, training_step: u32, message: Message) -> Result<Outgoing, Cause> {
+        let peer = self.peer(&message);
+        let buffer = self.store.take(Parcel::of(message))?;
+        Ok(Outgoing { peer, tag: Tag::of(training_step, message), buffer })
+    }
+
+    /// A receive, and the bytes that it brings where the backend knows them.
+    fn due(&self, training_step: u32, message: Message) -> (Incoming, Bytes) {
+        let (peer, tag) = (self.peer(&message), Tag::of(training_step, message.mirrored()));
+        (Incoming { peer, tag }, self.backend.expects(Parcel::of(message)))
+    }
+
+    fn exchange(
+        &mut self,
+        training_step: u32,
+        messages: &[Message],
+        transport: &mut dyn Transport,
+    ) -> Result<(), Cause> {
+        let mut sends = Vec::new();
+        let mut due = Vec::new();
+        for message in messages {
+            match message.way {
+                Way::Send => sends.push(self.outgoing(training_step, *message)?),
+                Way::Receive => due.push(self.due(training_step, *message)),
+            }
+        }
+        if transport.begins_receives() {
+            transport.begin(std::mem::take(&mut sends), &due)?;
+        }
+        let due: Vec<Incoming> = due.into_iter().map(|(receive, _)| receive).collect();
+        self.take(transport.exchange(sends, &due)?, &due)
+    }
+
+    /// Puts what has arrived into the store.
+    fn take(&mut self, buffers: Vec<Buffer>, due: &[Incoming]) -> Result<(), Cause> {
+        for (receive, buffer) in due.iter().zip(buffers) {
+            // The tag is the sender's message, which names the same parcel.
+            if let What::Message(message) = receive.tag.what {
+                self.store.put(Parcel::of(message), self.backend.take_in(buffer)?);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn now(&self) -> Nanos {
+        self.start.elapsed().as_nanos() as Nanos
+    }
+}

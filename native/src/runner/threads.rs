@@ -1,0 +1,536 @@
+//! A run as a whole: starts a thread for each rank, hears of their steps, and ends all when one fails.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pipeplan_core::base::units::{Bytes, Nanos};
+use pipeplan_core::graph::Graph;
+use pipeplan_core::trace::{StepTrace, Trace, TraceSpan};
+
+use super::checkpoint::Reader;
+use super::data::Batches;
+use super::gradients::{Gradients, Places, stages_held};
+use super::overhead::{Overhead, lateness};
+use super::peer_groups::PeerGroups;
+use super::rank_loop::{StepRecord, Walker};
+use super::report::{Cause, Failure, LastCheckpoint, RankMemory, RunError, RunReport, StepReport};
+use super::status::{Board, RankReport, State};
+use super::stop::Verdict;
+use super::workload::{Carries, Computation, Workload};
+use super::{Device, Observer, Precision, RunOptions};
+use crate::backend::cpu::Cpu;
+use crate::backend::modelled::{Modelled, Pace};
+use crate::backend::stages::Training;
+use crate::backend::{Backend, Kind, Meter, Store};
+#[cfg(feature = "cuda")]
+use crate::backend::{BackendError, cuda};
+use crate::transport::faulty::{Faults, Faulty, Missed};
+use crate::transport::threads::{Threads, world};
+use crate::transport::{Buffer, Transport, TransportError};
+
+/// What ranks tell.
+enum Event {
+    /// A rank has ended a training step.
+    Step(StepRecord),
+    /// A rank has failed, when every rank was there.
+    Failed(usize, Cause, Vec<RankReport>),
+    /// A rank has ended, well or not.
+    Ended(usize, Option<(RankMemory, BTreeMap<String, Buffer>)>),
+}
+
+/// What all ranks share.
+pub(super) struct Shared {
+    pub(super) workload: Workload,
+    pub(super) options: RunOptions,
+    /// What a model trains on; nothing where none is trained.
+    pub(super) batches: Option<Arc<Batches>>,
+    pub(super) verdict: Verdict,
+    pub(super) board: Board,
+    pub(super) last_checkpoint: Mutex<LastCheckpoint>,
+    /// By rank whose fault has not come: the exchanges that it has made.
+    pub(super) missed_faults: Mutex<BTreeMap<usize, u64>>,
+    pub(super) start: Instant,
+}
+
+impl Shared {
+    pub(super) fn new(workload: &Workload, options: &RunOptions, batches: Option<Batches>) -> Shared {
+        let last_checkpoint = match (&options.resume, &options.saving) {
+            (Some(checkpoint), _) => LastCheckpoint::At(checkpoint.folder.clone()),
+            (None, Some(_)) => LastCheckpoint::NoneYet,
+            (None, None) => LastCheckpoint::NotAsked,
+        };
+        Shared {
+            last_checkpoint: Mutex::new(last_checkpoint),
+            missed_faults: Mutex::default(),
+            workload: workload.clone(),
+            options: options.clone(),
+            batches: batches.map(Arc::new),
+            verdict: Verdict::new(options.stop.clone(), options.steps),
+            board: Board::new(workload.positions()),
+            start: Instant::now(),
+        }
+    }
+
+    /// Notes that the fault of `rank` has not come in all its `exchanges`.
+    pub(super) fn note_missed_fault(&self, rank: usize, exchanges: u64) {
+        self.missed_faults.lock().unwrap_or_else(PoisonError::into_inner).insert(rank, exchanges);
+    }
+
+    /// The last checkpoint that this run has written.
+    fn written_checkpoint(&self) -> Option<PathBuf> {
+        let resumed = self.options.resume.as_ref().map(|checkpoint| &checkpoint.folder);
+        self.last_checkpoint().folder().filter(|folder| resumed != Some(folder))
+    }
+
+    /// Where the run can be gone on from.
+    pub(super) fn last_checkpoint(&self) -> LastCheckpoint {
+        self.last_checkpoint.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// What traces call ranks that are threads of one process.
+const THREADS: &str = "threads";
+
+/// How a device's tensors get to other ranks.
+pub(super) enum Carriage {
+    /// As its memory: they are in this process.
+    Threads,
+    /// Through the host's memory.
+    Host,
+    /// As its memory, by a transport that shares this queue.
+    #[cfg(feature = "cuda")]
+    Card(Arc<dyn cuda::card::Card>),
+}
+
+/// Trains as `workload` says, one thread a rank.
+///
+/// # Errors
+/// [`RunError::Refused`] before anything has started, [`RunError::Failed`] where a rank fails.
+pub fn run(workload: &Workload, options: &RunOptions, observer: &mut dyn Observer) -> Result<RunReport, RunError> {
+    let batches = workload.check(options, Carries::Threads)?;
+    options.check_resumed(0, 1).map_err(super::Refusal::from)?;
+    let _held = options.hold_folder().map_err(super::Refusal::from)?;
+    let ranks = workload.world();
+    let shared = Arc::new(Shared::new(workload, options, batches));
+    let (tell, hear) = mpsc::channel();
+    for end in world(ranks, options.transport) {
+        let rank = end.rank();
+        let (shared, tell) = (Arc::clone(&shared), tell.clone());
+        thread::Builder::new()
+            .name(format!("rank {rank}"))
+            .spawn(move || rank_thread(rank, end, &shared, &tell))
+            .map_err(|error| super::Refusal::NoThread { rank, error: error.to_string() })?;
+    }
+    drop(tell);
+    Coordinator::new(&shared, THREADS, options.transport.slots).listen(&hear, observer)
+}
+
+/// The life of one rank. Whatever happens in it, it tells how it ended.
+fn rank_thread(rank: usize, end: Threads, shared: &Shared, tell: &Sender<Event>) {
+    let faults = shared.options.faults.iter().find(|(faulty, _)| *faulty == rank);
+    let (mut transport, missed) = with_faults(end, faults.map(|(_, faults)| *faults));
+    let walk = catch_unwind(AssertUnwindSafe(|| {
+        let mut walker = walker(rank, shared, &Carriage::Threads)?;
+        walker.run(&mut *transport, &shared.verdict, |record| {
+            // Nobody listens only after the run has been given up.
+            let _ = tell.send(Event::Step(record));
+        })?;
+        let weights = match shared.options.keep_weights {
+            true => walker.gradients.all_exact(&mut *walker.backend, &mut *transport)?,
+            false => BTreeMap::new(),
+        };
+        Ok((memory_of(rank, &walker.store.meter, walker.backend.device_bytes(), &shared.workload), weights))
+    }));
+    let walk = walk.unwrap_or_else(|panic| Err(Cause::Died { message: message_of(&*panic) }));
+    let ended = match walk {
+        Ok(figures) => {
+            shared.board.note_state(rank, State::Ended);
+            if let Some(exchanges) = missed.exchanges() {
+                shared.note_missed_fault(rank, exchanges);
+            }
+            Some(figures)
+        }
+        Err(cause) => {
+            shared.board.note_state(rank, State::Failed);
+            let report = shared.board.report(&shared.workload.problem, &shared.workload.program);
+            let _ = tell.send(Event::Failed(rank, cause, report));
+            transport.abort();
+            None
+        }
+    };
+    let _ = tell.send(Event::Ended(rank, ended));
+}
+
+/// `end` with what goes wrong there, and what tells whether it has not come.
+pub(super) fn with_faults<T: Transport + 'static>(end: T, faults: Option<Faults>) -> (Box<dyn Transport>, Missed) {
+    match faults {
+        Some(faults) => {
+            let faulty = Faulty::new(end, faults);
+            let missed = faulty.missed();
+            (Box::new(faulty), missed)
+        }
+        None => (Box::new(end), Missed::default()),
+    }
+}
+
+/// Rank `rank` of the world, ready for its first step.
+///
+/// # Errors
+/// Where the device cannot hold it, or the checkpoint from which it goes on cannot be read.
+pub(super) fn walker<'s>(rank: usize, shared: &'s Shared, carriage: &Carriage) -> Result<Walker<'s>, Cause> {
+    let Shared { workload, options, board, last_checkpoint, start, .. } = shared;
+    let mut store = Store::default();
+    let mut backend = backend(rank, shared, carriage, &mut store)?;
+    let (position, places) = (workload.position(rank), workload.places());
+    if let Some(checkpoint) = &options.resume {
+        Reader::open(checkpoint)?.fill(position, &places, &mut *backend)?;
+    }
+    Ok(Walker {
+        position,
+        problem: &workload.problem,
+        row: workload.row(rank),
+        backend,
+        store,
+        peer_groups: PeerGroups::new(position),
+        gradients: Gradients::new(position, &places, options.clip_norm),
+        first_step: options.first_step(),
+        writer: shared.batches.as_ref().and_then(|batches| workload.writer(rank, options, batches)),
+        last_checkpoint,
+        board,
+        start: *start,
+    })
+}
+
+/// What executes the ops of `rank`.
+fn backend(rank: usize, shared: &Shared, carriage: &Carriage, store: &mut Store) -> Result<Box<dyn Backend>, Cause> {
+    let _ = carriage;
+    let Shared { workload, options, start, .. } = shared;
+    let (problem, position) = (&workload.problem, workload.position(rank));
+    Ok(match (&workload.computation, &shared.batches) {
+        (Computation::Model(model), Some(batches)) => {
+            let held = |stage: &usize| Some((*stage as u16, model.graphs.get(*stage)?.clone()));
+            let held: Vec<(u16, Graph)> = stages_held(problem, position.rank).iter().filter_map(held).collect();
+            let training = Training {
+                stage_count: problem.stage_count(),
+                seed: options.seed,
+                optimizer: options.optimizer,
+                shares: position.shares(),
+                state_on_host: model.optimizer_on_host,
+                seat: position.seat(),
+                batches: Arc::new({
+                    let first = (position.replica * problem.microbatches()) as u32;
+                    batches.starting_at(first, position.sequence_part())
+                }),
+            };
+            #[cfg(feature = "cuda")]
+            if options.device != Device::Cpu {
+                let (leaving, card) = match carriage {
+                    Carriage::Card(card) => (cuda::Leaving::OnCard, Ok(Arc::clone(card))),
+                    Carriage::Threads => {
+                        let portion = || cuda::card::Portion { part: rank, parts: workload.world() };
+                        let portion = options.split_gpu.then(portion);
+                        let opening = cuda::Opening { portion, graphs: options.cuda_graphs, apart: false };
+                        (cuda::Leaving::OnCard, cuda::open_as(options.device, opening))
+                    }
+                    Carriage::Host => (cuda::Leaving::ThroughHost, cuda::open(options.device)),
+                };
+                let card = card.map_err(BackendError::from)?;
+                let row = workload.row(rank);
+                // What is sent goes as a copy, and so does what ranks of one card sum, pass on or deal out: gradients, if
+                // nothing else.
+                let shows = matches!(carriage, Carriage::Threads);
+                // And gradients of its own stages' copies of a weight, piece by piece.
+                let copies = if super::gradients::has_copies(&workload.places(), position.rank) {
+                    cuda::nvidia::SLAB_BY_OTHERS
+                } else {
+                    0
+                };
+                let leaves = match leaving {
+                    cuda::Leaving::ThroughHost => copies,
+                    // Its queues wait for other ranks, so that no memory can be taken any more.
+                    cuda::Leaving::OnCard if !shows => {
+                        cuda::memory_plan::leaving(problem, &workload.program, position.rank, &held) + copies
+                    }
+                    cuda::Leaving::OnCard if workload.world() > 1 => cuda::nvidia::SLAB_BY_OTHERS,
+                    cuda::Leaving::OnCard => copies,
+                };
+                let needed = cuda::memory_plan::needed(&held, &training, row, shows)?;
+                card.reserve(needed.on_card, leaves).map_err(BackendError::from)?;
+                card.reserve_on_host(needed.on_host).map_err(BackendError::from)?;
+                let made = cuda::Cuda::new(card, held, training, leaving, store);
+                return Ok(Box::new(made.map_err(BackendError::from)?));
+            }
+            match model.precision() {
+                Ok(Precision::Double) => Box::new(Cpu::<f64>::sharing(held, training, store)),
+                _ => Box::new(Cpu::<f32>::sharing(held, training, store)),
+            }
+        }
+        _ => {
+            let pace = Pace { slowdown: workload.slowdown(), tail_ns: workload.planned_tail_ns(rank), start: *start };
+            Box::new(Modelled::new(problem.clone(), position.rank, pace, store))
+        }
+    })
+}
+
+/// What `rank` has held, beside what the plan predicts.
+pub(super) fn memory_of(rank: usize, meter: &Meter, device_bytes: Option<Bytes>, workload: &Workload) -> RankMemory {
+    RankMemory {
+        high_water_bytes: meter.peak_total(),
+        persistent_bytes: meter.peak(Kind::Persistent),
+        activation_bytes: meter.peak(Kind::Activation),
+        transfer_bytes: meter.peak(Kind::Transfer),
+        host_bytes: meter.peak(Kind::Host),
+        predicted_bytes: workload.predicted_peak_bytes.get(workload.position(rank).rank).copied().unwrap_or(0),
+        device_bytes: device_bytes.unwrap_or(0),
+    }
+}
+
+pub(super) fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "it said nothing".to_string())
+}
+
+/// Puts together what ranks tell.
+pub(super) struct Coordinator<'a> {
+    shared: &'a Shared,
+    transport: &'static str,
+    /// Messages of a channel that may wait to be taken.
+    slots: usize,
+    /// Steps of which some ranks have told, by number: their records by rank.
+    open: BTreeMap<u32, Vec<Option<StepRecord>>>,
+    steps: Vec<StepReport>,
+    traced: VecDeque<StepTrace>,
+    first_start_ns: Option<Nanos>,
+    last_end_ns: Nanos,
+    /// By step: from the first op to the last.
+    makespans_ns: Vec<Nanos>,
+    /// By step of those that are traced: how late its ops started.
+    late_ns: VecDeque<Vec<Nanos>>,
+    /// Busy time and all ranks' time of the steps after the first.
+    busy_and_whole_ns: (f64, f64),
+    pub(super) ended: Vec<Option<(RankMemory, BTreeMap<String, Buffer>)>>,
+}
+
+impl<'a> Coordinator<'a> {
+    pub(super) fn new(shared: &'a Shared, transport: &'static str, slots: usize) -> Coordinator<'a> {
+        let ranks = shared.workload.world();
+        Coordinator {
+            shared,
+            transport,
+            slots,
+            open: BTreeMap::new(),
+            steps: Vec::new(),
+            traced: VecDeque::new(),
+            first_start_ns: None,
+            last_end_ns: 0,
+            makespans_ns: Vec::new(),
+            late_ns: VecDeque::new(),
+            busy_and_whole_ns: (0.0, 0.0),
+            ended: (0..ranks).map(|_| None).collect(),
+        }
+    }
+
+    fn listen(mut self, hear: &Receiver<Event>, observer: &mut dyn Observer) -> Result<RunReport, RunError> {
+        let ranks = self.ended.len();
+        let mut still_running: Vec<usize> = (0..ranks).collect();
+        while !still_running.is_empty() {
+            // Every rank tells how it ended, so this hears something before all senders are gone.
+            let Ok(event) = hear.recv() else { break };
+            match event {
+                Event::Step(record) => self.note(record, observer),
+                Event::Failed(rank, cause, report) => {
+                    return Err(self.fail((rank, cause, report), still_running, hear));
+                }
+                Event::Ended(rank, figures) => {
+                    still_running.retain(|running| *running != rank);
+                    self.ended[rank] = figures;
+                }
+            }
+        }
+        Ok(self.report())
+    }
+
+    /// Waits for the other ranks within the grace. The first cause that is not just another rank's abort is
+    /// the one to tell of.
+    fn fail(
+        &self,
+        first: (usize, Cause, Vec<RankReport>),
+        mut still_running: Vec<usize>,
+        hear: &Receiver<Event>,
+    ) -> RunError {
+        let failed_at = Instant::now();
+        let mut first = first;
+        while !still_running.is_empty() {
+            let left = self.shared.options.grace.saturating_sub(failed_at.elapsed());
+            match hear.recv_timeout(left) {
+                Ok(Event::Ended(rank, _)) => still_running.retain(|running| *running != rank),
+                Ok(Event::Failed(rank, cause, report)) => {
+                    if first.1.transport() == Some(&TransportError::Aborted) {
+                        first = (rank, cause, report);
+                    }
+                }
+                Ok(Event::Step(_)) => {}
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        let (rank, cause, ranks) = first;
+        let ended_after: Duration = failed_at.elapsed();
+        let (silent, checkpoint) = (still_running, self.shared.last_checkpoint());
+        RunError::Failed(Box::new(Failure { rank, cause, ranks, silent, checkpoint, ended_after }))
+    }
+
+    pub(super) fn note(&mut self, record: StepRecord, observer: &mut dyn Observer) {
+        let ranks = self.ended.len();
+        let (step, rank) = (record.step, record.rank);
+        let records = self.open.entry(step).or_insert_with(|| (0..ranks).map(|_| None).collect());
+        records[rank] = Some(record);
+        if records.iter().all(Option::is_some) {
+            let records = self.open.remove(&step).unwrap_or_default();
+            let report = self.close(step, records.into_iter().flatten().collect());
+            observer.step_ended(&report);
+            self.steps.push(report);
+        }
+    }
+
+    /// A step that all ranks have ended.
+    fn close(&mut self, step: u32, records: Vec<StepRecord>) -> StepReport {
+        let workload = &self.shared.workload;
+        let (problem, ranks) = (&workload.problem, workload.world());
+        // The barrier opens when the last rank is ready.
+        let start_ns = records.iter().map(|record| record.ready_ns).max().unwrap_or(0);
+        let mut losses: Vec<(u32, f64)> = records.iter().flat_map(|record| record.losses.iter().copied()).collect();
+        losses.sort_by_key(|(microbatch, _)| *microbatch);
+        let loss = (!losses.is_empty()).then(|| losses.iter().fold(0.0, |sum, (_, loss)| sum + loss));
+        let slowdown = workload.slowdown();
+        let row = |record: &StepRecord| {
+            let steps = workload.row(record.rank).iter().zip(&record.spans);
+            let span = |(step, (start, end)): (&_, &(Nanos, Nanos))| TraceSpan {
+                step: Clone::clone(step),
+                start_ns: start.saturating_sub(start_ns) / slowdown,
+                end_ns: end.saturating_sub(start_ns) / slowdown,
+            };
+            steps.map(span).collect()
+        };
+        let tokens = workload.step_tokens();
+        // A trace has one pipeline after the other.
+        let mut by_pipeline: Vec<&StepRecord> = records.iter().collect();
+        by_pipeline.sort_by_key(|record| workload.position(record.rank).in_trace());
+        let rows = by_pipeline.into_iter().map(row).collect();
+        let trace = StepTrace { step: step.into(), loss, tokens, rows };
+        let timeline = trace.timeline();
+        let bubble_ratio = timeline.bubble_ratio(problem.objective());
+        let options = &self.shared.options;
+        if step > options.first_step() || options.steps - options.first_step() == 1 {
+            let whole = timeline.cost_ns(problem.objective()) as f64 * ranks as f64;
+            self.busy_and_whole_ns.0 += (1.0 - bubble_ratio) * whole;
+            self.busy_and_whole_ns.1 += whole;
+            self.late_ns.push_back(lateness(workload, &records));
+            if self.late_ns.len() > options.traced_steps.max(1) as usize {
+                self.late_ns.pop_front();
+            }
+        }
+        let duration_ns = trace.duration_ns();
+        self.first_start_ns.get_or_insert(start_ns);
+        self.last_end_ns = start_ns + duration_ns * slowdown;
+        self.makespans_ns.push(timeline.makespan_ns());
+        self.traced.push_back(trace);
+        if self.traced.len() > self.shared.options.traced_steps as usize {
+            self.traced.pop_front();
+        }
+        StepReport { step, steps: self.shared.options.steps, loss, tokens, duration_ns, bubble_ratio }
+    }
+
+    /// How many processors the ranks share, where that is known: those of this machine, or one GPU.
+    fn processors(&self) -> Option<usize> {
+        let (options, workload) = (&self.shared.options, &self.shared.workload);
+        match options.device {
+            _ if self.transport != THREADS || workload.only_waits() => None,
+            Device::Cpu => std::thread::available_parallelism().ok().map(usize::from),
+            _ if options.split_gpu => None,
+            _ => Some(1),
+        }
+    }
+
+    pub(super) fn report(self) -> RunReport {
+        let workload = &self.shared.workload;
+        let (busy, whole) = self.busy_and_whole_ns;
+        let processors = self.processors();
+        let shared = processors.filter(|processors| *processors < workload.world());
+        let places = if self.shared.options.keep_weights { workload.places() } else { Places::new() };
+        let mut weights = BTreeMap::new();
+        let mut memory = Vec::new();
+        for (rank, ended) in self.ended.into_iter().enumerate() {
+            let (figures, held) =
+                ended.unwrap_or_else(|| (memory_of(rank, &Meter::default(), None, workload), BTreeMap::new()));
+            let position = workload.position(rank);
+            for (name, held) in held {
+                if let Some(placed) = places.get(&name) {
+                    placed.shard.put(position.seat(), held, weights.entry(name).or_insert(Buffer::Nothing));
+                }
+            }
+            memory.push((position.in_trace(), figures));
+        }
+        memory.sort_by_key(|(place, _)| *place);
+        let memory: Vec<RankMemory> = memory.into_iter().map(|(_, figures)| figures).collect();
+        let peak_bytes: Vec<Bytes> = memory.iter().map(|memory| memory.high_water_bytes).collect();
+        let predicted = workload.predicted(self.slots, processors.unwrap_or(usize::MAX));
+        let predicted = predicted.unwrap_or_default();
+        let step_ns = median(self.steps.iter().map(|step| step.duration_ns).collect());
+        let overhead = Overhead::of(self.late_ns.into_iter().flatten().collect());
+        let trace = Trace {
+            plan_digest: workload.plan_digest.clone(),
+            backend: match &workload.computation {
+                Computation::Model(_) => match self.shared.options.device {
+                    Device::Cpu => "cpu".to_string(),
+                    Device::Cuda(_) => "cuda".to_string(),
+                    Device::Emulated => "emulated".to_string(),
+                },
+                Computation::PlannedTimes { .. } => "modelled".to_string(),
+            },
+            transport: self.transport.to_string(),
+            replicas: workload.replicas(),
+            context: workload.parts(),
+            tensor: workload.members(),
+            overhead_ns: overhead.map(|overhead| overhead.mean_ns.round() as Nanos),
+            shared_processors: shared,
+            peak_bytes,
+            steps: self.traced.into(),
+        };
+        RunReport {
+            duration_ns: self.last_end_ns - self.first_start_ns.unwrap_or(0),
+            makespan_ns: median(self.makespans_ns),
+            predicted_makespan_ns: predicted.makespan_ns,
+            step_ns,
+            predicted_step_ns: predicted.step_ns,
+            slowdown: workload.slowdown(),
+            overhead,
+            bubble_ratio: if whole > 0.0 { 1.0 - busy / whole } else { 0.0 },
+            predicted_bubble_ratio: predicted.bubble_ratio,
+            processors: shared,
+            checkpoint: self.shared.written_checkpoint(),
+            missed_faults: self.shared.missed_faults.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            stopped: self.steps.len() < (self.shared.options.steps - self.shared.options.first_step()) as usize,
+            steps: self.steps,
+            memory,
+            replicas: workload.replicas(),
+            parts: workload.parts(),
+            members: workload.members(),
+            trace,
+            weights,
+        }
+    }
+}
+
+/// The middle one of what was measured after the first step; the first fills caches.
+fn median(mut values: Vec<Nanos>) -> Nanos {
+    if values.len() > 1 {
+        values.remove(0);
+    }
+    values.sort_unstable();
+    values.get(values.len() / 2).copied().unwrap_or(0)
+}

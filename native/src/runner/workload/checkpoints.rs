@@ -1,0 +1,116 @@
+//! What checkpoints say of a run, and whether a run can go on from one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use super::refusal::Refusal;
+use super::{Computation, ModelStages, Workload};
+use crate::runner::checkpoint::{Checkpoint, CheckpointError, Manifest, Reader, Together, Writer};
+use crate::runner::data::Batches;
+use crate::runner::{Precision, RunOptions, checkpoint};
+use crate::transport::collectives::Group;
+
+impl Workload {
+    /// Whether going on from `checkpoint` gives what a run without a break gives.
+    pub(super) fn check_resume(
+        &self,
+        model: &ModelStages,
+        checkpoint: &Checkpoint,
+        options: &RunOptions,
+        batches: &Batches,
+    ) -> Result<(), Refusal> {
+        let other = |what: String| CheckpointError::OtherRun { path: checkpoint.folder.clone(), what };
+        let (was, is) = (&checkpoint.manifest, self.manifest(model, options, batches));
+        if was.step >= options.steps {
+            let what = format!("it has {} training steps, but --steps is {}", was.step, options.steps);
+            return Err(
+                other(format!("{what}: give more steps; --steps includes those before the checkpoint")).into()
+            );
+        }
+        let differs = [
+            ("seed", was.seed.to_string(), is.seed.to_string()),
+            ("text", was.text_digest.clone(), is.text_digest),
+            ("tokens of a sequence", was.sequence.to_string(), is.sequence.to_string()),
+            ("sequences of a training step", was.step_sequences.to_string(), is.step_sequences.to_string()),
+        ];
+        if let Some((what, was, is)) = differs.into_iter().find(|(_, was, is)| was != is) {
+            return Err(other(format!("its {what} is {was}, but this run's is {is}: give the same")).into());
+        }
+        // Its number format may be another one; whatever else the model is decides what is computed. What it says of itself
+        // once more need not be there.
+        let same = |value: &Value| {
+            let mut value = value.clone();
+            for field in ["torch_dtype", checkpoint::OWN_WORDS] {
+                value.as_object_mut().map(|fields| fields.remove(field));
+            }
+            value
+        };
+        if same(&was.model) != same(&is.model) {
+            let differs = differences(&same(&was.model), &same(&is.model));
+            return Err(other(format!("its model differs: {differs}; plan the same model")).into());
+        }
+        Ok(Reader::open(checkpoint)?.check(&self.places())?)
+    }
+
+    /// What checkpoints say of this run.
+    fn manifest(&self, model: &ModelStages, options: &RunOptions, batches: &Batches) -> Manifest {
+        let precision = if model.precision() == Ok(Precision::Double) { "f64" } else { "f32" };
+        Manifest {
+            format: checkpoint::FORMAT.to_string(),
+            version: checkpoint::VERSION,
+            step: options.first_step(),
+            seed: options.seed,
+            precision: precision.to_string(),
+            plan_digest: self.plan_digest.clone(),
+            text_digest: batches.digest(),
+            sequence: model.sequence,
+            step_sequences: self.step_microbatches() as u64 * u64::from(model.microbatch_size),
+            optimizer: options.optimizer,
+            clip_norm: options.clip_norm,
+            model: checkpoint::config(&model.model, precision),
+            layout: checkpoint::Layout {
+                pipeline: self.problem.ranks(),
+                stages: self.problem.stage_count(),
+                data: self.replicas(),
+                context: self.parts(),
+                tensor: self.members(),
+                expert: self.experts(),
+                shares_optimizer: self.shares_optimizer(),
+            },
+            weights: BTreeMap::new(),
+            optimizer_state: Vec::new(),
+            files: BTreeMap::new(),
+        }
+    }
+
+    /// What writes the part of rank `rank` of the world of each checkpoint.
+    pub(crate) fn writer(&self, rank: usize, options: &RunOptions, batches: &Batches) -> Option<Writer> {
+        let (Computation::Model(model), Some(saving)) = (&self.computation, &options.saving) else { return None };
+        let position = self.position(rank);
+        Some(Writer {
+            saving: saving.clone(),
+            position,
+            places: self.places(),
+            everyone: Group::of_all(rank, self.world()),
+            together: Together::new(position, false),
+            experts_together: position.deals_experts().then(|| Together::new(position, true)),
+            manifest: self.manifest(model, options, batches),
+            // Where nothing has been trained, there is nothing to write.
+            written: options.first_step(),
+        })
+    }
+}
+
+/// The fields in which the models `there`, of a checkpoint, and `here`, of a plan, differ, with what both say.
+fn differences(there: &Value, here: &Value) -> String {
+    let fields = |value: &Value| value.as_object().cloned().unwrap_or_default();
+    let (there, here) = (fields(there), fields(here));
+    let names: BTreeSet<&String> = there.keys().chain(here.keys()).collect();
+    let says = |value: Option<&Value>| value.map_or_else(|| "not said".to_string(), Value::to_string);
+    let differing = names.into_iter().filter_map(|name| {
+        let (was, is) = (there.get(name), here.get(name));
+        (was != is).then(|| format!("{name} is {} in the checkpoint and {} in the plan", says(was), says(is)))
+    });
+    differing.collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,206 @@
+//! What is checked before ranks start: the spec, the program, the options, memory and devices.
+
+use pipeplan_core::base::units::Bytes;
+use pipeplan_core::check;
+use pipeplan_core::check::Violation;
+use pipeplan_core::graph::Kernel;
+use pipeplan_core::graph::layout::{Dispatch, ReduceGradients};
+use pipeplan_core::model::{Dtype, StageLayout};
+use pipeplan_core::program::Transport;
+use pipeplan_core::spec::{ModelWork, Spec, Work};
+
+use super::memory::available_bytes;
+use super::ranks::MAX_WORLD;
+use super::refusal::Refusal;
+use super::{Computation, ModelStages, Workload, in_precision};
+#[cfg(feature = "cuda")]
+use crate::backend::cuda;
+use crate::runner::checkpoint::CheckpointError;
+use crate::runner::data::{BYTE_VOCABULARY, Batches};
+use crate::runner::{Device, Precision, RunOptions};
+
+/// What carries messages between ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carries {
+    /// Mailboxes with [`RunOptions::transport`]'s slots.
+    Threads,
+    /// Links that take every send at once.
+    Processes,
+}
+
+impl Workload {
+    /// Whether no plan of `spec` could be run on `device`, whatever its schedule: what is known before a long search.
+    ///
+    /// # Errors
+    /// [`Refusal`], as a run of the plan would end with.
+    pub fn check_spec(spec: &Spec, precision: Option<Precision>, device: Device) -> Result<(), Refusal> {
+        let Work::Model(work) = &spec.work else { return Err(Refusal::NoModel) };
+        check_layout(work)?;
+        let work = in_precision(work, precision);
+        let whole = StageLayout { layers: 0..work.model.layers, embedding: true, head: true };
+        ModelStages::new(&work, [&whole]).check(device)
+    }
+
+    /// Whether all is there that a run needs; cuts the text that a model trains on.
+    pub(crate) fn check(&self, options: &RunOptions, carries: Carries) -> Result<Option<Batches>, Refusal> {
+        if options.steps == 0 {
+            return Err(Refusal::NoSteps);
+        }
+        self.check_program(options, carries)?;
+        if self.world() > MAX_WORLD {
+            let (ranks, replicas) = (self.problem.ranks() * self.ranks_together(), self.replicas());
+            return Err(Refusal::TooManyRanks { replicas, ranks });
+        }
+        let Computation::Model(model) = &self.computation else {
+            let saves = options.saving.is_some() || options.resume.is_some();
+            return if saves { Err(Refusal::NothingToSave) } else { Ok(None) };
+        };
+        if let Some(norm) = options.clip_norm.filter(|norm| !(*norm > 0.0 && norm.is_finite())) {
+            return Err(Refusal::ClipNorm { norm: norm.to_string() });
+        }
+        let stages = self.problem.stage_count();
+        if model.graphs.len() != stages {
+            return Err(Refusal::Stages { stages, graphs: model.graphs.len() });
+        }
+        model.check(options.device)?;
+        if matches!(options.device, Device::Cuda(_)) {
+            // The card's memory is not the machine's; it says itself when it is full. Which processes share a machine is not
+            // known here: each looks for itself.
+            check_device(options, self.world())?;
+            if carries == Carries::Threads {
+                self.check_host_memory()?;
+            }
+        } else {
+            self.check_memory()?;
+        }
+        let (sequence, microbatch_size) = (model.sequence as usize, model.microbatch_size as usize);
+        let ahead = 1 + model.model.variant.multi_token as usize;
+        let text = options.text.clone();
+        let batches = Batches::new(text, [sequence, ahead], microbatch_size, self.step_microbatches(), options.seed)?;
+        if let Some(saving) = &options.saving {
+            std::fs::create_dir_all(&saving.folder).map_err(CheckpointError::file(&saving.folder, "made"))?;
+        }
+        if let Some(checkpoint) = &options.resume {
+            self.check_resume(model, checkpoint, options, &batches)?;
+        }
+        Ok(Some(batches))
+    }
+
+    /// Whether the engine completes the program. Every engine takes a group at once, and keeps some sends until they are
+    /// taken: so it completes whatever groups alone or buffers alone do.
+    fn check_program(&self, options: &RunOptions, carries: Carries) -> Result<(), Refusal> {
+        let (problem, program) = (&self.problem, &self.program);
+        let buffered = match carries {
+            Carries::Threads => options.transport.slots,
+            Carries::Processes => usize::MAX,
+        };
+        let grouped = check::check_program(problem, program, Transport::Grouped);
+        let Err(violations) = grouped else { return Ok(()) };
+        let stuck = |violation: &Violation| matches!(violation, Violation::Stuck(_));
+        if violations.iter().all(stuck) && buffered > 0 {
+            let transport = Transport::Buffered { slots: buffered };
+            return check::check_program(problem, program, transport)
+                .map_err(|violations| Refusal::Invalid { violations });
+        }
+        Err(Refusal::Invalid { violations })
+    }
+
+    /// Refuses what the machine's memory cannot hold, where the machine says how much it has. What devices of this machine's
+    /// memory keep on the host is in the same.
+    fn check_memory(&self) -> Result<(), Refusal> {
+        let on_devices = self.of_world(&self.predicted_peak_bytes);
+        let needed = on_devices.saturating_add(self.of_world(&self.host_bytes()));
+        match available_bytes() {
+            Some(available) if needed > available => Err(Refusal::Memory { needed, available }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The same of what cards keep on the host: memory that does not move cannot be taken beyond what there is, and a machine
+    /// that tries to stands still.
+    fn check_host_memory(&self) -> Result<(), Refusal> {
+        let needed = self.of_world(&self.host_bytes());
+        match available_bytes() {
+            Some(available) if needed > available => Err(Refusal::HostMemory { needed, available }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Over all ranks, of which those of a pipeline have `bytes`.
+    fn of_world(&self, bytes: &[Bytes]) -> Bytes {
+        let pipeline = bytes.iter().fold(0, |sum: Bytes, bytes| sum.saturating_add(*bytes));
+        pipeline.saturating_mul(self.replicas() as u64).saturating_mul(self.ranks_together() as u64)
+    }
+}
+
+impl ModelStages {
+    pub(super) fn check(&self, device: Device) -> Result<(), Refusal> {
+        for (stage, graph) in self.graphs.iter().enumerate() {
+            for operator in
+                graph.operators.iter().filter(|operator| matches!(operator.kernel, Kernel::Dispatch { .. }))
+            {
+                let copies = operator.inputs.get(1).map_or(0, |chosen| graph[chosen.tensor].elements());
+                let rows = operator.outputs.first().and_then(|rows| graph[*rows].shape.first()).copied().unwrap_or(0);
+                if rows < copies {
+                    return Err(Refusal::ExpertRows { stage, rows, copies });
+                }
+            }
+        }
+        match device {
+            Device::Cpu => self.precision().map(|_| ())?,
+            Device::Cuda(_) | Device::Emulated => self.check_card_formats()?,
+        }
+        self.check_vocabulary()
+    }
+
+    /// A card computes in f32 or bf16.
+    fn check_card_formats(&self) -> Result<(), Refusal> {
+        for (stage, graph) in self.graphs.iter().enumerate() {
+            if graph.tensors.iter().any(|tensor| tensor.dtype == Dtype::F64) {
+                return Err(Refusal::CardFormat { stage });
+            }
+        }
+        Ok(())
+    }
+
+    fn check_vocabulary(&self) -> Result<(), Refusal> {
+        let vocabulary = u64::from(self.model.vocab);
+        if vocabulary < BYTE_VOCABULARY { Err(Refusal::Vocabulary { vocabulary }) } else { Ok(()) }
+    }
+}
+
+/// Whether gradients and states are shared out in a way that is run.
+pub(super) fn check_layout(work: &ModelWork) -> Result<(), Refusal> {
+    if work.layout.zero > 1 && work.layout.copies() > 1 {
+        return Err(Refusal::Zero { zero: work.layout.zero });
+    }
+    if work.layout.reduces_gradients() == ReduceGradients::EachMicrobatch && work.layout.copies() > 1 {
+        return Err(Refusal::EachMicrobatch);
+    }
+    if let Some(shard) = work.layout.shard
+        && work.layout.sharers(work.layout.copies()) < work.layout.copies()
+    {
+        return Err(Refusal::Shard { shard });
+    }
+    if work.layout.dispatch == Dispatch::OncePerNode && work.layout.form.expert > 1 {
+        return Err(Refusal::OncePerNode);
+    }
+    if work.layout.overlap_exchanges {
+        return Err(Refusal::OverlapExchanges);
+    }
+    work.format_not_run().map_or(Ok(()), |said| Err(Refusal::NumberFormat { said }))
+}
+
+/// Whether the device can be used at all, so that a run is refused before its ranks start.
+#[cfg(feature = "cuda")]
+fn check_device(options: &RunOptions, ranks: usize) -> Result<(), Refusal> {
+    let portion = options.split_gpu.then_some(cuda::card::Portion { part: 0, parts: ranks });
+    let open = cuda::open_as(options.device, cuda::Opening { portion, ..cuda::Opening::default() });
+    open.map(|_| ()).map_err(|error| Refusal::Device { reason: error.to_string() })
+}
+
+#[cfg(not(feature = "cuda"))]
+fn check_device(_: &RunOptions, _: usize) -> Result<(), Refusal> {
+    let reason = "this binary was built without the feature `cuda`".to_string();
+    Err(Refusal::Device { reason })
+}

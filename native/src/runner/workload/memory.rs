@@ -1,0 +1,115 @@
+//! The memory that the host can still give, and what a run keeps there.
+
+use std::path::Path;
+use std::time::Duration;
+
+use pipeplan_core::base::units::Bytes;
+use pipeplan_core::graph::liveness::Lifetimes;
+use pipeplan_core::graph::{Graph, Tensor};
+use pipeplan_core::model::Dtype;
+use pipeplan_core::plan::verdict;
+use pipeplan_core::program::Step;
+
+use super::{Computation, ModelStages, Workload};
+use crate::runner::Device;
+use crate::runner::gradients::{Position, stages_held};
+
+/// Memory that Linux can still give to programs, and their container to this one; elsewhere unknown.
+pub(crate) fn available_bytes() -> Option<Bytes> {
+    let machine = || {
+        let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+        let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+        let kibibytes: Bytes = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        kibibytes.checked_mul(1024)
+    };
+    machine().into_iter().chain(left_in_container(Path::new("/sys/fs/cgroup"))).min()
+}
+
+/// What the control group (version 2) whose files are in `group` may still take; none where it has no limit. Files that are
+/// kept in memory make room.
+fn left_in_container(group: &Path) -> Option<Bytes> {
+    let read = |name: &str| std::fs::read_to_string(group.join(name)).ok();
+    let limit: Bytes = read("memory.max")?.trim().parse().ok()?;
+    let taken: Bytes = read("memory.current")?.trim().parse().ok()?;
+    let files = |stat: String| -> Bytes {
+        let of = |line: &str| {
+            let (name, bytes) = line.split_once(' ')?;
+            matches!(name, "inactive_file" | "active_file").then(|| bytes.trim().parse().ok())?
+        };
+        stat.lines().filter_map(of).fold(0, Bytes::saturating_add)
+    };
+    let files = read("memory.stat").map_or(0, files);
+    Some(limit.saturating_sub(taken.saturating_sub(files)))
+}
+
+impl Workload {
+    /// By rank of a pipeline: the most of the host's memory that its stages keep at once, and what its optimizer keeps there.
+    pub fn host_bytes(&self) -> Vec<Bytes> {
+        let Computation::Model(model) = &self.computation else { return vec![0; self.problem.ranks()] };
+        let behind: Vec<_> = model.graphs.iter().map(|graph| Lifetimes::of(graph).on_host(graph)).collect();
+        let of_rank = |(rank, row): (usize, &Vec<Step>)| {
+            let ops = row.iter().filter_map(|step| if let Step::Compute(op) = step { Some(*op) } else { None });
+            let kept = verdict::on_host(&behind, ops);
+            kept.saturating_add(if model.optimizer_on_host { self.state_bytes(model, rank) } else { 0 })
+        };
+        self.program.rows.iter().enumerate().map(of_rank).collect()
+    }
+
+    /// What the optimizer of `rank` of a pipeline keeps of its share: both moments, and the master weights of bf16 ones.
+    fn state_bytes(&self, model: &ModelStages, rank: usize) -> Bytes {
+        let shares = Position { rank, ..self.position(0) }.shares();
+        let stages = stages_held(&self.problem, rank);
+        let weights = stages.iter().filter_map(|stage| model.graphs.get(*stage)).flat_map(Graph::weights);
+        let state = |weight: &Tensor| {
+            let mine = shares.of(weight).of(weight.elements() as usize).len() as u64;
+            mine * weight.dtype.bytes().max(Dtype::F32.bytes()) * if weight.dtype == Dtype::Bf16 { 3 } else { 2 }
+        };
+        weights.map(|(_, weight)| state(weight)).sum()
+    }
+
+    /// Whether a layer of `rank` of a pipeline keeps what it keeps in the host's memory.
+    pub fn copies_to_host(&self, rank: usize) -> bool {
+        let Computation::Model(model) = &self.computation else { return false };
+        let stages = stages_held(&self.problem, rank);
+        let graphs = stages.iter().filter_map(|stage| model.graphs.get(*stage));
+        graphs.flat_map(|graph| &graph.operators).any(|operator| operator.kernel.copies())
+    }
+
+    /// How much longer ranks may need to get ready than others that keep nothing on the host: its memory is pinned page by
+    /// page, some gigabytes a second, perhaps for all ranks of a machine in turn.
+    pub fn pinning(&self, device: Device) -> Duration {
+        const BYTES_PER_S: Bytes = 2_000_000_000;
+        const OF_MACHINE: usize = 8;
+        let most = self.host_bytes().into_iter().max().unwrap_or(0);
+        match device {
+            Device::Cuda(_) => {
+                Duration::from_secs(most.saturating_mul(self.world().min(OF_MACHINE) as u64) / BYTES_PER_S)
+            }
+            _ => Duration::ZERO,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a container has left is its limit without what programs hold; what it keeps of files makes room. One without a limit,
+    /// and a machine without containers, say nothing.
+    #[test]
+    fn a_container_says_what_it_has_left() {
+        let group = tempfile::tempdir().expect("a folder");
+        let write = |name: &str, text: &str| std::fs::write(group.path().join(name), text).expect("written");
+        assert_eq!(left_in_container(group.path()), None);
+        write("memory.max", "max\n");
+        write("memory.current", "700\n");
+        assert_eq!(left_in_container(group.path()), None);
+        write("memory.max", "1000\n");
+        assert_eq!(left_in_container(group.path()), Some(300));
+        write("memory.stat", "anon 400\nfile 300\nactive_file 100\ninactive_file 150\nshmem 50\n");
+        assert_eq!(left_in_container(group.path()), Some(550));
+        write("memory.current", "1500\n");
+        write("memory.stat", "active_file none\n");
+        assert_eq!(left_in_container(group.path()), Some(0));
+    }
+}

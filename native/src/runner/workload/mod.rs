@@ -1,0 +1,291 @@
+//! What is to be run, and whether it can be.
+
+use pipeplan_core::base::units::{Bytes, Nanos};
+use pipeplan_core::estimate::derive::{derive, graph_of};
+use pipeplan_core::estimate::step::Ends;
+use pipeplan_core::graph::Graph;
+use pipeplan_core::model::{Dtype, ModelConfig, StageLayout};
+use pipeplan_core::plan::Plan;
+use pipeplan_core::problem::Problem;
+use pipeplan_core::program::execute::{Carrier, execute};
+use pipeplan_core::program::{Program, Step};
+use pipeplan_core::simulate::timeline::in_turns_ns;
+use pipeplan_core::spec::{ModelWork, Work};
+
+use self::checks::check_layout;
+use super::Precision;
+
+mod checkpoints;
+mod checks;
+mod memory;
+mod ranks;
+mod refusal;
+
+pub(super) use self::checks::Carries;
+pub(crate) use self::memory::available_bytes;
+pub use self::refusal::Refusal;
+
+/// A plan as ranks execute it: which stage is where, what each rank does, and what each stage computes.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    /// Ranks, stages and where they are.
+    pub problem: Problem,
+    /// What each rank executes in a training step.
+    pub program: Program,
+    /// What the ops are.
+    pub computation: Computation,
+    /// The digest of the plan, for the trace.
+    pub plan_digest: String,
+    /// The bytes that the plan predicts each rank to hold at most.
+    pub predicted_peak_bytes: Vec<Bytes>,
+    /// Whether times are predicted, or made up for a test.
+    pub is_timed: bool,
+    /// What ends its steps by the plan's times; nothing where its costs are typed or no times are known.
+    pub ends: Ends,
+}
+
+/// What a step takes by the plan's times.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Predicted {
+    /// From the first op to the last.
+    pub makespan_ns: Nanos,
+    /// From the first op to the end of the last rank's optimizer.
+    pub step_ns: Nanos,
+    /// Idle share of the ranks' time; none where they share processors.
+    pub bubble_ratio: Option<f64>,
+}
+
+/// What ops compute.
+#[expect(clippy::large_enum_variant, reason = "a run holds one")]
+#[derive(Clone, Debug)]
+pub enum Computation {
+    /// A model's operators, on the CPU.
+    Model(ModelStages),
+    /// Nothing: each op waits for its planned time.
+    PlannedTimes {
+        /// How many times the planned time, at least 1. Measured times are divided by it.
+        slowdown: u64,
+        /// Copies of the whole pipeline, at least 1.
+        replicas: u32,
+    },
+}
+
+/// A model cut into stages.
+#[derive(Clone, Debug)]
+pub struct ModelStages {
+    /// The operators of each stage, in the type to compute in.
+    pub graphs: Vec<Graph>,
+    /// Tokens of one sequence.
+    pub sequence: u32,
+    /// Sequences of one microbatch.
+    pub microbatch_size: u32,
+    /// The whole model.
+    pub model: ModelConfig,
+    /// Ranks that share each matrix of a stage.
+    pub tensor: u32,
+    /// Ranks that each hold a part of every sequence.
+    pub context: u32,
+    /// Ranks that a layer's experts are dealt to.
+    pub expert: u32,
+    /// Whether ranks that share matrices hold whole experts, and each routes tokens of its own.
+    pub whole_experts: bool,
+    /// Copies of the whole pipeline, each with microbatches of its own.
+    pub replicas: u32,
+    /// Whether the copies, and the ranks that hold parts of the same sequences, share out the optimizer's state.
+    pub shares_optimizer: bool,
+    /// Whether that state lies in the host's memory.
+    pub optimizer_on_host: bool,
+}
+
+impl Workload {
+    /// What `plan` has ranks do. With `precision` its stages compute in that type, else in the plan's own.
+    ///
+    /// # Errors
+    /// [`Refusal`](super::refusal::Refusal), where the plan has no model or its stages cannot be worked out.
+    pub fn of_plan(plan: &Plan, precision: Option<Precision>) -> Result<Workload, Refusal> {
+        let Work::Model(work) = &plan.spec.work else { return Err(Refusal::NoModel) };
+        let workload = Workload::new(work, &plan.problem, &plan.program, precision)?;
+        Ok(match in_precision(work, precision).dtype == work.dtype {
+            true => workload.with_prediction_of(plan),
+            // Times and bytes of another type say nothing of it.
+            false => Workload { plan_digest: plan.digest(), ..workload },
+        })
+    }
+
+    /// `plan` with ops that wait for their planned times, `slowdown` times; where none is given, as many times
+    /// as make ops last 10 ms on average, beside which the runner's own time is small.
+    pub fn of_planned_times(plan: &Plan, slowdown: Option<u64>) -> Workload {
+        const LONG_ENOUGH_NS: u64 = 10_000_000;
+        let ops = plan.schedule.op_count().max(1) as u64;
+        let busy: Nanos = plan.prediction.busy_ns.iter().sum();
+        let slowdown = slowdown.unwrap_or_else(|| LONG_ENOUGH_NS.div_ceil((busy / ops).max(1)));
+        let replicas = match &plan.spec.work {
+            Work::Typed(_) => 1,
+            Work::Model(work) => work.layout.data.max(1),
+        };
+        let computation = Computation::PlannedTimes { slowdown: slowdown.max(1), replicas };
+        Workload::without_prediction(&plan.problem, &plan.program, computation).with_prediction_of(plan)
+    }
+
+    fn without_prediction(problem: &Problem, program: &Program, computation: Computation) -> Workload {
+        Workload {
+            problem: problem.clone(),
+            program: program.clone(),
+            computation,
+            plan_digest: String::new(),
+            predicted_peak_bytes: vec![0; problem.ranks()],
+            is_timed: false,
+            ends: Ends::default(),
+        }
+    }
+
+    fn with_prediction_of(self, plan: &Plan) -> Workload {
+        let predicted_peak_bytes = plan.prediction.peak_bytes.clone();
+        let ends = plan.step_ends().unwrap_or_default();
+        Workload { plan_digest: plan.digest(), predicted_peak_bytes, is_timed: true, ends, ..self }
+    }
+
+    /// What a step takes by the plan's times, as transfers are placed and where `slots` messages of a channel may wait to be
+    /// taken; nothing where no times are known. With fewer `processors` than ranks they take [turns](in_turns_ns).
+    pub(super) fn predicted(&self, slots: usize, processors: usize) -> Option<Predicted> {
+        // Every engine takes a group at once; ops of a pair run one after the other.
+        let carrier = Carrier { grouped: true, slots };
+        let timeline = self.is_timed.then(|| execute(&self.problem, &self.program, &[], carrier)).flatten()?;
+        let (makespan_ns, ranks) = (timeline.makespan_ns(), self.world());
+        // Without a model nothing follows the last op.
+        let step_ns = self.ends.step_ns(&timeline).max(makespan_ns);
+        if processors >= ranks {
+            let bubble_ratio = Some(timeline.bubble_ratio(self.problem.objective()));
+            return Some(Predicted { makespan_ns, step_ns, bubble_ratio });
+        }
+        let pipelines = ranks / self.problem.ranks().max(1);
+        let ops = self.program.rows.iter().flatten().filter_map(|step| match step {
+            Step::Compute(op) => Some(self.problem.duration(*op)),
+            _ => None,
+        });
+        let ops = in_turns_ns(ops, pipelines, processors);
+        let tails = self.ends.tails.iter().map(|tail| tail.optimizer_ns);
+        let optimizer = in_turns_ns(tails, pipelines, processors);
+        Some(Predicted {
+            makespan_ns: makespan_ns.max(ops),
+            step_ns: step_ns.max(ops.saturating_add(optimizer)),
+            bubble_ratio: None,
+        })
+    }
+
+    /// `program` for the stages into which `problem` cuts the model of `work`; without a prediction.
+    ///
+    /// # Errors
+    /// As [`Workload::of_plan`].
+    pub fn new(
+        work: &ModelWork,
+        problem: &Problem,
+        program: &Program,
+        precision: Option<Precision>,
+    ) -> Result<Workload, Refusal> {
+        if problem.microbatches() != work.microbatches as usize {
+            let (problem, spec) = (problem.microbatches(), work.microbatches);
+            return Err(Refusal::Microbatches { problem, spec });
+        }
+        let derived = derive(work, problem.placement().clone(), problem.chunks()).map_err(Refusal::Model)?;
+        if derived.stages.len() != problem.stage_count() {
+            return Err(Refusal::Stages { stages: problem.stage_count(), graphs: derived.stages.len() });
+        }
+        check_layout(work)?;
+        // The layers are dealt as the plan's own format has them; only the arithmetic changes.
+        let work = in_precision(work, precision);
+        let computation = Computation::Model(ModelStages::new(&work, &derived.stages));
+        Ok(Workload::without_prediction(problem, program, computation))
+    }
+
+    /// How many times the planned time an op takes; 1 where ops compute.
+    pub fn slowdown(&self) -> u64 {
+        match &self.computation {
+            Computation::Model(_) => 1,
+            Computation::PlannedTimes { slowdown, .. } => *slowdown,
+        }
+    }
+
+    /// Whether ops wait for their planned times instead of computing.
+    pub fn only_waits(&self) -> bool {
+        matches!(self.computation, Computation::PlannedTimes { .. })
+    }
+
+    /// What `rank` of the world takes after its last op, where ops only wait.
+    pub fn planned_tail_ns(&self, rank: usize) -> Nanos {
+        match &self.computation {
+            Computation::Model(_) => 0,
+            Computation::PlannedTimes { .. } => {
+                let tail = self.ends.tails.get(self.position(rank).rank).copied().unwrap_or_default();
+                tail.reduce_ns.saturating_add(tail.optimizer_ns)
+            }
+        }
+    }
+
+    /// Tokens of one training step; 0 where nothing is trained.
+    pub fn step_tokens(&self) -> u64 {
+        match &self.computation {
+            Computation::Model(model) => model.microbatch_tokens() * self.step_microbatches() as u64,
+            Computation::PlannedTimes { .. } => 0,
+        }
+    }
+
+    /// Microbatches of one training step, over all replicas.
+    pub fn step_microbatches(&self) -> usize {
+        self.problem.microbatches().saturating_mul(self.replicas())
+    }
+}
+
+impl ModelStages {
+    /// Tokens of one microbatch.
+    pub fn microbatch_tokens(&self) -> u64 {
+        u64::from(self.sequence) * u64::from(self.microbatch_size)
+    }
+
+    /// The type that the stages are in.
+    ///
+    /// # Errors
+    /// [`Refusal::Format`](super::refusal::Refusal::Format) where it is none that the CPU computes in, or not the same everywhere.
+    pub fn precision(&self) -> Result<Precision, Refusal> {
+        let formats = self.graphs.iter().enumerate().flat_map(|(stage, graph)| {
+            graph
+                .tensors()
+                .map(move |(_, tensor)| (stage, tensor.dtype))
+                .filter(|(_, dtype)| !matches!(dtype, Dtype::I32 | Dtype::U8))
+        });
+        let mut first = None;
+        for (stage, dtype) in formats {
+            let known = matches!(dtype, Dtype::F32 | Dtype::F64);
+            if !known || *first.get_or_insert(dtype) != dtype {
+                return Err(Refusal::Format { stage, dtype });
+            }
+        }
+        Ok(if first == Some(Dtype::F64) { Precision::Double } else { Precision::Single })
+    }
+
+    fn new<'l>(work: &ModelWork, stages: impl IntoIterator<Item = &'l StageLayout>) -> ModelStages {
+        ModelStages {
+            graphs: stages.into_iter().map(|layout| graph_of(work, layout)).collect(),
+            sequence: work.sequence,
+            microbatch_size: work.microbatch_size,
+            model: work.model,
+            tensor: work.layout.form.tensor.max(1),
+            context: work.layout.form.context.max(1),
+            expert: work.layout.form.expert.max(1),
+            whole_experts: work.layout.form.whole_experts && work.layout.form.tensor > 1,
+            replicas: work.layout.data.max(1),
+            shares_optimizer: work.layout.zero == 1,
+            optimizer_on_host: work.layout.offload_optimizer,
+        }
+    }
+}
+
+/// `work` as it is computed where that is not in its own format.
+fn in_precision(work: &ModelWork, precision: Option<Precision>) -> ModelWork {
+    let dtype = match precision {
+        None => work.dtype,
+        Some(Precision::Single) => Dtype::F32,
+        Some(Precision::Double) => Dtype::F64,
+    };
+    ModelWork { dtype, ..work.clone() }
+}

@@ -1,0 +1,212 @@
+//! Why a workload cannot be run.
+
+use pipeplan_core::base::fields::Faults;
+use pipeplan_core::base::units::Bytes;
+use pipeplan_core::check::Violation;
+use pipeplan_core::model::Dtype;
+
+use super::ranks::MAX_WORLD;
+use crate::runner::checkpoint::CheckpointError;
+use crate::runner::data::DataError;
+
+/// Why a workload cannot be run. Nothing has been started.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Refusal {
+    /// The plan is of typed costs.
+    #[error(
+        "the plan has typed costs and no model to train: plan a spec with a `[model]`, such as tiny-llama, or run the planned times (`--backend modelled`)"
+    )]
+    NoModel,
+    /// The program is not valid, or would hang.
+    #[error("the program cannot be run:{}", list(violations))]
+    Invalid {
+        /// What is wrong with it.
+        violations: Vec<Violation>,
+    },
+    /// The plan's problem is not its spec's.
+    #[error("the plan schedules {problem} microbatches, but its spec has {spec}")]
+    Microbatches {
+        /// Microbatches of the problem.
+        problem: usize,
+        /// Microbatches of the spec.
+        spec: u32,
+    },
+    /// The model cannot be cut into the plan's stages.
+    #[error("the plan's stages do not follow from its spec:\n{0}")]
+    Model(Faults),
+    /// More than the machine has.
+    #[error(
+        "the ranks of this plan need {} MiB together; this machine has {} MiB free: plan a smaller model, or fewer or smaller microbatches", needed >> 20, available >> 20
+    )]
+    Memory {
+        /// Bytes of all ranks.
+        needed: Bytes,
+        /// Bytes that the machine can still give.
+        available: Bytes,
+    },
+    /// More on the host than it has.
+    #[error(
+        "activation and optimizer offload (training.offload, training.offload_optimizer) need {} MiB of host memory over all ranks; this machine has {} MiB free: offload fewer layers, or keep the optimizer states on the device", needed >> 20, available >> 20
+    )]
+    HostMemory {
+        /// Bytes of all ranks.
+        needed: Bytes,
+        /// Bytes that the machine can still give.
+        available: Bytes,
+    },
+    /// The graphs do not fit the problem.
+    #[error("the plan has {stages} stages, but only {graphs} of them have operators")]
+    Stages {
+        /// Stages of the problem.
+        stages: usize,
+        /// Graphs given.
+        graphs: usize,
+    },
+    /// Experts have less room than tokens.
+    #[error("stage {stage} has {rows} rows for {copies} routed tokens: write training.expert_imbalance = 1 or more")]
+    ExpertRows {
+        /// The stage.
+        stage: usize,
+        /// Rows of its experts.
+        rows: u64,
+        /// Tokens times the experts that see each.
+        copies: u64,
+    },
+    /// The device cannot be used.
+    #[error("{reason}")]
+    Device {
+        /// Why.
+        reason: String,
+    },
+    /// A number format that cards do not compute in here.
+    #[error("stage {stage} is in f64, but GPUs compute in f32 or bf16: use f32")]
+    CardFormat {
+        /// The stage.
+        stage: usize,
+    },
+    /// A number format that the backend does not compute in.
+    #[error("the CPU computes in f32 or f64, but the plan is in {}: use `--precision f32`", dtype.name())]
+    Format {
+        /// The stage.
+        stage: usize,
+        /// Its format.
+        dtype: Dtype,
+    },
+    /// Gradients or weights shared out among replicas.
+    #[error(
+        "the plan shards gradients or weights (zero = {zero}), but the runner shards only optimizer states: plan with zero = 1"
+    )]
+    Zero {
+        /// The plan's stage of ZeRO.
+        zero: u32,
+    },
+    /// The optimizer's state shared out in groups of replicas.
+    #[error(
+        "the plan shards optimizer states over groups of {shard} replicas (parallel.shard), but the runner shards over all: plan without parallel.shard"
+    )]
+    Shard {
+        /// Of a group.
+        shard: u32,
+    },
+    /// Gradients are reduced for each microbatch.
+    #[error(
+        "the plan reduces gradients once per microbatch (parallel.reduce_gradients = \"each-microbatch\"), but the runner reduces once per step: plan with parallel.reduce_gradients = \"after-accumulation\""
+    )]
+    EachMicrobatch,
+    /// Copies of tokens go once to each node.
+    #[error(
+        "the plan sends each token once to each node (parallel.dispatch = \"once-per-node\"), but the runner uses all-to-all: plan with parallel.dispatch = \"each-copy\""
+    )]
+    OncePerNode,
+    /// Pairs that compute while one of them exchanges.
+    #[error(
+        "the plan overlaps the all-to-all of one op of a pair with the other op (parallel.overlap_exchanges = true), but the runner runs the two one after the other: plan without it"
+    )]
+    OverlapExchanges,
+    /// A number format that no backend computes in.
+    #[error("the plan has {said}, which the runner does not support: plan without it")]
+    NumberFormat {
+        /// The field and its value.
+        said: &'static str,
+    },
+    /// More ranks than threads are good for.
+    #[error("{replicas} replicas of {ranks} ranks exceed the limit of {MAX_WORLD} ranks: plan fewer replicas")]
+    TooManyRanks {
+        /// Copies of the pipeline.
+        replicas: usize,
+        /// Ranks of one.
+        ranks: usize,
+    },
+    /// A norm that nothing can have.
+    #[error("the norm for gradient clipping is {norm}: give a number above 0")]
+    ClipNorm {
+        /// The norm, as text.
+        norm: String,
+    },
+    /// Bytes do not fit the vocabulary.
+    #[error("the text is read as bytes, which needs a vocabulary of 256 or more; the model has {vocabulary}")]
+    Vocabulary {
+        /// The model's vocabulary.
+        vocabulary: u64,
+    },
+    /// The text does not do.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// A checkpoint from which this run cannot go on, or a place where none can be written.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// Nothing is trained.
+    #[error("a run of planned times has no weights: it cannot write a checkpoint or resume from one")]
+    NothingToSave,
+    /// No steps.
+    #[error("a run needs at least 1 step")]
+    NoSteps,
+    /// Another number of processes than ranks.
+    #[error("the plan has {ranks} ranks, but {world} processes were started: start one process per rank")]
+    World {
+        /// Ranks of the plan.
+        ranks: usize,
+        /// Processes.
+        world: usize,
+    },
+    /// Processes that do not run the same thing.
+    #[error(
+        "the plan, text or options of rank {rank} differ from those of rank 0: give all processes the same files and arguments"
+    )]
+    Disagree {
+        /// The first rank that differs.
+        rank: usize,
+    },
+    /// Another rank has refused the run.
+    #[error("rank {rank} refused the run, and gives the reason")]
+    Elsewhere {
+        /// That rank.
+        rank: usize,
+        /// Its exit status, with which all end.
+        status: u8,
+    },
+    /// The machine has no thread left.
+    #[error("no thread can be started for rank {rank}: {error}")]
+    NoThread {
+        /// The rank.
+        rank: usize,
+        /// What the machine says.
+        error: String,
+    },
+}
+
+impl Refusal {
+    /// The exit status for it: 1 where a place for checkpoints cannot be written, since that is no fault of the input, and
+    /// 2 else.
+    pub fn exit_status(&self) -> u8 {
+        match self {
+            Refusal::Checkpoint(error) if error.is_of_writing() => 1,
+            Refusal::Elsewhere { status, .. } => *status,
+            _ => 2,
+        }
+    }
+}
+
+fn list(violations: &[Violation]) -> String {
+    violations.iter().map(|violation| format!("\n  {violation}")).collect()
+}

@@ -1,0 +1,147 @@
+//! `run` and `selftest`: a plan is executed.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Command, Stdio};
+
+use crate::command::{command, json_of, printed, refused};
+
+use super::{TINY, folder, path, trained, write};
+
+#[test]
+fn a_plan_is_run_and_its_trace_shown() {
+    let folder = folder();
+    let (plan, trace) = (path(&folder, "plan.json"), path(&folder, "trace.json"));
+    printed(&["plan", "-", "-o", &plan], TINY);
+    let summary = json_of(&["run", &plan, "--steps", "3", "--trace", &trace, "--json"], "");
+    assert_eq!(summary["steps"], 3);
+    assert_eq!(summary["losses"].as_array().map(Vec::len), Some(3));
+    assert_eq!(summary["memory"].as_array().map(Vec::len), Some(2));
+    let digest = &json_of(&["check", &plan, "--json"], "")["digest"];
+    assert_eq!(&summary["plan_digest"], digest);
+    // A spec runs as its plan does.
+    let lines = printed(&["run", "-", "--steps", "3"], TINY);
+    let loss = summary["losses"][2].as_f64().unwrap();
+    assert!(lines.contains(&format!("loss {loss:.6}")), "{lines}");
+    let shown = printed(&["show", &trace], "");
+    assert!(shown.contains("step 2 of 3 recorded") && shown.contains("measured on cpu over threads"), "{shown}");
+    assert!(refused(&["show", &trace, "--step", "7"], "").contains("it holds steps 0 to 2"));
+    assert!(refused(&["check", &trace], "").contains("is a trace, and a spec or a plan is needed"));
+    // Alone where it goes to standard output.
+    let trace = printed(&["run", &plan, "--steps", "2", "--trace", "-"], "");
+    assert!(printed(&["show", "-"], &trace).contains("step 1 of 2 recorded"), "{trace}");
+}
+
+/// What is said to do nothing is refused, so that nobody takes a run for another one.
+#[test]
+fn options_that_would_do_nothing_are_refused() {
+    let folder = folder();
+    let checkpoint = trained(&folder);
+    let order = path(&folder, "order.txt");
+    write(&order, "0F0 0F1 0BW0 0BW1\n1F0 1F1 1BW0 1BW1\n");
+    let run = |arguments: &[&'static str], help| ([&["run", "-"], arguments].concat(), help);
+    let modelled =
+        |arguments: &[&'static str]| run(&[&["--backend", "modelled"], arguments].concat(), "Leave it out");
+    let (checkpoint, order): (&'static str, &'static str) = (checkpoint.leak(), order.leak());
+    for (arguments, says) in [
+        run(&["--slowdown", "5"], "--backend modelled"),
+        run(&["--gpu", "1"], "--backend cuda"),
+        run(&["--cuda-graphs", "off"], "--backend cuda"),
+        run(&["--cuda-graphs", "on"], "--backend cuda"),
+        run(&["--split-gpu"], "--backend cuda --transport threads"),
+        run(&["--transport", "nccl"], "--backend cuda"),
+        run(&["--traced-steps", "3"], "--trace"),
+        run(&["--checkpoint-every", "3"], "--checkpoint-dir"),
+        modelled(&["--precision", "f64"]),
+        modelled(&["--learning-rate", "0.1"]),
+        modelled(&["--clip-norm", "1"]),
+        modelled(&["--seed", "3"]),
+        run(&["--backend", "modelled", "--resume", checkpoint], "nothing to write into a checkpoint"),
+        (vec!["plan", "-", "--order", order, "--effort", "5"], "--order leaves nothing to search for"),
+    ] {
+        let error = refused(&arguments, TINY);
+        assert!(error.contains(says), "{arguments:?}: {error}");
+        assert!(!error.contains("going on from"), "{arguments:?}: {error}");
+    }
+    // What has been trained already is no start, and is not said to be one.
+    let error = refused(&["run", "-", "--steps", "6", "--resume", checkpoint], TINY);
+    assert!(error.contains("give more steps") && !error.contains("going on from"), "{error}");
+}
+
+#[test]
+fn numbers_that_no_run_takes_are_refused_by_their_options() {
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/tiny-llama.toml");
+    for (arguments, says) in [
+        (&["--steps", "-1"][..], "'-1' for '--steps <STEPS>': -1 is not in 1.."),
+        (&["--learning-rate", "-1"], "--learning-rate is -1; write a number above 0"),
+        (&["--patience", "-3"], "'-3' for '--patience <SECONDS>'"),
+        (&["--seed", "-1"], "'-1' for '--seed <SEED>'"),
+        (&["--clip-norm", "-0.5"], "to a norm of -0.5"),
+        (&["--traced-steps", "0"], "0 is not in 1.."),
+        (&["--warm-up", "100", "--decay-until", "3"], "rises over 100 steps, and is to have fallen at step 3"),
+        (&["--warm-up", "3", "--decay-until", "3"], "rises over 3 steps"),
+    ] {
+        let output = command(&["run", example]).args(arguments).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {text}");
+        assert!(text.contains(says) && !text.contains("to pass"), "{arguments:?}: {text}");
+    }
+    let output = command(&["tune", example, "--devices", "-4"]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(text.contains("'-4' for '--devices"), "{text}");
+}
+
+/// After the step that is under way, with a checkpoint.
+#[cfg(unix)]
+#[test]
+fn ctrl_c_and_usr1_end_a_run_that_can_go_on() {
+    for signal in ["-INT", "-USR1"] {
+        let folder = folder();
+        let checkpoints = path(&folder, "run");
+        let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/tiny-llama.toml");
+        let mut child = command(&["run", example, "--steps", "100000", "--checkpoint-dir", &checkpoints])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{error}"));
+        // The first step is told of when it has ended.
+        let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        assert!(lines.next().expect("a line").expect("text").starts_with("step"));
+        assert!(
+            Command::new("kill").args([signal, &child.id().to_string()]).status().is_ok_and(|kill| kill.success())
+        );
+        let rest: Vec<String> = lines.map_while(Result::ok).collect();
+        let status = child.wait().unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(status.code(), Some(130), "{signal}");
+        assert!(rest.iter().any(|line| line.starts_with("checkpoint")), "{signal}: {rest:?}");
+        let evaluation = printed(&["evaluate", &checkpoints, "--windows", "2"], "");
+        assert!(evaluation.starts_with("loss") && evaluation.contains("over 2 sequences"), "{evaluation}");
+    }
+}
+
+/// The table of the CPU is that of a GPU but for its operators and times, so the command itself is tested everywhere.
+#[test]
+fn the_selftest_of_the_cpu_passes_and_that_of_a_missing_gpu_says_what_is_missing() {
+    let run = |arguments: &[&str]| {
+        assert_cmd::Command::cargo_bin("pipeplan").expect("built").args(arguments).output().expect("it runs")
+    };
+    let output = run(&["selftest", "--device", "cpu", "--json"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let table: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(table["failed"], 0);
+    assert!(table["rows"].as_array().is_some_and(|rows| rows.len() >= 16), "{table}");
+    let doctor = run(&["doctor", "--json"]);
+    assert!(doctor.status.success());
+    let found: serde_json::Value = serde_json::from_slice(&doctor.stdout).expect("JSON");
+    let driver = &found["findings"][0];
+    if driver["found"] == false {
+        for arguments in
+            [&["selftest", "--device", "cuda"][..], &["run", "../examples/tiny-llama.toml", "--device", "cuda"]]
+        {
+            let output = run(arguments);
+            assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+            let text = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(text.contains("To get it:"), "{text}");
+            assert_eq!(text.matches("driver is missing: looked for libcuda.so.1").count(), 1, "said once: {text}");
+        }
+    }
+}

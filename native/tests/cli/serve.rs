@@ -1,0 +1,182 @@
+//! `serve`: the page from this machine.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+
+use crate::command::{command, printed, run};
+use serde_json::Value;
+
+use super::{PROBLEM, folder, path, write};
+
+/// A server that ends with the test.
+struct Served {
+    child: Child,
+    port: u16,
+    address: String,
+}
+
+impl Served {
+    fn start(arguments: &[&str]) -> Served {
+        Served::by(&mut command(&[]), arguments)
+    }
+
+    /// By a command that starts this one.
+    fn by(starter: &mut Command, arguments: &[&str]) -> Served {
+        let starter = starter.args(["serve", "--port", "0", "--json"]).args(arguments).stdout(Stdio::piped());
+        let mut child = starter.spawn().unwrap_or_else(|error| panic!("{error}"));
+        let mut said = String::new();
+        let mut lines = BufReader::new(child.stdout.take().unwrap());
+        while !said.trim_end().ends_with('}') && lines.read_line(&mut said).is_ok_and(|read| read > 0) {}
+        let value: Value = serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"));
+        let port = value["port"].as_u64().unwrap() as u16;
+        Served { child, port, address: value["address"].as_str().unwrap().to_owned() }
+    }
+
+    /// The whole answer to one request.
+    fn ask(&self, request_line: &str) -> String {
+        String::from_utf8_lossy(&self.ask_with(request_line, "")).into_owned()
+    }
+
+    /// As [`Self::ask`], with another header.
+    fn ask_with(&self, request_line: &str, header: &str) -> Vec<u8> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        write!(stream, "{request_line} HTTP/1.1\r\nHost: localhost\r\n{header}Connection: close\r\n\r\n").unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        answer
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn the_page_is_served_with_its_plan_and_nothing_else_of_the_machine() {
+    let folder = folder();
+    let web = path(&folder, "web");
+    std::fs::create_dir(&web).unwrap();
+    write(&format!("{web}/index.html"), "<p>planner</p>");
+    write(&format!("{web}/app.wasm"), "\0asm");
+    write(&path(&folder, "secret.txt"), "secret");
+    let plan = path(&folder, "plan.json");
+    printed(&["plan", "-", "-o", &plan], PROBLEM);
+
+    let served = Served::start(&["--web", &web, "--plan", &plan]);
+    assert_eq!(served.address, format!("http://127.0.0.1:{}/?plan=plan.json", served.port));
+    for (request, says) in [
+        ("GET /", &["200", "text/html", "<p>planner</p>"][..]),
+        ("GET /?plan=plan.json", &["200", "<p>planner</p>"]),
+        ("GET /app.wasm", &["200", "Content-Type: application/wasm", "\0asm"]),
+        ("GET /plan.json", &["200", "application/json", "pipeplan-plan"]),
+        ("GET /trace.json", &["404"]),
+        ("GET /none.js", &["404"]),
+        ("GET /../secret.txt", &["404"]),
+        ("GET //etc/passwd", &["404"]),
+        ("POST /", &["405"]),
+    ] {
+        let answer = served.ask(request);
+        for part in says {
+            assert!(answer.contains(part), "{request}: {answer} should hold {part:?}");
+        }
+        assert!(!answer.contains("secret"), "{request}: {answer}");
+    }
+    let taken = served.port.to_string();
+    let (code, _, stderr) = run(&["serve", "--web", &web, "--port", &taken], "");
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.contains("--port 0 takes a free port"), "{stderr}");
+    // Of a network for documents: no machine has it.
+    let (code, _, stderr) = run(&["serve", "--web", &web, "--port", "0", "--host", "192.0.2.1"], "");
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.contains("--host takes an address of this machine") && !stderr.contains("--port 0"), "{stderr}");
+}
+
+/// A page from elsewhere whose name was made to lead to this machine is handed nothing of it.
+#[test]
+fn this_machine_is_served_under_its_own_names() {
+    let folder = folder();
+    let web = path(&folder, "web");
+    std::fs::create_dir(&web).unwrap();
+    write(&format!("{web}/index.html"), "<p>planner</p>");
+    let plan = path(&folder, "plan.json");
+    printed(&["plan", "-", "-o", &plan], PROBLEM);
+    let here = ["localhost", "localhost:80", "LocalHost", "127.0.0.1", "127.0.0.1:8080", "[::1]", "[::1]:8080"];
+    let elsewhere =
+        ["evil.example", "evil.example:8080", "127.0.0.1.evil.example", "localhost.evil.example", "192.0.2.1"];
+    let says_nothing = ["", "localhost:evil"];
+    for (listening, answered) in [(&[][..], &[][..]), (&["--host", "0.0.0.0"], &elsewhere)] {
+        let served = Served::start(&[&["--web", &web, "--plan", &plan], listening].concat());
+        let asked = |host: &str| {
+            let mut stream = TcpStream::connect(("127.0.0.1", served.port)).unwrap();
+            write!(stream, "GET /plan.json HTTP/1.1\r\nHost: {host}\r\n\r\n").unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            answer
+        };
+        for host in here.iter().chain(answered) {
+            assert!(asked(host).contains("pipeplan-plan"), "{listening:?}: {host}: {}", asked(host));
+        }
+        for host in elsewhere.iter().chain(&says_nothing).filter(|_| listening.is_empty()) {
+            let answer = asked(host);
+            assert!(answer.starts_with("HTTP/1.1 421 ") && !answer.contains("pipeplan-plan"), "{host}: {answer}");
+            assert!(answer.contains("ask for http://127.0.0.1:"), "{host}: {answer}");
+        }
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn more_connections_than_there_are_files_do_not_end_the_server() {
+    let folder = folder();
+    let web = path(&folder, "web");
+    std::fs::create_dir(&web).unwrap();
+    write(&format!("{web}/index.html"), "<p>planner</p>");
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -n 24; exec \"$0\" \"$@\""]).arg(command(&[]).get_program());
+    let served = Served::by(&mut limited, &["--web", &web]);
+    let connect = || TcpStream::connect(("127.0.0.1", served.port)).unwrap();
+    let silent: Vec<TcpStream> = (0..100).map(|_| connect()).collect();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    drop(silent);
+    assert!(served.ask("GET /").contains("<p>planner</p>"));
+}
+
+#[test]
+fn the_page_is_served_compressed_to_who_takes_that() {
+    let folder = folder();
+    let web = path(&folder, "web");
+    std::fs::create_dir(&web).unwrap();
+    write(&format!("{web}/index.html"), "<p>planner</p>");
+    let script = "let row = ['0F0', '1F0'];\n".repeat(1000);
+    write(&format!("{web}/app.js"), &script);
+    let served = Served::start(&["--web", &web]);
+    let compressed = || {
+        let answer = served.ask_with("GET /app.js", "Accept-Encoding: gzip, br\r\n");
+        let end = answer.windows(4).position(|part| part == b"\r\n\r\n").expect("headers");
+        let head = String::from_utf8_lossy(&answer[..end]).into_owned();
+        head.contains("Content-Encoding: gzip").then(|| answer[end + 4..].to_vec())
+    };
+    // That is done while a page may already be asked for.
+    let packed = (0..200).find_map(|_| {
+        compressed().or_else(|| {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            None
+        })
+    });
+    let packed = packed.expect("compressed by now");
+    assert!(packed.len() * 20 < script.len(), "{} bytes", packed.len());
+    let file = path(&folder, "app.js.gz");
+    std::fs::write(&file, &packed).unwrap();
+    let plain = Command::new("gzip").args(["-dc", &file]).output().unwrap();
+    assert!(plain.status.success(), "{}", String::from_utf8_lossy(&plain.stderr));
+    assert!(plain.stdout == script.as_bytes());
+    assert!(served.ask("GET /app.js").ends_with(&script), "to all others as it is");
+    // What is built anew is not answered with what was.
+    write(&format!("{web}/app.js"), &script.replace("row", "bar"));
+    assert_eq!(compressed(), None);
+    assert!(served.ask("GET /app.js").contains("let bar"));
+}
