@@ -6,9 +6,9 @@ use pipeplan_core::problem::Objective;
 
 use super::browser;
 use super::state::{Planner, is_schedule};
-use crate::draw::chart::Judged;
-use crate::message::{Row, RowCosts};
-use crate::ranking::{Column, Ranking, cost_ns};
+use crate::draw::frontier::Judged;
+use crate::logic::sorting::{Column, Ranking, cost_ns};
+use crate::protocol::{Row, RowCosts};
 use crate::text;
 
 /// More schedules that have no plan are folded together: why they have none is no comparison.

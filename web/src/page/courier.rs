@@ -8,7 +8,7 @@ use wasm_bindgen::prelude::*;
 use web_sys::{MessageEvent, Worker, WorkerOptions, WorkerType};
 
 use super::browser;
-use crate::message::{Ask, Question, Reply, Said};
+use crate::protocol::{Ask, Question, Reply, Said};
 
 /// A plan that keeps a newer question waiting for longer than this is abandoned with its worker.
 const PATIENCE_MS: i32 = 2500;

@@ -6,7 +6,7 @@ use leptos::prelude::*;
 
 use super::browser;
 use super::state::Planner;
-use crate::proof::{Proof, State};
+use crate::logic::proof::{Proof, State};
 use crate::scene::Scene;
 use crate::text;
 

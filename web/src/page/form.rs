@@ -8,8 +8,8 @@ use pipeplan_core::plan::planner;
 
 use super::state::Planner;
 use crate::form::{FIELDS, Field, Form, Group, Kind, Unit, choices, field, slider};
-use crate::message::Timed;
-use crate::wire;
+use crate::protocol::Timed;
+use crate::text;
 
 type Choices = Vec<(String, String)>;
 
@@ -567,5 +567,5 @@ fn devices() -> Choices {
 }
 
 fn schedules() -> Choices {
-    planner::schedule_names().into_iter().map(|name| (name.to_owned(), wire::title(name))).collect()
+    planner::schedule_names().into_iter().map(|name| (name.to_owned(), text::schedule_title(name))).collect()
 }

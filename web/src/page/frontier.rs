@@ -8,9 +8,9 @@ use web_sys::{KeyboardEvent, MouseEvent};
 
 use super::state::Planner;
 use super::timeline::follow_width;
-use crate::draw::chart::{Chart, HEIGHT, Judged, Marks, Measure, Plot, describe};
-use crate::frontier::follows_from_limit;
-use crate::message::{ChartPoint, Row, RowCosts};
+use crate::draw::frontier::{Chart, HEIGHT, Judged, Marks, Measure, Plot, describe};
+use crate::protocol::same_spec::follows_from_limit;
+use crate::protocol::{ChartPoint, Row, RowCosts};
 use crate::text;
 
 #[component]

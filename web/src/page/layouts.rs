@@ -3,7 +3,7 @@
 use leptos::prelude::*;
 
 use super::state::Planner;
-use crate::message::{LayoutRow, Layouts};
+use crate::protocol::{LayoutRow, Layouts};
 use crate::text;
 
 #[component]

@@ -6,7 +6,7 @@ use pipeplan_core::problem::op::OpKind;
 use pipeplan_core::simulate::jitter;
 
 use super::state::Planner;
-use crate::message::Calibrated;
+use crate::protocol::Calibrated;
 use crate::scene::{Key, SHADES_TITLE, Scene, title_of};
 use crate::text;
 

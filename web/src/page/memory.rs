@@ -5,8 +5,8 @@ use leptos::prelude::*;
 use super::browser;
 use super::state::Planner;
 use crate::form::{called, field};
-use crate::message::{RankBytes, Shorter, SuggestionRow};
-use crate::{text, wire};
+use crate::protocol::{RankBytes, Shorter, SuggestionRow, from_core};
+use crate::text;
 
 /// More rows than these tell a person nothing.
 const MOST_ROWS: usize = 64;
@@ -24,9 +24,9 @@ pub fn MemoryPanel() -> impl IntoView {
     });
     let known = Memo::new(move |_| ranks.with(|ranks| !ranks.is_empty()));
     let whose = move || {
-        planner
-            .unfit
-            .with(|unfit| unfit.as_ref().map(|unfit| format!(": {} does not fit", wire::title(&unfit.schedule))))
+        planner.unfit.with(|unfit| {
+            unfit.as_ref().map(|unfit| format!(": {} does not fit", text::schedule_title(&unfit.schedule)))
+        })
     };
     let price =
         move || planner.shorter.with(|shorter| shorter.as_ref().map(|shorter| format!(": {}", times(shorter))));
@@ -119,7 +119,7 @@ fn Ranks(ranks: Vec<RankBytes>) -> impl IntoView {
     // A kind that no rank holds would be an empty column.
     let held = |kind: usize| ranks.iter().any(|rank| rank.fixed.get(kind).is_some_and(|bytes| *bytes > 0));
     let kinds: Vec<(usize, &str)> =
-        wire::kinds_of_bytes().into_iter().enumerate().filter(|(kind, _)| held(*kind)).collect();
+        from_core::kinds_of_bytes().into_iter().enumerate().filter(|(kind, _)| held(*kind)).collect();
     let heads = kinds.iter().map(|(_, name)| view! { <th scope="col" class="number">{*name}</th> }).collect_view();
     let more = ranks.len().saturating_sub(MOST_ROWS);
     let on_host = ranks.iter().any(|bytes| bytes.on_host > 0);

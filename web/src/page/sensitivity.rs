@@ -4,7 +4,7 @@ use leptos::prelude::*;
 use wasm_bindgen::JsCast;
 
 use super::state::Planner;
-use crate::message::Sensed;
+use crate::protocol::Sensed;
 use crate::text;
 
 #[component]

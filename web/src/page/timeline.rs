@@ -99,7 +99,7 @@ fn Toolbar() -> impl IntoView {
     let title = move || {
         planner
             .scene
-            .with(|scene| scene.as_ref().map(|scene| crate::wire::title(&scene.schedule)))
+            .with(|scene| scene.as_ref().map(|scene| crate::text::schedule_title(&scene.schedule)))
             .unwrap_or_default()
     };
     // Why nothing can be kept; none where it can, or where what is kept can be let go.
@@ -536,7 +536,7 @@ fn describe(planner: Planner) -> String {
             };
             format!(
                 "Timeline of {}: {} ranks, {ops} ops in {}.{kept} Arrow keys pan and zoom; Enter selects a block, then they go from block to block and gap to gap.",
-                crate::wire::title(&scene.schedule),
+                crate::text::schedule_title(&scene.schedule),
                 scene.lanes.len(),
                 crate::text::duration(scene.end_ns() as f64)
             )
