@@ -4,7 +4,7 @@ use pipeplan_tests::browser::Browser;
 use pipeplan_tests::process::{self, printed};
 use serde_json::{Value, json};
 
-use super::{choose, duration_in, field, link_that_says, planned, seen, serve};
+use super::{choose, duration_in, field, link_that_says, planned, serve};
 
 /// A column says what differing times cost, in the link too, and the best is the least of it.
 #[test]
@@ -198,7 +198,7 @@ fn plans_are_kept_compared_undone_and_saved() {
     let link = link_that_says(&browser, |spec| spec["schedule"] == "best");
     browser.find("[data-test='guide'] summary").click();
     assert!(browser.text("[data-test='guide']").contains("Bubble"));
-    let label = || browser.find("[data-test='timeline']").script_with("return arguments[0].ariaLabel", json!(null));
+    let label = || label(&browser);
     let height = || browser.find("[data-test='timeline']").property("clientHeight").as_f64().unwrap();
     let alone = height();
     browser.find("[data-test='keep']").click();
@@ -227,7 +227,20 @@ fn plans_are_kept_compared_undone_and_saved() {
     }
     browser.picture("kept.png");
 
-    let comparison: Value = serde_json::from_str(&printed(["compare", &link, "--json"])).unwrap();
+    figures_and_drawings_are_of_the_plan(&browser, &link);
+    columns_sort(&browser);
+    changes_are_undone_by_going_back(&browser);
+    a_plan_of_another_magnitude_hides_the_kept_one(&browser);
+    browser.no_errors();
+}
+
+/// What the timeline says of itself.
+fn label(browser: &Browser) -> Value {
+    browser.find("[data-test='timeline']").script_with("return arguments[0].ariaLabel", json!(null))
+}
+
+fn figures_and_drawings_are_of_the_plan(browser: &Browser, link: &str) {
+    let comparison: Value = serde_json::from_str(&printed(["compare", link, "--json"])).unwrap();
     let row = comparison["rows"].as_array().unwrap().iter().find(|row| row["schedule"] == "1f1b").unwrap();
     let tokens = format!("{:.0}", row["tokens_per_s"].as_f64().unwrap());
     let step = browser.text("[data-test='step']").replace('\u{202f}', "");
@@ -246,8 +259,10 @@ fn plans_are_kept_compared_undone_and_saved() {
     assert!(png.starts_with(b"\x89PNG") && json!(number(16)) == shown, "{} pixels wide, shown {shown}", number(16));
     let high = browser.find("[data-test='timeline']").property("height").as_f64().unwrap();
     assert!(f64::from(number(20)) > high + 40.0, "{} pixels high: no room for the legend over {high}", number(20));
+}
 
-    // Smallest first, then largest, then the best first again.
+/// Smallest first, then largest, then the best first again.
+fn columns_sort(browser: &Browser) {
     let peaks = || {
         let script = "return [...document.querySelectorAll(\"[data-test='compare'] [data-test='peak']\")].map(cell => parseFloat(cell.innerText))";
         let shown = browser.script(script, json!([]));
@@ -264,29 +279,33 @@ fn plans_are_kept_compared_undone_and_saved() {
     browser.until("the largest peak first", || (peaks() == sorted).then_some(()));
     press();
     browser.until("the best first", || (peaks() == as_found).then_some(()));
+}
 
-    // What rests is an entry of the history.
-    link_that_says(&browser, |spec| spec["schedule"] == "1f1b");
+/// What rests is an entry of the history.
+fn changes_are_undone_by_going_back(browser: &Browser) {
+    link_that_says(browser, |spec| spec["schedule"] == "1f1b");
     browser.find(&field("training.microbatches")).fill("6");
-    link_that_says(&browser, |spec| spec["training"]["microbatches"] == 6);
+    link_that_says(browser, |spec| spec["training"]["microbatches"] == 6);
     let microbatches = || browser.find(&field("training.microbatches")).property("value");
     browser.script("history.back()", json!([]));
     browser.until("10 microbatches again", || (microbatches() == "10").then_some(()));
-    planned(&browser, "1F1B");
+    planned(browser, "1F1B");
     browser.script("history.back()", json!([]));
-    planned(&browser, "Best");
+    planned(browser, "Best");
     browser.script("scrollTo(0, 0)", json!([]));
     browser.find("[data-test='keep']").click();
-    browser.until("what was kept to go", || (!label().to_string().contains("Kept")).then_some(()));
+    browser.until("what was kept to go", || (!label(browser).to_string().contains("Kept")).then_some(()));
+}
 
-    // A step of another order of magnitude takes the kept plan's place, and gives it back: what a number means while it is
-    // being typed costs nothing. However slowly it is typed, it is one entry of the history.
+/// A step of another order of magnitude takes the kept plan's place, and gives it back: what a number means while it is
+/// being typed costs nothing. However slowly it is typed, it is one entry of the history.
+fn a_plan_of_another_magnitude_hides_the_kept_one(browser: &Browser) {
     let entries = || browser.script("return history.length", json!([]));
-    choose(&browser, "schedule", "1f1b");
+    choose(browser, "schedule", "1f1b");
     let number = browser.find(&field("training.microbatches"));
     number.fill("128");
-    link_that_says(&browser, |spec| spec["training"]["microbatches"] == 128);
-    planned(&browser, "1F1B");
+    link_that_says(browser, |spec| spec["training"]["microbatches"] == 128);
+    planned(browser, "1F1B");
     browser.find("[data-test='keep']").click();
     let before = entries().as_u64().unwrap();
     number.fill("1");
@@ -295,14 +314,13 @@ fn plans_are_kept_compared_undone_and_saved() {
     });
     assert!(said.contains("times as long as this plan"), "{said}");
     browser.picture("kept-and-not-drawn.png");
-    link_that_says(&browser, |spec| spec["training"]["microbatches"] == 1);
+    link_that_says(browser, |spec| spec["training"]["microbatches"] == 1);
     number.keys("2");
-    link_that_says(&browser, |spec| spec["training"]["microbatches"] == 12);
+    link_that_says(browser, |spec| spec["training"]["microbatches"] == 12);
     number.keys("0");
-    link_that_says(&browser, |spec| spec["training"]["microbatches"] == 120);
-    browser.until("the kept plan", || label().to_string().contains("Kept below: 1F1B, ").then_some(()));
+    link_that_says(browser, |spec| spec["training"]["microbatches"] == 120);
+    browser.until("the kept plan", || label(browser).to_string().contains("Kept below: 1F1B, ").then_some(()));
     assert_eq!(entries().as_u64(), Some(before + 1));
-    browser.no_errors();
 }
 
 /// Figures of a plan that is judged by its longest span are all of that.

@@ -123,58 +123,75 @@ fn an_order_of_ones_own_is_opened() {
     for part in ["spec", "problem", "program", "prediction"] {
         assert_eq!(plan[part], command[part], "{part}");
     }
-    // It stands among the published ones as long as it is shown, with the figures that the command compares it by.
-    let own = "[data-test='row-Own order']";
+    an_order_is_compared_with_published_ones(&browser, spec, &mine);
+    a_change_takes_the_order_away(&browser, &mine);
+    the_model_of_a_checkpoint_is_opened(&browser);
+    browser.no_errors();
+}
+
+/// The row of an order that a file brought.
+const OWN_ROW: &str = "[data-test='row-Own order']";
+
+/// By how much the time changes, by what takes longer.
+fn effects(browser: &Browser) -> Vec<(String, String)> {
+    let text = browser.text("[data-test='effects'] tbody");
+    let row = |line: &str| line.split_once('+').map(|(name, rest)| (name.trim().to_string(), rest.to_string()));
+    text.lines().filter_map(row).collect()
+}
+
+fn effect(name: &str, effects: &[(String, String)]) -> Option<String> {
+    effects.iter().find(|(found, _)| found == name).map(|(_, rest)| rest.clone())
+}
+
+/// It stands among the published ones as long as it is shown, with the figures that the command compares it by.
+fn an_order_is_compared_with_published_ones(browser: &Browser, spec: &str, mine: &Path) {
     browser.until("the comparison", || (!browser.text("[data-test='row-gpipe'] td").is_empty()).then_some(()));
     let compared: Value =
         serde_json::from_str(&printed(["compare", spec, "--order", mine.to_str().unwrap(), "--json"])).unwrap();
     let row = compared["rows"].as_array().unwrap().iter().find(|row| row["schedule"] == "mine").unwrap();
     // Two forwards ahead of the first backward on the other rank, two backwards of 2 µs behind it.
     assert_eq!(row["makespan_ns"], 9_000);
-    assert_eq!(browser.text(&format!("{own} [data-test='makespan']")), "9 µs");
+    assert_eq!(browser.text(&format!("{OWN_ROW} [data-test='makespan']")), "9 µs");
     assert_eq!(browser.text("tr.chosen th"), "Own order");
     // Of its 9 µs six are rank 1's, and six are backwards.
     browser.find("[data-test='sensitivity'] summary").click();
-    let rows = || -> Vec<(String, String)> {
-        let text = browser.text("[data-test='effects'] tbody");
-        let row = |line: &str| line.split_once('+').map(|(name, rest)| (name.trim().to_string(), rest.to_string()));
-        text.lines().filter_map(row).collect()
-    };
-    let effects = browser.until("what its time hangs on", || Some(rows()).filter(|rows| !rows.is_empty()));
-    let effect = |name: &str, effects: &[(String, String)]| {
-        effects.iter().find(|(found, _)| found == name).map(|(_, rest)| rest.clone())
-    };
+    let effects = browser.until("what its time hangs on", || Some(effects(browser)).filter(|rows| !rows.is_empty()));
     for (name, longer) in [("every op", "10.00 %"), ("all BW", "6.67 %"), ("rank 1", "6.67 %"), ("rank 0", "3.33 %")]
     {
         let found = effect(name, &effects).unwrap_or_else(|| panic!("{name} in {effects:?}"));
         assert!(found.starts_with(longer) && found.ends_with(&format!("−{longer}")), "{name}: {found}");
     }
     browser.picture("own-order.png");
-    choose(&browser, "schedule", "zb-h1");
-    planned(&browser, "ZB-H1");
+}
+
+fn a_change_takes_the_order_away(browser: &Browser, mine: &Path) {
+    choose(browser, "schedule", "zb-h1");
+    planned(browser, "ZB-H1");
     let notice = browser.text("[data-test='notice']");
     assert!(notice.contains("(Own order) is no longer shown") && !notice.contains("the file's own"), "{notice}");
-    browser.until("what the time of the other plan hangs on", || effect("all B", &rows()));
-    choose(&browser, "schedule", "gpipe");
-    planned(&browser, "GPipe");
-    let left = browser.script("return document.querySelectorAll(arguments[0]).length", json!([own]));
+    browser.until("what the time of the other plan hangs on", || effect("all B", &effects(browser)));
+    choose(browser, "schedule", "gpipe");
+    planned(browser, "GPipe");
+    let left = browser.script("return document.querySelectorAll(arguments[0]).length", json!([OWN_ROW]));
     assert_eq!(left, 0);
     // Nor is one dropped without a word that the form overtakes while it is read.
     browser.script(CHANGE_MEANWHILE, json!(["schedule", "zb-h1"]));
-    open(&browser, &mine);
+    open(browser, mine);
     browser.until("the change", || (browser.find(&field("schedule")).property("value") == "zb-h1").then_some(()));
-    planned(&browser, "ZB-H1");
+    planned(browser, "ZB-H1");
     let notice = browser.text("[data-test='notice']");
     assert!(notice.contains("What was being opened is not shown"), "{notice}");
-    std::fs::write(&mine, "0F0 0F1 0BW0 0BW1\n1F0 1BW0 1F1\n").unwrap();
-    open(&browser, &mine);
+    std::fs::write(mine, "0F0 0F1 0BW0 0BW1\n1F0 1BW0 1F1\n").unwrap();
+    open(browser, mine);
     browser.until("what is wrong", || browser.text("[data-test='notice']").contains("1BW1 never runs").then_some(()));
     // The form's own schedule is there again after any change.
-    choose(&browser, "schedule", "1f1b");
-    planned(&browser, "1F1B");
+    choose(browser, "schedule", "1f1b");
+    planned(browser, "1F1B");
     let picked = browser.find("[data-test='open-file']").property("accept");
     assert!(picked.as_str().is_some_and(|kinds| kinds.contains(".txt") && kinds.contains(".csv")), "{picked}");
-    // So is the model of a checkpoint.
+}
+
+fn the_model_of_a_checkpoint_is_opened(browser: &Browser) {
     let config = process::output("config.json");
     let sizes = json!({
         "model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
@@ -182,7 +199,7 @@ fn an_order_of_ones_own_is_opened() {
         "max_position_embeddings": 2048, "rope_theta": 500_000.0, "tie_word_embeddings": true, "hidden_act": "silu",
     });
     std::fs::write(&config, sizes.to_string()).unwrap();
-    open(&browser, &config);
+    open(browser, &config);
     // The best of it may be a published schedule, and is then called that.
     let is_planned = || {
         browser.text("[data-test='status']").is_empty()
@@ -199,12 +216,11 @@ fn an_order_of_ones_own_is_opened() {
         "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new",
     });
     std::fs::write(&config, gpt2.to_string()).unwrap();
-    open(&browser, &config);
+    open(browser, &config);
     browser.until("its sequences", || {
         let is = |path: &str, value: &str| browser.find(&field(path)).property("value") == value;
         (is("model.layers", "12") && is("training.sequence", "1024")).then_some(())
     });
-    browser.no_errors();
 }
 
 /// A log of Megatron-LM is the model and the layout of its run; and where its plan waits for memory, the page says what would

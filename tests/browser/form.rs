@@ -4,7 +4,7 @@ use pipeplan_tests::browser::Browser;
 use pipeplan_tests::process::{self, printed};
 use serde_json::{Value, json};
 
-use super::{choose, field, link_that_says, notices, open, planned, seen, serve};
+use super::{choose, field, link_that_says, notices, planned, seen, serve};
 
 /// A screen reader hears that planning begins and what came of it, and not how far it is.
 #[test]
@@ -97,7 +97,17 @@ fn wrong_input_is_told_at_its_field() {
     let browser = Browser::open("wrong", 1200, 900);
     browser.goto(&address);
     browser.until("the first plan", || (!browser.text("[data-test='makespan']").is_empty()).then_some(()));
-    let before = seen(&browser).1;
+    wrong_numbers_are_told(&browser);
+    a_missing_number_is_told_and_found(&browser);
+    no_link_is_made_of_faults(&browser);
+    typed_numbers_are_told_as_typed(&browser);
+    a_closed_fold_opens_for_a_fault(&browser);
+    advice_goes_with_its_plan(&browser);
+    browser.no_errors();
+}
+
+fn wrong_numbers_are_told(browser: &Browser) {
+    let before = seen(browser).1;
     for (path, wrong, right) in [
         ("parallel.pipeline", "0", "4"),
         ("parallel.pipeline", "many", "4"),
@@ -122,7 +132,7 @@ fn wrong_input_is_told_at_its_field() {
         assert!(told.contains(wrong) && told.contains("accepted"), "{told}");
         assert_eq!(browser.find(&field(path)).property("ariaInvalid"), "true");
         // What is shown meanwhile is the last plan that was right.
-        assert!(seen(&browser).1.iter().all(|figure| !figure.is_empty()), "{before:?}");
+        assert!(seen(browser).1.iter().all(|figure| !figure.is_empty()), "{before:?}");
         if wrong == "many" {
             browser.picture("wrong-input.png");
         }
@@ -130,8 +140,11 @@ fn wrong_input_is_told_at_its_field() {
         browser.until("the fault to go", || browser.text(&fault).is_empty().then_some(()));
         assert_eq!(browser.find(&field(path)).property("ariaInvalid"), "false");
     }
+}
 
-    // So is a field that says nothing and has to. A backspace: what a driver clears, no page hears of.
+/// A field that says nothing and has to is told of as well. Who has scrolled away, or has folded it in, is brought to it.
+fn a_missing_number_is_told_and_found(browser: &Browser) {
+    // A backspace: what a driver clears, no page hears of.
     let microbatches = browser.find(&field("training.microbatches"));
     microbatches.fill("8\u{E003}");
     let told = browser.until("what is missing", || {
@@ -141,7 +154,6 @@ fn wrong_input_is_told_at_its_field() {
     assert_eq!(microbatches.property("placeholder"), "", "what stood there is no default");
     assert_eq!(browser.text("[data-test='stray-faults']"), "");
     browser.picture("missing-input.png");
-    // Who has scrolled away, or has folded it in, is brought to it.
     let focused = "return document.activeElement.dataset.test";
     for path in ["training.microbatches", "parallel.tensor"] {
         let input = browser.find(&field(path));
@@ -173,7 +185,12 @@ fn wrong_input_is_told_at_its_field() {
     browser.until("the fault", || {
         Some(browser.text("[data-test='fault-training.microbatches']")).filter(|text| !text.is_empty())
     });
-    // What is shown is seen to be of before, and neither saved nor shared for the form's.
+}
+
+/// What is shown is seen to be of before, and neither saved nor shared for the form's.
+fn no_link_is_made_of_faults(browser: &Browser) {
+    let microbatches = browser.find(&field("training.microbatches"));
+    let focused = "return document.activeElement.dataset.test";
     let is_outdated =
         || browser.script("return document.querySelector('main').classList.contains('outdated')", json!([]));
     assert_eq!(is_outdated(), json!(true));
@@ -190,13 +207,15 @@ fn wrong_input_is_told_at_its_field() {
     browser.picture("notice.png");
     // Who dismisses it goes on where the focus was before.
     browser.find(&format!("{notice} button")).click();
-    browser.until("the notice to go", || (notices(&browser) == json!(0)).then_some(()));
+    browser.until("the notice to go", || (notices(browser) == json!(0)).then_some(()));
     assert_eq!(browser.script(focused, json!([])), "copy-link");
     microbatches.keys("8");
     browser.until("the plan of the form", || (is_outdated() == json!(false)).then_some(()));
     assert_eq!(browser.find("[data-test='export-plan']").property("disabled"), json!(false));
+}
 
-    // What was typed is said as it was, and so is what no schedule can be made of.
+/// What was typed is said as it was, and so is what no schedule can be made of.
+fn typed_numbers_are_told_as_typed(browser: &Browser) {
     let told = |path: &str, part: &str| {
         let fault = format!("[data-test='fault-{path}']");
         browser.until(part, || Some(browser.text(&fault)).filter(|text| text.contains(part)))
@@ -213,11 +232,10 @@ fn wrong_input_is_told_at_its_field() {
     layers.fill("8,8,8,8");
     let fault = "[data-test='fault-parallel.partition']";
     browser.until("the fault to go", || browser.text(fault).is_empty().then_some(()));
+}
 
-    let suggestions =
-        || browser.script("return document.querySelectorAll(\"[data-test='suggestions']\").length", json!([]));
-
-    // A fold that a person has closed does not hide a fault.
+/// A fold that a person has closed does not hide a fault.
+fn a_closed_fold_opens_for_a_fault(browser: &Browser) {
     let tensor = browser.find(&field("parallel.tensor"));
     let fold = |script: &str| {
         tensor.script_with(&format!("const fold = arguments[0].closest('details'); {script}"), json!(null))
@@ -233,14 +251,17 @@ fn wrong_input_is_told_at_its_field() {
     browser.until("the fold to open", || (fold("return fold.open") == json!(true)).then_some(()));
     assert!(browser.text("[data-test='fault-parallel.tensor']").contains("found 3"));
     tensor.fill("1");
+}
 
-    // What would make a plan fit is of that plan, and goes with it.
+/// What would make a plan fit is of that plan, and goes with it.
+fn advice_goes_with_its_plan(browser: &Browser) {
+    let suggestions =
+        || browser.script("return document.querySelectorAll(\"[data-test='suggestions']\").length", json!([]));
     browser.find(&field("memory.limit_bytes")).fill("20");
     browser.until("what would help", || (suggestions() != json!(0)).then_some(()));
     browser.find(&field("parallel.pipeline")).fill("4x");
     browser.until("a fault", || browser.text("[data-test='fault-parallel.pipeline']").contains("4x").then_some(()));
     assert_eq!(suggestions(), json!(0));
-    browser.no_errors();
 }
 
 /// All that a spec can say of experts, latents, windows and devices is typed in the page, and its link says it.

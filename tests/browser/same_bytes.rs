@@ -4,7 +4,7 @@ use pipeplan_tests::browser::Browser;
 use pipeplan_tests::process::{self, printed};
 use serde_json::{Value, json};
 
-use super::{planned, serve};
+use super::serve;
 
 /// How much longer the same planning takes in WebAssembly. It prints and does not judge: a busy machine is no
 /// fault of the planner's. To be run where tests are optimised as releases are:

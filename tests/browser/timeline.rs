@@ -6,7 +6,7 @@ use pipeplan_tests::browser::Browser;
 use pipeplan_tests::process::{self, printed};
 use serde_json::{Value, json};
 
-use super::{DOWN, ENTER, ESCAPE, HOME, LEFT, RIGHT, choose, field, planned, seen, serve};
+use super::{DOWN, ENTER, ESCAPE, HOME, LEFT, RIGHT, choose, field, planned, serve};
 
 /// Blocks are reached without a mouse that hovers, and paper has all ranks in light colours.
 #[test]
