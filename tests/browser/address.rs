@@ -70,10 +70,10 @@ fn loading_anew_loses_nothing() {
 
     // An order of one's own, kept below a published schedule.
     open(&browser, &order);
-    planned(&browser, "Own order");
+    planned(&browser, "Custom schedule");
     reload();
-    planned(&browser, "Own order");
-    assert!(browser.text("[data-test='notice']").contains("the file's own"));
+    planned(&browser, "Custom schedule");
+    assert!(browser.text("[data-test='notice']").contains("custom schedule of the file"));
     browser.find("[data-test='keep']").click();
     choose(&browser, "schedule", "gpipe");
     planned(&browser, "GPipe");
@@ -81,7 +81,7 @@ fn loading_anew_loses_nothing() {
     reload();
     planned(&browser, "GPipe");
     let below = browser.until("what was kept", kept);
-    assert!(below.starts_with("Own order, "), "{below}");
+    assert!(below.starts_with("Custom schedule, "), "{below}");
 
     // A plan file and what was measured of it, which takes the kept plan's place.
     open(&browser, &plan);
@@ -100,7 +100,7 @@ fn loading_anew_loses_nothing() {
     let unseen = |why: &str| {
         browser.until(why, || {
             let said = browser.text("[data-test='kept-unseen']");
-            (said.starts_with("Kept, and not drawn: Own order, ") && said.contains(why)).then_some(())
+            (said.starts_with("Kept, but not drawn: Custom schedule, ") && said.contains(why)).then_some(())
         });
     };
     unseen("close the trace");
@@ -127,7 +127,7 @@ fn loading_anew_loses_nothing() {
     std::fs::write(&large, format!("{text}{}", " ".repeat(25 << 20))).unwrap();
     open(&browser, &large);
     planned(&browser, "ZB-H1");
-    assert!(browser.text("[data-test='notice']").contains("too large for the browser to remember"));
+    assert!(browser.text("[data-test='notice']").contains("too large for the browser to store"));
     let _ = std::fs::remove_file(large);
     browser.no_errors();
 }

@@ -63,15 +63,15 @@ fn where_nothing_fits_layouts_are_looked_for() {
     let said = browser.until("why there is no plan", || {
         Some(browser.text("[data-test='no-plan']")).filter(|text| !text.is_empty())
     });
-    assert!(said.contains("raise “Limit a rank”"), "{said}");
+    assert!(said.contains("raise “Memory limit per GPU”"), "{said}");
     let gpipe = || browser.text("[data-test='row-gpipe']");
     browser.until("the rows to be folded", || {
-        (browser.text("[data-test='absent-schedules']").contains("schedules without a plan") && gpipe().is_empty())
+        (browser.text("[data-test='absent-schedules']").contains("schedules that do not fit") && gpipe().is_empty())
             .then_some(())
     });
     assert!(browser.text("[data-test='row-best']").contains("No schedule fits"));
     browser.find("[data-test='absent-schedules']").click();
-    assert!(gpipe().contains("would hold"), "{}", gpipe());
+    assert!(gpipe().contains("needs"), "{}", gpipe());
     browser.script("scrollTo(0, 0)", json!([]));
     browser.find("[data-test='find-layouts-here']").click();
     browser.until("the fastest layouts", || {
@@ -167,7 +167,7 @@ fn a_small_plan_is_proved_in_the_page() {
     let state = || browser.find(proof).script_with("return arguments[0].dataset.state", json!(null));
     browser.until("a proof", || (state() == "proved").then_some(()));
     assert!(browser.text(proof).contains("Proved in"), "{}", browser.text(proof));
-    assert!(browser.text("[data-test='gap']").contains("no schedule of this placement is faster"));
+    assert!(browser.text("[data-test='gap']").contains("no schedule on this placement is faster"));
     browser.picture("proof.png");
     // The command's proof is of the same plan.
     let command = printed(["plan", file, "--schedule", "best", "--prove", "60"]);
@@ -185,7 +185,7 @@ fn a_small_plan_is_proved_in_the_page() {
     browser.find("[data-test='prove']").click();
     planned(&browser, "Exact search");
     assert_ne!(browser.text("[data-test='makespan']"), slower);
-    assert!(browser.text("[data-test='notice']").contains("The exact search has found"));
+    assert!(browser.text("[data-test='notice']").contains("The exact search found"));
     assert_eq!(browser.find(&field("schedule")).property("value"), "gpipe");
     assert_eq!(browser.text("tr.chosen th"), "Exact search");
     let own = browser.text("[data-test='row-Exact search'] [data-test='makespan']");

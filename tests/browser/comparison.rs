@@ -118,7 +118,7 @@ fn a_long_search_is_watched_and_ended() {
     let asked = std::time::Instant::now();
     planned(&browser, "Best");
     println!("ended within {:.1} s", asked.elapsed().as_secs_f64());
-    assert!(browser.text("[data-test='row-best']").contains("ended early"));
+    assert!(browser.text("[data-test='row-best']").contains("stopped early"));
     let makespan = duration_in(&browser.text("[data-test='makespan']"));
     let count = "return document.querySelectorAll(\"[data-test='stop-search']\").length";
     assert_eq!(browser.script(count, json!([])), json!(0));
@@ -169,7 +169,7 @@ fn what_transfers_cost_is_said_where_they_cost_something() {
     });
     browser.picture("carried.png");
     let told = printed(["compare", grouped]);
-    assert!(told.contains("as carried"), "{told}");
+    assert!(told.contains("with communication"), "{told}");
     for cell in &cells {
         // The page leaves zeros at the end out.
         let number = cell.as_str().and_then(|cell| cell.split(' ').next()).unwrap();
@@ -222,7 +222,7 @@ fn plans_are_kept_compared_undone_and_saved() {
     assert!(browser.text("[data-test='idea']").contains("one forward, one backward"));
     // The colours of both plans: 1F1B has BW alone, what is kept above it has B and W in two shades.
     let legend = browser.text("[data-test='legend']");
-    for part in ["F forward", "B for inputs", "W for weights", "BW backward", "shade: chunk"] {
+    for part in ["F forward", "B for inputs", "W for weights", "BW backward", "shade: virtual stage"] {
         assert!(legend.contains(part), "{part} is not in {legend}");
     }
     browser.picture("kept.png");
@@ -310,7 +310,7 @@ fn a_plan_of_another_magnitude_hides_the_kept_one(browser: &Browser) {
     let before = entries().as_u64().unwrap();
     number.fill("1");
     let said = browser.until("why it is not drawn", || {
-        Some(browser.text("[data-test='kept-unseen']")).filter(|text| text.starts_with("Kept, and not drawn: 1F1B"))
+        Some(browser.text("[data-test='kept-unseen']")).filter(|text| text.starts_with("Kept, but not drawn: 1F1B"))
     });
     assert!(said.contains("times as long as this plan"), "{said}");
     browser.picture("kept-and-not-drawn.png");

@@ -30,7 +30,8 @@ fn what_is_wrong_with_one_of_several_files_stays() {
     browser.find("[data-test='open-file']").keys(&files.join("\n"));
     planned(&browser, "ZB-V");
     let said = browser.text("[data-test='notice']");
-    for part in ["faulty-spec.toml: This file reads", "faulty-plan.json: This plan", "faulty-trace.json: This trace"]
+    for part in
+        ["faulty-spec.toml: This file is a spec", "faulty-plan.json: This plan", "faulty-trace.json: This trace"]
     {
         assert!(said.contains(part), "{part} is not in {said}");
     }
@@ -80,7 +81,7 @@ fn measured_times_are_planned_with() {
     let plain = process::output("plan-without-profile.json");
     printed(["plan", "examples/tiny-llama.toml", "-o", plain.to_str().unwrap()]);
     open(&browser, &plain);
-    said("has times of its own");
+    said("contains its own times");
     browser.until("the plan's own times", || (makespan() == estimated).then_some(()));
     choose(&browser, "schedule", "1f1b");
     said("all operators are measured");
@@ -108,12 +109,12 @@ fn an_order_of_ones_own_is_opened() {
     let mine = process::output("mine.txt");
     std::fs::write(&mine, "# 1F1B\n0F0 0F1 0BW0 0BW1\n1F0 1BW0 1F1 1BW1\n").unwrap();
     open(&browser, &mine);
-    planned(&browser, "Own order");
-    assert!(browser.text("[data-test='notice']").contains("the file's own"));
+    planned(&browser, "Custom schedule");
+    assert!(browser.text("[data-test='notice']").contains("custom schedule of the file"));
     // Its link leads to another plan, and says so.
     browser.find("[data-test='copy-link']").click();
     browser.until("what the link lacks", || {
-        browser.text("[data-test='notice']").contains("nor its order of ops").then_some(())
+        browser.text("[data-test='notice']").contains("or its custom schedule").then_some(())
     });
     browser.find("[data-test='export-plan']").click();
     let plan: Value =
@@ -152,7 +153,7 @@ fn an_order_is_compared_with_published_ones(browser: &Browser, spec: &str, mine:
     // Two forwards ahead of the first backward on the other rank, two backwards of 2 µs behind it.
     assert_eq!(row["makespan_ns"], 9_000);
     assert_eq!(browser.text(&format!("{OWN_ROW} [data-test='makespan']")), "9 µs");
-    assert_eq!(browser.text("tr.chosen th"), "Own order");
+    assert_eq!(browser.text("tr.chosen th"), "Custom schedule");
     // Of its 9 µs six are rank 1's, and six are backwards.
     browser.find("[data-test='sensitivity'] summary").click();
     let effects = browser.until("what its time hangs on", || Some(effects(browser)).filter(|rows| !rows.is_empty()));
@@ -168,7 +169,10 @@ fn a_change_takes_the_order_away(browser: &Browser, mine: &Path) {
     choose(browser, "schedule", "zb-h1");
     planned(browser, "ZB-H1");
     let notice = browser.text("[data-test='notice']");
-    assert!(notice.contains("(Own order) is no longer shown") && !notice.contains("the file's own"), "{notice}");
+    assert!(
+        notice.contains("(Custom schedule) is no longer shown") && !notice.contains("custom schedule of the file"),
+        "{notice}"
+    );
     browser.until("what the time of the other plan hangs on", || effect("all B", &effects(browser)));
     choose(browser, "schedule", "gpipe");
     planned(browser, "GPipe");
@@ -180,7 +184,7 @@ fn a_change_takes_the_order_away(browser: &Browser, mine: &Path) {
     browser.until("the change", || (browser.find(&field("schedule")).property("value") == "zb-h1").then_some(()));
     planned(browser, "ZB-H1");
     let notice = browser.text("[data-test='notice']");
-    assert!(notice.contains("What was being opened is not shown"), "{notice}");
+    assert!(notice.contains("The opened file is not shown"), "{notice}");
     std::fs::write(mine, "0F0 0F1 0BW0 0BW1\n1F0 1BW0 1F1\n").unwrap();
     open(browser, mine);
     browser.until("what is wrong", || browser.text("[data-test='notice']").contains("1BW1 never runs").then_some(()));
@@ -260,7 +264,10 @@ fn a_run_of_megatron_is_opened_and_what_its_memory_costs_is_told() {
         assert_eq!(browser.find(&field(path)).property("value"), value, "{path}");
     }
     let notice = browser.text("[data-test='notice']");
-    assert!(notice.contains("train.log is a run of Megatron-LM") && notice.contains("3.5 s a step"), "{notice}");
+    assert!(
+        notice.contains("train.log is a run of Megatron-LM") && notice.contains("step time is 3.5 s"),
+        "{notice}"
+    );
 
     // How much a step trains on may be said of all copies together, and is shown so where it is not.
     let global = browser.find(&field("training.global_batch_size"));
@@ -382,7 +389,7 @@ fn a_plan_is_saved_when_its_search_has_ended() {
     let said = browser.until("what is said", || {
         browser.script("return window.said", json!([])).as_str().filter(|said| !said.is_empty()).map(str::to_owned)
     });
-    assert!(said.contains("as soon as the search has ended"), "{said}");
+    assert!(said.contains("when the search ends"), "{said}");
     let plan = std::fs::read_to_string(browser.downloaded("plan.json")).unwrap();
     planned(&browser, "Best");
     let link = link_that_says(&browser, |spec| spec["training"]["microbatches"] == 24);

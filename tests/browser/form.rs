@@ -202,7 +202,7 @@ fn no_link_is_made_of_faults(browser: &Browser) {
     };
     browser.script("scrollTo(0, document.body.scrollHeight)", json!([]));
     browser.find("[data-test='copy-link']").click();
-    browser.until("why there is no link", || browser.text(notice).contains("The form has faults").then_some(()));
+    browser.until("why there is no link", || browser.text(notice).contains("The form has errors").then_some(()));
     assert_eq!(in_sight(), json!(true), "a notice is seen wherever one has scrolled to");
     browser.picture("notice.png");
     // Who dismisses it goes on where the focus was before.
@@ -227,7 +227,7 @@ fn typed_numbers_are_told_as_typed(browser: &Browser) {
     let layers = browser.find(&field("parallel.partition"));
     layers.fill("8,8,8,9");
     told("parallel.partition", "found 33 layers in all; accepted is 32, the layers of the model");
-    assert!(browser.text("[data-test='no-plan']").contains("“Layers”: found 33"));
+    assert!(browser.text("[data-test='no-plan']").contains("“Layers per stage”: found 33"));
     browser.picture("wrong-layers.png");
     layers.fill("8,8,8,8");
     let fault = "[data-test='fault-parallel.partition']";

@@ -81,9 +81,9 @@ fn a_plan_and_its_trace_are_one_click_away() {
     });
     // What four ranks take on fewer cores is not set beside what they would take on four.
     let cores = std::thread::available_parallelism().unwrap().get();
-    assert_eq!(figures.contains("4 ranks in turns on"), cores < 4, "{figures}");
+    assert_eq!(figures.contains("4 ranks time-sliced on"), cores < 4, "{figures}");
     // What they are held against is said: their planned time in turns is no other figure of the page.
-    let planned_as = if cores < 4 { " planned in turns · " } else { " planned · " };
+    let planned_as = if cores < 4 { " planned time-sliced · " } else { " planned · " };
     let of = figures.split_once(planned_as).and_then(|(before, _)| Some(before.rsplit_once('×')?.1));
     let (times, of) = of.and_then(|said| said.split_once(" of ")).unwrap_or_else(|| panic!("{figures}"));
     let ratio = duration_in(&figures) / duration_in(of);
@@ -125,7 +125,7 @@ fn what_torch_recorded_is_laid_under_its_plan() {
         browser.until(part, || Some(browser.text("[data-test='notice']")).filter(|text| text.contains(part)))
     };
     browser.find("[data-test='open-file']").keys(&[second.as_str(), &unpacked].join("\n"));
-    notice("no run of the plan that is shown");
+    notice("not a run of the plan on screen");
     browser.find("[data-test='open-file']").keys(&[first.as_str(), &second, &plan].join("\n"));
     let figures = browser
         .until("the trace", || Some(browser.text("[data-test='trace-figures']")).filter(|text| !text.is_empty()));

@@ -97,7 +97,7 @@ fn the_directions_of_dualpipe_are_told_apart() {
     }
     timeline.keys(HOME);
     let said = browser.find("[data-test='selected']").property("textContent");
-    assert!(said.as_str().is_some_and(|said| said.contains("rank 3, goes up the ranks")), "{said}");
+    assert!(said.as_str().is_some_and(|said| said.contains("rank 3, direction up the ranks")), "{said}");
     browser.picture("directions.png");
     choose(&browser, "schedule", "1f1b");
     planned(&browser, "1F1B");

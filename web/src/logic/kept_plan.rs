@@ -9,8 +9,8 @@ const MOST_TIMES_AS_LONG: u64 = 20;
 /// Why `kept` is not drawn under `shown`; none where it is.
 pub fn why_not_drawn(kept: &Scene, shown: Option<&Scene>, trace_is_open: bool) -> Option<String> {
     let reason = match shown {
-        None => "There is no plan to draw it under.".to_owned(),
-        Some(_) if trace_is_open => "The trace is in its place: close the trace to see it.".to_owned(),
+        None => "There is no plan on screen.".to_owned(),
+        Some(_) if trace_is_open => "The trace takes its place: close the trace to see it.".to_owned(),
         Some(shown) => {
             let (kept_ns, shown_ns) = (kept.end_ns().max(1), shown.end_ns().max(1));
             let (less, more) = (kept_ns.min(shown_ns), kept_ns.max(shown_ns));
@@ -19,12 +19,12 @@ pub fn why_not_drawn(kept: &Scene, shown: Option<&Scene>, trace_is_open: bool) -
             }
             let times = more / less;
             match kept_ns > shown_ns {
-                true => format!("It takes {times} times as long as this plan, which would be too short to see."),
-                false => format!("This plan takes {times} times as long, and it would be too short to see."),
+                true => format!("It takes {times} times as long as this plan, so this plan is too short to see."),
+                false => format!("This plan takes {times} times as long, so the kept plan is too short to see."),
             }
         }
     };
-    Some(format!("Kept, and not drawn: {}. {reason}", kept.headline()))
+    Some(format!("Kept, but not drawn: {}. {reason}", kept.headline()))
 }
 
 #[cfg(test)]

@@ -67,11 +67,11 @@ impl Proof {
             State::None => return None,
             State::Running if self.value_ns == 0 => "Loading the solver…".to_owned(),
             State::Running => {
-                format!("Searching exactly: {} steps, at most {} to gain.", text::count(self.steps), more())
+                format!("Exact search: {} steps, at most {} better.", text::count(self.steps), more())
             }
             State::Failed(reason) => text::sentence(&format!("No proof: {reason}")),
             State::Over if self.is_proved() => format!("Proved in {} steps.", text::count(self.steps)),
-            State::Over => format!("Not settled: at most {} to gain.", more()),
+            State::Over => format!("Not proved: at most {} better.", more()),
         })
     }
 }

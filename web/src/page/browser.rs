@@ -271,9 +271,9 @@ pub async fn pause(milliseconds: i32) {
 /// A sentence that says what went wrong.
 pub async fn fetch_text(address: &str) -> Result<String, String> {
     let window = window().ok_or("there is no window")?;
-    let url = Url::new_with_base(address, &page_address()).map_err(|_| format!("`{address}` is no address"))?;
+    let url = Url::new_with_base(address, &page_address()).map_err(|_| format!("`{address}` is not an address"))?;
     if Some(url.origin()) != window.location().origin().ok() {
-        return Err(format!("`{address}` is on another site; only files beside this page are opened"));
+        return Err(format!("`{address}` is on another site; the page opens only files of its own site"));
     }
     let failed = |_| format!("`{address}` cannot be loaded");
     let response: Response =
@@ -282,5 +282,5 @@ pub async fn fetch_text(address: &str) -> Result<String, String> {
         return Err(format!("`{address}` cannot be loaded: the server answers {}", response.status()));
     }
     let text = JsFuture::from(response.text().map_err(failed)?).await.map_err(failed)?;
-    text.as_string().ok_or_else(|| format!("`{address}` is no text"))
+    text.as_string().ok_or_else(|| format!("`{address}` is not a text file"))
 }

@@ -51,23 +51,23 @@ pub fn Compare() -> impl IntoView {
                             <Head ranking column=Column::Cost>{cost}</Head>
                             // Said in numbers beside it.
                             <th scope="col" class="bar" aria-hidden="true"
-                                title="As long as the time; the light part of it is the bubble">"Busy, waiting"</th>
+                                title="Length: time. Light part: bubble.">"Busy, idle"</th>
                             <Show when=move || with_steps.get()>
                                 <Head ranking column=Column::Step
-                                    title="The whole training step: gradients are summed and the optimizer steps">"Step"</Head>
+                                    title="The whole training step, with gradient sync and optimizer">"Step time"</Head>
                                 <Head ranking column=Column::Mfu title=text::MFU>"MFU"</Head>
                             </Show>
                             <Head ranking column=Column::Bubble>"Bubble"</Head>
                             <Head ranking column=Column::Peak>"Peak memory"</Head>
                             <Head ranking column=Column::Gap
-                                title="Above the lower bound of where this schedule puts its stages: another placement has another bound">"Above its bound"</Head>
+                                title="Time above the lower bound of the placement of this schedule. Each placement has its own bound.">"Above bound"</Head>
                             <Show when=move || with_waits.get()>
                                 <Head ranking column=Column::Carried
-                                    title="With waits at transfers, placed and carried as Transfers says: Best is the least of these, and no other column here counts them">"As carried"</Head>
+                                    title="Includes waits for P2P transfers, with the lowering and the transport of the form. Best has the lowest of these. No other column includes them.">"With communi\u{ad}cation"</Head>
                             </Show>
                             <Show when=move || with_jitter.get()>
                                 <Head ranking column=Column::Late
-                                    title="One step of twenty takes longer, where ops differ as the field Jitter says">"1 in 20"</Head>
+                                    title="1 step in 20 takes longer than this, with the jitter of the form">"1 in 20"</Head>
                             </Show>
                         </tr>
                     </thead>
@@ -81,7 +81,7 @@ pub fn Compare() -> impl IntoView {
                             <tr on:click=move |_| unfolded.update(|unfolded| *unfolded = !*unfolded)>
                                 <th scope="row" colspan=move || columns() + 1>
                                     <button type="button" class="quiet" data-test="absent-schedules" aria-expanded=move || unfolded.get().to_string()>
-                                        {move || format!("{} {} without a plan here", if unfolded.get() { "▾" } else { "▸" }, text::counted(absent.get(), "schedule"))}</button>
+                                        {move || format!("{} {} that do not fit", if unfolded.get() { "▾" } else { "▸" }, text::counted(absent.get(), "schedule"))}</button>
                                 </th>
                             </tr>
                         </tbody>

@@ -20,7 +20,7 @@ pub fn FigureRow() -> impl IntoView {
         <section class="figures" aria-label="Figures of the plan">
             <div class="figure" data-test="figure-makespan">
                 {move || match by_span() {
-                    true => view! { <h2>"Longest span "<span class="what">"a rank’s first to last op"</span></h2> },
+                    true => view! { <h2>"Longest span "<span class="what">"first to last op of one rank"</span></h2> },
                     false => view! { <h2>"Makespan "<span class="what">"first to last op"</span></h2> },
                 }}
                 <p class="value" data-test="makespan">{move || of(|scene| text::duration(scene.cost_ns() as f64))}</p>
@@ -28,17 +28,17 @@ pub fn FigureRow() -> impl IntoView {
                     {whole_step(&scene)}
                     {mfu(&scene).map(|mfu| view! { ", "<abbr title=text::MFU>"MFU"</abbr>{format!(" {mfu}")} })}
                 })}</p>
-                <p class="note" data-test="training" title="Steps alone, without checkpoints, evaluation and failures">{move || scene().and_then(|scene| training(&scene))}</p>
+                <p class="note" data-test="training" title="Training steps only, without checkpoints, evaluation and failures">{move || scene().and_then(|scene| training(&scene))}</p>
                 <p class="note" data-test="whole-shown">{move || scene().and_then(|scene| whole(&scene))}</p>
                 {move || scene().and_then(|scene| carried(&scene)).map(|carried| view! {
-                    <p class="note" data-test="carried-shown" title="Ranks wait at transfers, placed and carried as the fields under Transfers say; overlapped sends them beside compute. Pairs run one op after the other where messages go in pieces. No other figure counts that.">{carried}</p>
+                    <p class="note" data-test="carried-shown" title="Includes waits for P2P transfers, with the lowering and the transport that the form gives. Overlapped transfers run during compute. In-pieces transfers serialize F/B pairs. No other figure includes these waits.">{carried}</p>
                 })}
                 {move || scene().and_then(|scene| scene.figures.late_ns).map(|late_ns| view! {
-                    <p class="note">"1 step in 20 takes more than "<span data-test="late-shown">{text::duration(late_ns as f64)}</span></p>
+                    <p class="note">"1 step in 20 takes longer than "<span data-test="late-shown">{text::duration(late_ns as f64)}</span></p>
                 })}
             </div>
             <div class="figure" data-test="figure-bubble">
-                <h2>"Bubble "<span class="what">{move || if by_span() { "of the longest span" } else { "time ranks wait" }}</span></h2>
+                <h2>"Bubble "<span class="what">{move || if by_span() { "of the longest span" } else { "idle time of ranks" }}</span></h2>
                 <p class="value" data-test="bubble">{move || of(|scene| text::percent(scene.figures.bubble_ratio))}</p>
                 <p class="note" data-test="idle">{move || scene().map(|scene| idle(&scene))}</p>
             </div>
@@ -48,7 +48,7 @@ pub fn FigureRow() -> impl IntoView {
                 {move || scene().map(|scene| view! { <MemoryMeter scene /> })}
             </div>
             <div class="figure wide" data-test="figure-bound">
-                <h2>"Lower bound "<span class="what">"proved: nothing is faster here"</span></h2>
+                <h2>"Lower bound "<span class="what">"proved: no schedule is faster"</span></h2>
                 <p class="value" data-test="bound">{move || scene().map_or_else(|| "—".to_owned(), |scene| text::duration(bound_ns(planner, &scene) as f64))}</p>
                 <p class="note"><b data-test="gap">{move || scene().map(|scene| gap(planner, &scene))}</b>" "{move || scene().map(|scene| binding(planner, &scene))}</p>
                 <ProofLine />
@@ -74,7 +74,7 @@ fn MemoryMeter(scene: Arc<Scene>) -> impl IntoView {
             }
             .into_any()
         }
-        None => view! { <p class="note">{format!("rank {rank} holds most; no limit")}</p> }.into_any(),
+        None => view! { <p class="note">{format!("rank {rank} needs the most; no limit")}</p> }.into_any(),
     }
 }
 
@@ -82,7 +82,7 @@ fn MemoryMeter(scene: Arc<Scene>) -> impl IntoView {
 fn idle(scene: &Scene) -> String {
     match scene.idle_shares() {
         None => String::new(),
-        Some((least, most)) if most - least < 0.0005 => "the same on every rank".to_owned(),
+        Some((least, most)) if most - least < 0.0005 => "equal on all ranks".to_owned(),
         Some((least, most)) => format!("idle {} to {} by rank", text::percent(least.max(0.0)), text::percent(most)),
     }
 }
@@ -111,7 +111,7 @@ fn ProofLine() -> impl IntoView {
             " "
             {move || may_prove().then(|| view! {
                 <button type="button" class="small" data-test="prove" on:click=move |_| { browser::focus(PROOF); planner.prove(); }
-                    title="Search exactly for a faster schedule of this placement, or a proof that there is none; it may take minutes">"Prove"</button>
+                    title="Run an exact search for a faster schedule on this placement, or for a proof that there is none. It can take minutes.">"Prove"</button>
             })}
             {move || running().then(|| view! {
                 <button type="button" class="small" data-test="stop-proof" on:click=move |_| planner.end_proof(State::Over)>"Stop"</button>
@@ -134,9 +134,9 @@ fn binding(planner: Planner, scene: &Scene) -> String {
 
 fn gap(planner: Planner, scene: &Scene) -> String {
     match pipeplan_core::plan::planner::gap(scene.cost_ns(), bound_ns(planner, scene)) {
-        Some(gap) if gap <= 0.0 => "Met: no schedule of this placement is faster.".to_owned(),
+        Some(gap) if gap <= 0.0 => "Reached: no schedule on this placement is faster.".to_owned(),
         Some(gap) => format!("{} above it.", text::percent(gap)),
-        None => "It says nothing here.".to_owned(),
+        None => "No bound here.".to_owned(),
     }
 }
 
@@ -149,8 +149,10 @@ fn whole(scene: &Scene) -> Option<String> {
 fn carried(scene: &Scene) -> Option<String> {
     match scene.figures.carried_ns {
         Some(carried) if carried <= scene.cost_ns() => None,
-        Some(carried) => Some(format!("as carried {}, waits at transfers included", text::duration(carried as f64))),
-        None => Some("hangs as its transfers are carried".to_owned()),
+        Some(carried) => {
+            Some(format!("with communication: {}, waits for transfers included", text::duration(carried as f64)))
+        }
+        None => Some("hangs with this transport".to_owned()),
     }
 }
 
@@ -158,7 +160,7 @@ fn carried(scene: &Scene) -> Option<String> {
 fn whole_step(scene: &Scene) -> String {
     scene.figures.step.map_or_else(String::new, |step| {
         format!(
-            "step {} with its optimizer: {} tokens/s",
+            "step time {} with optimizer: {} tokens/s",
             text::duration(step.step_ns as f64),
             text::count(step.tokens_per_s.round() as u64),
         )

@@ -95,7 +95,7 @@ pub fn FrontierPanel() -> impl IntoView {
             class:stale=of_before
             data-state=move || if !of_before.get() && planner.chart.with(|chart| chart.finished) { "finished" } else { "searching" }>
             <div class="toolbar">
-                <h2 title="Of each amount of memory the best, by what it takes with its end and its waits at transfers">{move || heading(measure.get(), &judged.get())}" "<span class="what">{move || what(measure.get(), &judged.get())}</span></h2>
+                <h2 title="The best schedule for each memory limit, by its time with step epilogue and waits for transfers">{move || heading(measure.get(), &judged.get())}" "<span class="what">{move || what(measure.get(), &judged.get())}</span></h2>
                 <span class="note" data-test="frontier-readout">{readout}</span>
                 <div class="buttons" role="group" aria-label="What is drawn">
                     <Choice measure this=Measure::Time title="Time" test="frontier-time" />
@@ -103,7 +103,7 @@ pub fn FrontierPanel() -> impl IntoView {
                 </div>
             </div>
             <div class="chart" node_ref=holder tabindex="0" role="slider" data-test="frontier-chart" aria-disabled=move || of_before.get().to_string()
-                aria-label="Memory limit by its best schedule; arrow keys move, Enter sets the limit"
+                aria-label="Memory limits with the best schedule of each; arrow keys move, Enter sets the limit"
                 aria-valuemin="0" aria-valuemax=move || planner.chart.with(|chart| chart.curve.len().saturating_sub(1)).to_string()
                 aria-valuenow=move || picked.get().unwrap_or(0).to_string() aria-valuetext=readout
                 on:pointermove=move |event| pick_at(&event)
@@ -135,34 +135,35 @@ fn heading(measure: Measure, judged: &Judged) -> String {
 /// Of which plans, or of how many steps, that is.
 fn what(measure: Measure, judged: &Judged) -> String {
     match measure {
-        Measure::Time if judged.jitters => "1 in 20 takes more".to_owned(),
+        Measure::Time if judged.jitters => "1 step in 20 takes longer".to_owned(),
         Measure::Time => String::new(),
-        Measure::Bubble => format!("of the plans with the least {}", judged.name),
+        Measure::Bubble => format!("of the plans with the lowest {}", judged.name),
     }
 }
 
 /// What is said while nothing is pointed at.
 fn summary(planner: Planner, of_before: bool, judged: &Judged) -> String {
     match (of_before, planner.is_faulty()) {
-        (true, true) => return "This is of the form before its faults.".to_owned(),
+        (true, true) => return "This belongs to the form before its errors.".to_owned(),
         (true, false) => return "Searching…".to_owned(),
         (false, _) => {}
     }
     let by_limit = planner.spec.with(|spec| spec.as_deref().is_some_and(follows_from_limit));
     planner.chart.with(|chart| {
-        let least = chart.least_bytes.map(|least| format!("No schedule exists below {} a rank.", text::bytes(least)));
+        let least =
+            chart.least_bytes.map(|least| format!("No schedule exists below {} per rank.", text::bytes(least)));
         let more = match (chart.finished, better_than_shown(planner, chart)) {
             (false, _) => "Searching…".to_owned(),
             // Under the limit they are other orders.
             (true, _) if by_limit => {
-                return "Drawn without the limit: with less memory, layers keep less of what they compute, or lie \
-                        elsewhere. Click a place to plan within its memory."
+                return "The chart has no limit: with less memory, layers recompute more or move to other \
+                        stages. Click a point to plan within its memory."
                     .to_owned();
             }
             (true, Some(point)) => {
                 format!("Faster than the plan on screen, within its limit: {}.", describe(point, judged))
             }
-            (true, None) => "Click a place to plan within its memory.".to_owned(),
+            (true, None) => "Click a point to plan within its memory.".to_owned(),
         };
         [least, Some(more)].into_iter().flatten().collect::<Vec<_>>().join(" ")
     })

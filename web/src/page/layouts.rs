@@ -23,10 +23,7 @@ pub fn LayoutsPanel() -> impl IntoView {
         press(());
     };
     let note = move || match stale.get() {
-        true => Some(
-            "These are of another form than this one. Find the fastest of this one, or go back to that one."
-                .to_owned(),
-        ),
+        true => Some("These layouts belong to another form. Search again, or go back to that form.".to_owned()),
         false => planner.layouts.with(|layouts| layouts.as_ref().map(|layouts| said(layouts))),
     };
     let faults = move || {
@@ -47,7 +44,7 @@ pub fn LayoutsPanel() -> impl IntoView {
                             <input type="text" inputmode="numeric" class="short" data-test="layout-devices" prop:value=devices
                                 placeholder=move || usual.get().unwrap_or_default() on:input=move |event| devices.set(event_target_value(&event)) />
                             " devices"</label>
-                        <button type="submit" data-test="find-layouts" title="Degrees of parallelism, microbatches, recomputation and schedule together, of as many sequences a step and within the same memory">
+                        <button type="submit" data-test="find-layouts" title="Search degrees of parallelism, microbatches, recomputation and schedule together, with the same global batch size and the same memory limit">
                             {move || if stops.get() { "Stop" } else { "Find the fastest" }}</button>
                         <span class="note" role="status" data-test="layouts-note">{note}</span>
                     </form>
@@ -63,24 +60,24 @@ pub fn LayoutsPanel() -> impl IntoView {
 fn said(layouts: &Layouts) -> String {
     let Layouts { rows, settled, all, searched, finished, .. } = layouts;
     match (finished, rows.is_empty()) {
-        (false, _) if settled < all => format!("{settled} of {all} looked at…"),
-        (false, _) => format!("searching on the fastest: {searched} of {}…", rows.len()),
+        (false, _) if settled < all => format!("{settled} of {all} evaluated…"),
+        (false, _) => format!("searching schedules of the fastest: {searched} of {}…", rows.len()),
         (true, true) => {
-            format!("None of {all} fits: every one needs more memory, or has no schedule. More devices may do.")
+            format!("None of {all} layouts fits: each needs more memory or has no schedule. Try more devices.")
         }
-        (true, false) if settled < all => format!("Stopped after {settled} of {all}."),
-        (true, false) => format!("The fastest of {all}. Choose one to plan it."),
+        (true, false) if settled < all => format!("Stopped after {settled} of {all} layouts."),
+        (true, false) => format!("The fastest of {all} layouts. Choose one to plan it."),
     }
 }
 
 // Heads of columns; where there is no room for a table, each figure has its head beside it.
 const MICROBATCHES: &str = "Microbatches";
-const STEP: &str = "Step";
+const STEP: &str = "Step time";
 const TOKENS: &str = "Tokens/s";
 const MFU: &str = "MFU";
 const PEAK: &str = "Peak memory";
 const SCHEDULE: &str = "Schedule";
-const RECOMPUTED: &str = "Recomputed";
+const RECOMPUTED: &str = "Recompute";
 
 #[component]
 fn Rows(stale: Memo<bool>) -> impl IntoView {
@@ -94,15 +91,14 @@ fn Rows(stale: Memo<bool>) -> impl IntoView {
             .chain(layouts.rows.iter().enumerate().map(|(at, row)| ((at + 1).to_string(), row.clone())))
             .collect();
         // Columns in which all layouts say 1 are left out.
-        let columns: Vec<(usize, &str)> =
-            [(0, "Pipeline"), (1, "Tensor"), (2, "Context"), (3, "Data"), (4, "Expert")]
-                .into_iter()
-                .filter(|(at, _)| !matches!(at, 2 | 4) || shown.iter().any(|(_, row)| row.degrees[*at] > 1))
-                .collect();
+        let columns: Vec<(usize, &str)> = [(0, "PP"), (1, "TP"), (2, "CP"), (3, "DP"), (4, "EP")]
+            .into_iter()
+            .filter(|(at, _)| !matches!(at, 2 | 4) || shown.iter().any(|(_, row)| row.degrees[*at] > 1))
+            .collect();
         let heads =
             columns.iter().map(|(_, name)| view! { <th scope="col" class="number">{*name}</th> }).collect_view();
         let reason = layouts.reason.as_ref().map(|reason| {
-            view! { <p class="note">{text::sentence(&format!("As it was, it does not run: {reason}"))}</p> }
+            view! { <p class="note">{text::sentence(&format!("The layout of the form does not run: {reason}"))}</p> }
         });
         let rows = shown
             .into_iter()

@@ -43,27 +43,27 @@ pub fn Guide() -> impl IntoView {
             <summary>"How to read this"</summary>
             <dl>
                 <dt>"Rows and blocks"</dt>
-                <dd>"A row is a rank: a GPU, or several that share its work. A block is what it does for one microbatch: F, the forward; B, the backward that the rank before waits for; W, the gradients of weights, which nobody waits for; BW, both in one. On a block stands the microbatch's number; before it the kind, and before that the stage, where there is room: 3, B3, 0B3. Point at a block, or tap it, to see what it waits for, and its times."</dd>
+                <dd>"Each row is a rank: one GPU, or several GPUs that share the work. Each block is one op for one microbatch. F is the forward. B is the backward for inputs; the previous rank waits for it. W is the backward for weights; no rank waits for it. BW is B and W in one op. The text of a block is the microbatch number, with the kind and the stage where there is room: 3, B3, 0B3. Point at a block, or tap it, to see its times and what it waits for."</dd>
                 <dt>"Stage"</dt>
-                <dd>"Some of the model's layers, one after the other; 0 is the stage at its start. A microbatch goes forward through all stages in turn, and back."</dd>
-                <dt>"Chunk"</dt>
-                <dd>"One of the stages of a rank that has several, in shades of their own."</dd>
+                <dd>"A stage is a group of consecutive layers. Stage 0 is the first. A microbatch goes forward through all stages in order, and backward in reverse order."</dd>
+                <dt>"Virtual stage"</dt>
+                <dd>"A rank can hold several stages. Each has a shade (Megatron-LM: virtual pipeline stage; also called chunk)."</dd>
                 <dt>"Microbatch"</dt>
-                <dd>"A part of a step's batch that goes through the pipeline by itself, so that ranks can work on different ones at the same time. The weights change once, after all of them."</dd>
+                <dd>"A microbatch is a part of the batch of a step. Ranks work on different microbatches at the same time. The optimizer updates the weights once, after all microbatches."</dd>
                 <dt>"Placements"</dt>
-                <dd>"Which rank has which stages. Linear: one each, in order. Looped: round the ranks, again and again. V: down the ranks and back up. Wave: down and up, again and again. Two-way: two copies of the model, one down and one up; blocks of microbatches that go up are lighter and underlined. More stages a rank make a smaller bubble, and more transfers."</dd>
+                <dd>"The placement says which rank holds which stages. Linear: one stage per rank, in order. Looped: stages go around the ranks several times (interleaved 1F1B, arXiv:2104.04473). V: down the ranks and back up. Wave: down and up several times. Bidirectional: two copies of the model, one down and one up; blocks of microbatches that go up are lighter and underlined. More stages per rank make the bubble smaller and add transfers."</dd>
                 <dt>"Bubble"</dt>
-                <dd>"The light gaps: time in which ranks wait for each other, as a share of all their time. Less is better. Point at a gap, or tap it, to see what its rank waits for."</dd>
+                <dd>"The light gaps are the bubble: the share of time in which ranks wait for each other. Less is better. Point at a gap, or tap it, to see what its rank waits for."</dd>
                 <dt>"Longest span"</dt>
-                <dd>"The longest time from a rank’s own first op to its last. Ranks start and end one after the other, so it is less than the makespan, which is from the first op of any to the last. It is what counts where a rank may begin the next step while others end this one; “Shorten” says which of the two is judged."</dd>
+                <dd>"The span of a rank is the time from its first op to its last op. The makespan is the time from the first op of any rank to the last op of any rank, so it is longer. The longest span counts where a rank can begin the next step before other ranks end this one. The field “Minimize” selects one of the two."</dd>
                 <dt>"Memory"</dt>
-                <dd>"Below, for each rank over the same time: weights and optimizer (dark), and what forwards keep for their backwards; a line is what a kept plan holds. Schedules differ in it as much as in time."</dd>
+                <dd>"The lower part shows memory over the same time axis, for each rank: weights and optimizer states (dark), and activations. A line shows the memory of a kept plan. Schedules differ in memory as much as in time."</dd>
                 <dt>"MFU"</dt>
-                <dd>"Model FLOPs utilisation: the arithmetic that the model asks for in a step, as a share of what the devices could do in that time. What is computed again does not count."</dd>
+                <dd>"Model FLOPs utilization: the FLOPs that the model needs for a step, as a share of the peak FLOPs of the devices in that time. Recomputation does not count."</dd>
                 <dt>"Lower bound"</dt>
-                <dd>"A time that no schedule of these stages on these ranks beats, whoever makes it: proved anew for each plan. What the plan takes above it is all that a better one could save."</dd>
-                <dt>"Where to go from here"</dt>
-                <dd>"Choose another schedule in the table below; Keep one to see two together; drag a slider; the address is a link to what you see."</dd>
+                <dd>"No schedule of these stages on these ranks is faster than this time. The bound is computed for each plan. A better schedule can save at most the difference."</dd>
+                <dt>"What to do next"</dt>
+                <dd>"Choose another schedule in the table below. Press Keep to see two plans together. Drag a slider. The address is a link to what you see."</dd>
             </dl>
         </details>
     }
@@ -98,10 +98,10 @@ fn OpenTrace() -> impl IntoView {
         <div class="trace" data-test="trace-controls">
             <label>"Step "<select data-test="trace-step" on:change=choose>{steps}</select></label>
             <label><input type="checkbox" data-test="trace-aligned" prop:checked=planner.aligned
-                on:change=move |event| planner.set_aligned(event_target_checked(&event)) />" as long as the plan"</label>
+                on:change=move |event| planner.set_aligned(event_target_checked(&event)) />" Scale to the plan"</label>
             <span data-test="trace-figures">{move || figures(planner)}</span>
             <button type="button" data-test="calibrate" on:click=move |_| planner.calibrate()
-                aria-expanded=move || planner.calibrated.with(Option::is_some).to_string()>"Where time went"</button>
+                aria-expanded=move || planner.calibrated.with(Option::is_some).to_string()>"Lost time"</button>
             <button type="button" data-test="trace-close" on:click=move |_| planner.close_trace()>"Close trace"</button>
             {move || planner.calibrated.get().map(|found| view! { <WhereTimeWent found /> })}
         </div>
@@ -115,24 +115,24 @@ fn WhereTimeWent(found: Result<Calibrated, Vec<String>>) -> impl IntoView {
     let found = match found {
         Ok(found) => found,
         Err(lines) => {
-            let said = format!("This trace cannot be held against the plan on screen. {}", lines.join(" "));
+            let said = format!("This trace cannot be compared with the plan on screen. {}", lines.join(" "));
             return view! { <p class="calibration" role="alert" data-test="calibration">{said}</p> }.into_any();
         }
     };
     let Calibrated { steps, planned_ns, causes_ns, measured_ns, deciding, jitter_permille, problem } = found;
     let took = |ns: u64| text::duration(ns as f64);
     let whys = [
-        ("ops", "each takes the mean of its stage and job"),
-        ("hops", "messages take what they took"),
-        ("spread", "each op takes what it took itself"),
-        ("rest", "the runner, and ranks that meet late"),
+        ("ops", "each op takes the mean of its stage and job"),
+        ("hops", "P2P transfers take their measured times"),
+        ("spread", "each op takes its own measured time"),
+        ("rest", "overhead of the runner, and waits between ranks"),
     ];
     let cause = |((name, why), ns): ((&'static str, &'static str), i64)| {
         let more = format!("{}{}", if ns < 0 { "−" } else { "+" }, took(ns.unsigned_abs()));
         view! { <tr><th scope="row">{name}</th><td>{more}</td><td>{why}</td></tr> }
     };
     let causes = whys.into_iter().zip(causes_ns).map(cause).collect_view();
-    let mean = format!("from the first op to the last, the mean of {}", text::counted(steps, "step"));
+    let mean = format!("from the first op to the last, mean of {}", text::counted(steps, "step"));
     let deciding: Vec<String> =
         deciding.into_iter().map(|(name, share)| format!("{name} {}", text::percent(share))).collect();
     // As much of it as can be planned with.
@@ -142,8 +142,8 @@ fn WhereTimeWent(found: Result<Calibrated, Vec<String>>) -> impl IntoView {
         let take = move |_| planner.plan_measured(&problem, Some(jitter_permille));
         view! {
             <button type="button" data-test="plan-jitter" on:click=take
-                title="With how much ops differed from the mean of their stage and job, too: the comparison says what that costs, and the best is the one that it costs least">
-                {format!("…and their jitter of {}", text::percent(f64::from(jitter_permille) / 1000.0))}
+                title="Also use the measured deviation of ops from the mean of their stage and job as jitter. The comparison shows its cost, and Best has the lowest.">
+                {format!("…and with their jitter of {}", text::percent(f64::from(jitter_permille) / 1000.0))}
             </button>
         }
     });
@@ -151,13 +151,13 @@ fn WhereTimeWent(found: Result<Calibrated, Vec<String>>) -> impl IntoView {
     view! {
         <div class="calibration" role="status" data-test="calibration">
             <table>
-                <tr><th scope="row">"planned"</th><td>{took(planned_ns)}</td><td>"the order with planned times"</td></tr>
+                <tr><th scope="row">"planned"</th><td>{took(planned_ns)}</td><td>"the schedule with planned times"</td></tr>
                 {causes}
                 <tr><th scope="row">"measured"</th><td>{took(measured_ns)}</td><td>{mean}</td></tr>
             </table>
-            <p>{format!("Most of the path that decides: {}. A shorter op off it changes nothing.", deciding.join(", "))}</p>
+            <p>{format!("Largest parts of the critical path: {}. A shorter op off the path changes nothing.", deciding.join(", "))}</p>
             <button type="button" data-test="plan-measured" on:click=take
-                title="The same placement with the times that were measured, as typed costs. Going back undoes it.">
+                title="Plan the same placement with the measured times, as typed costs. Go back to undo it.">
                 "Plan with these times"
             </button>
             {with_jitter}
@@ -179,19 +179,19 @@ fn figures(planner: Planner) -> String {
     let planned = planner.scene.with(|scene| scene.as_ref().map_or(0, |scene| planned(scene)));
     let differs = planner.scene.with(|scene| measured.differs_from(scene.as_ref()?));
     if planned > 0 && differs.is_none() {
-        let in_turns = if turns.is_some() { " in turns" } else { "" };
+        let in_turns = if turns.is_some() { " time-sliced" } else { "" };
         let (times, of) = (text::trimmed(took / planned as f64, 2), text::duration(planned as f64));
         words.push(format!("×{times} of {of} planned{in_turns}"));
     }
     if let Some(processors) = turns {
         let on = text::counted(processors, "processor");
-        words.push(format!("{} in turns on {on}", text::counted(measured.lanes.len(), "rank")));
+        words.push(format!("{} time-sliced on {on}", text::counted(measured.lanes.len(), "rank")));
     }
     words.push(format!("bubble {}", text::percent(measured.bubble_ratio)));
     if measured.tokens > 0 && measured.duration_ns > 0 {
         let rate = measured.tokens as f64 * 1e9 / measured.duration_ns as f64;
         words.push(format!("{} tokens/s", text::count(rate as u64)));
     }
-    words.extend(differs.or_else(|| planner.trace_of_another_plan().then(|| "of another plan".to_owned())));
+    words.extend(differs.or_else(|| planner.trace_of_another_plan().then(|| "trace of another plan".to_owned())));
     words.join(" · ")
 }

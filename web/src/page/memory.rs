@@ -36,7 +36,7 @@ pub fn MemoryPanel() -> impl IntoView {
                 <details class="panel memory" data-test="memory" prop:open=unfit>
                     <summary>"Memory by rank"{whose}{price}</summary>
                     {move || planner.unfit.get().map(|unfit| {
-                        view! { <Suggestions heading="What to change first:" suggestions=unfit.suggestions.clone() /> }
+                        view! { <Suggestions heading="Suggestions:" suggestions=unfit.suggestions.clone() /> }
                     })}
                     {move || planner.shorter.get().map(|shorter| view! { <Price shorter=(*shorter).clone() /> })}
                     {move || view! { <Ranks ranks=ranks.get() /> }}
@@ -56,12 +56,12 @@ fn times(shorter: &Shorter) -> String {
 #[component]
 fn Price(shorter: Shorter) -> impl IntoView {
     let [step, free] = [shorter.step_ns, shorter.without_limit_ns].map(|ns| text::duration(ns as f64));
-    let said = format!("A step takes {step}, and {free} where ranks may hold what they like.");
-    let none = "No change that was tried makes it shorter on these devices: Find a layout tries others.";
+    let said = format!("The step time is {step}; without a memory limit it is {free}.");
+    let none = "No change that was tried makes the step shorter on these devices. Find the fastest, under Layouts, tries other layouts.";
     let advice = match shorter.suggestions.is_empty() {
         true => view! { <p class="hint">{none}</p> }.into_any(),
         false => {
-            let heading = "What makes it shorter on these devices, with first orders, which a search improves on:";
+            let heading = "Changes that make the step shorter on these devices (a search can improve these times):";
             view! { <Suggestions heading=heading suggestions=shorter.suggestions /> }.into_any()
         }
     };
@@ -76,7 +76,7 @@ fn Price(shorter: Shorter) -> impl IntoView {
 fn Suggestions(heading: &'static str, suggestions: Vec<SuggestionRow>) -> impl IntoView {
     let planner = expect_context::<Planner>();
     if suggestions.is_empty() {
-        return view! { <p class="hint">"Nothing that was tried needs less; give a rank more memory or fewer layers."</p> }.into_any();
+        return view! { <p class="hint">"No change that was tried needs less memory. Give a rank more memory or fewer layers."</p> }.into_any();
     }
     let more = suggestions.len().saturating_sub(MOST_SUGGESTIONS);
     let apply = move |changes: &[[String; 3]]| {
@@ -90,7 +90,7 @@ fn Suggestions(heading: &'static str, suggestions: Vec<SuggestionRow>) -> impl I
             format!("{label}: {} → {}", called(path, from), called(path, to))
         };
         let said = suggestion.changes.iter().map(said).collect::<Vec<_>>().join("; ");
-        let fits = if suggestion.fits { "fits" } else { "still too much" };
+        let fits = if suggestion.fits { "fits" } else { "still does not fit" };
         let devices = if suggestion.devices > 1 {
             format!(", on {} times the devices", suggestion.devices)
         } else {
@@ -98,10 +98,10 @@ fn Suggestions(heading: &'static str, suggestions: Vec<SuggestionRow>) -> impl I
         };
         let step = text::duration(suggestion.step_ns as f64);
         let cheapest = suggestion.cheapest.then(|| view! { <b data-test="cheapest">"cheapest: "</b> });
-        let comes_to = format!("{} at most, {fits}; {step} a step{devices}", text::bytes(suggestion.peak));
+        let comes_to = format!("peak {}, {fits}; step time {step}{devices}", text::bytes(suggestion.peak));
         let first = suggestion.changes.first().map_or("", |change| change[0].as_str());
         view! {
-            <li><button type="button" title="Change it" data-test=format!("suggestion-{first}")
+            <li><button type="button" title="Make this change" data-test=format!("suggestion-{first}")
                 on:click=move |_| apply(&suggestion.changes)>{said}</button>
             <span class="note">{cheapest}{comes_to}</span></li>
         }
@@ -129,7 +129,7 @@ fn Ranks(ranks: Vec<RankBytes>) -> impl IntoView {
             let amount = bytes.fixed.get(*kind).copied().unwrap_or(0);
             view! { <td class="number">{text::bytes(amount)}</td> }
         });
-        let at = if bytes.at.is_empty() { String::new() } else { format!("most of it during {}", bytes.at) };
+        let at = if bytes.at.is_empty() { String::new() } else { format!("peak during {}", bytes.at) };
         let room = bytes.limit.map_or_else(
             || "—".to_owned(),
             |limit| match limit.checked_sub(bytes.peak) {
@@ -152,7 +152,7 @@ fn Ranks(ranks: Vec<RankBytes>) -> impl IntoView {
     view! {
         <div class="scroll">
             <table>
-                <thead><tr><th scope="col">"Rank"</th>{heads}<th scope="col" class="number">"activations"</th><th scope="col" class="number">"peak"</th><th scope="col" class="number">"left"</th>{on_host.then(|| view! { <th scope="col" class="number">"on the host"</th> })}</tr></thead>
+                <thead><tr><th scope="col">"Rank"</th>{heads}<th scope="col" class="number">"activations"</th><th scope="col" class="number">"peak"</th><th scope="col" class="number">"left"</th>{on_host.then(|| view! { <th scope="col" class="number">"in host memory"</th> })}</tr></thead>
                 <tbody>{rows}</tbody>
             </table>
         </div>

@@ -19,8 +19,8 @@ pub fn PassesPanel() -> impl IntoView {
         is_model.get().then(|| {
             view! {
                 <details class="panel" data-test="passes" on:toggle=toggled>
-                    <summary>"What the passes did"</summary>
-                    <p class="hint">"Layers are counted from the first of their stage, which is 0."</p>
+                    <summary>"Compiler passes"</summary>
+                    <p class="hint">"Layer 0 is the first layer of a stage."</p>
                     <div class="scroll" class:before=planner.passes_before><pre>{move || planner.passes.get()}</pre></div>
                 </details>
             }

@@ -20,11 +20,11 @@ pub fn SensitivityPanel() -> impl IntoView {
         has_plan.get().then(|| {
             view! {
                 <details class="panel" data-test="sensitivity" prop:open=planner.sensing_open.get_untracked() on:toggle=toggled>
-                    <summary>"What the time hangs on"</summary>
+                    <summary>"Sensitivity"</summary>
                     {move || match planner.sensed.get() {
-                        Some(sensed) if sensed.rows.is_empty() => view! { <p class="hint">"No change of these times can be planned with."</p> }.into_any(),
+                        Some(sensed) if sensed.rows.is_empty() => view! { <p class="hint">"No times of this plan can change."</p> }.into_any(),
                         Some(sensed) => view! { <Effects sensed /> }.into_any(),
-                        None => view! { <p class="hint">"Running the order with other times…"</p> }.into_any(),
+                        None => view! { <p class="hint">"Running the schedule with changed times…"</p> }.into_any(),
                     }}
                 </details>
             }
@@ -47,15 +47,15 @@ fn Effects(sensed: Sensed) -> impl IntoView {
     };
     view! {
         <p class="hint">{format!(
-            "How much longer the same order takes where one of these takes {by} % longer, and how much less where it takes {by} % less. \
-             Where a rank stands out, move layers away from it."
+            "Change of the time of this schedule when one item takes {by} % more or {by} % less. \
+             If one rank stands out, move layers away from it."
         )}</p>
         <div class="scroll">
             <table data-test="effects">
-                <thead><tr><th scope="col">"What"</th><th scope="col" class="number">{format!("{by} % longer")}</th><th scope="col" class="number">{format!("{by} % less")}</th></tr></thead>
+                <thead><tr><th scope="col">"Item"</th><th scope="col" class="number">{format!("{by} % longer")}</th><th scope="col" class="number">{format!("{by} % less")}</th></tr></thead>
                 <tbody>{rows.into_iter().map(row).collect_view()}</tbody>
             </table>
         </div>
-        {(others > 0).then(|| view! { <p class="hint">{format!("and {others} others, which matter less")}</p> })}
+        {(others > 0).then(|| view! { <p class="hint">{format!("and {others} others with smaller effects")}</p> })}
     }
 }

@@ -80,7 +80,7 @@ pub fn TimelinePanel() -> impl IntoView {
                 <div class="empty" role="alert" data-test="no-plan"><p>{reason}</p>
                     {move || planner.may_find_layouts().then(|| view! {
                         <button type="button" data-test="find-layouts-here" on:click=find_layouts
-                            title="Other degrees of parallelism, microbatches and recomputation, on the same devices">"Find a layout that fits"</button>
+                            title="Search other degrees of parallelism, microbatches and recomputation on the same devices">"Find a layout that fits"</button>
                     })}</div>
             })}
             {move || planner.kept_unseen().map(|said| view! { <p class="note" data-test="kept-unseen">{said}</p> })}
@@ -104,8 +104,8 @@ fn Toolbar() -> impl IntoView {
     };
     // Why nothing can be kept; none where it can, or where what is kept can be let go.
     let no_keep = move || match (planner.kept.with(Option::is_none), planner.is_faulty(), planner.outdated.get()) {
-        (true, true, _) => Some("This plan is of the form before its faults: mend the fields that are marked"),
-        (true, _, true) => Some("This plan is of the form before: the one that is there is being planned"),
+        (true, true, _) => Some("This plan belongs to the form before its errors: correct the marked fields"),
+        (true, _, true) => Some("This plan belongs to the form before the last change: planning is under way"),
         (true, ..) if planner.scene.with(Option::is_none) => Some("There is no plan"),
         _ => None,
     };
@@ -117,13 +117,13 @@ fn Toolbar() -> impl IntoView {
             <div class="buttons">
                 <button type="button" data-test="keep" aria-pressed=move || planner.kept.with(Option::is_some).to_string()
                     prop:disabled=move || no_keep().is_some()
-                    title=move || no_keep().unwrap_or("Keep this timeline below, to compare the next one with it")
+                    title=move || no_keep().unwrap_or("Keep this timeline below the next one, to compare them")
                     on:click=move |_| planner.keep(planner.kept.with_untracked(Option::is_none))>
-                    {move || if planner.kept.with(Option::is_some) { "Let go" } else { "Keep" }}</button>
+                    {move || if planner.kept.with(Option::is_some) { "Release" } else { "Keep" }}</button>
                 <button type="button" data-test="save-svg" prop:disabled=move || planner.scene.with(Option::is_none)
-                    title="Save the timeline as an SVG drawing, for papers and slides" on:click=move |_| planner.save_svg()>"SVG"</button>
+                    title="Save the timeline as SVG, for papers and slides" on:click=move |_| planner.save_svg()>"SVG"</button>
                 <button type="button" data-test="save-png" prop:disabled=move || planner.scene.with(Option::is_none)
-                    title="Save what is seen here as a PNG picture, with memory, all ranks and the legend" on:click=move |_| planner.save_png()>"PNG"</button>
+                    title="Save the visible time range as PNG, with memory, all ranks and the legend" on:click=move |_| planner.save_png()>"PNG"</button>
             </div>
             <div class="buttons zoom" role="group" aria-label="Zoom">
                 <button type="button" aria-label="Zoom out" data-test="zoom-out" on:click=move |_| zoom(1.0 / (ZOOM_STEP * ZOOM_STEP))>"−"</button>
@@ -308,8 +308,8 @@ fn Canvas() -> impl IntoView {
             <Tooltip shown anchor whole_width />
         </div>
         <p class="unseen" role="status" data-test="selected">{announced}</p>
-        <p class="hint keys">"Drag to pan, Ctrl and wheel to zoom; or arrow keys, + and −, 0 for all. Click a block, or press Enter, to keep its details; arrow keys then go from block to block and to the gaps between them, which say what the rank waits for; Escape ends that."{move || more_ranks("wheel or drag over them, PageUp and PageDown, or press the bar beside them")}</p>
-        <p class="hint taps">"Tap a block for its details, a gap for what the rank waits for; drag to pan."{move || more_ranks("tap the bar beside them")}</p>
+        <p class="hint keys">"Drag to pan, Ctrl and wheel to zoom; or use arrow keys, + and −, and 0 for all. Click a block, or press Enter, to keep its details. Arrow keys then go from block to block and to the gaps between them. A gap shows what its rank waits for. Escape ends the selection."{move || more_ranks("use the wheel, drag, PageUp and PageDown, or the bar at the side")}</p>
+        <p class="hint taps">"Tap a block for its details, or a gap for what its rank waits for. Drag to pan."{move || more_ranks("tap the bar at the side")}</p>
         <legend::Guide />
     }
 }
@@ -361,8 +361,8 @@ fn details(planner: Planner, pointed: Pointed) -> Vec<(String, String)> {
             if let Some(Below::Kept(kept)) = untrack(|| planner.below())
                 && let Some(curve) = kept.curve(rank)
             {
-                lines.push(("kept holds".to_owned(), text::bytes(curve.at(time_ns as f64))));
-                lines.push(("kept peak".to_owned(), text::bytes(curve.peak())));
+                lines.push(("kept plan holds".to_owned(), text::bytes(curve.at(time_ns as f64))));
+                lines.push(("kept plan peak".to_owned(), text::bytes(curve.peak())));
             }
             lines
         }
@@ -535,7 +535,7 @@ fn describe(planner: Planner) -> String {
                 _ => String::new(),
             };
             format!(
-                "Timeline of {}: {} ranks, {ops} ops in {}.{kept} Arrow keys pan and zoom; Enter selects a block, then they go from block to block and gap to gap.",
+                "Timeline of {}: {} ranks, {ops} ops in {}.{kept} Arrow keys pan and zoom. Enter selects a block; arrow keys then go from block to block and gap to gap.",
                 crate::text::schedule_title(&scene.schedule),
                 scene.lanes.len(),
                 crate::text::duration(scene.end_ns() as f64)

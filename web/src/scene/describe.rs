@@ -28,7 +28,7 @@ impl Scene {
         lines.push(("rank".to_owned(), rank.to_string()));
         if let Some(from) = self.up_from() {
             let way = if span.op.microbatch() >= from { "up the ranks" } else { "down the ranks" };
-            lines.push(("goes".to_owned(), way.to_owned()));
+            lines.push(("direction".to_owned(), way.to_owned()));
         }
         lines.push(("starts".to_owned(), text::duration(span.start_ns as f64)));
         lines.push(("takes".to_owned(), text::duration((span.end_ns - span.start_ns) as f64)));
@@ -79,7 +79,7 @@ impl Scene {
         match schedule::find(&self.schedule) {
             Some(published) => format!("{} ({})", published.idea, published.source),
             None if self.schedule == BEST => {
-                "The fastest that a search finds within the limit; it starts from all the others.".to_owned()
+                "The fastest schedule that a search finds within the memory limit. The search starts from all published schedules.".to_owned()
             }
             None => String::new(),
         }
@@ -90,7 +90,7 @@ impl Scene {
 pub fn subject(spec: &Spec, plan: &Scene) -> String {
     let of_model = match &spec.work {
         Work::Model(work) => {
-            let model = catalog::find(&work.model_name).map_or("a model by hand", |entry| entry.title);
+            let model = catalog::find(&work.model_name).map_or("custom model", |entry| entry.title);
             let device = cluster::find(&work.device.name).map_or(work.device.name.as_str(), |entry| entry.title);
             format!("{model} on {device}")
         }

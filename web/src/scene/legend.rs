@@ -31,7 +31,7 @@ pub const fn title_of(kind: OpKind) -> &'static str {
 }
 
 /// What the legend says of shades.
-pub const SHADES_TITLE: &str = "shade: chunk";
+pub const SHADES_TITLE: &str = "shade: virtual stage";
 
 /// The colours that are on a picture.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]

@@ -61,8 +61,8 @@ impl MeasuredScene {
             return None;
         }
         Some(match ran == planned {
-            true => "of another plan, with other ops".to_owned(),
-            false => format!("of another plan, with {} instead of {planned}", text::counted(ran, "rank")),
+            true => "trace of another plan, with other ops".to_owned(),
+            false => format!("trace of another plan, with {} instead of {planned}", text::counted(ran, "rank")),
         })
     }
 

@@ -66,7 +66,7 @@ fn the_key_has_what_is_compared_too() {
     assert!(keys.iter().all(|key| key.two_way && !key.shaded), "{keys:?}");
     let said: Vec<String> = (0..4)
         .flat_map(|index| two_way.describe(0, index))
-        .filter_map(|(name, value)| (name == "goes").then_some(value))
+        .filter_map(|(name, value)| (name == "direction").then_some(value))
         .collect();
     assert_eq!(said.len(), 4);
     assert!(said.contains(&"down the ranks".to_owned()) && plan.up_from().is_none(), "{said:?}");
@@ -166,13 +166,13 @@ fn a_run_is_of_the_plan_whose_ops_its_ranks_ran() {
     assert_eq!(ran(&plan, 2).differs_from(&plan), None);
     assert_eq!(ran(&example("gpipe", 1), 1).differs_from(&plan), None, "the same ops in another order");
     let said = ran(&example("zb-h1", 1), 1).differs_from(&plan);
-    assert_eq!(said.as_deref(), Some("of another plan, with other ops"));
+    assert_eq!(said.as_deref(), Some("trace of another plan, with other ops"));
     // Nor does its memory stand beside this plan's.
     assert_eq!(ran(&plan, 1).peaks_beside(&plan, vec![7; 4]), Some(vec![7; 4]));
     assert_eq!(ran(&example("zb-h1", 1), 1).peaks_beside(&plan, vec![7; 4]), None);
     let mut more = ran(&plan, 1);
     more.lanes.push(plan.lanes[0].clone());
-    assert_eq!(more.differs_from(&plan).as_deref(), Some("of another plan, with 5 ranks instead of 4"));
+    assert_eq!(more.differs_from(&plan).as_deref(), Some("trace of another plan, with 5 ranks instead of 4"));
     // What is pointed at is set beside the same op of the same rank alone.
     let planned = |measured: &MeasuredScene, rank: usize| {
         measured.describe(rank, 0, Some(&plan)).iter().any(|(name, _)| name == "planned")

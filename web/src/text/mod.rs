@@ -8,7 +8,7 @@ mod names;
 mod numbers;
 mod sentences;
 
-pub use names::{placement, placement_meaning, schedule_title};
+pub use names::{CUSTOM_SCHEDULE, placement, placement_meaning, schedule_title};
 pub use numbers::{MFU, bytes, change, count, counted, duration, is_less, mfu, percent, trimmed};
 pub use sentences::{capital, fault_of, humanised, no_file, on_page, sentence, within_device, worded};
 

@@ -7,25 +7,31 @@ use pipeplan_core::schedule;
 
 use super::sentence;
 
+/// The name of a custom schedule in a plan file. Files keep it; a person reads "Custom schedule".
+pub const CUSTOM_SCHEDULE: &str = "Own order";
+
 /// Where a problem's stages are, in words.
 pub fn placement(problem: &Problem) -> String {
-    let placement = problem.placement().name().unwrap_or("stages placed by a list");
+    let placement = match problem.placement() {
+        Placement::TwoWay => "bidirectional",
+        other => other.name().unwrap_or("custom placement"),
+    };
     match problem.chunks() {
         1 => placement.to_owned(),
-        chunks => format!("{placement}, {chunks} chunks a rank"),
+        chunks => format!("{placement}, {chunks} stages per rank"),
     }
 }
 
 /// What that placement means, in a sentence.
 pub fn placement_meaning(problem: &Problem) -> String {
     let meaning = match problem.placement() {
-        Placement::Linear => "one stage a rank, in the order of the ranks",
-        Placement::Looped => "stages go round the ranks, from the last back to the first",
-        Placement::V => "stages go down the ranks and back up, so that the first rank has the last stage too",
-        Placement::Wave => "stages go down the ranks and back up, again and again",
-        Placement::List(_) => "the problem says which rank has which stage",
+        Placement::Linear => "one stage per rank, in the order of the ranks",
+        Placement::Looped => "stages go around the ranks several times, from the last back to the first",
+        Placement::V => "stages go down the ranks and back up; the first rank also has the last stage",
+        Placement::Wave => "stages go down the ranks and back up several times",
+        Placement::List(_) => "the spec lists the rank of each stage",
         Placement::TwoWay => {
-            "each rank has a stage of two copies of the model: half of the microbatches go down the ranks, half up"
+            "each rank has one stage of each of two copies of the model; half of the microbatches go down the ranks, half go up"
         }
     };
     sentence(meaning)
@@ -37,6 +43,7 @@ pub fn schedule_title(name: &str) -> String {
         (Some(published), Some((_, group))) => format!("{}, groups of {group}", published.title),
         (Some(published), None) => published.title.to_owned(),
         (None, _) if name == planner::BEST => "Best".to_owned(),
+        (None, _) if name == CUSTOM_SCHEDULE => "Custom schedule".to_owned(),
         (None, _) => name.to_owned(),
     }
 }

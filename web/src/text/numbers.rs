@@ -1,7 +1,7 @@
 //! Numbers with their units as a person reads them.
 
 /// What MFU is, in a tip.
-pub const MFU: &str = "Model FLOPs utilisation: see How to read this";
+pub const MFU: &str = "Model FLOPs utilization: see How to read this";
 
 /// A duration with three or four significant digits: `12.35 ms`.
 pub fn duration(ns: f64) -> String {

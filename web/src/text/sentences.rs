@@ -63,19 +63,19 @@ pub fn no_file(text: &str, error: &SpecError) -> String {
     let bare = words.clone().filter(|word| is_bare(word)).count();
     match error {
         _ if 2 * bare > words.count() => {
-            "These ops do not say their stage: an order has one line a rank, such as `0F0 0F1 0BW0 0BW1`, where the first              number is the stage."
+            "These ops have no stage numbers. A custom schedule has one line per rank, such as `0F0 0F1 0BW0 0BW1`; the first number is the stage."
         }
         SpecError::Faults(faults) if faults.0.iter().all(|fault| fault.field != "the whole input") => {
-            "This file reads as a spec, with faults:"
+            "This file is a spec with errors:"
         }
-        _ => "This file is no plan, no trace, no profile, no order of ops and no spec.",
+        _ => "This file is not a plan, trace, profile, custom schedule or spec.",
     }
     .to_owned()
 }
 
 /// A sentence of the planner that tells of the command, for those who have the page before them.
 pub fn on_page(sentence: &str) -> String {
-    sentence.replace("give it with `--order` to a spec", "open its rows as a text file over the form of its spec")
+    sentence.replace("give it with `--order` to a spec", "open its op lists as a text file over the form of its spec")
 }
 
 /// What the form calls a field, by its path or, where it is no word of a sentence, by the last part of it.

@@ -44,7 +44,7 @@ fn numbers_in_sentences_become_readable() {
 #[test]
 fn fields_in_sentences_are_called_what_the_form_calls_them() {
     for (said, read) in [
-        ("raise limit_bytes, or take less.", "raise “Limit a rank”, or take less."),
+        ("raise limit_bytes, or take less.", "raise “Memory limit per GPU”, or take less."),
         ("training.microbatches: found 0; accepted is 1", "“Microbatches”: found 0; accepted is 1"),
         ("its model holds 1.5 GiB... and x_y", "its model holds 1.5 GiB... and x_y"),
         ("ranks of this name", "ranks of this name"),
@@ -82,11 +82,11 @@ fn messages_become_sentences() {
 fn a_file_that_cannot_be_read_is_taken_for_what_it_is_most_like() {
     use pipeplan_core::spec::Spec;
     for (text, said) in [
-        ("F0 F1 B0 B1\nF0 B0 F1 B1", "These ops do not say their stage"),
-        ("0 | F0 F1 .. B0 W0 F2\n1 | .. F0 B0 F1 W0 B1", "These ops do not say their stage"),
-        ("parallel.pipeline = -8\ntraining.microbatchs = 32", "This file reads as a spec, with faults:"),
-        ("[1, 2]", "This file is no plan"),
-        ("Dear Sir or Madam", "This file is no plan"),
+        ("F0 F1 B0 B1\nF0 B0 F1 B1", "These ops have no stage numbers"),
+        ("0 | F0 F1 .. B0 W0 F2\n1 | .. F0 B0 F1 W0 B1", "These ops have no stage numbers"),
+        ("parallel.pipeline = -8\ntraining.microbatchs = 32", "This file is a spec with errors:"),
+        ("[1, 2]", "This file is not a plan"),
+        ("Dear Sir or Madam", "This file is not a plan"),
     ] {
         let told = no_file(text, &Spec::read(text).unwrap_err());
         assert!(told.starts_with(said), "{text}: {told}");
@@ -105,7 +105,7 @@ fn the_page_is_told_of_without_options_of_the_command() {
     let changed = Plan::from_json(&plan.replace("1f1b", "gpipe")).unwrap_err().to_string();
     let told = on_page(&changed);
     assert!(changed.contains("--order") && !told.contains("--order"), "{told}");
-    assert!(told.contains("open its rows as a text file"), "{told}");
+    assert!(told.contains("open its op lists as a text file"), "{told}");
 }
 
 #[test]

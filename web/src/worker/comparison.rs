@@ -60,7 +60,7 @@ impl Comparison {
         if let Some(published) = schedule::published().get(self.next) {
             self.next += 1;
             if self.stops && self.best.so_far().is_some() {
-                let reason = "not looked at: the search was ended before".to_owned();
+                let reason = "not evaluated: the search was stopped".to_owned();
                 return vec![Said::Compared(from_core::absent_row(published.name, Some(reason)))];
             }
             let answer = planner::answer(&self.spec, published);
@@ -106,9 +106,9 @@ impl Comparison {
             Some(answer) => {
                 let won = match (answer.name == BEST, self.stops) {
                     (true, false) => "found by search".to_owned(),
-                    (true, true) => "found by search, ended early".to_owned(),
+                    (true, true) => "found by search, stopped early".to_owned(),
                     (false, false) => text::schedule_title(&answer.name),
-                    (false, true) => format!("{}, search ended early", text::schedule_title(&answer.name)),
+                    (false, true) => format!("{}, search stopped early", text::schedule_title(&answer.name)),
                 };
                 Row { reason: Some(won), ..from_core::row(&self.spec, BEST, answer) }
             }
@@ -123,7 +123,7 @@ impl Comparison {
             Err(PlanError::NoSchedule { nearest: Some(infeasible), .. }) => (infeasible.to_string(), None),
             Err(PlanError::NoSchedule { reasons, .. }) => match one_fault(&reasons) {
                 Some((reason, fault)) => (reason.to_owned(), Some(fault)),
-                None => ("every schedule breaks a limit or lacks its shape".to_owned(), None),
+                None => ("every schedule exceeds a limit or needs another shape".to_owned(), None),
             },
             Err(error) => (error.to_string(), None),
             Ok(_) => (String::new(), None),

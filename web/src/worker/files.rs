@@ -54,10 +54,10 @@ impl Worker {
     pub(super) fn timed(&self, spec: &Spec) -> Option<Timed> {
         let profile = self.profile.as_ref()?;
         let covers = match &spec.work {
-            Work::Typed(_) => "typed costs need none".to_owned(),
+            Work::Typed(_) => "typed costs do not use them".to_owned(),
             Work::Model(work) => match coverage(work) {
                 Some(coverage) if coverage.is_any() => coverage.to_string(),
-                _ => "it has none of this model's kinds of operators in its number format: all are estimated"
+                _ => "the profile has no operators of this model in its precision, so all times are estimates"
                     .to_owned(),
             },
         };
@@ -114,7 +114,7 @@ impl Worker {
         let plan = || -> Result<Plan, String> {
             let spec = self.with_profile(Spec::read(spec).map_err(|error| error.to_string())?);
             let order = order::read(text).map_err(|error| error.to_string())?;
-            planner::plan_order(&spec, "Own order", order).map_err(|error| error.to_string())
+            planner::plan_order(&spec, text::CUSTOM_SCHEDULE, order).map_err(|error| error.to_string())
         };
         match plan() {
             Ok(plan) => Said::Ordered { plan: plan.to_json() },
@@ -126,19 +126,18 @@ impl Worker {
     /// than `below_ns`, and the end of the answer.
     pub(super) fn open_point(&self, spec: &str, bytes: u64, below_ns: u64) -> Vec<Said> {
         let plan = || -> Result<Plan, String> {
-            let spec = self.read(spec).map_err(|_| "is of another form".to_owned())?;
+            let spec = self.read(spec).map_err(|_| "belongs to another form".to_owned())?;
             let chart = self.chart.as_ref().filter(|chart| chart.is_of(&spec));
-            let order =
-                chart.and_then(|chart| chart.order_within(bytes)).ok_or("has no order of ops that was kept")?;
+            let order = chart.and_then(|chart| chart.order_within(bytes)).ok_or("has no stored schedule")?;
             let plan = planner::plan_order(&spec, FROM_CHART, order.clone())
-                .map_err(|error| format!("is no plan under this limit: {}", no_plan(&spec, &error.to_string())))?;
-            let timeline = plan.timeline().map_err(|deadlock| format!("is no plan: {deadlock}"))?;
+                .map_err(|error| format!("gives no plan under this limit: {}", no_plan(&spec, &error.to_string())))?;
+            let timeline = plan.timeline().map_err(|deadlock| format!("gives no plan: {deadlock}"))?;
             let judged_ns = from_core::plan_judged_ns(&plan, &timeline);
             if judged_ns < below_ns {
                 return Ok(plan);
             }
             let [there, here] = [judged_ns, below_ns].map(|ns| text::duration(ns as f64));
-            Err(format!("takes {there} as a whole step under this limit, and this plan {here}"))
+            Err(format!("has a step time of {there} under this limit; this plan has {here}"))
         };
         match plan() {
             Ok(plan) => vec![Said::Ordered { plan: plan.to_json() }],
@@ -160,7 +159,7 @@ impl Worker {
             // The times of a plan stand in its file, whatever has been measured since.
             let covers = match (&spec.work, case_of(&plan, &spec)) {
                 (Work::Model(_), None) => {
-                    "not in the plan file that is open, which has times of its own; the comparison is planned with them"
+                    "not in the open plan file, which contains its own times; the comparison uses the measured times"
                         .to_owned()
                 }
                 _ => timed.covers,

@@ -98,8 +98,8 @@ impl Judged {
     /// What the best of `spec` is chosen by.
     pub fn of(spec: &Spec) -> Judged {
         let name = match (&spec.work, spec.objective()) {
-            (Work::Model(_), Objective::Makespan) => "step",
-            (Work::Model(_), Objective::LongestSpan) => "longest span with its end",
+            (Work::Model(_), Objective::Makespan) => "step time",
+            (Work::Model(_), Objective::LongestSpan) => "longest span with step epilogue",
             (Work::Typed(_), Objective::Makespan) => "makespan",
             (Work::Typed(_), Objective::LongestSpan) => "longest span",
         };
@@ -108,7 +108,7 @@ impl Judged {
 
     /// What the best is best by.
     pub fn least(&self) -> String {
-        let late = if self.jitters { ", 1 in 20" } else { "" };
+        let late = if self.jitters { ", 1 step in 20" } else { "" };
         format!("least {}{late}", self.name)
     }
 }
@@ -116,10 +116,10 @@ impl Judged {
 /// A point in a sentence.
 pub fn describe(point: &ChartPoint, judged: &Judged) -> String {
     let time = match point.hangs() {
-        true => "hangs as its transfers are carried".to_owned(),
+        true => "hangs with this transport".to_owned(),
         false => format!("{} {}", judged.name, text::duration(point.judged_ns as f64)),
     };
-    let late = if judged.jitters { ", 1 in 20 takes more" } else { "" };
+    let late = if judged.jitters { ", 1 step in 20 takes longer" } else { "" };
     let bubble = text::percent(point.bubble_ratio);
     format!("{}: {time}{late}, bubble {bubble} ({})", text::bytes(point.bytes), point.by)
 }

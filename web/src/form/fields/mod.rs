@@ -104,8 +104,6 @@ impl Field {
     /// What it is called where its legend is not seen with it; none where its label is enough.
     pub fn spoken(&self) -> Option<String> {
         match self.label {
-            // A model has a number of them, too.
-            "Layers" if self.group == Group::Parallel => return Some("Layers of stages".to_owned()),
             "F" | "B" | "W" | "BW" => {}
             _ => return None,
         }

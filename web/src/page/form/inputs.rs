@@ -70,7 +70,7 @@ pub(super) fn Slid(path: &'static str) -> impl IntoView {
     view! {
         <div class="slid">
             <Text path />
-            <input type="range" aria-label=format!("{} by slider", field.label) data-test=format!("slider-{path}")
+            <input type="range" aria-label=format!("{}, slider", field.label) data-test=format!("slider-{path}")
                 min=of(|place| place.least) max=of(|place| place.most) step=of(|place| place.step)
                 prop:value=of(|place| place.value)
                 hidden=move || place.with(|place| place.is_none())

@@ -44,7 +44,7 @@ pub fn SpecForm() -> impl IntoView {
                 <legend>"Schedule"</legend>
                 <Select alone=true path="schedule" choices=schedules() />
                 <GroupSize />
-                <Folded title="Transfers" groups=&[Group::Messages]>
+                <Folded title="P2P transfers" groups=&[Group::Messages]>
                     <Text path="messages.lowering" list="overlapped overlapped:2 grouped receive-first in-pieces" />
                     <Text path="messages.transport" list="grouped rendezvous buffered buffered:4 pair-ordered streams" />
                 </Folded>

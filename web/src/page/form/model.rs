@@ -70,11 +70,11 @@ fn PipelinePart() -> impl IntoView {
             <Slid path="parallel.pipeline" />
             <Text path="parallel.chunks" />
             <Text path="parallel.partition" list="balanced layers layers-and-ends within-limit" />
-            <Folded title="Tensor, data, expert and context parallel" groups=&[Group::Split]>
+            <Folded title="TP, DP, EP, CP and ZeRO" groups=&[Group::Split]>
                 <div class="pairs">
                     <Text path="parallel.tensor" />
                     <Select path="parallel.sequence_parallel" choices=named(choices("parallel.sequence_parallel")) />
-                    <Select path="parallel.async_reduce" choices=named(&[("", "waited for"), ("true", "beside dW")]) />
+                    <Select path="parallel.async_reduce" choices=named(&[("", "off"), ("true", "on")]) />
                     <Text path="parallel.data" />
                     <Select path="parallel.zero" choices=named(choices("parallel.zero")) />
                     <Text path="parallel.shard" />
@@ -103,10 +103,10 @@ fn TrainingPart() -> impl IntoView {
                 <Text path="training.tokens" />
             </div>
             <div class="pairs">
-                <Select path="training.dtype" choices=named(&[("", "device's"), ("bf16", "bfloat16"), ("f32", "float32"), ("f64", "float64")]) />
+                <Select path="training.dtype" choices=named(&[("", "default of the device"), ("bf16", "bfloat16"), ("f32", "float32"), ("f64", "float64")]) />
                 <Select path="training.matmul_dtype" choices=named(choices("training.matmul_dtype")) />
             </div>
-            <Folded title="Recompute, attention, formats" groups=&[Group::Operators]>
+            <Folded title="Recompute, offload, attention, dtypes" groups=&[Group::Operators]>
                 <Text path="training.recompute" list="none selective cheap latents feed-forward full fit" />
                 <div class="pairs">
                     <Text path="training.recompute_first" />
@@ -115,12 +115,12 @@ fn TrainingPart() -> impl IntoView {
                 <Text path="training.offload" list="none all fit" />
                 <Select path="training.offload_optimizer" choices=named(choices("training.offload_optimizer")) />
                 <Select path="training.attention" choices=named(choices("training.attention")) />
-                <Select path="training.dropout" choices=named(&[("", "none"), ("true", "with masks")]) />
+                <Select path="training.dropout" choices=named(&[("", "off"), ("true", "on")]) />
                 <div class="pairs">
                     <Select path="training.gradients_dtype" choices=named(choices("training.gradients_dtype")) />
                     <Select path="training.moments_dtype" choices=named(choices("training.moments_dtype")) />
                 </div>
-                <Select path="training.f32_logits" choices=named(&[("", "no"), ("true", "yes")]) />
+                <Select path="training.f32_logits" choices=named(&[("", "off"), ("true", "on")]) />
                 <Text path="training.expert_imbalance" />
             </Folded>
         </fieldset>
@@ -131,13 +131,13 @@ fn TrainingPart() -> impl IntoView {
 #[component]
 fn ArchitectureFold() -> impl IntoView {
     view! {
-        <Folded title="Layers, experts and latents" groups=&[Group::Layers, Group::Experts, Group::Latent]>
+        <Folded title="Layers, MoE and MLA" groups=&[Group::Layers, Group::Experts, Group::Latent]>
             <div class="pairs">
                 <Select path="model.qkv_bias" choices=flag() />
                 <Select path="model.qk_norm" choices=flag() />
                 <Select path="model.post_norms" choices=flag() />
                 <Text path="model.rotary" />
-                <Select path="model.arrangement" choices=named(&[("", "as the model"), ("in-turn", "in turn"), ("beside", "beside each other"), ("beside-one-norm", "beside, one norm")]) />
+                <Select path="model.arrangement" choices=named(&[("", "as the model"), ("in-turn", "off"), ("beside", "on, two norms"), ("beside-one-norm", "on, one norm")]) />
                 <Select path="model.no_bias" choices=flag() />
                 <Select path="model.activation" choices=named(&[("", "as the model"), ("silu", "SiLU"), ("gelu", "GELU")]) />
                 <Select path="model.window" choices=or_none() />
@@ -183,7 +183,7 @@ fn TimesMeasured(timed: Timed) -> impl IntoView {
     view! {
         <div class="timed" data-test="profile">
             <p>"Times measured on "<b>{device}</b>{covers}</p>
-            <button type="button" data-test="profile-close" on:click=move |_| planner.measure(None)>"Estimate instead"</button>
+            <button type="button" data-test="profile-close" on:click=move |_| planner.measure(None)>"Use estimates"</button>
         </div>
     }
 }

@@ -14,12 +14,12 @@ pub(super) fn named(choices: &[(&str, &str)]) -> Choices {
 
 /// Of what a model of the catalog has its own way of.
 pub(super) fn flag() -> Choices {
-    named(&[("", "as the model"), ("true", "yes"), ("false", "no")])
+    named(&[("", "as the model"), ("true", "on"), ("false", "off")])
 }
 
 /// Of what a model has by its fields, or not at all.
 pub(super) fn or_none() -> Choices {
-    named(&[("", "as the model, or below"), ("none", "none")])
+    named(&[("", "as the model, or as below"), ("none", "none")])
 }
 
 pub(super) fn objectives() -> Choices {
@@ -29,14 +29,14 @@ pub(super) fn objectives() -> Choices {
 pub(super) fn models() -> Choices {
     let mut choices: Choices =
         catalog::catalog().iter().map(|entry| (entry.name.to_owned(), entry.title.to_owned())).collect();
-    choices.push((String::new(), "Sizes by hand".to_owned()));
+    choices.push((String::new(), "Custom sizes".to_owned()));
     choices
 }
 
 pub(super) fn devices() -> Choices {
     let mut choices: Choices =
         cluster::catalog().iter().map(|entry| (entry.name.to_owned(), entry.title.to_owned())).collect();
-    choices.push((String::new(), "Figures by hand".to_owned()));
+    choices.push((String::new(), "Custom device".to_owned()));
     choices
 }
 

@@ -6,7 +6,7 @@ use super::frame::Help;
 use crate::form::Form;
 use crate::page::state::Planner;
 
-const GROUP_HELP: &str = "Microbatches that go through a chunk before the next chunk's turn";
+const GROUP_HELP: &str = "Consecutive microbatches that a virtual stage runs before the next virtual stage runs";
 
 /// Microbatches of a group, for schedules that have groups.
 #[component]
@@ -18,8 +18,8 @@ pub(super) fn GroupSize() -> impl IntoView {
         shown.get().then(|| {
             view! {
                 <div class="field">
-                    <label for="schedule-group" title=GROUP_HELP>"Groups of"</label>
-                    <input type="text" id="schedule-group" data-test="schedule-group" autocomplete="off" placeholder="as many as ranks" prop:value=text
+                    <label for="schedule-group" title=GROUP_HELP>"Microbatch group size"</label>
+                    <input type="text" id="schedule-group" data-test="schedule-group" autocomplete="off" placeholder="number of ranks" prop:value=text
                         aria-describedby="schedule-group-help"
                         on:input=move |event| planner.type_in("schedule", |form| form.set_group(event_target_value(&event).trim()))
                         on:change=move |_| planner.typed() />

@@ -16,19 +16,19 @@ pub(super) fn TypedFields() -> impl IntoView {
             <Slid path="problem.microbatches" />
             <Text path="problem.chunks" />
             <Text path="problem.placement" list="linear looped v wave two-way any" />
-            <Select path="problem.backward" choices=named(&[("", "split or fused"), ("fused", "fused only")]) />
+            <Select path="problem.backward" choices=named(&[("", "split or fused"), ("fused", "fused")]) />
             <Text path="problem.overlap_permille" />
         </fieldset>
         <fieldset>
-            <legend>"Time of an op, ns"</legend>
+            <legend>"Time per op, ns"</legend>
             <div class="triples"><Triple paths=["problem.stages.forward_ns", "problem.stages.backward_input_ns", "problem.stages.backward_weight_ns"] /></div>
             <Text path="problem.transfer_ns" />
         </fieldset>
         <fieldset>
-            <legend>"Bytes of an op"</legend>
+            <legend>"Bytes per op"</legend>
             <div class="triples"><Triple paths=["problem.stages.forward_bytes", "problem.stages.backward_input_bytes", "problem.stages.backward_weight_bytes"] /></div>
-            <Folded title="Workspace and single stages" groups=&[Group::Workspace, Group::Fused, Group::StageList]>
-                <p class="help">"Bytes only while an op runs:"</p>
+            <Folded title="Workspace, fused BW, stages" groups=&[Group::Workspace, Group::Fused, Group::StageList]>
+                <p class="help">"Bytes that an op needs only while it runs:"</p>
                 <div class="triples"><Texts group=Group::Workspace but="" /></div>
                 <Text path="problem.stages.backward_workspace_bytes" />
                 <Text path="problem.stages.backward_ns" />

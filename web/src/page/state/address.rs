@@ -79,7 +79,7 @@ impl Planner {
             Err(error) => {
                 self.complain(vec![
                     text::sentence(&format!("This link cannot be opened ({}): {error}", error.part())),
-                    "The form is not from the link.".to_owned(),
+                    "The form does not come from the link.".to_owned(),
                 ]);
             }
         }
@@ -105,23 +105,22 @@ impl Planner {
     pub fn copy_link(self) {
         if untrack(|| self.is_faulty()) {
             return self.complain(vec![
-                "The form has faults, and no link holds those. Mend the fields that are marked, then copy it."
-                    .to_owned(),
+                "The form has errors, so there is no link. Correct the marked fields, then copy the link.".to_owned(),
             ]);
         }
         let Some(link) = self.link() else { return };
         leptos::task::spawn_local(async move {
             let lines = if browser::copy(&browser::address_with(&link)).await {
-                let mut lines = vec!["The link is on the clipboard. It holds the whole form.".to_owned()];
+                let mut lines = vec!["The link is on the clipboard. It contains the whole form.".to_owned()];
                 if self.opened.with_value(Option::is_some) {
-                    lines.push("The plan file that is open is not in it, nor its order of ops: whoever opens the link sees the form planned anew. Export plan saves the file.".to_owned());
+                    lines.push("The link does not contain the open plan file or its custom schedule. It opens the form, which is planned again. Export plan saves the file.".to_owned());
                 }
                 if self.timed.with_untracked(Option::is_some) {
-                    lines.push("Measured times are not in it: whoever opens it sees estimates.".to_owned());
+                    lines.push("The link does not contain measured times: it opens with estimates.".to_owned());
                 }
                 lines
             } else {
-                vec!["The browser does not let this page use the clipboard; copy the address instead.".to_owned()]
+                vec!["The browser does not allow access to the clipboard. Copy the address instead.".to_owned()]
             };
             self.notice.set(Some(Notice { wrong: false, lines }));
         });

@@ -7,7 +7,7 @@ use crate::page::browser;
 use crate::protocol::{Ask, Purpose};
 
 /// What is said where a plan file is wanted before it is known.
-const SAVED_LATER: &str = "The plan file is saved as soon as the search has ended.";
+const SAVED_LATER: &str = "The plan file is saved when the search ends.";
 
 impl Planner {
     /// Downloads the plan file of the form; where that is still searched for, when it is found.

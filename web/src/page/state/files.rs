@@ -72,7 +72,7 @@ impl Planner {
             self.measure(Some(text));
         } else if order::looks_like_one(text) {
             let Some(spec) = self.read_form() else {
-                let why = "The form has faults, so it says nothing of which costs this order is.";
+                let why = "The form has errors, so this custom schedule has no costs. Correct the marked fields.";
                 return self.complain_too(vec![of_file(name, why)]);
             };
             self.busy.set(true);
@@ -111,16 +111,16 @@ impl Planner {
             Ok(imported) => {
                 self.change_with(|form| form.open(&imported.spec));
                 let mut said = vec![format!(
-                    "{name} is a run of Megatron-LM. It does not name its devices: planned on {device}."
+                    "{name} is a run of Megatron-LM. It does not name the device; the plan uses {device}."
                 )];
                 if let Some(step_ns) = run.typical_step_ns() {
-                    said.push(format!("It measured {} a step.", text::duration(step_ns as f64)));
+                    said.push(format!("Its measured step time is {}.", text::duration(step_ns as f64)));
                 }
                 said.extend(imported.notes.iter().map(|note| text::sentence(note)));
                 self.say(&said.join(" "));
             }
             Err(faults) => {
-                let mut lines = vec![of_file(name, "It is of a run of Megatron-LM, and lacks something.")];
+                let mut lines = vec![of_file(name, "This is a run of Megatron-LM, but some arguments are missing.")];
                 lines.extend(faults.0.iter().take(6).map(|fault| text::sentence(&fault.to_string())));
                 self.complain_too(lines);
             }
@@ -147,7 +147,7 @@ impl Planner {
                 self.configured.set_value((!is_typed).then_some((put, wanted)));
             }
             Err(faults) => {
-                let why = "The model of this config.json cannot be planned with the rest of the form.";
+                let why = "The model of this config.json does not work with the rest of the form.";
                 let mut lines = vec![of_file(name, why)];
                 lines.extend(faults.0.iter().take(6).map(|fault| text::sentence(&fault.to_string())));
                 self.complain_too(lines);
@@ -184,19 +184,19 @@ impl Planner {
             rows.retain(|row| is_schedule(&row.schedule));
             // Where the best is none, it is the first to be looked at.
             let source = match own.map(|scene| scene.schedule.as_str()) {
-                _ if found => "Found by the exact search that was asked for",
-                Some(FROM_CHART) => "The order behind the point of the chart that was chosen",
-                _ => "The order of the file that was opened",
+                _ if found => "Found by the exact search",
+                Some(FROM_CHART) => "The schedule of the chosen point of the chart",
+                _ => "The schedule of the open file",
             };
             own.into_iter().for_each(|scene| rows.insert(0, own_row(scene, source)));
         });
         match own.map(|scene| scene.schedule.as_str()) {
-            Some(_) if found => self.say("The exact search has found this order of ops. A change of the form plans anew, without it: Export plan saves it."),
+            Some(_) if found => self.say("The exact search found this schedule. A change of the form removes it. Export plan saves it."),
             Some(FROM_CHART) => self.say(
-                "This is the order behind the point of the chart: the search for the best within this limit has found a \
-                 slower one. A change of the form, and the link, plan anew, without it; Export plan saves it.",
+                "This is the schedule of the point of the chart: the search within this limit found a \
+                 slower one. A change of the form removes it, and the link does not contain it. Export plan saves it.",
             ),
-            Some(_) => self.say("This order of ops is the file's own. A change of the form plans anew, without it."),
+            Some(_) => self.say("This is the custom schedule of the file. A change of the form removes it."),
             None => {}
         }
         self.show(scene.map(Arc::new));
@@ -234,7 +234,7 @@ impl Planner {
     /// Remembers a file for when the page is loaded anew, or says that it will not be there then.
     pub(super) fn remember(self, item: Item, fragment: &str, text: &str) {
         if !session::remember(item, fragment, text) {
-            self.say("This file is too large for the browser to remember: it is gone when the page is loaded anew.");
+            self.say("This file is too large for the browser to store: it is gone after a reload of the page.");
         }
     }
 }

@@ -39,9 +39,9 @@ impl Planner {
         let number = devices.parse::<u64>();
         match (number, self.read_form()) {
             (Err(_), _) if !devices.is_empty() => {
-                self.not_tuned.set(vec![format!("devices: found {devices}, accepted is a whole number.")]);
+                self.not_tuned.set(vec![format!("Devices: found {devices}; give a whole number.")]);
             }
-            (_, None) => self.not_tuned.set(vec!["The form has faults.".to_owned()]),
+            (_, None) => self.not_tuned.set(vec!["The form has errors.".to_owned()]),
             (number, spec) => {
                 self.tuned_for.set(self.spec.get_untracked());
                 self.ask(Ask::Tune { spec, devices: number.ok() }, false);

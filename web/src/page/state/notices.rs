@@ -54,7 +54,7 @@ impl Planner {
 
     /// Says that a file is no text.
     pub fn say_unreadable(self, name: &str) {
-        self.complain_too(vec![format!("{name} cannot be read as text.")]);
+        self.complain_too(vec![format!("{name} is not a text file.")]);
     }
 }
 

@@ -12,6 +12,7 @@ use crate::page::courier::Courier;
 use crate::page::session::{self, Item};
 use crate::protocol::frontier::{FROM_CHART, OF_POINT};
 use crate::protocol::{Ask, Row};
+use crate::text;
 
 impl Planner {
     /// Sets a field and plans anew.
@@ -64,8 +65,9 @@ impl Planner {
             self.notice.update(|notice| *notice = notice.take().filter(|notice| notice.wrong));
             // A point of the chart is a click away.
             if own != FROM_CHART {
+                let own = text::schedule_title(&own);
                 self.say(&format!(
-                    "The order of ops that was open ({own}) is no longer shown: the form has changed. Open its file \
+                    "The custom schedule ({own}) is no longer shown: the form has changed. Open its file \
                      to see it again."
                 ));
             }
@@ -79,7 +81,7 @@ impl Planner {
             Some(text) => {
                 // The newer wish counts: a file that is still being read would else bring a form that is not what is planned.
                 if self.opening.try_update_value(Option::take).flatten().is_some() {
-                    self.say("What was being opened is not shown: the form has changed meanwhile.");
+                    self.say("The opened file is not shown: the form changed while the file was read.");
                 }
                 self.busy.set(true);
                 self.outdated.set(true);

@@ -19,7 +19,7 @@ impl Planner {
             self.ask(Ask::Export { spec: text, purpose: Purpose::Proof }, false);
         } else {
             self.complain(vec![
-                "The form has faults, so there is nothing to prove. Mend the fields that are marked.".to_owned(),
+                "The form has errors, so there is nothing to prove. Correct the marked fields.".to_owned(),
             ]);
         }
     }
@@ -31,7 +31,7 @@ impl Planner {
         }
         match prover::start(self, plan) {
             Some(worker) => self.prover.set_value(Some(worker)),
-            None => self.end_proof(State::Failed("this browser cannot start a worker".to_owned())),
+            None => self.end_proof(State::Failed("this browser cannot start a web worker".to_owned())),
         }
     }
 

@@ -167,7 +167,7 @@ impl Planner {
         match said {
             Said::Traced { trace } => self.open_file("", &trace, Origin::Person),
             Said::NotTraced(faults) => {
-                let what = "What torch recorded is no run of the plan that is shown.".to_owned();
+                let what = "The torch.profiler files are not a run of the plan on screen.".to_owned();
                 self.complain_too([vec![what], sentences(&faults)].concat());
             }
             Said::TraceOpened(summary) => {

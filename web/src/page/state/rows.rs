@@ -2,13 +2,14 @@
 
 use crate::protocol::{Row, RowCosts};
 use crate::scene::Scene;
+use crate::text;
 
 /// The row of an order that a file has brought.
 pub(super) fn own_row(scene: &Scene, source: &str) -> Row {
     let figures = &scene.figures;
     Row {
         schedule: scene.schedule.clone(),
-        title: scene.schedule.clone(),
+        title: text::schedule_title(&scene.schedule),
         source: source.to_owned(),
         reason: None,
         costs: Some(RowCosts {

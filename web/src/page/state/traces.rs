@@ -42,9 +42,7 @@ impl Planner {
             Some(order) => {
                 self.ask(Ask::Trace { batch, order }, false);
             }
-            None => {
-                self.complain_too(vec!["There is no plan that this could be a run of: open that first.".to_owned()])
-            }
+            None => self.complain_too(vec!["There is no plan for this run. Open its plan first.".to_owned()]),
         }
     }
 

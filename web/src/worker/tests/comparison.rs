@@ -43,7 +43,7 @@ fn a_search_ends_early_with_the_best_so_far() {
     work.take(plan(1, &spec));
     let replies = finish(&mut work);
     let (stopped_ns, by) = best(&replies);
-    assert!(by.ends_with(" ended early") && stopped_ns >= least_ns, "{by} {stopped_ns} {least_ns}");
+    assert!(by.ends_with(" stopped early") && stopped_ns >= least_ns, "{by} {stopped_ns} {least_ns}");
     assert_eq!(replies.last().map(|reply| &reply.said), Some(&Said::Done));
     work.take(Question { id: 2, ask: Ask::Export { spec: spec.clone(), purpose: Purpose::Download } });
     let Said::Exported { text, .. } = finish(&mut work).remove(0).said else { panic!("no file") };
@@ -87,7 +87,7 @@ fn schedules_that_take_long_come_one_by_one() {
     let last = finish(&mut work);
     assert_eq!(rows(&first) + rows(&next) + rows(&last), schedule::published().len() + 1);
     let skipped = last.iter().filter(|reply| {
-        matches!(&reply.said, Said::Compared(Row { reason: Some(reason), .. }) if reason.starts_with("not looked at"))
+        matches!(&reply.said, Said::Compared(Row { reason: Some(reason), .. }) if reason.starts_with("not evaluated"))
     });
     assert_eq!(skipped.count(), rows(&last) - 1, "{last:?}");
     assert!(last.iter().any(|reply| matches!(reply.said, Said::Planned(_))));
@@ -165,8 +165,8 @@ fn where_nothing_fits_the_least_memory_is_named() {
 #[test]
 fn a_field_that_no_schedule_can_have_is_named() {
     for (schedule, partition, found, says) in [
-        ("best", "[8, 8, 8, 9]", "33 layers in all", "“Layers”: found 33 layers in all, accepted is 32"),
-        ("1f1b", "[8, 8, 8, 9]", "33 layers in all", "“Layers”: found 33 layers in all, accepted is 32"),
+        ("best", "[8, 8, 8, 9]", "33 layers in all", "“Layers per stage”: found 33 layers in all, accepted is 32"),
+        ("1f1b", "[8, 8, 8, 9]", "33 layers in all", "“Layers per stage”: found 33 layers in all, accepted is 32"),
         ("best", "[32]", "1 entry", "found 1 entry, accepted is 4 entries, one for each stage of 4 ranks."),
     ] {
         let spec = format!(

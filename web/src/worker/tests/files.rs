@@ -86,7 +86,7 @@ fn measured_times_are_planned_with_until_they_are_closed() {
         })
     };
     assert_eq!(covers(&expected).as_deref(), Some("all operators are measured"));
-    assert!(covers(&estimated.1).is_some_and(|covers| covers.starts_with("not in the plan file")));
+    assert!(covers(&estimated.1).is_some_and(|covers| covers.starts_with("not in the open plan file")));
     // A file that is none leaves what is there.
     work.take(Question { id: 4, ask: Ask::Measure { profile: Some(file.replace("1000", "-1")) } });
     let said = finish(&mut work).remove(0).said;
