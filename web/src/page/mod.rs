@@ -4,19 +4,11 @@
 //! Elements carry `data-test` with a name that stays: see `web/README.md`.
 
 mod browser;
-mod compare;
 mod courier;
-mod figures;
 mod files;
 mod form;
-mod frontier;
-mod layouts;
-mod legend;
-mod memory;
-mod overlay;
-mod passes;
+mod panels;
 mod prover;
-mod sensitivity;
 mod session;
 mod state;
 mod timeline;
@@ -90,14 +82,14 @@ fn Page() -> impl IntoView {
             <main tabindex="-1" class:outdated=move || planner.outdated.get() || planner.is_faulty() class:of-before=move || planner.is_faulty()>
                 // The form that says it is not printed.
                 <p class="subject" data-test="subject">{move || planner.subject()}</p>
-                <figures::FigureRow />
+                <panels::figures::FigureRow />
                 <timeline::TimelinePanel />
-                <memory::MemoryPanel />
-                <passes::PassesPanel />
-                <sensitivity::SensitivityPanel />
-                <frontier::FrontierPanel />
-                <compare::Compare />
-                <layouts::LayoutsPanel />
+                <panels::memory::MemoryPanel />
+                <panels::passes::PassesPanel />
+                <panels::sensitivity::SensitivityPanel />
+                <panels::frontier::FrontierPanel />
+                <panels::compare::Compare />
+                <panels::layouts::LayoutsPanel />
             </main>
         </div>
     }

@@ -4,7 +4,7 @@ use leptos::prelude::*;
 
 use super::Planner;
 use crate::logic::proof::{Proof, State};
-use crate::page::figures::PROOF;
+use crate::page::panels::figures::PROOF;
 use crate::page::{browser, prover};
 use crate::protocol::{Ask, Purpose};
 

@@ -3,7 +3,7 @@
 use leptos::prelude::*;
 use wasm_bindgen::JsCast;
 
-use super::state::Planner;
+use crate::page::state::Planner;
 use crate::protocol::Sensed;
 use crate::text;
 

@@ -3,7 +3,7 @@
 use leptos::prelude::*;
 use wasm_bindgen::JsCast;
 
-use super::state::Planner;
+use crate::page::state::Planner;
 
 #[component]
 pub fn PassesPanel() -> impl IntoView {

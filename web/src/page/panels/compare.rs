@@ -4,10 +4,10 @@ use leptos::prelude::*;
 use pipeplan_core::plan::planner::BEST;
 use pipeplan_core::problem::Objective;
 
-use super::browser;
-use super::state::{Planner, is_schedule};
 use crate::draw::frontier::Judged;
 use crate::logic::sorting::{Column, Ranking, cost_ns};
+use crate::page::browser;
+use crate::page::state::{Planner, is_schedule};
 use crate::protocol::{Row, RowCosts};
 use crate::text;
 

@@ -2,7 +2,7 @@
 
 use leptos::prelude::*;
 
-use super::state::Planner;
+use crate::page::state::Planner;
 use crate::protocol::{LayoutRow, Layouts};
 use crate::text;
 

@@ -8,7 +8,7 @@ use pipeplan_core::problem::op::OpKind;
 use wasm_bindgen::{Clamped, JsCast};
 use web_sys::{CanvasRenderingContext2d, HtmlCanvasElement, ImageData};
 
-use super::timeline::Frame;
+use super::canvas::Frame;
 use crate::draw::colour::{Palette, Rgb};
 use crate::draw::lane::Lane;
 use crate::draw::memory::{self, Curve};

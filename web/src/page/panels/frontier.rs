@@ -6,9 +6,9 @@ use pipeplan_core::plan::planner::BEST;
 use pipeplan_core::spec::Work;
 use web_sys::{KeyboardEvent, MouseEvent};
 
-use super::state::Planner;
-use super::timeline::follow_width;
 use crate::draw::frontier::{Chart, HEIGHT, Judged, Marks, Measure, Plot, describe};
+use crate::page::browser::follow_width;
+use crate::page::state::Planner;
 use crate::protocol::same_spec::follows_from_limit;
 use crate::protocol::{ChartPoint, Row, RowCosts};
 use crate::text;
@@ -69,21 +69,13 @@ pub fn FrontierPanel() -> impl IntoView {
             return;
         }
         let last = planner.chart.with_untracked(|chart| chart.curve.len()).saturating_sub(1);
-        let at = picked.get_untracked();
-        let to = match event.key().as_str() {
-            "ArrowLeft" | "ArrowDown" => at.map_or(last, |at| at.saturating_sub(1)),
-            "ArrowRight" | "ArrowUp" => at.map_or(0, |at| (at + 1).min(last)),
-            "Home" => 0,
-            "End" => last,
-            "Enter" | " " => {
-                event.prevent_default();
-                return choose();
-            }
-            "Escape" => return picked.set(None),
-            _ => return,
-        };
+        match pressed(&event.key(), picked.get_untracked(), last) {
+            Some(Pressed::Choose) => choose(),
+            Some(Pressed::Pick(to)) => picked.set(Some(to)),
+            Some(Pressed::Leave) => return picked.set(None),
+            None => return,
+        }
         event.prevent_default();
-        picked.set(Some(to));
     };
     let readout = Memo::new(move |_| {
         let point = picked.get().and_then(|at| planner.chart.with(|chart| chart.curve.get(at).cloned()));
@@ -114,6 +106,29 @@ pub fn FrontierPanel() -> impl IntoView {
             </div>
         </section>
     }
+}
+
+/// What a key does on the chart.
+enum Pressed {
+    /// The point that is picked sets the limit.
+    Choose,
+    /// Another point is picked.
+    Pick(usize),
+    /// No point is picked any more.
+    Leave,
+}
+
+/// What `key` does where the point `at` is picked, of points up to `last`.
+fn pressed(key: &str, at: Option<usize>, last: usize) -> Option<Pressed> {
+    Some(match key {
+        "ArrowLeft" | "ArrowDown" => Pressed::Pick(at.map_or(last, |at| at.saturating_sub(1))),
+        "ArrowRight" | "ArrowUp" => Pressed::Pick(at.map_or(0, |at| (at + 1).min(last))),
+        "Home" => Pressed::Pick(0),
+        "End" => Pressed::Pick(last),
+        "Enter" | " " => Pressed::Choose,
+        "Escape" => Pressed::Leave,
+        _ => return None,
+    })
 }
 
 #[component]

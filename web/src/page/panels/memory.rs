@@ -2,9 +2,9 @@
 
 use leptos::prelude::*;
 
-use super::browser;
-use super::state::Planner;
 use crate::form::{called, field};
+use crate::page::browser;
+use crate::page::state::Planner;
 use crate::protocol::{RankBytes, Shorter, SuggestionRow, from_core};
 use crate::text;
 

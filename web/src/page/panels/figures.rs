@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use leptos::prelude::*;
 
-use super::browser;
-use super::state::Planner;
 use crate::logic::proof::{Proof, State};
+use crate::page::browser;
+use crate::page::state::Planner;
 use crate::scene::Scene;
 use crate::text;
 
@@ -91,7 +91,7 @@ fn idle(scene: &Scene) -> String {
 const MOST_OPS: usize = 4096;
 
 /// What is said of the exact search: it has the focus where the button that had it goes.
-pub(super) const PROOF: &str = ".proof";
+pub(in crate::page) const PROOF: &str = ".proof";
 
 /// The exact search behind the plan: begin it, stop it, and what it says.
 #[component]
