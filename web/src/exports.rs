@@ -2,7 +2,7 @@
 
 use wasm_bindgen::prelude::*;
 
-use crate::work;
+use crate::script_api;
 
 /// The plan file of a spec, byte for byte what the command line writes. `spec` is JSON, TOML or a link;
 /// `schedule` is a published schedule or `best`.
@@ -11,7 +11,7 @@ use crate::work;
 /// What is wrong with the spec, or why there is no plan, in words.
 #[wasm_bindgen]
 pub fn plan_json(spec: &str, schedule: &str) -> Result<String, JsError> {
-    work::plan_file(spec, Some(schedule)).map_err(|error| JsError::new(&error))
+    script_api::plan_file(spec, Some(schedule)).map_err(|error| JsError::new(&error))
 }
 
 /// `pipeplan compare --json` of a spec.
@@ -20,7 +20,7 @@ pub fn plan_json(spec: &str, schedule: &str) -> Result<String, JsError> {
 /// What is wrong with the spec, in words.
 #[wasm_bindgen]
 pub fn compare_json(spec: &str) -> Result<String, JsError> {
-    work::comparison(spec).map_err(|error| JsError::new(&error))
+    script_api::comparison(spec).map_err(|error| JsError::new(&error))
 }
 
 /// The link of a spec.
@@ -29,5 +29,5 @@ pub fn compare_json(spec: &str) -> Result<String, JsError> {
 /// What is wrong with the spec, in words.
 #[wasm_bindgen]
 pub fn link(spec: &str) -> Result<String, JsError> {
-    work::link(spec).map_err(|error| JsError::new(&error))
+    script_api::link(spec).map_err(|error| JsError::new(&error))
 }

@@ -1,37 +1,32 @@
 //! The planner page of pipeplan.
 //!
-//! All arithmetic of the page stands in plain modules that know no browser and are tested natively:
-//! [`draw`] turns spans and bytes into pixels, [`form`] turns what a person types into a spec and back,
-//! [`message`] is what page and worker say to each other, [`work`] is what the worker does about it,
-//! [`scene`] is what the page then holds, [`gap`] says why a rank of it waits, [`ranking`] orders its comparison, [`compared`], [`kept`] and [`tuned`] say whether
-//! its rows, what was kept and what was found go with it, [`edits`] tells steps of the history apart, [`packing`] makes files short. `page` and
-//! `worker` connect them to the browser and exist only in WebAssembly.
+//! One WebAssembly file serves both the page and its worker, so that the planner is downloaded once. Each folder says in its
+//! first lines what goes in, what comes out and what it may know:
 //!
-//! One WebAssembly file serves both the page and its worker, so the planner is downloaded once.
+//! - [`form`]: what a person types, as a spec and back;
+//! - [`protocol`]: what page and worker say to each other;
+//! - [`worker`]: what the worker does about a question;
+//! - [`scene`]: a plan or a measured step as the page holds it;
+//! - [`draw`]: spans and bytes as pixels;
+//! - [`text`]: numbers, names and sentences as a person reads them;
+//! - [`logic`]: what the page decides without a browser;
+//! - `page`: components that connect all of this to the browser.
+//!
+//! All but `page` and `worker::listen` know no browser and are tested natively.
 
-pub mod compared;
 pub mod draw;
-pub mod edits;
 pub mod form;
-pub mod frontier;
-pub mod gap;
-pub mod kept;
-pub mod message;
-pub mod packing;
-pub mod proof;
-pub mod ranking;
+pub mod logic;
+pub mod protocol;
 pub mod scene;
+pub mod script_api;
 pub mod text;
-pub mod tuned;
-pub mod wire;
-pub mod work;
+pub mod worker;
 
 #[cfg(target_arch = "wasm32")]
 mod exports;
 #[cfg(target_arch = "wasm32")]
 mod page;
-#[cfg(target_arch = "wasm32")]
-mod worker;
 
 /// Starts the worker inside a worker, and the page anywhere else.
 #[cfg(target_arch = "wasm32")]
@@ -40,7 +35,7 @@ pub fn start() {
 
     console_error_panic_hook::set_once();
     match js_sys::global().dyn_into::<web_sys::DedicatedWorkerGlobalScope>() {
-        Ok(scope) => worker::start(scope),
+        Ok(scope) => worker::listen::start(scope),
         Err(_) => page::start(),
     }
 }

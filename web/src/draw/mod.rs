@@ -8,10 +8,10 @@
 //!
 //! [`view`] maps between them and clamps zoom and pan; [`lane`] holds one rank's spans; [`raster`] turns a
 //! lane into one row of pixels, whatever the number of spans under a pixel; [`walk`] goes from block to block; [`memory`] does so for bytes
-//! over time; [`rows`] stacks ranks; [`ruler`] places ticks; [`chart`] draws time against memory; [`colour`] holds the palette.
+//! over time; [`rows`] stacks ranks; [`ruler`] places ticks; [`frontier`] draws time against memory; [`colour`] holds the palette.
 
-pub mod chart;
 pub mod colour;
+pub mod frontier;
 pub mod lane;
 pub mod memory;
 pub mod paint;

@@ -6,18 +6,20 @@ pub type Choices = &'static [(&'static str, &'static str)];
 /// The choices of a field that always has the same ones, and that the page also speaks of elsewhere.
 pub fn choices(path: &str) -> Choices {
     match path {
-        "parallel.sequence_parallel" => &[("", "whole"), ("true", "split, too")],
-        "parallel.zero" => &[("", "nothing"), ("1", "optimizer (1)"), ("2", "gradients (2)"), ("3", "weights (3)")],
-        "parallel.reduce_gradients" => {
-            &[("", "as shared"), ("after-accumulation", "once a step"), ("each-microbatch", "each microbatch")]
+        "parallel.sequence_parallel" => &[("", "off"), ("true", "on")],
+        "parallel.zero" => {
+            &[("", "0 (off)"), ("1", "1 (optimizer states)"), ("2", "2 (gradients)"), ("3", "3 (parameters)")]
         }
-        "parallel.whole_experts" => &[("", "split, too"), ("true", "whole")],
-        "parallel.dispatch" => &[("", "each copy"), ("once-per-node", "once per node")],
-        "parallel.overlap_exchanges" => &[("", "no"), ("true", "in pairs")],
-        "training.matmul_dtype" => &[("", "that format"), ("fp8", "fp8")],
+        "parallel.reduce_gradients" => {
+            &[("", "by ZeRO stage"), ("after-accumulation", "once per step"), ("each-microbatch", "per microbatch")]
+        }
+        "parallel.whole_experts" => &[("", "= TP"), ("true", "1")],
+        "parallel.dispatch" => &[("", "all-to-all"), ("once-per-node", "DeepEP-like")],
+        "parallel.overlap_exchanges" => &[("", "off"), ("true", "on, in F/B pairs")],
+        "training.matmul_dtype" => &[("", "as precision"), ("fp8", "FP8")],
         "training.gradients_dtype" | "training.moments_dtype" => &[("", "float32"), ("bf16", "bfloat16")],
-        "training.offload_optimizer" => &[("", "on the device"), ("true", "on the host")],
-        "training.attention" => &[("", "flash"), ("materialised", "scores in memory")],
+        "training.offload_optimizer" => &[("", "off"), ("true", "on")],
+        "training.attention" => &[("", "FlashAttention"), ("materialised", "scores in memory")],
         _ => &[],
     }
 }
@@ -40,17 +42,17 @@ mod tests {
     #[test]
     fn values_are_called_what_the_form_calls_them() {
         for (path, value, said) in [
-            ("parallel.sequence_parallel", "false", "whole"),
-            ("parallel.sequence_parallel", "true", "split, too"),
-            ("parallel.zero", "0", "nothing"),
-            ("parallel.zero", "3", "weights (3)"),
-            ("parallel.reduce_gradients", "each-microbatch", "each microbatch"),
-            ("parallel.whole_experts", "false", "split, too"),
-            ("parallel.whole_experts", "true", "whole"),
-            ("parallel.dispatch", "each-copy", "each copy"),
-            ("training.offload_optimizer", "true", "on the host"),
+            ("parallel.sequence_parallel", "false", "off"),
+            ("parallel.sequence_parallel", "true", "on"),
+            ("parallel.zero", "0", "0 (off)"),
+            ("parallel.zero", "3", "3 (parameters)"),
+            ("parallel.reduce_gradients", "each-microbatch", "per microbatch"),
+            ("parallel.whole_experts", "false", "= TP"),
+            ("parallel.whole_experts", "true", "1"),
+            ("parallel.dispatch", "each-copy", "all-to-all"),
+            ("training.offload_optimizer", "true", "on"),
             ("training.attention", "materialised", "scores in memory"),
-            ("training.attention", "flash", "flash"),
+            ("training.attention", "flash", "FlashAttention"),
             ("parallel.pipeline", "8", "8"),
             ("training.recompute", "full", "full"),
         ] {

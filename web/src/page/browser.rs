@@ -1,11 +1,12 @@
 //! Small doors to the browser. Each does nothing where the browser refuses.
 
 use js_sys::{Array, Function, Promise, Reflect};
+use leptos::prelude::{GetUntracked, RwSignal, Set};
 use wasm_bindgen::prelude::*;
 use wasm_bindgen_futures::JsFuture;
 use web_sys::{
     Blob, BlobPropertyBag, Element, Event, File, FocusOptions, HtmlAnchorElement, HtmlCanvasElement, HtmlElement,
-    ReadableWritablePair, Response, ScrollBehavior, ScrollIntoViewOptions, Url, Window,
+    ReadableWritablePair, ResizeObserver, Response, ScrollBehavior, ScrollIntoViewOptions, Url, Window,
 };
 
 /// The window. A page always has one.
@@ -271,9 +272,9 @@ pub async fn pause(milliseconds: i32) {
 /// A sentence that says what went wrong.
 pub async fn fetch_text(address: &str) -> Result<String, String> {
     let window = window().ok_or("there is no window")?;
-    let url = Url::new_with_base(address, &page_address()).map_err(|_| format!("`{address}` is no address"))?;
+    let url = Url::new_with_base(address, &page_address()).map_err(|_| format!("`{address}` is not an address"))?;
     if Some(url.origin()) != window.location().origin().ok() {
-        return Err(format!("`{address}` is on another site; only files beside this page are opened"));
+        return Err(format!("`{address}` is on another site; the page opens only files of its own site"));
     }
     let failed = |_| format!("`{address}` cannot be loaded");
     let response: Response =
@@ -282,5 +283,20 @@ pub async fn fetch_text(address: &str) -> Result<String, String> {
         return Err(format!("`{address}` cannot be loaded: the server answers {}", response.status()));
     }
     let text = JsFuture::from(response.text().map_err(failed)?).await.map_err(failed)?;
-    text.as_string().ok_or_else(|| format!("`{address}` is no text"))
+    text.as_string().ok_or_else(|| format!("`{address}` is not a text file"))
+}
+
+/// Keeps `width` at the width of an element.
+pub fn follow_width(holder: &web_sys::HtmlElement, width: RwSignal<f64>) {
+    let measured = holder.clone();
+    let measure = Closure::<dyn FnMut()>::new(move || {
+        let now = f64::from(measured.client_width()).max(120.0);
+        if now != width.get_untracked() {
+            width.set(now);
+        }
+    });
+    if let Ok(observer) = ResizeObserver::new(measure.as_ref().unchecked_ref()) {
+        observer.observe(holder);
+    }
+    measure.forget();
 }

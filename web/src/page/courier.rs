@@ -8,7 +8,7 @@ use wasm_bindgen::prelude::*;
 use web_sys::{MessageEvent, Worker, WorkerOptions, WorkerType};
 
 use super::browser;
-use crate::message::{Ask, Question, Reply, Said};
+use crate::protocol::{Ask, Question, Reply, Said};
 
 /// A plan that keeps a newer question waiting for longer than this is abandoned with its worker.
 const PATIENCE_MS: i32 = 2500;
@@ -120,7 +120,7 @@ impl Courier {
         options.set_type(WorkerType::Module);
         let worker = match Worker::new_with_options(&browser::beside_page(&address), &options) {
             Ok(worker) => worker,
-            Err(_) => return (self.on_failure)("this browser cannot start a worker".to_owned()),
+            Err(_) => return (self.on_failure)("This browser cannot start a web worker.".to_owned()),
         };
         let courier = self.clone();
         let on_message = Closure::<dyn FnMut(MessageEvent)>::new(move |event: MessageEvent| courier.hear(&event));
@@ -128,7 +128,7 @@ impl Courier {
         on_message.forget();
         let courier = self.clone();
         let on_error = Closure::<dyn FnMut()>::new(move || {
-            (courier.on_failure)("the planner stopped; reload the page to start it again".to_owned());
+            (courier.on_failure)("The planner stopped. Reload the page to start it again.".to_owned());
         });
         worker.set_onerror(Some(on_error.as_ref().unchecked_ref()));
         on_error.forget();
@@ -138,7 +138,7 @@ impl Courier {
 
     fn hear(&self, event: &MessageEvent) {
         if let Some(reason) = event.data().as_string() {
-            return (self.on_failure)(format!("the planner could not be loaded: {reason}"));
+            return (self.on_failure)(format!("The planner could not be loaded: {reason}"));
         }
         let bytes = Uint8Array::new(&event.data()).to_vec();
         if bytes.is_empty() {

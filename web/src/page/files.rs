@@ -20,20 +20,20 @@ pub fn Files() -> impl IntoView {
     };
     // Why there is nothing to export; none where there is.
     let no_export = move || match (planner.is_faulty(), planner.scene.with(Option::is_none)) {
-        (true, _) => Some("There is no plan of a form with faults: mend the fields that are marked"),
+        (true, _) => Some("The form has errors: correct the marked fields"),
         (false, true) => Some("There is no plan"),
         (false, false) => None,
     };
     view! {
         <div class="files">
-            <label class="button" title="A plan, a measured trace, what torch.profiler wrote on each rank (all files at once), a profile of measured times, a spec, an order of ops, or a model's config.json; or drop files anywhere">
+            <label class="button" title="Open a plan, a trace, torch.profiler files (all ranks at once), a profile of measured times, a spec, a custom schedule, a log of Megatron-LM, or a config.json. You can also drop files on the page.">
                 "Open…"
                 <input type="file" multiple accept=".json,.toml,.txt,.csv,.gz,.log,.out,.sh" data-test="open-file" on:change=picked />
             </label>
             <button type="button" data-test="export-plan" prop:disabled=move || no_export().is_some() on:click=move |_| planner.export()
-                title=move || no_export().unwrap_or("Download the plan file, which `pipeplan run` executes")>"Export plan"</button>
+                title=move || no_export().unwrap_or("Download the plan file. `pipeplan run` executes it.")>"Export plan"</button>
             <button type="button" data-test="copy-link" on:click=move |_| planner.copy_link()
-                title="Copy a link that holds the whole form">"Copy link"</button>
+                title="Copy a link that contains the whole form">"Copy link"</button>
         </div>
     }
 }

@@ -4,19 +4,11 @@
 //! Elements carry `data-test` with a name that stays: see `web/README.md`.
 
 mod browser;
-mod compare;
 mod courier;
-mod figures;
 mod files;
 mod form;
-mod frontier;
-mod layouts;
-mod legend;
-mod memory;
-mod overlay;
-mod passes;
+mod panels;
 mod prover;
-mod sensitivity;
 mod session;
 mod state;
 mod timeline;
@@ -30,7 +22,7 @@ use crate::text;
 use state::{Notice, Planner};
 
 /// What is said where nothing is planned for that.
-const FAULTY: &str = "the form has faults";
+const FAULTY: &str = "the form has errors";
 
 /// How long what the page says stays over what is scrolled under it.
 const NOTICE_STAYS_MS: i32 = 10_000;
@@ -73,7 +65,7 @@ fn Page() -> impl IntoView {
                 {move || match state() {
                     "planning" => Either::Left(progress(planner.progress.get())),
                     "faulty" => Either::Right(view! {
-                        <button type="button" class="quiet" data-test="to-fault" title="Go to the first of them" on:click=move |_| show_fault(planner)>{FAULTY}</button>
+                        <button type="button" class="quiet" data-test="to-fault" title="Go to the first error" on:click=move |_| show_fault(planner)>{FAULTY}</button>
                     }),
                     _ => Either::Left(String::new()),
                 }}
@@ -90,14 +82,14 @@ fn Page() -> impl IntoView {
             <main tabindex="-1" class:outdated=move || planner.outdated.get() || planner.is_faulty() class:of-before=move || planner.is_faulty()>
                 // The form that says it is not printed.
                 <p class="subject" data-test="subject">{move || planner.subject()}</p>
-                <figures::FigureRow />
+                <panels::figures::FigureRow />
                 <timeline::TimelinePanel />
-                <memory::MemoryPanel />
-                <passes::PassesPanel />
-                <sensitivity::SensitivityPanel />
-                <frontier::FrontierPanel />
-                <compare::Compare />
-                <layouts::LayoutsPanel />
+                <panels::memory::MemoryPanel />
+                <panels::passes::PassesPanel />
+                <panels::sensitivity::SensitivityPanel />
+                <panels::frontier::FrontierPanel />
+                <panels::compare::Compare />
+                <panels::layouts::LayoutsPanel />
             </main>
         </div>
     }
@@ -129,13 +121,13 @@ fn Searching() -> impl IntoView {
     let gap = move || {
         let (cost_ns, bound_ns) = planner.searching.get()?;
         let gap = pipeplan_core::plan::planner::gap(cost_ns, bound_ns)?;
-        Some(format!("at most {} to gain ", text::percent(gap)))
+        Some(format!("at most {} better ", text::percent(gap)))
     };
     move || {
         shown.get().then(|| view! {
             <p class="note searching"><span data-test="search-gap">{gap}</span>
                 <button type="button" class="small" data-test="stop-search" on:click=move |_| planner.stop_searching()
-                    title="End the search with the best that it has found so far. Choose Best again to search on.">"Stop"</button>
+                    title="Stop the search and keep the best schedule so far. Choose Best again to continue.">"Stop"</button>
             </p>
         })
     }

@@ -7,7 +7,7 @@ use web_sys::{MessageEvent, Worker, WorkerOptions, WorkerType};
 
 use super::browser;
 use super::state::Planner;
-use crate::proof::State;
+use crate::logic::proof::State;
 
 /// How long a proof may take.
 const SECONDS: f64 = 120.0;

@@ -6,7 +6,7 @@
 use web_sys::Storage;
 
 use super::browser;
-use crate::packing;
+use crate::logic::compression;
 
 /// Something that outlives a reload.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -40,7 +40,7 @@ impl Item {
 #[must_use]
 pub fn remember(item: Item, fragment: &str, text: &str) -> bool {
     forget(item);
-    let (Some(storage), Some(packed)) = (storage(), packing::pack(text)) else { return false };
+    let (Some(storage), Some(packed)) = (storage(), compression::pack(text)) else { return false };
     // Fragments have no spaces: the address escapes them.
     storage.set_item(item.key(), &format!("{fragment} {packed}")).is_ok()
 }
@@ -49,7 +49,7 @@ pub fn remember(item: Item, fragment: &str, text: &str) -> bool {
 pub fn recall(item: Item, fragment: &str) -> Option<String> {
     let stored = storage()?.get_item(item.key()).ok()??;
     let (of, packed) = stored.split_once(' ')?;
-    (of == fragment).then(|| packing::unpack(packed)).flatten()
+    (of == fragment).then(|| compression::unpack(packed)).flatten()
 }
 
 /// Forgets it.

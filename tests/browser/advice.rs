@@ -1,0 +1,197 @@
+//! Layouts, time against memory, exact search.
+
+use pipeplan_tests::browser::Browser;
+use pipeplan_tests::process::{self, printed};
+use serde_json::{Value, json};
+
+use super::{
+    END, ENTER, HOME, RIGHT, choose, duration_in, field, link_that_says, notices, planned, reload, seen, serve,
+};
+
+/// Looks for layouts, takes the fastest, and has the plan of it.
+#[test]
+fn the_fastest_layout_goes_into_the_form() {
+    let (_served, address) = serve(&[]);
+    let browser = Browser::open("layouts", 1440, 1400);
+    browser.goto(&address);
+    browser.until("the first plan", || (!browser.text("[data-test='makespan']").is_empty()).then_some(()));
+    choose(&browser, "model.name", "tiny-llama");
+    choose(&browser, "cluster.device", "cpu");
+    for (path, value) in [("parallel.pipeline", "4"), ("training.microbatches", "8"), ("training.sequence", "64")] {
+        browser.find(&field(path)).fill(value);
+    }
+    browser.find("[data-test='find-layouts']").click();
+    let note = || browser.text("[data-test='layouts-note']");
+    browser.until("the fastest layouts", || note().starts_with("The fastest of").then_some(()));
+    let step = browser.text("[data-test='layout-1'] [data-test='step']");
+    browser.picture("layouts.png");
+    browser.find("[data-test='layout-1']").click();
+    // The figure of the plan on screen says the same step as the row.
+    browser.until("the plan of the layout", || browser.text("[data-test='step']").contains(&step).then_some(()));
+    let form = seen(&browser).0;
+    let said: Value =
+        ["pipeline", "tensor", "data"].iter().map(|name| form[format!("field-parallel.{name}")].clone()).collect();
+    let degree = |text: &Value| text.as_str().and_then(|text| text.parse::<u32>().ok()).unwrap_or(1);
+    assert_eq!(said.as_array().unwrap().iter().map(degree).product::<u32>(), 4, "{said}");
+
+    // They are still those of the form, until it is another one; then they cannot be taken by mistake.
+    let can_be_taken = || browser.find("[data-test='layout-1'] button").property("disabled") == json!(false);
+    assert!(can_be_taken() && !note().contains("another form"), "{}", note());
+    link_that_says(&browser, |spec| spec["model"]["name"] == "tiny-llama");
+    choose(&browser, "model.name", "llama-2-7b");
+    browser.until("the layouts to be of another form", || note().contains("another form").then_some(()));
+    browser.script("document.querySelector(\"[data-test='layout-1']\").click()", json!([]));
+    assert!(!can_be_taken() && browser.find(&field("model.name")).property("value") == "llama-2-7b");
+    browser.picture("layouts-of-another-form.png");
+    choose(&browser, "model.name", "tiny-llama");
+    browser.until("the layouts of the form again", || can_be_taken().then_some(()));
+
+    browser.find("[data-test='layout-devices']").fill("none");
+    browser.find("[data-test='find-layouts']").click();
+    browser.until("the fault", || browser.text(".layouts .fault").contains("a whole number").then_some(()));
+    browser.no_errors();
+}
+
+/// Where nothing fits, another layout may: looking for one begins there. What has no plan is folded together.
+#[test]
+fn where_nothing_fits_layouts_are_looked_for() {
+    let (_served, address) = serve(&[]);
+    let browser = Browser::open("unfit", 1280, 1000);
+    browser.goto(&address);
+    planned(&browser, "Best");
+    browser.find(&field("memory.limit_bytes")).fill("30");
+    let said = browser.until("why there is no plan", || {
+        Some(browser.text("[data-test='no-plan']")).filter(|text| !text.is_empty())
+    });
+    assert!(said.contains("raise “Memory limit per GPU”"), "{said}");
+    let gpipe = || browser.text("[data-test='row-gpipe']");
+    browser.until("the rows to be folded", || {
+        (browser.text("[data-test='absent-schedules']").contains("schedules that do not fit") && gpipe().is_empty())
+            .then_some(())
+    });
+    assert!(browser.text("[data-test='row-best']").contains("No schedule fits"));
+    browser.find("[data-test='absent-schedules']").click();
+    assert!(gpipe().contains("needs"), "{}", gpipe());
+    browser.script("scrollTo(0, 0)", json!([]));
+    browser.find("[data-test='find-layouts-here']").click();
+    browser.until("the fastest layouts", || {
+        browser.text("[data-test='layouts-note']").starts_with("The fastest of").then_some(())
+    });
+    assert_eq!(browser.script("return document.activeElement.dataset.test", json!([])), "find-layouts");
+    browser.picture("layouts-that-fit.png");
+    // No limit is advised above what there is.
+    browser.find(&field("memory.limit_bytes")).fill("80\u{E003}\u{E003}");
+    choose(&browser, "model.name", "llama-2-70b");
+    browser.until("why there is no plan", || {
+        let said = browser.text("[data-test='no-plan']");
+        (said.contains("a device has") && !said.contains("raise")).then_some(())
+    });
+    browser.no_errors();
+}
+
+/// Whatever point of the chart is chosen, the plan is no slower than it says; where that takes the chart's own order, it says
+/// so, and a change of the form is planned without it.
+#[test]
+fn a_point_of_the_chart_gives_what_it_shows() {
+    let (_served, address) = serve(&[]);
+    let browser = Browser::open("chart", 1280, 1000);
+    browser.goto(&address);
+    let finished = || {
+        browser.until("the whole chart", || {
+            let state = "return ['frontier', 'status'].map(name => document.querySelector(`[data-test='${name}']`)?.dataset.state)";
+            (browser.script(state, json!([])) == json!(["finished", "idle"])).then_some(())
+        });
+    };
+    finished();
+    let chart = browser.find("[data-test='frontier-chart']");
+    let mut own = 0;
+    for point in 1..6 {
+        chart.keys(&(HOME.to_owned() + &RIGHT.repeat(2 * point)));
+        let said = browser.text("[data-test='frontier-readout']");
+        chart.keys(ENTER);
+        finished();
+        let step = browser.text("[data-test='step']");
+        println!("{said} gives {step}, {}", browser.text("[data-test='schedule-title']"));
+        assert!(duration_in(&step) <= duration_in(&said) * 1.0005, "{said} gives {step}");
+        own += usize::from(browser.text("[data-test='schedule-title']") == "From the chart");
+        if own == 1 {
+            assert!(browser.text("[data-test='notice']").contains("the point of the chart"));
+            browser.picture("from-the-chart.png");
+        }
+    }
+    println!("{own} of the chart's own");
+    // Without a limit of its own, where two copies of the model would make a shorter pipeline and a longer step.
+    browser.find(&field("memory.limit_bytes")).fill("");
+    finished();
+    chart.keys(END);
+    let said = browser.text("[data-test='frontier-readout']");
+    chart.keys(ENTER);
+    finished();
+    let step = browser.text("[data-test='step']");
+    println!("{said} gives {step}");
+    assert!(duration_in(&step) <= duration_in(&said) * 1.0005, "{said} gives {step}");
+    browser.find(&field("memory.limit_bytes")).fill("60");
+    planned(&browser, "Best");
+    assert_eq!(notices(&browser), json!(0));
+    browser.no_errors();
+}
+
+/// A small plan that the bound does not settle: an exact search settles it, finds it may be stopped, and what it
+/// finds is what is exported.
+#[test]
+fn a_small_plan_is_proved_in_the_page() {
+    let (_served, address) = serve(&[]);
+    let browser = Browser::open("proof", 1200, 900);
+    // F, B and W alike and room for three microbatches: 31 steps are the best, and bounds alone say 30.
+    let problem = json!({
+        "ranks": 4, "microbatches": 8, "limit_bytes": 3,
+        "stages": { "forward_ns": 1_000, "backward_input_ns": 1_000, "backward_weight_ns": 1_000,
+            "forward_bytes": 1, "backward_input_bytes": 0, "backward_weight_bytes": -1 },
+    });
+    let file = process::output("proof-spec.json");
+    std::fs::write(&file, problem.to_string()).unwrap();
+    let file = file.to_str().unwrap();
+    let link = printed(["link", file]);
+    let fragment = link.trim().split_once('#').map_or("", |(_, fragment)| fragment);
+    browser.goto(&format!("{address}/#{fragment}"));
+    planned(&browser, "Best");
+    // The solver is not loaded before it is asked for.
+    let loaded = "return performance.getEntriesByType('resource').map(entry => entry.name).filter(name => name.includes('prover')).length";
+    assert_eq!(browser.script(loaded, json!([])), json!(0));
+    let before = browser.text("[data-test='gap']");
+    assert!(before.contains("above it"), "{before}");
+    browser.find("[data-test='prove']").click();
+    // The button goes, and the focus does not go back to the top of the page.
+    assert_eq!(browser.script("return document.activeElement.dataset.test", json!([])), "proof");
+    let proof = "[data-test='proof']";
+    let state = || browser.find(proof).script_with("return arguments[0].dataset.state", json!(null));
+    browser.until("a proof", || (state() == "proved").then_some(()));
+    assert!(browser.text(proof).contains("Proved in"), "{}", browser.text(proof));
+    assert!(browser.text("[data-test='gap']").contains("no schedule on this placement is faster"));
+    browser.picture("proof.png");
+    // The command's proof is of the same plan.
+    let command = printed(["plan", file, "--schedule", "best", "--prove", "60"]);
+    assert!(command.contains("no schedule of this placement costs less\n"), "{command}");
+    // Another problem: what was proved is not of it.
+    browser.find(&field("problem.microbatches")).fill("6");
+    browser.until("the proof to be forgotten", || (state() == "none").then_some(()));
+
+    // What is faster than a published schedule is an order of its own, and not the plan that the form's schedule has.
+    browser.find(&field("problem.microbatches")).fill("8");
+    choose(&browser, "schedule", "gpipe");
+    browser.find(&field("problem.limit_bytes")).fill("8");
+    planned(&browser, "GPipe");
+    let slower = browser.text("[data-test='makespan']");
+    browser.find("[data-test='prove']").click();
+    planned(&browser, "Exact search");
+    assert_ne!(browser.text("[data-test='makespan']"), slower);
+    assert!(browser.text("[data-test='notice']").contains("The exact search found"));
+    assert_eq!(browser.find(&field("schedule")).property("value"), "gpipe");
+    assert_eq!(browser.text("tr.chosen th"), "Exact search");
+    let own = browser.text("[data-test='row-Exact search'] [data-test='makespan']");
+    assert_eq!(own, browser.text("[data-test='makespan']"));
+    browser.picture("found-by-proof.png");
+    reload(&browser);
+    planned(&browser, "Exact search");
+    browser.no_errors();
+}

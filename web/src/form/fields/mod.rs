@@ -1,0 +1,133 @@
+//! Every field of the form: where it stands in a spec, what it is called and in which unit it is typed.
+
+mod stage_list;
+mod table;
+mod unit;
+
+use pipeplan_core::base::fields::Fault;
+use stage_list::told_of_lines;
+
+pub use table::FIELDS;
+
+/// Which part of the form a field is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Group {
+    /// Beside the picture.
+    Top,
+    /// The model by name.
+    Model,
+    /// Its sizes by hand.
+    ModelSizes,
+    /// What its layers have beside the usual.
+    Layers,
+    /// Experts of its feed-forward parts.
+    Experts,
+    /// Latents of its attention.
+    Latent,
+    /// The cluster.
+    Cluster,
+    /// A device by hand.
+    Device,
+    /// Links and nodes by hand.
+    Links,
+    /// Ranks and chunks.
+    Parallel,
+    /// Devices beyond the pipeline's ranks.
+    Split,
+    /// What one step trains.
+    Training,
+    /// How operators are written.
+    Operators,
+    /// The memory of a rank.
+    Memory,
+    /// What is judged.
+    Objective,
+    /// How transfers go.
+    Messages,
+    /// Ranks, chunks and microbatches of typed costs.
+    Shape,
+    /// Typed costs.
+    Costs,
+    /// Bytes that typed ops need while they run.
+    Workspace,
+    /// The same for the fused backward.
+    Fused,
+    /// A line of costs for each stage.
+    StageList,
+    /// Typed limits and hops.
+    Limits,
+}
+
+/// How a field's text becomes a value.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Unit {
+    /// Text as it stands: words of one's own, or choices that are never numbers.
+    Words,
+    /// The name of a choice, or numbers with commas between.
+    Text,
+    /// A whole number.
+    Whole,
+    /// Any number.
+    Real,
+    /// `true` or `false`.
+    Flag,
+    /// A number of this many, shown with a suffix: 80 GiB.
+    Of(f64, &'static str),
+    /// A whole number, or several with commas between: one for each rank. `none` is no limit.
+    List(&'static str),
+    /// One line a stage: three times, three changes of bytes.
+    Stages,
+}
+
+/// One field.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Field {
+    /// Its path in a spec.
+    pub path: &'static str,
+    /// What a person reads beside it.
+    pub label: &'static str,
+    /// How its text is read.
+    pub unit: Unit,
+    /// Where it is in the form.
+    pub group: Group,
+    /// A sentence that explains it; may be empty.
+    pub help: &'static str,
+}
+
+const GIB: f64 = (1u64 << 30) as f64;
+
+const fn of(path: &'static str, label: &'static str, unit: Unit, group: Group, help: &'static str) -> Field {
+    Field { path, label, unit, group, help }
+}
+
+impl Field {
+    /// What it is called where its legend is not seen with it; none where its label is enough.
+    pub fn spoken(&self) -> Option<String> {
+        match self.label {
+            "F" | "B" | "W" | "BW" => {}
+            _ => return None,
+        }
+        let of = match self.path.rsplit_once('_') {
+            Some((key, "bytes")) if key.ends_with("_workspace") => "bytes only while it runs",
+            Some((_, unit)) => unit,
+            None => return None,
+        };
+        Some(format!("{}, {of}", self.label))
+    }
+
+    /// What is wrong with this field that `typed` stands in, in its own terms.
+    pub fn told(&self, typed: &str, fault: &Fault) -> String {
+        let inside = fault.field.strip_prefix(self.path).unwrap_or_default();
+        if self.unit == Unit::Stages {
+            return told_of_lines(inside, fault);
+        }
+        let inside = inside.trim_start_matches('.');
+        let place = if inside.is_empty() { String::new() } else { format!("{inside}: ") };
+        place + &self.unit.told(typed, &fault.found, &fault.accepted)
+    }
+}
+
+/// The field of a path.
+pub fn field(path: &str) -> Option<&'static Field> {
+    FIELDS.iter().find(|field| field.path == path)
+}

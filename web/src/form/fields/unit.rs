@@ -1,0 +1,141 @@
+//! The text of a field as a value, and back.
+
+use serde_json::{Number, Value, json};
+
+use super::stage_list::{STAGE_KEYS, stage};
+use super::{GIB, Unit};
+
+impl Unit {
+    /// What stands behind the field.
+    pub const fn suffix(self) -> &'static str {
+        match self {
+            Unit::Of(_, suffix) | Unit::List(suffix) => suffix,
+            _ => "",
+        }
+    }
+
+    /// The value of a text. What cannot be read stays text, for core to refuse by name.
+    pub fn value_of(self, text: &str) -> Value {
+        let number = |text: &str| -> Option<Value> {
+            let text = text.trim();
+            let whole = text.parse::<i64>().map(|number| json!(number));
+            whole.or_else(|_| text.parse::<u64>().map(|number| json!(number))).ok()
+        };
+        if self == Unit::Words {
+            return json!(text);
+        }
+        // What has no short form, such as hop times between each two ranks, is typed as JSON.
+        if text.starts_with(['[', '{'])
+            && let Ok(value) = serde_json::from_str(text)
+        {
+            return value;
+        }
+        let real = |text: &str| text.parse::<f64>().ok().and_then(Number::from_f64).map(Value::Number);
+        let read = match self {
+            Unit::Text if text.contains(',') => {
+                text.split(',').map(number).collect::<Option<Vec<_>>>().map(Value::Array)
+            }
+            Unit::Text | Unit::Words => None,
+            Unit::Whole => number(text).or_else(|| real(text)),
+            Unit::Real => real(text),
+            Unit::Flag => text.parse::<bool>().ok().map(Value::Bool),
+            Unit::Of(factor, _) => {
+                let scaled = text.parse::<f64>().ok().map(|number| (number * factor).round());
+                scaled.and_then(|number| {
+                    let exact = (0.0..=9e15).contains(&number);
+                    if exact { Some(json!(number as u64)) } else { Number::from_f64(number).map(Value::Number) }
+                })
+            }
+            Unit::List(_) => {
+                let one = |text: &str| if text.trim() == "none" { Some(Value::Null) } else { number(text) };
+                match text.split(',').map(one).collect::<Option<Vec<Value>>>() {
+                    Some(mut values) if values.len() == 1 => values.pop(),
+                    several => several.map(Value::Array),
+                }
+            }
+            Unit::Stages => {
+                Some(Value::Array(text.lines().map(str::trim).filter(|line| !line.is_empty()).map(stage).collect()))
+            }
+        };
+        read.unwrap_or_else(|| json!(text))
+    }
+
+    /// What is wrong with a field that `typed` stands in, with numbers as the field has them: `found 101; accepted is a number
+    /// from 0 to 100, in %`. Amounts of memory are said in whatever unit is short.
+    pub fn told(self, typed: &str, found: &str, accepted: &str) -> String {
+        // A spec has it in other units, and with the digits of a machine.
+        let read = |text: &str| text.parse::<f64>().ok().filter(|number| number.is_finite());
+        let number = Some(typed.trim()).filter(|typed| read(typed).is_some());
+        let Unit::Of(factor, suffix) = self else {
+            let found = number.filter(|typed| read(typed) == read(found)).unwrap_or(found);
+            return format!("found {found}; accepted is {accepted}");
+        };
+        let found = number.unwrap_or(found);
+        let accepted = match accepted.strip_prefix("bytes from ") {
+            Some(bytes) if factor == GIB => {
+                let unit = number.map(|_| format!(" {suffix}")).unwrap_or_default();
+                let bytes = respelled(bytes, |number| crate::text::bytes(number as u64));
+                return format!("found {found}{unit}; accepted is {bytes}");
+            }
+            // A rate is read as an amount of a second, but is no text with a unit.
+            Some(rate) => format!("a number from {}", rate.split(", or text").next().unwrap_or(rate)),
+            None => accepted.replace("a whole number", "a number"),
+        };
+        let accepted = respelled(&accepted, |number| (number / factor).to_string());
+        format!("found {found}; accepted is {accepted}, in {suffix}")
+    }
+
+    /// The shortest text that is read back as `number`, which is `here` in this unit.
+    fn short(self, number: u64, here: f64) -> String {
+        let texts = (0..=3).map(|decimals| crate::text::trimmed(here, decimals));
+        texts.into_iter().find(|text| self.value_of(text) == json!(number)).unwrap_or_else(|| here.to_string())
+    }
+
+    /// The text of a value; the other way round.
+    pub fn text_of(self, value: &Value) -> String {
+        match (self, value) {
+            (_, Value::Null) => String::new(),
+            (Unit::Of(factor, _), value) => {
+                value.as_u64().map_or_else(|| value.to_string(), |number| self.short(number, number as f64 / factor))
+            }
+            (Unit::Stages, Value::Array(stages)) => {
+                let line = |stage: &Value| {
+                    let mut keys = &STAGE_KEYS[..];
+                    // Workspaces are seldom typed: what is missing at the end is left out.
+                    while let [before @ .., last] = keys
+                        && stage.get(last).is_none()
+                    {
+                        keys = before;
+                    }
+                    // Of the fused BW, nothing is another thing than 0.
+                    let nothing = |key: &&str| if *key == "backward_workspace_bytes" { "none" } else { "0" };
+                    let number =
+                        |key: &&str| stage.get(key).map_or_else(|| nothing(key).to_owned(), Value::to_string);
+                    keys.iter().map(number).collect::<Vec<_>>().join(" ")
+                };
+                stages.iter().map(line).collect::<Vec<_>>().join("\n")
+            }
+            (_, Value::Array(values)) if values.iter().any(|value| value.is_array() || value.is_object()) => {
+                value.to_string()
+            }
+            (_, Value::Array(values)) => {
+                let one = |value: &Value| if value.is_null() { "none".to_owned() } else { value.to_string() };
+                values.iter().map(one).collect::<Vec<_>>().join(", ")
+            }
+            (_, Value::String(text)) => text.clone(),
+            (_, other) => other.to_string(),
+        }
+    }
+}
+
+/// A text with each word that is a number as `spelled` has it.
+fn respelled(text: &str, spelled: impl Fn(f64) -> String) -> String {
+    let word = |word: &str| {
+        let end = word.trim_end_matches([';', ',']);
+        match end.parse::<f64>() {
+            Ok(number) if end.starts_with(|c: char| c.is_ascii_digit()) => spelled(number) + &word[end.len()..],
+            _ => word.to_owned(),
+        }
+    };
+    text.split(' ').map(word).collect::<Vec<String>>().join(" ")
+}

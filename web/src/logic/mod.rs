@@ -1,0 +1,15 @@
+//! What the page decides without a browser.
+//!
+//! - In: what the page shows, and what a person did.
+//! - Out: decisions and sentences: which rows are still true, in which order they stand, what is drawn, what is one step of the
+//!   history, what is remembered.
+//! - Knows: [`protocol`](crate::protocol), [`scene`](crate::scene), [`text`](crate::text). No browser, so that all of it is
+//!   tested natively.
+
+pub mod comparison;
+pub mod compression;
+pub mod edits;
+pub mod kept_plan;
+pub mod layouts;
+pub mod proof;
+pub mod sorting;

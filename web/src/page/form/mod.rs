@@ -1,0 +1,103 @@
+//! The form for the spec.
+
+mod frame;
+mod inputs;
+mod model;
+mod options;
+mod schedule;
+mod typed;
+
+use inputs::{Select, Text};
+use leptos::prelude::*;
+use model::ModelFields;
+use options::schedules;
+use pipeplan_core::base::fields::Fault;
+use schedule::GroupSize;
+use typed::TypedFields;
+
+use crate::form::{FIELDS, Field, Form, Group, Kind};
+use crate::page::state::Planner;
+
+#[component]
+pub fn SpecForm() -> impl IntoView {
+    let planner = expect_context::<Planner>();
+    let kind = Memo::new(move |_| planner.kind());
+    let choose = move |kind: Kind| planner.change_with(|form| form.kind = kind);
+    // Stray faults: those that no field of this form is to blame for.
+    let stray = move || {
+        let faults = planner.faults.get();
+        let stray = faults.into_iter().filter(|fault| Form::field_of(fault).is_none());
+        stray.map(|fault| view! { <p class="fault">{fault.to_string()}</p> }).collect_view()
+    };
+    view! {
+        <form class="spec" class:open=planner.form_open aria-label="Spec" data-test="form" on:submit=|event| event.prevent_default()>
+            <div class="kinds" role="group" aria-label="What is planned">
+                <KindButton this=Kind::Model title="Model on a cluster" kind choose test="kind-model" />
+                <KindButton this=Kind::Typed title="Typed costs" kind choose test="kind-typed" />
+            </div>
+            <div data-test="stray-faults" tabindex="-1">{stray}</div>
+            {move || match kind.get() {
+                Kind::Model => view! { <ModelFields /> }.into_any(),
+                Kind::Typed => view! { <TypedFields /> }.into_any(),
+            }}
+            <fieldset>
+                <legend>"Schedule"</legend>
+                <Select alone=true path="schedule" choices=schedules() />
+                <GroupSize />
+                <Folded title="P2P transfers" groups=&[Group::Messages]>
+                    <Text path="messages.lowering" list="overlapped overlapped:2 grouped receive-first in-pieces" />
+                    <Text path="messages.transport" list="grouped rendezvous buffered buffered:4 pair-ordered streams" />
+                </Folded>
+                <Text path="jitter_permille" />
+                <Text path="name" />
+            </fieldset>
+        </form>
+    }
+}
+
+#[component]
+fn KindButton(
+    this: Kind,
+    title: &'static str,
+    kind: Memo<Kind>,
+    choose: impl Fn(Kind) + Copy + Send + 'static,
+    test: &'static str,
+) -> impl IntoView {
+    view! {
+        <button type="button" data-test=test aria-pressed=move || (kind.get() == this).to_string()
+            on:click=move |_| choose(this)>{title}</button>
+    }
+}
+
+/// Fields that are seldom needed. Opens by itself when one of them comes to say something, and whenever a fault comes up
+/// in it, also where a person has closed it before.
+#[component]
+pub(super) fn Folded(title: &'static str, groups: &'static [Group], children: Children) -> impl IntoView {
+    let planner = expect_context::<Planner>();
+    let mine = |field: &&Field| groups.contains(&field.group);
+    let said = Memo::new(move |_| {
+        planner.form.with(|form| FIELDS.iter().filter(mine).any(|field| !form.text(field.path).is_empty()))
+    });
+    let faults = Memo::new(move |_| {
+        let here = |fault: &&Fault| Form::field_of(fault).is_some_and(|field| groups.contains(&field.group));
+        planner.faults_of_fields().iter().filter(here).cloned().collect::<Vec<Fault>>()
+    });
+    // Nothing closes it but a hand: emptying the last field does not take it away from under one.
+    let open = RwSignal::new(false);
+    let open_where = move |reason: bool| {
+        if reason {
+            open.set(true);
+        }
+    };
+    Effect::new(move |_| open_where(said.get()));
+    Effect::new(move |_| open_where(faults.with(|faults| !faults.is_empty())));
+    let toggled = move |event: leptos::ev::Event| {
+        open.set(event_target::<web_sys::Element>(&event).has_attribute("open"));
+    };
+    view! {
+        <details prop:open=open on:toggle=toggled>
+            <summary>{title}</summary>
+            {children()}
+        </details>
+    }
+}

@@ -1,0 +1,45 @@
+//! What lists offer: the value in a spec, and what a person reads.
+
+use pipeplan_core::hardware::cluster;
+use pipeplan_core::model::catalog;
+use pipeplan_core::plan::planner;
+
+use crate::text;
+
+pub(super) type Choices = Vec<(String, String)>;
+
+pub(super) fn named(choices: &[(&str, &str)]) -> Choices {
+    choices.iter().map(|(name, title)| ((*name).to_owned(), (*title).to_owned())).collect()
+}
+
+/// Of what a model of the catalog has its own way of.
+pub(super) fn flag() -> Choices {
+    named(&[("", "as the model"), ("true", "on"), ("false", "off")])
+}
+
+/// Of what a model has by its fields, or not at all.
+pub(super) fn or_none() -> Choices {
+    named(&[("", "as the model, or as below"), ("none", "none")])
+}
+
+pub(super) fn objectives() -> Choices {
+    named(&[("", "makespan over all ranks"), ("longest_span", "longest span of a rank")])
+}
+
+pub(super) fn models() -> Choices {
+    let mut choices: Choices =
+        catalog::catalog().iter().map(|entry| (entry.name.to_owned(), entry.title.to_owned())).collect();
+    choices.push((String::new(), "Custom sizes".to_owned()));
+    choices
+}
+
+pub(super) fn devices() -> Choices {
+    let mut choices: Choices =
+        cluster::catalog().iter().map(|entry| (entry.name.to_owned(), entry.title.to_owned())).collect();
+    choices.push((String::new(), "Custom device".to_owned()));
+    choices
+}
+
+pub(super) fn schedules() -> Choices {
+    planner::schedule_names().into_iter().map(|name| (name.to_owned(), text::schedule_title(name))).collect()
+}

@@ -1,0 +1,50 @@
+//! The half of the form that has typed costs.
+
+use leptos::prelude::*;
+
+use super::Folded;
+use super::inputs::{Lines, Select, Slid, Text, Texts, Triple};
+use super::options::{named, objectives};
+use crate::form::Group;
+
+#[component]
+pub(super) fn TypedFields() -> impl IntoView {
+    view! {
+        <fieldset>
+            <legend>"Shape"</legend>
+            <Slid path="problem.ranks" />
+            <Slid path="problem.microbatches" />
+            <Text path="problem.chunks" />
+            <Text path="problem.placement" list="linear looped v wave two-way any" />
+            <Select path="problem.backward" choices=named(&[("", "split or fused"), ("fused", "fused")]) />
+            <Text path="problem.overlap_permille" />
+        </fieldset>
+        <fieldset>
+            <legend>"Time per op, ns"</legend>
+            <div class="triples"><Triple paths=["problem.stages.forward_ns", "problem.stages.backward_input_ns", "problem.stages.backward_weight_ns"] /></div>
+            <Text path="problem.transfer_ns" />
+        </fieldset>
+        <fieldset>
+            <legend>"Bytes per op"</legend>
+            <div class="triples"><Triple paths=["problem.stages.forward_bytes", "problem.stages.backward_input_bytes", "problem.stages.backward_weight_bytes"] /></div>
+            <Folded title="Workspace, fused BW, stages" groups=&[Group::Workspace, Group::Fused, Group::StageList]>
+                <p class="help">"Bytes that an op needs only while it runs:"</p>
+                <div class="triples"><Texts group=Group::Workspace but="" /></div>
+                <Text path="problem.stages.backward_workspace_bytes" />
+                <Text path="problem.stages.backward_ns" />
+                <Text path="problem.stages.forward_exchange_ns" />
+                <Text path="problem.stages.backward_exchange_ns" />
+                <Lines path=crate::form::STAGE_LIST />
+            </Folded>
+        </fieldset>
+        <fieldset>
+            <legend>"Memory"</legend>
+            <Slid path="problem.limit_bytes" />
+            <Text path="problem.static_bytes" />
+        </fieldset>
+        <fieldset>
+            <legend>"Objective"</legend>
+            <Select alone=true path="problem.objective" choices=objectives() />
+        </fieldset>
+    }
+}

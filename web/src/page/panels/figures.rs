@@ -1,0 +1,178 @@
+//! The figures of the plan, above its picture.
+
+use std::sync::Arc;
+
+use leptos::prelude::*;
+
+use crate::logic::proof::{Proof, State};
+use crate::page::browser;
+use crate::page::state::Planner;
+use crate::scene::Scene;
+use crate::text;
+
+#[component]
+pub fn FigureRow() -> impl IntoView {
+    let planner = expect_context::<Planner>();
+    let scene = move || planner.scene.get();
+    let of = move |pick: fn(&Scene) -> String| scene().map_or_else(|| "—".to_owned(), |scene| pick(&scene));
+    let by_span = move || planner.scene.with(|scene| scene.as_ref().is_some_and(|scene| scene.is_judged_by_span()));
+    view! {
+        <section class="figures" aria-label="Figures of the plan">
+            <div class="figure" data-test="figure-makespan">
+                {move || match by_span() {
+                    true => view! { <h2>"Longest span "<span class="what">"first to last op of one rank"</span></h2> },
+                    false => view! { <h2>"Makespan "<span class="what">"first to last op"</span></h2> },
+                }}
+                <p class="value" data-test="makespan">{move || of(|scene| text::duration(scene.cost_ns() as f64))}</p>
+                <p class="note" data-test="step">{move || scene().map(|scene| view! {
+                    {whole_step(&scene)}
+                    {mfu(&scene).map(|mfu| view! { ", "<abbr title=text::MFU>"MFU"</abbr>{format!(" {mfu}")} })}
+                })}</p>
+                <p class="note" data-test="training" title="Training steps only, without checkpoints, evaluation and failures">{move || scene().and_then(|scene| training(&scene))}</p>
+                <p class="note" data-test="whole-shown">{move || scene().and_then(|scene| whole(&scene))}</p>
+                {move || scene().and_then(|scene| carried(&scene)).map(|carried| view! {
+                    <p class="note" data-test="carried-shown" title="Includes waits for P2P transfers, with the lowering and the transport that the form gives. Overlapped transfers run during compute. In-pieces transfers serialize F/B pairs. No other figure includes these waits.">{carried}</p>
+                })}
+                {move || scene().and_then(|scene| scene.figures.late_ns).map(|late_ns| view! {
+                    <p class="note">"1 step in 20 takes longer than "<span data-test="late-shown">{text::duration(late_ns as f64)}</span></p>
+                })}
+            </div>
+            <div class="figure" data-test="figure-bubble">
+                <h2>"Bubble "<span class="what">{move || if by_span() { "of the longest span" } else { "idle time of ranks" }}</span></h2>
+                <p class="value" data-test="bubble">{move || of(|scene| text::percent(scene.figures.bubble_ratio))}</p>
+                <p class="note" data-test="idle">{move || scene().map(|scene| idle(&scene))}</p>
+            </div>
+            <div class="figure" data-test="figure-peak">
+                <h2>"Peak memory "<span class="what">"fullest rank"</span></h2>
+                <p class="value" data-test="peak">{move || of(|scene| text::bytes(scene.peak_bytes()))}</p>
+                {move || scene().map(|scene| view! { <MemoryMeter scene /> })}
+            </div>
+            <div class="figure wide" data-test="figure-bound">
+                <h2>"Lower bound "<span class="what">"proved: no schedule is faster"</span></h2>
+                <p class="value" data-test="bound">{move || scene().map_or_else(|| "—".to_owned(), |scene| text::duration(bound_ns(planner, &scene) as f64))}</p>
+                <p class="note"><b data-test="gap">{move || scene().map(|scene| gap(planner, &scene))}</b>" "{move || scene().map(|scene| binding(planner, &scene))}</p>
+                <ProofLine />
+            </div>
+        </section>
+    }
+}
+
+/// How near the tightest rank comes to its limit.
+#[component]
+fn MemoryMeter(scene: Arc<Scene>) -> impl IntoView {
+    let rank = scene.tightest_rank();
+    let peak = scene.figures.peak_bytes.get(rank).copied().unwrap_or(0);
+    match scene.figures.limit_bytes.get(rank).copied().flatten() {
+        Some(limit) => {
+            let share = if limit > 0 { peak as f64 / limit as f64 } else { 1.0 };
+            let note = format!("rank {rank}: {} of {}", text::percent(share), text::bytes(limit));
+            view! {
+                <div class="meter" role="img" aria-label=note.clone()>
+                    <span style=format!("width:{:.1}%", 100.0 * share.min(1.0))></span>
+                </div>
+                <p class="note">{note}</p>
+            }
+            .into_any()
+        }
+        None => view! { <p class="note">{format!("rank {rank} needs the most; no limit")}</p> }.into_any(),
+    }
+}
+
+/// How long the ranks wait each.
+fn idle(scene: &Scene) -> String {
+    match scene.idle_shares() {
+        None => String::new(),
+        Some((least, most)) if most - least < 0.0005 => "equal on all ranks".to_owned(),
+        Some((least, most)) => format!("idle {} to {} by rank", text::percent(least.max(0.0)), text::percent(most)),
+    }
+}
+
+/// Ops for which a proof may be asked: what takes the solver seconds to minutes, where it ends.
+const MOST_OPS: usize = 4096;
+
+/// What is said of the exact search: it has the focus where the button that had it goes.
+pub(in crate::page) const PROOF: &str = ".proof";
+
+/// The exact search behind the plan: begin it, stop it, and what it says.
+#[component]
+fn ProofLine() -> impl IntoView {
+    let planner = expect_context::<Planner>();
+    let ops = |scene: &Scene| scene.lanes.iter().map(|lane| lane.spans().len()).sum::<usize>();
+    let may_prove = move || {
+        planner.scene.with(|scene| {
+            scene.as_ref().is_some_and(|scene| scene.figures.gap != Some(0.0) && ops(scene) <= MOST_OPS)
+        }) && !planner.proof.with(|proof| proof.state == State::Running || proof.is_proved())
+            && !planner.busy.get()
+    };
+    let running = move || planner.proof.with(|proof| proof.state == State::Running);
+    view! {
+        <p class="note proof" tabindex="-1" data-test="proof" data-state=move || planner.proof.with(Proof::mark) role="status">
+            {move || planner.proof.with(Proof::sentence)}
+            " "
+            {move || may_prove().then(|| view! {
+                <button type="button" class="small" data-test="prove" on:click=move |_| { browser::focus(PROOF); planner.prove(); }
+                    title="Run an exact search for a faster schedule on this placement, or for a proof that there is none. It can take minutes.">"Prove"</button>
+            })}
+            {move || running().then(|| view! {
+                <button type="button" class="small" data-test="stop-proof" on:click=move |_| planner.end_proof(State::Over)>"Stop"</button>
+            })}
+        </p>
+    }
+}
+
+/// What no schedule goes under, by bound or by proof.
+fn bound_ns(planner: Planner, scene: &Scene) -> u64 {
+    scene.figures.bound_ns.max(planner.proof.with(|proof| proof.lower_ns))
+}
+
+fn binding(planner: Planner, scene: &Scene) -> String {
+    if bound_ns(planner, scene) > scene.figures.bound_ns {
+        return "By exact search.".to_owned();
+    }
+    scene.figures.binding.clone()
+}
+
+fn gap(planner: Planner, scene: &Scene) -> String {
+    match pipeplan_core::plan::planner::gap(scene.cost_ns(), bound_ns(planner, scene)) {
+        Some(gap) if gap <= 0.0 => "Reached: no schedule on this placement is faster.".to_owned(),
+        Some(gap) => format!("{} above it.", text::percent(gap)),
+        None => "No bound here.".to_owned(),
+    }
+}
+
+/// How long all ranks take together, where that is not what is judged.
+fn whole(scene: &Scene) -> Option<String> {
+    scene.is_judged_by_span().then(|| format!("makespan {}", text::duration(scene.figures.makespan_ns as f64)))
+}
+
+/// What waits at transfers make of the cost, where they cost anything.
+fn carried(scene: &Scene) -> Option<String> {
+    match scene.figures.carried_ns {
+        Some(carried) if carried <= scene.cost_ns() => None,
+        Some(carried) => {
+            Some(format!("with communication: {}, waits for transfers included", text::duration(carried as f64)))
+        }
+        None => Some("hangs with this transport".to_owned()),
+    }
+}
+
+/// What a whole training step comes to, where the spec is of a model.
+fn whole_step(scene: &Scene) -> String {
+    scene.figures.step.map_or_else(String::new, |step| {
+        format!(
+            "step time {} with optimizer: {} tokens/s",
+            text::duration(step.step_ns as f64),
+            text::count(step.tokens_per_s.round() as u64),
+        )
+    })
+}
+
+/// The share of the devices' arithmetic that a whole training step makes use of.
+fn mfu(scene: &Scene) -> Option<String> {
+    scene.figures.step.map(|step| text::mfu(step.mfu))
+}
+
+/// How long the whole training takes, where the spec says of how many tokens.
+fn training(scene: &Scene) -> Option<String> {
+    scene.figures.step.and_then(|step| step.training).map(|training| training.to_string())
+}

@@ -1,0 +1,14 @@
+//! The panels around the timeline: figures, memory, passes, sensitivity, time against memory, comparison, layouts.
+//!
+//! - In: the signals of the page's state.
+//! - Out: components, one file for each panel.
+//! - Knows: the state of the page, [`draw`](crate::draw), [`form`](crate::form), [`logic`](crate::logic),
+//!   [`text`](crate::text). No other panel, and no worker.
+
+pub mod compare;
+pub mod figures;
+pub mod frontier;
+pub mod layouts;
+pub mod memory;
+pub mod passes;
+pub mod sensitivity;

@@ -1,0 +1,159 @@
+//! The link in the address: opened, written, copied.
+
+use leptos::prelude::*;
+use pipeplan_core::spec::link;
+
+use super::Planner;
+use super::files::Origin;
+use super::notices::Notice;
+use crate::form::Form;
+use crate::logic::edits::Edits;
+use crate::page::browser;
+use crate::page::session::{self, Item};
+use crate::protocol::Ask;
+use crate::text;
+
+/// How long the form rests before its link stands in the address: browsers slow pages down that change it
+/// with every movement of a slider.
+const LINK_AFTER_MS: i32 = 200;
+
+impl Planner {
+    /// Opens what was open before the page was loaded anew, or else what the address asks for: a link's spec, files
+    /// beside the page, or the example.
+    pub fn open_address(self) {
+        self.notice.set(None);
+        // Before anything is planned.
+        if let Some(profile) = session::recall(Item::Profile, "") {
+            self.ask(Ask::Measure { profile: Some(profile) }, false);
+        }
+        let fragment = browser::fragment();
+        let open_plan = session::recall(Item::Plan, &fragment);
+        let plan = browser::query("plan").filter(|_| fragment.is_empty() && open_plan.is_none());
+        if let Some(text) = open_plan {
+            // Should the plan not be readable any more, the form is planned.
+            if let Ok(spec) = link::read(&fragment) {
+                self.form.update(|form| form.open(&spec));
+            }
+            self.own_fragment.set_value(fragment);
+            self.open_file("", &text, Origin::Address);
+        } else if !fragment.is_empty() {
+            self.open_link(&fragment);
+        } else if plan.is_none() {
+            self.plan_opened();
+        }
+        if let Some(text) = session::recall(Item::Unlinked, "") {
+            self.form.update(|form| form.recall_unlinked(&text));
+            self.read_form();
+        }
+        if let Some(text) = session::recall(Item::Kept, "") {
+            self.ask(Ask::OpenKept { text }, false);
+        }
+        let open_trace = session::recall(Item::Trace, "");
+        let trace = browser::query("trace").filter(|_| open_trace.is_none());
+        if let Some(text) = open_trace {
+            self.open_file("", &text, Origin::Address);
+        }
+        leptos::task::spawn_local(async move {
+            for address in [plan.clone(), trace].into_iter().flatten() {
+                match browser::fetch_text(&address).await {
+                    Ok(text) => self.open_file(&address, &text, Origin::Address),
+                    Err(reason) => {
+                        self.complain_too(vec![text::sentence(&reason)]);
+                        if plan.as_ref() == Some(&address) {
+                            self.plan_opened();
+                        }
+                    }
+                }
+            }
+        });
+    }
+
+    /// Opens the spec of a link. A damaged one leaves the form as it is and says which part is wrong.
+    pub fn open_link(self, fragment: &str) {
+        self.own_fragment.set_value(fragment.to_owned());
+        match link::read(fragment) {
+            Ok(spec) => {
+                self.notice.set(None);
+                self.form.update(|form| form.open(&spec));
+            }
+            Err(error) => {
+                self.complain(vec![
+                    text::sentence(&format!("This link cannot be opened ({}): {error}", error.part())),
+                    "The form does not come from the link.".to_owned(),
+                ]);
+            }
+        }
+        self.plan_opened();
+    }
+
+    /// The address has got another fragment, not by us.
+    pub fn fragment_changed(self) {
+        let fragment = browser::fragment();
+        if fragment == self.own_fragment.get_value() {
+            return;
+        }
+        if fragment.is_empty() {
+            // Back where the page began, with files beside it.
+            self.own_fragment.set_value(fragment);
+            self.open_address();
+        } else {
+            self.open_link(&fragment);
+        }
+    }
+
+    /// Puts the link on the clipboard.
+    pub fn copy_link(self) {
+        if untrack(|| self.is_faulty()) {
+            return self.complain(vec![
+                "The form has errors, so there is no link. Correct the marked fields, then copy the link.".to_owned(),
+            ]);
+        }
+        let Some(link) = self.link() else { return };
+        leptos::task::spawn_local(async move {
+            let lines = if browser::copy(&browser::address_with(&link)).await {
+                let mut lines = vec!["The link is on the clipboard. It contains the whole form.".to_owned()];
+                if self.opened.with_value(Option::is_some) {
+                    lines.push("The link does not contain the open plan file or its custom schedule. It opens the form, which is planned again. Export plan saves the file.".to_owned());
+                }
+                if self.timed.with_untracked(Option::is_some) {
+                    lines.push("The link does not contain measured times: it opens with estimates.".to_owned());
+                }
+                lines
+            } else {
+                vec!["The browser does not allow access to the clipboard. Copy the address instead.".to_owned()]
+            };
+            self.notice.set(Some(Notice { wrong: false, lines }));
+        });
+    }
+
+    pub(super) fn link(self) -> Option<String> {
+        let spec = self.spec.get_untracked()?;
+        Some(pipeplan_core::spec::link::write(&spec).trim_start_matches('#').to_owned())
+    }
+
+    pub(super) fn write_link_later(self) {
+        let turn = self.link_timer.get_value().wrapping_add(1);
+        self.link_timer.set_value(turn);
+        browser::after(LINK_AFTER_MS, move || {
+            if self.link_timer.get_value() != turn {
+                return;
+            }
+            self.remember_unlinked();
+            let Some(link) = self.link() else { return };
+            if link != self.own_fragment.get_value() {
+                let same_entry = self.edits.try_update_value(Edits::write) == Some(true);
+                browser::set_fragment(&link, same_entry);
+                self.own_fragment.set_value(link);
+            }
+        });
+    }
+
+    /// Remembers what of the form the address does not say.
+    pub(super) fn remember_unlinked(self) {
+        match self.form.with_untracked(Form::unlinked) {
+            // As short as it is, it is not worth a word where the browser stores nothing.
+            Some(text) => drop(session::remember(Item::Unlinked, "", &text)),
+            None => session::forget(Item::Unlinked),
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! Files that are saved.
+
+use leptos::prelude::*;
+
+use super::Planner;
+use crate::page::browser;
+use crate::protocol::{Ask, Purpose};
+
+/// What is said where a plan file is wanted before it is known.
+const SAVED_LATER: &str = "The plan file is saved when the search ends.";
+
+impl Planner {
+    /// Downloads the plan file of the form; where that is still searched for, when it is found.
+    pub fn export(self) {
+        if let Some(text) = self.opened.get_value() {
+            browser::download(&self.file_name("plan.json"), "application/json", &text);
+        } else if self.busy.get_untracked() {
+            self.saves_later.set_value(true);
+            self.say(SAVED_LATER);
+        } else if let Some(text) = self.read_form() {
+            self.ask(Ask::Export { spec: text, purpose: Purpose::Download }, false);
+        }
+    }
+
+    /// Whether the plan file was to be saved; it is no longer.
+    pub(super) fn stop_saving_later(self) -> bool {
+        let wanted = self.saves_later.get_value();
+        if wanted {
+            self.saves_later.set_value(false);
+            self.unsay(|line| line == SAVED_LATER);
+        }
+        wanted
+    }
+
+    /// The name of a file of the plan on screen, which ends like `plan.json`.
+    pub fn file_name(self, end: &str) -> String {
+        let name = self.form.with_untracked(|form| form.text("name").to_owned());
+        let plain: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+        let plain = plain.trim_matches('-').to_lowercase();
+        if plain.is_empty() { end.to_owned() } else { format!("{plain}.{end}") }
+    }
+}

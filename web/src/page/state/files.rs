@@ -1,0 +1,251 @@
+//! Files that are opened: plans, traces, profiles, orders, specs, configs, logs of runs.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use leptos::prelude::*;
+use pipeplan_core::formats::megatron_run::MegatronRun;
+use pipeplan_core::hardware::cluster;
+use pipeplan_core::model::hf_config;
+use pipeplan_core::notation::order;
+use pipeplan_core::spec::{Spec, Work};
+use serde_json::Value;
+
+use super::rows::own_row;
+use super::{Planner, is_schedule};
+use crate::logic::edits::Edits;
+use crate::page::session::{self, Item};
+use crate::protocol::Ask;
+use crate::protocol::frontier::FROM_CHART;
+use crate::scene::Scene;
+use crate::text;
+
+/// Tokens of a sequence where nothing has said how many.
+const USUAL_SEQUENCE: u64 = 4096;
+
+/// A file on its way to the page.
+#[derive(Clone)]
+pub(super) struct Opening {
+    pub(super) text: Rc<str>,
+    /// What the file is called; empty where no file of a person's own brought it.
+    pub(super) name: Rc<str>,
+    pub(super) from: Origin,
+}
+
+/// Where a file comes from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// A person opened it: loading the page anew must not lose it.
+    Person,
+    /// The address names it, or the browser remembered it.
+    Address,
+}
+
+impl Planner {
+    /// Opens what the page itself has brought forth.
+    pub(super) fn open_text(self, text: &str) {
+        self.notice.set(None);
+        self.open_file("", text, Origin::Person);
+    }
+
+    /// Opens the text of the file `name`, which a person has chosen: a plan, a trace, an order of ops, or a spec.
+    pub fn open_named(self, name: &str, text: &str) {
+        self.open_file(name, text, Origin::Person);
+    }
+
+    pub(super) fn open_file(self, name: &str, text: &str, from: Origin) {
+        let opening = || Opening { text: text.into(), name: name.into(), from };
+        // A file says what it is in its `format`; one that says nothing may be a spec.
+        let says = |format: &str| text.contains(&format!("\"{format}\""));
+        if says("pipeplan-trace") {
+            self.opening_trace.set_value(Some(opening()));
+            self.ask(Ask::OpenTrace { text: text.to_owned() }, false);
+        } else if says("pipeplan-plan") {
+            if self.proof.with_untracked(|proof| proof.better.as_deref() != Some(text)) {
+                self.forget_proof();
+            }
+            self.busy.set(true);
+            self.opening.set_value(Some(opening()));
+            self.ask(Ask::OpenPlan { text: text.to_owned() }, true);
+        } else if says("operators") && says("kernel") {
+            self.opening_profile.set_value(Some(opening()));
+            self.measure(Some(text));
+        } else if order::looks_like_one(text) {
+            let Some(spec) = self.read_form() else {
+                let why = "The form has errors, so this custom schedule has no costs. Correct the marked fields.";
+                return self.complain_too(vec![of_file(name, why)]);
+            };
+            self.busy.set(true);
+            self.opening.set_value(Some(opening()));
+            self.ask(Ask::OpenOrder { spec, text: text.to_owned() }, true);
+        } else if let Some(run) = Some(MegatronRun::read(text)).filter(MegatronRun::is_any) {
+            self.open_run(name, &run);
+        } else if let Some(config) = config_of(text) {
+            self.open_config(name, config);
+        } else {
+            let mut form = self.form.get_untracked();
+            match form.open_text(text) {
+                Ok(()) => self.change_with(|before| *before = form),
+                Err(error) => {
+                    let mut lines = vec![of_file(name, &text::no_file(text, &error))];
+                    lines.extend(error.to_string().lines().take(6).map(str::to_owned));
+                    self.complain_too(lines);
+                }
+            }
+        }
+    }
+
+    /// Puts what a run of Megatron-LM says of itself into the form, on the device that stands there, which no log names; and on
+    /// as many, where it does not say that either.
+    pub(super) fn open_run(self, name: &str, run: &MegatronRun) {
+        let (device, devices) = self.resolved.with_untracked(|(_, known)| {
+            let device = known["cluster"]["device"]["name"].as_str().filter(|name| cluster::find(name).is_some());
+            let work = Spec::from_value(known).ok().map(|spec| spec.work);
+            let devices = work.and_then(|work| match work {
+                Work::Model(work) => Some(work.devices()),
+                Work::Typed(_) => None,
+            });
+            (device.unwrap_or("h100").to_owned(), devices)
+        });
+        match run.spec(&device, None).or_else(|_| run.spec(&device, devices)) {
+            Ok(imported) => {
+                self.change_with(|form| form.open(&imported.spec));
+                let mut said = vec![format!(
+                    "{name} is a run of Megatron-LM. It does not name the device; the plan uses {device}."
+                )];
+                if let Some(step_ns) = run.typical_step_ns() {
+                    said.push(format!("Its measured step time is {}.", text::duration(step_ns as f64)));
+                }
+                said.extend(imported.notes.iter().map(|note| text::sentence(note)));
+                self.say(&said.join(" "));
+            }
+            Err(faults) => {
+                let mut lines = vec![of_file(name, "This is a run of Megatron-LM, but some arguments are missing.")];
+                lines.extend(faults.0.iter().take(6).map(|fault| text::sentence(&fault.to_string())));
+                self.complain_too(lines);
+            }
+        }
+    }
+
+    /// Puts the model that a `config.json` describes into the form, and leaves the rest of it.
+    pub(super) fn open_config(self, name: &str, config: Value) {
+        const SEQUENCE: &str = "training.sequence";
+        let mut form = self.form.get_untracked();
+        // What the file before has put there was typed by nobody.
+        let before = self.configured.get_value().filter(|(text, _)| form.text(SEQUENCE) == text);
+        if before.is_some() {
+            form.set(SEQUENCE, "");
+        }
+        let is_typed = !form.text(SEQUENCE).is_empty();
+        // The catalog's model said it, and stands in the form no more.
+        let said = || self.resolved.with_untracked(|(_, known)| known["training"]["sequence"].as_u64());
+        let wanted = before.map(|(_, wanted)| wanted).or_else(said).unwrap_or(USUAL_SEQUENCE);
+        match Spec::from_value(&form.value_with(config, wanted)) {
+            Ok(spec) => {
+                self.change_with(|form| form.open(&spec));
+                let put = self.form.with_untracked(|form| form.text(SEQUENCE).to_owned());
+                self.configured.set_value((!is_typed).then_some((put, wanted)));
+            }
+            Err(faults) => {
+                let why = "The model of this config.json does not work with the rest of the form.";
+                let mut lines = vec![of_file(name, why)];
+                lines.extend(faults.0.iter().take(6).map(|fault| text::sentence(&fault.to_string())));
+                self.complain_too(lines);
+            }
+        }
+    }
+
+    pub(super) fn opened(self, id: u32, spec: &str, scene: Option<Scene>) {
+        if let Ok(spec) = Spec::read(spec) {
+            let mut form = self.form.get_untracked();
+            form.open(&spec);
+            // The file may hold another schedule than its spec asks for; the form names what is shown, where the planner
+            // knows that name.
+            if let Some(scene) = scene.as_ref().filter(|scene| is_schedule(&scene.schedule)) {
+                form.set("schedule", scene.schedule.clone());
+            }
+            self.form.set(form);
+            self.read_form();
+        }
+        let opening = self.opening.try_update_value(Option::take).flatten();
+        self.opened.set_value(opening.as_ref().map(|opening| opening.text.clone()));
+        let better = self.proof.with_untracked(|proof| proof.better.clone());
+        let found = better.is_some_and(|better| self.shows_file(&better));
+        if let (Some(Opening { text, from: Origin::Person, .. }), Some(link)) = (opening, self.link()) {
+            // It is known again by its form's link, which stands in the address from now on.
+            self.remember(Item::Plan, &link, &text);
+            self.edits.update_value(Edits::other);
+            self.write_link_later();
+        }
+        self.remembers.set_value(true);
+        self.shown.set_value(id);
+        let own = scene.as_ref().filter(|scene| !is_schedule(&scene.schedule));
+        self.rows.update(|rows| {
+            rows.retain(|row| is_schedule(&row.schedule));
+            // Where the best is none, it is the first to be looked at.
+            let source = match own.map(|scene| scene.schedule.as_str()) {
+                _ if found => "Found by the exact search",
+                Some(FROM_CHART) => "The schedule of the chosen point of the chart",
+                _ => "The schedule of the open file",
+            };
+            own.into_iter().for_each(|scene| rows.insert(0, own_row(scene, source)));
+        });
+        match own.map(|scene| scene.schedule.as_str()) {
+            Some(_) if found => self.say("The exact search found this schedule. A change of the form removes it. Export plan saves it."),
+            Some(FROM_CHART) => self.say(
+                "This is the schedule of the point of the chart: the search within this limit found a \
+                 slower one. A change of the form removes it, and the link does not contain it. Export plan saves it.",
+            ),
+            Some(_) => self.say("This is the custom schedule of the file. A change of the form removes it."),
+            None => {}
+        }
+        self.show(scene.map(Arc::new));
+    }
+
+    /// A number for files that are opened together: what is said from now on is of them, and stays until all are open.
+    pub fn next_batch(self) -> u32 {
+        self.notice.set(None);
+        self.batch.update_value(|batch| *batch += 1);
+        self.batch.get_value()
+    }
+
+    /// Whether what is shown is the plan file with this text.
+    pub fn shows_file(self, text: &str) -> bool {
+        self.opened.with_value(|opened| opened.as_deref() == Some(text))
+    }
+
+    /// Whether a file is being read.
+    pub fn is_opening(self) -> bool {
+        let reads = |opening: StoredValue<Option<Opening>, LocalStorage>| opening.with_value(Option::is_some);
+        self.busy.get_untracked() && reads(self.opening) || reads(self.opening_trace) || reads(self.opening_profile)
+    }
+
+    /// Plans with the times of this profile, or with estimates.
+    pub fn measure(self, profile: Option<&str>) {
+        if profile.is_none() {
+            session::forget(Item::Profile);
+        }
+        // Layouts were found with other times.
+        self.tuned_for.set(None);
+        self.ask(Ask::Measure { profile: profile.map(str::to_owned) }, false);
+        self.plan();
+    }
+
+    /// Remembers a file for when the page is loaded anew, or says that it will not be there then.
+    pub(super) fn remember(self, item: Item, fragment: &str, text: &str) {
+        if !session::remember(item, fragment, text) {
+            self.say("This file is too large for the browser to store: it is gone after a reload of the page.");
+        }
+    }
+}
+
+/// What a model's `config.json` holds, where `text` is one.
+fn config_of(text: &str) -> Option<Value> {
+    let value = pipeplan_core::base::json::parse(text).ok()?;
+    hf_config::looks_like_one(&value).then_some(value)
+}
+
+/// What is said of the file `name`: of several that are opened together, which one it is.
+pub(super) fn of_file(name: &str, said: &str) -> String {
+    if name.is_empty() { said.to_owned() } else { format!("{name}: {said}") }
+}

@@ -1,0 +1,72 @@
+//! The search for the fastest layouts.
+
+use std::sync::Arc;
+
+use leptos::prelude::*;
+use pipeplan_core::spec::{Spec, Work};
+
+use super::Planner;
+use crate::logic::layouts;
+use crate::protocol::{Ask, Layouts};
+
+impl Planner {
+    /// Devices of the form's model; none for typed costs, which have no layouts.
+    pub fn devices(self) -> Option<u64> {
+        self.spec.with(|spec| match spec.as_ref().map(|spec| &spec.work) {
+            Some(Work::Model(work)) => Some(work.devices()),
+            _ => None,
+        })
+    }
+
+    /// Whether another layout may have a plan where the form's has none: no field is to blame.
+    pub fn may_find_layouts(self) -> bool {
+        self.devices().is_some() && self.no_plan_at.with(Option::is_none) && !self.is_faulty()
+    }
+
+    /// Whether layouts of this form are being looked for.
+    pub fn is_tuning(self) -> bool {
+        let runs = |layouts: &Option<Arc<Layouts>>| layouts.as_ref().is_some_and(|layouts| !layouts.finished);
+        self.layouts.with(runs) && !self.layouts_are_stale()
+    }
+
+    /// Looks for the fastest layouts of the form's model.
+    pub fn tune(self) {
+        self.layouts.set(None);
+        self.tuned_for.set(None);
+        self.not_tuned.set(Vec::new());
+        let typed = self.layout_devices.get_untracked();
+        let devices = typed.trim();
+        let number = devices.parse::<u64>();
+        match (number, self.read_form()) {
+            (Err(_), _) if !devices.is_empty() => {
+                self.not_tuned.set(vec![format!("Devices: found {devices}; give a whole number.")]);
+            }
+            (_, None) => self.not_tuned.set(vec!["The form has errors.".to_owned()]),
+            (number, spec) => {
+                self.tuned_for.set(self.spec.get_untracked());
+                self.ask(Ask::Tune { spec, devices: number.ok() }, false);
+            }
+        }
+    }
+
+    /// Whether the layouts that were found are of another form than the one that is there.
+    pub fn layouts_are_stale(self) -> bool {
+        let are_of = |layouts: &Layouts| {
+            let (asked, spec) = (self.tuned_for.get(), self.spec.get());
+            asked.zip(spec).is_some_and(|(asked, spec)| layouts::are_of(layouts, &asked, &spec))
+        };
+        self.layouts.with(|layouts| layouts.as_ref().is_some_and(|layouts| !are_of(layouts)))
+    }
+
+    /// Ends the search for layouts with what it has found.
+    pub fn stop_tuning(self) {
+        self.ask(Ask::Tune { spec: None, devices: None }, false);
+    }
+
+    /// Puts a layout into the form.
+    pub fn take_layout(self, spec: &str) {
+        if let Ok(spec) = Spec::read(spec) {
+            self.change_with(|form| form.open(&spec));
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! What the page says above the picture.
+
+use leptos::prelude::*;
+
+use super::Planner;
+use crate::protocol::FieldFault;
+
+/// A sentence above the picture.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Notice {
+    /// Whether something went wrong.
+    pub wrong: bool,
+    /// What to say.
+    pub lines: Vec<String>,
+}
+
+impl Planner {
+    /// Says something more that is no fault.
+    pub(super) fn say(self, line: &str) {
+        self.notice.update(|notice| match notice {
+            Some(Notice { lines, .. }) => {
+                if !lines.iter().any(|said| said == line) {
+                    lines.push(line.to_owned());
+                }
+            }
+            None => *notice = Some(Notice { wrong: false, lines: vec![line.to_owned()] }),
+        });
+    }
+
+    /// Takes back what was said.
+    pub(super) fn unsay(self, is_it: impl Fn(&str) -> bool) {
+        if self
+            .notice
+            .with_untracked(|notice| notice.as_ref().is_some_and(|said| said.lines.iter().any(|line| is_it(line))))
+        {
+            self.notice.update(|notice| {
+                *notice = notice.take().and_then(|Notice { wrong, mut lines }| {
+                    lines.retain(|line| !is_it(line));
+                    (!lines.is_empty()).then_some(Notice { wrong, lines })
+                });
+            });
+        }
+    }
+
+    pub(super) fn complain(self, lines: Vec<String>) {
+        self.notice.set(Some(Notice { wrong: true, lines }));
+    }
+
+    /// Says what is wrong with one of several things, beside what was said of the others.
+    pub(super) fn complain_too(self, lines: Vec<String>) {
+        let before = self.notice.get_untracked().map(|notice| notice.lines).unwrap_or_default();
+        self.complain([before, lines].concat());
+    }
+
+    /// Says that a file is no text.
+    pub fn say_unreadable(self, name: &str) {
+        self.complain_too(vec![format!("{name} is not a text file.")]);
+    }
+}
+
+pub(super) fn sentences(faults: &[FieldFault]) -> Vec<String> {
+    let sentence = |fault: &FieldFault| match (&fault.field, &fault.accepted) {
+        (field, _) if field.is_empty() => fault.found.clone(),
+        (field, accepted) => format!("{field}: found {}, accepted is {accepted}.", fault.found),
+    };
+    faults.iter().take(8).map(sentence).collect()
+}

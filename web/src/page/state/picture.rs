@@ -1,0 +1,128 @@
+//! What is on the timeline: the plan, what stands under it, the visible part of time.
+
+use std::sync::Arc;
+
+use leptos::prelude::*;
+use pipeplan_core::formats::svg;
+use pipeplan_core::simulate::timeline::Timeline;
+
+use super::Planner;
+use crate::draw::lane::Lane;
+use crate::draw::view::Extent;
+use crate::logic::kept_plan;
+use crate::page::browser;
+use crate::page::session::{self, Item};
+use crate::protocol::{Ask, Order, Purpose};
+use crate::scene::{Below, Scene, subject};
+
+/// Pixels of a saved drawing: a page of paper.
+const SVG_WIDTH: u32 = 1200;
+
+impl Planner {
+    pub(super) fn show(self, scene: Option<Arc<Scene>>) {
+        let before = self.extent();
+        if self.shown.get_value() == self.asked.get_value() {
+            self.outdated.set(false);
+            // Whatever is answered, the worker's chart is of the same spec by then.
+            self.charted.set(self.spec.get_untracked());
+        }
+        if scene.is_some() {
+            self.no_plan.set(None);
+            self.no_plan_at.set(None);
+            self.forget_advice();
+        }
+        self.scene.set(scene);
+        self.forget_calibration();
+        self.carry_view(before);
+        self.ask_passes();
+        self.ask_sensitivity();
+    }
+
+    /// All that is shown together.
+    pub fn extent(self) -> Extent {
+        let planned = self.scene.with_untracked(|scene| scene.as_ref().map_or(0, |scene| scene.end_ns()));
+        let below = untrack(|| self.below());
+        let scaled = |below: Below| below.end_ns() as f64 * below.scale(planned, self.aligned.get_untracked());
+        let whole_ns = below.map_or(0.0, scaled).max(planned as f64);
+        Extent { whole_ns, width_px: self.width.get_untracked() }
+    }
+
+    /// Keeps the view over a change of what is shown.
+    pub fn carry_view(self, before: Extent) {
+        let now = self.extent();
+        self.view.update(|view| *view = view.carried(before, now));
+    }
+
+    /// What stands under the plan: a measured step before a plan that was kept.
+    pub fn below(self) -> Option<Below> {
+        let kept = || self.kept.get().filter(|_| self.kept_unseen().is_none()).map(Below::Kept);
+        self.measured.get().map(Below::Measured).or_else(kept)
+    }
+
+    /// Why the plan that is kept is not drawn; none where it is, or nothing is kept.
+    pub fn kept_unseen(self) -> Option<String> {
+        let kept = self.kept.get()?;
+        let trace_is_open = self.measured.with(Option::is_some);
+        self.scene.with(|shown| kept_plan::why_not_drawn(&kept, shown.as_deref(), trace_is_open))
+    }
+
+    /// Keeps the plan on screen to be compared with others, or lets go of the one that is kept.
+    pub fn keep(self, keep: bool) {
+        let before = self.extent();
+        if keep {
+            self.kept.set(self.scene.get_untracked());
+            if let Some(text) = self.opened.get_value() {
+                self.remember(Item::Kept, "", &text);
+            } else if let (false, Some(spec)) = (self.outdated.get_untracked(), self.read_form()) {
+                self.ask(Ask::Export { spec, purpose: Purpose::Keep }, false);
+            }
+        } else {
+            self.kept.set(None);
+            session::forget(Item::Kept);
+        }
+        self.carry_view(before);
+    }
+
+    /// Draws the measured step as long as the plan, or in its own time.
+    pub fn set_aligned(self, aligned: bool) {
+        let before = self.extent();
+        self.aligned.set(aligned);
+        self.carry_view(before);
+    }
+
+    /// The order of the plan on screen.
+    pub(super) fn shown_order(self) -> Option<Order> {
+        let scene = self.scene.get_untracked()?;
+        let problem = scene.problem.statement().to_value().to_string();
+        let (rows, pairs) = scene.order();
+        Some(Order { problem, rows, pairs })
+    }
+
+    /// What the plan on screen is of, in a line.
+    pub fn subject(self) -> String {
+        match (self.spec.get(), self.scene.get()) {
+            (Some(spec), Some(scene)) => subject(&spec, &scene),
+            _ => String::new(),
+        }
+    }
+
+    /// Downloads the timeline as a drawing.
+    pub fn save_svg(self) {
+        let Some(scene) = self.scene.get_untracked() else { return };
+        let rows = scene.lanes.iter().map(|lane| lane.spans().to_vec()).collect();
+        let title = format!("{} ({})", scene.headline(), untrack(|| self.subject()));
+        let drawing = svg::draw(&Timeline { rows }, &title, SVG_WIDTH);
+        browser::download(&self.file_name("timeline.svg"), "image/svg+xml", &drawing);
+    }
+
+    /// Downloads what is seen as a picture.
+    pub fn save_png(self) {
+        self.png_wanted.update(|wanted| *wanted += 1);
+    }
+
+    /// The lanes that were sent ahead of the picture that answers question `id`.
+    pub(super) fn take_ahead(self, id: u32) -> Vec<Lane> {
+        let (of, lanes) = self.ahead.try_update_value(core::mem::take).unwrap_or_default();
+        if of == id { lanes } else { Vec::new() }
+    }
+}

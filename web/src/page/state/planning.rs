@@ -1,0 +1,154 @@
+//! What the form means, and the plan that is asked for it.
+
+use std::sync::Arc;
+
+use leptos::prelude::*;
+use pipeplan_core::base::fields::Fault;
+
+use super::{Planner, is_schedule};
+use crate::form::{Form, Kind};
+use crate::logic::edits::Edits;
+use crate::page::courier::Courier;
+use crate::page::session::{self, Item};
+use crate::protocol::frontier::{FROM_CHART, OF_POINT};
+use crate::protocol::{Ask, Row};
+use crate::text;
+
+impl Planner {
+    /// Sets a field and plans anew.
+    pub fn change(self, path: &str, text: impl Into<String>) {
+        self.change_with(|form| form.set(path, text));
+    }
+
+    /// Changes the form as a whole and plans anew.
+    pub fn change_with(self, change: impl FnOnce(&mut Form)) {
+        self.form.update(change);
+        self.plan();
+    }
+
+    /// Changes the form by what is typed, or dragged, in the field `path`, and plans anew.
+    pub fn type_in(self, path: &'static str, change: impl FnOnce(&mut Form)) {
+        self.form.update(change);
+        self.edits.update_value(|edits| edits.typed(path));
+        self.plan_form();
+    }
+
+    /// The field is left, or Enter pressed in it.
+    pub fn typed(self) {
+        self.edits.update_value(Edits::ended);
+    }
+
+    /// Reads the form; plans it if it is without faults, else shows them.
+    pub fn plan(self) {
+        self.edits.update_value(Edits::other);
+        self.plan_form();
+    }
+
+    /// Plans the form that the page opens with.
+    pub(super) fn plan_opened(self) {
+        self.edits.update_value(Edits::opened);
+        self.plan_form();
+    }
+
+    pub(super) fn plan_form(self) {
+        self.promised.set_value(None);
+        self.searching.set(None);
+        self.opened.set_value(None);
+        // It was to be of the form before.
+        self.stop_saving_later();
+        self.unsay(|line| line.starts_with(OF_POINT));
+        let is_own = |row: &&Row| !is_schedule(&row.schedule);
+        let own = self.rows.with_untracked(|rows| rows.iter().find(is_own).map(|row| row.schedule.clone()));
+        if let Some(own) = own {
+            // What was said of an order from elsewhere goes with it.
+            self.rows.update(|rows| rows.retain(|row| is_schedule(&row.schedule)));
+            self.notice.update(|notice| *notice = notice.take().filter(|notice| notice.wrong));
+            // A point of the chart is a click away.
+            if own != FROM_CHART {
+                let own = text::schedule_title(&own);
+                self.say(&format!(
+                    "The custom schedule ({own}) is no longer shown: the form has changed. Open its file \
+                     to see it again."
+                ));
+            }
+        }
+        if self.remembers.get_value() {
+            self.remembers.set_value(false);
+            session::forget(Item::Plan);
+        }
+        self.forget_proof();
+        match self.read_form() {
+            Some(text) => {
+                // The newer wish counts: a file that is still being read would else bring a form that is not what is planned.
+                if self.opening.try_update_value(Option::take).flatten().is_some() {
+                    self.say("The opened file is not shown: the form changed while the file was read.");
+                }
+                self.busy.set(true);
+                self.outdated.set(true);
+                self.ask(Ask::Plan { spec: text }, true);
+                self.write_link_later();
+            }
+            None => {
+                self.busy.set(false);
+                self.forget_advice();
+            }
+        }
+    }
+
+    /// Reads the form without planning it. The JSON of its spec where it has no faults.
+    pub(super) fn read_form(self) -> Option<String> {
+        match self.form.with_untracked(Form::read) {
+            Ok(spec) => {
+                self.faults.set(Vec::new());
+                self.resolved.set((self.form.get_untracked(), spec.to_value()));
+                self.spec.set(Some(Arc::new(spec)));
+                Some(self.form.with_untracked(Form::to_value).to_string())
+            }
+            Err(faults) => {
+                self.faults.set(faults);
+                None
+            }
+        }
+    }
+
+    /// Asks the worker. The question's number, where there is a worker.
+    pub(super) fn ask(self, ask: Ask, newest: bool) -> Option<u32> {
+        let id = self.courier.with_value(|courier| courier.as_ref().map(|courier| courier.ask(ask)));
+        if let (Some(id), true) = (id, newest) {
+            self.asked.set_value(id);
+        }
+        id
+    }
+
+    /// All that was asked for is known.
+    pub(super) fn answered(self) {
+        self.searching.set(None);
+        if !self.keep_promise() {
+            self.busy.set(false);
+            self.outdated.set(false);
+            if self.stop_saving_later() {
+                self.export();
+            }
+        }
+    }
+
+    /// Ends the search for the best with what it has found.
+    pub fn stop_searching(self) {
+        self.courier.with_value(|courier| courier.iter().for_each(Courier::stop));
+    }
+
+    /// All that is wrong with fields: with the form, and with what no schedule could be made of.
+    pub fn faults_of_fields(self) -> Vec<Fault> {
+        self.faults.get().into_iter().chain(self.no_plan_at.get()).collect()
+    }
+
+    /// Whether the form has faults: what is shown is then of the form before them.
+    pub fn is_faulty(self) -> bool {
+        self.faults.with(|faults| !faults.is_empty())
+    }
+
+    /// Which half of the form is shown.
+    pub fn kind(self) -> Kind {
+        self.form.with(|form| form.kind)
+    }
+}

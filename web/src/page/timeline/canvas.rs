@@ -1,0 +1,234 @@
+//! The canvas of the timeline, and when it is painted.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use leptos::html;
+use leptos::prelude::*;
+use web_sys::KeyboardEvent;
+
+use super::details::{Tooltip, anchor, describe, details, point_at};
+use super::keys::{select_by_key, view_by_key};
+use super::legend;
+use super::overlay::{self, Pointed};
+use super::pointer::{Drag, wheel};
+use crate::draw::paint::Layout;
+use crate::draw::raster::Image;
+use crate::draw::view::View;
+use crate::page::browser;
+use crate::page::state::{Planner, once_a_frame};
+use crate::scene::{Below, Scene};
+
+/// All that one frame shows.
+pub struct Frame {
+    pub scene: Arc<Scene>,
+    /// What is compared with the plan, and by how much its times are scaled.
+    pub below: Option<(Below, f64)>,
+    /// The most bytes that each rank really held; empty without a trace of this plan.
+    pub measured_peaks: Vec<u64>,
+    pub layout: Layout,
+    pub view: View,
+    pub dark: bool,
+    /// Whether it is to be printed.
+    pub paper: bool,
+    pub ratio: f64,
+}
+
+impl Frame {
+    /// The plan that is kept, where that is compared with the one on screen.
+    pub fn kept(&self) -> Option<&Scene> {
+        match &self.below {
+            Some((Below::Kept(kept), _)) => Some(kept),
+            _ => None,
+        }
+    }
+}
+
+/// What the picture is made of: its elements, and where a hand is on it.
+#[derive(Clone, Copy)]
+pub(super) struct Screen {
+    pub(super) planner: Planner,
+    pub(super) holder: NodeRef<html::Div>,
+    pub(super) image_canvas: NodeRef<html::Canvas>,
+    pub(super) text_canvas: NodeRef<html::Canvas>,
+    pub(super) whole_width: RwSignal<f64>,
+    pub(super) scroll: RwSignal<f64>,
+    pub(super) dark: RwSignal<bool>,
+    /// The picture is to be printed: light, and with all ranks.
+    pub(super) paper: RwSignal<bool>,
+    pub(super) pointer: RwSignal<Option<(f64, f64)>>,
+    pub(super) selected: RwSignal<Option<Pointed>>,
+    pub(super) drag: StoredValue<Option<Drag>>,
+    pub(super) layout: Memo<Layout>,
+    pub(super) measured_peaks: Memo<Vec<u64>>,
+}
+
+impl Screen {
+    fn new(planner: Planner) -> Screen {
+        let whole_width = RwSignal::new(900.0_f64);
+        let scroll = RwSignal::new(0.0_f64);
+        let paper = RwSignal::new(false);
+        let layout = Memo::new(move |_| {
+            let ranks = planner.scene.with(|scene| scene.as_ref().map_or(4, |scene| scene.lanes.len()));
+            let below = planner.below().map_or(0, |below| below.lanes().len());
+            match paper.get() {
+                true => Layout::whole(whole_width.get(), ranks, below),
+                false => Layout::new(whole_width.get(), ranks, below, scroll.get()),
+            }
+        });
+        Screen {
+            planner,
+            holder: NodeRef::new(),
+            image_canvas: NodeRef::new(),
+            text_canvas: NodeRef::new(),
+            whole_width,
+            scroll,
+            dark: RwSignal::new(browser::prefers_dark()),
+            paper,
+            pointer: RwSignal::new(None),
+            selected: RwSignal::new(None),
+            drag: StoredValue::new(None),
+            layout,
+            measured_peaks: Memo::new(move |_| planner.measured_peaks()),
+        }
+    }
+
+    /// What the next frame shows; none without a plan.
+    fn frame(self) -> Option<Frame> {
+        let scene = self.planner.scene.get()?;
+        let aligned = self.planner.aligned.get();
+        let below = self.planner.below().map(|below| {
+            let scale = below.scale(scene.end_ns(), aligned);
+            (below, scale)
+        });
+        Some(Frame {
+            scene,
+            below,
+            measured_peaks: self.measured_peaks.get(),
+            layout: self.layout.get(),
+            view: self.planner.view.get(),
+            dark: self.dark.get() && !self.paper.get(),
+            paper: self.paper.get(),
+            ratio: browser::pixel_ratio(),
+        })
+    }
+
+    /// The axis is as wide as the layout leaves it; a change keeps what is shown.
+    fn follow_layout(self) {
+        let planner = self.planner;
+        Effect::new(move |_| {
+            let width = self.layout.with(|layout| layout.width_px);
+            if width != planner.width.get_untracked() {
+                let before = planner.extent();
+                planner.width.set(width);
+                planner.carry_view(before);
+            }
+        });
+        Effect::new(move |_| {
+            if let Some(holder) = self.holder.get() {
+                browser::follow_width(&holder, self.whole_width);
+            }
+        });
+        let dark = self.dark;
+        browser::on_media_change("(prefers-color-scheme: dark)", move || dark.set(browser::prefers_dark()));
+    }
+
+    /// Paints when anything that is shown has changed, and at once where it is to be printed.
+    fn paint_on_change(self, shown: Memo<Option<Pointed>>) {
+        let kept: Rc<RefCell<Option<Image>>> = Rc::default();
+        let paint = move || {
+            let canvases = (self.image_canvas.get_untracked(), self.text_canvas.get_untracked());
+            let (Some(image), Some(text)) = canvases else { return };
+            match untrack(|| self.frame()) {
+                Some(frame) => {
+                    overlay::paint_image(&image, &frame, &kept);
+                    overlay::paint_text(&text, &frame, shown.get_untracked());
+                }
+                None => overlay::clear(&image, &text, &self.layout.get_untracked()),
+            }
+        };
+        let paint_for_paper = paint.clone();
+        browser::on_print(move |before| {
+            self.paper.set(before);
+            // Paper does not wait for the next frame.
+            paint_for_paper();
+        });
+        Effect::new(move |_| {
+            let canvases = (self.image_canvas.get().is_some(), self.text_canvas.get().is_some());
+            let _ = (self.frame().is_some(), shown.get(), canvases);
+            once_a_frame(paint.clone());
+        });
+    }
+
+    /// Downloads a picture of all ranks where one has been asked for.
+    fn save_png_on_demand(self) {
+        let planner = self.planner;
+        Effect::new(move |_| {
+            if planner.png_wanted.get() == 0 {
+                return;
+            }
+            let Some(frame) = untrack(|| self.frame()) else { return };
+            let below = frame.below.as_ref().map_or(0, |(below, _)| below.lanes().len());
+            let layout = Layout::whole(self.whole_width.get_untracked(), frame.scene.lanes.len(), below);
+            let of = untrack(|| planner.subject());
+            if let Some(whole) = overlay::picture(&Frame { layout, ..frame }, &of, self.selected.get_untracked()) {
+                browser::download_png(planner.file_name("timeline.png"), &whole);
+            }
+        });
+    }
+
+    fn key_pressed(self, event: &KeyboardEvent) {
+        let before = self.layout.get_untracked();
+        if select_by_key(self.planner, &before, self.scroll, self.selected, event) {
+            // A pointer that rests on the picture does not hide what the keys have come to.
+            self.pointer.set(None);
+            event.prevent_default();
+        } else {
+            view_by_key(self.planner, &before, self.scroll, event);
+        }
+    }
+}
+
+#[component]
+pub(super) fn Canvas() -> impl IntoView {
+    let planner = expect_context::<Planner>();
+    let screen = Screen::new(planner);
+    let (layout, selected, pointer) = (screen.layout, screen.selected, screen.pointer);
+    screen.follow_layout();
+    let pointed = Memo::new(move |_| pointer.get().and_then(|(x, y)| point_at(planner, &layout.get(), x, y)));
+    let shown = Memo::new(move |_| pointed.get().or(selected.get()));
+    // Another plan has other blocks.
+    Effect::new(move |_| {
+        let _ = (planner.scene.with(Option::is_some), planner.below().is_some());
+        selected.set(None);
+    });
+    screen.paint_on_change(shown);
+    screen.save_png_on_demand();
+    let announced = move || {
+        let lines = selected.get().map(|selected| details(planner, selected)).unwrap_or_default();
+        lines.into_iter().map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", ")
+    };
+    let anchor = Memo::new(move |_| pointer.get().or_else(|| anchor(planner, &layout.get(), selected.get()?)));
+    let described = move || describe(planner);
+    let more_ranks = move |how: &'static str| {
+        let scrolls = layout.with(|layout| layout.scroll_range_px > 0.0);
+        scrolls.then(|| format!(" There are more ranks than are in sight: {how}."))
+    };
+    view! {
+        <div class="stage" node_ref=screen.holder class:none=move || planner.scene.with(Option::is_none)
+            style=move || format!("height:{}px", layout.with(|layout| layout.height_px.ceil()))>
+            <canvas class="image" aria-hidden="true" node_ref=screen.image_canvas></canvas>
+            <canvas class="text" tabindex="0" role="application" data-test="timeline" aria-label=described node_ref=screen.text_canvas
+                on:wheel=move |event| wheel(planner, &layout.get_untracked(), screen.scroll, &event) on:pointerdown=move |event| screen.pointer_down(&event)
+                on:pointermove=move |event| screen.pointer_moved(&event) on:pointerup=move |event| screen.pointer_up(&event)
+                on:pointercancel=move |_| screen.drag.set_value(None)
+                on:pointerleave=move |_| screen.pointer.set(None) on:dblclick=move |event| screen.double_clicked(&event) on:keydown=move |event| screen.key_pressed(&event)></canvas>
+            <Tooltip shown anchor whole_width=screen.whole_width />
+        </div>
+        <p class="unseen" role="status" data-test="selected">{announced}</p>
+        <p class="hint keys">"Drag to pan, Ctrl and wheel to zoom; or use arrow keys, + and −, and 0 for all. Click a block, or press Enter, to keep its details. Arrow keys then go from block to block and to the gaps between them. A gap shows what its rank waits for. Escape ends the selection."{move || more_ranks("use the wheel, drag, PageUp and PageDown, or the bar at the side")}</p>
+        <p class="hint taps">"Tap a block for its details, or a gap for what its rank waits for. Drag to pan."{move || more_ranks("tap the bar at the side")}</p>
+        <legend::Guide />
+    }
+}

@@ -1,0 +1,139 @@
+//! What is said of a block, a gap or a memory curve, and where on the picture that stands.
+
+use leptos::prelude::*;
+
+use super::overlay::Pointed;
+use crate::draw::paint::{Layout, Place};
+use crate::draw::walk::{Block, Ranks};
+use crate::page::state::Planner;
+use crate::scene::Below;
+use crate::text;
+
+#[component]
+pub(super) fn Tooltip(
+    shown: Memo<Option<Pointed>>,
+    anchor: Memo<Option<(f64, f64)>>,
+    whole_width: RwSignal<f64>,
+) -> impl IntoView {
+    let planner = expect_context::<Planner>();
+    let lines = Memo::new(move |_| shown.get().map(|shown| details(planner, shown)).unwrap_or_default());
+    let place = move || {
+        let (x, y) = anchor.get().unwrap_or_default();
+        // On the side with more room. Where that is too little, as on a phone, what is left free beside it gives way first, so
+        // that it never leaves the picture.
+        let beside = |px: f64| format!("minmax(0,{:.0}px)", px + 14.0);
+        let columns = if x > whole_width.get() / 2.0 {
+            format!("minmax(0,1fr) max-content {}", beside(whole_width.get() - x))
+        } else {
+            format!("{} max-content minmax(0,1fr)", beside(x))
+        };
+        format!("grid-template-columns:{columns};top:{:.0}px", y + 14.0)
+    };
+    move || {
+        let lines = lines.get();
+        (!lines.is_empty()).then(|| {
+            let rows = lines.into_iter().map(|(name, value)| view! { <dt>{name}</dt><dd>{value}</dd> });
+            view! { <div class="tip-place" style=place><dl class="tooltip" role="tooltip" data-test="tooltip">{rows.collect_view()}</dl></div> }
+        })
+    }
+}
+
+/// What is said of a block, or of a rank's memory.
+pub(super) fn details(planner: Planner, pointed: Pointed) -> Vec<(String, String)> {
+    let Some(scene) = planner.scene.get_untracked() else { return Vec::new() };
+    match pointed {
+        Pointed::Block(Block { below: false, rank, index, gap: true }) => scene.describe_wait(rank, index),
+        Pointed::Block(Block { below: false, rank, index, .. }) => scene.describe(rank, index),
+        Pointed::Block(Block { below: true, rank, index, gap }) => {
+            let describe = |below: Below| match gap {
+                true => below.describe_wait(rank, index),
+                false => below.describe(rank, index, &scene),
+            };
+            untrack(|| planner.below()).map(describe).unwrap_or_default()
+        }
+        Pointed::Memory { rank, time_ns } => {
+            let mut lines = scene.describe_memory(rank, time_ns as f64);
+            if let Some(Below::Kept(kept)) = untrack(|| planner.below())
+                && let Some(curve) = kept.curve(rank)
+            {
+                lines.push(("kept plan holds".to_owned(), text::bytes(curve.at(time_ns as f64))));
+                lines.push(("kept plan peak".to_owned(), text::bytes(curve.peak())));
+            }
+            lines
+        }
+    }
+}
+
+/// What the pointer is on.
+pub(super) fn point_at(planner: Planner, layout: &Layout, x: f64, y: f64) -> Option<Pointed> {
+    let scene = planner.scene.get()?;
+    let view = planner.view.get();
+    let time_ns = view.time_at(x - layout.left_px);
+    // Two pixels: what is narrower than a pixel can still be pointed at.
+    let reach_ns = 2.0 * view.ns_per_px;
+    if x < layout.left_px {
+        return None;
+    }
+    match layout.place_at(y)? {
+        Place::Planned(rank) => {
+            let block = scene.lanes.get(rank)?.at(time_ns, reach_ns);
+            let block = block.map(|index| Block { below: false, rank, index, gap: false });
+            block.or_else(|| with_ranks(planner, |ranks| ranks.gap_at(rank, time_ns))).map(Pointed::Block)
+        }
+        Place::Below(rank) => {
+            let below = planner.below()?;
+            let scale = below.scale(scene.end_ns(), planner.aligned.get());
+            let block = below.lanes().get(rank)?.at(time_ns / scale, reach_ns / scale);
+            let block = block.map(|index| Block { below: true, rank, index, gap: false });
+            let row = scene.lanes.len() + rank;
+            block.or_else(|| with_ranks(planner, |ranks| ranks.gap_at(row, time_ns))).map(Pointed::Block)
+        }
+        Place::Memory(rank) => {
+            (time_ns <= scene.end_ns() as f64).then_some(Pointed::Memory { rank, time_ns: time_ns.max(0.0) as u64 })
+        }
+    }
+}
+
+/// Calls `then` with all rows that blocks are on.
+pub(super) fn with_ranks<T>(planner: Planner, then: impl FnOnce(&Ranks<'_>) -> Option<T>) -> Option<T> {
+    let scene = planner.scene.get()?;
+    let below = planner.below();
+    let scale = below.as_ref().map_or(1.0, |below| below.scale(scene.end_ns(), planner.aligned.get()));
+    then(&Ranks { planned: &scene.lanes, below: below.as_ref().map_or(&[], Below::lanes), scale })
+}
+
+/// Where the details of what was selected stand: under the middle of its visible part.
+pub(super) fn anchor(planner: Planner, layout: &Layout, selected: Pointed) -> Option<(f64, f64)> {
+    let view = planner.view.get();
+    let (panel, rank, (from_ns, to_ns)) = match selected {
+        Pointed::Block(block) => {
+            let panel = if block.below { layout.below? } else { layout.planned };
+            (panel, block.rank, with_ranks(planner, |ranks| ranks.times(block))?)
+        }
+        Pointed::Memory { rank, time_ns } => (layout.memory, rank, (time_ns as f64, time_ns as f64)),
+    };
+    let x = |time_ns: f64| view.x_of(time_ns).clamp(0.0, layout.width_px);
+    let (_, bottom) = panel.rows.span_of(rank);
+    let middle = layout.left_px + (x(from_ns) + x(to_ns)) / 2.0;
+    Some((middle, panel.top_px + bottom.clamp(0.0, panel.rows.height_px)))
+}
+
+/// The picture in a sentence, for those who do not see it.
+pub(super) fn describe(planner: Planner) -> String {
+    planner.scene.with(|scene| match scene {
+        Some(scene) => {
+            let ops: usize = scene.lanes.iter().map(|lane| lane.spans().len()).sum();
+            let kept = match planner.below() {
+                Some(Below::Kept(kept)) => format!(" Kept below: {}.", kept.headline()),
+                _ => String::new(),
+            };
+            format!(
+                "Timeline of {}: {} ranks, {ops} ops in {}.{kept} Arrow keys pan and zoom. Enter selects a block; arrow keys then go from block to block and gap to gap.",
+                crate::text::schedule_title(&scene.schedule),
+                scene.lanes.len(),
+                crate::text::duration(scene.end_ns() as f64)
+            )
+        }
+        None => "No timeline".to_owned(),
+    })
+}

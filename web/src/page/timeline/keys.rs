@@ -1,0 +1,89 @@
+//! The timeline by keys: blocks are selected, time is panned and zoomed.
+
+use leptos::prelude::*;
+use web_sys::KeyboardEvent;
+
+use super::ZOOM_STEP;
+use super::details::with_ranks;
+use super::overlay::Pointed;
+use crate::draw::paint::Layout;
+use crate::draw::view::View;
+use crate::draw::walk::Step;
+use crate::page::state::Planner;
+
+/// How much one press of a key pans, of the width.
+const PAN_STEP: f64 = 0.15;
+
+/// Selects a block, goes from the one selected to another, or ends that. Whether the key was for that.
+pub(super) fn select_by_key(
+    planner: Planner,
+    layout: &Layout,
+    scroll: RwSignal<f64>,
+    selected: RwSignal<Option<Pointed>>,
+    event: &KeyboardEvent,
+) -> bool {
+    if event.ctrl_key() || event.meta_key() || event.alt_key() {
+        return false;
+    }
+    let extent = planner.extent();
+    let view = planner.view.get_untracked();
+    let step = match event.key().as_str() {
+        "ArrowLeft" => Some(Step::Earlier),
+        "ArrowRight" => Some(Step::Later),
+        "ArrowUp" => Some(Step::Up),
+        "ArrowDown" => Some(Step::Down),
+        "Home" => Some(Step::First),
+        "End" => Some(Step::Last),
+        _ => None,
+    };
+    let to = untrack(|| {
+        with_ranks(planner, |ranks| match (selected.get(), step, event.key().as_str()) {
+            (Some(Pointed::Block(block)), Some(step), _) => Some(ranks.stepped(block, step)),
+            (None, _, "Enter" | " ") => {
+                ranks.nearest(layout.planned.rows.visible().start, view.time_at(extent.width_px / 2.0))
+            }
+            _ => None,
+        })
+    });
+    let Some(block) = to else {
+        let ends = event.key() == "Escape" && selected.get_untracked().is_some();
+        if ends {
+            selected.set(None);
+        }
+        return ends;
+    };
+    selected.set(Some(Pointed::Block(block)));
+    if let Some((from_ns, to_ns)) = untrack(|| with_ranks(planner, |ranks| ranks.times(block))) {
+        planner.view.set(view.showing(from_ns, to_ns, extent));
+    }
+    if let Some(panel) = if block.below { layout.below } else { Some(layout.planned) } {
+        scroll.set(layout.scroll_showing(&panel, block.rank));
+    }
+    true
+}
+
+pub(super) fn view_by_key(planner: Planner, layout: &Layout, scroll: RwSignal<f64>, event: &KeyboardEvent) {
+    if event.ctrl_key() || event.meta_key() || event.alt_key() {
+        return;
+    }
+    let extent = planner.extent();
+    let middle = extent.width_px / 2.0;
+    let pan = extent.width_px * PAN_STEP;
+    let rows_by = |by: f64| {
+        let range = layout.scroll_range_px;
+        scroll.update(|scroll| *scroll = (*scroll + by).clamp(0.0, range));
+    };
+    let change = |change: &dyn Fn(View) -> View| planner.view.update(|view| *view = change(*view));
+    match event.key().as_str() {
+        "ArrowLeft" => change(&|view| view.panned(-pan, extent)),
+        "ArrowRight" => change(&|view| view.panned(pan, extent)),
+        "ArrowUp" | "+" | "=" => change(&|view| view.zoomed(ZOOM_STEP, middle, extent)),
+        "ArrowDown" | "-" => change(&|view| view.zoomed(1.0 / ZOOM_STEP, middle, extent)),
+        "Home" | "0" => change(&|_| extent.fit()),
+        "End" => change(&|view| view.panned(f64::MAX, extent)),
+        "PageDown" => rows_by(layout.planned.rows.height_px),
+        "PageUp" => rows_by(-layout.planned.rows.height_px),
+        _ => return,
+    }
+    event.prevent_default();
+}

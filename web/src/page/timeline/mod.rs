@@ -1,0 +1,96 @@
+//! The picture: planned ranks, what is compared with them, and memory on one time axis.
+//!
+//! - In: the plan on screen, and what stands under it.
+//! - Out: a canvas with ranks, memory and tooltips.
+//! - Knows: [`draw`](crate::draw), [`scene`](crate::scene), the state of the page, the browser.
+
+mod canvas;
+mod details;
+mod keys;
+mod legend;
+mod overlay;
+mod pointer;
+mod trace;
+
+use canvas::Canvas;
+use leptos::prelude::*;
+
+use crate::page::browser;
+use crate::page::state::Planner;
+
+/// How much one notch of a wheel or one press of a key zooms.
+const ZOOM_STEP: f64 = 1.25;
+
+#[component]
+pub fn TimelinePanel() -> impl IntoView {
+    let planner = expect_context::<Planner>();
+    let find_layouts = move |_| {
+        if !untrack(|| planner.is_tuning()) {
+            planner.tune();
+        }
+        // Where they come, and can be stopped.
+        browser::show_mostly(".layouts");
+        browser::focus("[data-test='find-layouts']");
+    };
+    view! {
+        <section class="panel timeline" aria-label="Timeline">
+            <Toolbar />
+            <p class="note idea" data-test="idea">{move || planner.scene.with(|scene| scene.as_ref().map(|scene| scene.idea()))}</p>
+            {move || planner.no_plan.get().map(|reason| view! {
+                <div class="empty" role="alert" data-test="no-plan"><p>{reason}</p>
+                    {move || planner.may_find_layouts().then(|| view! {
+                        <button type="button" data-test="find-layouts-here" on:click=find_layouts
+                            title="Search other degrees of parallelism, microbatches and recomputation on the same devices">"Find a layout that fits"</button>
+                    })}</div>
+            })}
+            {move || planner.kept_unseen().map(|said| view! { <p class="note" data-test="kept-unseen">{said}</p> })}
+            <Canvas />
+        </section>
+    }
+}
+
+#[component]
+fn Toolbar() -> impl IntoView {
+    let planner = expect_context::<Planner>();
+    let zoom = move |factor: f64| {
+        let extent = planner.extent();
+        planner.view.update(|view| *view = view.zoomed(factor, extent.width_px / 2.0, extent));
+    };
+    let title = move || {
+        planner
+            .scene
+            .with(|scene| scene.as_ref().map(|scene| crate::text::schedule_title(&scene.schedule)))
+            .unwrap_or_default()
+    };
+    // Why nothing can be kept; none where it can, or where what is kept can be let go.
+    let no_keep = move || match (planner.kept.with(Option::is_none), planner.is_faulty(), planner.outdated.get()) {
+        (true, true, _) => Some("This plan belongs to the form before its errors: correct the marked fields"),
+        (true, _, true) => Some("This plan belongs to the form before the last change: planning is under way"),
+        (true, ..) if planner.scene.with(Option::is_none) => Some("There is no plan"),
+        _ => None,
+    };
+    view! {
+        <div class="toolbar">
+            <h2 data-test="schedule-title">{title}</h2>
+            <span class="note" data-test="placement" title=move || planner.scene.with(|scene| scene.as_ref().map(|scene| scene.placement_meaning()))>{move || planner.scene.with(|scene| scene.as_ref().map(|scene| scene.placement()))}</span>
+            <legend::Legend />
+            <div class="buttons">
+                <button type="button" data-test="keep" aria-pressed=move || planner.kept.with(Option::is_some).to_string()
+                    prop:disabled=move || no_keep().is_some()
+                    title=move || no_keep().unwrap_or("Keep this timeline below the next one, to compare them")
+                    on:click=move |_| planner.keep(planner.kept.with_untracked(Option::is_none))>
+                    {move || if planner.kept.with(Option::is_some) { "Release" } else { "Keep" }}</button>
+                <button type="button" data-test="save-svg" prop:disabled=move || planner.scene.with(Option::is_none)
+                    title="Save the timeline as SVG, for papers and slides" on:click=move |_| planner.save_svg()>"SVG"</button>
+                <button type="button" data-test="save-png" prop:disabled=move || planner.scene.with(Option::is_none)
+                    title="Save the visible time range as PNG, with memory, all ranks and the legend" on:click=move |_| planner.save_png()>"PNG"</button>
+            </div>
+            <div class="buttons zoom" role="group" aria-label="Zoom">
+                <button type="button" aria-label="Zoom out" data-test="zoom-out" on:click=move |_| zoom(1.0 / (ZOOM_STEP * ZOOM_STEP))>"−"</button>
+                <button type="button" aria-label="Zoom in" data-test="zoom-in" on:click=move |_| zoom(ZOOM_STEP * ZOOM_STEP)>"+"</button>
+                <button type="button" data-test="zoom-fit" on:click=move |_| planner.view.set(planner.extent().fit())>"Fit"</button>
+            </div>
+            <trace::TraceControls />
+        </div>
+    }
+}

@@ -1,0 +1,472 @@
+//! Painting on the two canvases: the image below, and text, lines and marks above it.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use pipeplan_core::formats::colour::{UP_SHADE, UP_TITLE};
+use pipeplan_core::problem::op::OpKind;
+use wasm_bindgen::{Clamped, JsCast};
+use web_sys::{CanvasRenderingContext2d, HtmlCanvasElement, ImageData};
+
+use super::canvas::Frame;
+use crate::draw::colour::{Palette, Rgb};
+use crate::draw::lane::Lane;
+use crate::draw::memory::{self, Curve};
+use crate::draw::paint::{self, Below, Layout, Panel, RULER_PX, Subject, TITLE_PX};
+use crate::draw::raster::Image;
+use crate::draw::ruler;
+use crate::draw::view::View;
+use crate::draw::walk::Block;
+use crate::scene::{self, Key};
+use crate::text;
+
+const FONT: &str = "11px system-ui, 'Segoe UI', 'DejaVu Sans', sans-serif";
+/// Width of a digit in that font, with a little room.
+const CHAR_PX: f64 = 6.9;
+/// Height of what a picture says above its timeline: two lines and the legend.
+const HEAD_PX: f64 = 58.0;
+/// Width of a scroll mark.
+const MARK_PX: f64 = 4.0;
+/// Rows lower than this hold no text.
+const LEAST_TEXT_ROW_PX: f64 = 13.0;
+
+/// What the pointer is on, or what was selected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pointed {
+    /// An op of the plan, or of what is compared with it.
+    Block(Block),
+    /// The memory of a rank at a time.
+    Memory { rank: usize, time_ns: u64 },
+}
+
+/// Paints blocks and curves.
+pub fn paint_image(canvas: &HtmlCanvasElement, frame: &Frame, kept: &Rc<RefCell<Option<Image>>>) {
+    let palette = Palette::of(frame.dark);
+    let data = SubjectData::of(frame);
+    let image = paint::paint(
+        &data.subject(frame, &|rank| frame.scene.curve(rank), &|rank| frame.kept()?.curve(rank)),
+        &frame.layout,
+        frame.view,
+        frame.ratio,
+        &palette,
+        kept.borrow_mut().take(),
+    );
+    let (width, height) = (image.width as u32, image.height as u32);
+    resize(canvas, width, height, frame.layout.width_px, frame.layout.height_px);
+    let _ = canvas.style().set_property("left", &format!("{}px", frame.layout.left_px));
+    if let Some(context) = context(canvas)
+        && let Ok(pixels) = ImageData::new_with_u8_clamped_array_and_sh(Clamped(&image.bytes), width, height)
+    {
+        let _ = context.put_image_data(&pixels, 0.0, 0.0);
+    }
+    kept.borrow_mut().replace(image);
+}
+
+/// What a subject borrows.
+struct SubjectData {
+    static_bytes: Vec<u64>,
+    chunk_of_stage: Vec<usize>,
+    chunk_below: Vec<usize>,
+    up_below: Option<usize>,
+    top_bytes: u64,
+}
+
+impl SubjectData {
+    fn of(frame: &Frame) -> SubjectData {
+        let scene = &frame.scene;
+        SubjectData {
+            static_bytes: (0..scene.lanes.len()).map(|rank| scene.problem.static_bytes(rank)).collect(),
+            chunk_of_stage: scene.chunk_of_stage(),
+            chunk_below: frame.below.as_ref().map(|(below, _)| below.chunk_of_stage(scene)).unwrap_or_default(),
+            up_below: frame.below.as_ref().and_then(|(below, _)| below.up_from(scene)),
+            top_bytes: memory::top_bytes(
+                frame.kept().map_or(0, |kept| kept.peak_bytes()).max(scene.peak_bytes()),
+                scene.limit_bytes(),
+            ),
+        }
+    }
+
+    fn subject<'s>(
+        &'s self,
+        frame: &'s Frame,
+        curve: &'s dyn Fn(usize) -> Option<&'s Curve>,
+        curve_below: &'s dyn Fn(usize) -> Option<&'s Curve>,
+    ) -> Subject<'s> {
+        Subject {
+            planned: &frame.scene.lanes,
+            below: frame.below.as_ref().map(|(below, scale)| Below {
+                lanes: below.lanes(),
+                scale: *scale,
+                chunk_of_stage: &self.chunk_below,
+                up_from: self.up_below,
+                curve: curve_below,
+            }),
+            curve,
+            static_bytes: &self.static_bytes,
+            limits: &frame.scene.figures.limit_bytes,
+            top_bytes: self.top_bytes,
+            chunk_of_stage: &self.chunk_of_stage,
+            up_from: frame.scene.up_from(),
+        }
+    }
+}
+
+/// Paints everything that is not a block or a curve.
+pub fn paint_text(canvas: &HtmlCanvasElement, frame: &Frame, pointed: Option<Pointed>) {
+    let layout = &frame.layout;
+    let whole_width = layout.left_px + layout.width_px;
+    let device = |css: f64| (css * frame.ratio).round().max(1.0) as u32;
+    resize(canvas, device(whole_width), device(layout.height_px), whole_width, layout.height_px);
+    let Some(context) = context(canvas) else { return };
+    let palette = Palette::of(frame.dark);
+    let brush = Brush { context: &context, palette: &palette, layout };
+    let _ = context.set_transform(frame.ratio, 0.0, 0.0, frame.ratio, 0.0, 0.0);
+    context.clear_rect(0.0, 0.0, whole_width, layout.height_px);
+    context.set_font(FONT);
+    brush.ruler(frame.view);
+    let data = SubjectData::of(frame);
+    let (curve, curve_below) = (|rank| frame.scene.curve(rank), |rank| frame.kept()?.curve(rank));
+    let subject = data.subject(frame, &curve, &curve_below);
+    // Which ranks, where not all are in sight.
+    let some = |panel: &Panel| {
+        let in_sight = panel.rows.in_sight();
+        in_sight.map(|(first, last)| format!("anks {first} to {last} of {}", panel.rows.count))
+    };
+    let and_some =
+        |title: String, panel: &Panel| some(panel).map_or(title.clone(), |some| format!("{title}; r{some}"));
+    let first = match frame.below {
+        None => some(&layout.planned).map_or_else(|| "Ranks".to_owned(), |some| format!("R{some}")),
+        Some((scene::Below::Measured(_), _)) => and_some("Planned".to_owned(), &layout.planned),
+        Some((scene::Below::Kept(_), _)) => and_some(frame.scene.headline(), &layout.planned),
+    };
+    brush.title(&layout.planned, &first);
+    brush.names(&layout.planned);
+    brush.labels(&layout.planned, &subject, subject.planned, frame.view);
+    if let (Some(panel), Some(below), Some((shown, scale))) = (&layout.below, subject.below, &frame.below) {
+        brush.title(panel, &and_some(shown.headline(*scale), panel));
+        brush.names(panel);
+        brush.labels(panel, &subject.of(below), below.lanes, below.view(frame.view));
+    }
+    let limit = frame.scene.limit_bytes().filter(|limit| *limit <= data.top_bytes);
+    let whose = some(&layout.memory).map_or_else(|| "each rank".to_owned(), |some| format!("r{some}"));
+    let scale = match (limit, frame.scene.limit_bytes()) {
+        (Some(limit), _) => format!("Memory of {whose}; red: limit of {}", text::bytes(limit)),
+        (None, Some(limit)) => format!("Memory of {whose}; the limit of {} is far above", text::bytes(limit)),
+        (None, None) => format!("Memory of {whose}"),
+    };
+    let scale = if frame.kept().is_some() { format!("{scale}; line: kept") } else { scale };
+    brush.title(&layout.memory, &scale);
+    brush.names(&layout.memory);
+    brush.peaks(frame);
+    for panel in [Some(layout.planned), layout.below, Some(layout.memory)].into_iter().flatten() {
+        brush.scroll_mark(&panel);
+    }
+    brush.pointed(frame, pointed);
+    if frame.paper {
+        settle(canvas, &context);
+    }
+}
+
+/// Leaves nothing but the pixels of what was drawn: Chromium prints strokes that were drawn for paper as strokes, on a white
+/// ground that would hide the blocks below.
+fn settle(canvas: &HtmlCanvasElement, context: &CanvasRenderingContext2d) {
+    let (width, height) = (canvas.width(), canvas.height());
+    if let Ok(pixels) = context.get_image_data(0.0, 0.0, f64::from(width), f64::from(height)) {
+        // To set a size, even the same, forgets the strokes.
+        canvas.set_width(width);
+        let _ = context.put_image_data(&pixels, 0.0, 0.0);
+    }
+}
+
+/// A picture of `frame` on its own, in the screen's pixels: under the plan in words, `subject`, and the legend.
+pub fn picture(frame: &Frame, subject: &str, pointed: Option<Pointed>) -> Option<HtmlCanvasElement> {
+    let document = web_sys::window()?.document()?;
+    let canvas = || document.create_element("canvas").ok()?.dyn_into::<HtmlCanvasElement>().ok();
+    let (image, text, whole) = (canvas()?, canvas()?, canvas()?);
+    paint_image(&image, frame, &Rc::default());
+    paint_text(&text, frame, pointed);
+    let head = (HEAD_PX * frame.ratio).round();
+    whole.set_width(text.width());
+    whole.set_height(text.height() + head as u32);
+    let context = context(&whole)?;
+    let palette = Palette::of(frame.dark);
+    context.set_fill_style_str(&palette.panel.css());
+    context.fill_rect(0.0, 0.0, f64::from(whole.width()), f64::from(whole.height()));
+    let left = (frame.layout.left_px * frame.ratio).round();
+    context.draw_image_with_html_canvas_element(&image, left, head).ok()?;
+    context.draw_image_with_html_canvas_element(&text, 0.0, head).ok()?;
+    let _ = context.set_transform(frame.ratio, 0.0, 0.0, frame.ratio, 0.0, 0.0);
+    let brush = Brush { context: &context, palette: &palette, layout: &frame.layout };
+    brush.head(frame, subject);
+    Some(whole)
+}
+
+/// Empties both canvases.
+pub fn clear(image: &HtmlCanvasElement, text: &HtmlCanvasElement, layout: &Layout) {
+    for canvas in [image, text] {
+        resize(canvas, 1, 1, layout.left_px + layout.width_px, layout.height_px);
+        if let Some(context) = context(canvas) {
+            context.clear_rect(0.0, 0.0, 1.0, 1.0);
+        }
+    }
+}
+
+struct Brush<'b> {
+    context: &'b CanvasRenderingContext2d,
+    palette: &'b Palette,
+    layout: &'b Layout,
+}
+
+impl Brush<'_> {
+    fn ruler(&self, view: View) {
+        let (context, left) = (self.context, self.layout.left_px);
+        context.set_text_align("center");
+        context.set_text_baseline("middle");
+        for tick in ruler::ticks(view, self.layout.width_px, 96.0) {
+            let x = (left + tick.x_px).round() + 0.5;
+            context.set_stroke_style_str(&self.palette.line.css());
+            context.begin_path();
+            context.move_to(x, RULER_PX - 4.0);
+            context.line_to(x, RULER_PX);
+            context.stroke();
+            context.set_fill_style_str(&self.palette.text.css());
+            // The first and last label stay inside.
+            let half = tick.label.chars().count() as f64 * CHAR_PX / 2.0;
+            let inside = x.clamp(left + half.min(20.0), left + self.layout.width_px - half);
+            let _ = context.fill_text(&tick.label, inside, RULER_PX / 2.0 - 1.0);
+        }
+        context.set_stroke_style_str(&self.palette.line.css());
+        context.begin_path();
+        context.move_to(left, RULER_PX + 0.5);
+        context.line_to(left + self.layout.width_px, RULER_PX + 0.5);
+        context.stroke();
+    }
+
+    fn title(&self, panel: &Panel, title: &str) {
+        self.context.set_text_align("left");
+        self.context.set_text_baseline("middle");
+        self.context.set_fill_style_str(&self.palette.text.css());
+        let _ = self.context.fill_text(title, self.layout.left_px, panel.top_px - TITLE_PX / 2.0 + 1.0);
+    }
+
+    /// What is planned, what came of it, and what the colours mean.
+    fn head(&self, frame: &Frame, subject: &str) {
+        const LINE_PX: f64 = 17.0;
+        const SWATCH_PX: f64 = 10.0;
+        let (context, left) = (self.context, self.layout.left_px);
+        context.set_font(FONT);
+        context.set_text_align("left");
+        context.set_text_baseline("middle");
+        context.set_fill_style_str(&self.palette.text.css());
+        let _ = context.fill_text(subject, left, 0.7 * LINE_PX);
+        let _ = context.fill_text(&frame.scene.headline(), left, 1.7 * LINE_PX);
+        let key = Key::of(&frame.scene, frame.below.as_ref().map(|(below, _)| below));
+        let (mut x, y) = (left, 2.7 * LINE_PX);
+        let mut say = |title: &str, colour: Option<Rgb>| {
+            if let Some(colour) = colour {
+                context.set_fill_style_str(&colour.css());
+                context.fill_rect(x, y - SWATCH_PX / 2.0 - 1.0, SWATCH_PX, SWATCH_PX);
+                x += SWATCH_PX + 5.0;
+            }
+            context.set_fill_style_str(&self.palette.text.css());
+            let _ = context.fill_text(title, x, y);
+            x += context.measure_text(title).map_or(0.0, |metrics| metrics.width()) + 14.0;
+        };
+        for kind in key.kinds {
+            say(scene::title_of(kind), Some(self.palette.block(kind, 0)));
+        }
+        if key.shaded {
+            say(scene::SHADES_TITLE, None);
+        }
+        if key.two_way {
+            say(UP_TITLE, Some(self.palette.block(OpKind::F, UP_SHADE)));
+        }
+    }
+
+    /// Which part of a panel's rows is in sight, where not all are.
+    fn scroll_mark(&self, panel: &Panel) {
+        let Some((top, bottom)) = panel.rows.mark() else { return };
+        let x = self.layout.left_px + self.layout.width_px - MARK_PX;
+        self.context.set_fill_style_str(&self.palette.line.css());
+        self.context.fill_rect(x, panel.top_px, MARK_PX, panel.rows.height_px);
+        self.context.set_fill_style_str(&self.palette.text.css());
+        self.context.fill_rect(x, panel.top_px + top, MARK_PX, bottom - top);
+    }
+
+    /// Rank numbers left of a panel.
+    fn names(&self, panel: &Panel) {
+        self.context.set_text_align("right");
+        self.context.set_text_baseline("middle");
+        self.context.set_fill_style_str(&self.palette.text.css());
+        let every = panel.rows.name_every();
+        for rank in panel.rows.visible().filter(|rank| rank.is_multiple_of(every)) {
+            let (top, bottom) = panel.rows.span_of(rank);
+            let middle = (top + bottom) / 2.0;
+            if (0.0..=panel.rows.height_px).contains(&middle) {
+                let _ =
+                    self.context.fill_text(&rank.to_string(), self.layout.left_px - 7.0, panel.top_px + middle + 0.5);
+            }
+        }
+    }
+
+    fn labels(&self, panel: &Panel, subject: &Subject<'_>, lanes: &[Lane], view: View) {
+        if panel.rows.pitch_px < LEAST_TEXT_ROW_PX {
+            return;
+        }
+        self.context.set_text_align("center");
+        self.context.set_text_baseline("middle");
+        let mut ink: Option<Rgb> = None;
+        for rank in panel.rows.visible() {
+            let Some(lane) = lanes.get(rank) else { continue };
+            let (top, bottom) = panel.rows.span_of(rank);
+            let y = panel.top_px + (top + bottom) / 2.0 + 0.5;
+            if y < panel.top_px || y > panel.top_px + panel.rows.height_px {
+                continue;
+            }
+            for label in paint::labels(subject, lane, view, self.layout.width_px, CHAR_PX, self.palette) {
+                let wanted = label.colour.ink();
+                if ink != Some(wanted) {
+                    self.context.set_fill_style_str(&wanted.css());
+                    ink = Some(wanted);
+                }
+                let _ = self.context.fill_text(&label.text, self.layout.left_px + label.x_px, y);
+            }
+        }
+    }
+
+    /// The peak of each rank, planned and measured, written in its strip.
+    fn peaks(&self, frame: &Frame) {
+        let panel = &self.layout.memory;
+        if panel.rows.pitch_px < LEAST_TEXT_ROW_PX {
+            return;
+        }
+        self.context.set_text_align("right");
+        self.context.set_text_baseline("top");
+        for rank in panel.rows.visible() {
+            let Some(peak) = frame.scene.figures.peak_bytes.get(rank) else { continue };
+            let (top, bottom) = panel.rows.span_of(rank);
+            if top < 0.0 || bottom > panel.rows.height_px + 0.5 {
+                continue;
+            }
+            // On a phone a longer plate would hide half of the strip.
+            let roomy = self.layout.width_px > 480.0;
+            let mut peak = if roomy { format!("peak {}", text::bytes(*peak)) } else { text::bytes(*peak) };
+            if let Some(measured) = frame.measured_peaks.get(rank).filter(|bytes| **bytes > 0 && roomy) {
+                peak = format!("{peak}, measured {}", text::bytes(*measured));
+            }
+            let kept = frame.kept().and_then(|kept| kept.figures.peak_bytes.get(rank));
+            if let Some(kept) = kept.filter(|_| roomy) {
+                peak = format!("{peak}, kept {}", text::bytes(*kept));
+            }
+            let width = peak.chars().count() as f64 * 6.2 + 8.0;
+            let mark = if panel.rows.mark().is_some() { MARK_PX } else { 0.0 };
+            let right = self.layout.left_px + self.layout.width_px - mark;
+            // A plate under the text: it stands on curves of any height.
+            self.context.set_fill_style_str(&format!("{}d9", self.palette.panel.css()));
+            self.context.fill_rect(right - width, panel.top_px + top, width, 13.0);
+            self.context.set_fill_style_str(&self.palette.text.css());
+            let _ = self.context.fill_text(&peak, right - 4.0, panel.top_px + top + 1.5);
+        }
+    }
+
+    /// The op under the pointer, its way through the ranks, and the time as a line.
+    fn pointed(&self, frame: &Frame, pointed: Option<Pointed>) {
+        match pointed {
+            Some(Pointed::Block(Block { below: false, rank, index, gap: true })) => {
+                let Some(wait) = frame.scene.wait(rank, index) else { return };
+                wait.needs.iter().for_each(|need| self.arrow(frame, need.at, (rank, index)));
+                self.outline(&self.layout.planned, frame.view, rank, wait.from_ns, wait.to_ns);
+            }
+            Some(Pointed::Block(Block { below: false, rank, index, .. })) => {
+                let scene = &frame.scene;
+                let Some(span) = scene.lanes.get(rank).and_then(|lane| lane.spans().get(index)) else { return };
+                for [from, to] in scene.dependencies(span.op) {
+                    self.arrow(frame, from, to);
+                }
+                self.outline(&self.layout.planned, frame.view, rank, span.start_ns, span.end_ns);
+            }
+            Some(Pointed::Block(Block { below: true, rank, index, gap })) => {
+                let (Some(panel), Some((below, scale))) = (&self.layout.below, &frame.below) else { return };
+                let Some(lane) = below.lanes().get(rank) else { return };
+                let view = View { start_ns: frame.view.start_ns / scale, ns_per_px: frame.view.ns_per_px / scale };
+                if let (true, Some((from_ns, to_ns))) = (gap, lane.gap_before(index, below.end_ns())) {
+                    return self.outline(panel, view, rank, from_ns, to_ns);
+                }
+                let Some(span) = lane.spans().get(index) else { return };
+                self.outline(panel, view, rank, span.start_ns, span.end_ns);
+                // The same op in the plan, to compare the two.
+                if let Some((rank, same)) = frame.scene.span_of(span.op) {
+                    self.outline(&self.layout.planned, frame.view, rank, same.start_ns, same.end_ns);
+                }
+            }
+            Some(Pointed::Memory { time_ns, .. }) => {
+                let x = (self.layout.left_px + frame.view.x_of(time_ns as f64)).round() + 0.5;
+                self.context.set_stroke_style_str(&self.palette.text.css());
+                self.context.set_line_width(1.0);
+                self.context.begin_path();
+                self.context.move_to(x, RULER_PX);
+                self.context.line_to(x, self.layout.height_px);
+                self.context.stroke();
+            }
+            None => {}
+        }
+    }
+
+    fn outline(&self, panel: &Panel, view: View, rank: usize, start_ns: u64, end_ns: u64) {
+        let (top, bottom) = panel.rows.span_of(rank);
+        let low = (panel.top_px + top).max(panel.top_px);
+        let high = (panel.top_px + bottom).min(panel.top_px + panel.rows.height_px);
+        let right = self.layout.left_px + self.layout.width_px;
+        let x = |time: u64| (self.layout.left_px + view.x_of(time as f64)).clamp(self.layout.left_px, right);
+        let (from, to) = (x(start_ns), x(end_ns));
+        if high <= low {
+            return;
+        }
+        self.context.set_line_width(2.0);
+        self.context.set_stroke_style_str(&self.palette.text.css());
+        self.context.stroke_rect(from - 1.0, low - 1.0, (to - from).max(2.0) + 1.0, high - low + 2.0);
+    }
+
+    /// From the end of one op to the start of the one that waits for it.
+    fn arrow(&self, frame: &Frame, from: (usize, usize), to: (usize, usize)) {
+        let span = |(rank, index): (usize, usize)| frame.scene.lanes.get(rank)?.spans().get(index).copied();
+        let (Some(earlier), Some(later)) = (span(from), span(to)) else { return };
+        let rows = &self.layout.planned.rows;
+        let y = |rank: usize| {
+            let (top, bottom) = rows.span_of(rank);
+            self.layout.planned.top_px + ((top + bottom) / 2.0).clamp(0.0, rows.height_px)
+        };
+        let right = self.layout.left_px + self.layout.width_px;
+        let x = |time: u64| (self.layout.left_px + frame.view.x_of(time as f64)).clamp(self.layout.left_px, right);
+        let (x0, y0, x1, y1) = (x(earlier.end_ns), y(from.0), x(later.start_ns), y(to.0));
+        let middle = (x0 + x1) / 2.0;
+        let context = self.context;
+        context.set_stroke_style_str(&self.palette.text.css());
+        context.set_line_width(1.6);
+        context.begin_path();
+        context.move_to(x0, y0);
+        context.bezier_curve_to(middle, y0, middle, y1, x1, y1);
+        context.stroke();
+        context.set_fill_style_str(&self.palette.text.css());
+        context.begin_path();
+        let _ = context.arc(x1, y1, 3.0, 0.0, core::f64::consts::TAU);
+        context.fill();
+    }
+}
+
+fn context(canvas: &HtmlCanvasElement) -> Option<CanvasRenderingContext2d> {
+    canvas.get_context("2d").ok().flatten()?.dyn_into().ok()
+}
+
+/// Sets device and CSS size. Setting a size clears a canvas, so it is done only where it differs.
+fn resize(canvas: &HtmlCanvasElement, width: u32, height: u32, css_width: f64, css_height: f64) {
+    if canvas.width() != width {
+        canvas.set_width(width);
+    }
+    if canvas.height() != height {
+        canvas.set_height(height);
+    }
+    let style: web_sys::CssStyleDeclaration = canvas.unchecked_ref::<web_sys::HtmlElement>().style();
+    let _ = style.set_property("width", &format!("{css_width}px"));
+    let _ = style.set_property("height", &format!("{css_height}px"));
+}

@@ -1,0 +1,229 @@
+//! Results of the planner as they travel.
+
+use pipeplan_core::advise::sensitivity::{Effect, Sensitivity, What};
+use pipeplan_core::advise::suggest::{self, Suggestion};
+use pipeplan_core::advise::tune::{Degrees, Tuned, Tuner};
+use pipeplan_core::estimate::memory::StaticBytes;
+use pipeplan_core::estimate::step::{Step, Training};
+use pipeplan_core::plan::Plan;
+use pipeplan_core::plan::planner::{self, Answer, gap};
+use pipeplan_core::plan::verdict::{self, RankMemory};
+use pipeplan_core::problem::Problem;
+use pipeplan_core::simulate::timeline::Timeline;
+use pipeplan_core::spec::{self, Spec};
+use pipeplan_core::trace::calibrate::{Calibration, Causes, JobTimes};
+use pipeplan_core::{bounds, schedule};
+
+use super::spans;
+use crate::protocol::{
+    Calibrated, ChartPoint, FieldFault, Figures, LayoutRow, Layouts, Picture, RankBytes, Row, RowCosts, Sensed,
+    Shorter, StepFigures, SuggestionRow,
+};
+use crate::text;
+
+/// A plan as the page shows it.
+pub fn picture(name: &str, problem: &Problem, timeline: &Timeline) -> Picture {
+    Picture {
+        schedule: name.to_owned(),
+        problem: problem.statement().to_value().to_string(),
+        rows: timeline.rows.iter().map(|row| spans::pack(row)).collect(),
+        figures: figures(problem, timeline),
+        memory: Vec::new(),
+    }
+}
+
+/// An answer to `spec` as the page shows it.
+pub fn picture_of(spec: &Spec, answer: &Answer) -> Picture {
+    let (problem, timeline) = (&answer.case.problem, &answer.timeline);
+    let memory = answer.case.derived.as_ref().map(|derived| verdict::by_rank(derived, problem, timeline));
+    let mut picture = picture(&answer.name, problem, timeline);
+    picture.memory = ranks_bytes(&memory.unwrap_or_default());
+    picture.figures.step = answer.step(spec).map(|found| step(spec, found));
+    picture.figures.late_ns = answer.outcomes.map(|outcomes| outcomes.late_ns);
+    picture.figures.carried_ns = answer.carried.map(|carried| carried.cost_ns);
+    picture.figures.judged_ns = answer.judged_ns();
+    picture
+}
+
+/// What the best is chosen by, of a plan.
+pub fn plan_judged_ns(plan: &Plan, timeline: &Timeline) -> u64 {
+    planner::judged_ns(&plan.spec, &plan.problem, plan.ends.as_ref(), &plan.schedule, timeline)
+}
+
+/// A whole training step of `spec` as it travels.
+pub fn step(spec: &Spec, step: Step) -> StepFigures {
+    let Step { step_ns, tokens_per_s, mfu } = step;
+    let training = match &spec.work {
+        spec::Work::Model(work) => Training::of(work, step_ns),
+        spec::Work::Typed(_) => None,
+    };
+    StepFigures { step_ns, tokens_per_s, mfu, training }
+}
+
+/// The kinds of bytes that a rank holds throughout, in the order in which they travel.
+pub fn kinds_of_bytes() -> Vec<&'static str> {
+    StaticBytes::default().kinds().iter().map(|(name, _)| *name).collect()
+}
+
+/// Bytes by rank and kind as they travel.
+pub fn ranks_bytes(ranks: &[RankMemory]) -> Vec<RankBytes> {
+    let wire = |rank: &RankMemory| RankBytes {
+        fixed: rank.fixed.kinds().iter().map(|(_, bytes)| *bytes).collect(),
+        activations: rank.activations,
+        at: rank.at.map(|op| op.to_string()).unwrap_or_default(),
+        on_host: rank.on_host,
+        peak: rank.peak,
+        limit: rank.limit,
+    };
+    ranks.iter().map(wire).collect()
+}
+
+/// Changes that help, as they travel.
+pub fn suggestion(suggestion: Suggestion, cheapest: bool) -> SuggestionRow {
+    let Suggestion { changes, devices, peak, fits, step_ns } = suggestion;
+    let changes = changes.into_iter().map(|change| [change.field.to_owned(), change.from, change.to]).collect();
+    SuggestionRow { changes, devices, peak, fits, cheapest, step_ns }
+}
+
+/// What the memory limit costs a step of `step_ns`, as it travels.
+pub fn shorter(step_ns: u64, found: suggest::Shorter) -> Shorter {
+    let suggestions = found.together.into_iter().chain(found.single).map(|found| suggestion(found, false)).collect();
+    Shorter { step_ns, without_limit_ns: found.without_limit_ns, suggestions }
+}
+
+/// The fastest layouts so far, as they travel.
+pub fn layouts(tuner: &Tuner, finished: bool) -> Layouts {
+    let tally = tuner.tally();
+    let given = tuner.given();
+    Layouts {
+        given: given.and_then(|given| given.as_ref().ok()).map(layout),
+        reason: given.and_then(|given| given.as_ref().err()).map(|reason| text::worded(reason)),
+        rows: tuner.rows().iter().map(layout).collect(),
+        settled: tally.settled() as u64,
+        all: tally.layouts as u64,
+        searched: tally.searched as u64,
+        finished,
+    }
+}
+
+fn layout(row: &Tuned) -> LayoutRow {
+    let Degrees { pipeline, tensor, context, data, expert, microbatch_size, microbatches, .. } = row.degrees;
+    let schedule = match row.chunks {
+        1 => text::schedule_title(&row.spec.schedule),
+        chunks => format!("{}, {chunks} chunks", text::schedule_title(&row.spec.schedule)),
+    };
+    LayoutRow {
+        spec: row.spec.to_json(),
+        degrees: [pipeline, tensor, context, data, expert],
+        microbatches: [microbatches, microbatch_size],
+        schedule,
+        recompute: row.saved(),
+        step: step(&row.spec, row.step),
+        peak: row.peak,
+    }
+}
+
+/// A schedule as a point of time against memory.
+pub fn chart_point(problem: &Problem, timeline: &Timeline, judged_ns: u64, by: String) -> ChartPoint {
+    ChartPoint {
+        judged_ns,
+        bytes: (0..problem.ranks()).map(|rank| timeline.peak_bytes(problem, rank)).max().unwrap_or(0),
+        bubble_ratio: timeline.bubble_ratio(problem.objective()),
+        by,
+    }
+}
+
+/// Of each kind of change so many are shown.
+const MOST_OF_A_KIND: usize = 6;
+
+/// What the time of an order of `problem` hangs on. Of memory an order says nothing.
+pub fn sensed(problem: &Problem, found: &Sensitivity) -> Sensed {
+    let of_orders = |kind: &&[Effect]| kind.iter().all(|effect| effect.what != What::Memory);
+    let row = |effect: &Effect| (effect.what.name_on(problem), effect.longer_ns, effect.less_ns);
+    let (mut rows, mut others) = (Vec::new(), 0);
+    for kind in found.kinds().filter(of_orders) {
+        rows.extend(kind.iter().take(MOST_OF_A_KIND).map(row));
+        others += kind.len().saturating_sub(MOST_OF_A_KIND);
+    }
+    Sensed { cost_ns: found.cost_ns, permille: found.permille, rows, others }
+}
+
+fn figures(problem: &Problem, timeline: &Timeline) -> Figures {
+    let bound = bounds::lower_bound(problem);
+    let ranks = 0..problem.ranks();
+    Figures {
+        objective: problem.objective().name().to_owned(),
+        makespan_ns: timeline.makespan_ns(),
+        longest_span_ns: timeline.longest_span_ns(),
+        bubble_ratio: timeline.bubble_ratio(problem.objective()),
+        peak_bytes: ranks.clone().map(|rank| timeline.peak_bytes(problem, rank)).collect(),
+        limit_bytes: ranks.map(|rank| problem.limit_bytes(rank)).collect(),
+        bound_ns: bound.value_ns,
+        gap: gap(timeline.cost_ns(problem.objective()), bound.value_ns),
+        late_ns: None,
+        carried_ns: None,
+        judged_ns: timeline.cost_ns(problem.objective()),
+        binding: text::sentence(&text::humanised(&bound.binding.to_string())),
+        step: None,
+    }
+}
+
+/// The row of a comparison for an answer to `spec`.
+pub fn row(spec: &Spec, name: &str, answer: &Answer) -> Row {
+    let (problem, timeline) = (&answer.case.problem, &answer.timeline);
+    let bound_ns = bounds::lower_bound(problem).value_ns;
+    let costs = RowCosts {
+        makespan_ns: timeline.makespan_ns(),
+        longest_span_ns: timeline.longest_span_ns(),
+        bubble_ratio: timeline.bubble_ratio(problem.objective()),
+        peak_bytes: (0..problem.ranks()).map(|rank| timeline.peak_bytes(problem, rank)).max().unwrap_or(0),
+        gap: gap(answer.cost_ns(), bound_ns),
+        late_ns: answer.outcomes.map(|outcomes| outcomes.late_ns),
+        carried_ns: answer.carried.map(|carried| carried.cost_ns),
+        judged_ns: answer.judged_ns(),
+        step: answer.step(spec).map(|found| step(spec, found)),
+    };
+    Row { costs: Some(costs), ..absent_row(name, None) }
+}
+
+/// The row of a comparison for a schedule that does not exist here.
+pub fn absent_row(name: &str, reason: Option<String>) -> Row {
+    let published = schedule::find(name);
+    Row {
+        schedule: name.to_owned(),
+        title: text::schedule_title(name),
+        source: published.map(|published| published.source.to_owned()).unwrap_or_default(),
+        reason: reason.map(|reason| text::worded(&reason)),
+        costs: None,
+    }
+}
+
+/// Where a run lost time, as the page says it.
+pub fn calibrated(calibration: &Calibration) -> Calibrated {
+    // As many as a person takes in.
+    const DECIDING: usize = 5;
+    let Causes { planned_ns, ops_ns, hops_ns, spread_ns, rest_ns, measured_ns } = calibration.causes;
+    let mut jobs: Vec<&JobTimes> = calibration.jobs.iter().filter(|job| job.path_ns > 0).collect();
+    jobs.sort_by_key(|job| core::cmp::Reverse(job.path_ns));
+    let path_ns = jobs.iter().map(|job| job.path_ns as f64).sum::<f64>() + calibration.path_hops_ns as f64;
+    let deciding = jobs.into_iter().take(DECIDING).map(|job| (job.name(), job.path_ns as f64 / path_ns)).collect();
+    Calibrated {
+        steps: calibration.steps,
+        planned_ns,
+        causes_ns: [ops_ns, hops_ns, spread_ns, rest_ns],
+        measured_ns,
+        deciding,
+        jitter_permille: calibration.jitter_permille,
+        problem: calibration.statement.to_value().to_string(),
+    }
+}
+
+/// Core's faults as they travel.
+pub fn faults(faults: &pipeplan_core::base::fields::Faults) -> Vec<FieldFault> {
+    let wire = |fault: &pipeplan_core::base::fields::Fault| FieldFault {
+        field: fault.field.clone(),
+        found: fault.found.clone(),
+        accepted: fault.accepted.clone(),
+    };
+    faults.0.iter().map(wire).collect()
+}

@@ -1,0 +1,27 @@
+//! What page and worker say to each other, as postcard bytes.
+//!
+//! - In: results of the planner.
+//! - Out: questions ([`ask`]), replies ([`reply`]) and what they carry.
+//! - Knows: the planner and [`text`](crate::text). No browser, no page, no worker.
+//!
+//! The page numbers what it asks. Only the newest plan counts: the worker looks for newer questions between any two pieces of
+//! work, and the page drops what answers an older one than it already shows. So a slider can be dragged, and what is shown is
+//! the newest that is known.
+
+mod advice;
+mod ask;
+pub mod from_core;
+pub mod frontier;
+mod plan;
+mod reply;
+pub mod same_spec;
+pub mod spans;
+mod trace;
+
+pub use advice::{LayoutRow, Layouts, Sensed, Shorter, SuggestionRow, Unfit};
+pub use ask::{Ask, Order, Purpose, Question};
+pub use frontier::{ChartNews, ChartPoint};
+pub use plan::{Figures, Picture, RankBytes, Row, RowCosts, StepFigures};
+pub use reply::{FieldFault, Reply, Said, Timed};
+pub use spans::WireSpan;
+pub use trace::{Calibrated, Measured, TraceSummary};

@@ -1,0 +1,130 @@
+//! The spans of a rank as they travel: small, and in messages that the page reads quickly.
+
+use pipeplan_core::problem::op::{Op, OpKind};
+use pipeplan_core::simulate::timeline::Span;
+use serde::{Deserialize, Serialize};
+
+use super::{Reply, Said};
+
+const KINDS: [OpKind; 4] = [OpKind::F, OpKind::B, OpKind::W, OpKind::BW];
+
+/// One op in time. Gaps instead of start times keep the numbers, and so the bytes, small.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WireSpan {
+    /// Stage.
+    pub stage: u16,
+    /// Kind: position in F, B, W, BW.
+    pub kind: u8,
+    /// Microbatch.
+    pub microbatch: u32,
+    /// From the end of the one before it.
+    pub gap_ns: u64,
+    /// How long it takes.
+    pub duration_ns: u64,
+}
+
+/// The spans of a row as they travel.
+pub fn pack(row: &[Span]) -> Vec<WireSpan> {
+    let mut free_ns = 0;
+    let mut packed = Vec::with_capacity(row.len());
+    for span in row {
+        packed.push(WireSpan {
+            stage: span.op.stage() as u16,
+            kind: KINDS.iter().position(|kind| *kind == span.op.kind()).unwrap_or(0) as u8,
+            microbatch: span.op.microbatch() as u32,
+            gap_ns: span.start_ns.saturating_sub(free_ns),
+            duration_ns: span.end_ns.saturating_sub(span.start_ns.max(free_ns)),
+        });
+        free_ns = span.end_ns.max(free_ns);
+    }
+    packed
+}
+
+/// The spans of a row that has travelled.
+pub fn unpack(row: &[WireSpan]) -> Vec<Span> {
+    let mut free_ns: u64 = 0;
+    row.iter()
+        .map(|span| {
+            let start_ns = free_ns.saturating_add(span.gap_ns);
+            free_ns = start_ns.saturating_add(span.duration_ns);
+            let kind = KINDS.get(usize::from(span.kind)).copied().unwrap_or(OpKind::F);
+            Span { op: Op::new(usize::from(span.stage), kind, span.microbatch as usize), start_ns, end_ns: free_ns }
+        })
+        .collect()
+}
+
+/// Spans of one message, unless a single rank has more: some milliseconds of the page's time.
+const SPANS_A_MESSAGE: usize = 30_000;
+
+/// A reply in messages that the page reads quickly: rows ahead, and what they belong to last.
+pub fn in_parts(reply: Reply) -> Vec<Reply> {
+    let Reply { id, mut said } = reply;
+    let rows = match &mut said {
+        Said::Planned(picture) | Said::Opened { picture, .. } | Said::KeptOpened { picture } => {
+            core::mem::take(&mut picture.rows)
+        }
+        Said::TraceShown(measured) => core::mem::take(&mut measured.rows),
+        _ => Vec::new(),
+    };
+    let mut parts = Vec::new();
+    let mut part: Vec<Vec<WireSpan>> = Vec::new();
+    let mut spans = 0;
+    for row in rows {
+        if spans > 0 && spans + row.len() > SPANS_A_MESSAGE {
+            parts.push(Reply { id, said: Said::Rows(core::mem::take(&mut part)) });
+            spans = 0;
+        }
+        spans += row.len();
+        part.push(row);
+    }
+    match &mut said {
+        Said::Planned(picture) | Said::Opened { picture, .. } | Said::KeptOpened { picture } => picture.rows = part,
+        Said::TraceShown(measured) => measured.rows = part,
+        _ => {}
+    }
+    parts.push(Reply { id, said });
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn rows_sent_ahead_are_the_same_rows_in_the_same_order(lengths in prop::collection::vec(0usize..40_000, 0..6)) {
+            let span = WireSpan { stage: 0, kind: 0, microbatch: 0, gap_ns: 0, duration_ns: 1 };
+            let rows: Vec<Vec<WireSpan>> = lengths.iter().map(|length| vec![span; *length]).collect();
+            let measured = crate::protocol::Measured {
+                index: 0, rows, makespan_ns: 0, bubble_ratio: 0.0, tokens: 0, duration_ns: 0,
+            };
+            let mut seen = Vec::new();
+            for part in in_parts(Reply { id: 3, said: Said::TraceShown(Box::new(measured)) }) {
+                let rows = match part.said {
+                    Said::Rows(rows) => rows,
+                    Said::TraceShown(measured) => measured.rows,
+                    other => panic!("{other:?}"),
+                };
+                let spans: usize = rows.iter().map(Vec::len).sum();
+                let filled = rows.iter().filter(|row| !row.is_empty()).count();
+                prop_assert!(spans <= SPANS_A_MESSAGE || filled == 1);
+                seen.extend(rows.iter().map(Vec::len));
+            }
+            prop_assert_eq!(seen, lengths);
+        }
+
+        #[test]
+        fn spans_travel_unchanged(pieces in prop::collection::vec((0u64..1 << 50, 0u64..1 << 50, 0usize..4, 0usize..65536, 0usize..1 << 20), 0..50)) {
+            let mut now = 0;
+            let row: Vec<Span> = pieces.into_iter().map(|(wait, work, kind, stage, microbatch)| {
+                let start_ns = now + wait;
+                now = start_ns + work;
+                Span { op: Op::new(stage, KINDS[kind], microbatch), start_ns, end_ns: now }
+            }).collect();
+            prop_assert_eq!(unpack(&pack(&row)), row);
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! What stands under the plan on the same time axis: a measured step, or a plan that is kept.
+
+use std::sync::Arc;
+
+use super::{MeasuredScene, Scene, measured_scale};
+use crate::draw::lane::Lane;
+use crate::text;
+
+/// What stands under the plan on the same axis.
+#[derive(Clone, Debug)]
+pub enum Below {
+    /// A measured step.
+    Measured(Arc<MeasuredScene>),
+    /// Another plan, kept to be compared.
+    Kept(Arc<Scene>),
+}
+
+impl Below {
+    /// One lane a rank.
+    pub fn lanes(&self) -> &[Lane] {
+        match self {
+            Below::Measured(measured) => &measured.lanes,
+            Below::Kept(kept) => &kept.lanes,
+        }
+    }
+
+    /// When the last op ends.
+    pub fn end_ns(&self) -> u64 {
+        self.lanes().iter().map(Lane::end_ns).max().unwrap_or(0)
+    }
+
+    /// By how much its times are drawn shorter. Plans are always compared in their own time.
+    pub fn scale(&self, planned_ns: u64, aligned: bool) -> f64 {
+        match self {
+            Below::Measured(measured) => measured_scale(planned_ns, measured.end_ns(), aligned),
+            Below::Kept(_) => 1.0,
+        }
+    }
+
+    /// What it is, in a line.
+    pub fn headline(&self, scale: f64) -> String {
+        match self {
+            Below::Measured(_) if scale == 1.0 => "Measured".to_owned(),
+            Below::Measured(_) => {
+                let digits = if scale < 0.1 { 5 } else { 3 };
+                format!("Measured, drawn at ×{} of its time", text::trimmed(scale, digits))
+            }
+            Below::Kept(kept) => format!("Kept: {}", kept.headline()),
+        }
+    }
+
+    /// The chunks of a rank; a measured step is of `plan`.
+    pub fn chunks(&self, plan: &Scene) -> usize {
+        match self {
+            Below::Measured(_) => plan.problem.chunks(),
+            Below::Kept(kept) => kept.problem.chunks(),
+        }
+    }
+
+    /// As [`Scene::up_from`]; a measured step is of `plan`.
+    pub fn up_from(&self, plan: &Scene) -> Option<usize> {
+        match self {
+            Below::Measured(_) => plan.up_from(),
+            Below::Kept(kept) => kept.up_from(),
+        }
+    }
+
+    /// Which of its rank's chunks a stage is; a measured step is of `plan`.
+    pub fn chunk_of_stage(&self, plan: &Scene) -> Vec<usize> {
+        match self {
+            Below::Measured(_) => plan.chunk_of_stage(),
+            Below::Kept(kept) => kept.chunk_of_stage(),
+        }
+    }
+
+    /// Lines of a tooltip for a span of `rank`, beside what `plan` says of the same op.
+    pub fn describe(&self, rank: usize, index: usize, plan: &Scene) -> Vec<(String, String)> {
+        match self {
+            Below::Measured(measured) => measured.describe(rank, index, Some(plan)),
+            Below::Kept(kept) => {
+                let mut lines = kept.describe(rank, index);
+                let op = kept.lanes.get(rank).and_then(|lane| lane.spans().get(index)).map(|span| span.op);
+                if let Some((_, same)) = op.and_then(|op| plan.span_of(op)) {
+                    lines.push(("above it starts".to_owned(), text::duration(same.start_ns as f64)));
+                }
+                lines
+            }
+        }
+    }
+
+    /// Lines of a tooltip for the gap before a place of a rank's row. What a measured rank waited for is not in its trace.
+    pub fn describe_wait(&self, rank: usize, place: usize) -> Vec<(String, String)> {
+        match self {
+            Below::Measured(measured) => {
+                let gap = measured.lanes.get(rank).and_then(|lane| lane.gap_before(place, self.end_ns()));
+                let lines = |(from_ns, to_ns): (u64, u64)| {
+                    [("waited", to_ns - from_ns), ("from", from_ns)]
+                        .map(|(name, ns)| (name.to_owned(), text::duration(ns as f64)))
+                };
+                gap.into_iter().flat_map(lines).collect()
+            }
+            Below::Kept(kept) => kept.describe_wait(rank, place),
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! A plan and its ops in words: headlines and tooltips.
+
+use pipeplan_core::hardware::cluster;
+use pipeplan_core::model::catalog;
+use pipeplan_core::plan::planner::BEST;
+use pipeplan_core::problem::op::{Op, OpKind};
+use pipeplan_core::schedule;
+use pipeplan_core::spec::{Spec, Work};
+
+use super::Scene;
+use crate::text;
+
+impl Scene {
+    /// Where its stages are, in words.
+    pub fn placement(&self) -> String {
+        text::placement(&self.problem)
+    }
+
+    /// What that placement means.
+    pub fn placement_meaning(&self) -> String {
+        text::placement_meaning(&self.problem)
+    }
+
+    /// Lines of a tooltip for a span of `rank`.
+    pub fn describe(&self, rank: usize, index: usize) -> Vec<(String, String)> {
+        let Some(span) = self.lanes.get(rank).and_then(|lane| lane.spans().get(index)) else { return Vec::new() };
+        let mut lines = describe_op(span.op, self.problem.stage_count());
+        lines.push(("rank".to_owned(), rank.to_string()));
+        if let Some(from) = self.up_from() {
+            let way = if span.op.microbatch() >= from { "up the ranks" } else { "down the ranks" };
+            lines.push(("direction".to_owned(), way.to_owned()));
+        }
+        lines.push(("starts".to_owned(), text::duration(span.start_ns as f64)));
+        lines.push(("takes".to_owned(), text::duration((span.end_ns - span.start_ns) as f64)));
+        if let Some(curve) = self.curve(rank) {
+            lines.push(("rank holds".to_owned(), text::bytes(curve.at(span.start_ns as f64))));
+        }
+        lines
+    }
+
+    /// Lines of a tooltip for the memory of `rank` at a time.
+    pub fn describe_memory(&self, rank: usize, time_ns: f64) -> Vec<(String, String)> {
+        let Some(curve) = self.curve(rank) else { return Vec::new() };
+        let peak = self.figures.peak_bytes.get(rank).copied().unwrap_or(0);
+        let mut lines = vec![
+            ("rank".to_owned(), rank.to_string()),
+            ("at".to_owned(), text::duration(time_ns)),
+            ("holds".to_owned(), text::bytes(curve.at(time_ns))),
+            ("peak".to_owned(), text::bytes(peak)),
+            ("static".to_owned(), text::bytes(self.problem.static_bytes(rank))),
+        ];
+        if let Some(limit) = self.figures.limit_bytes.get(rank).copied().flatten() {
+            lines.push(("limit".to_owned(), text::bytes(limit)));
+        }
+        lines
+    }
+
+    /// Schedule, what it is judged by, and bubble in a line.
+    pub fn headline(&self) -> String {
+        let figures = &self.figures;
+        format!(
+            "{}, {}: {}{}, bubble {}, peak {}",
+            text::schedule_title(&self.schedule),
+            self.placement(),
+            if self.is_judged_by_span() { "longest span " } else { "" },
+            text::duration(self.cost_ns() as f64),
+            text::percent(figures.bubble_ratio),
+            text::bytes(self.peak_bytes())
+        )
+    }
+
+    /// The plan in a few words.
+    pub fn summary(&self) -> String {
+        format!("{}, {}", text::schedule_title(&self.schedule), text::duration(self.cost_ns() as f64))
+    }
+
+    /// What the schedule does, in a few sentences, and who published it; empty where it comes from elsewhere.
+    pub fn idea(&self) -> String {
+        match schedule::find(&self.schedule) {
+            Some(published) => format!("{} ({})", published.idea, published.source),
+            None if self.schedule == BEST => {
+                "The fastest schedule that a search finds within the memory limit. The search starts from all published schedules.".to_owned()
+            }
+            None => String::new(),
+        }
+    }
+}
+
+/// What is planned, in a line: model, device, ranks and microbatches.
+pub fn subject(spec: &Spec, plan: &Scene) -> String {
+    let of_model = match &spec.work {
+        Work::Model(work) => {
+            let model = catalog::find(&work.model_name).map_or("custom model", |entry| entry.title);
+            let device = cluster::find(&work.device.name).map_or(work.device.name.as_str(), |entry| entry.title);
+            format!("{model} on {device}")
+        }
+        Work::Typed(_) => "typed costs".to_owned(),
+    };
+    let shape =
+        [text::counted(plan.problem.ranks(), "rank"), text::counted(plan.problem.microbatches(), "microbatch")];
+    let said = [Some(spec.name.clone()).filter(|name| !name.is_empty()), Some(of_model)];
+    said.into_iter().flatten().chain(shape).collect::<Vec<_>>().join(", ")
+}
+
+pub(super) fn describe_op(op: Op, stages: usize) -> Vec<(String, String)> {
+    let kind = match op.kind() {
+        OpKind::F => "forward",
+        OpKind::B => "backward for inputs",
+        OpKind::W => "backward for weights",
+        OpKind::BW => "backward",
+    };
+    let stage = if stages > 0 { format!("{} of {stages}", op.stage()) } else { op.stage().to_string() };
+    vec![
+        (op.to_string(), kind.to_owned()),
+        ("stage".to_owned(), stage),
+        ("microbatch".to_owned(), op.microbatch().to_string()),
+    ]
+}

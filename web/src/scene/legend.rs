@@ -1,0 +1,58 @@
+//! What the colours of a picture mean.
+
+use pipeplan_core::problem::op::OpKind;
+
+use super::{Below, Scene};
+use crate::draw::lane::Lane;
+
+/// Which kinds of ops occur in any of `lanes`: a searched order may have one on a single rank.
+pub fn kinds_of(lanes: &[Lane]) -> Vec<OpKind> {
+    let mut kinds: Vec<OpKind> = Vec::new();
+    for span in lanes.iter().flat_map(Lane::spans) {
+        if !kinds.contains(&span.op.kind()) {
+            kinds.push(span.op.kind());
+            if kinds.len() == 4 {
+                break;
+            }
+        }
+    }
+    kinds.sort_unstable();
+    kinds
+}
+
+/// An op kind in the legend.
+pub const fn title_of(kind: OpKind) -> &'static str {
+    match kind {
+        OpKind::F => "F forward",
+        OpKind::B => "B for inputs",
+        OpKind::W => "W for weights",
+        OpKind::BW => "BW backward",
+    }
+}
+
+/// What the legend says of shades.
+pub const SHADES_TITLE: &str = "shade: virtual stage";
+
+/// The colours that are on a picture.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Key {
+    /// Kinds of ops of the plan and of what is compared with it.
+    pub kinds: Vec<OpKind>,
+    /// Whether any rank has several chunks, which have shades of their own.
+    pub shaded: bool,
+    /// Whether some microbatches go up the ranks.
+    pub two_way: bool,
+}
+
+impl Key {
+    /// Of `plan` above `below`.
+    pub fn of(plan: &Scene, below: Option<&Below>) -> Key {
+        let mut kinds = kinds_of(&plan.lanes);
+        kinds.extend(below.map(|below| kinds_of(below.lanes())).unwrap_or_default());
+        kinds.sort_unstable();
+        kinds.dedup();
+        let chunks = below.map_or(1, |below| below.chunks(plan)).max(plan.problem.chunks());
+        let up = plan.up_from().or(below.and_then(|below| below.up_from(plan)));
+        Key { kinds, shaded: chunks > 1, two_way: up.is_some() }
+    }
+}

@@ -1,0 +1,152 @@
+//! The comparison of all schedules, and the search for the best.
+
+use pipeplan_core::plan::planner::{self, Answer, BEST, Best, PlanError};
+use pipeplan_core::schedule;
+use pipeplan_core::search::{Effort, Flow};
+use pipeplan_core::spec::Spec;
+
+use super::frontier::FrontierSearch;
+use super::limit_price::LimitPrice;
+use super::specs::{no_plan, one_fault};
+use super::{LOOK_WITHIN_MS, Watch};
+use crate::protocol::{FieldFault, Row, Said, from_core};
+use crate::text;
+
+/// A comparison under way, or finished and kept: another schedule of the same spec does not start it anew.
+pub(super) struct Comparison {
+    pub(super) id: u32,
+    pub(super) spec: Spec,
+    pub(super) begun_ms: f64,
+    /// Whether the best is what the page shows, so that every better one is sent.
+    pub(super) shows_best: bool,
+    /// The next published schedule.
+    pub(super) next: usize,
+    pub(super) best: Best,
+    /// What the best that the page has is judged by.
+    pub(super) shown_ns: Option<u64>,
+    pub(super) finished: bool,
+    /// Whether it is to end, or has ended, with the best so far.
+    pub(super) stops: bool,
+    pub(super) shortening: LimitPrice,
+}
+
+impl Comparison {
+    pub(super) fn has_offered_all(&self) -> bool {
+        self.next >= schedule::published().len()
+    }
+
+    /// The next row or the next search, and the plan on screen where it has become better.
+    pub(super) fn step(&mut self, chart: &mut Option<FrontierSearch>, watch: &mut Watch) -> Vec<Said> {
+        let mut said = self.step_quietly(chart, watch);
+        said.extend(self.show());
+        if self.finished {
+            said.push(Said::Done);
+        }
+        said
+    }
+
+    /// That published schedules have been looked at for long and still are, which can be ended. Nothing is known of what is
+    /// still to gain.
+    pub(super) fn looks_long(&self, now_ms: f64) -> Option<Said> {
+        let cost_ns = self.best.so_far().map_or(u64::MAX, Answer::cost_ns);
+        let is_long = !self.has_offered_all() && now_ms >= self.begun_ms + LOOK_WITHIN_MS;
+        is_long.then_some(Said::Searching { cost_ns, bound_ns: 0 })
+    }
+
+    pub(super) fn step_quietly(&mut self, chart: &mut Option<FrontierSearch>, watch: &mut Watch) -> Vec<Said> {
+        if self.finished {
+            return Vec::new();
+        }
+        if let Some(published) = schedule::published().get(self.next) {
+            self.next += 1;
+            if self.stops && self.best.so_far().is_some() {
+                let reason = "not evaluated: the search was stopped".to_owned();
+                return vec![Said::Compared(from_core::absent_row(published.name, Some(reason)))];
+            }
+            let answer = planner::answer(&self.spec, published);
+            if let (Some(chart), Ok(answer)) = (chart, &answer) {
+                chart.offer(answer);
+            }
+            let row = match &answer {
+                Ok(answer) => from_core::row(&self.spec, published.name, answer),
+                Err(absent) => from_core::absent_row(published.name, Some(absent.reason.clone())),
+            };
+            self.best.offer(published.name, answer);
+            return vec![Said::Compared(row)];
+        }
+        let (id, known_ns) = (self.id, self.best.so_far().map_or(u64::MAX, Answer::cost_ns));
+        let mut stopped = false;
+        let searched = match self.stops && self.best.so_far().is_some() {
+            true => Ok(false),
+            false => self.best.search_next(Effort::default(), &mut |progress| {
+                stopped = stopped || watch(id, progress.cost_ns.min(known_ns), progress.bound_ns) == Flow::Stop;
+                if stopped { Flow::Stop } else { Flow::Continue }
+            }),
+        };
+        self.stops |= stopped;
+        match searched {
+            Ok(true) => Vec::new(),
+            Ok(false) => {
+                self.finished = true;
+                if let (Some(chart), Some(best)) = (chart, self.best.so_far()) {
+                    chart.offer(best);
+                }
+                vec![Said::Compared(self.best_row())]
+            }
+            Err(error) => {
+                self.finished = true;
+                vec![Said::Compared(from_core::absent_row(BEST, Some(error.to_string())))]
+            }
+        }
+    }
+
+    pub(super) fn best_row(&self) -> Row {
+        match self.best.so_far() {
+            // A published schedule that nothing beats is named; what the search found has no name.
+            Some(answer) => {
+                let won = match (answer.name == BEST, self.stops) {
+                    (true, false) => "found by search".to_owned(),
+                    (true, true) => "found by search, stopped early".to_owned(),
+                    (false, false) => text::schedule_title(&answer.name),
+                    (false, true) => format!("{}, search stopped early", text::schedule_title(&answer.name)),
+                };
+                Row { reason: Some(won), ..from_core::row(&self.spec, BEST, answer) }
+            }
+            None => from_core::absent_row(BEST, Some(self.why_none().0)),
+        }
+    }
+
+    /// Why nothing fits. What each published schedule lacks stands in its row; here it is what the search says,
+    /// of the placement that comes nearest, or the field that is wrong for each of them.
+    pub(super) fn why_none(&self) -> (String, Option<FieldFault>) {
+        let (reason, fault) = match self.best.clone().finish() {
+            Err(PlanError::NoSchedule { nearest: Some(infeasible), .. }) => (infeasible.to_string(), None),
+            Err(PlanError::NoSchedule { reasons, .. }) => match one_fault(&reasons) {
+                Some((reason, fault)) => (reason.to_owned(), Some(fault)),
+                None => ("every schedule exceeds a limit or needs another shape".to_owned(), None),
+            },
+            Err(error) => (error.to_string(), None),
+            Ok(_) => (String::new(), None),
+        };
+        (text::sentence(&format!("No schedule fits: {}", no_plan(&self.spec, &reason))), fault)
+    }
+
+    /// The best so far, where the page shows the best and has another one.
+    pub(super) fn show(&mut self) -> Option<Said> {
+        // A plan before all published schedules have been looked at would only flicker.
+        if !self.shows_best || !self.has_offered_all() {
+            return None;
+        }
+        match self.best.so_far() {
+            Some(answer) if self.shown_ns != Some(self.best.least_ns()) => {
+                self.shown_ns = Some(self.best.least_ns());
+                Some(Said::Planned(Box::new(from_core::picture_of(&self.spec, answer))))
+            }
+            None if self.finished => {
+                let (reason, fault) = self.why_none();
+                Some(Said::NoPlan { schedule: BEST.to_owned(), reason, fault })
+            }
+            _ => None,
+        }
+    }
+}

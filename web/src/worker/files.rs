@@ -1,0 +1,173 @@
+//! Plan files, orders and profiles: opening and exporting them.
+
+use std::sync::Arc;
+
+use pipeplan_core::estimate::derive::coverage;
+use pipeplan_core::hardware::profile::{Profile, ProfileError};
+use pipeplan_core::notation::order;
+use pipeplan_core::plan::planner::{self, BEST};
+use pipeplan_core::plan::{Plan, verdict};
+use pipeplan_core::program::execute::{Carrier, execute};
+use pipeplan_core::simulate::simulate;
+use pipeplan_core::spec::{Spec, Work};
+
+use super::Worker;
+use super::comparison::Comparison;
+use super::specs::{case_of, no_plan, read_spec, unreadable};
+use crate::protocol::frontier::{FROM_CHART, OF_POINT};
+use crate::protocol::same_spec::same_work;
+use crate::protocol::{FieldFault, Picture, Purpose, Said, Timed, from_core};
+use crate::text;
+
+impl Worker {
+    /// The plan file of a spec: of what the comparison has found, where it has ended, else planned again.
+    pub(super) fn export(&self, spec: &str, purpose: Purpose) -> Said {
+        let text = || -> Result<String, String> {
+            let spec = self.with_profile(Spec::read(spec).map_err(|error| error.to_string())?);
+            let finished = |running: &&Comparison| running.finished && same_work(&running.spec, &spec);
+            let found = self.comparison.as_ref().filter(finished).filter(|_| spec.schedule == BEST);
+            let plan = match found.and_then(|running| running.best.so_far()) {
+                Some(answer) => planner::plan_of(&spec, answer.clone()),
+                None => planner::plan(&spec, &spec.schedule),
+            };
+            Ok(plan.map_err(|error| error.to_string())?.to_json())
+        };
+        match text() {
+            Ok(text) => Said::Exported { text, purpose },
+            Err(reason) => Said::NoPlan { schedule: String::new(), reason: text::worded(&reason), fault: None },
+        }
+    }
+
+    /// The spec that a text says, with measured times where there are some.
+    pub(super) fn read(&self, text: &str) -> Result<Spec, Vec<FieldFault>> {
+        read_spec(text).map(|spec| self.with_profile(spec))
+    }
+
+    pub(super) fn with_profile(&self, mut spec: Spec) -> Spec {
+        if let Work::Model(work) = &mut spec.work {
+            work.profile.clone_from(&self.profile);
+        }
+        spec
+    }
+
+    /// What of `spec` has measured times, where any are open.
+    pub(super) fn timed(&self, spec: &Spec) -> Option<Timed> {
+        let profile = self.profile.as_ref()?;
+        let covers = match &spec.work {
+            Work::Typed(_) => "typed costs do not use them".to_owned(),
+            Work::Model(work) => match coverage(work) {
+                Some(coverage) if coverage.is_any() => coverage.to_string(),
+                _ => "the profile has no operators of this model in its precision, so all times are estimates"
+                    .to_owned(),
+            },
+        };
+        Some(Timed { device: profile.device.clone(), covers })
+    }
+
+    pub(super) fn measure(&mut self, profile: Option<&str>) -> Said {
+        let read = profile.map(Profile::of_json).transpose();
+        match read {
+            Ok(profile) => {
+                self.profile = profile.map(Arc::new);
+                let timed = self.profile.as_ref();
+                Said::Timed(timed.map(|profile| Timed { device: profile.device.clone(), covers: String::new() }))
+            }
+            Err(ProfileError::Faults(faults)) => {
+                Said::Unreadable { what: "profile".to_owned(), faults: from_core::faults(&faults) }
+            }
+            Err(ProfileError::Syntax(error)) => unreadable("profile", error.to_string()),
+        }
+    }
+
+    /// A plan file, and how the page shows it.
+    ///
+    /// # Errors
+    /// Why it is none, in words.
+    pub(super) fn read_plan(&self, text: &str) -> Result<(Plan, Picture), String> {
+        let plan = Plan::from_json(text).map_err(|error| error.to_string())?;
+        let timeline = simulate(&plan.problem, &plan.schedule).map_err(|deadlock| deadlock.to_string())?;
+        let mut picture = from_core::picture(&plan.schedule_name, &plan.problem, &timeline);
+        picture.figures.step = plan.step().map(|found| from_core::step(&plan.spec, found));
+        picture.figures.late_ns = plan.outcomes().map(|outcomes| outcomes.late_ns);
+        let carried = {
+            let carrier = Carrier::of(plan.spec.messages.transport);
+            execute(&plan.problem, &plan.program, &plan.schedule.pairs, carrier)
+        };
+        picture.figures.carried_ns = carried.map(|carried| carried.cost_ns(plan.problem.objective()));
+        picture.figures.judged_ns = from_core::plan_judged_ns(&plan, &timeline);
+        // A plan of ours follows from its spec, with measured times or without; what its bytes are for is not in the file.
+        let case = case_of(&plan, &plan.spec).or_else(|| case_of(&plan, &self.with_profile(plan.spec.clone())));
+        if let Some(derived) = case.and_then(|case| case.derived) {
+            picture.memory = from_core::ranks_bytes(&verdict::by_rank(&derived, &plan.problem, &timeline));
+        }
+        Ok((plan, picture))
+    }
+
+    /// A plan that this page kept. One that another version of the page left, and that cannot be read, is forgotten.
+    pub(super) fn open_kept(&self, text: &str) -> Option<Said> {
+        let (_, picture) = self.read_plan(text).ok()?;
+        Some(Said::KeptOpened { picture: Box::new(picture) })
+    }
+
+    /// The plan of an order from elsewhere, as a file, so that what is shown is what can be exported.
+    pub(super) fn open_order(&self, spec: &str, text: &str) -> Said {
+        let plan = || -> Result<Plan, String> {
+            let spec = self.with_profile(Spec::read(spec).map_err(|error| error.to_string())?);
+            let order = order::read(text).map_err(|error| error.to_string())?;
+            planner::plan_order(&spec, text::CUSTOM_SCHEDULE, order).map_err(|error| error.to_string())
+        };
+        match plan() {
+            Ok(plan) => Said::Ordered { plan: plan.to_json() },
+            Err(reason) => unreadable("order", text::worded(&reason)),
+        }
+    }
+
+    /// The plan of the chart's order that holds at most `bytes`, as a file; why there is none, or none that is judged by less
+    /// than `below_ns`, and the end of the answer.
+    pub(super) fn open_point(&self, spec: &str, bytes: u64, below_ns: u64) -> Vec<Said> {
+        let plan = || -> Result<Plan, String> {
+            let spec = self.read(spec).map_err(|_| "belongs to another form".to_owned())?;
+            let chart = self.chart.as_ref().filter(|chart| chart.is_of(&spec));
+            let order = chart.and_then(|chart| chart.order_within(bytes)).ok_or("has no stored schedule")?;
+            let plan = planner::plan_order(&spec, FROM_CHART, order.clone())
+                .map_err(|error| format!("gives no plan under this limit: {}", no_plan(&spec, &error.to_string())))?;
+            let timeline = plan.timeline().map_err(|deadlock| format!("gives no plan: {deadlock}"))?;
+            let judged_ns = from_core::plan_judged_ns(&plan, &timeline);
+            if judged_ns < below_ns {
+                return Ok(plan);
+            }
+            let [there, here] = [judged_ns, below_ns].map(|ns| text::duration(ns as f64));
+            Err(format!("has a step time of {there} under this limit; this plan has {here}"))
+        };
+        match plan() {
+            Ok(plan) => vec![Said::Ordered { plan: plan.to_json() }],
+            Err(reason) => {
+                let reason = text::sentence(&format!("{OF_POINT} {reason}"));
+                vec![Said::NoPoint { reason }, Said::Done]
+            }
+        }
+    }
+
+    pub(super) fn open_plan(&mut self, id: u32, text: &str) -> Vec<Said> {
+        let (plan, picture) = match self.read_plan(text) {
+            Ok(read) => read,
+            Err(reason) => return vec![unreadable("plan", reason)],
+        };
+        let mut said = vec![Said::Opened { spec: plan.spec.to_json(), picture: Box::new(picture) }];
+        let spec = self.with_profile(plan.spec.clone());
+        said.extend(self.timed(&spec).map(|timed| {
+            // The times of a plan stand in its file, whatever has been measured since.
+            let covers = match (&spec.work, case_of(&plan, &spec)) {
+                (Work::Model(_), None) => {
+                    "not in the open plan file, which contains its own times; the comparison uses the measured times"
+                        .to_owned()
+                }
+                _ => timed.covers,
+            };
+            Said::Timed(Some(Timed { covers, ..timed }))
+        }));
+        said.extend(self.start_comparison(id, spec, false));
+        said.extend(self.done());
+        said
+    }
+}

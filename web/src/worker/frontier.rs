@@ -1,0 +1,162 @@
+//! Time against memory, as the worker finds it: one search at a time.
+
+use std::collections::BTreeMap;
+
+use pipeplan_core::estimate::step::Ends;
+use pipeplan_core::plan::planner::{self, Answer};
+use pipeplan_core::problem::{Problem, Schedule};
+use pipeplan_core::search::{Effort, Frontier};
+use pipeplan_core::simulate::simulate;
+use pipeplan_core::spec::Spec;
+
+use crate::protocol::frontier::insert;
+use crate::protocol::same_spec::without_limit;
+use crate::protocol::{ChartNews, ChartPoint, from_core};
+use crate::text;
+
+/// The effort of one point: few enough milliseconds that a newer question hardly waits.
+const EFFORT: Effort = Effort(300_000);
+
+/// What a search needs besides for each op, however little effort it may take.
+const EFFORT_AN_OP: u64 = 600;
+
+/// The effort of a whole chart: some seconds of a core.
+const WHOLE_EFFORT: u64 = 100_000_000;
+
+/// Points of each placement: fewer tell little, more cannot be told apart.
+const POINTS: core::ops::RangeInclusive<u64> = 6..=20;
+
+/// Beyond so many ops a single point takes too long; then only known schedules are points.
+const MOST_OPS: u64 = 60_000;
+
+/// The chart of one spec, whatever its limit.
+pub struct FrontierSearch {
+    /// The spec without its limit: another one does not change the chart.
+    free: Spec,
+    /// The best known ones, from the least memory to the most time saved.
+    curve: Vec<ChartPoint>,
+    /// The orders behind its points, by what they hold and are judged by: the search for the best within a limit may miss one.
+    orders: BTreeMap<(u64, u64), Schedule>,
+    /// Placements that are still searched; none before the first search.
+    open: Option<Vec<Open>>,
+    /// Whose turn it is.
+    turn: usize,
+    finished: bool,
+    news: ChartNews,
+}
+
+/// One way to place stages.
+struct Open {
+    problem: Problem,
+    ends: Option<Ends>,
+    points: Frontier,
+}
+
+impl FrontierSearch {
+    /// A chart without points.
+    pub fn new(spec: &Spec) -> FrontierSearch {
+        let news = ChartNews { started: true, ..ChartNews::default() };
+        let (free, curve, orders) = (without_limit(spec), Vec::new(), BTreeMap::new());
+        FrontierSearch { free, curve, orders, open: None, turn: 0, finished: false, news }
+    }
+
+    /// Whether this is the chart of `spec`, too.
+    pub fn is_of(&self, spec: &Spec) -> bool {
+        self.free == without_limit(spec)
+    }
+
+    /// Whether any search has been made.
+    pub fn has_begun(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// Whether nothing is left to search.
+    pub fn is_finished(&self) -> bool {
+        self.finished
+    }
+
+    /// Takes a schedule that is known anyway.
+    pub fn offer(&mut self, answer: &Answer) {
+        let by = if answer.name == planner::BEST {
+            searched(&answer.case.problem)
+        } else {
+            text::schedule_title(&answer.name)
+        };
+        let judged_ns = answer.judged_ns();
+        self.add(from_core::chart_point(&answer.case.problem, &answer.timeline, judged_ns, by), &answer.schedule);
+    }
+
+    fn add(&mut self, point: ChartPoint, order: &Schedule) {
+        if !insert(&mut self.curve, point.clone()) {
+            return;
+        }
+        // What is larger is a published schedule, which the best is never slower than.
+        if order.op_count() as u64 <= MOST_OPS {
+            self.orders.insert((point.bytes, point.judged_ns), order.clone());
+        }
+        let curve = &self.curve;
+        self.orders.retain(|held, _| curve.iter().any(|point| (point.bytes, point.judged_ns) == *held));
+        self.news.points.push(point);
+    }
+
+    /// The fastest order of the curve that holds at most `bytes`.
+    pub fn order_within(&self, bytes: u64) -> Option<&Schedule> {
+        self.orders.range(..=(bytes, u64::MAX)).next_back().map(|(_, order)| order)
+    }
+
+    /// Searches at the next limit, for each placement in turn, so that the chart grows from the left.
+    pub fn step(&mut self) {
+        let Some(open) = &mut self.open else { return self.begin() };
+        if open.is_empty() {
+            self.finished = true;
+            self.news.finished = true;
+            return;
+        }
+        self.turn %= open.len();
+        let Open { problem, ends, points } = &mut open[self.turn];
+        match points.next() {
+            Some(point) => {
+                self.turn += 1;
+                if let Ok(timeline) = simulate(problem, &point.schedule) {
+                    let order = &point.schedule;
+                    let judged_ns = planner::judged_ns(&self.free, problem, ends.as_ref(), order, &timeline);
+                    let found = from_core::chart_point(problem, &timeline, judged_ns, searched(problem));
+                    self.add(found, order);
+                }
+            }
+            None => {
+                open.remove(self.turn);
+            }
+        }
+    }
+
+    fn begin(&mut self) {
+        let cases = planner::open_cases(&self.free).unwrap_or_default();
+        let ops = |problem: &Problem| 3 * problem.stage_count() as u64 * problem.microbatches() as u64;
+        let most_ops = cases.iter().map(|case| ops(&case.problem)).max().unwrap_or(0);
+        let an_effort = EFFORT.0 + EFFORT_AN_OP * most_ops;
+        let points = WHOLE_EFFORT / cases.len().max(1) as u64 / an_effort;
+        let points = points.clamp(*POINTS.start(), *POINTS.end()) as usize;
+        let open: Vec<Open> = cases
+            .into_iter()
+            .map(|case| Open {
+                points: Frontier::new(&case.problem, points, EFFORT),
+                ends: case.derived.map(|derived| derived.ends),
+                problem: case.problem,
+            })
+            .collect();
+        self.news.least_bytes = open.iter().map(|open| open.points.least_bytes()).min();
+        self.open = Some(if most_ops > MOST_OPS { Vec::new() } else { open });
+    }
+
+    /// What has become known since the last call.
+    pub fn take_news(&mut self) -> Option<ChartNews> {
+        let news = core::mem::take(&mut self.news);
+        (news != ChartNews::default()).then_some(news)
+    }
+}
+
+/// What a person calls a schedule without a name.
+fn searched(problem: &Problem) -> String {
+    format!("found by search, {}", text::placement(problem))
+}

@@ -1,0 +1,87 @@
+//! What a schedule that does not fit needs, and what would make it fit.
+
+use pipeplan_core::advise::suggest::{Finder, Suggestions};
+use pipeplan_core::plan::planner::BEST;
+use pipeplan_core::plan::verdict::{self, RankMemory};
+use pipeplan_core::schedule;
+use pipeplan_core::spec::{Spec, Work};
+
+use super::Worker;
+use crate::protocol::{Said, Unfit, from_core};
+
+/// Why a schedule does not fit in memory, as far as it is known.
+pub(super) struct MemoryAdvice {
+    pub(super) id: u32,
+    pub(super) spec: Spec,
+    /// Schedules whose bytes are still to be looked at.
+    pub(super) names: Vec<String>,
+    /// The one that needs least: its bytes, and its name.
+    pub(super) nearest: Option<(u64, String)>,
+    /// What the nearest holds, and who looks for what would help.
+    pub(super) suggestion: Option<(Unfit, Finder)>,
+}
+
+impl Worker {
+    /// A model that has no plan may lack memory: what it needs is worked out after the comparison.
+    pub(super) fn explain_later(&mut self, id: u32, said: &[Said]) {
+        let Some(spec) = self.comparison.as_ref().map(|comparison| &comparison.spec) else { return };
+        for said in said {
+            if let (Said::NoPlan { schedule, .. }, Work::Model(_)) = (said, &spec.work)
+                && !schedule.is_empty()
+            {
+                let all = || schedule::published().iter().map(|published| published.name.to_owned()).collect();
+                let names = if schedule == BEST { all() } else { vec![schedule.clone()] };
+                self.explanation =
+                    Some(MemoryAdvice { id, spec: spec.clone(), names, nearest: None, suggestion: None });
+            }
+        }
+    }
+}
+
+impl MemoryAdvice {
+    /// Looks at the next schedule. `Some` at the end, with what is to be said where memory is what lacks.
+    pub(super) fn step(&mut self) -> Option<Option<Said>> {
+        let most = |ranks: &[RankMemory]| ranks.iter().map(|rank| rank.peak).max().unwrap_or(0);
+        if let Some(name) = self.names.pop() {
+            let verdict = schedule::find(&name).and_then(|published| verdict::verdict(&self.spec, &published).ok());
+            if let Some((_, ranks)) = verdict
+                && self.nearest.as_ref().is_none_or(|(least, _)| most(&ranks) < *least)
+            {
+                self.nearest = Some((most(&ranks), name));
+            }
+            return None;
+        }
+        if self.suggestion.is_none() {
+            self.suggestion = self.unfit();
+        }
+        let Some((_, finder)) = &mut self.suggestion else { return Some(None) };
+        if finder.step() {
+            return None;
+        }
+        let said = self.suggestion.take().map(|(mut unfit, finder)| {
+            let found = finder.finish();
+            let cheapest = found.cheapest().cloned();
+            let Suggestions { single, combined, all } = found;
+            let row = |suggestion| {
+                let is_cheapest = cheapest.as_ref() == Some(&suggestion);
+                from_core::suggestion(suggestion, is_cheapest)
+            };
+            unfit.suggestions = combined.into_iter().chain(all).chain(single).map(row).collect();
+            unfit.suggestions.sort_by_key(|suggestion| !suggestion.cheapest);
+            Said::Unfit(Box::new(unfit))
+        });
+        Some(said)
+    }
+
+    /// What the nearest schedule holds, where that is too much, and who looks for what would help.
+    pub(super) fn unfit(&self) -> Option<(Unfit, Finder)> {
+        let (_, name) = self.nearest.as_ref()?;
+        let published = schedule::find(name)?;
+        let (_, ranks) = verdict::verdict(&self.spec, &published).ok()?;
+        if ranks.iter().all(RankMemory::fits) {
+            return None;
+        }
+        let unfit = Unfit { schedule: name.clone(), memory: from_core::ranks_bytes(&ranks), suggestions: Vec::new() };
+        Some((unfit, Finder::new(&self.spec, &published).ok()?))
+    }
+}

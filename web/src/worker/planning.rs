@@ -1,0 +1,116 @@
+//! Plans of the form, and the comparison that follows each.
+
+use pipeplan_core::estimate::pass_reports::Accounts;
+use pipeplan_core::plan::planner::{self, BEST, Best, PlanError};
+use pipeplan_core::schedule;
+use pipeplan_core::spec::{Spec, Work};
+
+use super::comparison::Comparison;
+use super::frontier::FrontierSearch;
+use super::limit_price::LimitPrice;
+use super::specs::{no_plan, solve};
+use super::{LOOK_WITHIN_MS, SHOW_WITHIN_MS, Worker};
+use crate::protocol::same_spec::same_work;
+use crate::protocol::{Said, from_core};
+use crate::text;
+
+impl Worker {
+    pub(super) fn plan(&mut self, id: u32, spec: Spec) -> Vec<Said> {
+        let name = spec.schedule.clone();
+        self.explanation = None;
+        if name == BEST {
+            let mut said = self.start_comparison(id, spec, true);
+            let begun_ms = (self.clock)();
+            if let Some(running) = &mut self.comparison {
+                // A hand that drags on would see nothing of less than all published schedules.
+                let waits = |running: &Comparison, now_ms: f64| match running.has_offered_all() {
+                    true => now_ms < begun_ms + SHOW_WITHIN_MS,
+                    false => now_ms < begun_ms + LOOK_WITHIN_MS,
+                };
+                while !running.finished && waits(running, (self.clock)()) {
+                    said.extend(running.step_quietly(&mut self.chart, &mut self.watch));
+                }
+                said.extend(running.show());
+                said.extend(running.looks_long((self.clock)()));
+            }
+            said.extend(self.done());
+            return said;
+        }
+        let mut said = vec![match solve(&spec, &name) {
+            Ok(answer) => Said::Planned(Box::new(from_core::picture_of(&spec, &answer))),
+            Err(error) => {
+                let fault = match &error {
+                    PlanError::Absent { reason, .. } => text::fault_of(reason),
+                    _ => None,
+                };
+                Said::NoPlan { schedule: name, reason: text::sentence(&no_plan(&spec, &error.to_string())), fault }
+            }
+        }];
+        said.extend(self.start_comparison(id, spec, false));
+        said.extend(self.done());
+        said
+    }
+
+    /// The end of an answer whose comparison was finished before.
+    pub(super) fn done(&self) -> Option<Said> {
+        self.comparison.as_ref().filter(|comparison| comparison.finished).map(|_| Said::Done)
+    }
+
+    pub(super) fn start_comparison(&mut self, id: u32, spec: Spec, shows_best: bool) -> Vec<Said> {
+        if self.chart.as_ref().is_none_or(|chart| !chart.is_of(&spec)) {
+            self.chart = Some(FrontierSearch::new(&spec));
+        }
+        match &mut self.comparison {
+            // Who asks for the best again wants what a search that was ended has left.
+            Some(running) if same_work(&running.spec, &spec) && !(shows_best && running.stops) => {
+                running.id = id;
+                running.shows_best = shows_best;
+                running.shown_ns = None;
+                // The page has forgotten it with the plan before.
+                if let LimitPrice::Done(found) = &mut running.shortening
+                    && let Some(found) = found.take()
+                {
+                    running.shortening = LimitPrice::Found(found);
+                }
+                Vec::new()
+            }
+            _ => {
+                self.comparison = Some(Comparison {
+                    id,
+                    begun_ms: (self.clock)(),
+                    shows_best,
+                    next: 0,
+                    best: Best::new(&spec),
+                    shown_ns: None,
+                    finished: false,
+                    stops: false,
+                    shortening: LimitPrice::NotBegun,
+                    spec,
+                });
+                vec![Said::Comparing { rows: schedule::published().len() as u32 + 1 }]
+            }
+        }
+    }
+
+    /// Ends the search for the best, where there is one to end. Its answer stays that of the question before.
+    pub(super) fn stop(&mut self) -> Vec<Said> {
+        if let Some(running) = self.comparison.as_mut().filter(|running| !running.finished) {
+            running.stops = true;
+        }
+        Vec::new()
+    }
+
+    /// What the passes did to the stages of the plan that `spec` has got.
+    pub(super) fn passes(&self, spec: &str) -> Option<String> {
+        let spec = self.read(spec).ok()?;
+        let Work::Model(work) = &spec.work else { return None };
+        let case = if spec.schedule == BEST {
+            let running = self.comparison.as_ref().filter(|running| same_work(&running.spec, &spec))?;
+            running.best.so_far()?.case.clone()
+        } else {
+            planner::case(&spec, &schedule::find(&spec.schedule)?).ok()?
+        };
+        let accounts = Accounts::of(work, case.derived.as_ref()?, case.fitted.as_ref(), |_| true);
+        Some(text::humanised(&accounts.text()))
+    }
+}
