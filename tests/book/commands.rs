@@ -92,9 +92,9 @@ fn run_commands_of(path: &Path) -> Commands {
         }
         let block: Vec<&str> = lines.by_ref().take_while(|line| *line != "```").collect();
         assert!(block.first().is_some_and(|line| line.starts_with("$ ")), "{name}: a command after ```console");
-        let typed = block.iter().filter_map(|line| line.strip_prefix("$ "));
+        let typed = typed_in(&block);
         if mark == Mark::Skipped {
-            commands.skipped.extend(typed.map(|command| format!("  {name}: {command} ({reason})")));
+            commands.skipped.extend(typed.iter().map(|command| format!("  {name}: {command} ({reason})")));
             written.extend(block.iter().map(|line| format!("{line}\n")));
         } else {
             let shown: String =
@@ -115,6 +115,24 @@ fn run_commands_of(path: &Path) -> Commands {
         std::fs::write(path, written).unwrap();
     }
     commands
+}
+
+/// The commands of a block: what follows `$ `, and the lines right behind it that continue it after `> `.
+fn typed_in(block: &[&str]) -> Vec<String> {
+    let mut typed: Vec<String> = Vec::new();
+    let mut continues = false;
+    for line in block {
+        if let Some(command) = line.strip_prefix("$ ") {
+            typed.push(command.to_owned());
+            continues = true;
+        } else if let (true, Some(more), Some(command)) = (continues, line.strip_prefix("> "), typed.last_mut()) {
+            command.push('\n');
+            command.push_str(more);
+        } else {
+            continues = false;
+        }
+    }
+    typed
 }
 
 /// What `line` says of a block that follows it, and why.
