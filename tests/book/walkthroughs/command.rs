@@ -10,7 +10,12 @@ pub fn bound_of(plan: &Plan) -> String {
     let bound = lower_bound(&plan.problem);
     let cost_ns = plan.prediction.cost_ns(bound.objective);
     let gap = (cost_ns - bound.value_ns) as f64 / bound.value_ns.max(1) as f64;
-    format!("plan   {cost_ns} ns\nbound  {} ns: the plan is {:.2} % above it\nwhy    {}\n", bound.value_ns, 100.0 * gap, bound.binding)
+    format!(
+        "plan   {cost_ns} ns\nbound  {} ns: the plan is {:.2} % above it\nwhy    {}\n",
+        bound.value_ns,
+        100.0 * gap,
+        bound.binding
+    )
 }
 // ANCHOR_END: body
 
