@@ -97,9 +97,11 @@ fn run_commands_of(path: &Path) -> Commands {
             commands.skipped.extend(typed.iter().map(|command| format!("  {name}: {command} ({reason})")));
             written.extend(block.iter().map(|line| format!("{line}\n")));
         } else {
-            let shown: String =
-                typed.clone().map(|command| format!("$ {command}\n{}", run_in(&folder, command, &name))).collect();
-            commands.run += typed.count();
+            let shown = |command: &String| {
+                format!("$ {}\n{}", command.replace('\n', "\n> "), run_in(&folder, command, &name))
+            };
+            let shown: String = typed.iter().map(shown).collect();
+            commands.run += typed.len();
             let before: String = block.iter().map(|line| format!("{line}\n")).collect();
             assert!(
                 is_update() || mark == Mark::Varies || shown == before,

@@ -25,7 +25,7 @@ fn it_says_the_bound_of_1f1b() {
     let problem = r#"{ "ranks": 4, "microbatches": 8, "stages": {
         "forward_ns": 10, "backward_input_ns": 10, "backward_weight_ns": 10,
         "forward_bytes": 1, "backward_input_bytes": 0, "backward_weight_bytes": -1 } }"#;
-    let spec = Spec::read(&pipeplan_core::spec::parse(problem).unwrap()).unwrap();
+    let spec = Spec::read(problem).unwrap();
     let text = bound_of(&planner::plan(&spec, "1f1b").unwrap());
     // 1F1B with equal stages and free transfers takes (M + P − 1)(F + B + W).
     assert!(text.starts_with("plan   330 ns\n"), "{text}");

@@ -54,7 +54,7 @@ pub fn read_csv(text: &str) -> Result<Schedule, String> {
 #[test]
 fn what_is_written_is_read_back() {
     let spec = "model.name = 'tiny-llama'\ncluster.device = 'cpu'\nparallel.pipeline = 4\ntraining.microbatches = 8";
-    let spec = Spec::read(&pipeplan_core::spec::parse(spec).unwrap()).unwrap();
+    let spec = Spec::read(spec).unwrap();
     for name in ["1f1b", "interleaved-1f1b", "zb-v"] {
         let plan = planner::plan(&spec, name).unwrap();
         let schedule = read_csv(&write_csv(&plan).unwrap()).unwrap();
