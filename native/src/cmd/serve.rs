@@ -19,7 +19,7 @@ Examples:
   pipeplan serve --plan plan.json --trace trace.json
   pipeplan serve examples/tiny-llama.toml --port 0          a free port";
 
-/// Serve the planner's page on this machine, with a plan and a trace one click away.
+/// Serve the planner's page and its book on this machine, with a plan and a trace one click away.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = super::long_help(EXAMPLES))]
 pub struct Args {
@@ -34,6 +34,9 @@ pub struct Args {
     /// The built page; `web` beside this program or `web/dist` where not given
     #[arg(long, value_name = "FOLDER")]
     web: Option<PathBuf>,
+    /// The built book, served under /docs; `docs` beside this program or `docs/book` where not given
+    #[arg(long, value_name = "FOLDER")]
+    docs: Option<PathBuf>,
     /// A plan for the page, at plan.json; read again at each request
     #[arg(long, value_name = "FILE")]
     plan: Option<PathBuf>,
@@ -47,6 +50,7 @@ pub struct Args {
 
 pub fn run(args: Args) -> Result<(), Failure> {
     let site = Site::find(args.web.as_deref())?;
+    let book = find_book(args.docs)?;
     let fragment = match &args.spec {
         Some(spec) => pipeplan_core::spec::link::write(&input::spec(spec)?),
         None => String::new(),
@@ -66,7 +70,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         })
     })?;
     let at = listener.local_addr().unwrap_or(wanted);
-    let files = Arc::new(Files { site, plan: args.plan, trace: args.trace, packed: OnceLock::new() });
+    let files = Arc::new(Files { site, book, plan: args.plan, trace: args.trace, packed: OnceLock::new() });
     let query: Vec<&str> =
         [files.plan.as_ref().map(|_| "plan=plan.json"), files.trace.as_ref().map(|_| "trace=trace.json")]
             .into_iter()
@@ -160,8 +164,44 @@ impl Site {
     }
 }
 
+/// The folder of the built book. It may be missing: the page works without it.
+fn find_book(given: Option<PathBuf>) -> Result<Option<PathBuf>, Failure> {
+    let is_book = |folder: &PathBuf| folder.join("index.html").is_file();
+    if let Some(folder) = given {
+        return match is_book(&folder) {
+            true => Ok(Some(folder)),
+            false => Err(Failure::input(format!("{} holds no index.html", folder.display()))
+                .with_help("build the book first with `./dev docs`, in a checkout")),
+        };
+    }
+    let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join("docs")));
+    Ok(beside.into_iter().chain([PathBuf::from("docs/book")]).find(is_book))
+}
+
+/// What /docs shows where no book is built.
+const NO_BOOK: &str = "\
+<!doctype html>
+<html lang=\"en\"><meta charset=\"utf-8\"><title>No book</title>
+<h1>The book is not built</h1>
+<p>Build it in a checkout of pipeplan, then start <code>pipeplan serve</code> again:</p>
+<pre>./dev docs</pre>
+<p>The same pages are in <code>docs/src</code>, as Markdown.</p>
+</html>
+";
+
+/// What /docs shows where a book is built: its pages name each other by paths relative to /docs/.
+const TO_THE_BOOK: &str = "\
+<!doctype html>
+<html lang=\"en\"><meta charset=\"utf-8\"><title>pipeplan</title>
+<meta http-equiv=\"refresh\" content=\"0; url=docs/\">
+<p><a href=\"docs/\">The book</a></p>
+</html>
+";
+
 struct Files {
     site: Site,
+    /// The folder of the built book.
+    book: Option<PathBuf>,
     plan: Option<PathBuf>,
     trace: Option<PathBuf>,
     /// The page's files, compressed ahead: who sits at this machine would wait for that longer than for the files as they
@@ -184,11 +224,30 @@ impl Files {
         if !path.components().all(|part| matches!(part, Component::Normal(_))) {
             return None;
         }
+        if let Ok(page) = path.strip_prefix("docs") {
+            return self.find_in_book(page, url);
+        }
         let bytes = match (path.to_str(), &self.plan, &self.trace) {
             (Some("plan.json"), Some(file), _) | (Some("trace.json"), _, Some(file)) => read_file(file),
             _ => self.site.read(&path),
         };
         Some((path, bytes?))
+    }
+
+    /// The file at `page` of the book. A folder is its `index.html`.
+    fn find_in_book(&self, page: &Path, url: &str) -> Option<(PathBuf, Vec<u8>)> {
+        let index = |folder: &Path| folder.join("index.html");
+        let is_top = page.as_os_str().is_empty();
+        let Some(book) = &self.book else {
+            return is_top.then(|| (index(page), NO_BOOK.as_bytes().to_vec()));
+        };
+        if is_top && !url.split(['?', '#']).next().is_some_and(|path| path.ends_with('/')) {
+            return Some((index(page), TO_THE_BOOK.as_bytes().to_vec()));
+        }
+        let page = if book.join(page).is_dir() { index(page) } else { page.to_owned() };
+        let bytes = read_file(&book.join(&page))?;
+        // By its whole path: a file of the page may have the same name.
+        Some((Path::new("docs").join(page), bytes))
     }
 
     /// Compresses what is worth it.
@@ -261,6 +320,7 @@ fn content_type(path: &Path) -> &'static str {
         Some("svg") => "image/svg+xml",
         Some("png") => "image/png",
         Some("ico") => "image/x-icon",
+        Some("woff2") => "font/woff2",
         Some("txt" | "toml" | "md") => "text/plain; charset=utf-8",
         _ => "application/octet-stream",
     }

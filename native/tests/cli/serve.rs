@@ -95,6 +95,60 @@ fn the_page_is_served_with_its_plan_and_nothing_else_of_the_machine() {
     assert!(stderr.contains("--host takes an address of this machine") && !stderr.contains("--port 0"), "{stderr}");
 }
 
+#[test]
+fn the_book_is_served_under_docs_and_nothing_above_it() {
+    let folder = folder();
+    let [web, docs] = ["web", "docs"].map(|name| path(&folder, name));
+    std::fs::create_dir_all(format!("{docs}/reference")).unwrap();
+    std::fs::create_dir(&web).unwrap();
+    write(&format!("{web}/index.html"), "<p>planner</p>");
+    write(&path(&folder, "secret.txt"), "secret");
+    let (code, _, stderr) = run(&["serve", "--web", &web, "--docs", &docs], "");
+    assert_eq!(code, Some(2), "{stderr}");
+    assert!(stderr.contains("holds no index.html") && stderr.contains("./dev docs"), "{stderr}");
+    write(&format!("{docs}/index.html"), "<p>book</p>");
+    write(&format!("{docs}/reference/index.html"), "<p>reference</p>");
+    write(&format!("{docs}/book.css"), "p {}");
+
+    let served = Served::start(&["--web", &web, "--docs", &docs]);
+    for (request, says) in [
+        ("GET /", &["200", "<p>planner</p>"][..]),
+        ("GET /docs", &["200", "text/html", "url=docs/"]),
+        ("GET /docs/", &["200", "text/html", "<p>book</p>"]),
+        ("GET /docs/?highlight=bubble", &["200", "<p>book</p>"]),
+        ("GET /docs/index.html", &["200", "<p>book</p>"]),
+        ("GET /docs/reference/", &["200", "<p>reference</p>"]),
+        ("GET /docs/book.css", &["200", "text/css", "p {}"]),
+        ("GET /docs/none.html", &["404"]),
+        ("GET /docs/../secret.txt", &["404"]),
+        ("GET /docs/../../secret.txt", &["404"]),
+        ("GET /docs//secret.txt", &["404"]),
+        ("GET /docs/reference/../../secret.txt", &["404"]),
+    ] {
+        let answer = served.ask(request);
+        for part in says {
+            assert!(answer.contains(part), "{request}: {answer} should hold {part:?}");
+        }
+        assert!(!answer.contains("secret"), "{request}: {answer}");
+    }
+}
+
+#[test]
+fn a_book_that_is_not_built_says_how_to_build_it() {
+    let folder = folder();
+    let web = path(&folder, "web");
+    std::fs::create_dir(&web).unwrap();
+    write(&format!("{web}/index.html"), "<p>planner</p>");
+    // Where no checkout is.
+    let mut elsewhere = command(&[]);
+    let served = Served::by(elsewhere.current_dir(folder.path()), &["--web", &web]);
+    for request in ["GET /docs", "GET /docs/"] {
+        let answer = served.ask(request);
+        assert!(answer.contains("200 OK") && answer.contains("<pre>./dev docs</pre>"), "{answer}");
+    }
+    assert!(served.ask("GET /docs/limits.html").contains("404"));
+}
+
 /// A page from elsewhere whose name was made to lead to this machine is handed nothing of it.
 #[test]
 fn this_machine_is_served_under_its_own_names() {
