@@ -67,7 +67,9 @@ fn function(line: &str) -> Option<&str> {
             return named.split(['(', '<']).next();
         }
         let (word, after) = rest.split_once(' ')?;
-        if !(word.starts_with("pub") || matches!(word, "const" | "unsafe" | "async" | "extern" | "\"C\"" | "\"system\"")) {
+        if !(word.starts_with("pub")
+            || matches!(word, "const" | "unsafe" | "async" | "extern" | "\"C\"" | "\"system\""))
+        {
             return None;
         }
         rest = after;
