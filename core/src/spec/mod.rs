@@ -253,18 +253,17 @@ impl ModelWork {
             ("training.moments_dtype", self.layout.bf16_moments, Dtype::Bf16),
         ] {
             if is_so && self.dtype != Dtype::Bf16 {
-                let accepted = format!("nothing, for training.dtype is {}", self.dtype.name());
+                let accepted = format!("nothing, because training.dtype is {}", self.dtype.name());
                 faults.push(Fault::new(field, dtype.name(), accepted));
             }
         }
         if form.fp8 && self.device.fp8_flops == 0 {
-            let accepted =
-                "a rate, for training.matmul_dtype is fp8; of the catalog h100, h200, b200 and newer ones have one";
+            let accepted = "a rate above 0, because training.matmul_dtype is fp8; in the catalog h100, h200, b200 and newer devices have one";
             faults.push(Fault::new("cluster.device.fp8_flops", 0, accepted));
         }
         if form.fp8 && self.layout.zero >= 3 {
             let accepted =
-                "0 to 2, for training.matmul_dtype is fp8: what it takes to quantize gathered weights is not known";
+                "0 to 2, because training.matmul_dtype is fp8: quantization of gathered weights is not supported";
             faults.push(Fault::new("parallel.zero", self.layout.zero, accepted));
         }
     }
@@ -296,17 +295,50 @@ impl ModelWork {
     }
 
     fn to_sections(&self) -> [(&'static str, Value); 6] {
-        let link = |link: &Link| json!({ "bytes_per_s": link.bytes_per_s, "latency_ns": link.latency_ns });
+        [
+            ("model", self.model_section()),
+            ("cluster", self.cluster_section()),
+            ("parallel", self.parallel_section()),
+            ("training", self.training_section()),
+            ("memory", self.memory_section()),
+            ("objective", json!(self.objective.name())),
+        ]
+    }
+
+    fn model_section(&self) -> Value {
         let mut model = write_sizes(&self.model);
         if !self.model_name.is_empty() {
             model["name"] = json!(self.model_name);
         }
-        let form = &self.layout.form;
         let usual = catalog::find(&self.model_name).map_or(Variant::USUAL, |entry| entry.config.variant);
         // Most models are their family's usual ones, and most layouts deal neither sequences nor experts out.
         if self.model.variant != Variant::USUAL || usual != Variant::USUAL {
             write_variant(&self.model.variant, &mut model);
         }
+        model
+    }
+
+    fn cluster_section(&self) -> Value {
+        let link = |link: &Link| json!({ "bytes_per_s": link.bytes_per_s, "latency_ns": link.latency_ns });
+        json!({
+            "device": {
+                "name": self.device.name,
+                "matmul_flops": self.device.matmul_flops,
+                "fp8_flops": self.device.fp8_flops,
+                "matmul_permille": self.device.matmul_permille,
+                "memory_bytes_per_s": self.device.memory_bytes_per_s,
+                "memory_bytes": self.device.memory_bytes,
+                "host_bytes_per_s": self.device.host_bytes_per_s,
+                "launch_ns": self.device.launch_ns,
+            },
+            "devices_per_node": self.devices_per_node,
+            "link": link(&self.link),
+            "node_link": link(&self.node_link),
+        })
+    }
+
+    fn parallel_section(&self) -> Value {
+        let form = &self.layout.form;
         let mut parallel = json!({
             "pipeline": self.pipeline,
             "chunks": self.chunks,
@@ -319,27 +351,6 @@ impl ModelWork {
             "data": self.layout.data,
             "zero": self.layout.zero,
         });
-        let mut training = json!({
-            "microbatches": self.microbatches,
-            "microbatch_size": self.microbatch_size,
-            "sequence": self.sequence,
-            "dtype": self.dtype.name(),
-            "attention": form.attention.name(),
-            "dropout": form.dropout,
-            "recompute": match &self.layout.recompute_layers {
-                RecomputeLayers::Each(choices) => json!(RecomputeLayers::text_of(choices)),
-                RecomputeLayers::Fit => json!(FIT),
-                _ => json!(form.recompute.name()),
-            },
-        });
-        if let Some(tokens) = self.tokens {
-            training["tokens"] = json!(tokens);
-        }
-        match self.layout.recompute_layers {
-            RecomputeLayers::First(count) => training["recompute_first"] = json!(count),
-            RecomputeLayers::Groups(size) => training["recompute_group"] = json!(size),
-            _ => {}
-        }
         if form.async_reduce {
             parallel["async_reduce"] = json!(true);
         }
@@ -361,6 +372,32 @@ impl ModelWork {
             if self.layout.overlap_exchanges {
                 parallel["overlap_exchanges"] = json!(true);
             }
+        }
+        parallel
+    }
+
+    fn training_section(&self) -> Value {
+        let form = &self.layout.form;
+        let mut training = json!({
+            "microbatches": self.microbatches,
+            "microbatch_size": self.microbatch_size,
+            "sequence": self.sequence,
+            "dtype": self.dtype.name(),
+            "attention": form.attention.name(),
+            "dropout": form.dropout,
+            "recompute": match &self.layout.recompute_layers {
+                RecomputeLayers::Each(choices) => json!(RecomputeLayers::text_of(choices)),
+                RecomputeLayers::Fit => json!(FIT),
+                _ => json!(form.recompute.name()),
+            },
+        });
+        if let Some(tokens) = self.tokens {
+            training["tokens"] = json!(tokens);
+        }
+        match self.layout.recompute_layers {
+            RecomputeLayers::First(count) => training["recompute_first"] = json!(count),
+            RecomputeLayers::Groups(size) => training["recompute_group"] = json!(size),
+            _ => {}
         }
         if form.f32_logits {
             training["f32_logits"] = json!(true);
@@ -385,6 +422,10 @@ impl ModelWork {
         if form.imbalance_permille != 1000 {
             training["expert_imbalance"] = json!(f64::from(form.imbalance_permille) / 1000.0);
         }
+        training
+    }
+
+    fn memory_section(&self) -> Value {
         let mut memory = Map::new();
         if let Some(limit) = self.limit_bytes {
             memory.insert(String::from("limit_bytes"), json!(limit));
@@ -392,31 +433,7 @@ impl ModelWork {
         if self.layout.overhead_bytes > 0 {
             memory.insert(String::from("overhead_bytes"), json!(self.layout.overhead_bytes));
         }
-        [
-            ("model", model),
-            (
-                "cluster",
-                json!({
-                    "device": {
-                        "name": self.device.name,
-                        "matmul_flops": self.device.matmul_flops,
-                        "fp8_flops": self.device.fp8_flops,
-                        "matmul_permille": self.device.matmul_permille,
-                        "memory_bytes_per_s": self.device.memory_bytes_per_s,
-                        "memory_bytes": self.device.memory_bytes,
-                        "host_bytes_per_s": self.device.host_bytes_per_s,
-                        "launch_ns": self.device.launch_ns,
-                    },
-                    "devices_per_node": self.devices_per_node,
-                    "link": link(&self.link),
-                    "node_link": link(&self.node_link),
-                }),
-            ),
-            ("parallel", parallel),
-            ("training", training),
-            ("memory", Value::Object(memory)),
-            ("objective", json!(self.objective.name())),
-        ]
+        Value::Object(memory)
     }
 }
 
