@@ -19,13 +19,13 @@ pub struct LayerPlace {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayerMapError {
     /// A schedule that says nothing about the deal.
-    #[error("there is no schedule `{schedule}` here: write 1F1B, GPipe or VPP")]
+    #[error("the schedule `{schedule}` is not supported here: write 1F1B, GPipe or VPP")]
     Schedule {
         /// What was asked for.
         schedule: String,
     },
     /// Interleaved, and nobody says how many chunks.
-    #[error("VPP needs the number of chunks of a rank: give it, from 1")]
+    #[error("VPP needs the number of chunks on each rank, from 1")]
     NoChunks,
     /// Fewer layers than parts.
     #[error(
@@ -46,7 +46,7 @@ pub enum LayerMapError {
     #[error("a pipeline has at least 1 rank")]
     NoRanks,
     /// No such layer.
-    #[error("there is no layer {layer} among {layers}: layers count from 0")]
+    #[error("the model has no layer {layer}: it has {layers} layers, and layers count from 0")]
     NoLayer {
         /// The layer asked for.
         layer: u32,

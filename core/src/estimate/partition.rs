@@ -260,8 +260,8 @@ pub(crate) fn from_counts(counts: &[u32]) -> Vec<StageLayout> {
 /// That no deal keeps the limit.
 pub(crate) fn nothing_fits() -> Fault {
     let accepted =
-        "a larger memory.limit_bytes, more recomputation, or another partition and a schedule that holds less";
-    Fault::new("parallel.partition", "a limit that no deal of the layers fits", accepted)
+        "a larger memory.limit_bytes, more recomputation, or another partition and a schedule that needs less memory";
+    Fault::new("parallel.partition", "a limit that no assignment of layers to stages fits", accepted)
 }
 
 /// The number of stages, for each of which there is a layer.
@@ -281,7 +281,7 @@ fn too_many_stages(layers: usize, ranks: usize, chunks: usize) -> Fault {
             "parallel.chunks",
             chunks,
             format!(
-                "at most {most}: {ranks} ranks then hold {} stages for the model's {layers} layers",
+                "at most {most}: {ranks} ranks then have {} stages for the model's {layers} layers",
                 most * ranks
             ),
         );
@@ -430,7 +430,7 @@ mod tests {
         let fault = balanced(4, 3, &costs).unwrap_err();
         assert_eq!(
             alloc::string::ToString::to_string(&fault),
-            "parallel.chunks: found 3, accepted is at most 2: 4 ranks then hold 8 stages for the model's 8 layers"
+            "parallel.chunks: found 3, accepted is at most 2: 4 ranks then have 8 stages for the model's 8 layers"
         );
         let fault = balanced(16, 1, &costs).unwrap_err();
         assert_eq!(fault.field, "parallel.pipeline");

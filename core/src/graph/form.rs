@@ -232,8 +232,7 @@ impl Form {
         let windowed = model.variant.window.is_some_and(hides);
         let spread = self.context > 1 || model.variant.latent.is_some() || windowed;
         if spread && self.attention == AttentionForm::Materialised {
-            let accepted =
-                "flash, where sequences are dealt to devices, attention is latent or a window hides tokens";
+            let accepted = "flash, because of context parallelism, MLA or a sliding window";
             faults.push(Fault::new("training.attention", self.attention.name(), accepted));
         }
         match model.variant.experts {
@@ -253,7 +252,7 @@ impl Form {
                     faults.push(Fault::new(field("expert"), self.expert, accepted));
                 }
                 if self.whole_experts && self.tensor > 1 && !self.sequence_parallel {
-                    let accepted = "whole experts only with sequence_parallel: each device routes tokens of its own";
+                    let accepted = "true only with sequence_parallel: then each device routes different tokens";
                     faults.push(Fault::new(field("whole_experts"), "true", accepted));
                 }
             }

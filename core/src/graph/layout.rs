@@ -225,16 +225,16 @@ impl Layout {
         if let Some((devices, works)) = copies {
             let tensor = if self.form.whole_experts { " × tensor" } else { "" };
             let accepted = format!(
-                "a number that divides the {devices} devices that hold other tokens (data × context{tensor}), such as {works}"
+                "a number that divides the {devices} devices with different tokens (data × context{tensor}), such as {works}"
             );
             faults.push(Fault::new("parallel.expert", self.form.expert, accepted));
         }
         if self.dispatch != Dispatch::EachCopy && model.variant.experts.is_none() {
-            let accepted = format!("{}, for the model has no experts", Dispatch::EachCopy.name());
+            let accepted = format!("{}, because the model has no experts", Dispatch::EachCopy.name());
             faults.push(Fault::new("parallel.dispatch", self.dispatch.name(), accepted));
         }
         if self.overlap_exchanges && model.variant.experts.is_none() {
-            let accepted = "false, for the model has no experts";
+            let accepted = "false, because the model has no experts";
             faults.push(Fault::new("parallel.overlap_exchanges", "true", accepted));
         }
         let mut whole = |field: &str, value: u32, least: u32, most: u32| {
@@ -248,11 +248,15 @@ impl Layout {
             let has_experts = model.variant.experts.is_some();
             if shard < 2 || !self.shards_evenly(has_experts) {
                 let experts = match has_experts {
-                    true => format!(", and the {} copies of experts where there are more", self.expert_copies()),
+                    true => {
+                        format!(", and the {} replicas of experts, if that is a larger number", self.expert_copies())
+                    }
                     false => String::new(),
                 };
-                let accepted =
-                    format!("from 2 on, dividing the {} copies (data × context){experts}, or all", self.copies());
+                let accepted = format!(
+                    "all, or at least 2 and a divisor of the {} data-parallel replicas (data × context){experts}",
+                    self.copies()
+                );
                 faults.push(Fault::new("parallel.shard", shard, accepted));
             }
         }
@@ -267,7 +271,7 @@ impl Layout {
         let some = chosen != Recompute::None;
         match &self.recompute_layers {
             RecomputeLayers::Fit if self.partition == Partition::WithinLimit => {
-                let accepted = "one of both: layers dealt within the limit, or recomputation fitted to it";
+                let accepted = "only one of the two: partition within-limit, or recompute fit";
                 faults.push(Fault::new("parallel.partition", "within-limit with recompute fit", accepted));
             }
             RecomputeLayers::All | RecomputeLayers::Fit => {}

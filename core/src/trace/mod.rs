@@ -258,7 +258,7 @@ impl Trace {
 }
 
 fn expect_format(table: &mut Table<'_>) -> Result<(), Fault> {
-    let nothing = || String::from("nothing");
+    let nothing = || String::from("no layer");
     let format = table.get("format");
     if format.and_then(Value::as_str) != Some(FORMAT) {
         return Err(Fault::new("format", format.map_or_else(nothing, shown), format!("\"{FORMAT}\"")));

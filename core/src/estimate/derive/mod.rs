@@ -137,7 +137,7 @@ pub fn derive(work: &ModelWork, placement: Placement, chunks: usize) -> Result<D
     statement.static_bytes = static_bytes.iter().map(StaticBytes::total).collect();
     if let Some(rank) = statement.static_bytes.iter().position(|bytes| *bytes > MAX_BYTES) {
         let found = format!("{} bytes of weights on rank {rank}", statement.static_bytes[rank]);
-        return Err(Fault::new("model", found, format!("at most {MAX_BYTES} bytes a rank")).into());
+        return Err(Fault::new("model", found, format!("at most {MAX_BYTES} bytes on a rank")).into());
     }
     let tails = tails_by_rank(work, &placement, chunks, &known);
     let reduces_ns = known.iter().map(|part| step::reduce_each(work, &part.whole.0, &part.whole.1)).collect();

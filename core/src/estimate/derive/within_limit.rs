@@ -29,12 +29,17 @@ pub struct Dealt {
 
 impl core::fmt::Display for Dealt {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "layers dealt within the limit: the slowest stage takes {} ns a microbatch", self.slowest_ns)?;
+        write!(
+            f,
+            "partition within the memory limit: the slowest stage takes {} ns for each microbatch",
+            self.slowest_ns
+        )?;
         if self.slowest_ns <= self.bound_ns {
-            return f.write_str(", the least of all deals that fit with the usual microbatches in flight");
+            return f
+                .write_str(", the least of all partitions that fit with the usual number of microbatches in flight");
         }
         let beyond = (u128::from(self.slowest_ns - self.bound_ns) * 1000).div_ceil(u128::from(self.bound_ns.max(1)));
-        write!(f, ", at most {}.{} % above the best deal that fits", beyond / 10, beyond % 10)
+        write!(f, ", at most {}.{} % above the best partition that fits", beyond / 10, beyond % 10)
     }
 }
 

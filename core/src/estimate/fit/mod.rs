@@ -111,8 +111,8 @@ pub fn full(work: &ModelWork) -> Fitted {
     let offload = work.layout.offload_fits.then_some(Offload::All);
     let mut account = Account::new(if offload.is_some() { NAME_OF_OFFLOAD } else { NAME });
     let why = match offload {
-        Some(_) => "all layers: planned faster so than with less in the host's memory",
-        None => "all layers: planned faster so than with less computed again",
+        Some(_) => "all layers: the plan is faster than with less offload",
+        None => "all layers: the plan is faster than with less recomputation",
     };
     account.done.push(Entry::new("every stage", None, why.to_string(), 0));
     Fitted { choices, offload, account }

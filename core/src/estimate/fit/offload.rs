@@ -43,7 +43,7 @@ pub(super) fn fit_offload(
             Some((rank, peak)) => {
                 let what = in_words(offload);
                 reason = Absent::because(format!(
-                    "rank {rank} would hold {peak} bytes with {what} in the host's memory, and its limit is {limit}"
+                    "rank {rank} needs {peak} bytes with activation offload of {what}; the limit is {limit} bytes"
                 ));
             }
         }
@@ -83,8 +83,8 @@ pub(super) fn fit_offload(
                     nearest = peak;
                     let what = in_words(*offload);
                     reason = Absent::because(format!(
-                        "rank {rank} would hold {peak} bytes even with recompute {again} in all layers and {what} in the \
-                         host's memory, and its limit is {limit}"
+                        "rank {rank} needs {peak} bytes even with recompute {again} in all layers and activation offload of \
+                         {what}; the limit is {limit} bytes"
                     ));
                 }
                 Some(_) => {}
@@ -107,7 +107,7 @@ fn fit_offload_and_deal(
         let solved = solve(with(work, offload));
         let cost = solved.and_then(|(_, problem, schedule)| match over_limit(&problem, &schedule, limit_of(work)) {
             None => cost_of(&problem, &schedule),
-            Some((rank, peak)) => Err(Absent::because(format!("rank {rank} would hold {peak} bytes"))),
+            Some((rank, peak)) => Err(Absent::because(format!("rank {rank} needs {peak} bytes"))),
         });
         match cost {
             Ok(cost) if best.is_none_or(|(least, _)| cost < least) => best = Some((cost, offload)),
@@ -128,14 +128,16 @@ fn with(work: &ModelWork, offload: Offload) -> ModelWork {
 fn in_part(work: &ModelWork, offload: Offload, recompute: Option<Recompute>) -> Fitted {
     let mut account = Account::new(NAME_OF_OFFLOAD);
     let (what, limit) = (in_words(offload), limit_of(work));
-    let why = format!("{what} in the host's memory: the fastest with which no rank holds more than {limit} bytes");
+    let why = format!(
+        "activation offload of {what}: the fastest choice with which every rank fits its limit of {limit} bytes"
+    );
     let entry = Entry::new("every stage", None, why, 0);
     match offload {
         Offload::None => account.skipped.push(entry),
         _ => account.done.push(entry),
     }
     if let Some(recompute) = recompute.filter(|recompute| *recompute != Recompute::None) {
-        let why = format!("{} for all of them, which leaves less to copy", recompute.name());
+        let why = format!("{} in all layers: less to offload", recompute.name());
         account.done.push(Entry::new("every layer", None, why, 0));
     }
     let choices = recompute.map(|recompute| vec![recompute; work.model.layers as usize]);
@@ -156,9 +158,9 @@ pub(super) fn offloads(of_stage: u32) -> Vec<Offload> {
 /// What is kept in the host's memory.
 fn in_words(offload: Offload) -> String {
     match offload {
-        Offload::None => String::from("nothing"),
-        Offload::First(1) => String::from("activations of the first layer of each stage"),
-        Offload::First(layers) => format!("activations of the first {layers} layers of each stage"),
-        Offload::All => String::from("activations of all layers"),
+        Offload::None => String::from("no layer"),
+        Offload::First(1) => String::from("the first layer of each stage"),
+        Offload::First(layers) => format!("the first {layers} layers of each stage"),
+        Offload::All => String::from("all layers"),
     }
 }

@@ -66,7 +66,7 @@ fn settle(
         choices = next;
     }
     Err(Absent::because(format!(
-        "the schedule changes with what is computed again, and after {MOST_ROUNDS} rounds no choice fits its own schedule"
+        "the schedule depends on the recomputation: after {MOST_ROUNDS} rounds no choice fits its own schedule"
     )))
 }
 
@@ -137,7 +137,7 @@ impl Group {
         let microbatches = problem.microbatches() as u64;
         let mut note = String::new();
         if stride > 1 {
-            note = format!("; {stride} layers were given a choice at a time, so perhaps not the least");
+            note = format!("; {stride} layers share a choice, so a cheaper choice may exist");
         }
         if found.is_none() && least.taken() == MOST_TRIES {
             let floor = least.floor();
@@ -146,24 +146,24 @@ impl Group {
             // Where several layers got a choice at a time, the least of all may be lower still.
             if stride == 1 {
                 let over = found.as_ref().map_or(0, |found| time(found).saturating_sub(floor)) / microbatches;
-                note = format!("; perhaps not the least, which may take {over} ns less");
+                note = format!("; a cheaper choice may exist, at most {over} ns faster");
             }
         }
         if found.is_none() && least.taken() == 2 * MOST_TRIES {
-            note = "; found among equal shares of all stages, so perhaps not the least".to_string();
+            note = "; tried only with equal shares of all stages, so a cheaper choice may exist".to_string();
             const STEPS: usize = 1000;
             let equal = |step: usize| lists.iter().map(|list| (list.len() - 1) * step / STEPS).collect::<Vec<_>>();
             found = (0..=STEPS).map(equal).find(|at| exact(at) <= limit);
         }
         let listed = self.ranks.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
-        let (ranks, hold, their) = match self.ranks.len() {
-            1 => (format!("rank {listed}"), "holds", "its"),
-            _ => (format!("ranks {listed}"), "hold", "each one's"),
+        let (ranks, need, their) = match self.ranks.len() {
+            1 => (format!("rank {listed}"), "needs", "its"),
+            _ => (format!("ranks {listed}"), "each need", "their"),
         };
         let Some(found) = found else {
             let all: Vec<usize> = lists.iter().map(|list| list.len() - 1).collect();
             return Err(Absent::because(format!(
-                "{ranks} would hold {} bytes even with all layers computed again, and {their} limit is {limit}",
+                "{ranks} {need} {} bytes even with full recomputation of all layers; the limit is {limit} bytes",
                 exact(&all)
             )));
         };
@@ -175,7 +175,7 @@ impl Group {
             let what = format!("stage {stage}");
             let text = RecomputeLayers::text_of(&mixture);
             let why = format!(
-                "{}: {ranks} {hold} at most {peak} bytes of {limit} bytes, and {their} ops take {slower} ns more for each \
+                "{}: {ranks} {need} at most {peak} bytes of {limit} bytes, and {their} ops take {slower} ns more for each \
                  microbatch{note}",
                 if text.is_empty() { "no layers" } else { &text }
             );

@@ -147,7 +147,7 @@ fn kept(graph: &Graph, forward: usize, layers: Range<u32>, account: &mut Account
             match bytes.saturating_mul(LEAST_SHARE) < sum {
                 true => account.skipped.push(Entry::new(name, made_in, "stays: it is small", bytes)),
                 false => {
-                    account.done.push(Entry::new(name, made_in, "waits in the host's memory", bytes));
+                    account.done.push(Entry::new(name, made_in, "offloaded to host memory", bytes));
                     goes.push(*kept);
                 }
             }

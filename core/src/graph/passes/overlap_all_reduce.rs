@@ -34,7 +34,7 @@ use crate::graph::builder::operator;
 use crate::graph::{Graph, Job, Kernel, Operator, Role, Stream, TensorId};
 
 /// What the pass is called in its [`Account`].
-pub const NAME: &str = "reduction of dX beside the dW matmul";
+pub const NAME: &str = "overlap of the all-reduce of dX with the dW matmul";
 
 /// Rewrites the backward of `graph`, which is undivided, once. Takes time in proportion to the operators.
 pub fn run(graph: &mut Graph) -> Account {
@@ -52,7 +52,7 @@ pub fn run(graph: &mut Graph) -> Account {
         let Some(output) = operator.outputs.first().map(|id| &graph[*id]) else { continue };
         match index.pair(graph, at, &mut taken) {
             Ok(pair) => {
-                let why = format!("runs beside dW of {}", pair.weights.join(", "));
+                let why = format!("overlaps dW of {}", pair.weights.join(", "));
                 let bytes = operator.inputs.first().map_or(0, |input| graph[input.tensor].bytes());
                 account.done.push(Entry::new(&output.name, operator.layer, why, bytes));
                 fates[at] = Fate::Goes;
@@ -146,7 +146,7 @@ impl Index {
         };
         let Some(after) = self.dx(graph, input.tensor) else {
             let maker = self.maker[input.tensor.index()].map(|maker| graph.operators[maker].kernel.name());
-            return Err(format!("what it reduces is made by {}, not by a matmul", maker.unwrap_or("nothing here")));
+            return Err(format!("its input comes from {}, not from a matmul", maker.unwrap_or("another stage")));
         };
         // The matmuls that add up to dX, and for each the dW that reads the same gradient.
         let mut sums = vec![after];
@@ -157,7 +157,7 @@ impl Index {
             sums.push(sum);
         }
         if sums.iter().any(|sum| taken[*sum]) {
-            return Err("a later reduction of the same dX runs beside its dW".to_string());
+            return Err("a later reduction of the same dX overlaps its dW".to_string());
         }
         let wait_before = self.readers_within(*output, at, usize::MAX).first().copied().unwrap_or(at);
         let mut beside: Vec<(usize, TensorId)> = sums.iter().flat_map(|sum| self.dw(graph, *sum)).collect();

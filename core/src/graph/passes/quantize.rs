@@ -19,7 +19,7 @@ use crate::graph::{Graph, Job, Kernel, Operator, Role, TensorId};
 use crate::model::Dtype;
 
 /// What the pass is called in its [`Account`].
-pub const NAME: &str = "products in fp8";
+pub const NAME: &str = "FP8 matmuls";
 
 /// What both widths of a matrix are multiples of: rows of fp8 operands start at multiples of 16 bytes (cuBLAS, "cublasLtMatmul
 /// regular API", of FP8 kernels).
@@ -69,9 +69,9 @@ fn weights_of(graph: &Graph, account: &mut Account) -> BTreeSet<TensorId> {
         let why = if operator.layer.is_none() {
             "stays: outside of layers"
         } else if deciding.contains(output) {
-            "stays: it decides where tokens go, or how much of them"
+            "stays: it routes tokens or weights their experts"
         } else if sizes.iter().rev().take(2).any(|size| !size.is_multiple_of(WIDTHS)) {
-            "stays: no multiple of 16"
+            "stays: a size is not a multiple of 16"
         } else {
             weights.insert(weight);
             continue;

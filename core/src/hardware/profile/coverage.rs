@@ -26,9 +26,9 @@ impl fmt::Display for Coverage {
         if measured == all {
             return f.write_str("all operators are measured");
         }
-        write!(f, "{measured} of {all} operators of a layer, the embedding and the head are measured")?;
+        write!(f, "{measured} of {all} operators of a layer, the embedding and the output layer are measured")?;
         if *scaled > 0 {
-            write!(f, ", {scaled} follow from measured ones of other sizes")?;
+            write!(f, ", {scaled} are scaled from measured operators of other sizes")?;
         }
         f.write_str(if measured + scaled < *all { ", the others are estimated" } else { "" })
     }

@@ -261,8 +261,8 @@ pub fn account(graph: &Graph, layout: &Layout) -> Option<Account> {
         let name = &graph[gradient.weight].name;
         if op.phase == Phase::Microbatch {
             let why = match layout.reduce_gradients {
-                None => "reduced for each microbatch: copies share gradients out, and each keeps only its own",
-                Some(_) => "reduced for each microbatch, as parallel.reduce_gradients says",
+                None => "reduced for each microbatch: replicas shard gradients, and each keeps only its shard",
+                Some(_) => "reduced for each microbatch: parallel.reduce_gradients asks for it",
             };
             account.skipped.push(Entry::new(name, gradient.layer, why, 0));
             continue;
@@ -275,7 +275,7 @@ pub fn account(graph: &Graph, layout: &Layout) -> Option<Account> {
         account.done.push(Entry::new(
             name,
             gradient.layer,
-            "reduced once a step instead of for each microbatch",
+            "reduced once per step instead of once per microbatch",
             more,
         ));
     }
