@@ -18,8 +18,9 @@ use crate::problem::{Problem, Schedule, StageCost};
 use crate::schedule::Absent;
 use crate::spec::ModelWork;
 
-/// The least recomputation with which every rank of `work` fits. Where a schedule follows from the times of ops, rows and
-/// choices are worked out in turn, from no recomputation on and, if that leads nowhere, from the most.
+/// The least recomputation with which every rank of `work` fits. Where the schedule depends on the times of ops,
+/// schedule and choices are computed alternately: first from no recomputation, and if that fails, from full
+/// recomputation.
 pub(super) fn fit_recompute(
     work: &ModelWork,
     solve: &mut impl FnMut(ModelWork) -> Result<Solved, Absent>,
@@ -35,7 +36,7 @@ pub(super) fn fit_recompute(
     })
 }
 
-/// Rows and choices in turn, from `choices` on, until both stay.
+/// Computes schedule and choices alternately, from `choices` on, until both stay the same.
 fn settle(
     work: &ModelWork,
     mut choices: Vec<Recompute>,
@@ -70,7 +71,7 @@ fn settle(
     )))
 }
 
-/// Ranks that hold the same stages, with them.
+/// Ranks that hold the same stages.
 struct Group {
     ranks: Vec<usize>,
     stages: Vec<usize>,
@@ -143,7 +144,7 @@ impl Group {
             let floor = least.floor();
             least.dive();
             found = core::iter::from_fn(|| least.next(2 * MOST_TRIES)).find(&mut fits);
-            // Where several layers got a choice at a time, the least of all may be lower still.
+            // Where several layers share a choice, the floor is not the least of all.
             if stride == 1 {
                 let over = found.as_ref().map_or(0, |found| time(found).saturating_sub(floor)) / microbatches;
                 note = format!("; a cheaper choice may exist, at most {over} ns faster");
@@ -189,7 +190,7 @@ impl Group {
         Ok(chosen)
     }
 
-    /// How many backward ops of each kind the group's ranks run of each stage.
+    /// How many backward ops of each kind the ranks run of each stage.
     fn times(&self, schedule: &Schedule) -> Vec<Times> {
         let mut times = vec![Times::default(); self.stages.len()];
         for op in self.ranks.iter().flat_map(|rank| &schedule.rows[*rank]) {
@@ -211,7 +212,7 @@ impl Group {
 struct Times([u64; 3]);
 
 impl Times {
-    /// What they take with `cost`.
+    /// The time of the ops with `cost`.
     fn of(self, cost: &StageCost) -> Nanos {
         let kinds = [OpKind::B, OpKind::W, OpKind::BW].map(|kind| cost.duration(kind));
         self.0.iter().zip(kinds).fold(0, |sum: Nanos, (times, ns)| sum.saturating_add(times.saturating_mul(ns)))

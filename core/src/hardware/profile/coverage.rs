@@ -5,11 +5,11 @@ use core::fmt;
 /// How many operators' times a profile knows, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Coverage {
-    /// Those that were measured.
+    /// Measured operators.
     pub measured: usize,
-    /// Those that follow from measured ones of other sizes.
+    /// Operators that are scaled from measured ones of other sizes.
     pub scaled: usize,
-    /// All of them.
+    /// All operators.
     pub all: usize,
 }
 
