@@ -1,12 +1,12 @@
-//! Equal layers dealt to stages of which a rank holds several, within a memory limit: the best deal there is.
+//! The best partition of equal layers within a memory limit, where a rank holds several stages.
 //!
-//! What a stage takes in time and bytes then follows from its number of layers, and ranks have nothing in common but that
-//! all their layers add up. So ranks are settled apart. Fewer layers never need more: of the deals of a rank, all those with
-//! less than one that fits do too.
+//! What a stage takes in time and bytes then follows from its number of layers, and ranks have nothing in common but
+//! that all their layers add up. So ranks are settled apart. Fewer layers never need more: of the deals of a rank,
+//! all those with less than one that fits do too.
 //!
-//! First the least time of the slowest stage, by bisection over the times that stages can have: with one given, what each
-//! rank can take at most adds up to all layers, or does not. Then the evenest deal within it: for each rank and number of
-//! layers the evenest that fits, and over ranks by dynamic programming.
+//! First the least time of the slowest stage, by bisection over the times that stages can have: with one given, what
+//! each rank can take at most adds up to all layers, or does not. Then the evenest deal within it: for each rank and
+//! number of layers the evenest that fits, and over ranks by dynamic programming.
 
 pub(crate) mod kinds;
 
@@ -38,7 +38,7 @@ pub(crate) struct Needs {
     pub workspace: Bytes,
 }
 
-/// Why there is no best deal.
+/// Why there is no best partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Without {
     /// None fits.
@@ -57,9 +57,10 @@ struct Dealer<'a> {
     looks: u64,
 }
 
-/// The number of layers of each stage, at least one, so that the slowest stage is as fast as it can be while all of `groups`
-/// hold at most `limit`, and of those deals the one whose times have the least sum of squares. `needs` and `time` say what
-/// a stage with so many layers needs, which is never less with more layers; `needs` is asked for few numbers.
+/// The number of layers of each stage, at least one, so that the slowest stage is as fast as it can be while all of
+/// `groups` hold at most `limit`, and of those deals the one whose times have the least sum of squares. `needs` and
+/// `time` say what a stage with so many layers needs, which is never less with more layers; `needs` is asked for few
+/// numbers.
 pub(crate) fn best(
     layers: u32,
     groups: &[Group],
@@ -141,8 +142,8 @@ impl Dealer<'_> {
         Ok(group.moments.iter().all(fits))
     }
 
-    /// How many layers all groups can take together with no stage slower than `slowest`; 0 where one cannot take even one
-    /// layer a stage.
+    /// How many layers all groups can take together with no stage slower than `slowest`; 0 where one cannot take even
+    /// one layer a stage.
     fn takes(&mut self, slowest: Nanos, most: u32) -> Result<u32, Without> {
         let mut sum: u32 = 0;
         for group in 0..self.groups.len() {

@@ -1,6 +1,6 @@
-//! Which rank, and which of its chunks, holds a decoder layer where layers are dealt by number alone.
+//! The rank and the chunk of a decoder layer, where layers are assigned by their number alone.
 //!
-//! The deal of PaddlePaddle's pipeline helper: `parts` = ranks, or ranks · chunks where ranks hold several; the first
+//! The rule of PaddlePaddle's pipeline helper: `parts` = ranks, or ranks · chunks where ranks hold several; the first
 //! `layers mod parts` parts get one layer more than the others; part `i` is chunk `i div ranks` of rank `i mod ranks`.
 
 use alloc::string::String;
@@ -15,17 +15,17 @@ pub struct LayerPlace {
     pub chunk: u32,
 }
 
-/// Why layers cannot be dealt.
+/// Why layers cannot be assigned to ranks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayerMapError {
-    /// A schedule that says nothing about the deal.
-    #[error("there is no schedule `{schedule}` here: write 1F1B, GPipe or VPP")]
+    /// A schedule without a rule for layers.
+    #[error("the schedule `{schedule}` is not supported here: write 1F1B, GPipe or VPP")]
     Schedule {
         /// What was asked for.
         schedule: String,
     },
     /// Interleaved, and nobody says how many chunks.
-    #[error("VPP needs the number of chunks of a rank: give it, from 1")]
+    #[error("VPP needs the number of chunks on each rank, from 1")]
     NoChunks,
     /// Fewer layers than parts.
     #[error(
@@ -46,7 +46,7 @@ pub enum LayerMapError {
     #[error("a pipeline has at least 1 rank")]
     NoRanks,
     /// No such layer.
-    #[error("there is no layer {layer} among {layers}: layers count from 0")]
+    #[error("the model has no layer {layer}: it has {layers} layers, and layers count from 0")]
     NoLayer {
         /// The layer asked for.
         layer: u32,
@@ -87,7 +87,7 @@ pub fn layer_map(
     schedule: &str,
     chunks: Option<u32>,
 ) -> Result<Vec<LayerPlace>, LayerMapError> {
-    // Refused before anything is dealt, also where there is no layer.
+    // Refused first, also for a model without layers.
     parts(layers, ranks, schedule, chunks)?;
     (0..layers).map(|layer| layer_place(layer, layers, ranks, schedule, chunks)).collect()
 }

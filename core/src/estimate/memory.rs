@@ -1,4 +1,4 @@
-//! Bytes that a rank holds throughout, and what each op adds.
+//! Bytes that a rank holds throughout a step, and bytes that each op adds.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -11,38 +11,38 @@ use crate::hardware::cost::JobTimes;
 use crate::model::Dtype;
 use crate::problem::StageCost;
 
-/// Bytes held throughout a step, by kind.
+/// Bytes that a rank holds throughout a step, by kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct StaticBytes {
     /// Weights, in the training's number format.
     pub weights: Bytes,
-    /// Copies of weights in fp8, where products take them.
+    /// FP8 copies of weights, where matmuls read them.
     pub weight_copies: Bytes,
-    /// Their gradients, summed over microbatches: f32, or f64 beside f64 weights, or bf16 where that is asked for.
+    /// Accumulated gradients: f32, or f64 with f64 weights, or bf16 where the spec asks for it.
     pub gradients: Bytes,
-    /// f32 copies of weights that are themselves too coarse to take a small step.
+    /// Master weights: f32 copies of weights in a coarser format.
     pub master_weights: Bytes,
-    /// AdamW's two moments: f32, or f64 beside f64 weights, or bf16 where that is asked for.
+    /// AdamW's two moments: f32, or f64 with f64 weights, or bf16 where the spec asks for it.
     pub optimizer: Bytes,
-    /// Where weights are shared out among copies (ZeRO 3): a layer, gathered, and the next one under way, where these two are
-    /// largest.
+    /// Where weights are shared out among copies (ZeRO 3): a layer, gathered, and the next one under way, where these
+    /// two are largest.
     pub gathered: Bytes,
-    /// Where copies reduce each microbatch's gradients: those of a layer, not yet reduced, and of the next one that the backward
-    /// makes meanwhile, where these two are largest.
+    /// Where copies reduce each microbatch's gradients: those of a layer, not yet reduced, and of the next one that
+    /// the backward makes meanwhile, where these two are largest.
     pub under_way: Bytes,
-    /// Buffers of messages: one of each kind at each end of a stage.
+    /// Buffers of P2P transfers: one of each kind at each end of a stage.
     pub buffers: Bytes,
-    /// What the device's own libraries work in, as the profile of the device says.
+    /// Workspace of the device's libraries, from the device's profile.
     pub workspace: Bytes,
-    /// What the framework holds besides, as the spec says.
+    /// Reserved memory of the framework, from the spec.
     pub overhead: Bytes,
-    /// Master weights and moments that lie in the host's memory ([`Layout::offload_optimizer`]), which none of the others count
-    /// and neither does their sum.
+    /// Master weights and moments that lie in the host's memory ([`Layout::offload_optimizer`]), which none of the
+    /// others count and neither does their sum.
     pub on_host: Bytes,
 }
 
 impl StaticBytes {
-    /// All kinds together: of the device's memory.
+    /// All kinds together, without host memory.
     pub fn total(&self) -> Bytes {
         [
             self.weight_copies,
@@ -59,7 +59,7 @@ impl StaticBytes {
         .fold(self.weights, Bytes::saturating_add)
     }
 
-    /// By kind, for a table.
+    /// Each kind with its name, for a table.
     pub fn kinds(&self) -> [(&'static str, Bytes); 10] {
         [
             ("weights", self.weights),
@@ -93,9 +93,9 @@ impl StaticBytes {
         }
     }
 
-    /// These bytes where `copies` of the pipeline share out what [`Layout::zero`] of `layout` says, each with as much, the
-    /// last perhaps with less, and what the optimizer keeps lies where `layout` says. Gradients that are not reduced before all
-    /// microbatches have added to them are kept whole. `largest_neighbours` are the weights that are whole at once.
+    /// These bytes with ZeRO: `copies` replicas shard what [`Layout::zero`] of `layout` gives, in equal shards (the
+    /// last one may be smaller), and the optimizer state lies where `layout` puts it. Gradients that are reduced
+    /// after accumulation are kept whole. `largest_neighbours` are the weights that are gathered at once.
     pub fn shared_out(&self, layout: &Layout, copies: u64, largest_neighbours: Bytes) -> StaticBytes {
         let (zero, sharers) = (layout.zero, layout.sharers(copies));
         let share = |from: u32, bytes: Bytes| if zero >= from { bytes.div_ceil(sharers) } else { bytes };
@@ -168,10 +168,10 @@ impl StaticBytes {
     }
 }
 
-/// Bytes of the weights of `graph` that are whole at once where copies share them out: those of the two neighbours among its
-/// units that have the most, one in use and the next one under way. Units are the embedding, each layer, and the head with what
-/// follows it, as torchtitan wraps them (`apply_fsdp`). The first number is of all weights but experts', the second of
-/// experts'; where `shared` says that one of these is not shared out, it is 0.
+/// Bytes of the sharded weights of `graph` that are gathered at once: those of the two neighbouring units with the
+/// most, one in use and the next one under way. Units are the embedding, each layer, and the head with what follows
+/// it, as torchtitan wraps them (`apply_fsdp`). The first number is for all weights but experts, the second for
+/// experts; 0 where `shared` says that they are not sharded.
 pub fn largest_neighbours(graph: &Graph, shared: [bool; 2]) -> [Bytes; 2] {
     let mut last_layer = None;
     let mut units: Vec<[Bytes; 2]> = Vec::new();

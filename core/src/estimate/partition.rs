@@ -11,7 +11,7 @@ use crate::base::units::Nanos;
 use crate::model::StageLayout;
 use crate::problem::placement::Placement;
 
-/// What layers, the embedding and the head cost a stage for one microbatch: F, B and W together.
+/// Times of layers, embedding and head for one microbatch: F, B and W together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartCosts {
     /// Of each decoder layer.
@@ -45,30 +45,28 @@ impl PartCosts {
     }
 }
 
-/// Deals layers to the stages of `ranks × chunks`, in model order and at least one to each, so that the largest stage
-/// time is as small as it can be, and among those deals the stage times are as even as they can be (their squares sum
-/// to the least).
+/// Assigns layers to the stages of `ranks × chunks`, in model order and at least one to each. The largest stage time
+/// is as small as possible; among those partitions, the sum of squares of the stage times is the least.
 ///
 /// # Errors
-/// Fewer layers than stages, at the field that says how many stages there are.
+/// Fewer layers than stages, at the field that gives the number of stages.
 pub fn balanced(ranks: usize, chunks: usize, costs: &PartCosts) -> Result<Vec<StageLayout>, Fault> {
     let stages = enough_layers(costs.layers_ns.len(), ranks, chunks)?;
     if costs.layers_ns.windows(2).all(|pair| pair[0] == pair[1]) {
         return Ok(even(stages, costs));
     }
-    // Everything fits, so there always is a deal.
+    // Everything fits, so a partition always exists.
     within(ranks, chunks, costs, &mut |_, _| true)
 }
 
-/// As [`balanced`], with layouts only that `fits` accepts for the stage of that number. A part of what fits a stage must
-/// fit it too.
+/// As [`balanced`], with only the layouts that `fits` accepts for a stage. A part of a layout that fits must fit, too.
 ///
-/// The least largest time is found by bisection: for a given one, stages take as many layers as they may, each in turn.
-/// Then the evenest of the deals within it, by dynamic programming over (stage, layers so far). Takes `stages · layers`
-/// times the layers of a stage.
+/// Bisection finds the least largest time: for a given time, each stage takes as many layers as possible. Dynamic
+/// programming over (stage, layers so far) then finds the evenest partition within it. Takes `stages · layers` times
+/// the layers of a stage.
 ///
 /// # Errors
-/// As [`balanced`], and where no deal fits.
+/// As [`balanced`], and where no partition fits.
 pub fn within(
     ranks: usize,
     chunks: usize,
@@ -148,15 +146,15 @@ pub fn within(
     Ok(layouts)
 }
 
-/// Microbatches of which the stages of `rank` hold activations together, at the moments when they may hold the most, under
-/// the usual schedule of the placement that keeps every rank busy: what a deal of layers within a limit is made for. Each
-/// moment has the rank's stages with their numbers.
+/// The moments at which the stages of `rank` may hold the most activations, under the placement's usual schedule that
+/// keeps every rank busy. The partition within a memory limit is made for these. Each moment has the rank's stages
+/// with their numbers of microbatches.
 ///
-/// - Linear and two-way: `P − s`, as 1F1B (arXiv:2104.04473 §2.2.1), and for two ways the same of each direction.
+/// - Linear and bidirectional: `P − s`, as 1F1B (arXiv:2104.04473 §2.2.1); bidirectional: in each direction.
 /// - Looped: interleaved 1F1B (arXiv:2104.04473 §2.2.2), which has run `2(P − r − 1) + (V − 1)P + 1` forwards more than
-///   backwards on rank `r`, both dealt to chunks in groups of `P`.
-/// - V, wave and lists: `2(S − s)/V` of `S` stages, rounded up. A microbatch stays on stage `s` while it passes the stages
-///   behind and comes back; over the chunks of a rank this is what 1F1B holds, P microbatches of `V` chunks.
+///   backwards on rank `r`, both in groups of `P` for each chunk.
+/// - V, wave and lists: `2(S − s)/V` of `S` stages, rounded up. A microbatch stays on stage `s` while it passes the
+///   stages behind and comes back; over the chunks of a rank this is what 1F1B holds, P microbatches of `V` chunks.
 pub fn in_flight(
     placement: &Placement,
     ranks: usize,
@@ -218,10 +216,10 @@ fn even(stages: usize, costs: &PartCosts) -> Vec<StageLayout> {
     from_counts(&count)
 }
 
-/// Deals `layers` by hand: `counts` has one entry for each stage of `ranks × chunks`.
+/// The partition by hand: `counts` has one entry for each stage of `ranks × chunks`.
 ///
 /// # Errors
-/// Another number of stages or layers, or a stage that would hold nothing.
+/// Another number of stages or layers, or an empty stage.
 pub fn by_hand(layers: u32, ranks: usize, chunks: usize, counts: &[u32]) -> Result<Vec<StageLayout>, Fault> {
     let stages = ranks * chunks;
     let field = "parallel.partition";
@@ -257,11 +255,11 @@ pub(crate) fn from_counts(counts: &[u32]) -> Vec<StageLayout> {
     counts.iter().enumerate().map(layout).collect()
 }
 
-/// That no deal keeps the limit.
+/// The fault that no partition fits the limit.
 pub(crate) fn nothing_fits() -> Fault {
     let accepted =
-        "a larger memory.limit_bytes, more recomputation, or another partition and a schedule that holds less";
-    Fault::new("parallel.partition", "a limit that no deal of the layers fits", accepted)
+        "a larger memory.limit_bytes, more recomputation, or another partition and a schedule that needs less memory";
+    Fault::new("parallel.partition", "a limit that no assignment of layers to stages fits", accepted)
 }
 
 /// The number of stages, for each of which there is a layer.
@@ -281,7 +279,7 @@ fn too_many_stages(layers: usize, ranks: usize, chunks: usize) -> Fault {
             "parallel.chunks",
             chunks,
             format!(
-                "at most {most}: {ranks} ranks then hold {} stages for the model's {layers} layers",
+                "at most {most}: {ranks} ranks then have {} stages for the model's {layers} layers",
                 most * ranks
             ),
         );
@@ -300,7 +298,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The smallest largest stage time and the smallest sum of squares, by trying every deal that `fits`.
+    /// The smallest largest stage time and the smallest sum of squares, over every partition that `fits`.
     fn best(stages: u32, costs: &PartCosts, fits: &dyn Fn(&StageLayout) -> bool) -> Option<(u64, u64)> {
         let mut best = None;
         let mut counts = Vec::new();
@@ -385,9 +383,9 @@ mod tests {
         }
     }
 
-    /// The counts of 1F1B, and those of interleaved 1F1B at p = 4, v = 2: rank 0 runs 11 forwards before its first backward,
-    /// 4 of chunk 0, 4 of chunk 1 and 3 of chunk 0, and holds 11 from then on. Over a rank's chunks, V holds P microbatches,
-    /// too.
+    /// The counts of 1F1B, and those of interleaved 1F1B at p = 4, v = 2: rank 0 runs 11 forwards before its first
+    /// backward, 4 of chunk 0, 4 of chunk 1 and 3 of chunk 0, and holds 11 from then on. Over a rank's chunks, V
+    /// holds P microbatches, too.
     #[test]
     fn microbatches_in_flight_are_those_of_the_usual_schedules() {
         let one = |placement: Placement, chunks: usize, microbatches| -> Vec<Vec<(usize, usize)>> {
@@ -430,7 +428,7 @@ mod tests {
         let fault = balanced(4, 3, &costs).unwrap_err();
         assert_eq!(
             alloc::string::ToString::to_string(&fault),
-            "parallel.chunks: found 3, accepted is at most 2: 4 ranks then hold 8 stages for the model's 8 layers"
+            "parallel.chunks: found 3, accepted is at most 2: 4 ranks then have 8 stages for the model's 8 layers"
         );
         let fault = balanced(16, 1, &costs).unwrap_err();
         assert_eq!(fault.field, "parallel.pipeline");

@@ -1,5 +1,5 @@
-//! What the passes did to all stages of a plan, as people read it: the passes over the operators, the one over gradients,
-//! the choice of recomputation for a limit, and the deal of layers within it.
+//! Reports of the passes over all stages of a plan: the passes over operators, the pass over gradients, the
+//! recomputation that is fitted to a limit, and the partition within it.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -12,19 +12,20 @@ use crate::graph::passes::Account;
 use crate::model::StageLayout;
 use crate::spec::ModelWork;
 
-/// The accounts of a plan's stages.
+/// The pass reports of a plan's stages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Accounts {
-    /// What each layer computes again, where the limit says it.
+    /// The recomputation and offload that were fitted to the limit.
     pub fit: Option<Account>,
-    /// How good the deal of layers is, where it was made for the limit.
+    /// How good the partition is, where it is `within-limit`.
     pub dealt: Option<Dealt>,
-    /// By stage, of those that were asked for: its first layer, and what each pass did.
+    /// For each stage that was asked for: its first layer, and the reports of the passes.
     pub stages: Vec<(usize, u32, Vec<Account>)>,
 }
 
 impl Accounts {
-    /// Of `derived`, which follows from `work` with what was `fitted`, for the stages that `wanted` says. Builds their graphs.
+    /// Of `derived`, which follows from `work` with what was `fitted`, for the stages that `wanted` says. Builds
+    /// their graphs.
     pub fn of(
         work: &ModelWork,
         derived: &Derived,

@@ -1,13 +1,13 @@
-//! What ends a training step beside the pipeline: gradients are summed, between two ranks of a pipeline where both hold a
-//! weight and then over copies, and the optimizer steps. So a step's time, its tokens a second and the share of the
-//! devices' rate that the model gets.
+//! The step epilogue, after the pipeline of a training step: gradient sync and the optimizer. Two ranks of a pipeline
+//! that hold the same weight sum its gradients first, then the data-parallel replicas sum theirs, then the optimizer
+//! steps. From it follow the step time, the tokens per second and the MFU.
 //!
-//! Gradients that are reduced once, after the last microbatch, are hidden under nothing. Those that are reduced after each
-//! ([`ReduceGradients`]) go beside the ops that follow, one reduction after the other, and
-//! only what is left of them when the last op has ended counts. A reduction begins when the op has ended that made the
-//! gradients, so a step is at most one of them longer than where layers are reduced as the backward comes by; that the
-//! network slows ops beside it is not counted. Where copies share weights out (ZeRO 3), gathering them for each microbatch
-//! is part of its jobs' times.
+//! Gradients that are reduced once, after the last microbatch, overlap with nothing. Gradients that are reduced after
+//! each microbatch ([`ReduceGradients`]) overlap with the ops that follow, one reduction after the other; only what
+//! is left after the last op counts. A reduction begins at the end of the op that made its gradients, so a step is at
+//! most one reduction longer than with reductions of single layers during the backward. The slowdown of ops by a
+//! network that is busy meanwhile does not count. With ZeRO 3 the gathers of weights for each microbatch are part of
+//! its jobs' times.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -26,47 +26,48 @@ use crate::problem::op::OpKind;
 use crate::simulate::timeline::{Span, Timeline};
 use crate::spec::ModelWork;
 
-/// What follows a rank's last op.
+/// The epilogue of one rank: what follows its last op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Tail {
-    /// Summing gradients that another rank of the pipeline has parts of, and those of the copies of the pipeline, but for
-    /// those that are reduced after each microbatch; and handing weights back where one copy steps for all.
+    /// Gradient sync: with another rank of the pipeline that has the same weights, and over data-parallel replicas,
+    /// without the reductions after each microbatch; and the all-gather of weights that are updated in shards.
     pub reduce_ns: Nanos,
     /// The optimizer's step.
     pub optimizer_ns: Nanos,
 }
 
-/// What ends each step of a model's pipeline.
+/// The epilogue of each step of a model's pipeline.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Ends {
     /// What follows each rank's last op.
     pub tails: Vec<Tail>,
-    /// What reducing one microbatch's gradients over copies takes, by stage; 0 where they are reduced once a step.
+    /// The reduction of one microbatch's gradients over replicas, for each stage; 0 where they are reduced once per
+    /// step.
     pub reduces_ns: Vec<Nanos>,
 }
 
-/// A whole step of a schedule, its transfers as they are carried.
+/// A whole step of a schedule, with communication.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Step {
     /// From the first op to the end of the last rank's optimizer.
     pub step_ns: Nanos,
-    /// Tokens of all copies, a second.
+    /// Tokens per second of all replicas.
     pub tokens_per_s: f64,
-    /// Model FLOPs utilisation: the operations that the model needs, over what its devices could do in that time
-    /// (arXiv:2204.02311 §4.1). Work done twice to save memory does not count.
+    /// Model FLOPs utilization: the operations that the model needs, over those that its devices could do in that time
+    /// (arXiv:2204.02311 §4.1). Recomputation does not count.
     pub mfu: f64,
 }
 
-/// A whole training, of steps that are alike.
+/// A whole training: equal steps.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Training {
     /// Its tokens.
     pub tokens: u64,
-    /// Its steps, the last of which may be of fewer tokens.
+    /// Its steps; the last one may have fewer tokens.
     pub steps: u64,
-    /// How long they take, in seconds: nothing but steps, without checkpoints, evaluation and failures.
+    /// Their time in seconds, without checkpoints, evaluation and failures.
     pub seconds: f64,
-    /// The same for all devices together, in hours.
+    /// The time of all devices together, in hours.
     pub device_hours: f64,
 }
 
@@ -79,7 +80,7 @@ impl Training {
         Some(Training { tokens, steps, seconds, device_hours: seconds / 3600.0 * work.devices() as f64 })
     }
 
-    /// How long it takes, in words: `54.2 days`.
+    /// The time in words: `54.2 days`.
     pub fn time(&self) -> String {
         const UNITS: [(f64, &str); 3] = [(86_400.0, "days"), (3_600.0, "hours"), (60.0, "minutes")];
         let longer = UNITS.into_iter().find(|(unit, _)| self.seconds >= 1.5 * unit);
@@ -106,7 +107,7 @@ impl fmt::Display for Training {
     }
 }
 
-/// With three digits, or all before the point.
+/// With three digits, or all digits before the point.
 fn in_digits(number: f64) -> String {
     match number {
         number if number >= 100.0 => format!("{number:.0}"),
@@ -115,19 +116,19 @@ fn in_digits(number: f64) -> String {
     }
 }
 
-/// Copies of weights, in groups of neighbours that share out what [`Layout::zero`] says.
+/// Replicas of weights, in sharding groups of neighbours.
 pub(crate) struct Copies {
-    /// Of one group.
+    /// Replicas in a group.
     pub sharers: u64,
-    /// What joins them.
+    /// The links within a group.
     pub within: Link,
     /// Groups.
     groups: u64,
-    /// What joins those that hold the same share.
+    /// The links between replicas with the same shard.
     between: Link,
 }
 
-/// The tail of a rank that holds `dense` and, of experts, `experts`, both before anything is shared out.
+/// The epilogue of a rank that holds `dense` and, of experts, `experts`, both without ZeRO.
 pub fn tail(work: &ModelWork, dense: &StaticBytes, experts: &StaticBytes) -> Tail {
     let layout = &work.layout;
     let [of_dense, of_experts] = &copies_of(work);
@@ -142,7 +143,7 @@ pub fn tail(work: &ModelWork, dense: &StaticBytes, experts: &StaticBytes) -> Tai
         let measured = work.profile.as_ref().and_then(|profile| profile.update_time(work.dtype, share, &work.device));
         let update = measured.unwrap_or_else(|| cost::traffic_time(share, &work.device));
         let update = update.max(across(bytes, copies.sharers, work));
-        // Each quantizes all that it holds, in one pass over the new weights.
+        // Each device quantizes all of its weights, in one pass.
         let quantized = match bytes.weight_copies {
             0 => 0,
             copies => cost::traffic_time(bytes.weights.saturating_add(copies), &work.device),
@@ -152,8 +153,9 @@ pub fn tail(work: &ModelWork, dense: &StaticBytes, experts: &StaticBytes) -> Tai
     tail
 }
 
-/// What it takes to read what the optimizer keeps of `bytes`, of which each of `sharers` may have a share, from the host's
-/// memory; 0 where it lies on the device. It is written there meanwhile: links between host and device carry both ways at once.
+/// The time to read the optimizer state of `bytes` from host memory, of which each of `sharers` may have a shard; 0
+/// where the state is on the device. The write overlaps the read: links between host and device carry both ways at
+/// once.
 fn across(bytes: &StaticBytes, sharers: u64, work: &ModelWork) -> Nanos {
     if !work.layout.offload_optimizer {
         return 0;
@@ -163,8 +165,8 @@ fn across(bytes: &StaticBytes, sharers: u64, work: &ModelWork) -> Nanos {
     work.device.host_link().time(share)
 }
 
-/// Summing gradients of `bytes` that two ranks of a pipeline have parts of, an all-reduce once a step before that over
-/// copies; of what copies share out, each its share.
+/// The sum of gradients of `bytes` between two ranks of a pipeline: an all-reduce once per step, before that over
+/// replicas. With sharded gradients each replica sums its shard.
 pub fn sum_of_two(work: &ModelWork, bytes: Bytes, link: &Link) -> Nanos {
     let layout = &work.layout;
     let bytes = if layout.zero >= 2 { bytes.div_ceil(layout.sharers(layout.copies())) } else { bytes };
@@ -174,15 +176,15 @@ pub fn sum_of_two(work: &ModelWork, bytes: Bytes, link: &Link) -> Nanos {
     }
 }
 
-/// What the optimizer's step moves: gradient, moments and the weight (or its f32 copy) are read; all but the gradient are
-/// written.
+/// Bytes that the optimizer's step moves: it reads gradient, moments and the weight (or its f32 copy), and writes all
+/// but the gradient.
 pub fn moved_by_update(bytes: &StaticBytes) -> Bytes {
     let state = bytes.optimizer.saturating_add(bytes.master_weights);
     bytes.gradients.saturating_add(bytes.weights).saturating_add(state.saturating_mul(2))
 }
 
-/// The copies of a rank, and those of its experts. Copies are as far apart as ranks that share matrices are many, those of an
-/// expert as all that a layer's experts are dealt to; those of a group are neighbours.
+/// The replicas of a rank, and those of its experts. The distance between replicas is the TP degree; between replicas
+/// of an expert it is the number of devices that share the layer's experts. The replicas of a group are neighbours.
 pub(crate) fn copies_of(work: &ModelWork) -> [Copies; 2] {
     let (layout, nodes) = (&work.layout, work.nodes());
     let [tensor, expert] = [layout.form.tensor, layout.form.expert].map(|ways| u64::from(ways.max(1)));
@@ -196,15 +198,16 @@ pub(crate) fn copies_of(work: &ModelWork) -> [Copies; 2] {
     })
 }
 
-/// What each of `copies` sends so that `bytes` go once around a ring.
+/// Bytes that each of `copies` sends so that `bytes` go around a ring once.
 fn around(bytes: Bytes, copies: u64) -> Bytes {
     let sent = (u128::from(bytes) * u128::from(copies - 1)).div_ceil(u128::from(copies));
     Bytes::try_from(sent).unwrap_or(Bytes::MAX)
 }
 
 impl Copies {
-    /// In rings: an all-reduce, or a reduce-scatter of gradients and an all-gather of weights, which sends less; with ZeRO 3
-    /// the reduce-scatter alone. Where each microbatch's gradients are reduced, only the weights are left, gathered once.
+    /// Gradient sync in rings: an all-reduce, or a reduce-scatter of gradients and an all-gather of weights, which
+    /// sends less; with ZeRO 3 the reduce-scatter alone. Where each microbatch's gradients are reduced, only the
+    /// all-gather of weights is left.
     fn reduce(&self, bytes: &StaticBytes, layout: &Layout) -> Nanos {
         let gradients = match layout.reduces_gradients() {
             ReduceGradients::AfterAccumulation => self.gradients_sent(bytes, layout),
@@ -212,14 +215,13 @@ impl Copies {
         };
         let weights = match layout.zero {
             1 | 2 => around(bytes.weights, self.sharers),
-            // Weights are whole, or stay shared out and the next step's jobs gather them.
+            // Weights are whole, or stay sharded and the next step's jobs gather them.
             _ => 0,
         };
         self.time([gradients[0].saturating_add(weights), gradients[1]])
     }
 
-    /// What each copy sends for the sum of gradients, or for its share of it: within its group, and so that groups sum what
-    /// their members have, to each other.
+    /// Bytes that each replica sends for its gradients or its shard of them: within its group, and between groups.
     fn gradients_sent(&self, bytes: &StaticBytes, layout: &Layout) -> [Bytes; 2] {
         let once = around(bytes.gradients, self.sharers);
         match layout.zero {
@@ -228,7 +230,7 @@ impl Copies {
         }
     }
 
-    /// Handing `bytes`, of which each of a group holds a part, to all of it.
+    /// The all-gather of `bytes` within a group.
     pub fn gather(&self, bytes: Bytes) -> Nanos {
         self.time([around(bytes, self.sharers), 0])
     }
@@ -243,8 +245,8 @@ impl Copies {
     }
 }
 
-/// The reduction of one microbatch's gradients of a stage that holds `dense` and, of experts, `experts`; 0 where that is
-/// not done for each.
+/// The reduction of one microbatch's gradients of a stage that holds `dense` and, of experts, `experts`; 0 where
+/// gradients are reduced once per step.
 pub fn reduce_each(work: &ModelWork, dense: &StaticBytes, experts: &StaticBytes) -> Nanos {
     let layout = &work.layout;
     if layout.reduces_gradients() == ReduceGradients::AfterAccumulation {
@@ -255,8 +257,8 @@ pub fn reduce_each(work: &ModelWork, dense: &StaticBytes, experts: &StaticBytes)
     time(of_dense, dense).saturating_add(time(of_experts, experts))
 }
 
-/// When the last op of `row` has ended and all reductions that go beside it, each of which takes what `reduces` says of its
-/// stage.
+/// The time at which the last op of `row` and all reductions that overlap it have ended; `reduces` has the reduction
+/// of each stage.
 fn end_of_row(row: &[Span], reduces: &[Nanos]) -> Nanos {
     let mut network: Nanos = 0;
     for span in row.iter().filter(|span| matches!(span.op.kind(), OpKind::W | OpKind::BW)) {
@@ -269,12 +271,12 @@ fn end_of_row(row: &[Span], reduces: &[Nanos]) -> Nanos {
 }
 
 impl Ends {
-    /// From the first op of `timeline` to the end of the last rank's optimizer.
+    /// From the first op of `timeline` to the end of the last optimizer step.
     pub fn step_ns(&self, timeline: &Timeline) -> Nanos {
         self.cost_ns(timeline, Objective::Makespan)
     }
 
-    /// What `objective` says of `timeline` with the end of its step: a rank's span then ends with its optimizer.
+    /// The `objective` of `timeline` with its epilogue: a rank's span ends with its optimizer step.
     pub fn cost_ns(&self, timeline: &Timeline, objective: Objective) -> Nanos {
         let starts = || timeline.rows.iter().map(|row| row.first().map(|span| span.start_ns));
         let first = starts().flatten().min().unwrap_or(0);
@@ -288,7 +290,7 @@ impl Ends {
         spans.max().unwrap_or(0)
     }
 
-    /// What no step's end takes less than.
+    /// The shortest epilogue of any rank.
     pub fn least_tail_ns(&self) -> Nanos {
         self.tails.iter().map(|tail| tail.reduce_ns.saturating_add(tail.optimizer_ns)).min().unwrap_or(0)
     }
@@ -381,8 +383,8 @@ mod tests {
         (derive(&work, placement, chunks).unwrap_or_else(|faults| panic!("{faults}")), work.node_link)
     }
 
-    /// Going two ways, each rank of a pair sends the other half of the gradients of both of their stages and gets the rest of
-    /// the sum: as many bytes as they have.
+    /// Going two ways, each rank of a pair sends the other half of the gradients of both of their stages and gets the
+    /// rest of the sum: as many bytes as they have.
     #[test]
     fn going_two_ways_stages_are_summed_between_their_ranks() {
         let model = "[model]\nname = \"llama-2-7b\"";
@@ -425,8 +427,8 @@ mod tests {
         assert_eq!(two_ways[1], untied[1]);
     }
 
-    /// A measured update counts for weights in its format, of whatever number: what takes three times its traffic in one
-    /// model does in another.
+    /// A measured update counts for weights in its format, of whatever number: what takes three times its traffic in
+    /// one model does in another.
     #[test]
     fn the_optimizer_takes_what_was_measured() {
         let (work, derived, _) = step("");
@@ -445,8 +447,8 @@ mod tests {
         }
     }
 
-    /// A file has no profile, but the times that it gave: who opens it elsewhere sees the same step. One of an earlier planner
-    /// has none of them, and its step is estimated.
+    /// A file has no profile, but the times that it gave: who opens it elsewhere sees the same step. One of an
+    /// earlier planner has none of them, and its step is estimated.
     #[test]
     fn a_plan_file_keeps_what_ends_its_steps() {
         let (work, derived, _) = step("data = 8\nzero = 2");
@@ -494,14 +496,14 @@ mod tests {
             assert!(*scatter >= all / 2 && *scatter < all / 2 + all / 100, "{scatter} of {all}");
         }
         assert!(tails("zero = 3").iter().all(|tail| tail.reduce_ns == 0));
-        // An op takes longer than a reduction here, so only the last one is left when the row has ended: no less than where
-        // all is reduced at the end, and no more than one reduction longer.
+        // An op takes longer than a reduction here, so only the last one is left when the row has ended: no less than
+        // where all is reduced at the end, and no more than one reduction longer.
         let (at_end, beside) = (of(&after).2.step_ns, of(&each).2.step_ns);
         assert!(at_end <= beside && beside <= at_end + once.iter().max().unwrap(), "{at_end} {beside}");
     }
 
-    /// Groups of eight neighbours, a node each, hold and gather what eight copies do. Four groups sum their shares besides, by
-    /// the links between nodes: an all-reduce of an eighth of the gradients.
+    /// Groups of eight neighbours, a node each, hold and gather what eight copies do. Four groups sum their shares
+    /// besides, by the links between nodes: an all-reduce of an eighth of the gradients.
     #[test]
     fn groups_of_copies_share_out_and_sum_between_them() {
         let whole = step("data = 8").1.static_bytes;
@@ -528,8 +530,8 @@ mod tests {
         assert_eq!(step("data = 8\nshard = 4").1, step("data = 8").1);
     }
 
-    /// Reductions go one after the other, each after its op: with ops of 10 and reductions of 4, the last ends 4 behind the
-    /// row; with reductions of 25, three of them count from the first op's end.
+    /// Reductions go one after the other, each after its op: with ops of 10 and reductions of 4, the last ends 4
+    /// behind the row; with reductions of 25, three of them count from the first op's end.
     #[test]
     fn what_is_left_of_the_reductions_counts() {
         let span = |kind, microbatch: usize| {

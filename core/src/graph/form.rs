@@ -1,15 +1,15 @@
-//! How a model's operators are written and split over devices: choices that change bytes and time, not results.
+//! How the operators of a model are written and split over devices. These choices change bytes and time, not results.
 
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use super::dealt::SequencePart;
+use super::sequence_part::SequencePart;
 use crate::base::fields::Fault;
 use crate::model::{Dtype, ModelConfig, Window};
 
-/// Most devices that share a stage, or that hold copies of it.
+/// The largest degree of parallelism.
 pub const MAX_DEGREE: u32 = 65_536;
 
 /// How attention is computed.
@@ -18,7 +18,7 @@ pub enum AttentionForm {
     /// Scores are never all held; the log-sum-exp is kept (arXiv:2205.14135).
     #[default]
     Flash,
-    /// Scores, their softmax and its dropout are tensors, and kept.
+    /// Scores, their softmax and its dropout are tensors that are kept.
     Materialised,
 }
 
@@ -32,22 +32,22 @@ impl AttentionForm {
     }
 }
 
-/// What the forward does not keep and the backward computes again.
+/// Activation recomputation: what the forward does not keep and the backward computes again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Recompute {
     /// Everything is kept.
     #[default]
     None,
     /// The core of attention where scores are materialised: from scores to the dropped-out softmax
-    /// (arXiv:2205.05198 §5). With flash attention there is nothing of the kind.
+    /// (arXiv:2205.05198 §5). With flash attention this recomputes nothing.
     Selective,
-    /// All that is no matrix product: the same, and the outputs of norms and of activation functions.
+    /// The same, and the outputs of norms and activations: everything but matmuls.
     Cheap,
-    /// The same, and queries, keys and values that are expanded from latents, which alone are kept (arXiv:2412.19437
-    /// §3.2.3). Without latent attention there is nothing of the kind.
+    /// The same, and the queries, keys and values of MLA: only the latents are kept (arXiv:2412.19437 §3.2.3).
+    /// Without MLA this adds nothing.
     Latents,
-    /// The same, and the whole feed-forward part: of a layer only what it takes in and what its attention takes and makes is
-    /// kept. Where both parts stand beside each other there is nothing of the kind.
+    /// The same, and the whole MLP: a layer keeps only its input, and the inputs and outputs of its attention. With
+    /// attention and MLP in parallel this adds nothing.
     FeedForward,
     /// All but each layer's input.
     Full,
@@ -68,8 +68,8 @@ impl Recompute {
 }
 
 impl Recompute {
-    /// All choices, by rising time and by falling bytes of what is kept. While a whole layer is made again, its attention lies
-    /// there, too: a rank with one microbatch on its way may hold a little more with the last than with the one before.
+    /// All choices, by rising time and by falling kept bytes. Full recomputation holds a layer's attention meanwhile:
+    /// with one microbatch in flight a rank may hold a little more with the last choice than with the one before.
     pub const ALL: [Recompute; 6] = [
         Recompute::None,
         Recompute::Selective,
@@ -85,20 +85,21 @@ impl Recompute {
     }
 }
 
-/// Which layers of each stage keep what the backward needs in the host's memory ([`passes::offload_activations`](super::passes::offload_activations)).
+/// Activation offload: the layers of each stage that keep what the backward needs in host memory
+/// ([`passes::offload_activations`](super::passes::offload_activations)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Offload {
     /// None.
     #[default]
     None,
-    /// So many at the start of each stage, at least one. Their backward comes last, so that they are away for the longest.
+    /// This many first layers of each stage, at least one. Their backward comes last, so they are needed last.
     First(u32),
     /// All.
     All,
 }
 
 impl Offload {
-    /// How many layers at the start of a stage.
+    /// The number of first layers of a stage.
     pub const fn layers(self) -> Option<u32> {
         match self {
             Offload::None => None,
@@ -117,7 +118,7 @@ impl Offload {
     }
 }
 
-/// How a stage's operators are written and split.
+/// How the operators of a stage are written and split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Form {
     /// How attention is computed.
@@ -125,29 +126,30 @@ pub struct Form {
     /// Whether there is dropout: after the embedding, on the softmax (where it is materialised) and before each
     /// residual sum.
     pub dropout: bool,
-    /// What is computed again.
+    /// Activation recomputation.
     pub recompute: Recompute,
-    /// What is kept in the host's memory.
+    /// Activation offload.
     pub offload: Offload,
-    /// Devices that share each matrix of a stage, t (arXiv:1909.08053).
+    /// Tensor parallel (TP) degree, t (arXiv:1909.08053).
     pub tensor: u32,
-    /// Whether those devices also share the tokens of what lies between the matrices (arXiv:2205.05198 §4.2.2).
+    /// Sequence parallel: whether the TP devices also share the tokens between the matrices (arXiv:2205.05198 §4.2.2).
     pub sequence_parallel: bool,
-    /// Whether the sum of dX over those devices runs beside the dW matmul ([`passes::overlap_all_reduce`](super::passes::overlap_all_reduce)).
+    /// Whether the TP all-reduce of dX overlaps the dW matmul
+    /// ([`passes::overlap_all_reduce`](super::passes::overlap_all_reduce)).
     pub async_reduce: bool,
-    /// Devices that each hold a part of every sequence, c (arXiv:2310.01889).
+    /// Context parallel (CP) degree, c: devices that each hold a part of every sequence (arXiv:2310.01889).
     pub context: u32,
-    /// Devices that a layer's experts are dealt to, out of those that hold other tokens.
+    /// Expert parallel (EP) degree, among the devices with different tokens.
     pub expert: u32,
-    /// Whether an expert's matrices are on one device even where `tensor` devices share the others.
+    /// Whether an expert's matrices stay whole on one device where TP splits the others (expert tensor parallel = 1).
     pub whole_experts: bool,
-    /// Copies of tokens that reach the device with the most of them over the average, in thousandths.
+    /// Expert load imbalance: tokens on the fullest device over the average, in thousandths.
     pub imbalance_permille: u32,
-    /// Whether bf16 logits are widened to f32 as a tensor of their own, for the loss.
+    /// Whether bf16 logits are cast to an f32 tensor for the loss.
     pub f32_logits: bool,
-    /// Whether the matrices of layers are multiplied in fp8 ([`passes::quantize`](super::passes::quantize)).
+    /// Whether the matmuls of layers run in FP8 ([`passes::quantize`](super::passes::quantize)).
     pub fp8: bool,
-    /// Whether gradients of bf16 weights are summed in bf16.
+    /// Whether gradients of bf16 weights are accumulated in bf16.
     pub bf16_gradients: bool,
 }
 
@@ -232,8 +234,7 @@ impl Form {
         let windowed = model.variant.window.is_some_and(hides);
         let spread = self.context > 1 || model.variant.latent.is_some() || windowed;
         if spread && self.attention == AttentionForm::Materialised {
-            let accepted =
-                "flash, where sequences are dealt to devices, attention is latent or a window hides tokens";
+            let accepted = "flash, because of context parallelism, MLA or a sliding window";
             faults.push(Fault::new("training.attention", self.attention.name(), accepted));
         }
         match model.variant.experts {
@@ -253,7 +254,7 @@ impl Form {
                     faults.push(Fault::new(field("expert"), self.expert, accepted));
                 }
                 if self.whole_experts && self.tensor > 1 && !self.sequence_parallel {
-                    let accepted = "whole experts only with sequence_parallel: each device routes tokens of its own";
+                    let accepted = "true only with sequence_parallel: then each device routes different tokens";
                     faults.push(Fault::new(field("whole_experts"), "true", accepted));
                 }
             }
@@ -269,7 +270,7 @@ impl Form {
     }
 }
 
-/// Which part of a model a stage is, and how large its microbatches are.
+/// The part of a model that a stage holds, and the size of its microbatches.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct StageShape {
     /// Its decoder layers, counted over the whole model.

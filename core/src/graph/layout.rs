@@ -1,4 +1,5 @@
-//! How a model is dealt to devices beyond the number of pipeline ranks.
+//! Degrees of parallelism beyond the pipeline's ranks, and what belongs to them: partition, recomputation, offload,
+//! ZeRO.
 
 use alloc::format;
 use alloc::string::String;
@@ -10,19 +11,20 @@ use crate::graph::form::{Form, MAX_DEGREE, Recompute};
 use crate::graph::passes::recompute::Choices;
 use crate::model::{Dtype, ModelConfig};
 
-/// How layers are dealt to stages.
+/// How layers are assigned to stages.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Partition {
-    /// So that the slowest stage is as fast as it can be.
+    /// The slowest stage is as fast as possible.
     #[default]
     Balanced,
-    /// Equal numbers of layers, as near as may be.
+    /// Equal numbers of layers, as far as possible.
     Layers,
     /// The same, with the embedding and the head counted as one layer each.
     LayersAndEnds,
-    /// As balanced, among the deals that fit the memory limit with as many microbatches in flight as the usual schedule of
-    /// the placement has ([`in_flight`](crate::estimate::partition::in_flight)). The best there is; where there are too
-    /// many deals to find it among, a good one, and [`Dealt`](crate::estimate::derive::Dealt) says how far it may be from the best.
+    /// Balanced, among the partitions that fit the memory limit with the microbatches in flight of the placement's
+    /// usual schedule ([`in_flight`](crate::estimate::partition::in_flight)). The best one; where there are too many
+    /// to find the best, a good one, and [`Dealt`](crate::estimate::derive::Dealt) tells how far it may be from the
+    /// best.
     WithinLimit,
     /// The number of layers of each stage.
     ByHand(Vec<u32>),
@@ -41,17 +43,17 @@ impl Partition {
     }
 }
 
-/// Which decoder layers compute something again.
+/// The layers that recompute.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub enum RecomputeLayers {
     /// All of them, as [`Form::recompute`] says.
     #[default]
     All,
-    /// So many at the start of each stage (Megatron-LM's `block` method). A stage's first layers come last in the
-    /// backward, when the others have given their bytes back, so what they make again is held beside the least.
+    /// This many first layers of each stage (Megatron-LM's `block` method). Their backward comes last, after the
+    /// other layers have freed their bytes.
     First(u32),
-    /// All of them, in groups of so many of which only the input is kept (Megatron-LM's `uniform` method, of Chen et
-    /// al., arXiv:1604.06174). Only with whole layers computed again.
+    /// All layers, in groups of this many that keep only the input of the group (Megatron-LM's `uniform` method,
+    /// after Chen et al., arXiv:1604.06174). Only with full recomputation.
     Groups(u32),
     /// A choice for each layer of the model.
     Each(Vec<Recompute>),
@@ -60,13 +62,13 @@ pub enum RecomputeLayers {
 }
 
 impl RecomputeLayers {
-    /// A choice for each layer as it stands in a spec: `3 full, 5 none`.
+    /// The text in a spec of a choice for each layer: `3 full, 5 none`.
     pub fn text_of(choices: &[Recompute]) -> String {
         let runs = choices.chunk_by(|a, b| a == b).filter_map(|run| Some((run.len(), run.first()?.name())));
         runs.map(|(count, name)| format!("{count} {name}")).collect::<Vec<_>>().join(", ")
     }
 
-    /// The other way round; none for any other text, or for more than `most` layers.
+    /// Reads such a text; none for any other text, or for more than `most` layers.
     pub fn read_text(text: &str, most: usize) -> Option<Vec<Recompute>> {
         let mut choices: Vec<Recompute> = Vec::new();
         for run in text.split(',') {
@@ -81,7 +83,7 @@ impl RecomputeLayers {
         Some(choices)
     }
 
-    /// What is computed again in a stage that holds the layers `layers` of the model.
+    /// The recomputation of a stage that holds the layers `layers` of the model.
     pub fn of_stage(&self, usual: Recompute, layers: core::ops::Range<u32>) -> Choices {
         let first = layers.start;
         match self {
@@ -102,12 +104,12 @@ impl RecomputeLayers {
     }
 }
 
-/// When gradients are reduced over the copies of a stage.
+/// When gradients are reduced over data-parallel replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReduceGradients {
-    /// Once a step, when the last microbatch has added its own. Each device keeps the sum of all gradients until then.
+    /// Once per step, after the last microbatch. Each device keeps all accumulated gradients until then.
     AfterAccumulation,
-    /// After each microbatch, so that where copies share gradients out, none keeps more than its share.
+    /// After each microbatch. With sharded gradients each device then keeps only its shard.
     EachMicrobatch,
 }
 
@@ -132,13 +134,13 @@ impl ReduceGradients {
     }
 }
 
-/// How copies of tokens come to their experts and back.
+/// How tokens reach their experts and return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dispatch {
-    /// Each copy by itself, from the device of its token to that of its expert: an all-to-all.
+    /// An all-to-all: a token is sent once for each of its experts.
     EachCopy,
-    /// Once to each node that has an expert of its token, and there from device to device; on the way back they are added up
-    /// in the node (DeepSeek-AI, arXiv:2412.19437 §3.2.2).
+    /// A token is sent once to each node with experts of it, and from device to device there. On the way back the
+    /// copies are summed in the node (DeepSeek-AI, arXiv:2412.19437 §3.2.2).
     OncePerNode,
 }
 
@@ -155,39 +157,38 @@ impl Dispatch {
     }
 }
 
-/// How a model is dealt to devices beyond the number of pipeline ranks.
+/// Degrees of parallelism beyond the pipeline's ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Layout {
     /// How a stage's operators are written and split over the devices of a rank.
     pub form: Form,
-    /// Copies of the whole pipeline, each with microbatches of its own.
+    /// Data parallel (DP) degree: replicas of the whole pipeline, each with different microbatches.
     pub data: u32,
-    /// What the copies share out among themselves: nothing (0), optimizer states (1), gradients too (2), weights too (3)
-    /// (ZeRO, arXiv:1910.02054).
+    /// ZeRO stage: what replicas shard: nothing (0), optimizer states (1), gradients too (2), weights too (3)
+    /// (arXiv:1910.02054).
     pub zero: u32,
-    /// Among how many neighbours they do so, where not among all: groups of so many hold the same shares, and sum their
-    /// gradients over groups besides (MiCS, arXiv:2205.00119; hybrid sharding, arXiv:2304.11277 §3.2.2; Megatron-LM's instances
-    /// of the distributed optimizer).
+    /// Sharding group size, where not all replicas shard together: groups of this many neighbours have the same
+    /// shards and also sum their gradients between groups (MiCS, arXiv:2205.00119; hybrid sharding, arXiv:2304.11277
+    /// §3.2.2; Megatron-LM's instances of the distributed optimizer).
     pub shard: Option<u32>,
-    /// When gradients are reduced over the copies, where that is said; see [`Layout::reduces_gradients`].
+    /// When gradients are reduced, where the spec gives it; see [`Layout::reduces_gradients`].
     pub reduce_gradients: Option<ReduceGradients>,
-    /// How copies of tokens come to experts that are dealt to devices.
+    /// How tokens reach experts on other devices.
     pub dispatch: Dispatch,
-    /// Whether the other op of a pair computes while one exchanges tokens with experts.
+    /// Whether the all-to-all of one op of a pair overlaps with compute of the other.
     pub overlap_exchanges: bool,
-    /// Whether the optimizer keeps both moments of bf16 weights in bf16.
+    /// Whether both moments of bf16 weights are bf16.
     pub bf16_moments: bool,
-    /// Whether what the optimizer keeps, moments and master weights, lies in the host's memory: its step reads and writes it
-    /// there, from the device (as paged optimizers do; beside ZeRO-Offload, arXiv:2101.06840, whose step is the host's own).
+    /// Optimizer offload: moments and master weights lie in host memory, where the device's optimizer step reads and
+    /// writes them (as paged optimizers do; in ZeRO-Offload, arXiv:2101.06840, the host computes the step).
     pub offload_optimizer: bool,
-    /// How layers are dealt to stages.
+    /// How layers are assigned to stages.
     pub partition: Partition,
-    /// Which layers compute something again.
+    /// The layers that recompute.
     pub recompute_layers: RecomputeLayers,
-    /// Whether the limit says how many layers of each stage keep what they keep in the host's memory
-    /// ([`fit`](crate::estimate::fit)), and not the form.
+    /// Whether activation offload is fitted to the limit ([`fit`](crate::estimate::fit)) and not given by the form.
     pub offload_fits: bool,
-    /// What the framework holds on each device besides: contexts, communicators, fragmentation.
+    /// Reserved memory of the framework on each device: contexts, communicators, fragmentation.
     pub overhead_bytes: Bytes,
 }
 
@@ -212,12 +213,12 @@ impl Default for Layout {
 }
 
 impl Layout {
-    /// Whether something is left to the memory limit to say ([`fit`](crate::estimate::fit)).
+    /// Whether the memory limit decides something ([`fit`](crate::estimate::fit)).
     pub fn fits(&self) -> bool {
         self.offload_fits || self.recompute_layers == RecomputeLayers::Fit
     }
 
-    /// What is wrong with it for `model` and `sequence` tokens; fields are named as in a spec.
+    /// Faults of the layout for `model` and `sequence` tokens; fields are named as in a spec.
     pub fn find_faults(&self, model: &ModelConfig, sequence: u32, faults: &mut Vec<Fault>) {
         self.form.find_faults(model, sequence, "parallel", faults);
         self.find_recompute_faults(model, faults);
@@ -225,16 +226,16 @@ impl Layout {
         if let Some((devices, works)) = copies {
             let tensor = if self.form.whole_experts { " × tensor" } else { "" };
             let accepted = format!(
-                "a number that divides the {devices} devices that hold other tokens (data × context{tensor}), such as {works}"
+                "a number that divides the {devices} devices with different tokens (data × context{tensor}), such as {works}"
             );
             faults.push(Fault::new("parallel.expert", self.form.expert, accepted));
         }
         if self.dispatch != Dispatch::EachCopy && model.variant.experts.is_none() {
-            let accepted = format!("{}, for the model has no experts", Dispatch::EachCopy.name());
+            let accepted = format!("{}, because the model has no experts", Dispatch::EachCopy.name());
             faults.push(Fault::new("parallel.dispatch", self.dispatch.name(), accepted));
         }
         if self.overlap_exchanges && model.variant.experts.is_none() {
-            let accepted = "false, for the model has no experts";
+            let accepted = "false, because the model has no experts";
             faults.push(Fault::new("parallel.overlap_exchanges", "true", accepted));
         }
         let mut whole = |field: &str, value: u32, least: u32, most: u32| {
@@ -248,11 +249,15 @@ impl Layout {
             let has_experts = model.variant.experts.is_some();
             if shard < 2 || !self.shards_evenly(has_experts) {
                 let experts = match has_experts {
-                    true => format!(", and the {} copies of experts where there are more", self.expert_copies()),
+                    true => {
+                        format!(", and the {} replicas of experts, if that is a larger number", self.expert_copies())
+                    }
                     false => String::new(),
                 };
-                let accepted =
-                    format!("from 2 on, dividing the {} copies (data × context){experts}, or all", self.copies());
+                let accepted = format!(
+                    "all, or at least 2 and a divisor of the {} data-parallel replicas (data × context){experts}",
+                    self.copies()
+                );
                 faults.push(Fault::new("parallel.shard", shard, accepted));
             }
         }
@@ -267,7 +272,7 @@ impl Layout {
         let some = chosen != Recompute::None;
         match &self.recompute_layers {
             RecomputeLayers::Fit if self.partition == Partition::WithinLimit => {
-                let accepted = "one of both: layers dealt within the limit, or recomputation fitted to it";
+                let accepted = "only one of the two: partition within-limit, or recompute fit";
                 faults.push(Fault::new("parallel.partition", "within-limit with recompute fit", accepted));
             }
             RecomputeLayers::All | RecomputeLayers::Fit => {}
@@ -296,8 +301,8 @@ impl Layout {
         }
     }
 
-    /// When gradients are reduced over the copies. Where nothing says it: after each microbatch where copies share
-    /// gradients out (ZeRO 2 and 3), since only then is what they keep a share; else after accumulation.
+    /// When gradients are reduced. Without a choice in the spec: after each microbatch with ZeRO 2 and 3, because
+    /// only then is the kept part a shard; else after accumulation.
     pub fn reduces_gradients(&self) -> ReduceGradients {
         let usual = if self.zero >= 2 { ReduceGradients::EachMicrobatch } else { ReduceGradients::AfterAccumulation };
         self.reduce_gradients.unwrap_or(usual)
@@ -308,38 +313,36 @@ impl Layout {
         if self.bf16_moments { Dtype::Bf16 } else { Dtype::F32 }
     }
 
-    /// Devices of one pipeline rank. They are next to each other: tensor parallelism innermost, then the parts of a
-    /// sequence, then the copies.
+    /// Devices of one pipeline rank. They are neighbours: TP innermost, then CP, then DP.
     pub fn devices_per_rank(&self) -> u64 {
         u64::from(self.form.tensor.max(1)).saturating_mul(self.copies())
     }
 
-    /// Devices that hold the same weights of a stage, but for experts: what ZeRO shares out over.
+    /// Devices with the same weights of a stage, without experts: those that ZeRO shards over.
     pub fn copies(&self) -> u64 {
         u64::from(self.data.max(1)) * u64::from(self.form.context.max(1))
     }
 
-    /// Whether copies come out even in groups of [`Layout::shard`], those of experts, too.
+    /// Whether the group size divides the replicas, and the replicas of experts.
     pub fn shards_evenly(&self, has_experts: bool) -> bool {
         let shard = self.shard.map_or(1, u64::from).max(1);
         let is_even = |copies: u64| copies.is_multiple_of(shard.min(copies).max(1));
         is_even(self.copies()) && (!has_experts || is_even(self.expert_copies()))
     }
 
-    /// Of so many `copies` of weights, those that share out what [`Layout::zero`] says, each group among itself: all where
-    /// nothing is shared out.
+    /// The group size among `copies` replicas: all of them without a group size.
     pub fn sharers(&self, copies: u64) -> u64 {
         let shard = self.shard.filter(|_| self.zero > 0);
         shard.map_or(copies, |shard| copies.min(shard.into())).max(1)
     }
 
-    /// Devices that hold other tokens, over which experts may be dealt.
+    /// Devices with different tokens, over which experts may be spread.
     fn token_devices(&self) -> u64 {
         let whole = if self.form.whole_experts { self.form.tensor.max(1) } else { 1 };
         self.copies().saturating_mul(whole.into())
     }
 
-    /// Devices that hold the same experts.
+    /// Devices with the same experts.
     pub fn expert_copies(&self) -> u64 {
         (self.token_devices() / u64::from(self.form.expert.max(1))).max(1)
     }

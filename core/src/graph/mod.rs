@@ -8,17 +8,16 @@
 //!
 //! # Meaning
 //! A [`Graph`] is one stage's work for one microbatch in three jobs, [`Job::F`], [`Job::B`] and [`Job::W`].
-//! [`Graph::operators`] lists F's operators, then those of B and W as a fused BW runs them. B alone runs its own of these
-//! in list order, and W later the rest: so nothing of B needs what W makes. B runs after F and W after B of the same
-//! microbatch, with jobs of other microbatches in between as the schedule says.
+//! [`Graph::operators`] lists F's operators, then those of B and W as a fused BW runs them. B alone runs its own of
+//! these in list order, and W later the rest: so nothing of B needs what W makes. B runs after F and W after B of the
+//! same microbatch, with jobs of other microbatches in between as the schedule says.
 //!
-//! [`backward`] writes an undivided backward, all of it in B; the [`passes`] then say what is W's, what runs beside a
-//! collective, and what is computed again.
+//! [`backward`] writes an undivided backward, all of it in B. The [`passes`] then move operators to W, overlap
+//! collectives with compute, and recompute activations.
 //!
 //! Every tensor is written once, by one operator, or arrives from outside; no operator reads what has not been
 //! written. The one exception is a [`Role::WeightGradient`], which every operator that lists it as its output
-//! also lists as its last input and adds to. So microbatches accumulate in the order in which the row runs
-//! them.
+//! also lists as its last input and adds to. So microbatches accumulate in the order of the rank's op list.
 //!
 //! B holds all that lies on the way to the gradient of the stage's input, and the gradients of gains and
 //! biases. W holds what is worth deferring ([`passes::split_backward`]). The first stage sends no gradient on.
@@ -37,26 +36,26 @@
 //!
 //! [`liveness`] works this out.
 //!
-//! # Devices that share matrices
-//! Where several devices share each matrix ([`form::Form::tensor`]), all of them run the same graph, which has the sizes
-//! of one. Each has a number among them, its *member*, which whoever executes the graph knows and a few kernels ask for.
-//! Collectives are operators like any other: they end when every member has come to them, and since all members run the
-//! same lists in the same order, they come to the same one. What each holds of a weight says its [`Split`].
+//! # Tensor parallel
+//! Where several devices share each matrix ([`form::Form::tensor`]), all of them run the same graph, which has the
+//! sizes of one. Each has a number, its *member*, which the executor knows and a few kernels read. Collectives are
+//! operators like any other: they end when every member has reached them. All members run the same lists in the same
+//! order, so they reach the same collective. The [`Split`] of a weight tells the part that each member holds.
 //!
-//! # Devices that experts are dealt to
-//! Where a layer's experts are dealt to several devices ([`form::Form::expert`]), each holds as many that follow each other,
-//! and sees tokens of its own everywhere else. [`Kernel::Dispatch`] sends copies of these to their experts, and says how many
-//! have come for each and from where, in a tensor that lives as long as a later operator needs to know; [`Kernel::Combine`]
-//! and both gradients travel likewise. The rows that a device has for what comes are fixed, so that its memory is: where
-//! routing sends it more, it cannot go on. All devices that exchange rows hold the same graph, and so come to the same
-//! exchanges in the same order.
+//! # Expert parallel
+//! Where the experts of a layer are spread over several devices ([`form::Form::expert`]), each device holds an equal
+//! number of consecutive experts, and different tokens outside of the experts. [`Kernel::Dispatch`] sends tokens to
+//! their experts and writes how many came for each expert and from where, in a tensor that later operators read.
+//! [`Kernel::Combine`] and both gradients exchange rows the same way. A device has a fixed number of rows for
+//! incoming tokens, so that its memory is fixed: a run ends where routing sends it more. All devices that exchange
+//! rows run the same graph, so they reach the same exchanges in the same order.
 //!
-//! # Devices that share sequences
-//! Where several devices hold a part of every sequence each ([`form::Form::context`]), all of them run the same graph with
-//! the rows of one part; which tokens these are says [`SequencePart`]. The kernels that ask for a token's position go by its
-//! place in the whole sequence.
+//! # Context parallel
+//! Where several devices hold a part of every sequence each ([`form::Form::context`]), all of them run the same graph
+//! with the rows of one part. [`SequencePart`] tells which tokens these are. Kernels that depend on a token's
+//! position use its position in the whole sequence.
 //!
-//! # Collectives beside compute
+//! # Collectives that overlap compute
 //! An operator of [`Stream::Collective`] ([`Kernel::starts`]) begins a collective as soon as its input is complete, and
 //! the operators after it do not wait. The one that waits ([`Kernel::waits`]) names the started tensor as its input 0.
 //! What an executor does:
@@ -68,14 +67,14 @@
 //! - at the wait: goes on only once the collective is done; output 0 holds its result, in the same buffer where it is
 //!   in place. A device's compute stream waits for an event; the host need not.
 //!
-//! An executor that blocks may do nothing at the start but hand the buffer on, and all of it at the wait, or the reverse:
-//! the numbers are the same. So the buffer lives from start to wait, and time counts what the operators between leave
-//! uncovered ([`cost`](crate::hardware::cost)).
+//! An executor that blocks may do nothing at the start but hand the buffer on, and all of it at the wait, or the
+//! reverse: the numbers are the same. So the buffer lives from start to wait, and time counts what the operators
+//! between leave uncovered ([`cost`](crate::hardware::cost)).
 //!
-//! # Copies in the host's memory
-//! What the backward needs may wait for it in the host's memory ([`passes::offload_activations`]): [`Role::OnHost`]. It takes nothing of the
-//! device's memory. Copies go there and back on a queue of their own ([`Stream::Copies`]) beside compute and collectives, in
-//! the order of their starts, under the same rules: an operator starts one, and a later one waits for it.
+//! # Activation offload
+//! Activations may wait for the backward in host memory ([`passes::offload_activations`]) as [`Role::OnHost`], which
+//! takes no device memory. Copies run on a separate queue ([`Stream::Copies`]) that overlaps compute and collectives,
+//! in the order of their starts and under the same rules: one operator starts a copy, and a later one waits for it.
 //!
 //! # Numbers
 //! All tensors are row-major. Activations are matrices of one row a token: row `b · sequence + position` for
@@ -86,7 +85,6 @@
 pub mod backward;
 pub mod build;
 mod builder;
-pub mod dealt;
 mod experts;
 pub mod form;
 mod gpt;
@@ -99,6 +97,7 @@ mod parts;
 pub mod passes;
 #[cfg(test)]
 mod reference;
+mod sequence_part;
 #[cfg(test)]
 mod tests;
 
@@ -106,8 +105,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Index;
 
-pub use dealt::SequencePart;
 pub use kernel::{Axis, Heads, Kernel, Spread, of_e12};
+pub use sequence_part::SequencePart;
 
 use crate::model::Dtype;
 
@@ -182,10 +181,11 @@ impl Split {
 /// What a tensor is to the stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// The tokens that stand `ahead` places behind each of the microbatch's in the text, `i32 [tokens]`; arrives before F.
+    /// The tokens that stand `ahead` places behind each of the microbatch's in the text, `i32 [tokens]`; arrives
+    /// before F.
     Tokens {
-        /// 0: the microbatch's own. 1: those that follow them, which the model predicts. More: what multi-token prediction
-        /// reads and predicts beyond.
+        /// 0: the microbatch's own. 1: those that follow them, which the model predicts. More: what multi-token
+        /// prediction reads and predicts beyond.
         ahead: u32,
     },
     /// A parameter, persistent. Its name is that of Hugging Face's checkpoints, and so is its shape: a matrix
@@ -198,17 +198,17 @@ pub enum Role {
         /// Whether another stage holds a copy (tied embeddings), so that both gradients must be summed before
         /// the optimizer's step.
         shared: bool,
-        /// Where it is a matrix of each expert, `[experts, out, in]`: the devices that experts are dealt to, each of which
-        /// holds as many that follow each other.
+        /// Where it is a matrix of each expert, `[experts, out, in]`: the devices that experts are dealt to, each of
+        /// which holds as many that follow each other.
         experts: Option<u64>,
         /// Which part of the weight each of the devices that share matrices holds; none: each holds all of it.
         split: Option<Split>,
-        /// Whether the gradient that a device gathers is only its share of the sum over all that hold the same elements,
-        /// because each has seen other tokens, or made another part of what the weight goes into.
+        /// Whether the gradient that a device gathers is only its share of the sum over all that hold the same
+        /// elements, because each has seen other tokens, or made another part of what the weight goes into.
         partial: bool,
     },
-    /// A copy of a weight in fp8, made after each optimizer step; persistent. Of each weight there are two, quantized for
-    /// products along its rows and along its columns.
+    /// A copy of a weight in fp8, made after each optimizer step; persistent. Of each weight there are two, quantized
+    /// for products along its rows and along its columns.
     WeightCopy {
         /// The weight.
         of: TensorId,
@@ -232,7 +232,8 @@ pub enum Role {
     /// The microbatch's share of the step's loss, one number; leaves after F. The sum over a step's
     /// microbatches is the mean over all of its tokens. What is trained is the weighted sum of all losses.
     Loss {
-        /// How far behind its own token each predicts: 1 is the model's own loss, more are those of multi-token prediction.
+        /// How far behind its own token each predicts: 1 is the model's own loss, more are those of multi-token
+        /// prediction.
         ahead: u32,
         /// What it is multiplied with in the sum, in units of 10⁻¹².
         weight_e12: u64,
@@ -316,8 +317,8 @@ impl Tensor {
         }
     }
 
-    /// The sizes of what all devices that share matrices, or that experts are dealt to, hold together: those of the model's
-    /// checkpoints.
+    /// The sizes of what all devices that share matrices, or that experts are dealt to, hold together: those of the
+    /// model's checkpoints.
     pub fn whole_shape(&self) -> Vec<u64> {
         let mut shape = self.shape.clone();
         if let (Some(ways), Some(experts)) = (self.expert_ways(), shape.first_mut()) {

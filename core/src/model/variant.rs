@@ -1,6 +1,6 @@
 //! What a layer is made of: the family, and what differs from its usual layer.
 
-/// Which operators a layer is made of.
+/// The family of a layer's operators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Family {
     /// RMSNorm, rotary positions, grouped KV heads, SwiGLU, no biases.
@@ -19,7 +19,7 @@ impl Family {
     }
 }
 
-/// The function of a gated feed-forward part's gate.
+/// The activation of the gated MLP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Activation {
     /// `x · σ(x)`: SwiGLU.
@@ -39,53 +39,53 @@ impl Activation {
     }
 }
 
-/// A feed-forward part of many experts, of which a router picks a few for each token.
+/// A mixture of experts (MoE) in the place of the MLP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Experts {
-    /// Experts of a layer.
+    /// Experts in a layer.
     pub count: u32,
-    /// Those that see a token.
+    /// Experts for each token (top-k).
     pub active: u32,
     /// Inner width of one.
     pub ffn: u32,
-    /// Inner width of what every token passes besides: that of all shared experts together, or 0.
+    /// Inner width of all shared experts together, or 0.
     pub shared_ffn: u32,
-    /// The model's first layers that have one dense feed-forward part instead.
+    /// First k dense layers, which have an MLP instead.
     pub dense_layers: u32,
-    /// Whether what all tokens pass is weighted by a gate of its own for each token (Qwen 2 MoE).
+    /// Shared-expert gate: whether a gate weights the shared experts for each token (Qwen 2 MoE).
     pub shared_gate: bool,
-    /// How a token's experts are chosen and weighted.
+    /// The routing of tokens.
     pub routing: Routing,
 }
 
-/// How experts are chosen for a token, and with what weights their outputs are added.
+/// How the router chooses a token's experts and weights their outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Routing {
-    /// What the router's logits become.
+    /// The score function of the router.
     pub scores: Scores,
-    /// Whether the scores of those chosen are divided by their sum.
+    /// Whether the scores of the chosen experts are divided by their sum.
     pub normed: bool,
-    /// What they are then multiplied with, in units of 10⁻¹²; none: 1.
+    /// The scaling factor of the weights, in units of 10⁻¹²; none: 1.
     pub factor: Option<u64>,
-    /// Groups that experts lie in, as many that follow each other in each (arXiv:2405.04434 §2.1.3).
+    /// Router groups: equal numbers of consecutive experts (arXiv:2405.04434 §2.1.3).
     pub groups: u32,
-    /// Those that a token's experts are chosen from: the groups whose best expert, or with [`Scores::Sigmoid`] whose best
-    /// two together, score most.
+    /// Top-k groups: a token's experts come from the groups with the best scores. The score of a group is that of its
+    /// best expert; with [`Scores::Sigmoid`] the sum of its best two.
     pub active_groups: u32,
 }
 
 impl Routing {
-    /// The largest of the softmax, as they are (arXiv:2101.03961).
+    /// Softmax, and the scores as weights (arXiv:2101.03961).
     pub const USUAL: Routing =
         Routing { scores: Scores::Softmax, normed: false, factor: None, groups: 1, active_groups: 1 };
 }
 
-/// What a router's logits become.
+/// The score function of a router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scores {
-    /// Shares of one over all experts.
+    /// Softmax over all experts.
     Softmax,
-    /// `σ(x)`, each by itself (arXiv:2412.19437 §2.1.2).
+    /// Sigmoid of each logit (arXiv:2412.19437 §2.1.2).
     Sigmoid,
 }
 
@@ -102,35 +102,36 @@ impl Scores {
     }
 }
 
-/// Multi-head latent attention: queries, keys and values are expanded from narrow latents (arXiv:2405.04434 §2.1).
+/// Multi-head latent attention (MLA): queries, keys and values are expanded from low-rank latents (arXiv:2405.04434
+/// §2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Latent {
-    /// Width of the queries' latent; 0 where queries come from the residual stream itself.
+    /// Rank of the query latent; 0 where queries come from the residual stream.
     pub query_rank: u32,
-    /// Width of the latent of keys and values.
+    /// Rank of the latent of keys and values.
     pub key_value_rank: u32,
-    /// Columns of each head that rotary positions turn; a key's are shared by all heads.
+    /// Rotary dim of each head; all heads share the rotary part of the key.
     pub rope_width: u32,
-    /// Width of a head of the values.
+    /// Head dim of the values.
     pub value_width: u32,
 }
 
-/// Attention that looks back over a few tokens only.
+/// Sliding-window attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Window {
     /// Tokens that a token sees, itself included.
     pub tokens: u32,
-    /// Every how many layers one sees all tokens: the layers `full_every − 1`, `2 · full_every − 1` and so on, from 0; none
-    /// where this is 0.
+    /// The period of layers with full attention: layers `full_every − 1`, `2 · full_every − 1` and so on, from 0. 0:
+    /// no layer.
     pub full_every: u32,
 }
 
-/// Numbers that a model multiplies with where others have none, each in units of 10⁻¹²; none: as usual.
+/// Multipliers, each in units of 10⁻¹²; none: as usual.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Factors {
     /// What the embedding is multiplied with before the first layer: √hidden in Gemma.
     pub embedding: Option<u64>,
-    /// What attention and feed-forward add to the stream (Granite).
+    /// Multiplier of what attention and MLP add to the residual stream (Granite).
     pub residual: Option<u64>,
     /// Products of queries and keys; usually 1/√head_dim.
     pub attention: Option<u64>,
@@ -138,7 +139,7 @@ pub struct Factors {
     pub logits: Option<u64>,
 }
 
-/// Soft bounds `c`, in units of 10⁻¹²: `x` becomes `c · tanh(x / c)` (arXiv:2408.00118 §2).
+/// Soft-caps `c`, in units of 10⁻¹²: `x` becomes `c · tanh(x / c)` (arXiv:2408.00118 §2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Caps {
     /// Of attention's scores.
@@ -158,10 +159,10 @@ pub fn to_e12(number: f64) -> u64 {
 /// The greatest of such numbers, as a plain number.
 pub const MAX_FACTOR: f64 = 1e6;
 
-/// How the two parts of a layer of [`Family::Gpt`] stand to each other.
+/// How attention and MLP of a layer of [`Family::Gpt`] are arranged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Arrangement {
-    /// The feed-forward part works on what attention has added to.
+    /// The MLP follows attention.
     #[default]
     InTurn,
     /// Both work on the same stream, each behind its own norm, and are added to it together (arXiv:2204.06745 §2.1).
@@ -184,38 +185,38 @@ impl Arrangement {
     }
 }
 
-/// What departs from a family's usual layer: the last two are for [`Family::Gpt`], the window and rotary positions for both
-/// families, all else for [`Family::Llama`].
+/// What differs from a family's usual layer. `arrangement` and `no_bias` are for [`Family::Gpt`], the window and the
+/// rotary dim for both families, all else for [`Family::Llama`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Variant {
     /// Whether q, k and v have biases (Qwen 2).
     pub qkv_bias: bool,
-    /// Whether each head of q and k is normed (Qwen 3).
+    /// QK-norm: whether each head of q and k is normed (Qwen 3).
     pub qk_norm: bool,
-    /// Whether what attention and feed-forward add to the stream is normed too (Gemma 2).
+    /// Post-norm: whether the outputs of attention and MLP are normed, too (Gemma 2).
     pub post_norms: bool,
-    /// The gate's function.
+    /// The activation of the gated MLP.
     pub activation: Activation,
-    /// Experts in place of one feed-forward part.
+    /// Experts in the place of the MLP.
     pub experts: Option<Experts>,
-    /// Attention from latents.
+    /// Multi-head latent attention.
     pub latent: Option<Latent>,
-    /// Attention within a window (arXiv:2310.06825 §2, arXiv:2408.00118 §2).
+    /// Sliding window (arXiv:2310.06825 §2, arXiv:2408.00118 §2).
     pub window: Option<Window>,
-    /// Modules behind the last layer that each predict one token further: a projection of the stream beside the next
-    /// token's embedding, a layer, and the model's own head (arXiv:2412.19437 §2.2).
+    /// Multi-token prediction (MTP) modules after the last layer. Each predicts one token further: a projection of
+    /// the stream and the next token's embedding, a layer, and the model's output layer (arXiv:2412.19437 §2.2).
     pub multi_token: u32,
-    /// Columns of each head that rotary positions turn. None: all of them, and in [`Family::Gpt`] learned positions.
+    /// Partial rotary dim. None: the whole head, and in [`Family::Gpt`] learned positions.
     pub rotary: Option<u32>,
-    /// How attention and feed-forward part stand to each other.
+    /// How attention and MLP are arranged.
     pub arrangement: Arrangement,
-    /// Whether matrices have no biases; norms keep theirs.
+    /// Whether linear layers have no bias; norms keep theirs.
     pub no_bias: bool,
-    /// Whether norms multiply with one more than their weight (Gemma).
+    /// Whether norms multiply by one more than their weight (Gemma).
     pub norm_offset: bool,
-    /// What is multiplied where other models do not.
+    /// Multipliers that usual models do not have.
     pub factors: Factors,
-    /// What is capped.
+    /// Soft-caps.
     pub caps: Caps,
 }
 

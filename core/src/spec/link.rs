@@ -95,18 +95,15 @@ impl LinkError {
 impl fmt::Display for LinkError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            LinkError::NoSpec => f.write_str("the address holds no spec: what follows `#v2.` is missing"),
+            LinkError::NoSpec => f.write_str("the address has no spec: the part from `#v2.` on is missing"),
             LinkError::Version { found } => {
                 write!(
                     f,
-                    "the link's version is `{found}`, and this planner reads `v1` and `v2`: open it with a newer one"
+                    "the link's version is `{found}`; this planner reads `v1` and `v2`: open it with a newer planner"
                 )
             }
             LinkError::TooLong { chars } => {
-                write!(
-                    f,
-                    "the link has {chars} characters, and at most {MAX_CHARS} are read: send the spec as a file"
-                )
+                write!(f, "the link has {chars} characters; the limit is {MAX_CHARS}: send the spec as a file")
             }
             LinkError::Alphabet { position, found } => write!(
                 f,
@@ -118,8 +115,8 @@ impl fmt::Display for LinkError {
                 f.write_str("the link's checksum is wrong: a character was changed, lost or added; copy it again")
             }
             LinkError::Compression { reason } => write!(f, "the link's compression is wrong: {reason}"),
-            LinkError::Content => f.write_str("the link's checksum is right, but what it holds is no spec"),
-            LinkError::Fields(faults) => write!(f, "the link holds a spec that cannot be:\n{faults}"),
+            LinkError::Content => f.write_str("the link's checksum is right, but its content is no spec"),
+            LinkError::Fields(faults) => write!(f, "the link has an invalid spec:\n{faults}"),
         }
     }
 }
@@ -199,8 +196,9 @@ fn read_fragment(fragment: &str) -> Result<Spec, LinkError> {
     }
     let inflated;
     let content = if tag == 'd' {
-        inflated = decompress_to_vec_with_limit(body, MAX_CONTENT_BYTES)
-            .map_err(|_| LinkError::Compression { reason: "it does not inflate, or to more than a spec can be" })?;
+        inflated = decompress_to_vec_with_limit(body, MAX_CONTENT_BYTES).map_err(|_| LinkError::Compression {
+            reason: "it does not inflate, or its content is longer than a spec may be",
+        })?;
         &inflated
     } else {
         body

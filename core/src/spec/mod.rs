@@ -1,12 +1,12 @@
-//! All that a person says about a training run: model, cluster, degrees of parallelism, training, memory
-//! and which schedule. Small, so that it fits a link.
+//! What a person says about a training run: model, cluster, degrees of parallelism, training, memory and schedule. A
+//! spec is small, so that it fits a link.
 //!
 //! - In: TOML, JSON or a link from a person.
 //! - Out: a [`Spec`] with every default filled in, or all faults; the same back as text and link.
 //! - Knows: models, hardware, layouts and names of schedules. Nothing of how a plan is made.
 //!
 //! # The file
-//! TOML or JSON with the same fields. Of a model only these are needed:
+//! TOML or JSON with the same fields. A model of the catalog needs only these:
 //!
 //! ```toml
 //! [model]
@@ -19,7 +19,8 @@
 //! microbatches = 32
 //! ```
 //!
-//! All fields, with what they are where nothing is said:
+//! All fields and their defaults. A field in brackets is an alias: the name of Megatron-LM, Hugging Face or
+//! DeepSpeed, which sets the same value. A spec is always written with the field's own name.
 //!
 //! | Field | Meaning | Default |
 //! |---|---|---|
@@ -28,64 +29,68 @@
 //! | `objective` | `makespan` or `longest_span` | `makespan` |
 //! | `model.name` | a model of the [`catalog`] | none: all sizes by hand |
 //! | `model.family` | `llama` or `gpt` | the catalog's; `llama` by hand |
-//! | `model.layers`, `.hidden`, `.heads`, `.ffn`, `.vocab` | sizes | the catalog's |
-//! | `model.kv_heads` | key and value heads | the catalog's; as many as `heads` by hand |
-//! | `model.head_dim` | width of a head | `hidden / heads` |
-//! | `model.positions` | the longest sequence | the catalog's; `training.sequence` by hand |
-//! | `model.config` | the content of a `config.json` as Hugging Face's libraries write it ([read so](crate::model::hf_config)), instead of a name or sizes; for the command line its path | none |
-//! | `model.qkv_bias`, `.qk_norm`, `.post_norms` | biases of q, k and v; norms of their heads; norms of what is added to the stream | the catalog's; false by hand |
-//! | `model.activation` | the gate's: `silu` or `gelu` | the catalog's; `silu` by hand |
-//! | `model.experts` | a table of `count`, `active`, `ffn`, `shared_ffn` (0), `dense_layers` (0), `shared_gate` (false), and how they are chosen and weighted: `scores` (`softmax`, or `sigmoid`), `normed` (whether those of a token share a weight of one; false), `factor` (1), `groups` and `active_groups` that they are chosen from (1); or `none` | the catalog's; `none` by hand |
-//! | `model.latent` | latent attention: a table of `query_rank` (0), `key_value_rank`, `rope_width` and `value_width`, or `none` | the catalog's; `none` by hand |
-//! | `model.window` | attention within a window: a table of `tokens` and `full_every` (every how many layers one sees all; 0: none does), or `none` | the catalog's; `none` by hand |
-//! | `model.multi_token` | modules that each predict one token further, on the last stage; the mean of their losses counts for 0.1 in training | the catalog's; 0 by hand |
-//! | `model.rotary` | columns of each head that rotary positions turn, or `none`: all in family `llama`, learned positions in `gpt` | the catalog's; `none` by hand |
-//! | `model.arrangement`, `.no_bias` | in family `gpt`: attention and feed-forward part `in-turn`, `beside` each other or `beside-one-norm`; whether matrices have no biases | the catalog's; `in-turn`, false by hand |
-//! | `model.factors`, `.caps`, `.norm_offset` | what `embedding`, `residual` (what layers add to the stream), `attention` (scores; usually 1/√head_dim) and `logits` are multiplied with, and within what `attention` and `logits` are softly capped: tables of numbers, each, as the whole, or `none`; whether norms multiply with one more than their weight | the catalog's; `none`, `none`, false by hand |
-//! | `model.rope_base`, `.norm_eps`, `.tied` | rotary base, eps of norms, whether the head is the embedding's table | the catalog's; 10000, 1e-5, false by hand |
-//! | `cluster.device` | a device of the [catalog](crate::hardware::cluster::catalog), or a table of `name`, `matmul_flops`, `memory_bytes_per_s`, `memory_bytes`, and where they differ from the catalog's `fp8_flops`, `host_bytes_per_s` (copies to the host's memory and back), `matmul_permille` (what the best matmuls reach of either) and `launch_ns` (the least time of an operator: a framework that launches several kernels for one takes as many times as long) | needed |
-//! | `cluster.devices_per_node` | devices that share a node | the device's; those of `h100` by hand |
-//! | `cluster.link`, `cluster.node_link` | within and between nodes: a link of the [catalog](crate::hardware::cluster::links), or a table of `bytes_per_s` and `latency_ns` | as `devices_per_node` |
-//! | `parallel.pipeline` | ranks, P | needed |
-//! | `parallel.chunks` | chunks a rank for schedules that may choose, V | 2 |
-//! | `parallel.partition` | layers of stages: `balanced`, `layers`, `layers-and-ends`, `within-limit` ([what each means](crate::graph::layout::Partition)), a list by stage, or [Megatron's layout](crate::notation::megatron_layout), `m` on the last stage | `balanced` |
-//! | `parallel.tensor`, `.sequence_parallel` | devices that share a stage; whether norms are split over them too | 1, false |
-//! | `parallel.async_reduce` | whether the sum of dX over those devices runs [beside the dW matmul](crate::graph::passes::overlap_all_reduce) | false |
-//! | `parallel.data`, `.zero` | copies of the pipeline; what they share out (ZeRO 0 to 3) | 1, 0 |
-//! | `parallel.shard` | among how many neighbours copies do so, data × context, where groups of them hold the same shares (hybrid sharding). Planned, and not run | `all` |
-//! | `parallel.reduce_gradients` | when copies reduce gradients: `after-accumulation`, once a step, or `each-microbatch`, so that what copies share out is never kept whole ([the pass between them](crate::graph::passes::reduce_gradients)) | `each-microbatch` where `zero` is 2 or 3, else `after-accumulation` |
-//! | `parallel.context` | devices that hold parts of every sequence, [two pieces each](crate::graph::SequencePart): twice as many divide it | 1 |
-//! | `parallel.expert`, `.whole_experts` | devices that a layer's experts are dealt to; whether tensor parallelism leaves them whole | 1, false |
-//! | `parallel.dispatch` | how copies of tokens come to experts on other nodes: `each-copy` by itself, as the runner sends them, or `once-per-node`, for all experts of a token there, as DeepEP does | `each-copy` |
-//! | `parallel.overlap_exchanges` | whether a forward and a backward that run as a pair ([`Schedule::pairs`](crate::problem::Schedule::pairs)) compute while the other exchanges tokens with experts, as in DualPipe. Planned, and not run | false |
-//! | `training.f32_logits` | whether logits are widened to f32 for the loss, as most frameworks do; else one kernel does it as it goes | false |
-//! | `training.expert_imbalance` | copies of tokens on the fullest device, over the average: as many have room there, so that 1 leaves none for uneven routing, at which a run on several devices ends | 1 |
-//! | `training.microbatches` | microbatches of a step, M | needed, unless |
-//! | `training.global_batch_size` | sequences of a step over all copies says it: M times `microbatch_size` times `parallel.data` | nothing |
-//! | `training.microbatch_size` | sequences of a microbatch | 1 |
-//! | `training.tokens` | tokens of the whole training, such as `"15T"`: how long it takes is told beside the step | nothing |
-//! | `training.sequence` | tokens of a sequence | the catalog's |
-//! | `training.dtype` | `bf16`, `f32` or `f64` | the device's usual one |
-//! | `training.matmul_dtype` | `fp8`: the matrices of layers are [multiplied in fp8](crate::graph::passes::quantize), beside weights in bf16. Planned, and not run | as `training.dtype` |
-//! | `training.gradients_dtype`, `.moments_dtype` | `bf16`: what gradients of bf16 weights are summed in, and reduced over copies; what the optimizer keeps of both moments. Planned, and not run | f32, or f64 with f64 |
+//! | `model.layers` (`num_layers`), `.hidden` (`hidden_size`), `.heads` (`num_attention_heads`), `.ffn` (`ffn_hidden_size`), `.vocab` (`vocab_size`) | sizes | the catalog's |
+//! | `model.kv_heads` (`num_query_groups`, `num_key_value_heads`) | key and value heads | the catalog's; as many as `heads` by hand |
+//! | `model.head_dim` | head dim | `hidden / heads` |
+//! | `model.positions` (`max_position_embeddings`) | the longest sequence | the catalog's; `training.sequence` by hand |
+//! | `model.config` | the content of a Hugging Face `config.json` ([how it is read](crate::model::hf_config)), instead of a name or sizes. On the command line: its path | none |
+//! | `model.qkv_bias` (`add_qkv_bias`), `.qk_norm` (`qk_layernorm`), `.post_norms` (`sandwich_norm`) | biases of q, k and v; QK-norm; post-norms of attention and MLP | the catalog's; false by hand |
+//! | `model.activation` | activation of the gated MLP: `silu` or `gelu` | the catalog's; `silu` by hand |
+//! | `model.experts` (`moe`) | mixture of experts, or `none`: a table of `count` (`num_experts`), `active` (`moe_router_topk`), `ffn` (`moe_ffn_hidden_size`), `shared_ffn` (`moe_shared_expert_intermediate_size`; 0), `dense_layers` (`first_k_dense_replace`; 0), `shared_gate` (`moe_shared_expert_gate`; false), `scores` (`moe_router_score_function`: `softmax` or `sigmoid`; `softmax`), `normed` (`norm_topk_prob`: whether the weights of a token's experts add up to 1; false), `factor` (`moe_router_topk_scaling_factor`; 1), `groups` (`moe_router_num_groups`; 1) and `active_groups` (`moe_router_group_topk`; 1) | the catalog's; `none` by hand |
+//! | `model.latent` (`mla`) | multi-head latent attention (MLA), or `none`: a table of `query_rank` (`q_lora_rank`; 0), `key_value_rank` (`kv_lora_rank`), `rope_width` (`qk_rope_head_dim`) and `value_width` (`v_head_dim`) | the catalog's; `none` by hand |
+//! | `model.window` | sliding window, or `none`: a table of `tokens` and `full_every` (the period of layers with full attention; 0: no layer has it) | the catalog's; `none` by hand |
+//! | `model.multi_token` (`mtp_num_layers`) | multi-token prediction (MTP) modules, on the last stage. The mean of their losses counts for 0.1 in training | the catalog's; 0 by hand |
+//! | `model.rotary` (`rotary_dim`) | partial rotary dim, or `none`: the whole head in family `llama`, learned positions in `gpt` | the catalog's; `none` by hand |
+//! | `model.arrangement` (`parallel_residual`: `false`, `true` or `one-norm`), `.no_bias` (`disable_bias_linear`) | in family `gpt`: attention and MLP one after the other (`in-turn`), in parallel (`beside`), or in parallel behind one norm (`beside-one-norm`); no linear biases | the catalog's; `in-turn`, false by hand |
+//! | `model.factors` | multipliers of `embedding`, `residual` (what a layer adds to the residual stream), `attention` (scores; usually 1/√head_dim) and `logits`: a table of numbers. Each number, and the table, may be `none` | the catalog's; `none` by hand |
+//! | `model.caps` (`soft_caps`) | soft-caps of `attention` (`attn_logit_softcapping`) and `logits` (`final_logit_softcapping`): a table of numbers. Each number, and the table, may be `none` | the catalog's; `none` by hand |
+//! | `model.norm_offset` (`layernorm_zero_centered_gamma`) | whether norms multiply by one more than their weight | the catalog's; false by hand |
+//! | `model.rope_base` (`rope_theta`), `.norm_eps` (`norm_epsilon`), `.tied` (`tie_word_embeddings`) | RoPE theta, eps of norms, whether embedding and output layer share their weight | the catalog's; 10000, 1e-5, false by hand |
+//! | `cluster.device` | a device of the [catalog](crate::hardware::cluster::catalog), or a table of `name`, `matmul_flops`, `memory_bytes_per_s` and `memory_bytes`, and where they differ from the catalog's: `fp8_flops`, `host_bytes_per_s` (copies to host memory and back), `matmul_permille` (`peak_gemm_efficiency_permille`) and `launch_ns` (`kernel_launch_ns`: the least time of an operator; a framework that launches several kernels for one operator takes that many times as long) | required |
+//! | `cluster.devices_per_node` (`gpus_per_node`) | GPUs per node | the device's; those of `h100` by hand |
+//! | `cluster.link` (`intra_node_link`), `.node_link` (`inter_node_link`) | links within and between nodes: a link of the [catalog](crate::hardware::cluster::links), or a table of `bytes_per_s` and `latency_ns` | as `devices_per_node` |
+//! | `parallel.pipeline` (`pipeline_model_parallel_size`) | pipeline parallel (PP): ranks, P | required |
+//! | `parallel.chunks` (`virtual_pipeline_model_parallel_size`) | virtual stages per rank (VPP) for schedules that may choose, V | 2 |
+//! | `parallel.partition` (`pipeline_model_parallel_layout`) | layers per stage: `balanced`, `layers`, `layers-and-ends`, `within-limit` ([what each means](crate::graph::layout::Partition)), a list with one number for each stage, or [Megatron-LM's layout](crate::notation::megatron_layout), `m` on the last stage | `balanced` |
+//! | `parallel.tensor` (`tensor_model_parallel_size`), `.sequence_parallel` | tensor parallel (TP); sequence parallel | 1, false |
+//! | `parallel.async_reduce` (`async_tensor_model_parallel_allreduce`) | whether the TP all-reduce of dX [overlaps the dW matmul](crate::graph::passes::overlap_all_reduce) | false |
+//! | `parallel.data` (`data_parallel_size`), `.zero` (`zero_stage`) | data parallel (DP); ZeRO stage, 0 to 3 | 1, 0 |
+//! | `parallel.shard` (`sharding_group_size`) | sharding group size: how many neighbours of data × context shard their states among themselves; every group has the same shards (HSDP). Planned, not run | `all` |
+//! | `parallel.reduce_gradients` (`gradient_reduction`: `once-per-step`, `per-microbatch`) | gradient reduction: `after-accumulation`, or `each-microbatch`, which never keeps sharded gradients whole ([the pass](crate::graph::passes::reduce_gradients)) | `each-microbatch` where `zero` is 2 or 3, else `after-accumulation` |
+//! | `parallel.context` (`context_parallel_size`) | context parallel (CP): devices that share every sequence, [two pieces each](crate::graph::SequencePart). Twice this number divides the sequence | 1 |
+//! | `parallel.expert` (`expert_model_parallel_size`) | expert parallel (EP) | 1 |
+//! | `parallel.whole_experts` (`expert_tensor_parallel_size`: 1 for true, as many as `tensor` for false) | expert tensor parallel: whether TP leaves experts whole | false |
+//! | `parallel.dispatch` (`moe_dispatch`: `all-to-all`, `deepep`) | MoE dispatch: `each-copy` sends a token to each of its experts, as the runner does; `once-per-node` sends it once to each node with experts of it, as DeepEP does | `each-copy` |
+//! | `parallel.overlap_exchanges` (`overlap_moe_expert_parallel_comm`) | whether the all-to-all of one op overlaps with compute of the other op of a pair ([`Schedule::pairs`](crate::problem::Schedule::pairs)), as in DualPipe. Planned, not run | false |
+//! | `training.f32_logits` | whether logits are cast to f32 for the loss, as most frameworks do; else one kernel does both | false |
+//! | `training.expert_imbalance` (`expert_load_imbalance`) | expert load imbalance: tokens on the fullest device over the average. Each device has room for that many, so 1 leaves no room for uneven routing; a run on several devices then ends at the first uneven batch | 1 |
+//! | `training.microbatches` (`gradient_accumulation_steps`) | microbatches of a step, M | required, or |
+//! | `training.global_batch_size` | global batch size: M × `microbatch_size` × `parallel.data` | none |
+//! | `training.microbatch_size` (`micro_batch_size`) | micro-batch size | 1 |
+//! | `training.tokens` (`train_tokens`) | training tokens, such as `"15T"`: the time of the whole training is then told with the step | none |
+//! | `training.sequence` (`seq_length`) | sequence length | the catalog's |
+//! | `training.dtype` (`precision`) | precision: `bf16`, `f32` or `f64` | the device's usual one |
+//! | `training.matmul_dtype` (`gemm_precision`) | GEMM precision: `fp8` [runs the matmuls of layers in FP8](crate::graph::passes::quantize), with weights in bf16. Planned, not run | as `training.dtype` |
+//! | `training.gradients_dtype` (`gradient_accumulation_dtype`), `.moments_dtype` (`optimizer_state_dtype`) | `bf16`: the dtype in which gradients of bf16 weights are accumulated and reduced; the dtype of both moments of the optimizer. Planned, not run | f32, or f64 with f64 |
 //! | `training.attention` | `flash` or `materialised` | `flash` |
 //! | `training.dropout` | whether there is dropout | false |
-//! | `training.recompute` | what is computed again instead of kept: `none`, `selective`, `cheap`, `latents`, `feed-forward` or `full` ([each](crate::graph::form::Recompute)); for each layer `3 full, 5 none`; or `fit`: [the least that fits](crate::estimate::fit) | `none` |
-//! | `training.recompute_first` | only in so many layers at the start of each stage | all layers |
-//! | `training.recompute_group` | with `full`: keep only what every so many layers take in | 1 |
-//! | `training.offload` | where what layers keep waits for the backward [in the host's memory](crate::graph::passes::offload_activations): `none`, so many layers at the start of each stage, `all`, or `fit`: [the fewest with which the step is the fastest that fits](crate::estimate::fit). Together with `recompute`: what is computed again is not kept | `none` |
-//! | `training.offload_optimizer` | whether [what the optimizer keeps](crate::graph::layout::Layout::offload_optimizer), moments and master weights, lies in the host's memory, where its step reads and writes it | false |
-//! | `memory.limit_bytes` | the memory of a rank | the device's |
-//! | `memory.overhead_bytes` | what the framework holds besides | 0 |
-//! | `jitter_permille` | standard deviation of an op's time, in thousandths of what is planned: comparisons say [what that costs](crate::simulate::jitter), and `best` is [what costs least then](crate::plan::planner::Best) | 0 |
-//! | `messages.lowering` | [where transfers go](crate::program::lower::Lowering): `in-pieces`, `receive-first`, `grouped`, `overlapped` or `overlapped:2`, with so many messages of a link received ahead | `overlapped`; on a `pair-ordered` transport `grouped` |
-//! | `messages.transport` | [what the transport that is to carry them promises](crate::program::Transport): `rendezvous`, `buffered`, `buffered:4`, `grouped`, `pair-ordered` or `streams`. A plan that could hang on it is refused | `grouped` |
+//! | `training.recompute` | activation recomputation: `none`, `selective`, `cheap`, `latents`, `feed-forward` or `full` ([each](crate::graph::form::Recompute)); for each layer `3 full, 5 none`; or `fit`: [the least that fits](crate::estimate::fit) | `none` |
+//! | `training.recompute_first` (`recompute_first_layers`) | recompute only the first layers of each stage | all layers |
+//! | `training.recompute_group` | with `full`: keep only the input of each group of this many layers | 1 |
+//! | `training.offload` (`activation_offload`) | [activation offload](crate::graph::passes::offload_activations) to host memory: `none`, a number of first layers of each stage, `all`, or `fit`: [the fewest layers with which the step is the fastest that fits](crate::estimate::fit). What `recompute` drops is not offloaded | `none` |
+//! | `training.offload_optimizer` (`optimizer_cpu_offload`) | optimizer offload: whether [moments and master weights](crate::graph::layout::Layout::offload_optimizer) lie in host memory, where the optimizer's step reads and writes them | false |
+//! | `memory.limit_bytes` (`limit_per_gpu_bytes`) | memory limit per GPU | the device's |
+//! | `memory.overhead_bytes` (`reserved_bytes`) | reserved memory (framework overhead) | 0 |
+//! | `jitter_permille` | standard deviation of an op's time, in thousandths of the planned time. Comparisons then tell [its cost](crate::simulate::jitter), and `best` is [the schedule that costs least with it](crate::plan::planner::Best) | 0 |
+//! | `messages.lowering` | [where P2P transfers go](crate::program::lower::Lowering): `in-pieces`, `receive-first`, `grouped`, `overlapped` or `overlapped:2`, with that many transfers of a link received ahead | `overlapped`; on a `pair-ordered` transport `grouped` |
+//! | `messages.transport` | [what the transport promises](crate::program::Transport): `rendezvous`, `buffered`, `buffered:4`, `grouped`, `pair-ordered` or `streams`. A plan that could hang on it is refused | `grouped` |
 //!
 //! Bytes may be text: `80 GiB`.
 //!
-//! Instead of `model`, `cluster`, `parallel`, `training` and `memory`, a table `problem` holds typed costs in
-//! the form of a [problem file](crate::problem); and a bare problem file is a spec, too. `messages` and `jitter_permille` may stand beside it;
-//! typed costs know no sizes of messages, so buffers of messages that are received ahead belong into `static_bytes`.
+//! A table `problem` may stand in the place of `model`, `cluster`, `parallel`, `training` and `memory`. It has typed
+//! costs in the form of a [problem file](crate::problem). A bare problem file is a spec, too. `messages` and
+//! `jitter_permille` may stand with it. Typed costs have no sizes of transfers, so buffers of transfers that are
+//! received ahead belong in `static_bytes`.
 
 #[cfg(test)]
 pub(crate) mod arbitrary;
@@ -120,7 +125,7 @@ use crate::program::lower::Lowering;
 
 pub mod link;
 
-/// The recomputation that is chosen to fit, by its name in a spec.
+/// The name in a spec of recomputation or offload that is fitted to the limit.
 pub(crate) const FIT: &str = "fit";
 
 /// What a person says.
@@ -128,22 +133,23 @@ pub(crate) const FIT: &str = "fit";
 pub struct Spec {
     /// A name for people; may be empty.
     pub name: String,
-    /// What is to be trained, or the typed costs of it.
+    /// The model and its cluster, or typed costs.
     pub work: Work,
     /// A published schedule's name, or `best`.
     pub schedule: String,
     /// How transfers go.
     pub messages: Messages,
-    /// How much the times of ops differ, see [`jitter`](crate::simulate::jitter); at most [`MAX_PERMILLE`](crate::simulate::jitter::MAX_PERMILLE).
+    /// The standard deviation of op times, see [`jitter`](crate::simulate::jitter); at most
+    /// [`MAX_PERMILLE`](crate::simulate::jitter::MAX_PERMILLE).
     pub jitter_permille: u16,
 }
 
 /// How transfers go between ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Messages {
-    /// Where they are placed among the ops.
+    /// Where they stand among the ops.
     pub lowering: Lowering,
-    /// What the transport that is to carry them promises.
+    /// What their transport promises.
     pub transport: Transport,
 }
 
@@ -153,7 +159,7 @@ pub struct Messages {
 pub enum Work {
     /// A model on a cluster: costs and bytes follow from its operators.
     Model(ModelWork),
-    /// Costs and bytes as typed.
+    /// Typed costs and bytes.
     Typed(Statement),
 }
 
@@ -164,46 +170,46 @@ pub struct ModelWork {
     pub model_name: String,
     /// The model's sizes, from the catalog where `model_name` is given.
     pub model: ModelConfig,
-    /// The device of every rank.
+    /// The kind of device.
     pub device: Device,
-    /// Devices that share one node.
+    /// GPUs per node.
     pub devices_per_node: u32,
     /// The link within a node.
     pub link: Link,
     /// The link between nodes.
     pub node_link: Link,
-    /// Pipeline ranks, P.
+    /// Pipeline parallel (PP): ranks, P.
     pub pipeline: u32,
-    /// Chunks a rank for schedules that may choose, V.
+    /// Virtual stages per rank (VPP) for schedules that may choose, V.
     pub chunks: u32,
     /// Microbatches of one step, M.
     pub microbatches: u32,
-    /// Sequences of one microbatch.
+    /// Micro-batch size, in sequences.
     pub microbatch_size: u32,
-    /// Tokens of one sequence.
+    /// Sequence length, in tokens.
     pub sequence: u32,
-    /// Tokens of the whole training, where that is said.
+    /// Training tokens, where the spec gives them.
     pub tokens: Option<u64>,
-    /// Number format of weights and activations.
+    /// Precision of weights and activations.
     pub dtype: Dtype,
-    /// The memory limit of a rank; the device's memory where none is given.
+    /// The memory limit per GPU; without one, the device's memory.
     pub limit_bytes: Option<Bytes>,
-    /// What a schedule is judged by.
+    /// The objective of the schedule.
     pub objective: Objective,
-    /// How the model is dealt to devices beyond the pipeline's ranks.
+    /// Degrees of parallelism other than the pipeline's, and what belongs to them.
     pub layout: Layout,
-    /// Measured times of operators. They are no part of the spec's text: a plan holds the costs that follow from them.
+    /// Measured times of operators. The text of a spec does not have them; a plan has the costs that follow from them.
     pub profile: Option<Arc<Profile>>,
 }
 
 impl Spec {
-    /// A spec of typed costs, to be solved as well as possible: what a bare problem file means.
+    /// The spec of a bare problem file: typed costs and the best schedule.
     pub fn typed(statement: Statement) -> Spec {
         let (name, schedule) = (String::new(), String::from("best"));
         Spec { name, work: Work::Typed(statement), schedule, messages: Messages::default(), jitter_permille: 0 }
     }
 
-    /// What a schedule is judged by.
+    /// The objective of the schedule.
     pub fn objective(&self) -> Objective {
         match &self.work {
             Work::Model(model) => model.objective,
@@ -244,7 +250,7 @@ impl Spec {
 }
 
 impl ModelWork {
-    /// Number formats that do not suit each other, or the devices.
+    /// Faults of number formats that do not suit each other or the device.
     pub(crate) fn find_format_faults(&self, faults: &mut Vec<Fault>) {
         let form = &self.layout.form;
         for (field, is_so, dtype) in [
@@ -253,23 +259,22 @@ impl ModelWork {
             ("training.moments_dtype", self.layout.bf16_moments, Dtype::Bf16),
         ] {
             if is_so && self.dtype != Dtype::Bf16 {
-                let accepted = format!("nothing, for training.dtype is {}", self.dtype.name());
+                let accepted = format!("nothing, because training.dtype is {}", self.dtype.name());
                 faults.push(Fault::new(field, dtype.name(), accepted));
             }
         }
         if form.fp8 && self.device.fp8_flops == 0 {
-            let accepted =
-                "a rate, for training.matmul_dtype is fp8; of the catalog h100, h200, b200 and newer ones have one";
+            let accepted = "a rate above 0, because training.matmul_dtype is fp8; in the catalog h100, h200, b200 and newer devices have one";
             faults.push(Fault::new("cluster.device.fp8_flops", 0, accepted));
         }
         if form.fp8 && self.layout.zero >= 3 {
             let accepted =
-                "0 to 2, for training.matmul_dtype is fp8: what it takes to quantize gathered weights is not known";
+                "0 to 2, because training.matmul_dtype is fp8: quantization of gathered weights is not supported";
             faults.push(Fault::new("parallel.zero", self.layout.zero, accepted));
         }
     }
 
-    /// What it says of number formats that no backend computes in, as it stands in a spec.
+    /// The field of the spec with a number format that no backend computes in.
     pub const fn format_not_run(&self) -> Option<&'static str> {
         match self.layout.form {
             Form { fp8: true, .. } => Some("training.matmul_dtype = \"fp8\""),
@@ -279,34 +284,67 @@ impl ModelWork {
         }
     }
 
-    /// All devices together.
+    /// The number of devices.
     pub fn devices(&self) -> u64 {
         u64::from(self.pipeline).saturating_mul(self.layout.devices_per_rank())
     }
 
-    /// Tokens of one training step, of all copies.
+    /// Tokens of one training step, over all data-parallel replicas.
     pub fn step_tokens(&self) -> u64 {
         let sequences = u64::from(self.microbatches) * u64::from(self.microbatch_size);
         sequences.saturating_mul(self.sequence.into()).saturating_mul(self.layout.data.max(1).into())
     }
 
-    /// How its devices are joined.
+    /// The nodes and links of the devices.
     pub(crate) const fn nodes(&self) -> Nodes {
         Nodes { devices: self.devices_per_node, link: self.link, node_link: self.node_link }
     }
 
     fn to_sections(&self) -> [(&'static str, Value); 6] {
-        let link = |link: &Link| json!({ "bytes_per_s": link.bytes_per_s, "latency_ns": link.latency_ns });
+        [
+            ("model", self.model_section()),
+            ("cluster", self.cluster_section()),
+            ("parallel", self.parallel_section()),
+            ("training", self.training_section()),
+            ("memory", self.memory_section()),
+            ("objective", json!(self.objective.name())),
+        ]
+    }
+
+    fn model_section(&self) -> Value {
         let mut model = write_sizes(&self.model);
         if !self.model_name.is_empty() {
             model["name"] = json!(self.model_name);
         }
-        let form = &self.layout.form;
         let usual = catalog::find(&self.model_name).map_or(Variant::USUAL, |entry| entry.config.variant);
-        // Most models are their family's usual ones, and most layouts deal neither sequences nor experts out.
+        // Most models have their family's usual layer.
         if self.model.variant != Variant::USUAL || usual != Variant::USUAL {
             write_variant(&self.model.variant, &mut model);
         }
+        model
+    }
+
+    fn cluster_section(&self) -> Value {
+        let link = |link: &Link| json!({ "bytes_per_s": link.bytes_per_s, "latency_ns": link.latency_ns });
+        json!({
+            "device": {
+                "name": self.device.name,
+                "matmul_flops": self.device.matmul_flops,
+                "fp8_flops": self.device.fp8_flops,
+                "matmul_permille": self.device.matmul_permille,
+                "memory_bytes_per_s": self.device.memory_bytes_per_s,
+                "memory_bytes": self.device.memory_bytes,
+                "host_bytes_per_s": self.device.host_bytes_per_s,
+                "launch_ns": self.device.launch_ns,
+            },
+            "devices_per_node": self.devices_per_node,
+            "link": link(&self.link),
+            "node_link": link(&self.node_link),
+        })
+    }
+
+    fn parallel_section(&self) -> Value {
+        let form = &self.layout.form;
         let mut parallel = json!({
             "pipeline": self.pipeline,
             "chunks": self.chunks,
@@ -319,27 +357,6 @@ impl ModelWork {
             "data": self.layout.data,
             "zero": self.layout.zero,
         });
-        let mut training = json!({
-            "microbatches": self.microbatches,
-            "microbatch_size": self.microbatch_size,
-            "sequence": self.sequence,
-            "dtype": self.dtype.name(),
-            "attention": form.attention.name(),
-            "dropout": form.dropout,
-            "recompute": match &self.layout.recompute_layers {
-                RecomputeLayers::Each(choices) => json!(RecomputeLayers::text_of(choices)),
-                RecomputeLayers::Fit => json!(FIT),
-                _ => json!(form.recompute.name()),
-            },
-        });
-        if let Some(tokens) = self.tokens {
-            training["tokens"] = json!(tokens);
-        }
-        match self.layout.recompute_layers {
-            RecomputeLayers::First(count) => training["recompute_first"] = json!(count),
-            RecomputeLayers::Groups(size) => training["recompute_group"] = json!(size),
-            _ => {}
-        }
         if form.async_reduce {
             parallel["async_reduce"] = json!(true);
         }
@@ -361,6 +378,32 @@ impl ModelWork {
             if self.layout.overlap_exchanges {
                 parallel["overlap_exchanges"] = json!(true);
             }
+        }
+        parallel
+    }
+
+    fn training_section(&self) -> Value {
+        let form = &self.layout.form;
+        let mut training = json!({
+            "microbatches": self.microbatches,
+            "microbatch_size": self.microbatch_size,
+            "sequence": self.sequence,
+            "dtype": self.dtype.name(),
+            "attention": form.attention.name(),
+            "dropout": form.dropout,
+            "recompute": match &self.layout.recompute_layers {
+                RecomputeLayers::Each(choices) => json!(RecomputeLayers::text_of(choices)),
+                RecomputeLayers::Fit => json!(FIT),
+                _ => json!(form.recompute.name()),
+            },
+        });
+        if let Some(tokens) = self.tokens {
+            training["tokens"] = json!(tokens);
+        }
+        match self.layout.recompute_layers {
+            RecomputeLayers::First(count) => training["recompute_first"] = json!(count),
+            RecomputeLayers::Groups(size) => training["recompute_group"] = json!(size),
+            _ => {}
         }
         if form.f32_logits {
             training["f32_logits"] = json!(true);
@@ -385,6 +428,10 @@ impl ModelWork {
         if form.imbalance_permille != 1000 {
             training["expert_imbalance"] = json!(f64::from(form.imbalance_permille) / 1000.0);
         }
+        training
+    }
+
+    fn memory_section(&self) -> Value {
         let mut memory = Map::new();
         if let Some(limit) = self.limit_bytes {
             memory.insert(String::from("limit_bytes"), json!(limit));
@@ -392,35 +439,11 @@ impl ModelWork {
         if self.layout.overhead_bytes > 0 {
             memory.insert(String::from("overhead_bytes"), json!(self.layout.overhead_bytes));
         }
-        [
-            ("model", model),
-            (
-                "cluster",
-                json!({
-                    "device": {
-                        "name": self.device.name,
-                        "matmul_flops": self.device.matmul_flops,
-                        "fp8_flops": self.device.fp8_flops,
-                        "matmul_permille": self.device.matmul_permille,
-                        "memory_bytes_per_s": self.device.memory_bytes_per_s,
-                        "memory_bytes": self.device.memory_bytes,
-                        "host_bytes_per_s": self.device.host_bytes_per_s,
-                        "launch_ns": self.device.launch_ns,
-                    },
-                    "devices_per_node": self.devices_per_node,
-                    "link": link(&self.link),
-                    "node_link": link(&self.node_link),
-                }),
-            ),
-            ("parallel", parallel),
-            ("training", training),
-            ("memory", Value::Object(memory)),
-            ("objective", json!(self.objective.name())),
-        ]
+        Value::Object(memory)
     }
 }
 
-/// `model` as the table of a spec that says all of it.
+/// `model` as a complete table of a spec.
 pub fn model_table(model: &ModelConfig) -> Value {
     let mut table = write_sizes(model);
     write_variant(&model.variant, &mut table);
@@ -487,7 +510,7 @@ fn write_variant(variant: &Variant, model: &mut Value) {
     model["caps"] = numbers(&[("attention", variant.caps.attention), ("logits", variant.caps.logits)]);
 }
 
-/// Numbers in units of 10⁻¹² as plain ones, each `none` where it is not there; `none` without any.
+/// Numbers in units of 10⁻¹² as plain numbers, `none` for a missing one, and one `none` where all are missing.
 fn numbers(numbers: &[(&str, Option<u64>)]) -> Value {
     if numbers.iter().all(|(_, number)| number.is_none()) {
         return json!("none");

@@ -19,7 +19,7 @@ impl Spec {
         let chunks = schedule::find(&self.schedule).map_or(said, |published| (published.shape)(said).1);
         if chunks > said {
             found.push(format!(
-                "parallel.chunks: {} has {chunks} on each rank, and not {said}; 1f1b has one",
+                "parallel.chunks: {} has {chunks} chunks on each rank, not {said}; 1f1b has one",
                 self.schedule
             ));
         }
@@ -45,7 +45,7 @@ impl ModelWork {
         ] {
             if rate < FEWEST_A_SECOND {
                 found.push(format!(
-                    "{field}: {rate} a second is next to nothing; it is in single ones, such as {such}"
+                    "{field}: {rate} per second is very low; the unit is 1 per second, such as {such}"
                 ));
             }
         }

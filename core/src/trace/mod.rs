@@ -1,11 +1,11 @@
 //! What a run measured: when each step of each rank really started and ended, bytes, losses, tokens.
 //!
 //! - In: a trace file of a run, and the plan that was run.
-//! - Out: measured times beside planned ones, and a problem with the measured times ([`calibrate`]).
+//! - Out: measured times against planned ones, and a problem with the measured times ([`calibrate`]).
 //! - Knows: problems, programs and timelines. Nothing of models or backends.
 //!
-//! The file is versioned JSON; its schema is `core/schema/trace.schema.json`. Each rank's spans of one training step stand
-//! in columns, because a long run has millions of them:
+//! The file is versioned JSON; its schema is `core/schema/trace.schema.json`. Each rank's spans of one training step
+//! stand in columns, because a long run has millions of them:
 //!
 //! ```json
 //! { "format": "pipeplan-trace", "version": 1,
@@ -16,11 +16,12 @@
 //!                            "start_ns": [0, 10, 12, 40, 60], "end_ns": [10, 12, 40, 60, 61] } ] } ] }
 //! ```
 //!
-//! Where the run had copies of the pipeline, `replicas` says how many, and `rows` and `peak_bytes` have the ranks of the
-//! first copy, then those of the second and so on. Where ranks hold parts of the same sequences, `context` says how many, and
-//! each copy has the ranks with the first part, then those with the second and so on. Where ranks share matrices, `tensor`
-//! says how many, and each of these has the ranks that are first among those, then those that are second and so on. `overhead_ns` is what the runner itself took for an op, on average. Where the ranks took turns on fewer cores than they are,
-//! or on one GPU, `shared_processors` says on how many.
+//! Where the run had copies of the pipeline, `replicas` says how many, and `rows` and `peak_bytes` have the ranks of
+//! the first copy, then those of the second and so on. Where ranks hold parts of the same sequences, `context` says
+//! how many, and each copy has the ranks with the first part, then those with the second and so on. Where ranks share
+//! matrices, `tensor` says how many, and each of these has the ranks that are first among those, then those that are
+//! second and so on. `overhead_ns` is what the runner itself took for an op, on average. Where the ranks took turns
+//! on fewer cores than they are, or on one GPU, `shared_processors` says on how many.
 //!
 //! Times count from the start of the training step on the clock of the run. A trace is input like any other:
 //! it is read with every size bounded, and what does not fit together is refused with its place.
@@ -106,7 +107,7 @@ pub struct Trace {
 }
 
 impl StepTrace {
-    /// The compute ops as a timeline that starts at 0, to be drawn beside the prediction.
+    /// The compute ops as a timeline that starts at 0, to be drawn with the prediction.
     pub fn timeline(&self) -> Timeline {
         let starts = self.rows.iter().flatten().filter(|span| matches!(span.step, Step::Compute(_)));
         let first = starts.map(|span| span.start_ns).min().unwrap_or(0);
@@ -239,8 +240,9 @@ impl Trace {
         })
     }
 
-    /// What a person calls row `row` of a step that has `rows` of them: `rank 3`, or `replica 1, rank 3, context 1, part 0`
-    /// where there are several replicas, several ranks that hold parts of sequences, and several that share matrices.
+    /// What a person calls row `row` of a step that has `rows` of them: `rank 3`, or `replica 1, rank 3, context 1,
+    /// part 0` where there are several replicas, several ranks that hold parts of sequences, and several that share
+    /// matrices.
     pub fn row_name(&self, row: usize, rows: usize) -> String {
         let (replicas, context, tensor) = (self.replicas.max(1), self.context.max(1), self.tensor.max(1));
         let ranks = (rows / (replicas * context * tensor)).max(1);
@@ -258,7 +260,7 @@ impl Trace {
 }
 
 fn expect_format(table: &mut Table<'_>) -> Result<(), Fault> {
-    let nothing = || String::from("nothing");
+    let nothing = || String::from("no layer");
     let format = table.get("format");
     if format.and_then(Value::as_str) != Some(FORMAT) {
         return Err(Fault::new("format", format.map_or_else(nothing, shown), format!("\"{FORMAT}\"")));

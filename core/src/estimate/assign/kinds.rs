@@ -1,13 +1,14 @@
-//! Layers of several kinds dealt to stages of which a rank holds several, within a memory limit: the best deal there is.
+//! The best partition of layers of several kinds within a memory limit, where a rank holds several stages.
 //!
-//! What a stage needs follows from the kinds of its layers in order, so from where it starts and how many it has; and of the
-//! start only what comes behind matters. So starts fall into few *classes*: two for windows in every other layer, and for
-//! `k` dense layers before others `k + 1`. A start's class and a stage's length give the class of the next start.
+//! What a stage needs follows from the kinds of its layers in order, so from where it starts and how many it has; and
+//! of the start only what comes behind matters. So starts fall into few *classes*: two for windows in every other
+//! layer, and for `k` dense layers before others `k + 1`. A start's class and a stage's length give the class of the
+//! next start.
 //!
-//! Ranks are taken in turn. Of each, all that it may hold is listed by the classes of the cuts between its stages and those
-//! of others and by its number of layers, each with the evenest way; then the lists are joined by dynamic programming over
-//! the layers so far and the classes of those cuts of which only one side has been dealt. That is done for one time of the slowest stage; the
-//! least such time is found by bisection.
+//! Ranks are taken in turn. Of each, all that it may hold is listed by the classes of the cuts between its stages and
+//! those of others and by its number of layers, each with the evenest way; then the lists are joined by dynamic
+//! programming over the layers so far and the classes of those cuts of which only one side has been dealt. That is
+//! done for one time of the slowest stage; the least such time is found by bisection.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
@@ -62,9 +63,9 @@ struct Dealer<'a> {
     steps: u64,
 }
 
-/// As [`best`](super::best), for layers of the kinds `kinds`. `needs` and `time` say what a stage with these layers of the
-/// model needs, which is never less with one more; no stage but the first and the last is unlike the others. No deal has a
-/// slowest stage that is faster than `least`.
+/// As [`best`](super::best), for layers of the kinds `kinds`. `needs` and `time` say what a stage with these layers
+/// of the model needs, which is never less with one more; no stage but the first and the last is unlike the others.
+/// No deal has a slowest stage that is faster than `least`.
 pub(crate) fn best(
     kinds: &[usize],
     groups: &[Group],
@@ -235,8 +236,8 @@ impl Dealer<'_> {
         Ok(Some(counts))
     }
 
-    /// What `states` with the cuts `open` become by the `shapes` of `group`, if they have `layers` then; the cuts that are
-    /// open then; and by number the layers of the group's stages with the number of the state before.
+    /// What `states` with the cuts `open` become by the `shapes` of `group`, if they have `layers` then; the cuts
+    /// that are open then; and by number the layers of the group's stages with the number of the state before.
     fn join(
         &mut self,
         states: &States,
@@ -283,8 +284,8 @@ impl Dealer<'_> {
         Ok((next, after, taken))
     }
 
-    /// By stage, the classes at which it may start, each with the most layers that it may then have; none where there is a
-    /// stage without.
+    /// By stage, the classes at which it may start, each with the most layers that it may then have; none where there
+    /// is a stage without.
     fn may(&mut self, slowest: Nanos) -> Result<Option<Vec<Starts>>, Without> {
         let mut group_of = vec![0; self.stages];
         for (at, group) in self.groups.iter().enumerate() {
@@ -309,8 +310,8 @@ impl Dealer<'_> {
         Ok(Some(may))
     }
 
-    /// Whether the next stage of a rank that holds `held` may start at `start`: where the stage before it is on the same
-    /// rank, that one says where.
+    /// Whether the next stage of a rank that holds `held` may start at `start`: where the stage before it is on the
+    /// same rank, that one says where.
     fn follows(&self, held: &[Piece], stage: usize, start: Class) -> bool {
         let before = held.last().filter(|(before, ..)| before + 1 == stage);
         before.is_none_or(|(before, from, count)| self.next(*before, *from, *count) == Some(start))
@@ -389,8 +390,8 @@ impl Dealer<'_> {
     }
 }
 
-/// The cuts at which the stages of a rank meet those of others, in order: cut `s` is before stage `s`. At the model's ends
-/// there is nothing to agree upon, nor between stages of one rank.
+/// The cuts at which the stages of a rank meet those of others, in order: cut `s` is before stage `s`. At the model's
+/// ends there is nothing to agree upon, nor between stages of one rank.
 fn cuts_of(stages: &[usize], all: usize) -> Vec<usize> {
     let mut cuts: Vec<usize> = stages.iter().flat_map(|stage| [*stage, *stage + 1]).collect();
     cuts.sort_unstable();

@@ -12,15 +12,15 @@ use crate::estimate::step::{self, Tail};
 use crate::problem::placement::Placement;
 use crate::spec::ModelWork;
 
-/// What ends the step of each rank. Two-way placement keeps two of each stage, each for half of the microbatches: a rank's
-/// tail is that of both, and what they have added up is summed with the rank at the other end. A table that the first stage
-/// and the last one hold is summed between their ranks.
+/// The epilogue of each rank. A bidirectional placement has two replicas of each stage, each for half of the
+/// microbatches: a rank's epilogue is that of both of its stages, and their gradients are summed with the rank at the
+/// other end. An embedding table of the first and the last stage is summed between their ranks.
 pub(super) fn tails_by_rank(work: &ModelWork, placement: &Placement, chunks: usize, parts: &[Part]) -> Vec<Tail> {
     let ranks = work.pipeline as usize;
     let rank_of_stage = placement.ranks(ranks, chunks);
     let two_way = *placement == Placement::TwoWay;
     let mut whole = vec![(StaticBytes::default(), StaticBytes::default()); ranks];
-    // By rank, gradients that another rank has parts of.
+    // By rank: bytes of gradients that another rank has, too.
     let mut elsewhere: Vec<Bytes> = vec![0; ranks];
     let (first, last) = (usize::from(rank_of_stage[0]), usize::from(rank_of_stage[parts.len() - 1]));
     for (stage, part) in parts.iter().enumerate() {
@@ -30,7 +30,7 @@ pub(super) fn tails_by_rank(work: &ModelWork, placement: &Placement, chunks: usi
         for rank in core::iter::once(rank).chain(mirrored) {
             whole[rank] = (whole[rank].0.plus(&part.whole.0), whole[rank].1.plus(&part.whole.1));
             let summed = match two_way {
-                // A table in both of a rank's stages is one.
+                // A table in both stages of a rank counts once.
                 true if stage == 0 => gradients.saturating_sub(part.tables),
                 true => gradients,
                 false if first != last => part.tables,
@@ -52,6 +52,7 @@ pub(super) fn tails_by_rank(work: &ModelWork, placement: &Placement, chunks: usi
     whole.iter().enumerate().map(tail).collect()
 }
 
+/// Bytes that each rank holds throughout the step.
 pub(super) fn static_by_rank(
     work: &ModelWork,
     placement: &Placement,

@@ -8,6 +8,7 @@ use crate::model::{Dtype, Family, MAX_SIZE};
 use crate::problem::{MAX_BYTES, MAX_CHUNKS, MAX_MICROBATCHES, MAX_NS, MAX_RANKS, Statement, Transfers};
 use crate::spec::ModelWork;
 
+/// Faults of the model, the layout, the number formats and the cluster.
 pub(super) fn find_faults(work: &ModelWork, chunks: usize, faults: &mut Vec<Fault>) {
     work.model.find_faults("model", faults);
     work.device.find_faults("cluster.device", faults);
@@ -39,7 +40,7 @@ pub(super) fn find_faults(work: &ModelWork, chunks: usize, faults: &mut Vec<Faul
     }
 }
 
-/// Refuses what arithmetic cut off at the largest number, before sums rely on it.
+/// Refuses times and bytes that saturated, before sums rely on them.
 pub(super) fn check_sizes(statement: &Statement, faults: &mut Vec<Fault>) {
     for (stage, cost) in statement.stages.iter().enumerate() {
         let longest = cost.forward_ns.max(cost.backward_input_ns).max(cost.backward_weight_ns);

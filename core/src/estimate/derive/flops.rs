@@ -9,9 +9,9 @@ use crate::hardware::cost;
 use crate::model::StageLayout;
 use crate::spec::ModelWork;
 
-/// As [`Derived::step_flops`].
+/// See [`Derived::step_flops`](super::Derived::step_flops).
 pub(super) fn step_flops(work: &ModelWork) -> u128 {
-    // All layers of a kind are alike, and a head does the same behind each.
+    // All layers of a kind are alike, and the head costs the same after each.
     let forward = |layer: u32, has_head: bool| {
         let layout = StageLayout { layers: layer..layer + 1, embedding: false, head: has_head };
         let shape = StageShape { form: Form::default(), ..shape_of(work, &layout) };

@@ -10,12 +10,12 @@ use crate::graph::passes::{self, Account};
 use crate::model::StageLayout;
 use crate::spec::ModelWork;
 
-/// The graph of the stage that `layout` describes: what the runner executes for `work`.
+/// The graph of the stage that `layout` describes. The runner executes this graph for `work`.
 pub fn graph_of(work: &ModelWork, layout: &StageLayout) -> Graph {
     operators_of(work, layout).0
 }
 
-/// As [`graph_of`], with what each pass over the graph did, and the one over what a step does with its gradients.
+/// The graph, with the reports of the passes over it and of the pass over the step's gradients.
 pub fn graph_and_accounts(work: &ModelWork, layout: &StageLayout) -> (Graph, Vec<Account>) {
     let (graph, mut accounts) = operators_of(work, layout);
     accounts.extend(passes::reduce_gradients::account(&graph, &work.layout));

@@ -1,5 +1,5 @@
-//! From a model on a cluster to a scheduling problem: layers are dealt to stages, and each stage's operators say
-//! what its ops take in time and bytes.
+//! From a model on a cluster to a scheduling problem: layers are assigned to stages, and the operators of each stage
+//! give the time and bytes of its ops.
 
 mod by_rank;
 mod faults;
@@ -37,24 +37,24 @@ use crate::problem::placement::Placement;
 use crate::problem::{Backward, MAX_BYTES, PlacementChoice, Statement};
 use crate::spec::ModelWork;
 
-/// A model's scheduling problem, and what it follows from.
+/// The scheduling problem of a model, and what it follows from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Derived {
     /// The problem, with its placement fixed.
     pub statement: Statement,
     /// The part of the model that each stage holds.
     pub stages: Vec<StageLayout>,
-    /// Floating-point operations that the model needs for one step, over all stages, for each device that shares a stage:
-    /// each product of the forward, and its two gradients. Work that is only done to save memory does not count
-    /// (arXiv:2204.02311 §4.1), nor what sharing adds: heads that several devices hold, and room for experts' tokens.
+    /// Floating-point operations that the model needs for one step, over all stages, for each device of a rank: each
+    /// matmul of the forward and its two gradients. Recomputation does not count (arXiv:2204.02311 §4.1). Neither
+    /// does what parallelism adds: heads that several devices hold, and spare room for experts' tokens.
     pub step_flops: u128,
-    /// Bytes held throughout, by rank and kind.
+    /// Bytes that each rank holds throughout the step, by kind.
     pub static_bytes: Vec<StaticBytes>,
-    /// Bytes of the host's memory that a microbatch of each stage holds behind F, and behind B until W.
+    /// Bytes of host memory that a microbatch of each stage holds after F, and after B until W.
     pub host_bytes: Vec<[Bytes; 2]>,
-    /// What ends each step.
+    /// The step epilogue: gradient sync and optimizer.
     pub ends: Ends,
-    /// How good the deal of layers is, where it was made for the memory limit.
+    /// How good the partition is, where it is `within-limit`.
     pub dealt: Option<Dealt>,
 }
 
@@ -63,7 +63,7 @@ pub struct Derived {
 pub struct LayerPlace {
     /// Its stage.
     pub stage: usize,
-    /// The rank that holds it; with two-way placement, the one for the first half of the microbatches.
+    /// The rank that holds it. In a bidirectional schedule: the rank for the first half of the microbatches.
     pub rank: usize,
     /// Which of that rank's chunks it is in.
     pub chunk: usize,
@@ -83,12 +83,12 @@ impl Derived {
 
 /// The problem of `work` with `chunks` stages on each rank, placed by `placement`; `work.chunks` is not read.
 ///
-/// Stages with the same parts are worked out once, so this takes time in proportion to the layers of the few
-/// different stages, and none for microbatches.
+/// Stages with the same parts are computed once. So the time grows with the layers of the few different stages, and
+/// not with the microbatches.
 ///
 /// # Errors
-/// Every fault of `work` that hides the problem: sizes that are no model's, more stages than layers, a placement that
-/// does not suit, times or bytes beyond what a problem may hold. Fields are named as in a spec.
+/// Every fault of `work` that hides the problem: invalid sizes, more stages than layers, a placement that does not
+/// suit, times or bytes beyond the limits of a problem. Fields are named as in a spec.
 pub fn derive(work: &ModelWork, placement: Placement, chunks: usize) -> Result<Derived, Faults> {
     let mut faults = Vec::new();
     find_faults(work, chunks, &mut faults);
@@ -127,7 +127,7 @@ pub fn derive(work: &ModelWork, placement: Placement, chunks: usize) -> Result<D
     };
     check_sizes(&statement, &mut faults);
     if faults.is_empty() {
-        // Also checks that the placement suits, which its ranks are then worked out from.
+        // Also checks the placement, which gives the rank of each stage below.
         statement.find_faults("", &mut faults);
     }
     if !faults.is_empty() {
@@ -137,7 +137,7 @@ pub fn derive(work: &ModelWork, placement: Placement, chunks: usize) -> Result<D
     statement.static_bytes = static_bytes.iter().map(StaticBytes::total).collect();
     if let Some(rank) = statement.static_bytes.iter().position(|bytes| *bytes > MAX_BYTES) {
         let found = format!("{} bytes of weights on rank {rank}", statement.static_bytes[rank]);
-        return Err(Fault::new("model", found, format!("at most {MAX_BYTES} bytes a rank")).into());
+        return Err(Fault::new("model", found, format!("at most {MAX_BYTES} bytes on a rank")).into());
     }
     let tails = tails_by_rank(work, &placement, chunks, &known);
     let reduces_ns = known.iter().map(|part| step::reduce_each(work, &part.whole.0, &part.whole.1)).collect();

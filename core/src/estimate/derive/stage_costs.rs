@@ -23,36 +23,36 @@ use crate::spec::ModelWork;
 #[derive(Clone, Copy)]
 pub(super) struct Part {
     pub(super) cost: StageCost,
-    /// Of the host's memory, behind F and behind B.
+    /// Host memory after F and after B.
     pub(super) on_host: [Bytes; 2],
-    /// With every neighbour on another rank.
+    /// Static bytes with every neighbour stage on another rank.
     pub(super) apart: StaticBytes,
-    /// With the next stage on the same rank.
+    /// Static bytes with the next stage on the same rank.
     pub(super) before_own: StaticBytes,
-    /// Before anything is shared out among copies: all but experts, and experts.
+    /// Static bytes without ZeRO: all but experts, and experts.
     pub(super) whole: (StaticBytes, StaticBytes),
-    /// Gradients of tables that another stage holds too.
+    /// Gradients of embedding tables that another stage holds, too.
     pub(super) tables: Bytes,
 }
 
 impl Part {
-    /// The most that an op needs while it runs.
+    /// The most bytes that an op needs only while it runs.
     pub(super) fn workspace(&self) -> Bytes {
         self.cost.forward_workspace_bytes.max(self.cost.takes(OpKind::BW))
     }
 }
 
-/// The kinds of stage met so far. Layers of a kind are all alike, so their numbers are enough.
+/// The kinds of stage so far. Layers of a kind are alike, so a stage is known by their numbers.
 pub(super) struct Parts<'w> {
     pub(super) work: &'w ModelWork,
     pub(super) known: BTreeMap<PartKey, Part>,
 }
 
-/// How many layers of each kind, whether with embedding and with head, and what each layer computes again where that is
-/// not the same for all.
+/// The number of layers of each kind, whether the stage has the embedding and the head, and the recomputation of each
+/// layer where it differs between layers.
 type PartKey = ([u32; KINDS], bool, bool, Vec<(Recompute, usize)>);
 
-/// Kinds of layer: with experts or without, and with a window that hides tokens or without.
+/// Kinds of layer: with experts or without, and with a sliding window or without.
 pub(super) const KINDS: usize = 4;
 
 /// The kind of `layer`: all layers of a kind are alike.
@@ -78,7 +78,7 @@ impl Parts<'_> {
         layout.layers.clone().for_each(|layer| counts[kind_of(self.work, layer)] += 1);
         let mut by_layer = choices_of(self.work, layout).by_layer;
         if by_layer.is_empty() && matches!(self.work.layout.form.offload, Offload::First(_)) {
-            // Which layers come first matters, too.
+            // Offload depends on which layers come first.
             by_layer = vec![Recompute::None; layout.layers.len()];
         }
         let kinds = layout.layers.clone().map(|layer| kind_of(self.work, layer));
@@ -108,11 +108,11 @@ impl Parts<'_> {
         part
     }
 
-    /// What the partition balances. Where layers differ in what they compute again, and that is chosen for them where
-    /// they are, none of it counts.
+    /// Times that the partition balances. Recomputation that differs between layers does not count: it is chosen for
+    /// the layers where they are.
     pub(super) fn costs(&self) -> PartCosts {
         let mut plain = self.work.clone();
-        // The same for all is the same, however it is said; else layers are dealt as if nothing were computed again.
+        // Recomputation that is the same for all layers counts, in whatever form the spec has it; any other does not.
         let same = match &plain.layout.recompute_layers {
             RecomputeLayers::All => plain.layout.form.recompute,
             RecomputeLayers::Each(choices) => match choices.split_first() {
@@ -122,7 +122,7 @@ impl Parts<'_> {
             _ => Recompute::None,
         };
         (plain.layout.recompute_layers, plain.layout.form.recompute) = (RecomputeLayers::All, same);
-        // Nor do copies of a layer on its own, which no other one hides.
+        // Offload does not count: a layer alone has no compute of other layers that hides its copies.
         plain.layout.form.offload = Offload::None;
         let time = |layers: Range<u32>, embedding: bool, head: bool| {
             let graph = graph_of(&plain, &StageLayout { layers, embedding, head });

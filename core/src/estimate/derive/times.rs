@@ -13,12 +13,12 @@ use crate::hardware::profile::Coverage;
 use crate::model::{Experts, StageLayout};
 use crate::spec::ModelWork;
 
-/// What the device's own libraries take of each rank's memory, where the device has been measured.
+/// Memory of the device's libraries on each rank, where the device has been measured.
 pub(super) fn workspace_bytes(work: &ModelWork) -> Bytes {
     work.profile.as_ref().map_or(0, |profile| profile.workspace_bytes)
 }
 
-/// By operator of `graph` its time: the roofline's, or what a profile makes of it.
+/// The time of each operator of `graph`: by the roofline, or from a profile.
 fn operator_times(graph: &Graph, work: &ModelWork) -> Vec<Nanos> {
     let (device, peers) = (&work.device, peers(work));
     match &work.profile {
@@ -27,15 +27,15 @@ fn operator_times(graph: &Graph, work: &ModelWork) -> Vec<Nanos> {
     }
 }
 
-/// What the profile of `work` knows of a layer, the embedding and the head, which have every kind of operator; none where
-/// there is no profile.
+/// How many operators of a layer, the embedding and the head the profile of `work` knows; none without a profile.
+/// These have every kind of operator.
 pub fn coverage(work: &ModelWork) -> Option<Coverage> {
     let profile = work.profile.as_ref()?;
     let ends = StageLayout { layers: 0..1.min(work.model.layers), embedding: true, head: true };
     Some(profile.covers(&graph_of(work, &ends), &work.device, &peers(work)))
 }
 
-/// Times of a stage's jobs. Where copies share weights out, with what the jobs wait for them.
+/// Times of a stage's jobs. With ZeRO 3 they include the waits for gathered weights.
 pub(super) fn job_times(graph: &Graph, work: &ModelWork) -> JobTimes {
     let of_operators = operator_times(graph, work);
     let mut times = JobTimes::of_times(graph, &of_operators);
@@ -54,9 +54,9 @@ pub(super) fn job_times(graph: &Graph, work: &ModelWork) -> JobTimes {
     times
 }
 
-/// What F, B and W wait for weights that copies share out (ZeRO 3, arXiv:1910.02054 §5.3): every job gathers each layer's
-/// anew, the first layer's before anything runs and each further one's beside the layer before, as the two layers say that
-/// [`StaticBytes::gathered`] counts.
+/// The waits of F, B and W for sharded weights (ZeRO 3, arXiv:1910.02054 §5.3). Every job gathers the weights of each
+/// layer: the first layer's before it computes, and each further layer's while the layer before it computes.
+/// `StaticBytes::gathered` counts these two layers.
 fn gather_waits(graph: &Graph, times: &[Nanos], work: &ModelWork) -> [Nanos; 3] {
     let copies = step::copies_of(work);
     Job::ALL.map(|job| {
@@ -83,7 +83,7 @@ fn gather_waits(graph: &Graph, times: &[Nanos], work: &ModelWork) -> [Nanos; 3] 
     })
 }
 
-/// What joins the devices of one rank.
+/// The links between the devices of one rank.
 fn peers(work: &ModelWork) -> Peers {
     let (form, nodes) = (work.layout.form, work.nodes());
     let [tensor, context, expert] = [form.tensor, form.context, form.expert].map(|ways| u64::from(ways.max(1)));

@@ -9,7 +9,7 @@ use crate::problem::Transfers;
 use crate::problem::placement::Placement;
 use crate::spec::ModelWork;
 
-/// Bytes of what one device of a rank sends for a microbatch: an activation or its gradient.
+/// Bytes that one device of a rank sends for a microbatch: an activation or its gradient.
 pub(super) fn boundary_bytes(work: &ModelWork) -> Bytes {
     let tokens = u64::from(work.microbatch_size).saturating_mul(work.sequence.into());
     let form = work.layout.form;
@@ -18,7 +18,7 @@ pub(super) fn boundary_bytes(work: &ModelWork) -> Bytes {
     tokens.saturating_mul(work.model.hidden.into()).saturating_mul(work.dtype.bytes())
 }
 
-/// Hop times from the bytes of a boundary. Every device sends its own part to the one in its place on the next rank.
+/// Hop times from the bytes of a boundary. Every device sends its part to its counterpart on the next rank.
 pub(super) fn transfers(work: &ModelWork) -> Transfers {
     let bytes = boundary_bytes(work);
     let ranks = work.pipeline as usize;
@@ -30,26 +30,27 @@ pub(super) fn transfers(work: &ModelWork) -> Transfers {
     Transfers::Links((0..ranks).map(|from| (0..ranks).map(|to| hop(from, to)).collect()).collect())
 }
 
-/// Whole ranks in a node, at least one: they fill nodes in order, each with all of its devices.
+/// Ranks in a node, at least one. Ranks fill nodes in order, each with all of its devices.
 fn ranks_per_node(work: &ModelWork) -> usize {
     let per_node = u64::from(work.devices_per_node) / work.layout.devices_per_rank();
     per_node.max(1) as usize
 }
 
-/// What joins the devices of one rank with those of another. Where a rank alone fills a node, every hop leaves it.
+/// The link between the devices of two ranks. Where one rank fills a node, every hop leaves the node.
 pub(super) fn link_between(work: &ModelWork, from: usize, to: usize) -> Link {
     let per_node = ranks_per_node(work);
     if from / per_node == to / per_node { work.link } else { work.node_link }
 }
 
 impl Derived {
-    /// Counts the buffers of messages that are received ahead: `prefetch` boundary tensors for each link on which a rank
-    /// receives, or as many as it carries. Those that are received just before their op are counted with the op.
+    /// Counts the buffers of transfers that are received ahead: `prefetch` boundary tensors for each link on which a
+    /// rank receives, but no more than the link's transfers in a step. The op counts transfers that are received just
+    /// before it.
     pub(crate) fn add_prefetch(&mut self, work: &ModelWork, placement: &Placement, prefetch: usize) {
         let (ranks, microbatches) = (self.statement.ranks, self.statement.microbatches);
         let rank_of_stage = placement.ranks(ranks, self.statement.chunks);
         let two_way = *placement == Placement::TwoWay;
-        // By receiver and sender: messages of a step.
+        // Transfers of a step, by receiver and sender.
         let mut links: BTreeMap<(usize, usize), usize> = BTreeMap::new();
         for pair in rank_of_stage.windows(2) {
             let [below, above] = [pair[0], pair[1]].map(usize::from);

@@ -18,23 +18,28 @@ use crate::model::StageLayout;
 use crate::problem::placement::Placement;
 use crate::spec::ModelWork;
 
-/// A deal of layers within a memory limit, beside what is possible. What layers compute again does not count.
+/// How good a partition within the memory limit is. Recomputation does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dealt {
     /// The time of its slowest stage for a microbatch.
     pub slowest_ns: Nanos,
-    /// No deal within the limit has a slowest stage that is faster.
+    /// A lower bound: in every partition within the limit the slowest stage takes at least this long.
     pub bound_ns: Nanos,
 }
 
 impl core::fmt::Display for Dealt {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "layers dealt within the limit: the slowest stage takes {} ns a microbatch", self.slowest_ns)?;
+        write!(
+            f,
+            "partition within the memory limit: the slowest stage takes {} ns for each microbatch",
+            self.slowest_ns
+        )?;
         if self.slowest_ns <= self.bound_ns {
-            return f.write_str(", the least of all deals that fit with the usual microbatches in flight");
+            return f
+                .write_str(", the least of all partitions that fit with the usual number of microbatches in flight");
         }
         let beyond = (u128::from(self.slowest_ns - self.bound_ns) * 1000).div_ceil(u128::from(self.bound_ns.max(1)));
-        write!(f, ", at most {}.{} % above the best deal that fits", beyond / 10, beyond % 10)
+        write!(f, ", at most {}.{} % above the best partition that fits", beyond / 10, beyond % 10)
     }
 }
 
@@ -45,10 +50,10 @@ impl Dealt {
     }
 }
 
-/// Stages of one rank with the microbatches of which each holds activations at one time.
+/// A moment of a rank: its stages, each with the microbatches whose activations it holds then.
 type Moment = Vec<(usize, usize)>;
 
-/// Ranks by the stages that they hold, with the moments of all of them.
+/// Ranks grouped by their stages, with all moments.
 fn groups(moments: &[Vec<Moment>]) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for moments in moments {
@@ -62,19 +67,19 @@ fn groups(moments: &[Vec<Moment>]) -> Vec<Group> {
     groups
 }
 
-/// How bad a deal is: bytes too many, the time of the slowest stage, the squares of all times.
+/// How bad a partition is: excess bytes, the time of the slowest stage, the sum of squares of all times.
 type Score = (u64, Nanos, u128);
 
 impl Parts<'_> {
-    /// Layers dealt so that every rank fits its limit, and balanced as far as that allows: the best deal, or a good one where
-    /// there are too many to find it among.
+    /// The partition with which every rank fits its limit and that is balanced as far as that allows: the best one,
+    /// or a good one where there are too many to find the best.
     pub(super) fn within_limit(
         &mut self,
         placement: &Placement,
         chunks: usize,
     ) -> Result<(Vec<StageLayout>, Dealt), Fault> {
         let ranks = self.work.pipeline as usize;
-        // What ranks hold is listed by stage: of more stages than layers there may be too many for any list.
+        // Refuses more stages than layers first: their lists could be too long.
         partition::enough_layers(self.work.model.layers as usize, ranks, chunks)?;
         let (costs, microbatches) = (self.costs(), self.work.microbatches as usize);
         let moments: Vec<Vec<Moment>> = (0..ranks)
@@ -90,7 +95,7 @@ impl Parts<'_> {
             let stages = self.alone_within(ranks, chunks, &costs, &moments)?;
             return Ok((stages.clone(), Dealt::of(&costs, &stages, &stages)));
         }
-        // Where each stage is alone on its rank, more deals fit.
+        // With each stage alone on its rank more partitions fit: this gives the bound.
         let freer = self.alone_within(ranks, chunks, &costs, &moments)?;
         let (groups, stages) = (groups(&moments), ranks * chunks);
         let of = |stage: usize, layers: Range<u32>| StageLayout {
@@ -136,7 +141,7 @@ impl Parts<'_> {
         Ok((moved, dealt))
     }
 
-    /// The best deal if each stage were the only one of its rank.
+    /// The best partition if each stage were alone on its rank.
     fn alone_within(
         &mut self,
         ranks: usize,
@@ -156,7 +161,7 @@ impl Parts<'_> {
         partition::within(ranks, chunks, costs, &mut fits)
     }
 
-    /// By layer a number that is the same for layers which are alike in all that a stage needs.
+    /// A number for each layer; layers with equal numbers need the same of a stage.
     fn kinds(&self) -> Vec<usize> {
         let choice = |layer: u32| match &self.work.layout.recompute_layers {
             RecomputeLayers::Each(choices) => choices.get(layer as usize).copied().unwrap_or_default(),
@@ -165,9 +170,9 @@ impl Parts<'_> {
         (0..self.work.model.layers).map(|layer| kind_of(self.work, layer) + KINDS * choice(layer) as usize).collect()
     }
 
-    /// From `even`, moves one layer after the other: while a rank holds too much, from its stages to wherever that leaves
-    /// the least too much; then from the slowest stage to wherever that leaves the slowest fastest. Among equals, the
-    /// evenest. Every move is an improvement, so this ends.
+    /// Local search from `even`: moves one layer at a time. While a rank needs too much, it moves a layer from this
+    /// rank to the stage that leaves the least excess; then from the slowest stage to the stage that leaves the
+    /// slowest one fastest. Ties go to the smallest sum of squares. Every move is an improvement, so the search ends.
     fn moved_within_limit(
         &mut self,
         even: Vec<StageLayout>,
@@ -205,8 +210,7 @@ impl Parts<'_> {
         }
     }
 
-    /// Of a deal: the bytes too many over all ranks, the time of the slowest stage, and the squares of all times; and the
-    /// bytes too many by rank.
+    /// The score of a partition, and the excess bytes of each rank.
     fn score(
         &mut self,
         counts: &[u32],
@@ -236,14 +240,14 @@ impl Parts<'_> {
         ((sum, times.into_iter().max().unwrap_or(0), squares), excess)
     }
 
-    /// What a rank may hold beside the framework.
+    /// Bytes that a rank may use, without the framework's overhead and workspace.
     fn limit(&self) -> u64 {
         let limit = self.work.limit_bytes.unwrap_or(self.work.device.memory_bytes);
         limit.saturating_sub(self.work.layout.overhead_bytes).saturating_sub(workspace_bytes(self.work))
     }
 
-    /// Bytes of a stage with so many microbatches in flight, all neighbours on other ranks and no framework beside it: those
-    /// that it holds, and what an op needs while it runs.
+    /// Bytes that a stage holds with this many microbatches in flight, and bytes that an op needs while it runs; all
+    /// neighbours on other ranks, without the framework.
     fn needs(&mut self, layout: &StageLayout, in_flight: usize) -> (u64, u64) {
         let part = self.part(layout);
         let kept = (part.cost.forward_bytes.max(0) as u64).saturating_mul(in_flight as u64);
@@ -251,7 +255,7 @@ impl Parts<'_> {
     }
 }
 
-/// The layers of each stage of `work` as `derive` deals them, where that depends on the memory limit.
+/// The layers of each stage of `work` as `derive` assigns them, where that depends on the memory limit.
 pub(crate) fn dealt_within_limit(
     work: &ModelWork,
     placement: &Placement,

@@ -1,36 +1,37 @@
-//! What a spec leaves to the memory limit: what each layer computes again, how many layers of each stage keep what they keep
-//! in the host's memory, or both.
+//! What a spec leaves to the memory limit: the recomputation of each layer, the layers of each stage that offload their
+//! activations, or both.
 //!
 //! # Recomputation
 //!
-//! What each stage computes again so that every rank fits, in the least time.
+//! For each stage, the recomputation that takes the least time with which every rank fits.
 //!
-//! Given the rows of a schedule, what a rank holds depends on its own stages alone. So ranks are settled one by one (two
-//! by two where a schedule goes two ways and both hold the same stages): of all mixtures of the choices of
-//! [`Recompute`], the one that adds the least time to the rank's ops and with which its peak, worked out from the graphs
-//! of just these stages, is within its limit. No op of any rank then takes longer than it has to for its rank to fit.
+//! With the op lists of a schedule fixed, the memory of a rank depends on its own stages alone. So the ranks are
+//! settled one by one; in a bidirectional schedule, two ranks that hold the same stages are settled together. For
+//! each rank, `fit` takes the mixture of the choices of [`Recompute`] that adds the least time to the rank's ops and
+//! keeps its peak within the limit. The peak follows from the graphs of the rank's stages. No op then takes longer
+//! than its rank needs in order to fit.
 //!
-//! A mixture gives the first layers of a stage the choice that keeps the least, and so on to the last layers, which keep
-//! the most: a stage's last layers come first in the backward, while all others still hold their bytes.
+//! A mixture gives the first layers of a stage the choice that keeps the least, and its last layers the choice that
+//! keeps the most. The backward starts with the last layers, while all others still hold their bytes.
 //!
-//! What a mixture takes and holds follows from its graph, or where there are many from sums over its layers. Combinations
-//! of the stages' mixtures come from the fastest on, and only those of which the rank holds no more than it may
-//! (`least`); where bytes are sums, which leave out what is only held while an op runs, the graphs decide. The first that
-//! fits is the least. Beyond [`MOST_TRIES`] that were begun, those nearest to their end go on first, and the account says
-//! how far from the least what they come to is at most; last, those are tried in which all stages go equally far. Where a
-//! stage has so many layers that there would be more than [`MOST_MIXTURES`] mixtures, choices go to several layers at a
-//! time, and the account says that, too.
+//! The time and bytes of a mixture follow from its graph; where a stage has many mixtures, from sums over its layers.
+//! The search (`knapsack`) tries combinations of the stages' mixtures from the fastest on, and only those that fit.
+//! Sums leave out bytes that are held only while an op runs; there the graphs decide. The first combination that fits
+//! is the least. After [`MOST_TRIES`] combinations the search goes depth first, and the report says how far the
+//! result is at most from the least. At last it tries combinations in which all stages go equally far. Where a stage
+//! has so many layers that it has more than [`MOST_MIXTURES`] mixtures, several layers share a choice; the report
+//! says that, too.
 //!
-//! Some schedules follow from the times of ops, which recomputation changes. Then rows and choices are worked out in
-//! turn until both stay.
+//! Some schedules depend on the times of ops, which recomputation changes. There the schedule and the choices are
+//! computed alternately until both stay the same.
 //!
-//! # The host's memory
+//! # Activation offload
 //!
-//! As many layers at the start of each stage as are needed ([`Offload`]): of no, few and more layers those are planned, each
-//! with the recomputation that then is the least, of which the schedule costs the least. More of them leave more room, and
-//! take longer where their copies take longer than what the device computes meanwhile (PipeOffload, arXiv:2503.01328 §3);
-//! there each way to compute all layers' activations again is tried too, since what is computed again is not copied. Where a
-//! stage has more than [`MOST_COUNTS`] layers, not every number is tried.
+//! The number of first layers of each stage that offload ([`Offload`]). `fit` plans with none, few and more layers,
+//! each with the least recomputation that then fits, and takes the fastest schedule. More offload leaves more room;
+//! it takes longer where the copies take longer than the compute meanwhile (PipeOffload, arXiv:2503.01328 §3). There
+//! `fit` also tries each recomputation for all layers, because what a layer recomputes is not offloaded. It tries at
+//! most [`MOST_COUNTS`] numbers of layers.
 
 mod knapsack;
 mod mixtures;
@@ -56,25 +57,25 @@ use crate::simulate::simulate;
 use crate::simulate::timeline::schedule_peak_bytes;
 use crate::spec::ModelWork;
 
-/// Combinations of stages' mixtures that are begun on one rank in the order of their time.
+/// Combinations of stages' mixtures that are tried on one rank in the order of their time.
 pub const MOST_TRIES: usize = 50_000;
-/// Turns of rows and choices.
+/// Rounds of schedule and choices.
 const MOST_ROUNDS: usize = 8;
-/// Numbers of layers in the host's memory that are tried, beside none.
+/// Numbers of offloaded layers that are tried, besides none.
 pub const MOST_COUNTS: u32 = 16;
-/// What the pass is called in its [`Account`].
+/// The name in the [`Account`].
 pub const NAME: &str = "recompute to fit";
-/// The same where the limit says what is kept in the host's memory.
+/// The name in the [`Account`] where offload is fitted, too.
 pub const NAME_OF_OFFLOAD: &str = "offload to fit";
 
-/// What was chosen.
+/// The choices that fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fitted {
-    /// For each layer of the model what it computes again; none where the spec says it.
+    /// The recomputation of each layer of the model; none where the spec gives it.
     pub choices: Option<Vec<Recompute>>,
-    /// What is kept in the host's memory; none where the spec says it.
+    /// The activation offload; none where the spec gives it.
     pub offload: Option<Offload>,
-    /// Why.
+    /// The reasons.
     pub account: Account,
 }
 
@@ -93,7 +94,7 @@ impl Fitted {
         work
     }
 
-    /// Whether nothing holds less: all that is left to the limit gives way.
+    /// Whether no choice needs less memory.
     pub fn is_last_resort(&self) -> bool {
         let all_again = |choices: &Vec<Recompute>| choices.iter().all(|choice| *choice == Recompute::Full);
         self.choices.as_ref().is_none_or(all_again) && self.offload.is_none_or(|offload| offload == Offload::All)
@@ -103,25 +104,25 @@ impl Fitted {
 /// A problem and a schedule of it.
 pub type Solved = (Derived, Problem, Schedule);
 
-/// All that `work` leaves to the limit given way, with which the least is kept: every layer computed again in full, and all
-/// in the host's memory.
+/// The choices that need the least memory, for all that `work` leaves to the limit: full recomputation and offload of
+/// every layer.
 pub fn full(work: &ModelWork) -> Fitted {
     let again = work.layout.recompute_layers == RecomputeLayers::Fit;
     let choices = again.then(|| vec![Recompute::Full; work.model.layers as usize]);
     let offload = work.layout.offload_fits.then_some(Offload::All);
     let mut account = Account::new(if offload.is_some() { NAME_OF_OFFLOAD } else { NAME });
     let why = match offload {
-        Some(_) => "all layers: planned faster so than with less in the host's memory",
-        None => "all layers: planned faster so than with less computed again",
+        Some(_) => "all layers: the plan is faster than with less offload",
+        None => "all layers: the plan is faster than with less recomputation",
     };
     account.done.push(Entry::new("every stage", None, why.to_string(), 0));
     Fitted { choices, offload, account }
 }
 
-/// What `work` leaves to its limit, so that every rank fits, under the schedule that `solve` makes of a choice.
+/// The choices that `work` leaves to its limit, with which every rank fits under the schedule that `solve` makes.
 ///
 /// # Errors
-/// What `solve` says, or that a rank does not fit whatever is chosen.
+/// The error of `solve`, or a rank that does not fit with any choice.
 pub fn fit(work: &ModelWork, mut solve: impl FnMut(ModelWork) -> Result<Solved, Absent>) -> Result<Fitted, Absent> {
     match work.layout.offload_fits {
         true => fit_offload(work, &mut solve),
@@ -129,13 +130,13 @@ pub fn fit(work: &ModelWork, mut solve: impl FnMut(ModelWork) -> Result<Solved, 
     }
 }
 
-/// What the schedule is judged by.
+/// The objective of the schedule.
 fn cost_of(problem: &Problem, schedule: &Schedule) -> Result<Nanos, Absent> {
     let timeline = simulate(problem, schedule).map_err(|deadlock| Absent::because(deadlock.to_string()))?;
     Ok(timeline.cost_ns(problem.objective()))
 }
 
-/// The rank that holds the most, where that is more than `limit`, and how much.
+/// The rank that needs the most memory, where that is more than `limit`, and its bytes.
 fn over_limit(problem: &Problem, schedule: &Schedule, limit: Bytes) -> Option<(usize, Bytes)> {
     let peaks = (0..problem.ranks()).map(|rank| (rank, schedule_peak_bytes(problem, schedule, rank)));
     peaks.max_by_key(|(_, peak)| *peak).filter(|(_, peak)| *peak > limit)

@@ -13,18 +13,18 @@ use crate::graph::passes::{Account, Entry};
 use crate::schedule::Absent;
 use crate::spec::ModelWork;
 
-/// The choice of layers for the host's memory with which the schedule costs the least; of equals the fewest.
+/// The offload with the fastest schedule; among equals the one with the fewest layers.
 pub(super) fn fit_offload(
     work: &ModelWork,
     solve: &mut impl FnMut(ModelWork) -> Result<Solved, Absent>,
 ) -> Result<Fitted, Absent> {
     if work.layout.partition == Partition::WithinLimit {
-        return fit_offload_and_deal(work, solve);
+        return fit_offload_and_partition(work, solve);
     }
     let again_fits = work.layout.recompute_layers == RecomputeLayers::Fit;
     let limit = limit_of(work);
-    // What each costs with nothing computed again for the limit. More in the host's memory leaves more room, and takes no
-    // less; so those that fit come last, and the first of them is the fastest.
+    // The cost of each offload without recomputation for the limit. More offload leaves more room and is not faster.
+    // So the choices that fit come last, and the first of them is the fastest.
     let mut tried: Vec<(Nanos, Offload)> = Vec::new();
     let mut counts = None;
     let mut next = Some(Offload::None);
@@ -37,13 +37,13 @@ pub(super) fn fit_offload(
         tried.push((cost, offload));
         match over_limit(&problem, &schedule, limit) {
             None if !again_fits || tried.first().is_some_and(|(bare, _)| cost <= *bare) => {
-                return Ok(in_part(work, offload, again_fits.then_some(Recompute::None)));
+                return Ok(chosen(work, offload, again_fits.then_some(Recompute::None)));
             }
             None => {}
             Some((rank, peak)) => {
                 let what = in_words(offload);
                 reason = Absent::because(format!(
-                    "rank {rank} would hold {peak} bytes with {what} in the host's memory, and its limit is {limit}"
+                    "rank {rank} needs {peak} bytes with activation offload of {what}; the limit is {limit} bytes"
                 ));
             }
         }
@@ -51,22 +51,22 @@ pub(super) fn fit_offload(
     if !again_fits {
         return Err(reason);
     }
-    // As long as copies take nothing, more of them are better than anything computed again.
+    // As long as copies add no time, more offload is better than recomputation.
     let bare = tried.first().map_or(0, |(bare, _)| *bare);
     let free = tried.iter().rposition(|(cost, _)| *cost <= bare).unwrap_or(0);
     let mut best: Option<(Nanos, Fitted)> = None;
-    // Of those with which some rank does not fit, the one that holds the least.
+    // The least peak among the choices that do not fit.
     let mut nearest = Bytes::MAX;
     for (cost, offload) in &tried[free..] {
         let given = with(work, *offload);
         let least = fit_recompute(&given, solve);
-        // What is computed again is not copied, so that there may be less to wait for; and where nothing fits, how much is
-        // lacking with the most of it is told.
+        // Recomputed activations are not copied, so recomputation may shorten the wait. Where nothing fits, the error
+        // tells the bytes that full recomputation still needs.
         let is_tried = |recompute: &Recompute| *cost > bare || least.is_err() && *recompute == Recompute::Full;
         let all = Recompute::ALL.into_iter().skip(1).filter(is_tried);
-        let all: Vec<_> = all.map(|recompute| (recompute.name(), in_part(work, *offload, Some(recompute)))).collect();
+        let all: Vec<_> = all.map(|recompute| (recompute.name(), chosen(work, *offload, Some(recompute)))).collect();
         let least = least.map(|fitted| {
-            let mut of_offload = in_part(work, *offload, None);
+            let mut of_offload = chosen(work, *offload, None);
             of_offload.account.extend(fitted.account);
             ("some", Fitted { choices: fitted.choices, ..of_offload })
         });
@@ -83,8 +83,8 @@ pub(super) fn fit_offload(
                     nearest = peak;
                     let what = in_words(*offload);
                     reason = Absent::because(format!(
-                        "rank {rank} would hold {peak} bytes even with recompute {again} in all layers and {what} in the \
-                         host's memory, and its limit is {limit}"
+                        "rank {rank} needs {peak} bytes even with recompute {again} in all layers and activation offload of \
+                         {what}; the limit is {limit} bytes"
                     ));
                 }
                 Some(_) => {}
@@ -94,9 +94,9 @@ pub(super) fn fit_offload(
     best.map(|(_, fitted)| fitted).ok_or(reason)
 }
 
-/// The same where layers are dealt within the limit, so that more in the host's memory may deal them more evenly, and take
-/// less: all numbers are tried.
-fn fit_offload_and_deal(
+/// The same with the partition `within-limit`: more offload may balance the stages better and be faster. So all
+/// numbers of layers are tried.
+fn fit_offload_and_partition(
     work: &ModelWork,
     solve: &mut impl FnMut(ModelWork) -> Result<Solved, Absent>,
 ) -> Result<Fitted, Absent> {
@@ -107,7 +107,7 @@ fn fit_offload_and_deal(
         let solved = solve(with(work, offload));
         let cost = solved.and_then(|(_, problem, schedule)| match over_limit(&problem, &schedule, limit_of(work)) {
             None => cost_of(&problem, &schedule),
-            Some((rank, peak)) => Err(Absent::because(format!("rank {rank} would hold {peak} bytes"))),
+            Some((rank, peak)) => Err(Absent::because(format!("rank {rank} needs {peak} bytes"))),
         });
         match cost {
             Ok(cost) if best.is_none_or(|(least, _)| cost < least) => best = Some((cost, offload)),
@@ -115,7 +115,7 @@ fn fit_offload_and_deal(
             Err(error) => reason = error,
         }
     }
-    best.map(|(_, offload)| in_part(work, offload, None)).ok_or(reason)
+    best.map(|(_, offload)| chosen(work, offload, None)).ok_or(reason)
 }
 
 fn with(work: &ModelWork, offload: Offload) -> ModelWork {
@@ -124,28 +124,30 @@ fn with(work: &ModelWork, offload: Offload) -> ModelWork {
     work
 }
 
-/// This in the host's memory, and the same of all layers computed again.
-fn in_part(work: &ModelWork, offload: Offload, recompute: Option<Recompute>) -> Fitted {
+/// The choices `offload`, and `recompute` for all layers.
+fn chosen(work: &ModelWork, offload: Offload, recompute: Option<Recompute>) -> Fitted {
     let mut account = Account::new(NAME_OF_OFFLOAD);
     let (what, limit) = (in_words(offload), limit_of(work));
-    let why = format!("{what} in the host's memory: the fastest with which no rank holds more than {limit} bytes");
+    let why = format!(
+        "activation offload of {what}: the fastest choice with which every rank fits its limit of {limit} bytes"
+    );
     let entry = Entry::new("every stage", None, why, 0);
     match offload {
         Offload::None => account.skipped.push(entry),
         _ => account.done.push(entry),
     }
     if let Some(recompute) = recompute.filter(|recompute| *recompute != Recompute::None) {
-        let why = format!("{} for all of them, which leaves less to copy", recompute.name());
+        let why = format!("{} in all layers: less to offload", recompute.name());
         account.done.push(Entry::new("every layer", None, why, 0));
     }
     let choices = recompute.map(|recompute| vec![recompute; work.model.layers as usize]);
     Fitted { choices, offload: Some(offload), account }
 }
 
-/// What is tried beside none for stages of so many layers, the fewest first.
+/// The offloads that are tried for stages of `of_stage` layers, the fewest layers first.
 pub(super) fn offloads(of_stage: u32) -> Vec<Offload> {
     let steps = of_stage.min(MOST_COUNTS);
-    // Not more than the layers of any model, so that nothing overflows.
+    // At most the layers of a model: the product does not overflow.
     let offload = |step: u32| match of_stage * step / steps {
         all if all == of_stage => Offload::All,
         some => Offload::First(some),
@@ -153,12 +155,12 @@ pub(super) fn offloads(of_stage: u32) -> Vec<Offload> {
     (1..=steps).map(offload).collect()
 }
 
-/// What is kept in the host's memory.
+/// The layers that offload.
 fn in_words(offload: Offload) -> String {
     match offload {
-        Offload::None => String::from("nothing"),
-        Offload::First(1) => String::from("activations of the first layer of each stage"),
-        Offload::First(layers) => format!("activations of the first {layers} layers of each stage"),
-        Offload::All => String::from("activations of all layers"),
+        Offload::None => String::from("no layer"),
+        Offload::First(1) => String::from("the first layer of each stage"),
+        Offload::First(layers) => format!("the first {layers} layers of each stage"),
+        Offload::All => String::from("all layers"),
     }
 }

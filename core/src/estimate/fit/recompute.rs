@@ -18,8 +18,9 @@ use crate::problem::{Problem, Schedule, StageCost};
 use crate::schedule::Absent;
 use crate::spec::ModelWork;
 
-/// The least recomputation with which every rank of `work` fits. Where a schedule follows from the times of ops, rows and
-/// choices are worked out in turn, from no recomputation on and, if that leads nowhere, from the most.
+/// The least recomputation with which every rank of `work` fits. Where the schedule depends on the times of ops,
+/// schedule and choices are computed alternately: first from no recomputation, and if that fails, from full
+/// recomputation.
 pub(super) fn fit_recompute(
     work: &ModelWork,
     solve: &mut impl FnMut(ModelWork) -> Result<Solved, Absent>,
@@ -35,7 +36,7 @@ pub(super) fn fit_recompute(
     })
 }
 
-/// Rows and choices in turn, from `choices` on, until both stay.
+/// Computes schedule and choices alternately, from `choices` on, until both stay the same.
 fn settle(
     work: &ModelWork,
     mut choices: Vec<Recompute>,
@@ -66,11 +67,11 @@ fn settle(
         choices = next;
     }
     Err(Absent::because(format!(
-        "the schedule changes with what is computed again, and after {MOST_ROUNDS} rounds no choice fits its own schedule"
+        "the schedule depends on the recomputation: after {MOST_ROUNDS} rounds no choice fits its own schedule"
     )))
 }
 
-/// Ranks that hold the same stages, with them.
+/// Ranks that hold the same stages.
 struct Group {
     ranks: Vec<usize>,
     stages: Vec<usize>,
@@ -137,33 +138,33 @@ impl Group {
         let microbatches = problem.microbatches() as u64;
         let mut note = String::new();
         if stride > 1 {
-            note = format!("; {stride} layers were given a choice at a time, so perhaps not the least");
+            note = format!("; {stride} layers share a choice, so a cheaper choice may exist");
         }
         if found.is_none() && least.taken() == MOST_TRIES {
             let floor = least.floor();
             least.dive();
             found = core::iter::from_fn(|| least.next(2 * MOST_TRIES)).find(&mut fits);
-            // Where several layers got a choice at a time, the least of all may be lower still.
+            // Where several layers share a choice, the floor is not the least of all.
             if stride == 1 {
                 let over = found.as_ref().map_or(0, |found| time(found).saturating_sub(floor)) / microbatches;
-                note = format!("; perhaps not the least, which may take {over} ns less");
+                note = format!("; a cheaper choice may exist, at most {over} ns faster");
             }
         }
         if found.is_none() && least.taken() == 2 * MOST_TRIES {
-            note = "; found among equal shares of all stages, so perhaps not the least".to_string();
+            note = "; tried only with equal shares of all stages, so a cheaper choice may exist".to_string();
             const STEPS: usize = 1000;
             let equal = |step: usize| lists.iter().map(|list| (list.len() - 1) * step / STEPS).collect::<Vec<_>>();
             found = (0..=STEPS).map(equal).find(|at| exact(at) <= limit);
         }
         let listed = self.ranks.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
-        let (ranks, hold, their) = match self.ranks.len() {
-            1 => (format!("rank {listed}"), "holds", "its"),
-            _ => (format!("ranks {listed}"), "hold", "each one's"),
+        let (ranks, need, their) = match self.ranks.len() {
+            1 => (format!("rank {listed}"), "needs", "its"),
+            _ => (format!("ranks {listed}"), "each need", "their"),
         };
         let Some(found) = found else {
             let all: Vec<usize> = lists.iter().map(|list| list.len() - 1).collect();
             return Err(Absent::because(format!(
-                "{ranks} would hold {} bytes even with all layers computed again, and {their} limit is {limit}",
+                "{ranks} {need} {} bytes even with full recomputation of all layers; the limit is {limit} bytes",
                 exact(&all)
             )));
         };
@@ -175,7 +176,7 @@ impl Group {
             let what = format!("stage {stage}");
             let text = RecomputeLayers::text_of(&mixture);
             let why = format!(
-                "{}: {ranks} {hold} at most {peak} bytes of {limit} bytes, and {their} ops take {slower} ns more for each \
+                "{}: {ranks} {need} at most {peak} bytes of {limit} bytes, and {their} ops take {slower} ns more for each \
                  microbatch{note}",
                 if text.is_empty() { "no layers" } else { &text }
             );
@@ -189,7 +190,7 @@ impl Group {
         Ok(chosen)
     }
 
-    /// How many backward ops of each kind the group's ranks run of each stage.
+    /// How many backward ops of each kind the ranks run of each stage.
     fn times(&self, schedule: &Schedule) -> Vec<Times> {
         let mut times = vec![Times::default(); self.stages.len()];
         for op in self.ranks.iter().flat_map(|rank| &schedule.rows[*rank]) {
@@ -211,7 +212,7 @@ impl Group {
 struct Times([u64; 3]);
 
 impl Times {
-    /// What they take with `cost`.
+    /// The time of the ops with `cost`.
     fn of(self, cost: &StageCost) -> Nanos {
         let kinds = [OpKind::B, OpKind::W, OpKind::BW].map(|kind| cost.duration(kind));
         self.0.iter().zip(kinds).fold(0, |sum: Nanos, (times, ns)| sum.saturating_add(times.saturating_mul(ns)))

@@ -1,18 +1,19 @@
-//! Rewrites of a stage's graph, each small, each with an account of what it did, what it left and why.
+//! Rewrites of a stage's graph. Each is small and reports what it did, what it left and why.
 //!
-//! They run in this order, on the forward and the undivided backward that [`backward`](super::backward) derives from it:
+//! They run in this order, on the forward and the undivided backward that [`backward`](super::backward) derives from
+//! it:
 //!
 //! | Pass | What it changes |
 //! |---|---|
-//! | [`overlap_all_reduce`] | reductions of dX over the devices of a rank start early, and the dW matmul runs beside them |
+//! | [`overlap_all_reduce`] | the TP all-reduce of dX starts early, and the dW matmul overlaps it |
 //! | [`split_backward`] | gradients of matrices become W, so that they may run later |
-//! | [`quantize`] | matrices of layers are multiplied in fp8, where that is asked for |
-//! | [`recompute`] | what is not kept is computed again |
-//! | [`offload_activations`] | what is kept waits in the host's memory, where that is asked for |
+//! | [`quantize`] | matmuls of layers run in FP8, where the spec asks for it |
+//! | [`recompute`] | activations that are not kept are recomputed |
+//! | [`offload_activations`] | kept activations wait in host memory, where the spec asks for it |
 //!
 //! Each takes time in proportion to the operators and rewrites the list once.
 //!
-//! [`reduce_gradients`] is one more, over the list of what a whole step does with the stage's gradients.
+//! [`reduce_gradients`] is one more pass, over the list of what a step does with the stage's gradients.
 
 pub mod offload_activations;
 pub mod overlap_all_reduce;

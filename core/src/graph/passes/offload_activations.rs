@@ -1,23 +1,25 @@
-//! The pass that lets what the backward needs wait for it in the host's memory: each tensor that layers keep is copied there
-//! as soon as it is made and back right before the backward needs it, beside compute (Transformer Engine's CPU offloading;
-//! PipeOffload, arXiv:2503.01328; Megatron-LM's fine-grained activation offloading).
+//! The pass that offloads activations to host memory. Each tensor that layers keep is copied there as soon as it is
+//! made, and back right before the backward needs it; the copies overlap compute (Transformer Engine's CPU
+//! offloading; PipeOffload, arXiv:2503.01328; Megatron-LM's fine-grained activation offloading).
 //!
 //! ```text
 //! F   layer 0, start copies … layer 1, start copies …, wait for 0's │ layer 2 …, wait for 1's │ … │ wait for the last's
 //! B   start 2's │ wait for 2's, start 1's, layer 2 │ wait for 1's, start 0's, layer 1 │ wait for 0's, layer 0
 //! ```
 //!
-//! A layer's copies have until the end of the next layer's forward to arrive, and on the way back all of the layer's before it
-//! in the backward: what is under way is held on the device, two layers of it at most. So copies that take no longer than a
-//! layer are hidden, but for those of a stage's last layer: they end with F, and begin with B. Where only the first `n` of a
-//! stage's `m` layers are copied, each has as much more time, `m / n` layers, and as much more is under way. What W alone needs
-//! comes back for W, so that what waits between B and W does so in the host's memory, too.
+//! A layer's copies to the host must end with the next layer's forward; its copies back have the time of the layer
+//! before it in the backward. Tensors whose copies are under way stay on the device: two layers of them at most. So
+//! copies that are not slower than a layer are hidden, except those of a stage's last layer, which end with F and
+//! begin with B. Where only the first `n` of a stage's `m` layers are copied, each has `m / n` layers of time, and as
+//! many more tensors are under way. What only W needs comes back for W, so it waits in host memory between B and W,
+//! too.
 //!
-//! It runs behind [`recompute`](super::recompute): what is computed again is not kept, and only what it is made of is copied.
+//! The pass runs after [`recompute`](super::recompute): recomputed activations are not kept, and only their inputs
+//! are copied.
 //!
 //! # What stays
-//! The embedding, the head and the loss: their backward comes at once. And tensors of less than a sixty-fourth of their
-//! layer's bytes, such as statistics of rows: they would take a copy each and give back next to nothing.
+//! The embedding, the head and the loss, because their backward follows at once. And tensors of less than 1/64 of
+//! their layer's bytes, such as statistics of rows: each takes a copy and frees very little.
 
 use alloc::format;
 use alloc::vec;
@@ -34,8 +36,8 @@ pub const NAME: &str = "offload";
 /// What a tensor has at least of the bytes that its layer keeps, as a divisor.
 const LEAST_SHARE: u64 = 64;
 
-/// Sends what the first `count` of a stage's `layers` keep to the host's memory. Takes time in proportion to the operators. To
-/// be run before [`run_in_place`](crate::graph::liveness::run_in_place).
+/// Sends what the first `count` of a stage's `layers` keep to the host's memory. Takes time in proportion to the
+/// operators. To be run before [`run_in_place`](crate::graph::liveness::run_in_place).
 ///
 /// The bytes of an entry are those of one microbatch.
 pub fn run(graph: &mut Graph, layers: Range<u32>, count: u32) -> Account {
@@ -147,7 +149,7 @@ fn kept(graph: &Graph, forward: usize, layers: Range<u32>, account: &mut Account
             match bytes.saturating_mul(LEAST_SHARE) < sum {
                 true => account.skipped.push(Entry::new(name, made_in, "stays: it is small", bytes)),
                 false => {
-                    account.done.push(Entry::new(name, made_in, "waits in the host's memory", bytes));
+                    account.done.push(Entry::new(name, made_in, "offloaded to host memory", bytes));
                     goes.push(*kept);
                 }
             }
@@ -189,8 +191,8 @@ impl Ends {
         self.forward.get(layer as usize).copied().unwrap_or(self.outer[0])
     }
 
-    /// The first operator of its backward, or of all; of a later layer's, where that is not before `wanted`: layers that are
-    /// computed again together are so in their order.
+    /// The first operator of its backward, or of all; of a later layer's, where that is not before `wanted`: layers
+    /// that are computed again together are so in their order.
     fn backward(&self, layer: u64, wanted: usize) -> usize {
         let later = self.backward.get(layer as usize..).unwrap_or_default();
         later.iter().copied().find(|at| *at < wanted).unwrap_or(self.outer[1])

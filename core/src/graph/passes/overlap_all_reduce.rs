@@ -1,28 +1,29 @@
-//! The pass that runs the reduction of dX beside the dW matmul, where devices share matrices.
+//! The pass that overlaps the TP all-reduce of dX with the dW matmul.
 //!
-//! The backward of a column-parallel linear layer makes dX = dY · W and dW = dYᵀ · X, and dX is then summed over the
-//! devices (all-reduce; reduce-scatter with sequence parallelism). Nothing of dW depends on that sum. So the reduction
-//! starts right after the dX matmul, the dW matmul follows, and the sum is waited for right before what reads it:
+//! The backward of a column-parallel linear layer computes dX = dY · W and dW = dYᵀ · X. Then dX is summed over the
+//! devices (all-reduce; reduce-scatter with sequence parallelism). dW does not depend on that sum. So the reduction
+//! starts right after the dX matmul, the dW matmul follows, and the wait comes right before the sum is read:
 //!
 //! ```text
 //! dW, dX, [readers of dW], all-reduce dX, …   →   dX, start, dW, [readers of dW], …, wait, …
 //! ```
 //!
-//! dX comes first, then the start, then dW: the other way round the collective would begin after dW and hide nothing.
-//! Where several matmuls add up to one dX (Q, K and V; gate and up), the dW of all of them come beside its reduction.
+//! dX comes first, then the start, then dW. In the other order the collective starts after dW and hides nothing.
+//! Where several matmuls add up to one dX (Q, K and V; gate and up), the dW of all of them overlap its reduction.
 //!
 //! # With master gradients
-//! A dW that is made in 16 bits and then cast to f32 has a reader between itself and the reduction. Operators there that
-//! read a dW that moves are moved with it, in order, so a cast never comes before what it casts; and so is what adds the
-//! cast to the accumulator. Where another operator there reads what such a moved one makes, it would come too early:
-//! then the pair is left as it is, and the account says so.
+//! A dW in 16 bits that is then cast to f32 has a reader between itself and the reduction. Operators there that read
+//! a moved dW move with it, in order, so a cast never comes before its input. The operator that adds the cast to the
+//! accumulator moves, too. Where another operator there reads the output of a moved one, it would run too early: then
+//! the pair stays as it is, and the report says so.
 //!
 //! # What it gains
-//! Time in a fused BW only. Where B runs apart, dW is in W, nothing is left between start and wait, and the reduction takes
-//! what it took before. For that the gradients that dW reads, and the input, stay until it has run.
+//! Time in a fused BW only. Where B runs apart, dW is in W, nothing is left between start and wait, and the reduction
+//! takes its full time. The price: the gradients that dW reads, and its input, stay until dW has run.
 //!
-//! It is the rewrite that Paddle's `allreduce_matmul_grad_overlapping` does and Megatron-LM's
-//! `async_tensor_model_parallel_allreduce`. Where one dX is reduced twice, the last reduction is taken, as there.
+//! This is the rewrite of Paddle's `allreduce_matmul_grad_overlapping` and Megatron-LM's
+//! `async_tensor_model_parallel_allreduce`. Where one dX is reduced twice, the pass takes the last reduction, as they
+//! do.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -34,13 +35,13 @@ use crate::graph::builder::operator;
 use crate::graph::{Graph, Job, Kernel, Operator, Role, Stream, TensorId};
 
 /// What the pass is called in its [`Account`].
-pub const NAME: &str = "reduction of dX beside the dW matmul";
+pub const NAME: &str = "overlap of the all-reduce of dX with the dW matmul";
 
 /// Rewrites the backward of `graph`, which is undivided, once. Takes time in proportion to the operators.
 pub fn run(graph: &mut Graph) -> Account {
     let mut account = Account::new(NAME);
     let index = Index::of(graph);
-    // By operator: what becomes of it.
+    // What becomes of each operator.
     let mut fates = vec![Fate::Stays; graph.operators.len()];
     let mut pairs: Vec<Option<Pair>> = Vec::new();
     let mut taken = vec![false; graph.operators.len()];
@@ -52,7 +53,7 @@ pub fn run(graph: &mut Graph) -> Account {
         let Some(output) = operator.outputs.first().map(|id| &graph[*id]) else { continue };
         match index.pair(graph, at, &mut taken) {
             Ok(pair) => {
-                let why = format!("runs beside dW of {}", pair.weights.join(", "));
+                let why = format!("overlaps dW of {}", pair.weights.join(", "));
                 let bytes = operator.inputs.first().map_or(0, |input| graph[input.tensor].bytes());
                 account.done.push(Entry::new(&output.name, operator.layer, why, bytes));
                 fates[at] = Fate::Goes;
@@ -81,7 +82,7 @@ enum Fate {
     Starts(usize),
 }
 
-/// A reduction and what runs beside it, by positions in the list.
+/// A reduction and what overlaps it, by positions in the list.
 struct Pair {
     reduction: usize,
     /// The last matmul that adds to dX.
@@ -146,7 +147,7 @@ impl Index {
         };
         let Some(after) = self.dx(graph, input.tensor) else {
             let maker = self.maker[input.tensor.index()].map(|maker| graph.operators[maker].kernel.name());
-            return Err(format!("what it reduces is made by {}, not by a matmul", maker.unwrap_or("nothing here")));
+            return Err(format!("its input comes from {}, not from a matmul", maker.unwrap_or("another stage")));
         };
         // The matmuls that add up to dX, and for each the dW that reads the same gradient.
         let mut sums = vec![after];
@@ -157,7 +158,7 @@ impl Index {
             sums.push(sum);
         }
         if sums.iter().any(|sum| taken[*sum]) {
-            return Err("a later reduction of the same dX runs beside its dW".to_string());
+            return Err("a later reduction of the same dX overlaps its dW".to_string());
         }
         let wait_before = self.readers_within(*output, at, usize::MAX).first().copied().unwrap_or(at);
         let mut beside: Vec<(usize, TensorId)> = sums.iter().flat_map(|sum| self.dw(graph, *sum)).collect();

@@ -1,12 +1,11 @@
-//! The pass that multiplies the matrices of layers in fp8, in the forward and for both gradients, as DeepSeek-V3 was trained
-//! (arXiv:2412.19437 §3.3.1) and Transformer Engine does: what goes into a product is quantized once for all products that
-//! it goes into, and weights once a step. Products come out as they were, and gradients of weights are summed as before.
+//! The pass that runs the matmuls of layers in FP8, in the forward and for both gradients, as DeepSeek-V3 was trained
+//! (arXiv:2412.19437 §3.3.1) and as Transformer Engine does. The input of a matmul is quantized once for all matmuls
+//! that read it, and weights once per step. Outputs keep their format, and gradients of weights accumulate as before.
 //!
-//! What the backward needs of a matrix's input is then one byte an element, and of its output's gradient as well, from B
-//! until W. What an operator other than a product needs of either, such as attention's gradient of its output, is kept
-//! beside that.
+//! The backward then needs one byte for each element of a matrix's input, and of the gradient of its output from B
+//! until W. Where another operator reads one of them, such as the gradient of attention, the original is kept, too.
 //!
-//! What is left as it is: the embedding and the head, routers and gates, and matrices of widths that no fp8 product takes.
+//! The embedding, the head, routers, gates, and matrices with widths that no FP8 matmul takes stay as they are.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -19,10 +18,10 @@ use crate::graph::{Graph, Job, Kernel, Operator, Role, TensorId};
 use crate::model::Dtype;
 
 /// What the pass is called in its [`Account`].
-pub const NAME: &str = "products in fp8";
+pub const NAME: &str = "FP8 matmuls";
 
-/// What both widths of a matrix are multiples of: rows of fp8 operands start at multiples of 16 bytes (cuBLAS, "cublasLtMatmul
-/// regular API", of FP8 kernels).
+/// What both widths of a matrix are multiples of: rows of fp8 operands start at multiples of 16 bytes (cuBLAS,
+/// "cublasLtMatmul regular API", of FP8 kernels).
 const WIDTHS: u64 = 16;
 
 /// A tensor in fp8: for sums along its rows, and along its columns.
@@ -30,7 +29,7 @@ type Quantized = [TensorId; 2];
 const ROWS: usize = 0;
 const COLUMNS: usize = 1;
 
-/// Lets the products of layers take fp8 operands. To be run on B and W apart, before what is not kept is computed again.
+/// Gives the matmuls of layers FP8 operands. Runs after B and W are split, and before recomputation.
 /// The bytes of an entry are those of one microbatch's operand.
 pub fn run(graph: &mut Graph) -> Account {
     let mut account = Account::new(NAME);
@@ -69,9 +68,9 @@ fn weights_of(graph: &Graph, account: &mut Account) -> BTreeSet<TensorId> {
         let why = if operator.layer.is_none() {
             "stays: outside of layers"
         } else if deciding.contains(output) {
-            "stays: it decides where tokens go, or how much of them"
+            "stays: it routes tokens or weights their experts"
         } else if sizes.iter().rev().take(2).any(|size| !size.is_multiple_of(WIDTHS)) {
-            "stays: no multiple of 16"
+            "stays: a size is not a multiple of 16"
         } else {
             weights.insert(weight);
             continue;
@@ -81,8 +80,8 @@ fn weights_of(graph: &Graph, account: &mut Account) -> BTreeSet<TensorId> {
     weights
 }
 
-/// Which inputs of `operator` are operands of a product with one of `weights`, or of its gradient, and along what they are
-/// summed.
+/// Which inputs of `operator` are operands of a product with one of `weights`, or of its gradient, and along what
+/// they are summed.
 fn operands(graph: &Graph, operator: &Operator, weights: &BTreeSet<TensorId>) -> Vec<(usize, usize)> {
     let is_ours = |id: TensorId| weights.contains(&id);
     let with_weight = operator.inputs.get(1).is_some_and(|input| is_ours(input.tensor));

@@ -1,8 +1,8 @@
-//! The pass that keeps less and computes it again: tensors that the backward needs are made a second time, right
-//! before it needs them, by the same operators on what was kept.
+//! The pass that recomputes activations. Tensors that the backward needs and that are not kept are computed again
+//! right before the backward needs them, by the same operators on the kept tensors.
 //!
-//! Operators that follow each other and are all to be run again form a group; the whole group runs where the first of
-//! its results is needed. It belongs to B, unless only W needs it.
+//! Consecutive operators that run again form a group. The whole group runs where its first result is needed. It
+//! belongs to B, unless only W needs it.
 
 use alloc::format;
 use alloc::vec;
@@ -16,16 +16,16 @@ use crate::graph::{Graph, Job, Kernel, Needs, Operator, Role, TensorId, Use};
 /// What the pass is called in its [`Account`].
 pub const NAME: &str = "recompute";
 
-/// What is computed again, by decoder layer of a stage.
+/// The recomputation of each decoder layer of a stage.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Choices {
     /// From the stage's first layer on; beyond its end, and outside of layers, [`Choices::others`].
     pub by_layer: Vec<Recompute>,
     /// The number of the first layer, counted over the whole model.
     pub first: u32,
-    /// What holds for all that `by_layer` does not name.
+    /// The choice for all layers that `by_layer` does not have.
     pub others: Recompute,
-    /// How many layers in a row keep only what the first of them takes in, where they are computed again in full.
+    /// With full recomputation: the number of consecutive layers that keep only the input of the first.
     pub group: u32,
 }
 
@@ -182,7 +182,7 @@ fn is_attention_core(operator: &Operator, before: Option<&Operator>) -> bool {
     }
 }
 
-/// What passes over its inputs once, beside the core of attention.
+/// Operators that read their inputs once, and the core of attention.
 fn is_cheap(kernel: &Kernel) -> bool {
     matches!(
         kernel,

@@ -109,7 +109,7 @@ fn the_sum_of_dx_starts_before_dw_and_ends_after_it() {
     assert_eq!(account.bytes(), 4 * 8 * 2, "what is summed");
     assert_eq!(
         account.to_string(),
-        "reduction of dX beside the dW matmul: 1 done, 0 skipped\n  + gradient of x: runs beside dW of gate (64 bytes)\n"
+        "overlap of the all-reduce of dX with the dW matmul: 1 done, 0 skipped\n  + gradient of x: overlaps dW of gate (64 bytes)\n"
     );
 }
 
@@ -224,7 +224,7 @@ fn of_two_reductions_of_one_dx_the_last_is_taken() {
     graph.operators.push(operator(REDUCE, Job::B, None, &[dx], &[again]));
     let account = overlap_all_reduce::run(&mut graph);
     assert_eq!((account.done[0].what.as_str(), account.skipped[0].what.as_str()), ("again", "gradient of x"));
-    assert_eq!(account.skipped[0].why, "a later reduction of the same dX runs beside its dW");
+    assert_eq!(account.skipped[0].why, "a later reduction of the same dX overlaps its dW");
 }
 
 #[test]
@@ -320,7 +320,7 @@ fn an_account_says_once_what_is_alike() {
     let account = overlap_all_reduce::run(&mut graph);
     let text = account.to_string();
     assert_eq!(text.lines().count(), 3, "{text}");
-    assert!(text.contains("in layers 1-5: runs beside dW of "), "{text}");
+    assert!(text.contains("in layers 1-5: overlaps dW of "), "{text}");
     let value = serde_json::to_value(&account).unwrap();
     assert_eq!(value["done"].as_array().map(Vec::len), Some(10));
     let mut all = Account::new("x");
@@ -364,7 +364,7 @@ fn operands_are_quantized_once_for_all_their_products() {
     assert_eq!(listing(&graph), lines(after));
     let said = account.to_string();
     assert!(said.starts_with("products in fp8: 3 done, 1 skipped"), "{said}");
-    assert!(said.contains("- narrow in layers 0: stays: no multiple of 16"), "{said}");
+    assert!(said.contains("- narrow in layers 0: stays: a size is not a multiple of 16"), "{said}");
     // Two copies of each of the two weights, one byte an element.
     let copies = graph.tensors().filter(|(_, tensor)| matches!(tensor.role, Role::WeightCopy { .. }));
     assert_eq!(copies.map(|(_, tensor)| tensor.bytes()).sum::<u64>(), 2 * 2 * 16 * 32);

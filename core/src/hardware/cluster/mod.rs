@@ -1,4 +1,4 @@
-//! Devices and links as a person names them, with public figures.
+//! Devices, links and nodes.
 
 mod catalog;
 
@@ -15,29 +15,29 @@ use alloc::vec::Vec;
 use crate::base::fields::Fault;
 use crate::base::units::{Bytes, Nanos};
 
-/// The figures of one device that time and memory follow from.
+/// The figures of a device that time and memory follow from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
     /// The name in a spec: `h100`.
     pub name: String,
     /// Matmul rate in floating-point operations a second, dense, in the training's number format.
     pub matmul_flops: u64,
-    /// The same with fp8 operands; 0 where it takes none.
+    /// The FP8 matmul rate; 0 where the device has none.
     pub fp8_flops: u64,
-    /// What the best matmuls reach of either, in thousandths.
+    /// Peak GEMM efficiency: the best matmuls over either rate, in thousandths.
     pub matmul_permille: u64,
     /// Bytes a second between memory and compute.
     pub memory_bytes_per_s: u64,
     /// Memory of the device that programs are given.
     pub memory_bytes: Bytes,
-    /// Bytes a second that copies to the host's memory reach, and copies back.
+    /// Measured bytes per second of copies to host memory, and back.
     pub host_bytes_per_s: u64,
-    /// The least time of one operator: its launch.
+    /// Kernel launch overhead: the least time of an operator.
     pub launch_ns: Nanos,
 }
 
 impl Device {
-    /// What copies to the host's memory and back go by.
+    /// The link to host memory and back.
     pub const fn host_link(&self) -> Link {
         Link { bytes_per_s: self.host_bytes_per_s, latency_ns: self.launch_ns }
     }
@@ -81,7 +81,7 @@ impl Link {
     }
 }
 
-/// Devices in order in nodes, each with a link of its own to other nodes.
+/// Devices in order in nodes, each with its own link to other nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nodes {
     /// Devices of a node.
@@ -107,20 +107,22 @@ impl Nodes {
         Link { bytes_per_s: rate as u64, ..self.node_link }
     }
 
-    /// What a collective in rings sees of such a group. What leaves a node leaves it by the links of all its members side by
-    /// side: 86 of 96 GB/s were measured over two nodes whose four links have 24 each (NVIDIA/nccl issue 1048).
+    /// What a collective in rings sees of such a group. What leaves a node leaves it by the links of all its members
+    /// side by side: 86 of 96 GB/s were measured over two nodes whose four links have 24 each (NVIDIA/nccl issue
+    /// 1048).
     pub fn in_rings(&self, ways: u64, apart: u64) -> Link {
         self.members(ways, apart).map_or(self.link, |members| self.between(members, 1))
     }
 
-    /// What an exchange sees where each member sends every other a part: what is for members of its node does not leave it.
+    /// What an exchange sees where each member sends every other a part: what is for members of its node does not
+    /// leave it.
     pub fn in_exchange(&self, ways: u64, apart: u64) -> Link {
         let members = self.members(ways, apart);
         members.map_or(self.link, |members| self.between(ways - 1, ways.saturating_sub(members)))
     }
 
-    /// The same where what a token has for several members of another node goes there once. It goes to `chosen` of them,
-    /// drawn evenly, out of `groups.0` of `groups.1` equal groups in their order.
+    /// The same where what a token has for several members of another node goes there once. It goes to `chosen` of
+    /// them, drawn evenly, out of `groups.0` of `groups.1` equal groups in their order.
     pub fn in_exchange_by_node(&self, ways: u64, apart: u64, chosen: u64, groups: (u32, u32)) -> Link {
         let Some(members) = self.members(ways, apart) else { return self.link };
         let nodes = ways.div_ceil(members).max(2);

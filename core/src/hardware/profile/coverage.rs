@@ -5,11 +5,11 @@ use core::fmt;
 /// How many operators' times a profile knows, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Coverage {
-    /// Those that were measured.
+    /// Measured operators.
     pub measured: usize,
-    /// Those that follow from measured ones of other sizes.
+    /// Operators that are scaled from measured ones of other sizes.
     pub scaled: usize,
-    /// All of them.
+    /// All operators.
     pub all: usize,
 }
 
@@ -26,9 +26,9 @@ impl fmt::Display for Coverage {
         if measured == all {
             return f.write_str("all operators are measured");
         }
-        write!(f, "{measured} of {all} operators of a layer, the embedding and the head are measured")?;
+        write!(f, "{measured} of {all} operators of a layer, the embedding and the output layer are measured")?;
         if *scaled > 0 {
-            write!(f, ", {scaled} follow from measured ones of other sizes")?;
+            write!(f, ", {scaled} are scaled from measured operators of other sizes")?;
         }
         f.write_str(if measured + scaled < *all { ", the others are estimated" } else { "" })
     }

@@ -1,23 +1,24 @@
-//! Measured times of operators on a device, as a file: what replaces the roofline of [`crate::hardware::cost`]. Its JSON Schema is
-//! `core/schema/profile.schema.json`.
+//! Measured times of operators on a device, as a file. They replace the roofline of [`crate::hardware::cost`]. The
+//! JSON Schema is `core/schema/profile.schema.json`.
 //!
 //! The file is JSON: `{"version": 1, "device": "...", "operators": [{"kernel": "matmul", "operands": "bf16[8,4] ...",
-//! "ns": 12, "flops": 512, "bytes": 256}, ...]}`, sorted by kernel and operands. `operands` lists number format and sizes of
-//! all inputs, `->`, and those of all outputs, so two operators that read and write tensors of the same sizes count as the
-//! same. Attributes that matter for time beside these (heads, transposes) are part of `kernel`.
+//! "ns": 12, "flops": 512, "bytes": 256}, ...]}`, sorted by kernel and operands. `operands` lists the number format
+//! and sizes of all inputs, `->`, and those of all outputs. So two operators with tensors of the same sizes count as
+//! the same. Attributes that also change the time (heads, transposes) are part of `kernel`.
 //!
-//! `flops` and `bytes`, 0 where they are not there, are what the operator does ([`Load`]). With them an operator of other
-//! sizes takes as many times its roofline as the measured one of the same kind and format that does most nearly as much.
-//! So a profile of one model serves others and other layouts, too, with all their operators seen in the same light.
+//! `flops` and `bytes`, by default 0, are the work of the operator ([`Load`]). With them, the time of an operator of
+//! other sizes is its roofline, scaled by the ratio of the measured operator of the same kind and format with the
+//! nearest work. So a profile of one model serves other models and layouts, too, and treats all their operators
+//! alike.
 //!
-//! A device that does a sum behind a product in one go has a time of both ([`Signature::of_both`]): its `kernel` names both,
-//! with `&` between them. Where there is one, the sum takes no time of its own.
+//! A device that fuses a matmul with the sum after it has a time of both ([`Signature::of_both`]): the `kernel` has
+//! both names, with `&` between them. Then the sum itself takes no time.
 //!
-//! The optimizer's step stands there as the kernel `adamw`, with the format and number of the weights that were updated and
-//! the bytes that this moves ([`Signature::of_update`]).
+//! The optimizer's step is the kernel `adamw`, with the format and number of the updated weights and the bytes that
+//! it moves ([`Signature::of_update`]).
 //!
-//! `workspace_bytes`, 0 where it is not there, is what each rank on the device takes beside what a plan counts, such as room
-//! for a library that multiplies: the memory that is planned with this profile counts it.
+//! `workspace_bytes`, by default 0, is memory that each rank on the device needs besides what a plan counts, such as
+//! a workspace of a matmul library. Memory that is planned with this profile counts it.
 
 mod coverage;
 mod file;
@@ -43,7 +44,7 @@ use crate::problem::MAX_NS;
 pub struct Profile {
     /// What was measured, for people.
     pub device: String,
-    /// What each rank takes of the device beside what a plan counts.
+    /// Memory that each rank needs besides what a plan counts.
     pub workspace_bytes: Bytes,
     measured: BTreeMap<Signature, Measured>,
     /// The same by kind, and there by how much is done.
@@ -163,9 +164,9 @@ impl Profile {
         times
     }
 
-    /// The time of `operator`, which is called `signature` but was not measured, by the nearest of its kind. None where it
-    /// talks with other devices: what that takes is no matter of its sizes alone. But attention in a ring computes what it
-    /// does on one device, while what it passes on travels beside.
+    /// The time of `operator`, which is called `signature` but was not measured, by the nearest of its kind. None
+    /// where it talks with other devices: what that takes is no matter of its sizes alone. But attention in a ring
+    /// computes what it does on one device, while what it passes on travels beside.
     fn scaled(
         &self,
         signature: &Signature,

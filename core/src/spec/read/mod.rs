@@ -1,5 +1,6 @@
 //! From a parsed value to a spec, with every fault at once.
 
+mod aliases;
 mod cluster;
 mod model;
 mod parallel;
@@ -63,9 +64,13 @@ impl Spec {
             return Statement::read(value).map(Spec::typed);
         }
         let mut faults = Vec::new();
-        match read_spec(value, &mut faults) {
+        let resolved = aliases::resolve(value, "", "", &mut faults);
+        match read_spec(resolved.value(), &mut faults) {
             Some(spec) if faults.is_empty() => Ok(spec),
-            _ => Err(Faults(faults)),
+            _ => {
+                resolved.name_faults(&mut faults);
+                Err(Faults(faults))
+            }
         }
     }
 }
@@ -81,7 +86,11 @@ fn read_spec(value: &Value, faults: &mut Vec<Fault>) -> Option<Spec> {
         Some(problem) => {
             for key in MODEL_KEYS {
                 if table.get(key).is_some() {
-                    faults.push(Fault::new(key, "it beside `problem`", "either typed costs or a model, not both"));
+                    faults.push(Fault::new(
+                        key,
+                        "it together with `problem`",
+                        "either `problem` or a model, not both",
+                    ));
                 }
             }
             Statement::read_into(problem, "problem", faults).map(Work::Typed)
@@ -177,7 +186,7 @@ fn read_model_work(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<Mod
     layout.find_faults(&config, sequence, faults);
     if config.positions < sequence {
         let accepted =
-            format!("at most {}, which are the model's positions; model.positions may say more", config.positions);
+            format!("at most {}, the longest sequence of the model; model.positions may be larger", config.positions);
         faults.push(Fault::new("training.sequence", sequence, accepted));
     }
     let (pipeline, cluster) = (pipeline?, cluster?);

@@ -6,8 +6,8 @@ use alloc::vec::Vec;
 
 use serde_json::Value;
 
-use super::default;
 use super::variant::read_variant;
+use super::{aliases, default};
 use crate::base::fields::{Fault, Table, one_of, one_of_like, shown};
 use crate::model::{Family, MAX_LAYERS, MAX_SIZE, ModelConfig, Variant, catalog, hf_config, no_width};
 
@@ -20,9 +20,13 @@ pub(super) struct Model {
 /// are `faults`.
 pub fn read_model_table(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Option<ModelConfig> {
     let before = faults.len();
-    let config = read_model(Table::of(value, path, faults)?, faults)?.config;
-    config.find_faults(path, faults);
-    (faults.len() == before).then_some(config)
+    let resolved = aliases::resolve(value, "model", path, faults);
+    let model = Table::of(resolved.value(), path, faults).and_then(|table| read_model(table, faults));
+    if let Some(model) = &model {
+        model.config.find_faults(path, faults);
+    }
+    resolved.name_faults(&mut faults[before..]);
+    model.map(|model| model.config).filter(|_| faults.len() == before)
 }
 
 pub(super) fn read_model(mut table: Table<'_>, faults: &mut Vec<Fault>) -> Option<Model> {
@@ -31,7 +35,7 @@ pub(super) fn read_model(mut table: Table<'_>, faults: &mut Vec<Fault>) -> Optio
     let entry = catalog::find(name);
     let read = read_config(&mut table, faults);
     if entry.is_some() && table.get("config").is_some() {
-        let accepted = "nothing, or a name of its own, beside model.config";
+        let accepted = "nothing, or a name that is not in the catalog, because model.config is given";
         faults.push(Fault::new(table.path("name"), format!("\"{name}\""), accepted));
     }
     let known = read.as_ref().or(entry.map(|entry| &entry.config));
@@ -114,7 +118,7 @@ fn read_config(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<ModelCo
     match table.get("config")? {
         value @ Value::Object(_) => hf_config::read(value, &table.path("config"), faults),
         other => {
-            let accepted = "the content of a config.json as a table; a path only where the command line reads a file";
+            let accepted = "the content of a config.json as a table; the command line also reads a path";
             faults.push(Fault::new(table.path("config"), shown(other), accepted));
             None
         }

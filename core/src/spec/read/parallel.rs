@@ -46,7 +46,11 @@ fn read_shard(parallel: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<u32> 
     let number = whole(value).or_else(|| value.as_str()?.parse().ok());
     let shard = number.filter(|shard| (2..=MAX_DEGREE.into()).contains(shard));
     if shard.is_none() {
-        faults.push(Fault::new(parallel.path("shard"), shown(value), "all, or how many copies, from 2 on"));
+        faults.push(Fault::new(
+            parallel.path("shard"),
+            shown(value),
+            "all, or the number of data-parallel replicas in a group, at least 2",
+        ));
     }
     shard.map(|shard| shard as u32)
 }
@@ -73,7 +77,7 @@ fn read_partition(parallel: &mut Table<'_>, multi_token: u32, faults: &mut Vec<F
     if read.is_none() {
         let names: Vec<&str> = named.iter().filter_map(Partition::name).collect();
         let accepted = format!(
-            "{}, the number of layers of each stage as a list, or a layout as Megatron-LM has it, such as Et*3|t*4|t*3L",
+            "{}, the number of layers of each stage as a list, or a layout in Megatron-LM's form, such as Et*3|t*4|t*3L",
             one_of(&names)
         );
         faults.push(Fault::new(parallel.path("partition"), shown(value), accepted));
@@ -85,17 +89,18 @@ fn read_partition(parallel: &mut Table<'_>, multi_token: u32, faults: &mut Vec<F
 /// prediction.
 fn layer_counts(layout: &str, multi_token: u32) -> Result<Vec<u32>, String> {
     let stages = megatron_layout::read(layout)
-        .map_err(|error| format!("a layout as Megatron-LM has it, such as Et*3|t*4|t*3L ({error})"))?;
+        .map_err(|error| format!("a layout in Megatron-LM's form, such as Et*3|t*4|t*3L ({error})"))?;
     let parts = || stages.iter().flatten();
     let modules = |parts: &[Part]| parts.iter().filter(|part| **part == Part::MultiToken).count();
     let (behind, before) = stages
         .split_last()
         .map_or((0, 0), |(last, others)| (modules(last), others.iter().map(|stage| modules(stage)).sum::<usize>()));
     if before > 0 {
-        return Err("a layout with every `m` on the last stage, such as `…|mL`: it shares the head".to_string());
+        return Err("a layout with every `m` on the last stage, such as `…|mL`: MTP modules share the output layer"
+            .to_string());
     }
     if behind != multi_token as usize {
-        return Err(format!("a layout with as many `m` as the model's multi_token, which is {multi_token}"));
+        return Err(format!("a layout with {multi_token} `m`, the model's number of MTP modules (multi_token)"));
     }
     let once = |wanted| parts().filter(|part| **part == wanted).count() == 1;
     let ends = (parts().next(), parts().next_back());
@@ -104,7 +109,7 @@ fn layer_counts(layout: &str, multi_token: u32) -> Result<Vec<u32>, String> {
     }
     // The embedding is the first stage's and the loss the last one's; empty stages are refused with their number later.
     if stages.first().is_some_and(Vec::is_empty) || stages.last().is_some_and(Vec::is_empty) {
-        return Err("a layout whose first and last stage hold something".to_string());
+        return Err("a layout whose first and last stage are not empty".to_string());
     }
     let layers = |stage: &Vec<Part>| stage.iter().filter(|part| **part == Part::Layer).count() as u32;
     Ok(stages.iter().map(layers).collect())

@@ -63,8 +63,8 @@ pub(super) fn read_training(
     let sequence = sequence.or(usual_sequence)?;
     let tokens = u64::from(microbatch_size) * u64::from(sequence);
     if tokens > MAX_TOKENS {
-        let accepted = format!("at most {} tokens a microbatch", MAX_TOKENS);
-        faults.push(Fault::new("training.microbatch_size", format!("{tokens} tokens a microbatch"), accepted));
+        let accepted = format!("at most {} tokens in a microbatch", MAX_TOKENS);
+        faults.push(Fault::new("training.microbatch_size", format!("{tokens} tokens in a microbatch"), accepted));
     }
     let microbatches = microbatches? as u32;
     Some(Training {
@@ -91,15 +91,18 @@ fn read_microbatches(table: &mut Table<'_>, at_once: Option<u64>, faults: &mut V
     let sequences = table.whole("global_batch_size", 1..=u64::from(u32::MAX), faults);
     let path = table.path("global_batch_size");
     if table.get("microbatches").is_some() {
-        faults.push(Fault::new(path, "it beside `microbatches`", "one of the two: each says the other"));
+        faults.push(Fault::new(
+            path,
+            "it together with `microbatches`",
+            "one of the two: each follows from the other",
+        ));
         return None;
     }
     let (sequences, at_once) = (sequences?, at_once?);
     let microbatches = sequences / at_once;
     if !sequences.is_multiple_of(at_once) || microbatches > MOST {
-        let accepted = format!(
-            "a multiple of {at_once}, which is parallel.data times training.microbatch_size, and at most {MOST} times that"
-        );
+        let accepted =
+            format!("a multiple of {at_once} (parallel.data × training.microbatch_size), at most {MOST} times that");
         faults.push(Fault::new(path, sequences, accepted));
         return None;
     }
@@ -126,7 +129,7 @@ fn read_recompute(table: &mut Table<'_>, form: &mut Form, faults: &mut Vec<Fault
     for (key, said) in [("recompute_first", first), ("recompute_group", group)] {
         let Some(count) = said else { continue };
         if layers != RecomputeLayers::All {
-            let accepted = "nothing, where recompute says it by layer or fits it, or the other of both is there";
+            let accepted = "nothing, because recompute is fit or given for each layer, or recompute_first and recompute_group are both given";
             faults.push(Fault::new(table.path(key), count, accepted));
             continue;
         }
@@ -154,8 +157,7 @@ fn read_offload(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> (Offload, boo
     };
     let offload = said.unwrap_or_else(|| {
         let found = table.get("offload").map(shown).unwrap_or_default();
-        let accepted =
-            format!("none, all, fit, or how many layers at the start of each stage, from 1 to {MAX_LAYERS}");
+        let accepted = format!("none, all, fit, or the number of first layers of each stage, from 1 to {MAX_LAYERS}");
         faults.push(Fault::new(table.path("offload"), found, accepted));
         Offload::None
     });

@@ -8,9 +8,9 @@ use crate::problem::op::OpKind;
 use crate::simulate::needs;
 use crate::simulate::timeline::{Span, Timeline};
 
-/// How much of the longest path through `timeline` (which was simulated from `problem`) is ops of each stage and job,
-/// and how much is hops. Together they are the makespan.
-pub(super) fn longest_path(problem: &Problem, timeline: &Timeline) -> (BTreeMap<(usize, OpKind), Nanos>, Nanos) {
+/// The time of each stage and job on the critical path through `timeline` (which was simulated from `problem`), and
+/// the time of hops. Together they are the makespan.
+pub(super) fn critical_path(problem: &Problem, timeline: &Timeline) -> (BTreeMap<(usize, OpKind), Nanos>, Nanos) {
     let mut places = BTreeMap::new();
     for (rank, row) in timeline.rows.iter().enumerate() {
         for (place, span) in row.iter().enumerate() {

@@ -9,23 +9,23 @@ use crate::problem::op::OpKind;
 use crate::program::{Message, Payload, Step, Way};
 use crate::trace::{StepTrace, TraceSpan};
 
-/// What messages from one rank to another took.
+/// Measured times of P2P transfers from one rank to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HopTimes {
     /// The sender.
     pub from: usize,
     /// The receiver.
     pub to: usize,
-    /// Messages that were waited for, which are those whose time can be told.
+    /// Transfers that a rank waited for. Only their times are known.
     pub messages: usize,
-    /// What the plan says.
+    /// The planned time.
     pub planned_ns: Nanos,
-    /// The one in the middle: a few that met late say nothing about the link.
+    /// The median: a few transfers that met late say nothing about the link.
     pub median_ns: Nanos,
 }
 
-/// What each link took, from the receives that were there first: from the end of the op that made what they received.
-/// Of several messages that are received together the one that was made last is counted.
+/// The times of each link, from receives that started before their data was made: from the end of the op that made
+/// it. Where several transfers are received together, the one that was made last counts.
 pub(super) fn hops_of(problem: &Problem, steps: &[StepTrace]) -> Vec<HopTimes> {
     let mut samples: BTreeMap<(usize, usize), Vec<Nanos>> = BTreeMap::new();
     let ranks = problem.ranks();
@@ -57,7 +57,7 @@ pub(super) fn hops_of(problem: &Problem, steps: &[StepTrace]) -> Vec<HopTimes> {
     samples.into_iter().map(median).collect()
 }
 
-/// Of what `span` receives, if it is a wait for messages: which rank made the last one, and when.
+/// If `span` waits for transfers: the rank that made the last one, and when.
 fn last_made(
     problem: &Problem,
     span: &TraceSpan,

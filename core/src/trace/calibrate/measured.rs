@@ -8,7 +8,7 @@ use crate::base::units::Nanos;
 use crate::problem::op::OpKind;
 use crate::problem::{Problem, StageCost, Statement, Transfers};
 
-/// The problem of `statement`, which came from one that was accepted but for its times.
+/// The problem of `statement`, which differs from an accepted one only in its times.
 pub(super) fn accepted(statement: &Statement) -> Result<Problem, Faults> {
     let mut faults = Vec::new();
     let read = Statement::read_into(&statement.to_value(), "measured", &mut faults).ok_or(Faults(faults))?;
@@ -16,8 +16,8 @@ pub(super) fn accepted(statement: &Statement) -> Result<Problem, Faults> {
     Ok(read.problem(placement)?)
 }
 
-/// `planned` with what its jobs took. Where only a fused backward was measured, or only a cut one, the other is as many
-/// times its plan as that was.
+/// `planned` with measured times. Where only the fused backward was measured, or only B and W, the other is scaled by
+/// the same ratio to its plan.
 pub(super) fn measured_cost(planned: StageCost, took: impl Fn(OpKind) -> Option<Nanos>) -> StageCost {
     let mut cost = planned;
     if let Some(forward_ns) = took(OpKind::F) {
@@ -60,8 +60,8 @@ pub(super) fn measured_cost(planned: StageCost, took: impl Fn(OpKind) -> Option<
     cost.bounded()
 }
 
-/// `planned` with what was measured: the median of all links where the plan has one time for all of them, and each
-/// link's own where it has one for each.
+/// `planned` with measured hops: the median of all links where the plan has one time for all of them, else the median
+/// of each link.
 pub(super) fn measured_transfers(planned: &Transfers, hops: &[HopTimes]) -> Transfers {
     match planned {
         Transfers::Uniform(hop) => {

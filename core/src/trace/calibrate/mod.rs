@@ -1,20 +1,20 @@
-//! From a trace back to a problem: what the jobs of each stage really took, where the run lost time against its plan,
-//! and the plan's problem with the measured times in the place of the planned ones, to be planned anew.
+//! From a trace back to a problem: the measured times of each stage's jobs, where the run lost time against its plan,
+//! and the plan's problem with measured times, to be planned again.
 //!
 //! # Where time went
-//! The planned makespan becomes the measured one in four steps, each a simulation of the same order with one thing more
-//! taken from the trace; what a step adds is its cause's:
-//! 1. **ops**: each op takes the mean of its stage and job. Here the estimate was wrong, or a device is slow.
-//! 2. **hops**: messages take what they took where somebody waited for them.
-//! 3. **spread**: each op takes what it took itself. Here ops of one stage and job differ: stragglers, other programs,
-//!    experts with more tokens.
-//! 4. **rest**: what no order and no op explains: the runner itself, messages that meet late because their ranks do.
+//! The planned makespan becomes the measured one in four steps. Each step simulates the same order with one more
+//! thing from the trace. The difference that it makes is attributed to it:
+//! 1. **ops**: each op takes the mean time of its stage and job. Here the estimate was wrong, or a device is slow.
+//! 2. **hops**: P2P transfers take their measured times where a rank waited for them.
+//! 3. **spread**: each op takes its own measured time. Here ops of one stage and job differ: stragglers, other
+//!    programs, experts with more tokens.
+//! 4. **rest**: what neither order nor ops explain: the runner, and transfers that meet late because their ranks do.
 //!
-//! Which ops decide is said by the longest path through the order: the ops, from the first to the last, of which each
-//! ends when the next one starts (or a hop before). A shorter op off that path changes nothing.
+//! The critical path shows which ops decide the makespan: from the first op to the last, each ends when the next one
+//! starts (or a hop before). A shorter op off that path changes nothing.
 //!
-//! The ops of an overlapped pair count one after the other, as the runner runs them: what the plan hides of them is among
-//! the ops' cause, and the problem with measured times hides nothing.
+//! The ops of an overlapped pair count one after the other, as the runner runs them. What the plan hides of them
+//! belongs to **ops**, and the problem with measured times hides nothing.
 
 mod critical_path;
 mod hops;
@@ -31,7 +31,7 @@ use alloc::{format, vec};
 
 use serde_json::{Value, json};
 
-use self::critical_path::longest_path;
+use self::critical_path::critical_path;
 use self::hops::hops_of;
 use self::measured::{accepted, measured_cost, measured_transfers};
 use self::pipelines::pipelines_of;
@@ -44,14 +44,14 @@ use crate::simulate::timeline::Span;
 use crate::simulate::{Deadlock, simulate, simulate_as};
 use crate::trace::Trace;
 
-/// What the ops of one stage and job took.
+/// Measured times of the ops of one stage and job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobTimes {
     /// The stage.
     pub stage: usize,
     /// The job.
     pub kind: OpKind,
-    /// Ops measured, over all steps that count and all copies of the stage.
+    /// Measured ops, over all counted steps and all replicas of the stage.
     pub ops: u64,
     /// What the plan says of each.
     pub planned_ns: Nanos,
@@ -61,7 +61,7 @@ pub struct JobTimes {
     pub least_ns: Nanos,
     /// The longest.
     pub most_ns: Nanos,
-    /// How much of the longest path is theirs, with every op at its mean.
+    /// Their time on the critical path, with every op at its mean.
     pub path_ns: Nanos,
 }
 
@@ -79,7 +79,7 @@ pub struct Causes {
     pub planned_ns: Nanos,
     /// Ops take longer (or shorter) than planned on average.
     pub ops_ns: i64,
-    /// Messages do.
+    /// P2P transfers take longer (or shorter) than planned.
     pub hops_ns: i64,
     /// Ops of one stage and job differ among each other.
     pub spread_ns: i64,
@@ -89,10 +89,10 @@ pub struct Causes {
     pub measured_ns: Nanos,
 }
 
-/// What a trace says about the problem that was planned.
+/// The measured problem, against the plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Calibration {
-    /// Steps that count: all that were recorded but the first, which fills caches; that one where there is no other.
+    /// Counted steps: all recorded steps but the first, which fills caches; the first one where there is no other.
     pub steps: usize,
     /// By stage, then job.
     pub jobs: Vec<JobTimes>,
@@ -100,22 +100,22 @@ pub struct Calibration {
     pub hops: Vec<HopTimes>,
     /// Where time went.
     pub causes: Causes,
-    /// How much of the longest path is hops.
+    /// Time of hops on the critical path.
     pub path_hops_ns: Nanos,
-    /// How much ops differ from the mean of their stage and job: their standard deviation in thousandths of it, over all
-    /// time that was measured. What [`jitter`](crate::simulate::jitter) takes.
+    /// The jitter of ops: their standard deviation from the mean of their stage and job, in thousandths of it, over
+    /// all measured time. The unit of [`jitter`](crate::simulate::jitter).
     pub jitter_permille: u64,
     /// The problem with measured times, on the placement that was measured.
     pub statement: Statement,
 }
 
-/// Holds `trace` against the plan of `problem` and `schedule` that it is a run of. Traces of more copies of the pipeline
-/// count with all of them.
+/// Compares `trace` with the plan of `problem` and `schedule` that was run. All data-parallel replicas of a trace
+/// count.
 ///
 /// Takes time and memory in proportion to the spans of the trace.
 ///
 /// # Errors
-/// A trace without steps, one whose ranks ran other ops than the schedule's, or times too long for a problem.
+/// A trace without steps, a trace with other ops than the schedule, or times too long for a problem.
 pub fn calibrate(problem: &Problem, schedule: &Schedule, trace: &Trace) -> Result<Calibration, Faults> {
     let in_turn = Schedule::of(schedule.rows.clone());
     let steps = if trace.steps.len() > 1 { &trace.steps[1..] } else { &trace.steps[..] };
@@ -138,7 +138,7 @@ pub fn calibrate(problem: &Problem, schedule: &Schedule, trace: &Trace) -> Resul
 
     let mut statement = problem.statement();
     if (0..schedule.rows.len()).any(|rank| !schedule.pairs_of(rank).is_empty()) {
-        // What ran one after the other hid nothing.
+        // The runner runs pairs one after the other: nothing overlapped.
         statement.overlap_permille = 0;
         statement.stages.iter_mut().for_each(|cost| {
             (cost.forward_exchange_ns, cost.backward_exchange_ns) = (0, 0);
@@ -152,7 +152,7 @@ pub fn calibrate(problem: &Problem, schedule: &Schedule, trace: &Trace) -> Resul
     let with_hops = accepted(&statement)?;
 
     let planned = simulate(problem, schedule).map_err(no_order)?;
-    // Means of jobs by the name under which they ran: a problem has one time for BW, or two.
+    // Means by the job that ran: a problem has one time for BW, or two.
     let mean = |_: usize, _: usize, op: Op| {
         jobs.get(&(op.stage(), op.kind())).map_or_else(|| problem.duration(op), Sum::mean)
     };
@@ -161,7 +161,7 @@ pub fn calibrate(problem: &Problem, schedule: &Schedule, trace: &Trace) -> Resul
     let timeline = simulate_as(&with_hops, &in_turn, &mean).map_err(no_order)?;
     let hops_ns = timeline.makespan_ns();
 
-    // What each step would have taken of its own ops, in the slowest copy of the pipeline; and what it took.
+    // Each step with its own op times, in the slowest replica; and its measured time.
     let mut of_steps = vec![0; steps.len()];
     for (step, pipeline) in &pipelines {
         let took = |rank: usize, place: usize, _: Op| {
@@ -177,7 +177,7 @@ pub fn calibrate(problem: &Problem, schedule: &Schedule, trace: &Trace) -> Resul
     steps.iter().for_each(|step| measured.add(step.timeline().makespan_ns()));
 
     let jitter_permille = jitter_permille(problem, &jobs);
-    let (paths, path_hops_ns) = longest_path(&with_hops, &timeline);
+    let (paths, path_hops_ns) = critical_path(&with_hops, &timeline);
     let more = |than: Nanos, it: Nanos| it as i64 - than as i64;
     let jobs = jobs.into_iter().map(|((stage, kind), sum)| JobTimes {
         stage,
@@ -212,7 +212,7 @@ fn no_order(deadlock: Deadlock) -> Faults {
 }
 
 impl Calibration {
-    /// For programs: `pipeplan calibrate --json`.
+    /// The JSON of `pipeplan calibrate --json`.
     pub fn to_value(&self) -> Value {
         let job = |job: &JobTimes| {
             json!({

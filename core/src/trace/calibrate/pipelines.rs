@@ -19,7 +19,7 @@ pub(super) fn pipelines_of(
     let ranks = schedule.rows.len();
     let path = format!("steps[{index}].rows");
     if step.rows.is_empty() || !step.rows.len().is_multiple_of(ranks.max(1)) {
-        let accepted = format!("the {ranks} ranks of the plan, or those of several copies of it");
+        let accepted = format!("the {ranks} ranks of the plan, or a multiple for data-parallel replicas");
         return Err(Fault::new(path, format!("{} rows", step.rows.len()), accepted).into());
     }
     let mut faults = Vec::new();
@@ -31,7 +31,7 @@ pub(super) fn pipelines_of(
             let text = |op: Option<String>| op.unwrap_or_else(|| "nothing".to_string());
             let found = text(row.get(same).map(|span| span.op.to_string()));
             let accepted = text(planned.get(same).map(|op| op.to_string()));
-            let accepted = format!("{accepted}, as in the plan: its run, and no other, can be held against it");
+            let accepted = format!("{accepted}, as in the plan: only a run of this plan can be compared with it");
             faults.push(Fault::new(format!("{path}[{number}].steps, op {same}"), found, accepted));
         }
     }
@@ -40,7 +40,7 @@ pub(super) fn pipelines_of(
     }
     let whole: u128 = rows.iter().flatten().map(|span| u128::from(span.end_ns - span.start_ns)).sum();
     if whole > u128::from(MAX_TOTAL_NS) {
-        let accepted = format!("at most {MAX_TOTAL_NS} ns in all");
+        let accepted = format!("at most {MAX_TOTAL_NS} ns in total");
         return Err(Fault::new(path, format!("{whole} ns over all ops"), accepted).into());
     }
     Ok(rows.chunks(ranks).map(<[_]>::to_vec).collect())

@@ -6,7 +6,7 @@ use crate::base::units::Nanos;
 use crate::problem::Problem;
 use crate::problem::op::OpKind;
 
-/// A sum of times, and what lies in it.
+/// A sum of times, with their count, squares and range.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sum {
     pub(super) count: u64,
@@ -44,8 +44,8 @@ impl Sum {
     }
 }
 
-/// What `jobs` have in common: each counts for as much as its ops took. Halves of a whole backward differ each for itself,
-/// so that it differs by less than they do.
+/// The jitter of all `jobs`, weighted by their time. The two halves of a fused backward vary independently, so it
+/// varies by less than they do.
 pub(super) fn jitter_permille(problem: &Problem, jobs: &BTreeMap<(usize, OpKind), Sum>) -> u64 {
     let (squares, whole) = jobs.iter().fold((0.0, 0.0), |(squares, whole), ((stage, kind), job)| {
         let half = |kind| problem.cost(*stage).duration(kind) as f64;

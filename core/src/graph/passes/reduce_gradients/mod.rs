@@ -1,18 +1,18 @@
-//! The pass that reduces gradients over copies once a step, after the last microbatch, instead of after each microbatch
-//! (PaddlePaddle's `gradient_sync_after_accumulate`).
+//! The pass that reduces gradients over data-parallel replicas once per step, after the last microbatch, instead of
+//! after each microbatch (PaddlePaddle's `gradient_sync_after_accumulate`).
 //!
-//! It works on what a step does with its gradients, as a list: [`of_stage`] makes a stage's, with every reduction right
-//! behind the backward. [`merge`] adds the buffers that sum gradients over microbatches and, where it is asked to, moves
-//! the reductions behind that sum:
+//! It works on a list of what a step does with its gradients. [`of_stage`] makes the list of a stage, with every
+//! reduction right after the backward. [`merge`] adds the buffers that accumulate gradients over microbatches and,
+//! with reduction after accumulation, moves the reductions after that sum:
 //!
 //! ```text
 //! each microbatch:  make g; reduce g; merged += g     make g; merged += g
 //! once:             step merged; clear merged         reduce merged; step merged; clear merged
 //! ```
 //!
-//! Both are linear, so the sums are the same. For k microbatches and P gradients k·P reductions become P. The price is
-//! memory: a gradient that is reduced at once is kept only in the share that this copy steps for, one that is not yet
-//! reduced is kept whole. What is reduced at once is whole for a while, too, a layer or two of it
+//! Both are linear, so the sums are the same. For k microbatches and P gradients k·P reductions become P. The price
+//! is memory: of a gradient that is reduced at once, a replica keeps only its shard; a gradient that is not yet
+//! reduced is kept whole. Gradients that are reduced at once are whole for a while, too, a layer or two of them
 //! ([`StaticBytes::under_way`](crate::estimate::memory::StaticBytes::under_way)).
 
 use alloc::vec::Vec;
@@ -144,9 +144,10 @@ pub struct Merging {
 
 /// Sums gradients over microbatches: from `ops`, a step of one microbatch, to one of several.
 ///
-/// Reductions over copies and, behind one that sums, the [`Does::Scale`] over copies of the same gradient move before all
-/// other operations of the optimizer, in the order in which they were. Those of [`Buffer::Part`]s stay: a shared
-/// parameter's parts are not merged, only their sum is. So do all over other devices. Takes time in proportion to `ops`.
+/// Reductions over copies and, behind one that sums, the [`Does::Scale`] over copies of the same gradient move before
+/// all other operations of the optimizer, in the order in which they were. Those of [`Buffer::Part`]s stay: a shared
+/// parameter's parts are not merged, only their sum is. So do all over other devices. Takes time in proportion to
+/// `ops`.
 pub fn merge(ops: &[GradientOp], merging: &Merging) -> Vec<GradientOp> {
     let after = merging.reduce == ReduceGradients::AfterAccumulation;
     let share = if merging.shares_out && !after { Share::Owned } else { Share::All };
@@ -182,14 +183,14 @@ pub fn merge(ops: &[GradientOp], merging: &Merging) -> Vec<GradientOp> {
     merged
 }
 
-/// Reductions over copies in a step of so many microbatches.
+/// Reductions over replicas in a step of `microbatches`.
 pub fn reductions(ops: &[GradientOp], microbatches: u64) -> u64 {
     let times = |op: &GradientOp| if op.phase == Phase::Microbatch { microbatches } else { 1 };
     ops.iter().filter(|op| op.reduces_copies()).map(times).fold(0, u64::saturating_add)
 }
 
-/// Bytes that so many `sharers` save by keeping only their shares of gradients of `whole` bytes: what reducing after
-/// accumulation holds more.
+/// Bytes of `whole` gradients that `sharers` replicas save by keeping only their shards: the price of reduction after
+/// accumulation.
 pub fn extra_bytes(whole: Bytes, sharers: u64) -> Bytes {
     whole - whole.div_ceil(sharers.max(1))
 }
@@ -220,9 +221,9 @@ impl Gradient {
     }
 }
 
-/// The gradients of the stage `graph`, in the order in which the backward finishes them; and what a step of one microbatch
-/// does with them, before [`merge`]. Copies average, as the runner does; losses have been divided by the step's
-/// microbatches. Takes time in proportion to the operators.
+/// The gradients of the stage `graph`, in the order in which the backward finishes them; and what a step of one
+/// microbatch does with them, before [`merge`]. Copies average, as the runner does; losses have been divided by the
+/// step's microbatches. Takes time in proportion to the operators.
 pub fn of_stage(graph: &Graph, layout: &Layout) -> (Vec<Gradient>, Vec<GradientOp>) {
     let mut gradients: Vec<Gradient> = Vec::new();
     let mut is_known = alloc::vec![false; graph.tensors.len()];
@@ -261,8 +262,8 @@ pub fn account(graph: &Graph, layout: &Layout) -> Option<Account> {
         let name = &graph[gradient.weight].name;
         if op.phase == Phase::Microbatch {
             let why = match layout.reduce_gradients {
-                None => "reduced for each microbatch: copies share gradients out, and each keeps only its own",
-                Some(_) => "reduced for each microbatch, as parallel.reduce_gradients says",
+                None => "reduced for each microbatch: replicas shard gradients, and each keeps only its shard",
+                Some(_) => "reduced for each microbatch: parallel.reduce_gradients asks for it",
             };
             account.skipped.push(Entry::new(name, gradient.layer, why, 0));
             continue;
@@ -275,7 +276,7 @@ pub fn account(graph: &Graph, layout: &Layout) -> Option<Account> {
         account.done.push(Entry::new(
             name,
             gradient.layer,
-            "reduced once a step instead of for each microbatch",
+            "reduced once per step instead of once per microbatch",
             more,
         ));
     }

@@ -1,18 +1,22 @@
+//! Specs read back, every fault is named, and no text makes the reader panic.
+
+mod model;
+mod parallel;
+
 use std::format;
 use std::string::{String, ToString};
 use std::sync::LazyLock;
-use std::vec;
 use std::vec::Vec;
 
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::arbitrary::{damaged_text, model_spec, problem, spec};
-use super::*;
 use crate::base::json::Syntax;
 use crate::graph::form::Recompute;
-use crate::model::{Arrangement, MAX_LAYERS, Routing, Scores};
+use crate::model::MAX_LAYERS;
 use crate::problem::PlacementChoice;
+use crate::spec::arbitrary::{damaged_text, model_spec, problem, spec};
+use crate::spec::*;
 
 fn faults(text: &str) -> Vec<String> {
     match Spec::read(text) {
@@ -105,8 +109,14 @@ fn the_sequences_of_a_step_say_its_microbatches() {
     let with = |said: &str| text.replace("microbatches = 8", &format!("microbatch_size = 3\n{said}"));
     assert_eq!(Spec::read(&with("global_batch_size = 96")), Spec::read(&with("microbatches = 8")));
     for (said, fault) in [
-        ("global_batch_size = 97", "training.global_batch_size: found 97, accepted is a multiple of 12, which is"),
-        ("global_batch_size = 96\nmicrobatches = 8", "training.global_batch_size: found it beside `microbatches`"),
+        (
+            "global_batch_size = 97",
+            "training.global_batch_size: found 97, accepted is a multiple of 12 (parallel.data",
+        ),
+        (
+            "global_batch_size = 96\nmicrobatches = 8",
+            "training.global_batch_size: found it together with `microbatches`",
+        ),
         ("global_batch_size = 0", "training.global_batch_size: found 0, accepted is a whole number from 1"),
         ("global_batch_size = 12000012", "training.global_batch_size: found 12000012"),
     ] {
@@ -158,7 +168,7 @@ fn what_cannot_go_together_is_a_fault() {
         (
             "microbatches = 8",
             "microbatches = 8\nmicrobatch_size = 60000\nsequence = 60000",
-            "training.microbatch_size: found 3600000000 tokens a microbatch",
+            "training.microbatch_size: found 3600000000 tokens in a microbatch",
         ),
         (
             "microbatches = 8",
@@ -170,7 +180,7 @@ fn what_cannot_go_together_is_a_fault() {
             "device = \"a100-80\"\nlink = \"wire\"",
             "cluster.link: found \"wire\", accepted is one of shared-memory",
         ),
-        ("[model]", "[problem]\nranks = 1\n[model]", "model: found it beside `problem`"),
+        ("[model]", "[problem]\nranks = 1\n[model]", "model: found it together with `problem`"),
         ("[parallel]\npipeline = 4\n", "", "parallel: found nothing, accepted is a table with at least `pipeline`"),
         (
             "device = \"a100-80\"",
@@ -284,230 +294,6 @@ proptest! {
     }
 }
 
-#[test]
-fn a_partition_is_read_in_megatron_s_form() {
-    let read = |layout: &str| {
-        Spec::read(&format!(
-            "[model]\nname = \"tiny-llama\"\nlayers = 7\n[cluster]\ndevice = \"cpu\"\n[parallel]\npipeline = 4\n\
-             partition = \"{layout}\"\n[training]\nmicrobatches = 8"
-        ))
-    };
-    let Ok(Spec { work: Work::Model(work), .. }) = read("Et*3|(tt|)*2,L") else { panic!("a model") };
-    assert_eq!(work.layout.partition, Partition::ByHand(vec![3, 2, 2, 0]));
-    for (layout, part) in [
-        ("Et*3|(tt|)*2,m|L", "last stage"),
-        ("Et*3|(tt|)*2,mL", "multi_token"),
-        ("Ett|ttL|t|t", "one `L`"),
-        ("Et*|L", "character"),
-    ] {
-        let error = read(layout).map(|_| ()).unwrap_err().to_string();
-        assert!(error.contains("parallel.partition") && error.contains(part), "{error}");
-    }
-}
-
-/// DeepSeek-V3 as it was trained: 61 layers and one module of multi-token prediction on 16 ranks of 2 chunks, the module
-/// beside the loss.
-#[test]
-fn a_layout_has_as_many_modules_as_the_model() {
-    let read = |layout: &str| {
-        Spec::read(&format!(
-            "[model]\nname = \"deepseek-v3\"\n[cluster]\ndevice = \"h100\"\n[parallel]\npipeline = 16\n\
-             partition = \"{layout}\"\n[training]\nmicrobatches = 32"
-        ))
-    };
-    let Ok(Spec { work: Work::Model(work), .. }) = read("Et*3|(tt|)*29,|mL") else { panic!("a model") };
-    let Partition::ByHand(counts) = &work.layout.partition else { panic!("by hand") };
-    assert_eq!((counts.len(), counts[0], counts[1], counts[29], counts[31]), (32, 3, 2, 2, 0));
-    for layout in ["Et*3|(tt|)*29,|L", "Et*3|(tt|)*29,|mmL"] {
-        let error = read(layout).map(|_| ()).unwrap_err().to_string();
-        assert!(error.contains("as many `m` as the model's multi_token, which is 1"), "{error}");
-    }
-}
-
-#[test]
-fn a_deal_within_the_limit_and_a_shared_gate_are_written_and_linked() {
-    let text = "[model]\nname = \"qwen-3-30b-a3b\"\nexperts = { shared_ffn = 512, shared_gate = true }\n\
-        [cluster]\ndevice = \"h100\"\n[parallel]\npipeline = 4\npartition = \"within-limit\"\n[training]\nmicrobatches = 8";
-    let spec = Spec::read(text).unwrap();
-    let Work::Model(work) = &spec.work else { panic!("a model") };
-    assert_eq!(work.layout.partition, Partition::WithinLimit);
-    assert!(work.model.variant.experts.is_some_and(|experts| experts.shared_gate && experts.count == 128));
-    assert_eq!(Spec::read(&spec.to_json()).as_ref(), Ok(&spec));
-    assert_eq!(crate::spec::link::read(&crate::spec::link::write(&spec)).as_ref(), Ok(&spec));
-    let error = Spec::read(&text.replace("shared_ffn = 512, ", "")).unwrap_err().to_string();
-    assert!(error.contains("model.experts.shared_gate"), "{error}");
-}
-
-#[test]
-fn routing_is_typed_over_written_and_linked() {
-    let spec = |model: &str| {
-        let text = format!(
-            "[model]\n{model}\n[cluster]\ndevice = \"h100\"\n[parallel]\npipeline = 4\n[training]\nmicrobatches = 8"
-        );
-        Spec::read(&text)
-    };
-    let routing = |spec: &Spec| {
-        let Work::Model(work) = &spec.work else { panic!("a model") };
-        work.model.variant.experts.map(|experts| experts.routing)
-    };
-    let known = spec("name = \"deepseek-v3\"").unwrap();
-    let v3 = Routing {
-        scores: Scores::Sigmoid,
-        normed: true,
-        factor: Some(2_500_000_000_000),
-        groups: 8,
-        active_groups: 4,
-    };
-    assert_eq!(routing(&known), Some(v3));
-    let changed = spec(
-        "name = \"deepseek-v3\"\nexperts = { scores = \"softmax\", factor = 1, groups = 16, active_groups = 2 }",
-    );
-    let changed = changed.unwrap();
-    let softmax = Routing { scores: Scores::Softmax, normed: true, factor: None, groups: 16, active_groups: 2 };
-    assert_eq!(routing(&changed), Some(softmax));
-    for spec in [known, changed] {
-        assert_eq!(Spec::read(&spec.to_json()).as_ref(), Ok(&spec));
-        assert_eq!(crate::spec::link::read(&crate::spec::link::write(&spec)).as_ref(), Ok(&spec));
-    }
-    for (model, field) in [
-        ("groups = 3", "model.experts.groups"),
-        ("groups = 65", "model.experts.groups"),
-        ("groups = 64, active_groups = 1", "model.experts.active_groups"),
-        ("active_groups = 9", "model.experts.active_groups"),
-        ("factor = 1e9", "model.experts.factor"),
-        ("scores = \"tanh\"", "model.experts.scores"),
-    ] {
-        let error = spec(&format!("name = \"deepseek-v3\"\nexperts = {{ {model} }}")).unwrap_err().to_string();
-        assert!(error.contains(field), "{error}");
-    }
-}
-
-#[test]
-fn windows_are_typed_over_written_and_linked() {
-    let spec = |model: &str| {
-        let text = format!(
-            "[model]\n{model}\n[cluster]\ndevice = \"h100\"\n[parallel]\npipeline = 4\n[training]\nmicrobatches = 8"
-        );
-        Spec::read(&text).unwrap_or_else(|error| panic!("{error}"))
-    };
-    let window = |spec: &Spec| match &spec.work {
-        Work::Model(work) => work.model.variant.window.map(|window| (window.tokens, window.full_every)),
-        Work::Typed(_) => None,
-    };
-    for (model, expected) in [
-        ("name = \"mistral-7b\"", Some((4096, 0))),
-        ("name = \"gemma-2-9b\"", Some((4096, 2))),
-        ("name = \"gemma-2-9b\"\nwindow = { tokens = 512 }", Some((512, 2))),
-        ("name = \"gemma-2-9b\"\nwindow = \"none\"", None),
-        ("name = \"llama-3-8b\"\nwindow = { tokens = 1024, full_every = 6 }", Some((1024, 6))),
-    ] {
-        let spec = spec(model);
-        assert_eq!(window(&spec), expected, "{model}");
-        assert_eq!(Spec::read(&spec.to_json()).as_ref(), Ok(&spec), "{model}");
-        assert_eq!(crate::spec::link::read(&crate::spec::link::write(&spec)).as_ref(), Ok(&spec), "{model}");
-    }
-}
-
-#[test]
-fn experts_and_latents_are_written_and_read() {
-    for name in ["mixtral-8x7b", "deepseek-v3", "qwen-3-30b-a3b", "gemma-2-27b", "qwen-2.5-7b"] {
-        for more in ["", "experts = \"none\"\nlatent = \"none\"\n", "qk_norm = false\nactivation = \"silu\"\n"] {
-            let text = format!(
-                "[model]\nname = \"{name}\"\n{more}[cluster]\ndevice = \"h100\"\n[parallel]\npipeline = 4\ncontext = 2\n\
-                 [training]\nmicrobatches = 8\nf32_logits = true\n"
-            );
-            let uneven = format!("{text}expert_imbalance = 1.25");
-            let is_dense = name.starts_with("gemma") || name.starts_with("qwen-2.5") || more.starts_with("experts");
-            let spec = match Spec::read(&uneven) {
-                Ok(spec) => spec,
-                Err(error) => {
-                    let told = "training.expert_imbalance: found 1.25, accepted is nothing: the model has no experts";
-                    assert!(is_dense && error.to_string().contains(told), "{name}: {error}");
-                    Spec::read(&text).unwrap_or_else(|error| panic!("{name}: {error}"))
-                }
-            };
-            assert_eq!(Spec::read(&spec.to_json()).unwrap(), spec, "{name}");
-            let link = crate::spec::link::write(&spec);
-            assert_eq!(crate::spec::link::read(&link).unwrap(), spec, "{name}");
-        }
-    }
-}
-
-/// What a spec says twice is refused, and what is missing is asked for as it must be.
-#[test]
-fn a_model_is_said_once_and_whole() {
-    let refused = |model: &str| {
-        let text = format!("cluster.device = \"h100\"\ntraining.microbatches = 8\n[model]\n{model}\n");
-        let text = if model.contains("[parallel]") { text } else { text + "[parallel]\n" } + "pipeline = 4\n";
-        Spec::read(&text).unwrap_err().to_string()
-    };
-    let twice = refused("name = \"llama-2-7b\"\nconfig = { model_type = \"gpt2\" }");
-    assert!(twice.contains("model.name: found \"llama-2-7b\", accepted is nothing, or a name of its own"), "{twice}");
-    let experts = refused("name = \"llama-2-7b\"\nexperts = { count = 8, ffn = 100 }");
-    assert!(
-        experts.contains("model.experts.active: found nothing, accepted is") && experts.contains("from 1 to 8"),
-        "{experts}"
-    );
-    let gpt = refused("name = \"llama-2-7b\"\nfamily = \"gpt\"\npositions = 4096\nqk_norm = true");
-    assert!(gpt.contains("accepted is llama: only this family has qk_norm"), "{gpt}");
-    let partition = refused("name = \"llama-2-7b\"\n[parallel]\npartition = \"4,4\"");
-    assert!(partition.contains("a layout as Megatron-LM has it, such as Et*3|t*4|t*3L"), "{partition}");
-}
-
-/// Degrees that do not go into a model are refused with the nearest one that does.
-#[test]
-fn degrees_that_do_not_fit_are_told_what_would() {
-    let faults = |model: &str, parallel: &str| {
-        let text = format!(
-            "[model]\nname = \"{model}\"\n[cluster]\ndevice = \"h100\"\n[parallel]\npipeline = 4\n{parallel}\n\
-             [training]\nmicrobatches = 8\nsequence = 4096"
-        );
-        Spec::read(&text).map(|_| ()).unwrap_err().to_string()
-    };
-    for (model, parallel, field, works) in [
-        ("mixtral-8x7b", "expert = 3\ndata = 3", "parallel.expert", "such as 2"),
-        ("mixtral-8x7b", "expert = 8\ndata = 2", "parallel.expert", "such as 2"),
-        ("llama-2-7b", "expert = 2\ndata = 2", "parallel.expert", "no experts"),
-        ("llama-2-7b", "overlap_exchanges = true", "parallel.overlap_exchanges", "no experts"),
-        ("llama-2-7b", "context = 3", "parallel.context", "such as 2"),
-        ("llama-2-7b", "tensor = 5", "parallel.tensor", "such as 4"),
-        ("mixtral-8x7b", "tensor = 2\nwhole_experts = true", "parallel.whole_experts", "sequence_parallel"),
-    ] {
-        let error = faults(model, parallel);
-        assert!(error.contains(field) && error.contains(works), "{error}");
-    }
-}
-
-#[test]
-fn arrangements_and_turned_columns_are_written_and_linked() {
-    let text = "[model]\nname = \"gpt-3-175b\"\nrotary = 32\narrangement = \"beside\"\nno_bias = true\n[cluster]\n\
-                device = \"h100\"\n[parallel]\npipeline = 8\n[training]\nmicrobatches = 32\n";
-    let spec = Spec::read(text).unwrap();
-    let variant = model_work(text).model.variant;
-    assert_eq!((variant.rotary, variant.arrangement, variant.no_bias), (Some(32), Arrangement::Beside, true));
-    assert_eq!(Spec::read(&spec.to_json()).unwrap(), spec);
-    assert_eq!(crate::spec::link::read(&crate::spec::link::write(&spec)).unwrap(), spec);
-    for (line, field) in [
-        ("rotary = 33", "model.rotary: found 33, accepted is an even number from 2 to 128 (head_dim), such as 34"),
-        ("rotary = 0", "such as 2"),
-        ("rotary = 4000", "such as 128"),
-        ("family = \"llama\"\nno_bias = true", "model.no_bias: found true"),
-        ("family = \"llama\"\narrangement = \"beside\"", "model.arrangement: found beside"),
-        ("qk_norm = true", "model.family: found gpt"),
-        (
-            "hidden = 4097\nheads = 32",
-            "found nothing, accepted is a head dim such as 128, because hidden (4097) is not a multiple of 32 heads; or 17 heads",
-        ),
-    ] {
-        let text = format!(
-            "[model]\nname = \"gpt-3-175b\"\n{line}\n[cluster]\ndevice = \"h100\"\n[parallel]\npipeline = 8\n\
-             [training]\nmicrobatches = 32\n"
-        );
-        let found = faults(&text);
-        assert!(found.iter().any(|fault| fault.contains(field)), "{line}: {found:?}");
-    }
-}
-
 /// Which of two values was meant nobody can say, in JSON as in TOML.
 #[test]
 fn a_field_that_stands_twice_is_refused_with_its_place() {
@@ -565,7 +351,7 @@ fn number_formats_are_written_linked_and_held_against_each_other() {
             "h100",
             "zero = 3\ndata = 2",
             all,
-            "parallel.zero: found 3, accepted is 0 to 2, for training.matmul_dtype is fp8",
+            "parallel.zero: found 3, accepted is 0 to 2, because training.matmul_dtype is fp8",
         ),
         ("h100", "", "dtype = \"f32\"\nmoments_dtype = \"bf16\"", "training.moments_dtype: found bf16"),
         ("h100", "", "dtype = \"f32\"\nmatmul_dtype = \"fp8\"", "training.matmul_dtype: found fp8"),
@@ -617,7 +403,7 @@ fn what_is_kept_on_the_host_is_written_and_linked() {
         "offload = 99999",
     ] {
         let found = faults(&text("device = \"h100\"", said));
-        let told = "accepted is none, all, fit, or how many layers at the start of each stage, from 1 to";
+        let told = "accepted is none, all, fit, or the number of first layers of each stage, from 1 to";
         let here = found.iter().any(|fault| fault.starts_with("training.offload: found") && fault.contains(told));
         assert!(here, "{said}: {found:?}");
     }
@@ -653,31 +439,5 @@ fn what_is_probably_not_meant_is_told() {
         let one = SHORT.replace("pipeline = 4", "pipeline = 4\nchunks = 1");
         let one = format!("schedule = \"{schedule}\"\n{one}");
         assert_eq!(unlikely(&one).len(), usize::from(tells), "{schedule}");
-    }
-}
-
-/// Copies come out even in groups, those of experts too where there are more of them.
-#[test]
-fn copies_are_shared_out_among_groups_that_come_out_even() {
-    let with = |model: &str, parallel: &str| {
-        SHORT.replace("llama-3-8b", model).replace("pipeline = 4", &format!("pipeline = 4\n{parallel}"))
-    };
-    let shard = |parallel: &str| model_work(&with("mixtral-8x7b", parallel)).layout.shard;
-    assert_eq!(shard("data = 16\nzero = 1"), None);
-    assert_eq!(shard("data = 16\nzero = 1\nshard = \"all\""), None);
-    assert_eq!(shard("data = 16\nzero = 1\nexpert = 4\nshard = 8"), Some(8), "of experts there are four copies");
-    assert_eq!(shard("data = 8\nzero = 3\ncontext = 2\nshard = \"16\""), Some(16));
-    for (parallel, says) in [
-        ("data = 8\nzero = 1\nshard = 3", "parallel.shard: found 3, accepted is from 2 on, dividing the 8 copies"),
-        ("data = 8\nzero = 1\nshard = 16", ""),
-        ("data = 24\nzero = 1\nexpert = 2\nshard = 8", "and the 12 copies of experts"),
-        ("data = 8\nzero = 1\nshard = 1", "parallel.shard: found 1, accepted is all, or how many copies, from 2 on"),
-        ("data = 8\nzero = 1\nshard = \"some\"", "parallel.shard: found \"some\""),
-    ] {
-        let said = Spec::read(&with("mixtral-8x7b", parallel));
-        match says {
-            "" => assert!(said.is_ok(), "{parallel}: more than there are is all of them"),
-            says => assert!(faults(&with("mixtral-8x7b", parallel))[0].contains(says), "{said:?}"),
-        }
     }
 }

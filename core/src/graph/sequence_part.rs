@@ -1,12 +1,12 @@
-//! Which tokens of every sequence a device holds, where several devices hold a part each.
+//! Context parallelism: the tokens of every sequence that a device holds.
 
 use core::ops::Range;
 
 /// A device's part of every sequence.
 ///
-/// Under the causal mask a token's work grows with its position. So with `parts` devices a sequence is cut into `2 · parts`
-/// equal pieces, and device `part` holds pieces `part` and `2 · parts − 1 − part`, in this order: then all do the same work
-/// on every block of keys that goes round. Megatron-LM deals them so, too.
+/// Under the causal mask a token's work grows with its position. So with `parts` devices a sequence is cut into `2 ·
+/// parts` equal pieces, and device `part` holds pieces `part` and `2 · parts − 1 − part`, in this order: then all do
+/// the same work on every block of keys that goes around the ring. Megatron-LM splits sequences the same way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SequencePart {
     /// The device's number.
@@ -19,18 +19,19 @@ impl SequencePart {
     /// All of every sequence.
     pub const WHOLE: SequencePart = SequencePart { part: 0, parts: 1 };
 
-    /// The part of the device whose block is with this one after `steps` steps of a ring, in which each passes to the next.
+    /// The part whose block this device has after `steps` steps of a ring in which each device passes its block to
+    /// the next.
     pub fn after(self, steps: u64) -> SequencePart {
         let parts = self.parts.max(1);
         SequencePart { part: (self.part + parts - steps % parts) % parts, ..self }
     }
 
-    /// Whether sequences of `sequence` tokens can be dealt to `parts` devices.
+    /// Whether sequences of `sequence` tokens can be split over `parts` devices.
     pub const fn divides(sequence: u64, parts: u64) -> bool {
         parts <= 1 || sequence.is_multiple_of(parts.saturating_mul(2))
     }
 
-    /// Where the device's tokens of a sequence of `sequence` lie in it, in the order of its rows.
+    /// The positions of the device's tokens in a sequence of `sequence` tokens, in the order of its rows.
     pub fn pieces(self, sequence: u64) -> [Range<u64>; 2] {
         let piece = sequence / self.parts.max(1) / 2;
         let at = |number: u64| number * piece..(number + 1) * piece;
