@@ -19,7 +19,7 @@ use std::fmt;
 /// Who started this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Launcher {
-    /// `torchrun`, or whoever sets its variables.
+    /// `torchrun`, or another program that sets its variables.
     Torchrun,
     /// `mpirun` or `mpiexec` of Open MPI.
     OpenMpi,
@@ -336,7 +336,7 @@ mod tests {
             text(&[("WORLD_SIZE", "2")]),
             "WORLD_SIZE is set and RANK is not: torchrun sets both, so set both or neither"
         );
-        // One alone is no mistake, and whoever has set a rank of its own says how many there are.
+        // One variable alone is not a mistake: a program that sets a rank also sets the world size.
         assert_eq!(read(&[("WORLD_SIZE", "1")]), Ok(None));
         assert_eq!(found(&[&SLURM[..], &[("WORLD_SIZE", "2")]].concat()).world, 16);
         assert_eq!(

@@ -35,7 +35,7 @@ fn bytes_by_kind_add_up_to_the_peak() {
     }
 }
 
-/// As many layers' activations go to the host's memory as have to, and what W needs is a share of all that F keeps, wherever
+/// As many layers' activations go to host memory as have to, and what W needs is a share of all that F keeps, wherever
 /// that is.
 #[test]
 fn what_waits_on_the_host_is_told() {

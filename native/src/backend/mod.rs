@@ -1,7 +1,18 @@
 //! What executes the ops of a rank.
 //!
-//! A backend knows stages and their jobs; it knows no schedule, no peer and no transport. Whatever arrives
-//! from other stages, or goes to them, lies in the rank's [`Store`].
+//! - In: an op, the parcels that it needs from other stages (in the rank's [`Store`]), the ranks that share its stage.
+//! - Out: parcels for other stages, losses, updated weights.
+//! - Knows: stages and their operator graphs. No schedule, no peer by number and no transport.
+//!
+//! | Module | What it does |
+//! |---|---|
+//! | [`stages`] | runs the operators of a job, the same way on every device |
+//! | [`cpu`] | the operators on one core |
+//! | `cuda` | the operators on a GPU, or its kernels compiled for the CPU |
+//! | [`modelled`] | waits for the planned time of each op instead |
+//! | [`expert_parallel`] | which tokens go to which rank in the all-to-all of experts |
+//! | [`peers`] | the tensor-, context- and expert-parallel groups of a stage |
+//! | [`arena`] | the tensors of one microbatch in one stage |
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -47,7 +58,7 @@ pub trait Backend {
         Ok(buffer)
     }
 
-    /// Runs `op`, together with the ranks that share this one's matrices: takes what it needs of other stages out of
+    /// Runs `op`, together with the tensor-parallel group of this rank: takes what it needs of other stages out of
     /// `store` and leaves there what it makes for them.
     ///
     /// # Errors
@@ -145,7 +156,7 @@ pub trait Backend {
         Ok(None)
     }
 
-    /// How many copies the device adds up at once; 0 where there is none.
+    /// How many copies the device adds up at once; 0 if there is none.
     fn most_on_card(&self) -> usize {
         0
     }
@@ -173,8 +184,8 @@ pub enum Values<'a> {
     F64(&'a mut [f64]),
 }
 
-/// Which part of every weight's optimizer state a rank holds and which elements it updates, where copies of the
-/// pipeline share the state out (ZeRO stage 1, arXiv:1910.02054). Elements in order, parts as equal as can be.
+/// Which part of every weight's optimizer state a rank holds and which elements it updates, where data-parallel replicas
+/// share the state out (ZeRO stage 1, arXiv:1910.02054). Elements in order, parts as equal as can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
     /// This rank's position among those that share.
@@ -259,17 +270,17 @@ pub enum BackendError {
         /// What it said.
         message: String,
     },
-    /// What the ranks that share matrices did together.
+    /// What the tensor-parallel ranks did together.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
     /// What goes on between their devices.
     #[error(transparent)]
     Transport(#[from] TransportError),
-    /// More copies of tokens come to a rank's experts than the plan has room for.
+    /// More routed tokens come to a rank's experts than the plan has room for.
     #[error(
         "{come} routed tokens arrive at the experts of rank {rank} in layer {layer}, microbatch {microbatch}; the rank has {rows} rows for them: write training.expert_imbalance = {enough} or more; {always} is always enough"
     )]
-    Crowded {
+    ExpertOverflow {
         /// The fullest rank.
         rank: usize,
         /// The layer.
@@ -280,7 +291,7 @@ pub enum BackendError {
         come: usize,
         /// Rows.
         rows: usize,
-        /// The least that would have done, as text.
+        /// The least value that is enough, as text.
         enough: String,
         /// What is enough for any routing: as many as experts are dealt to.
         always: usize,
@@ -363,13 +374,13 @@ impl Store {
 /// For what bytes are held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Weights, their gradients, the optimizer's state.
+    /// Weights, their gradients, the optimizer states.
     Persistent,
     /// Tensors of microbatches.
     Activation,
     /// Parcels in the store.
     Transfer,
-    /// Tensors of microbatches, or the optimizer's state, in the host's memory, of which the total knows nothing.
+    /// Tensors of microbatches, or the optimizer states, in host memory, of which the total knows nothing.
     Host,
 }
 

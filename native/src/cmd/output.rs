@@ -51,7 +51,7 @@ fn unless_closed(result: std::io::Result<()>) -> Result<(), Failure> {
     }
 }
 
-/// Writes a file, or standard output for `-`. A file is written beside its place and renamed, so that nobody
+/// Writes a file, or standard output for `-`. A file is written next to its place and renamed, so that nobody
 /// ever sees half of it.
 pub fn write(path: &str, bytes: &[u8]) -> Result<(), Failure> {
     if path == "-" {
@@ -68,7 +68,7 @@ pub fn expect_room_at(path: &str) -> Result<(), Failure> {
         Ok(known) if known.is_dir() => Err(cannot(ErrorKind::IsADirectory.into())),
         // To open a pipe could wait for its reader.
         Ok(known) if !known.is_file() => Ok(()),
-        _ => beside(Path::new(path)).map(drop).map_err(cannot),
+        _ => temporary_next_to(Path::new(path)).map(drop).map_err(cannot),
     }
 }
 
@@ -96,7 +96,7 @@ fn write_file(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     if path.metadata().is_ok_and(|known| !known.is_file()) {
         return std::fs::OpenOptions::new().write(true).open(path)?.write_all(bytes);
     }
-    let (mut file, place) = beside(path)?;
+    let (mut file, place) = temporary_next_to(path)?;
     file.write_all(bytes)?;
     file.as_file().sync_all()?;
     file.persist(place)?;
@@ -105,7 +105,7 @@ fn write_file(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
 
 /// An empty file in the folder in which that of `path` lies or is to lie, and its place there; the file goes where it is
 /// not given that name. One that takes the place of another may be read and written by the same people.
-fn beside(path: &Path) -> std::io::Result<(tempfile::NamedTempFile, PathBuf)> {
+fn temporary_next_to(path: &Path) -> std::io::Result<(tempfile::NamedTempFile, PathBuf)> {
     let place = behind_links(path)?;
     let folder = place.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !folder.is_dir() {

@@ -131,8 +131,8 @@ pub fn end_with_parent() {
     });
 }
 
-/// Starts this command again as one process for each rank of the plan on this machine, and waits for them. None
-/// outlives it, even where it is killed. Where the run `trains`, ranks that share matrices or sequences have a process each.
+/// Starts this command again as one process for each rank of the plan on this machine, and waits for them. None outlives
+/// it, even where it is killed. Where the run `trains`, tensor-parallel ranks or sequences have a process each.
 pub fn launch(plan: &str, trains: bool) -> Result<(), Failure> {
     if plan == "-" {
         return Err(Failure::input("every rank reads the plan, but standard input can be read once")

@@ -1,4 +1,4 @@
-//! Ranks in processes of their own on one card, through the real NCCL: a part of `pipeplan selftest`.
+//! Ranks in separate processes on one card, through the real NCCL: a part of `pipeplan selftest`.
 
 use std::path::Path;
 use std::process::Command;

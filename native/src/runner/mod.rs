@@ -1,17 +1,20 @@
-//! Executing a plan: one thread a rank, each walking its row of the program.
+//! Executes a plan: one thread or process per rank, each with its op list.
 //!
-//! A rank's walk is a loop over three kinds of step: an op goes to the [backend](crate::backend), a group of
-//! messages to the [transport](crate::transport), the optimizer step to the backend again. The order is the
-//! program's and nobody else's. Every rank starts a training step together, so that times of one step share
-//! one start.
+//! - In: a [`Workload`] (a plan as ranks execute it) and [`RunOptions`].
+//! - Out: losses, weights, checkpoints, a trace and a [`RunReport`], or a [`Failure`].
+//! - Knows: backends and transports. No scheduler: the order is that of the program, and nothing changes it at run time.
+//!
+//! The loop of a rank (`rank_loop`) has three kinds of step: an op goes to the [backend](crate::backend), a group of
+//! transfers
+//! to the [transport](crate::transport), the optimizer step to the backend. All ranks start a training step together, so that
+//! the times of one step share one start.
 //!
 //! # What a run promises
-//! - The same workload, options and machine give the same losses and weights, bit for bit. Where every weight
-//!   gathers its gradients in the order of microbatches, so do all partitions and schedules.
-//! - A rank that fails ends the run: no later than [`RunOptions::grace`] after the failure, or after the
-//!   transport's patience where a rank stands still without failing. The [`Failure`] says where every rank
-//!   was.
-//! - A [`StopFlag`] that is raised ends the run after the step that is under way, on every rank the same.
+//! - The same workload, options and machine give the same losses and weights, bit for bit. If every weight accumulates
+//!   gradients in the order of microbatches, all partitions and schedules give the same bits too.
+//! - A rank that fails ends the run: at most [`RunOptions::grace`] after the failure, or after the patience of the transport
+//!   if a rank hangs without failing. The [`Failure`] says where every rank was.
+//! - A raised [`StopFlag`] ends the run after the current step, on every rank the same step.
 
 use std::time::Duration;
 
@@ -26,7 +29,7 @@ mod processes;
 pub mod progress;
 pub mod published_workloads;
 pub mod random;
-mod rank_loop;
+mod rank_executor;
 mod report;
 pub mod shard;
 pub(crate) mod status;
@@ -85,7 +88,7 @@ pub struct RunOptions {
     pub device: Device,
     /// The text to train on.
     pub text: Vec<u8>,
-    /// Where checkpoints are written; nowhere where not given.
+    /// Where checkpoints are written; none are written by default.
     pub saving: Option<Saving>,
     /// The checkpoint from which the run goes on: it counts steps from there, up to the same [`RunOptions::steps`].
     pub resume: Option<Checkpoint>,
@@ -99,7 +102,7 @@ pub struct RunOptions {
     pub cuda_graphs: bool,
     /// How long other ranks may take to end after one has failed.
     pub grace: Duration,
-    /// The last so many steps are in the trace.
+    /// Number of steps in the trace, counted from the last.
     pub traced_steps: u32,
     /// Whether the report holds the final weights.
     pub keep_weights: bool,

@@ -45,17 +45,17 @@ impl StepReport {
 pub struct RankMemory {
     /// All that the rank counted.
     pub high_water_bytes: Bytes,
-    /// Weights, their gradients and the optimizer's state: held throughout.
+    /// Weights, their gradients and the optimizer states: held throughout.
     pub persistent_bytes: Bytes,
     /// Tensors of microbatches.
     pub activation_bytes: Bytes,
     /// Tensors on their way between ranks or stages.
     pub transfer_bytes: Bytes,
-    /// Tensors of microbatches in the host's memory, which are not among what the rank counted.
+    /// Tensors of microbatches in host memory, which are not among what the rank counted.
     pub host_bytes: Bytes,
     /// What the plan predicts for the high-water mark.
     pub predicted_bytes: Bytes,
-    /// What the device's own allocator has held at most; 0 where there is none.
+    /// What the device's own allocator has held at most; 0 if there is none.
     pub device_bytes: Bytes,
 }
 
@@ -84,17 +84,17 @@ pub struct RunReport {
     /// The same by the plan's times, as transfers are placed and carried; none where there are none, or ranks share
     /// processors.
     pub predicted_bubble_ratio: Option<f64>,
-    /// How many processors the ranks share, where these are fewer than they: what is predicted is then for so many.
+    /// Number of processors that the ranks share, if there are fewer than ranks; the prediction is then for this number.
     pub processors: Option<usize>,
     /// By rank of a pipeline: those of replica 0, then those of replica 1 and so on; where ranks hold parts of the same
     /// sequences, those with the first part of a replica come before those with the next, and where they share matrices,
     /// those of the first member of each before those of the next.
     pub memory: Vec<RankMemory>,
-    /// Copies of the pipeline.
+    /// Data-parallel replicas.
     pub replicas: usize,
     /// Ranks that share each matrix.
     pub members: usize,
-    /// Ranks that each hold a part of every sequence.
+    /// Context-parallel ranks.
     pub parts: usize,
     /// The last steps' spans.
     pub trace: Trace,

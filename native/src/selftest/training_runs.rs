@@ -107,7 +107,7 @@ impl Like {
     }
 }
 
-/// The work of training `like` on so many ranks.
+/// The work of training `like` on `ranks` ranks.
 pub(crate) fn work(like: Like, dtype: Dtype, ranks: usize) -> Option<ModelWork> {
     let cpu = cluster::find("cpu")?;
     Some(ModelWork {
@@ -308,7 +308,7 @@ fn check_one<F: FnMut(News)>(
         check_on_host(&work, device, &alone, name, rows)?;
     }
     let limits = if device == Device::Cpu { (1e-10, 1e-8) } else { (loss_limit, weight_limit) };
-    // Slow on the stand-in, where tests of their own have the newer families, rings, and experts that are dealt.
+    // Slow on the emulated card, where separate tests cover the newer families, rings and expert parallel.
     if device != Device::Emulated || matches!(like, Like::Llama | Like::Gpt) {
         // One way for each family there.
         let one = [work.model.family == Family::Gpt];
@@ -327,7 +327,7 @@ fn check_one<F: FnMut(News)>(
     Ok(())
 }
 
-/// Two ranks of a pipeline that keep what layers keep in the host's memory, or what the optimizer keeps, against `alone`, which
+/// Two ranks of a pipeline that keep what layers keep in host memory, or the optimizer states, against `alone`, which
 /// keeps it on the device; and on a card also with copies that take longer than what is launched meanwhile.
 fn check_on_host<F: FnMut(News)>(
     work: &ModelWork,
@@ -474,7 +474,7 @@ fn check_against<F: FnMut(News)>(
     Ok(())
 }
 
-/// What happens between training steps: clipping, copies that share out the optimizer's state, and checkpoints.
+/// What happens between training steps: clipping, copies that shard the optimizer states, and checkpoints.
 fn check_between_steps<F: FnMut(News)>(
     work: &ModelWork,
     device: Device,
@@ -519,7 +519,8 @@ mod tests {
 
     use super::*;
 
-    /// What a card's selftest adds to that of the stand-in: newer families on ranks that share matrices, in both formats.
+    /// What a card's selftest adds to that of the emulated card: newer families on tensor-parallel ranks, in both
+    /// formats.
     #[test]
     #[ignore = "takes minutes"]
     fn newer_families_share_matrices_in_both_formats() {

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{card, emulated, on_cards, plan, planned, train};
 
-/// All that a rank takes of the card is taken before its first job: what the walk on paper says, and the workspace.
+/// All that a rank takes of the card is taken before its first job: what the dry run says, and the workspace.
 #[test]
 fn memory_is_taken_once_and_is_what_was_worked_out() {
     let plan = plan("llama", "bf16");
@@ -31,8 +31,8 @@ fn memory_is_taken_once_and_is_what_was_worked_out() {
     assert_eq!(late, 0, "{:?}", ran.calls);
 }
 
-/// What waits in the host's memory goes there and back on a stream of its own, to pinned memory that is taken once, before
-/// the first job; the bits are those of a run that keeps all on the card. Where so much cannot be pinned, the run says so.
+/// What waits in host memory goes there and back on a stream of its own, to pinned memory that is taken once, before the
+/// first job; the bits are those of a run that keeps all on the card. Where so much cannot be pinned, the run says so.
 #[test]
 fn what_is_kept_on_the_host_goes_beside_compute_and_changes_no_bit() {
     let spec = |offload: &str| {
@@ -91,9 +91,9 @@ fn what_is_kept_on_the_host_goes_beside_compute_and_changes_no_bit() {
     }
 }
 
-/// What the optimizer keeps lies in pinned memory, where its kernel reads and writes it: no copies, the bits of a run that keeps
-/// it on the card, and so many bytes of the card less. That goes for replicas that share it out, which then hand round by way
-/// of the host what each has updated, and for a run that goes on from a checkpoint.
+/// The optimizer states lies in pinned memory, where its kernel reads and writes it: no copies, the bits of a run that
+/// keeps it on the card, and so many bytes of the card less. That goes for replicas that share it out, which then hand
+/// round by way of the host what each has updated, and for a run that goes on from a checkpoint.
 #[test]
 fn what_the_optimizer_keeps_on_the_host_changes_no_bit() {
     let spec = |parallel: &str, on_host: bool| {

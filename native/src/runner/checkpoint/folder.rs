@@ -19,7 +19,7 @@ pub struct Held {
 ///
 /// # Errors
 /// [`CheckpointError::Occupied`] where another run writes there, or where there is what this run would come to: its
-/// checkpoints would lie among those of another, and whoever asks for the latest would get the other's.
+/// checkpoints would lie among those of another, and a reader of the latest one would get that of the other run.
 pub fn hold(saving: &Saving, first: u32) -> Result<Held, CheckpointError> {
     let folder = &saving.folder;
     let occupied = |what: String| CheckpointError::Occupied { path: folder.clone(), what };

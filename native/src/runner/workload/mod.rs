@@ -1,4 +1,8 @@
-//! What is to be run, and whether it can be.
+//! A plan as ranks execute it, and whether it can be executed.
+//!
+//! - In: a [`Plan`], or a problem with its program, and the options of a run.
+//! - Out: a [`Workload`], or a [`Refusal`] before anything starts.
+//! - Knows: plans, graphs and checkpoints. It starts nothing.
 
 use pipeplan_core::base::units::{Bytes, Nanos};
 use pipeplan_core::estimate::derive::{derive, graph_of};
@@ -21,7 +25,7 @@ mod memory;
 mod ranks;
 mod refusal;
 
-pub(super) use self::checks::Carries;
+pub(super) use self::checks::MessageCarrier;
 pub(crate) use self::memory::available_bytes;
 pub use self::refusal::Refusal;
 
@@ -65,7 +69,7 @@ pub enum Computation {
     PlannedTimes {
         /// How many times the planned time, at least 1. Measured times are divided by it.
         slowdown: u64,
-        /// Copies of the whole pipeline, at least 1.
+        /// Data-parallel replicas, at least 1.
         replicas: u32,
     },
 }
@@ -83,17 +87,17 @@ pub struct ModelStages {
     pub model: ModelConfig,
     /// Ranks that share each matrix of a stage.
     pub tensor: u32,
-    /// Ranks that each hold a part of every sequence.
+    /// Context-parallel ranks.
     pub context: u32,
-    /// Ranks that a layer's experts are dealt to.
+    /// Expert-parallel ranks.
     pub expert: u32,
-    /// Whether ranks that share matrices hold whole experts, and each routes tokens of its own.
+    /// Whether tensor-parallel ranks hold whole experts, and each routes its own tokens.
     pub whole_experts: bool,
-    /// Copies of the whole pipeline, each with microbatches of its own.
+    /// Data-parallel replicas, each with its own microbatches.
     pub replicas: u32,
-    /// Whether the copies, and the ranks that hold parts of the same sequences, share out the optimizer's state.
+    /// Whether the copies, and the context-parallel ranks, shard the optimizer states.
     pub shares_optimizer: bool,
-    /// Whether that state lies in the host's memory.
+    /// Whether that state lies in host memory.
     pub optimizer_on_host: bool,
 }
 
@@ -113,7 +117,7 @@ impl Workload {
     }
 
     /// `plan` with ops that wait for their planned times, `slowdown` times; where none is given, as many times
-    /// as make ops last 10 ms on average, beside which the runner's own time is small.
+    /// as make ops last 10 ms on average: the overhead of the runner is small compared with that.
     pub fn of_planned_times(plan: &Plan, slowdown: Option<u64>) -> Workload {
         const LONG_ENOUGH_NS: u64 = 10_000_000;
         let ops = plan.schedule.op_count().max(1) as u64;
@@ -245,7 +249,8 @@ impl ModelStages {
     /// The type that the stages are in.
     ///
     /// # Errors
-    /// [`Refusal::Format`](super::refusal::Refusal::Format) where it is none that the CPU computes in, or not the same everywhere.
+    /// [`Refusal::Format`](super::refusal::Refusal::Format) where it is none that the CPU computes in, or not the
+    /// same everywhere.
     pub fn precision(&self) -> Result<Precision, Refusal> {
         let formats = self.graphs.iter().enumerate().flat_map(|(stage, graph)| {
             graph

@@ -100,7 +100,7 @@ pub enum Refusal {
         /// The plan's stage of ZeRO.
         zero: u32,
     },
-    /// The optimizer's state shared out in groups of replicas.
+    /// The optimizer states shared out in groups of replicas.
     #[error(
         "the plan shards optimizer states over groups of {shard} replicas (parallel.shard), but the runner shards over all: plan without parallel.shard"
     )]
@@ -113,7 +113,7 @@ pub enum Refusal {
         "the plan reduces gradients once per microbatch (parallel.reduce_gradients = \"each-microbatch\"), but the runner reduces once per step: plan with parallel.reduce_gradients = \"after-accumulation\""
     )]
     EachMicrobatch,
-    /// Copies of tokens go once to each node.
+    /// Routed tokens go once to each node.
     #[error(
         "the plan sends each token once to each node (parallel.dispatch = \"once-per-node\"), but the runner uses all-to-all: plan with parallel.dispatch = \"each-copy\""
     )]
@@ -132,7 +132,7 @@ pub enum Refusal {
     /// More ranks than threads are good for.
     #[error("{replicas} replicas of {ranks} ranks exceed the limit of {MAX_WORLD} ranks: plan fewer replicas")]
     TooManyRanks {
-        /// Copies of the pipeline.
+        /// Data-parallel replicas.
         replicas: usize,
         /// Ranks of one.
         ranks: usize,

@@ -40,7 +40,7 @@ fn run_abrupt<R: Send>(ranks: usize, patience_ms: u64, row: impl Fn(&mut End) ->
             let link = Tcp::connect(rank, ranks, ("127.0.0.1", port), Duration::from_secs(20)).expect("connected");
             row(&mut Processes::new(link, Duration::from_millis(patience_ms)))
         };
-        // The last first: whoever comes early waits for rank 0.
+        // The last rank first: a rank that comes early waits for rank 0.
         let handles: Vec<_> = (0..ranks).rev().map(|rank| scope.spawn(move || start(rank))).collect();
         let mut results: Vec<R> = handles.into_iter().map(|handle| handle.join().expect("a rank panicked")).collect();
         results.reverse();

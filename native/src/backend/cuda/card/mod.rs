@@ -1,8 +1,12 @@
-//! What the CUDA backend asks of a card: memory, copies, launches, matrix products and times, in the order asked for.
+//! What the CUDA backend needs from a card: memory, copies, launches, matrix products and times, in the order of the calls.
 //!
-//! Two engines answer: [`nvidia`](super::nvidia), and [`host`](super::emulated), which runs the same kernels compiled for
-//! the processor. All that decides what is launched on which bytes lies on this side, so the second proves it without a
-//! GPU.
+//! - In: commands of one rank.
+//! - Out: results in memory of the card; [`Mark`]s for what must wait.
+//! - Knows: addresses and bytes. No operators.
+//!
+//! Two cards exist: [`nvidia`](super::nvidia), and [`emulated`](super::emulated), which runs the same kernels
+//! compiled for the
+//! CPU. All decisions on launches and bytes are on this side of the trait, so the second card tests them without a GPU.
 
 use std::ffi::c_void;
 use std::hash::Hash;
@@ -110,7 +114,7 @@ pub trait Card: Send + Sync {
         Ok(())
     }
 
-    /// The same of the host's memory, for what is kept [there](Held::OnHost).
+    /// The same of host memory, for what is kept [there](Held::OnHost).
     ///
     /// # Errors
     /// [`CardError`](super::error::CardError).
@@ -263,7 +267,7 @@ pub trait Card: Send + Sync {
         std::ptr::null_mut()
     }
 
-    /// Bytes that this queue takes of the card's memory beside what it is asked for: what a library of it works in.
+    /// Bytes of card memory that this queue takes in addition to its tensors: the workspace of a library.
     fn workspace_bytes(&self) -> Bytes {
         0
     }
