@@ -7,7 +7,7 @@
 //!
 //! | Module | What it does |
 //! |---|---|
-//! | [`queue`] | the [`Processor`](super::stages::Processor) of a rank on a card |
+//! | `queue` | the [`Processor`](super::stages::Processor) of a rank on a card |
 //! | [`card`] | what a card can do: memory, copies, launches, products, marks |
 //! | [`nvidia`], [`emulated`] | the two cards: a real GPU, and the same kernels compiled for the CPU |
 //! | [`launch`], [`matmuls`], [`source`] | an operator as launches and as matrix products, and the source of the kernels |

@@ -85,7 +85,7 @@ impl Drop for Queue {
 }
 
 impl Cuda {
-    /// Holds the stages in `stages` (number and graph) on `card`, with the weights that [`Cpu`](super::cpu::Cpu) would
+    /// Holds the stages in `stages` (number and graph) on `card`, with the weights that [`Cpu`](crate::backend::cpu::Cpu) would
     /// start with. Counts their bytes in `store`.
     ///
     /// # Errors

@@ -79,7 +79,7 @@ pub struct NewParameter<D, S> {
 pub trait Processor {
     /// The data of a tensor.
     type Data;
-    /// The optimizer states of a weight: of this rank's [share](Shares) alone.
+    /// The optimizer states of a weight: of this rank's [share](crate::backend::Shares) alone.
     type State;
     /// Why something could not be done.
     type Error: Into<BackendError>;

@@ -105,7 +105,7 @@ impl Workload {
     /// What `plan` has ranks do. With `precision` its stages compute in that type, else in the plan's own.
     ///
     /// # Errors
-    /// [`Refusal`](super::refusal::Refusal), where the plan has no model or its stages cannot be worked out.
+    /// [`Refusal`], where the plan has no model or its stages cannot be worked out.
     pub fn of_plan(plan: &Plan, precision: Option<Precision>) -> Result<Workload, Refusal> {
         let Work::Model(work) = &plan.spec.work else { return Err(Refusal::NoModel) };
         let workload = Workload::new(work, &plan.problem, &plan.program, precision)?;
@@ -249,7 +249,7 @@ impl ModelStages {
     /// The type that the stages are in.
     ///
     /// # Errors
-    /// [`Refusal::Format`](super::refusal::Refusal::Format) where it is none that the CPU computes in, or not the
+    /// [`Refusal::Format`] where it is none that the CPU computes in, or not the
     /// same everywhere.
     pub fn precision(&self) -> Result<Precision, Refusal> {
         let formats = self.graphs.iter().enumerate().flat_map(|(stage, graph)| {
