@@ -330,11 +330,11 @@ mod tests {
         let text = |variables: &[(&'static str, &str)]| read(variables).expect_err("refused").to_string();
         assert_eq!(
             text(&[("RANK", "0")]),
-            "RANK is set and WORLD_SIZE is not: torchrun sets both, so set both or neither"
+            "RANK is set, but WORLD_SIZE is not: torchrun sets both; set both or neither"
         );
         assert_eq!(
             text(&[("WORLD_SIZE", "2")]),
-            "WORLD_SIZE is set and RANK is not: torchrun sets both, so set both or neither"
+            "WORLD_SIZE is set, but RANK is not: torchrun sets both; set both or neither"
         );
         // One variable alone is not a mistake: a program that sets a rank also sets the world size.
         assert_eq!(read(&[("WORLD_SIZE", "1")]), Ok(None));
@@ -349,7 +349,7 @@ mod tests {
         );
         assert_eq!(
             text(&[("SLURM_PROCID", "4"), ("SLURM_NTASKS", "4")]),
-            "SLURM_PROCID is 4, and there are 4 ranks: ranks count from 0"
+            "SLURM_PROCID is 4, but there are 4 ranks: ranks count from 0"
         );
         assert!(text(&[("RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_PORT", "70000")]).contains("from 1 to 65535"));
     }

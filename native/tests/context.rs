@@ -165,7 +165,7 @@ fn a_rank_of_a_ring_that_does_not_come_is_named() {
     assert!(text.contains("among ranks [0, 1]") && text.contains("for rank 1 to send its part of"), "{text}");
     assert_eq!(failure.ranks[1].state, State::Passing, "{text}");
     assert!(
-        text.contains("rank 1: in a ring with rank 0, which hold other parts of its sequences, at training step 0, "),
+        text.contains("rank 1: in a context-parallel ring with rank 0 at training step 0, "),
         "{text}"
     );
 }

@@ -290,7 +290,7 @@ fn a_rank_that_dies_while_communicators_are_joined_is_named_at_once() {
     let output = train(&path, &["--transport", "nccl", "--patience", "60"], &variables);
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(text.contains("rank 1 failed: "), "{text}");
-    assert!(text.contains("rank 0: joining communicators with the ranks that it talks with"), "{text}");
+    assert!(text.contains("rank 0: creating communicators with its peers"), "{text}");
 }
 
 /// Where a group waits too long, any other member may be the one that is late: all are named.
@@ -345,7 +345,7 @@ fn too_few_connections_to_the_card_are_refused() {
         let refused = with(path, connections);
         let text = String::from_utf8_lossy(&refused.stderr);
         assert_eq!(refused.status.code(), Some(2), "{text}");
-        let said = format!("CUDA_DEVICE_MAX_CONNECTIONS={connections}, and rank ");
+        let said = format!("CUDA_DEVICE_MAX_CONNECTIONS={connections}, but rank ");
         assert!(text.contains(&said) && text.contains(&format!("has {queues} queues")), "{text}");
         assert!(text.contains("Unset it"), "{text}");
     }

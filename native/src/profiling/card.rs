@@ -187,11 +187,11 @@ impl Stopwatch for Gpu {
         let Some(Shared { cards, way, .. }) = &self.shared else { return name };
         match (way, cards.len() - 1) {
             (_, 0) => name,
-            (Way::Turns, 1) => format!("{name}, time-sliced with another rank"),
-            (Way::Turns, others) => format!("{name}, time-sliced with {others} other ranks"),
-            (Way::Parts { busy }, 1) => format!("{name}, another rank busy {:.0} % of the time", 100.0 * busy),
+            (Way::Turns, 1) => format!("{name}, in turns with another"),
+            (Way::Turns, others) => format!("{name}, in turns with {others} others"),
+            (Way::Parts { busy }, 1) => format!("{name}, another at work {:.0} % of the time", 100.0 * busy),
             (Way::Parts { busy }, others) => {
-                format!("{name}, {others} other ranks busy {:.0} % of the time", 100.0 * busy)
+                format!("{name}, {others} others at work {:.0} % of the time", 100.0 * busy)
             }
         }
     }

@@ -95,8 +95,8 @@ fn kernels_of_some_cards_are_tried_out_first() {
         let refused = run(groups, &[]).expect("there was a card");
         assert!(!refused.status.success());
         let text = String::from_utf8_lossy(&refused.stderr).split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(text.contains("attention by groups of warps") && text.contains(why), "{text}");
-        assert!(text.contains("with PIPEPLAN_ATTENTION=warps in its environment"), "{text}");
+        assert!(text.contains("attention by warp groups") && text.contains(why), "{text}");
+        assert!(text.contains("PIPEPLAN_ATTENTION=warps in the environment turns off"), "{text}");
         let warps = [("PIPEPLAN_ATTENTION", "warps")];
         assert_eq!(losses(&run(groups, &warps).expect("there was a card")), emulated(&plan), "{groups}");
     }

@@ -169,9 +169,9 @@ fn what_is_on_the_way_to_other_cards_is_taken_at_the_start() {
                 on_cards(&format!("on-the-way-{mebibytes}"), "", &arguments, &variables).expect("there was a card");
             String::from_utf8_lossy(&ran.output.stderr).into_owned()
         };
-        let says = |text: &String| text.contains("rank 0 failed: the GPU has no ");
+        let says = |text: &String| text.contains("rank 0 failed: the GPU does not have ");
         let text = (0..10).map(one).find(says).expect("rank 0 says it in one of ten runs");
-        let said = text.split("rank 0 failed: the GPU has no ").nth(1).unwrap_or_else(|| panic!("{text}"));
+        let said = text.split("rank 0 failed: the GPU does not have ").nth(1).unwrap_or_else(|| panic!("{text}"));
         let numbers: Vec<u64> =
             said.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).take(3).collect();
         let [lacks, free, all] = numbers[..] else { panic!("{text}") };

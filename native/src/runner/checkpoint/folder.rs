@@ -72,7 +72,7 @@ mod tests {
         let saving = Saving { folder: folder.path().join("run"), every: 0 };
         let held = hold(&saving, 0).expect("it is free");
         let refusal = hold(&saving, 0).expect_err("it is held").to_string();
-        assert!(refusal.contains("another run is writing into it"), "{refusal}");
+        assert!(refusal.contains("another run writes into it"), "{refusal}");
         drop(held);
         hold(&saving, 0).expect("it is free again");
     }

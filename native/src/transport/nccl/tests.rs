@@ -272,7 +272,7 @@ fn old_libraries_and_shared_gpus_are_refused_with_the_reason() {
     let check = |version, enabled| {
         check_sharing(Version::of_number(version), &gpus, enabled).err().map(|error| error.to_string())
     };
-    assert!(check(22_907, true).is_some_and(|error| error.contains("ranks [0, 2] are on one GPU, and NCCL 2.29.7")));
+    assert!(check(22_907, true).is_some_and(|error| error.contains("ranks [0, 2] are on one GPU, but NCCL 2.29.7")));
     assert!(check(23_007, false).is_some_and(|error| error.contains("NCCL_MULTI_RANK_GPU_ENABLE=1")));
     assert_eq!(check(23_007, true), None);
     assert!(check_sharing(Version::of_number(22_907), &gpus[..2], false).is_ok());
