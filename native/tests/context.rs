@@ -164,10 +164,7 @@ fn a_rank_of_a_ring_that_does_not_come_is_named() {
     assert!(text.contains("rank 0 failed: pass in a ring"), "{text}");
     assert!(text.contains("among ranks [0, 1]") && text.contains("for rank 1 to send its part of"), "{text}");
     assert_eq!(failure.ranks[1].state, State::Passing, "{text}");
-    assert!(
-        text.contains("rank 1: in a context-parallel ring with rank 0 at training step 0, "),
-        "{text}"
-    );
+    assert!(text.contains("rank 1: in a context-parallel ring with rank 0 at training step 0, "), "{text}");
 }
 
 /// A piece of 24 / (2 · 5) tokens is none.

@@ -73,8 +73,7 @@ fn what_does_not_fit_is_told_what_to_change() {
     assert_eq!(shown["cheapest"], *first);
     let (code, text, _) = run(&["memory", "-"], &tight);
     assert_eq!(code, Some(0));
-    for part in ["rank", "weights", "activations", "-", "does not fit", "suggestions:", "training.recompute"]
-    {
+    for part in ["rank", "weights", "activations", "-", "does not fit", "suggestions:", "training.recompute"] {
         assert!(text.contains(part), "{part}: {text}");
     }
 }

@@ -343,10 +343,7 @@ fn variables_that_make_no_rank_are_refused_by_name() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("RANK is 2, but there are 2 ranks"));
     let output = pipeplan(&["run", plan, "--transport", "tcp"]).env("RANK", "0").env("WORLD_SIZE", "2").output();
     let text = String::from_utf8_lossy(&output.expect("it starts").stderr).into_owned();
-    assert!(
-        text.contains("torchrun does not give the address of rank 0") && text.contains("MASTER_ADDR"),
-        "{text}"
-    );
+    assert!(text.contains("torchrun does not give the address of rank 0") && text.contains("MASTER_ADDR"), "{text}");
     // Said before anybody waits for ranks that there are not.
     let started = Instant::now();
     let output =

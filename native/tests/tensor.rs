@@ -270,10 +270,7 @@ fn a_member_that_does_not_come_is_named() {
     assert!(text.contains("rank 0 failed: "), "{text}");
     assert!(text.contains("among ranks [0, 1]") && text.contains("for rank 1 to send its part of"), "{text}");
     assert_eq!(failure.ranks[1].state, State::Joining, "{text}");
-    assert!(
-        text.contains("rank 1: in a tensor-parallel collective with rank 0 at training step 0"),
-        "{text}"
-    );
+    assert!(text.contains("rank 1: in a tensor-parallel collective with rank 0 at training step 0"), "{text}");
 }
 
 /// Positions are those of the documented mesh.

@@ -1,4 +1,4 @@
-//! An order of compute from elsewhere in the place of a schedule.
+//! A custom schedule: an order of compute from a file instead of a published schedule.
 
 use std::path::Path;
 

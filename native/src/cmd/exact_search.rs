@@ -1,4 +1,4 @@
-//! An exact search behind a plan: a better one, or a proof that there is none.
+//! An exact search after planning: it finds a better plan, or proves that none exists.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Figures and drawings for people.
+//! Durations, bytes, tables and drawings for people.
 
 use std::fmt::Write;
 

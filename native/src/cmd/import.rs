@@ -76,7 +76,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The spec as a person would write it.
+/// The spec in the form that a person writes.
 fn written(value: &Value, from: &str) -> Result<String, Failure> {
     let text = toml::to_string_pretty(value)
         .map_err(|error| Failure::work(format!("the spec cannot be written as TOML: {error}")))?;

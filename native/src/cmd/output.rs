@@ -1,4 +1,4 @@
-//! Where output goes: standard output, or a file that appears whole or not at all.
+//! Where output goes: standard output, or a file that is written completely or not at all.
 
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ pub fn print_json(value: &Value) -> Result<(), Failure> {
     print_bytes(pipeplan_core::base::canonical::pretty(value).as_bytes())
 }
 
-/// The file of a plan, where it would be read back.
+/// The file of a plan, if its size is within the limit of plan files.
 pub fn plan_file(plan: &Plan) -> Result<String, Failure> {
     let text = plan.to_json();
     if text.len() > plan::MAX_FILE_BYTES {
@@ -60,7 +60,7 @@ pub fn write(path: &str, bytes: &[u8]) -> Result<(), Failure> {
     write_file(Path::new(path), bytes).map_err(|error| cannot_be_written(path, &error))
 }
 
-/// Refuses a place where [`write`] would fail, before work is done whose result would be lost.
+/// Refuses a path that [`write`] cannot write, before the work starts, so that no result is lost.
 pub fn expect_room_at(path: &str) -> Result<(), Failure> {
     let cannot = |error| cannot_be_written(path, &error);
     match Path::new(path).metadata() {
@@ -113,7 +113,7 @@ fn temporary_next_to(path: &Path) -> std::io::Result<(tempfile::NamedTempFile, P
     }
     let known = place.metadata().ok().map(|known| known.permissions());
     if let Some(known) = &known {
-        // Renaming would ask the folder alone. Whoever is above permissions means a mark that all may see.
+        // A rename checks only the folder. A read-only mark counts even for a user who can ignore permissions.
         if known.readonly() {
             return Err(std::io::Error::new(ErrorKind::PermissionDenied, "the file exists and is read-only"));
         }

@@ -1,4 +1,4 @@
-//! Every operator under NVIDIA's checker of memory: a part of `pipeplan selftest`.
+//! Every operator under compute-sanitizer: a part of `pipeplan selftest`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -120,7 +120,7 @@ fn share_of(
     command.args(["--launch-timeout", "60"]);
     // Calls that fail are seen by who makes them, and libraries make some that may. Between allocations that lie
     // close together
-    // there is room, so that whoever leaves one is seen.
+    // there is room, so that an access out of bounds is found.
     if tool == "memcheck" {
         command.args(["--report-api-errors", "no", "--padding", "4096"]);
     }

@@ -89,13 +89,13 @@ fn say(line: &Line) {
 /// Variables of the environment for all that is started.
 pub type Variables = &'static [(&'static str, &'static str)];
 
-/// What lets a process open a card that an attempt would break.
+/// Variables with which a process can open a card that a test of wgmma breaks.
 #[cfg(feature = "cuda")]
 const CAREFUL: Variables = &[(warp_group_trial::VARIABLE, "warps")];
 #[cfg(not(feature = "cuda"))]
 const CAREFUL: Variables = &[];
 
-/// How an error says that it would.
+/// The part of an error that says so.
 #[cfg(feature = "cuda")]
 fn advice() -> String {
     warp_group_trial::advice()
@@ -200,7 +200,7 @@ impl Watched {
             match lines.recv_timeout(left.min(silence)) {
                 Ok(Line::News(News::Device(name))) => self.report.device = name,
                 Ok(Line::News(News::Begins(section))) => {
-                    // The one before was groundwork, or it would have been told of as ended.
+                    // The one before was preparation; otherwise its end is reported.
                     self.done.extend(self.under_way.replace(section.clone()));
                     self.is_again = self.done.contains(&section);
                 }

@@ -61,7 +61,7 @@ pub enum Precision {
     Double,
 }
 
-/// What computes.
+/// The device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Device {
     /// The CPU, one core a rank.
@@ -76,31 +76,31 @@ pub enum Device {
 /// What a person chooses for a run.
 #[derive(Clone, Debug)]
 pub struct RunOptions {
-    /// Training steps, at least 1, those before a checkpoint included.
+    /// Training steps, at least 1, including those before the checkpoint.
     pub steps: u32,
     /// Seed of the weights and of the order of the data.
     pub seed: u64,
     /// The optimizer's settings.
     pub optimizer: AdamW,
-    /// The greatest norm of all gradients together: where it is more, all are scaled down to it.
+    /// The global norm to which gradients are clipped.
     pub clip_norm: Option<f64>,
-    /// What computes.
+    /// The device.
     pub device: Device,
     /// The text to train on.
     pub text: Vec<u8>,
     /// Where checkpoints are written; none are written by default.
     pub saving: Option<Saving>,
-    /// The checkpoint from which the run goes on: it counts steps from there, up to the same [`RunOptions::steps`].
+    /// The checkpoint from which the run resumes: steps count from there, up to [`RunOptions::steps`].
     pub resume: Option<Checkpoint>,
     /// How threads exchange tensors.
     pub transport: ThreadOptions,
-    /// Tensors of GPUs go over NCCL, where ranks are processes.
+    /// Tensors of GPUs go over NCCL, if ranks are processes.
     pub nccl: bool,
     /// Each rank of this process has its own part of the GPU's multiprocessors.
     pub split_gpu: bool,
-    /// Jobs of a GPU that come again are launched as CUDA graphs.
+    /// Jobs of a GPU that repeat are launched as CUDA graphs.
     pub cuda_graphs: bool,
-    /// How long other ranks may take to end after one has failed.
+    /// Grace period: how long other ranks have to end after one failed.
     pub grace: Duration,
     /// Number of steps in the trace, counted from the last.
     pub traced_steps: u32,
@@ -108,7 +108,7 @@ pub struct RunOptions {
     pub keep_weights: bool,
     /// Raised to end the run early.
     pub stop: StopFlag,
-    /// What goes wrong on which rank, for tests.
+    /// Injected faults by rank, for tests.
     pub faults: Vec<(usize, Faults)>,
 }
 
@@ -137,7 +137,7 @@ impl Default for RunOptions {
 }
 
 impl RunOptions {
-    /// Takes the folder of checkpoints for this run alone, where it writes any.
+    /// Locks the folder of checkpoints for this run, if it writes any.
     ///
     /// # Errors
     /// As [`checkpoint::hold`].
@@ -145,7 +145,7 @@ impl RunOptions {
         self.saving.as_ref().map(|saving| checkpoint::hold(saving, self.first_step())).transpose()
     }
 
-    /// Looks through the files of the checkpoint that is gone on from: as rank `part`, through one in `parts` of them.
+    /// Checks the files of the checkpoint to resume from: rank `part` checks one in `parts` of them.
     ///
     /// # Errors
     /// As [`Checkpoint::check_files`].
@@ -153,19 +153,19 @@ impl RunOptions {
         self.resume.as_ref().map_or(Ok(()), |checkpoint| checkpoint.check_files(true, part, parts))
     }
 
-    /// The first training step that is made, counted from 0.
+    /// The first training step of this run, counted from 0.
     pub fn first_step(&self) -> u32 {
         self.resume.as_ref().map_or(0, |checkpoint| checkpoint.manifest.step)
     }
 }
 
-/// Hears of a run as it goes on, on the thread that called [`run`].
+/// Observes a run, on the thread that called [`run`].
 pub trait Observer {
-    /// All ranks have ended a step.
+    /// All ranks ended a step.
     fn step_ended(&mut self, step: &StepReport);
 }
 
-/// Hears nothing.
+/// Ignores everything.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Silent;
 

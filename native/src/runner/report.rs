@@ -100,9 +100,9 @@ pub struct RunReport {
     pub trace: Trace,
     /// The final weights by name, where they were asked for.
     pub weights: BTreeMap<String, Buffer>,
-    /// The last checkpoint that this run has written, which is whole: from here it can be gone on from.
+    /// The last complete checkpoint of this run, from which another run can resume.
     pub checkpoint: Option<PathBuf>,
-    /// Ranks on which something was to go wrong and has not, with the exchanges that they have made.
+    /// Ranks whose injected fault was not reached, with the exchanges that they made.
     pub missed_faults: BTreeMap<usize, u64>,
     /// Whether a raised flag ended the run before its last step.
     pub stopped: bool,
@@ -120,18 +120,18 @@ impl RunReport {
         tokens as f64 * 1e9 / self.duration_ns.max(1) as f64
     }
 
-    /// The exit status for this end: 0, or 130 where the run was stopped early.
+    /// The exit status: 0, or 130 if the run was stopped early.
     pub fn exit_status(&self) -> u8 {
         if self.stopped { 130 } else { 0 }
     }
 }
 
-/// How a run ended as it should, for one of its processes.
+/// How a run ended without an error, for one of its processes.
 #[derive(Clone, Debug)]
 pub enum Ending {
     /// Rank 0 has the report.
     First(Box<RunReport>),
-    /// Any other rank knows how far it came.
+    /// Any other rank.
     Other {
         /// This rank.
         rank: usize,
@@ -140,16 +140,16 @@ pub enum Ending {
     },
 }
 
-/// Why a run did not end as it should.
+/// Why a run ended with an error.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum RunError {
-    /// It was never started.
+    /// It was refused before its start.
     #[error(transparent)]
     Refused(#[from] Refusal),
     /// A rank failed.
     #[error(transparent)]
     Failed(Box<Failure>),
-    /// This process ended because the run did, and another one tells of it.
+    /// This process ended with the run, and another process has the report.
     #[error("rank {rank} ended with the run; rank {reporter} gives the reason")]
     Elsewhere {
         /// This rank.
@@ -181,13 +181,13 @@ pub enum Cause {
     /// A collective.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
-    /// The rank is another process, and said this before it ended.
+    /// The rank is another process, and sent this before it ended.
     #[error("{message}")]
     Told {
         /// What it said.
         message: String,
     },
-    /// What another process told of its step is not what it should be.
+    /// The report of another process on its step is malformed.
     #[error("rank {rank} reported its step in {found} numbers; expected are {expected}")]
     WrongRecord {
         /// Who told.
@@ -219,7 +219,7 @@ impl From<BackendError> for Cause {
 }
 
 impl Cause {
-    /// The transport's error, where it was the transport that failed.
+    /// The error of the transport, if the transport failed.
     pub fn transport(&self) -> Option<&TransportError> {
         match self {
             Cause::Transport(error) => Some(error),
@@ -229,20 +229,20 @@ impl Cause {
     }
 }
 
-/// One rank's failure, and where every rank was at that moment.
+/// The failure of a rank, and the state of every rank at that moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Failure {
     /// The rank that failed first.
     pub rank: usize,
     /// Why.
     pub cause: Cause,
-    /// Every rank, just before the others were told.
+    /// Every rank, just before the others got the abort.
     pub ranks: Vec<RankReport>,
-    /// Ranks that had not ended when the grace was over. Their threads end with the process.
+    /// Ranks that had not ended after the grace period. Their threads end with the process.
     pub silent: Vec<usize>,
-    /// The last checkpoint that is whole, where the run writes any or went on from one.
+    /// The last complete checkpoint, if the run writes any or resumed from one.
     pub checkpoint: LastCheckpoint,
-    /// From the failure to the end of the last rank, or to the end of the grace.
+    /// Time from the failure to the end of the last rank, or to the end of the grace period.
     pub ended_after: Duration,
 }
 
@@ -266,15 +266,15 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Where a run can be gone on from.
+/// The checkpoint from which a run can resume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum LastCheckpoint {
     /// Checkpoints were not asked for.
     #[default]
     NotAsked,
-    /// None has been written yet.
+    /// None is written yet.
     NoneYet,
-    /// The last one that is whole.
+    /// The last complete one.
     At(PathBuf),
 }
 

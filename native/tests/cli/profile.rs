@@ -69,7 +69,9 @@ fn a_profile_replaces_the_estimates_it_has() {
     let (_, _, note) = run(&["plan", "-", "--profile", &file], &other);
     assert!(note.contains("follow from measured ones of other sizes, the others are estimated"), "{note}");
     let other = TINY.replace("sequence = 16", "sequence = 16\ndtype = \"f64\"");
-    assert!(refused(&["plan", "-", "--profile", &file], &other).contains("no operator of this model in its precision"));
+    assert!(
+        refused(&["plan", "-", "--profile", &file], &other).contains("no operator of this model in its precision")
+    );
     assert!(refused(&["plan", "-", "--profile", &file], PROBLEM).contains("this spec has typed costs"));
     write(&file, &products.to_json().replace("\"ns\": 1000", "\"ns\": -1"));
     let error = refused(&["memory", "-", "--profile", &file], TINY);

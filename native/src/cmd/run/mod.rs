@@ -150,7 +150,7 @@ enum Switch {
 }
 
 impl Args {
-    /// Refuses what was asked for and would do nothing.
+    /// Refuses options that have no effect.
     fn expect_all_used(&self, engine: Engine) -> Result<(), Failure> {
         let on_card = matches!(self.backend, Backend::Cuda | Backend::Emulated);
         let only_waits = self.backend == Backend::Modelled;

@@ -68,7 +68,7 @@ pub struct Manifest {
     pub plan_digest: String,
     /// The digest of the text.
     pub text_digest: String,
-    /// Tokens of one sequence.
+    /// Sequence length.
     pub sequence: u32,
     /// Sequences of one training step, over all microbatches and replicas.
     pub step_sequences: u64,

@@ -34,21 +34,21 @@ pub use self::refusal::Refusal;
 pub struct Workload {
     /// Ranks, stages and where they are.
     pub problem: Problem,
-    /// What each rank executes in a training step.
+    /// The op lists: what each rank executes in a training step.
     pub program: Program,
-    /// What the ops are.
+    /// What the ops compute.
     pub computation: Computation,
     /// The digest of the plan, for the trace.
     pub plan_digest: String,
-    /// The bytes that the plan predicts each rank to hold at most.
+    /// The peak memory of each rank, as the plan predicts it.
     pub predicted_peak_bytes: Vec<Bytes>,
-    /// Whether times are predicted, or made up for a test.
+    /// Whether the plan predicts times; a test has none.
     pub is_timed: bool,
-    /// What ends its steps by the plan's times; nothing where its costs are typed or no times are known.
+    /// The step epilogue (gradient sync and optimizer) by the times of the plan; empty for typed costs or without times.
     pub ends: Ends,
 }
 
-/// What a step takes by the plan's times.
+/// The times of a step, as the plan predicts them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Predicted {
     /// From the first op to the last.
@@ -65,23 +65,23 @@ pub(super) struct Predicted {
 pub enum Computation {
     /// A model's operators, on the CPU.
     Model(ModelStages),
-    /// Nothing: each op waits for its planned time.
+    /// Nothing is computed: each op waits for its planned time.
     PlannedTimes {
-        /// How many times the planned time, at least 1. Measured times are divided by it.
+        /// Factor on planned times, at least 1. Measured times are divided by it.
         slowdown: u64,
         /// Data-parallel replicas, at least 1.
         replicas: u32,
     },
 }
 
-/// A model cut into stages.
+/// A model in stages.
 #[derive(Clone, Debug)]
 pub struct ModelStages {
     /// The operators of each stage, in the type to compute in.
     pub graphs: Vec<Graph>,
-    /// Tokens of one sequence.
+    /// Sequence length.
     pub sequence: u32,
-    /// Sequences of one microbatch.
+    /// Micro-batch size, in sequences.
     pub microbatch_size: u32,
     /// The whole model.
     pub model: ModelConfig,
