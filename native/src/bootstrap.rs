@@ -19,7 +19,7 @@ use std::fmt;
 /// Who started this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Launcher {
-    /// `torchrun`, or whoever sets its variables.
+    /// `torchrun`, or another program that sets its variables.
     Torchrun,
     /// `mpirun` or `mpiexec` of Open MPI.
     OpenMpi,
@@ -330,13 +330,13 @@ mod tests {
         let text = |variables: &[(&'static str, &str)]| read(variables).expect_err("refused").to_string();
         assert_eq!(
             text(&[("RANK", "0")]),
-            "RANK is set and WORLD_SIZE is not: torchrun sets both, so set both or neither"
+            "RANK is set, but WORLD_SIZE is not: torchrun sets both; set both or neither"
         );
         assert_eq!(
             text(&[("WORLD_SIZE", "2")]),
-            "WORLD_SIZE is set and RANK is not: torchrun sets both, so set both or neither"
+            "WORLD_SIZE is set, but RANK is not: torchrun sets both; set both or neither"
         );
-        // One alone is no mistake, and whoever has set a rank of its own says how many there are.
+        // One variable alone is not a mistake: a program that sets a rank also sets the world size.
         assert_eq!(read(&[("WORLD_SIZE", "1")]), Ok(None));
         assert_eq!(found(&[&SLURM[..], &[("WORLD_SIZE", "2")]].concat()).world, 16);
         assert_eq!(
@@ -349,7 +349,7 @@ mod tests {
         );
         assert_eq!(
             text(&[("SLURM_PROCID", "4"), ("SLURM_NTASKS", "4")]),
-            "SLURM_PROCID is 4, and there are 4 ranks: ranks count from 0"
+            "SLURM_PROCID is 4, but there are 4 ranks: ranks count from 0"
         );
         assert!(text(&[("RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_PORT", "70000")]).contains("from 1 to 65535"));
     }

@@ -9,16 +9,17 @@ use common::{options, problem, published, train, work};
 use pipeplan::backend::cpu::Cpu;
 use pipeplan::backend::peers::Alone;
 use pipeplan::backend::{Backend, Kind, Parcel, Store};
-use pipeplan::runner::Precision;
 use pipeplan::runner::data::Batches;
 use pipeplan::runner::optimizer::AdamW;
+use pipeplan::runner::{Precision, RunReport, Workload};
 use pipeplan::transport::Buffer;
-use pipeplan_core::estimate::derive::{derive, graph_of};
+use pipeplan_core::estimate::derive::{Derived, derive, graph_of};
 use pipeplan_core::graph::Job;
 use pipeplan_core::graph::form::{AttentionForm, Form, Offload, Recompute};
 use pipeplan_core::graph::layout::{Partition, RecomputeLayers};
 use pipeplan_core::graph::liveness::Lifetimes;
 use pipeplan_core::model::{Arrangement, Dtype, Experts, Family, Latent, ModelConfig, Routing, Variant};
+use pipeplan_core::problem::Problem;
 use pipeplan_core::problem::op::{Op, OpKind};
 use pipeplan_core::problem::placement::Placement;
 use pipeplan_core::program::Payload;
@@ -239,7 +240,7 @@ fn newer_families_hold_what_liveness_says() {
     }
 }
 
-/// What waits in the host's memory leaves the device's, all of it or that of a stage's first layers.
+/// What waits in host memory leaves the device's, all of it or that of a stage's first layers.
 #[test]
 fn what_waits_in_the_host_s_memory_leaves_the_device_s() {
     let usual = work(2, 2).model;
@@ -280,10 +281,8 @@ fn what_waits_in_the_host_s_memory_leaves_the_device_s() {
 /// A change of the usual work.
 type Change = fn(&mut ModelWork);
 
-/// What a rank's allocator counts is the prediction, but for the message buffers that the prediction sets
-/// aside and the run takes only as needed.
-#[test]
-fn the_high_water_mark_is_the_predicted_peak() {
+/// Schedules, ranks of a pipeline, ranks of a tensor-parallel group and changes of the usual work.
+fn peak_cases() -> Vec<(&'static str, usize, u32, Change)> {
     let full: Change = |work| work.layout.form.recompute = Recompute::Full;
     let as_it_is: Change = |_| {};
     let beside: Change = |work| work.layout.form.async_reduce = true;
@@ -337,24 +336,24 @@ fn the_high_water_mark_is_the_predicted_peak() {
         (work.layout.offload_optimizer, work.layout.form.offload) = (true, Offload::All);
         (work.layout.data, work.layout.zero) = (2, 1);
     };
-    for (name, ranks, tensor, change) in [
+    vec![
         ("1f1b", 1, 1, as_it_is),
         ("1f1b", 4, 1, as_it_is),
         ("gpipe", 2, 1, full),
         ("zb-h1", 4, 1, as_it_is),
         ("zb-v", 2, 1, full),
         ("interleaved-1f1b", 2, 1, full),
-        // Ranks that share matrices, also their tokens, and so unevenly a vocabulary.
+        // Tensor-parallel ranks, also their tokens, and so unevenly a vocabulary.
         ("1f1b", 2, 4, full),
         ("zb-v", 2, 2, full),
         ("zb-h1", 4, 2, as_it_is),
         ("gpipe", 1, 4, as_it_is),
-        // Reductions beside compute, also with layers that differ.
+        // Reductions overlapped with compute, also with layers that differ.
         ("1f1b", 2, 2, beside),
         ("zb-h1", 2, 4, beside),
         ("zb-v", 2, 2, by_layer),
         ("1f1b", 4, 1, by_layer),
-        // Copies that share out the optimizer's states.
+        // Copies that share out the optimizer states.
         ("1f1b", 2, 1, shared_out),
         ("zb-h1", 2, 2, shared_out),
         ("interleaved-1f1b", 2, 1, shared_out_by_layer),
@@ -370,7 +369,7 @@ fn the_high_water_mark_is_the_predicted_peak() {
         // Experts dealt to ranks.
         ("1f1b", 2, 1, dealt),
         ("zb-v", 2, 2, dealt),
-        // What waits in the host's memory.
+        // What waits in host memory.
         ("1f1b", 2, 1, on_host),
         ("zb-h1", 2, 2, on_host),
         ("zb-v", 2, 1, partly_on_host),
@@ -382,7 +381,14 @@ fn the_high_water_mark_is_the_predicted_peak() {
         ("1f1b", 2, 2, ring),
         ("zb-h1", 2, 4, ring),
         ("interleaved-1f1b", 2, 1, windowed_ring),
-    ] {
+    ]
+}
+
+/// What a rank's allocator counts is the prediction, except for the message buffers: the prediction reserves them, and the
+/// run takes only those that it needs.
+#[test]
+fn the_high_water_mark_is_the_predicted_peak() {
+    for (name, ranks, tensor, change) in peak_cases() {
         let mut work = work(ranks, 8);
         work.layout.form.tensor = tensor;
         work.layout.form.sequence_parallel = tensor == 4;
@@ -396,38 +402,51 @@ fn the_high_water_mark_is_the_predicted_peak() {
         let derived = derive(&work, placement.clone(), chunks).expect("the model can be cut");
         let problem = problem(&work, placement, chunks).expect("the model can be cut");
         assert_eq!(report.memory.len(), ranks * work.layout.devices_per_rank() as usize);
-        for (at, memory) in report.memory.iter().enumerate() {
-            let rank = at % ranks;
-            let row = workload.program.rows[rank].iter().filter_map(|step| match step {
-                pipeplan_core::program::Step::Compute(op) => Some(*op),
-                _ => None,
-            });
-            let predicted = pipeplan_core::simulate::timeline::peak_bytes(&problem, rank, row);
-            let buffers = derived.static_bytes[rank].buffers;
-            let what = format!("{what}, rank {rank} of {at}: {memory:?}, predicted {predicted}");
-            let fixed = problem.static_bytes(rank) - buffers;
-            // The first copy has as much of what is shared out as any.
-            if at < ranks {
-                assert_eq!(memory.persistent_bytes, fixed, "{what}");
-            }
-            assert!(memory.persistent_bytes <= fixed && fixed - memory.persistent_bytes < fixed / 100, "{what}");
-            let held = predicted - problem.static_bytes(rank);
-            assert_eq!(memory.activation_bytes, held, "{what}");
-            let ops = workload.program.rows[rank].iter().filter_map(|step| match step {
-                pipeplan_core::program::Step::Compute(op) => Some(*op),
-                _ => None,
-            });
-            let kept = pipeplan_core::plan::verdict::on_host(&derived.host_bytes, ops);
-            assert_eq!(kept > 0, work.layout.form.offload != Offload::None, "{what}");
-            let on_host = kept + derived.static_bytes[rank].on_host;
-            assert_eq!(workload.host_bytes()[rank], on_host, "{what}");
-            if at < ranks {
-                assert_eq!(memory.host_bytes, on_host, "{what}");
-            }
-            assert!(memory.host_bytes <= on_host && on_host - memory.host_bytes <= on_host / 100, "{what}");
-            assert!(memory.high_water_bytes <= predicted, "{what}");
+        for at in 0..report.memory.len() {
+            let what = format!("{what}, rank {} of {at}", at % ranks);
+            assert_as_predicted(&what, &workload, &work, (&problem, &derived), &report, (at, ranks));
         }
     }
+}
+
+/// The memory of the rank at `at` of a world whose pipelines have `ranks` ranks is what `problem` and `derived` predict.
+fn assert_as_predicted(
+    what: &str,
+    workload: &Workload,
+    work: &ModelWork,
+    (problem, derived): (&Problem, &Derived),
+    report: &RunReport,
+    (at, ranks): (usize, usize),
+) {
+    let (memory, rank) = (&report.memory[at], at % ranks);
+    let row = workload.program.rows[rank].iter().filter_map(|step| match step {
+        pipeplan_core::program::Step::Compute(op) => Some(*op),
+        _ => None,
+    });
+    let predicted = pipeplan_core::simulate::timeline::peak_bytes(problem, rank, row);
+    let buffers = derived.static_bytes[rank].buffers;
+    let what = format!("{what}: {memory:?}, predicted {predicted}");
+    let fixed = problem.static_bytes(rank) - buffers;
+    // The first copy has as much of what is shared out as any.
+    if at < ranks {
+        assert_eq!(memory.persistent_bytes, fixed, "{what}");
+    }
+    assert!(memory.persistent_bytes <= fixed && fixed - memory.persistent_bytes < fixed / 100, "{what}");
+    let held = predicted - problem.static_bytes(rank);
+    assert_eq!(memory.activation_bytes, held, "{what}");
+    let ops = workload.program.rows[rank].iter().filter_map(|step| match step {
+        pipeplan_core::program::Step::Compute(op) => Some(*op),
+        _ => None,
+    });
+    let kept = pipeplan_core::plan::verdict::on_host(&derived.host_bytes, ops);
+    assert_eq!(kept > 0, work.layout.form.offload != Offload::None, "{what}");
+    let on_host = kept + derived.static_bytes[rank].on_host;
+    assert_eq!(workload.host_bytes()[rank], on_host, "{what}");
+    if at < ranks {
+        assert_eq!(memory.host_bytes, on_host, "{what}");
+    }
+    assert!(memory.host_bytes <= on_host && on_host - memory.host_bytes <= on_host / 100, "{what}");
+    assert!(memory.high_water_bytes <= predicted, "{what}");
 }
 
 /// A parcel of another size is refused, not read.
@@ -442,8 +461,5 @@ fn a_parcel_of_another_size_is_refused() {
     let parcel = Parcel { payload: Payload::Activation, stage: 1, microbatch: 0 };
     store.put(parcel, Buffer::F32(vec![0.0; 3]));
     let error = cpu.compute(Op::new(1, OpKind::F, 0), &mut store, &mut Alone::default()).expect_err("too short");
-    assert_eq!(
-        error.to_string(),
-        "the activation for stage 1 of microbatch 0 holds 12 bytes, and 1536 were expected"
-    );
+    assert_eq!(error.to_string(), "the activation for stage 1 of microbatch 0 has 12 bytes; expected are 1536");
 }

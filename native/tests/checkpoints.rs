@@ -153,7 +153,7 @@ fn a_run_that_is_stopped_leaves_a_checkpoint_and_so_does_one_that_fails() {
     let Err(RunError::Failed(failure)) = run(&workload, &dying, &mut Silent) else { panic!("it dies") };
     assert_eq!(failure.rank, 3);
     let LastCheckpoint::At(last) = &failure.checkpoint else { panic!("{failure}") };
-    assert!(failure.to_string().ends_with(&format!("go on with `--resume {}`", last.display())), "{failure}");
+    assert!(failure.to_string().ends_with(&format!("resume with `--resume {}`", last.display())), "{failure}");
     let found = Checkpoint::open(folder.path()).expect("one");
     assert_eq!(found.folder, *last);
     let whole = train(&workload, &common::options(found.manifest.step + 2));
@@ -292,7 +292,7 @@ fn what_is_no_checkpoint_or_of_another_run_is_refused() {
     let workload = planned(2, 1, 0, "1f1b", Precision::Single);
     let folder = tempfile::tempdir().expect("a folder");
     let missing = Checkpoint::open(folder.path()).expect_err("empty");
-    assert!(missing.to_string().contains("holds no checkpoint"), "{missing}");
+    assert!(missing.to_string().contains("has no checkpoint"), "{missing}");
     train(&workload, &saving(folder.path(), 2, 1));
     let good = || resuming(folder.path(), 4);
     let mut wider = laid_out(2, 1, 0);
@@ -304,8 +304,8 @@ fn what_is_no_checkpoint_or_of_another_run_is_refused() {
         (&workload, RunOptions { steps: 2, ..good() }, "give more steps"),
         (&workload, RunOptions { seed: 1, ..good() }, "its seed is 42"),
         (&workload, RunOptions { text: other_text, ..good() }, "its text is"),
-        (&fewer, good(), "its sequences of a training step is 16, and this run's is 8"),
-        (&wider, good(), "its model is another one: intermediate_size is 24 there and 32 in the plan; plan"),
+        (&fewer, good(), "its sequences of a training step is 16, but this run's is 8"),
+        (&wider, good(), "its model differs: intermediate_size is 24 in the checkpoint and 32 in the plan; plan"),
     ];
     for (workload, options, says) in cases {
         let refusal = refused(workload, &options);
@@ -324,7 +324,7 @@ fn what_is_no_checkpoint_or_of_another_run_is_refused() {
             assert!(refusal.contains(file), "{length}: {refusal}");
         }
         fs::write(step.join(file), [0xff; 64]).expect("written");
-        assert!(refused(&workload, &opened).contains("its header is said to have"));
+        assert!(refused(&workload, &opened).contains("its header claims"));
         fs::remove_file(step.join(file)).expect("removed");
         assert!(refused(&workload, &opened).contains(&format!("{file} cannot be read")));
         // As whole as any to whoever reads its header: a bit that has turned, and the file of another step.
@@ -356,10 +356,10 @@ fn what_is_no_checkpoint_or_of_another_run_is_refused() {
     for (from, to, says) in [
         ("\"version\": 1", "\"version\": 2", "version is 2"),
         ("pipeplan checkpoint", "something", "`format`"),
-        ("\"optimizer_state\": [", "\"optimizer_state\": [\"../x\", ", "no file of this folder"),
+        ("\"optimizer_state\": [", "\"optimizer_state\": [\"../x\", ", "not a file in this folder"),
         ("\"beta1\": 0.9", "\"beta1\": 1.5", "beta1 is 1.5"),
         ("\"seed\"", "\"sead\"", "missing field `seed`"),
-        ("{", "", "manifest.json is not what it should be"),
+        ("{", "", "manifest.json is not a valid checkpoint"),
     ] {
         fs::write(step.join("manifest.json"), manifest.replacen(from, to, 1)).expect("written");
         let error = Checkpoint::open(folder.path()).expect_err("damaged").to_string();

@@ -12,10 +12,10 @@ use pipeplan_core::model::Dtype;
 use pipeplan_core::model::{Experts, Family, Latent, Routing, Variant, Window};
 use pipeplan_core::spec::ModelWork;
 
-/// Ranks of a pipeline, parts of a sequence, ranks that share matrices, replicas.
+/// Ranks of a pipeline, parts of a sequence, tensor-parallel ranks, replicas.
 type Sizes = [usize; 4];
 
-/// A decoder whose sequences 2, 3 or 4 ranks can hold, each with ranks that share matrices.
+/// A decoder whose sequences 2, 3 or 4 ranks can hold, each with tensor-parallel ranks.
 fn work([pp, cp, tp, dp]: Sizes) -> ModelWork {
     let mut work = common::work(pp, 2 * pp);
     work.model.layers = (2 * pp as u32).max(4);
@@ -91,8 +91,8 @@ fn long_pieces_train_as_one_rank() {
     }
 }
 
-/// With all that ranks do around it: schedules of all kinds, two-way ones among them, replicas, shared states of the
-/// optimizer, tied tables, clipping.
+/// With all that ranks do around it: schedules of all kinds, bidirectional ones among them, replicas, shared states of
+/// the optimizer, tied tables, clipping.
 #[test]
 fn rings_train_as_one_rank_in_every_layout() {
     let mut expected = Expected::default();
@@ -134,8 +134,8 @@ fn rings_train_as_one_rank_in_every_layout() {
     }
 }
 
-/// A weight is the same on all that hold parts of sequences, and each may hold its share of the optimizer's state: whatever
-/// wrote a checkpoint, any layout goes on from it.
+/// A weight is the same on all that hold parts of sequences, and each may hold its share of the optimizer states:
+/// whatever wrote a checkpoint, any layout goes on from it.
 #[test]
 fn checkpoints_go_from_any_layout_to_any() {
     let layouts: [(Sizes, u32, &str); 4] = [
@@ -164,10 +164,7 @@ fn a_rank_of_a_ring_that_does_not_come_is_named() {
     assert!(text.contains("rank 0 failed: pass in a ring"), "{text}");
     assert!(text.contains("among ranks [0, 1]") && text.contains("for rank 1 to send its part of"), "{text}");
     assert_eq!(failure.ranks[1].state, State::Passing, "{text}");
-    assert!(
-        text.contains("rank 1: in a ring with rank 0, which hold other parts of its sequences, at training step 0, "),
-        "{text}"
-    );
+    assert!(text.contains("rank 1: in a context-parallel ring with rank 0 at training step 0, "), "{text}");
 }
 
 /// A piece of 24 / (2 · 5) tokens is none.
@@ -185,8 +182,8 @@ fn sequences_that_cannot_be_dealt_are_refused() {
     );
 }
 
-/// Cards do the same, on the stand-in for one: every other kind in bf16, on what stands in for tensor cores, whose heads are
-/// wider.
+/// Cards do the same, on the emulated card for one: every other kind in bf16, on what stands in for tensor cores, whose
+/// heads are wider.
 #[cfg(feature = "cuda")]
 #[test]
 fn rings_of_cards_train_as_one_rank() {
@@ -195,7 +192,7 @@ fn rings_of_cards_train_as_one_rank() {
     for (at, (kind, change)) in kinds().into_iter().enumerate() {
         let (sizes, schedule) = layouts[at % layouts.len()];
         let mut work = work(sizes);
-        // The stand-in takes a thousand times as long as a processor's own kernels.
+        // The emulated card takes a thousand times as long as a processor's own kernels.
         (work.model.layers, work.microbatches, work.microbatch_size) = (2, 2, 1);
         if at % 2 == 0 {
             (work.dtype, work.model.heads, work.model.kv_heads, work.model.head_dim) = (Dtype::Bf16, 2, 2, 32);

@@ -64,7 +64,7 @@ fn two_way_placements_and_tied_tables_train_as_one_rank() {
     }
 }
 
-/// The last stage has the table too, for the tokens further on; its head is its own but where tables are tied.
+/// The last stage has the table too, for the later tokens (MTP); its head is its own but where tables are tied.
 #[test]
 fn tables_of_multi_token_prediction_train_as_one_rank() {
     for (ranks, data, zero, tied, name) in [

@@ -1,5 +1,4 @@
-//! Whether ranks that experts are dealt to, with pipelines, replicas and ranks that share matrices around them, train as one
-//! rank does.
+//! Whether expert-parallel ranks, with pipelines, replicas and tensor-parallel ranks around them, train as one rank does.
 
 mod common;
 
@@ -48,7 +47,7 @@ fn deepseek() -> Variant {
     Variant { experts: Some(experts), latent: Some(latent), multi_token: 1, ..Variant::USUAL }
 }
 
-/// Ranks of a pipeline, ranks that share matrices, replicas.
+/// Ranks of a pipeline, tensor-parallel ranks, replicas.
 type Sizes = [usize; 3];
 
 /// `variant` with experts dealt to `expert` ranks, which have room for whatever routing sends them. A step has eight
@@ -110,7 +109,7 @@ fn every_kind_of_schedule_trains_as_one_rank() {
     }
 }
 
-/// Where ranks that share matrices route tokens of their own to whole experts, these are dealt to all of them.
+/// Where tensor-parallel ranks route tokens of their own to whole experts, these are dealt to all of them.
 #[test]
 fn whole_experts_train_as_one_rank() {
     let mut expected = Expected::default();
@@ -175,7 +174,8 @@ fn a_rank_without_room_ends_the_run_and_says_what_is_needed() {
     let workload = loop {
         let workload = published(&work, "1f1b", Precision::Double).expect("it exists");
         let Some(error) = refused_room(&workload, Device::Cpu) else { break workload };
-        let BackendError::Crowded { rank, layer, microbatch, come, rows, enough, always } = error.clone() else {
+        let BackendError::ExpertOverflow { rank, layer, microbatch, come, rows, enough, always } = error.clone()
+        else {
             panic!("{error}")
         };
         assert!(rank < 4 && layer < 8 && microbatch < 4 && come > rows, "{error}");
@@ -198,7 +198,8 @@ fn a_rank_without_room_ends_the_run_and_says_what_is_needed() {
     assert_close_weights(&found, &expected, "enough");
 }
 
-/// On their own layout to the bit, on another one within rounding; with experts each by itself, and rows in another order than
+/// On their own layout to the bit, on another one within rounding; with experts each by itself, and rows in another
+/// order than
 /// the kernels'.
 #[test]
 fn checkpoints_go_from_any_layout_to_any() {
@@ -316,7 +317,8 @@ fn delays_change_nothing_but_time() {
     }
 }
 
-/// The groups of experts are those of the ranks along replicas and parts of their sequences, next to each other, that share matrices
+/// The groups of experts are those of the ranks along replicas and parts of their sequences, next to each other, that
+/// share matrices
 /// alike.
 #[test]
 fn experts_are_dealt_to_neighbours() {
@@ -334,7 +336,7 @@ fn experts_are_dealt_to_neighbours() {
     assert_eq!([0, 3, 9].map(|rank| group(&workload, rank)), [[0, 2, 4, 6], [1, 3, 5, 7], [9, 11, 13, 15]]);
 }
 
-/// With pipelines and replicas around them, ranks that share matrices or hold parts of sequences, and whole experts.
+/// With pipelines and replicas around them, tensor-parallel ranks or hold parts of sequences, and whole experts.
 #[cfg(feature = "cuda")]
 #[test]
 fn cards_train_as_one_rank() {
@@ -374,6 +376,6 @@ fn a_card_without_room_ends_the_run_as_a_cpu_does() {
     if on_card.to_string().contains("cannot be started") {
         return eprintln!("SKIPPED: experts are not dealt among cards: {on_card}");
     }
-    assert!(matches!(on_card, BackendError::Crowded { .. }), "{on_card}");
+    assert!(matches!(on_card, BackendError::ExpertOverflow { .. }), "{on_card}");
     assert_eq!(on_card, refused(Device::Cpu));
 }

@@ -134,7 +134,7 @@ fn what_cannot_be_run_is_refused_with_a_reason() {
     let cases: Vec<(&str, Workload, RunOptions, &str)> = vec![
         ("no steps", good(), options(0), "at least 1 step"),
         ("short text", good(), RunOptions { text: b"too short".to_vec(), ..options(1) }, "give a longer text"),
-        ("half precision", in_format(Dtype::Bf16), options(1), "ask for `--precision f32`"),
+        ("half precision", in_format(Dtype::Bf16), options(1), "use `--precision f32`"),
         ("small vocabulary", with_model(|work| work.model.vocab = 100), options(1), "vocabulary of 256"),
         ("lost message", without_a_message(), options(1), "1RECV_F0"),
         ("no norm", good(), RunOptions { clip_norm: Some(f64::NAN), ..options(1) }, "above 0"),

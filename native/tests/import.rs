@@ -70,7 +70,7 @@ fn the_spec_that_is_written_is_read_by_every_command() {
     let path = folder.path().join("spec.toml").to_string_lossy().into_owned();
     let (code, text, told) = run(&["import", "-", "--device", "a100-80", "--devices", "252", "-o", &path], LEONARDO);
     assert_eq!(code, Some(0), "{told}");
-    for part in ["memory of rank 0", "49.10 GiB", "step, the middle of 4", "planned as 1f1b", "spec.toml"] {
+    for part in ["memory of rank 0", "49.10 GiB", "step, median of 4", "planned as 1f1b", "spec.toml"] {
         assert!(text.contains(part), "{part}: {text}");
     }
     assert!(told.contains("biases of matrices are left out"), "{told}");
@@ -91,7 +91,7 @@ fn what_is_no_run_or_lacks_something_is_refused() {
         told
     };
     assert!(
-        refused(&["import", "-", "--device", "h100"], "hello\n").contains("says nothing of a run of Megatron-LM")
+        refused(&["import", "-", "--device", "h100"], "hello\n").contains("contains no arguments of Megatron-LM")
     );
     assert!(refused(&["import", "-", "--device", "h100"], LEONARDO).contains("devices: found nothing"));
     let told = refused(&["import", "-", "--device", "h1000", "--devices", "252"], LEONARDO);

@@ -13,7 +13,7 @@ use pipeplan_core::plan::Plan;
 use pipeplan_core::program::{Step, Way};
 use serde_json::Value;
 
-/// The stand-in, compiled once; nothing (said plainly) where there is no C compiler.
+/// The emulated card, compiled once; nothing (said plainly) where there is no C compiler.
 fn library() -> Option<&'static Path> {
     static LIBRARY: OnceLock<Option<PathBuf>> = OnceLock::new();
     let compile = || {
@@ -50,7 +50,7 @@ fn one_rank_alone_gets_what_it_sends() {
     assert_eq!(error, 0.0);
 }
 
-/// A plan of two stages for so many copies of the pipeline, which share out the optimizer's state.
+/// A plan of two stages for so many data-parallel replicas, which shard the optimizer states.
 fn plan(name: &str, copies: u32) -> PathBuf {
     plan_of(name, copies, "")
 }
@@ -200,12 +200,13 @@ fn ranks_that_make_a_stage_together_train_over_nccl_as_threads_do_bit_for_bit() 
         let over_nccl = train(&path, &["--transport", "nccl", "--patience", "60"], &variables);
         let by_threads = losses(&train(&path, &[], &[]));
         assert_eq!(losses(&over_nccl), by_threads, "{name}");
-        // By the host's memory it comes to the same.
+        // Through host memory it comes to the same.
         assert_eq!(losses(&train(&path, &["--transport", "tcp"], &[])), by_threads, "{name} by the host");
     }
 }
 
-/// Experts dealt to two replicas and to two ranks that share matrices: every copy of a token goes over NCCL, and its way back.
+/// Experts dealt to two replicas and to two tensor-parallel ranks: every copy of a token goes over NCCL, and its way
+/// back.
 #[test]
 fn experts_dealt_over_nccl_train_as_threads_do_bit_for_bit() {
     let Some(library) = library() else { return };
@@ -289,7 +290,7 @@ fn a_rank_that_dies_while_communicators_are_joined_is_named_at_once() {
     let output = train(&path, &["--transport", "nccl", "--patience", "60"], &variables);
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(text.contains("rank 1 failed: "), "{text}");
-    assert!(text.contains("rank 0: joining communicators with the ranks that it talks with"), "{text}");
+    assert!(text.contains("rank 0: creating communicators with its peers"), "{text}");
 }
 
 /// Where a group waits too long, any other member may be the one that is late: all are named.
@@ -339,12 +340,12 @@ fn too_few_connections_to_the_card_are_refused() {
         let variables: Vec<(&str, &str)> = variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
         train(path, &["--transport", "nccl", "--patience", "60"], &variables)
     };
-    // One more for copies to the host's memory, which may not wait behind a receive.
+    // One more for copies to host memory, which may not wait behind a receive.
     for (path, connections, queues) in [(&kept, "1", 3), (&kept, "2", 3), (&away, "3", 4)] {
         let refused = with(path, connections);
         let text = String::from_utf8_lossy(&refused.stderr);
         assert_eq!(refused.status.code(), Some(2), "{text}");
-        let said = format!("CUDA_DEVICE_MAX_CONNECTIONS={connections}, and rank ");
+        let said = format!("CUDA_DEVICE_MAX_CONNECTIONS={connections}, but rank ");
         assert!(text.contains(&said) && text.contains(&format!("has {queues} queues")), "{text}");
         assert!(text.contains("Unset it"), "{text}");
     }

@@ -332,8 +332,8 @@ fn faults_where_pieces_of_sequences_meet_are_found() {
     }
 }
 
-/// Sizes of attention beyond those of the selftest: several tiles both ways, widths with a kernel of their own and without, windows
-/// that begin and end within tiles, groups of heads, caps.
+/// Sizes of attention beyond those of the selftest: several tiles both ways, widths with their own kernel and without,
+/// windows that begin and end within tiles, groups of heads, caps.
 #[test]
 #[ignore = "a minute: cargo test -p pipeplan --test ptx -- --ignored --nocapture larger"]
 fn larger_attention_is_right_too() {

@@ -1,4 +1,4 @@
-//! Whether ranks that share matrices, with pipelines and replicas around them, train as one rank does.
+//! Whether tensor-parallel ranks, with pipelines and replicas around them, train as one rank does.
 
 mod common;
 
@@ -11,7 +11,7 @@ use pipeplan_core::problem::Schedule;
 use pipeplan_core::schedule;
 use pipeplan_core::spec::ModelWork;
 
-/// Ranks of a pipeline, ranks that share matrices, replicas.
+/// Ranks of a pipeline, tensor-parallel ranks, replicas.
 type Sizes = [usize; 3];
 
 /// All of up to 8 ranks.
@@ -191,7 +191,7 @@ fn newer_gpts_train_as_one_rank() {
     }
 }
 
-/// Messages of the pipeline that run beside compute, among collectives that do too.
+/// Messages of the pipeline that run overlapped with compute, among collectives that do too.
 #[test]
 fn messages_and_reductions_overlap() {
     use pipeplan_core::program::Step;
@@ -270,10 +270,7 @@ fn a_member_that_does_not_come_is_named() {
     assert!(text.contains("rank 0 failed: "), "{text}");
     assert!(text.contains("among ranks [0, 1]") && text.contains("for rank 1 to send its part of"), "{text}");
     assert_eq!(failure.ranks[1].state, State::Joining, "{text}");
-    assert!(
-        text.contains("rank 1: in a collective with rank 0, which share its matrices, at training step 0"),
-        "{text}"
-    );
+    assert!(text.contains("rank 1: in a tensor-parallel collective with rank 0 at training step 0"), "{text}");
 }
 
 /// Positions are those of the documented mesh.
@@ -302,7 +299,7 @@ fn ranks_stand_on_the_mesh() {
         let pipeline: Vec<usize> = (0..2).map(|other| position.in_world(other)).collect();
         assert_eq!(mesh.group(pp, rank).expect("a group").ranks(), pipeline);
     }
-    // The fastest axis is that of the ranks that share matrices, then comes that of parts of sequences.
+    // The fastest axis is that of the tensor-parallel ranks, then comes that of parts of sequences.
     assert_eq!(workload.position(1).group(Axis::Tensor), [0, 1]);
     assert_eq!(workload.position(1).group(Axis::Context), [1, 3]);
 }

@@ -134,7 +134,8 @@ fn a_run_repeats_bit_for_bit_and_its_seed_matters() {
     assert_ne!(train(&workload, &other).losses(), first.losses());
 }
 
-/// Messages in groups between ops, or beside compute at several depths of prefetch, change nothing that is computed.
+/// Messages in groups between ops, or overlapped with compute at several depths of prefetch, change nothing that is
+/// computed.
 #[test]
 fn wherever_transfers_are_placed_training_is_the_same() {
     use pipeplan_core::program::lower::{Lowering, lower_as};
@@ -158,7 +159,7 @@ fn wherever_transfers_are_placed_training_is_the_same() {
     }
 }
 
-/// What is computed again is computed to the same bits, dropout included, on however many ranks, and what waits in the host's
+/// What is computed again is computed to the same bits, dropout included, on however many ranks, and what waits in host
 /// memory comes back as it was.
 #[test]
 fn recomputing_and_dropout_change_no_bit_between_partitions() {

@@ -158,7 +158,7 @@ impl Memory {
         self.allocations.len() as u64 * APART + START
     }
 
-    /// Gives back what lies at `at`: whoever touches it from now on is wrong.
+    /// Frees the allocation at `at`: any later access to it is a fault.
     pub fn free(&mut self, at: u64) {
         if let Some(allocation) =
             (at / APART).checked_sub(1).and_then(|index| self.allocations.get_mut(index as usize))

@@ -91,9 +91,9 @@ pub fn permuted(a: u32, b: u32, order: u32) -> u32 {
 }
 
 /// A generator of numbers for orders that nothing should depend on (SplitMix64).
-pub struct Dice(pub u64);
+pub struct Random(pub u64);
 
-impl Dice {
+impl Random {
     /// A number below `most`, which is not 0.
     pub fn below(&mut self, most: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -110,8 +110,8 @@ mod tests {
 
     #[test]
     fn fused_products_round_once() {
-        let mut dice = Dice(7);
-        let mut draw = || f32::from_bits(dice.below(1 << 32) as u32);
+        let mut random = Random(7);
+        let mut draw = || f32::from_bits(random.below(1 << 32) as u32);
         let mut checked = 0;
         for _ in 0..200_000 {
             let (a, b, c) = (draw(), draw(), draw());

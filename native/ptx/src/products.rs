@@ -1,14 +1,16 @@
-//! Products of four warps (`wgmma`, PTX ISA 9.7.15), which go on beside what their warps do.
+//! Products of four warps (`wgmma`, PTX ISA 9.7.15), which run at the same time as their warps.
 //!
-//! A card may read what a product is made of at any time until its warps have waited for it, and changes the sums at any time.
-//! So here it is read when the product begins and once more when it is waited for, and has to be the same; until then the sums
+//! A card may read what a product is made of at any time until its warps have waited for it, and changes the sums at
+//! any time.
+//! So here it is read when the product begins and once more when it is waited for, and has to be the same; until then
+//! the sums
 //! hold no numbers. Each warp has sixteen rows of the sums, which need nothing of the other three.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use crate::decode::{Left, Op, Product, Word};
-use crate::machine::{Block, LANES, Trouble, Warp, Words, of_lane, trouble};
+use crate::machine::{Block, LANES, LaneFault, Warp, Words, lane_fault, of_lane};
 use crate::memory::{BY_WARP, Toucher};
 
 /// Columns of a product's result, and its inner size.
@@ -55,15 +57,15 @@ struct Placed {
 }
 
 impl Placed {
-    fn of(descriptor: u64) -> Result<Placed, Trouble> {
+    fn of(descriptor: u64) -> Result<Placed, LaneFault> {
         let field = |from: u32| (descriptor >> from & 0x3fff) << 4;
         if descriptor >> 62 != 1 || descriptor >> 49 & 7 != 0 {
-            return trouble(format!("the matrix {descriptor:#x} lies in a way that is not known"));
+            return lane_fault(format!("the matrix {descriptor:#x} lies in a way that is not known"));
         }
         let (start, stride) = (field(0), field(32));
         match start & 0x380 {
             0 => Ok(Placed { start, stride }),
-            _ => trouble(format!("the swizzled rows at {start:#x} begin at no multiple of 1024 bytes")),
+            _ => lane_fault(format!("the swizzled rows at {start:#x} begin at no multiple of 1024 bytes")),
         }
     }
 
@@ -98,33 +100,33 @@ impl Warp {
     }
 
     /// The one value of a register of all lanes.
-    fn same(&self, descriptor: crate::decode::Long) -> Result<u64, Trouble> {
+    fn same(&self, descriptor: crate::decode::Long) -> Result<u64, LaneFault> {
         let values = self.long(descriptor);
         match values.iter().all(|value| *value == values[0]) {
             true => Ok(values[0]),
-            false => trouble("the descriptor of a matrix is not the same for all threads"),
+            false => lane_fault("the descriptor of a matrix is not the same for all threads"),
         }
     }
 
     /// Whether what a product finds in a register is what was there at the fence.
-    fn is_as_fenced(&self, register: u32) -> Result<(), Trouble> {
+    fn is_as_fenced(&self, register: u32) -> Result<(), LaneFault> {
         let Some(fenced) = &self.products.fenced else {
-            return trouble("a product, and no wgmma.fence since the warp waited for products");
+            return lane_fault("a product, and no wgmma.fence since the warp waited for products");
         };
         match fenced[register as usize] == self.words[register as usize] {
             true => Ok(()),
-            false => trouble("a product takes a register that was changed since the last wgmma.fence"),
+            false => lane_fault("a product takes a register that was changed since the last wgmma.fence"),
         }
     }
 }
 
 impl Block<'_> {
-    fn operands(&mut self, warp: &Warp, product: &Product, at: u32) -> Result<Operands, Trouble> {
+    fn operands(&mut self, warp: &Warp, product: &Product, at: u32) -> Result<Operands, LaneFault> {
         let who = Toucher { thread: BY_WARP, ..self.toucher(warp, 0, at) };
         let mut numbers = |place: u64, to: &mut [u16]| {
             let bytes = self.shared.load_async(place, 16, who).map_err(of_lane(0))?;
             to.iter_mut().zip(bytes.chunks_exact(2)).for_each(|(to, two)| *to = u16::from_le_bytes([two[0], two[1]]));
-            Ok::<(), Trouble>(())
+            Ok::<(), LaneFault>(())
         };
         let mut operands = Operands { left: [[0; INNER]; ROWS], right: [[0; COLUMNS]; INNER] };
         match &product.left {
@@ -170,9 +172,9 @@ impl Block<'_> {
     }
 
     /// Begins a product.
-    pub fn multiply(&mut self, warp: &mut Warp, at: u32, product: &Product) -> Result<(), Trouble> {
+    pub fn multiply(&mut self, warp: &mut Warp, at: u32, product: &Product) -> Result<(), LaneFault> {
         if !(self.launch.threads as usize).is_multiple_of(4 * LANES) {
-            return trouble("a product needs four whole warps");
+            return lane_fault("a product needs four whole warps");
         }
         let of_words = match &product.left {
             Left::Registers(words) => words.as_slice(),
@@ -186,7 +188,7 @@ impl Block<'_> {
         let operands = self.operands(warp, product, at)?;
         let adds = warp.truth(product.adds);
         if adds != 0 && adds != u32::MAX {
-            return trouble("a product adds to the sums of some threads only");
+            return lane_fault("a product adds to the sums of some threads only");
         }
         let made = made_of(&operands);
         for (place, register) in product.to.iter().enumerate() {
@@ -211,7 +213,7 @@ impl Block<'_> {
     }
 
     /// Waits until at most `left` groups of products are under way.
-    pub fn await_products(&mut self, warp: &mut Warp, left: usize) -> Result<(), Trouble> {
+    pub fn await_products(&mut self, warp: &mut Warp, left: usize) -> Result<(), LaneFault> {
         warp.products.fenced = None;
         while warp.products.groups.len() > left {
             let group = warp.products.groups.pop_front().unwrap_or_default();
@@ -219,7 +221,7 @@ impl Block<'_> {
                 let Op::MultiplyAsync(product) = &self.kernel.code[at as usize].op else { continue };
                 if self.operands(warp, product, at)? != operands {
                     let what = "what a product is made of was changed before anybody waited for it".to_string();
-                    return Err(Trouble { what, other: Some(at), lane: None });
+                    return Err(LaneFault { what, other: Some(at), lane: None });
                 }
                 let products = &warp.products;
                 let pending = products.groups.iter().flatten().chain(&products.open);
@@ -236,7 +238,7 @@ impl Block<'_> {
     }
 
     /// Whether the four warps of each group have begun the same products: none does so alone.
-    pub fn groups_agree(&self, warps: &[Warp]) -> Result<(), (u32, Option<u32>, Trouble)> {
+    pub fn groups_agree(&self, warps: &[Warp]) -> Result<(), (u32, Option<u32>, LaneFault)> {
         let agree =
             |group: &[Warp]| group.iter().all(|warp| warp.products.sequence() == group[0].products.sequence());
         match warps.chunks(4).find(|group| !agree(group)) {
@@ -244,7 +246,7 @@ impl Block<'_> {
             Some(group) => {
                 let numbers: Range<u32> = group[0].number..group[0].number + group.len() as u32;
                 let what = format!("products that not all of warps {numbers:?} take part in");
-                Err((group[0].number, None, Trouble { what, other: None, lane: None }))
+                Err((group[0].number, None, LaneFault { what, other: None, lane: None }))
             }
         }
     }

@@ -1,7 +1,18 @@
 //! What executes the ops of a rank.
 //!
-//! A backend knows stages and their jobs; it knows no schedule, no peer and no transport. Whatever arrives
-//! from other stages, or goes to them, lies in the rank's [`Store`].
+//! - In: an op, the parcels that it needs from other stages (in the rank's [`Store`]), the ranks that share its stage.
+//! - Out: parcels for other stages, losses, updated weights.
+//! - Knows: stages and their operator graphs. No schedule, no peer by number and no transport.
+//!
+//! | Module | What it does |
+//! |---|---|
+//! | [`stages`] | runs the operators of a job, the same way on every device |
+//! | [`cpu`] | the operators on one core |
+//! | `cuda` | the operators on a GPU, or its kernels compiled for the CPU |
+//! | [`modelled`] | waits for the planned time of each op instead |
+//! | [`expert_parallel`] | which tokens go to which rank in the all-to-all of experts |
+//! | [`peers`] | the tensor-, context- and expert-parallel groups of a stage |
+//! | [`arena`] | the tensors of one microbatch in one stage |
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -47,17 +58,17 @@ pub trait Backend {
         Ok(buffer)
     }
 
-    /// Runs `op`, together with the ranks that share this one's matrices: takes what it needs of other stages out of
+    /// Runs `op`, together with the tensor-parallel group of this rank: takes what it needs of other stages out of
     /// `store` and leaves there what it makes for them.
     ///
     /// # Errors
-    /// [`BackendError`] where `store` lacks something or holds it in another size, or a peer does not come.
+    /// [`BackendError`] if `store` lacks a parcel or has it in another size, or a peer does not come.
     fn compute(&mut self, op: Op, store: &mut Store, peers: &mut dyn Peers) -> Result<(), BackendError>;
 
-    /// Applies the gradients gathered since the last call, and clears them.
+    /// Optimizer step: applies the gradients accumulated since the last call, and clears them.
     ///
     /// # Errors
-    /// [`BackendError`] where a number is no longer finite.
+    /// [`BackendError`] if a number is not finite.
     fn optimize(&mut self, store: &mut Store) -> Result<(), BackendError>;
 
     /// The losses of this step's microbatches of which this rank holds the last stage, taken out.
@@ -79,19 +90,17 @@ pub trait Backend {
         Err(BackendError::NoSuchWeight { stage: stage.into(), name: name.to_string() })
     }
 
-    /// The most bytes that the device's own allocator has held for this rank; none where it does not count them.
+    /// The peak of the device's allocator for this rank; none if it does not count.
     fn device_bytes(&self) -> Option<Bytes> {
         None
     }
 
-    /// The memory of a device that holds `part`, and its format, for what does not leave the devices: 32-bit floats, or a
-    /// weight as the operators take it. Nothing where it is the host's.
+    /// The device memory that holds `part`, and its format, for operations that stay on devices: 32-bit floats, or a weight in the format of the operators. Nothing if it is in host memory.
     fn on_card(&mut self, _stage: u16, _name: &str, _part: Part) -> Option<(OnCard, Dtype)> {
         None
     }
 
-    /// Multiplies `part`, where it is [on a device](Backend::on_card), with `factor`, behind all that the device has been
-    /// asked for.
+    /// Multiplies `part` by `factor`, if it is [on a device](Backend::on_card), after all work that is queued there.
     ///
     /// # Errors
     /// As [`Backend::lend`].
@@ -145,18 +154,18 @@ pub trait Backend {
         Ok(None)
     }
 
-    /// How many copies the device adds up at once; 0 where there is none.
+    /// How many copies the device adds up at once; 0 if there is none.
     fn most_on_card(&self) -> usize {
         0
     }
 }
 
-/// What a rank holds of a weight.
+/// A part of the state of a weight on a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
     /// The weight itself, in the optimizer's format; beyond this rank's [`Share`] only as exactly as the operators take it.
     Weight,
-    /// The gradient gathered since the last update.
+    /// The gradient accumulated since the last update.
     Gradient,
     /// The optimizer's mean of gradients: of this rank's [`Share`] alone.
     Mean,
@@ -173,13 +182,13 @@ pub enum Values<'a> {
     F64(&'a mut [f64]),
 }
 
-/// Which part of every weight's optimizer state a rank holds and which elements it updates, where copies of the
-/// pipeline share the state out (ZeRO stage 1, arXiv:1910.02054). Elements in order, parts as equal as can be.
+/// Which part of every weight's optimizer state a rank holds and which elements it updates, where data-parallel replicas
+/// share the state out (ZeRO stage 1, arXiv:1910.02054). Elements in order, parts as equal as can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// This rank's position among those that share.
+    /// This rank's position in the sharding group.
     pub member: usize,
-    /// How many share, at least 1.
+    /// Size of the sharding group, at least 1.
     pub members: usize,
 }
 
@@ -214,16 +223,16 @@ impl Shares {
     }
 }
 
-/// Why an op could not run.
+/// Why an op cannot run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BackendError {
-    /// Nothing has arrived where something should have.
+    /// A parcel is missing.
     #[error("{parcel} is missing: the program runs this op before it arrives")]
     Missing {
         /// What is missing.
         parcel: Parcel,
     },
-    /// Something of another size or number format arrived.
+    /// A parcel has another size or dtype.
     #[error("{parcel} has {found} bytes; expected are {expected}")]
     WrongSize {
         /// What arrived.
@@ -239,7 +248,7 @@ pub enum BackendError {
         /// The stage.
         stage: usize,
     },
-    /// The rank does not hold this weight, or not in this backend.
+    /// The rank does not hold this weight in this backend.
     #[error("stage {stage} holds no `{name}` here")]
     NoSuchWeight {
         /// The stage.
@@ -247,29 +256,29 @@ pub enum BackendError {
         /// The weight.
         name: String,
     },
-    /// A job of a microbatch ran before the one that it needs.
+    /// A job of a microbatch runs before a job that it needs.
     #[error("{op} runs before the forward or backward of its microbatch")]
     OutOfOrder {
         /// The op.
         op: Op,
     },
-    /// The device that computes could not.
+    /// The device failed.
     #[error("{message}")]
     Device {
         /// What it said.
         message: String,
     },
-    /// What the ranks that share matrices did together.
+    /// A collective of the tensor-parallel ranks failed.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
-    /// What goes on between their devices.
+    /// A transfer between their devices failed.
     #[error(transparent)]
     Transport(#[from] TransportError),
-    /// More copies of tokens come to a rank's experts than the plan has room for.
+    /// More routed tokens arrive at a rank's experts than the plan has rows for.
     #[error(
         "{come} routed tokens arrive at the experts of rank {rank} in layer {layer}, microbatch {microbatch}; the rank has {rows} rows for them: write training.expert_imbalance = {enough} or more; {always} is always enough"
     )]
-    Crowded {
+    ExpertOverflow {
         /// The fullest rank.
         rank: usize,
         /// The layer.
@@ -280,12 +289,12 @@ pub enum BackendError {
         come: usize,
         /// Rows.
         rows: usize,
-        /// The least that would have done, as text.
+        /// The least value that is enough, as text.
         enough: String,
-        /// What is enough for any routing: as many as experts are dealt to.
+        /// The value that is enough for any routing: the expert-parallel degree.
         always: usize,
     },
-    /// The training diverged.
+    /// The loss is not finite: training diverged.
     #[error("the loss of microbatch {microbatch} is {loss}: try a smaller learning rate")]
     NotFinite {
         /// The microbatch.
@@ -295,7 +304,7 @@ pub enum BackendError {
     },
 }
 
-/// A tensor on its way from one stage to another, named by the stage that it goes to.
+/// A tensor that goes from one stage to another, named by its receiving stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Parcel {
     /// Activation or gradient.
@@ -307,7 +316,7 @@ pub struct Parcel {
 }
 
 impl Parcel {
-    /// What `message` carries.
+    /// The parcel of `message`.
     pub fn of(message: Message) -> Parcel {
         let stage = match message.way {
             Way::Send => message.peer_stage() as u16,
@@ -327,7 +336,7 @@ impl std::fmt::Display for Parcel {
     }
 }
 
-/// What a rank holds between its ops: parcels that have arrived or are to leave, and the count of its bytes.
+/// What a rank holds between its ops: parcels that arrived or will leave, and the count of its bytes.
 #[derive(Debug, Default)]
 pub struct Store {
     parcels: BTreeMap<Parcel, Buffer>,
@@ -360,23 +369,23 @@ impl Store {
     }
 }
 
-/// For what bytes are held.
+/// The kind of held bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Weights, their gradients, the optimizer's state.
+    /// Weights, their gradients, the optimizer states.
     Persistent,
     /// Tensors of microbatches.
     Activation,
     /// Parcels in the store.
     Transfer,
-    /// Tensors of microbatches, or the optimizer's state, in the host's memory, of which the total knows nothing.
+    /// Tensors of microbatches, or the optimizer states, in host memory, of which the total knows nothing.
     Host,
 }
 
 /// Kinds of bytes.
 const KINDS: usize = 4;
 
-/// Bytes held now and at most, by kind.
+/// Bytes held now and at the peak, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Meter {
     held: [Bytes; KINDS],
@@ -386,7 +395,7 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// From now on parcels count nothing: they stand for data that is not there.
+    /// From now on parcels count as 0 bytes, because they stand for data that does not exist.
     pub fn ignore_transfers(&mut self) {
         self.ignores_transfers = true;
     }
@@ -415,12 +424,12 @@ impl Meter {
         self.held[kind as usize]
     }
 
-    /// The most bytes of `kind` held at once.
+    /// The peak of `kind`.
     pub fn peak(&self, kind: Kind) -> Bytes {
         self.peak[kind as usize]
     }
 
-    /// The most bytes of a device held at once.
+    /// The peak of a device.
     pub fn peak_total(&self) -> Bytes {
         self.peak_total
     }

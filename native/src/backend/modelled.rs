@@ -2,7 +2,8 @@
 //! here, runs through everything but the arithmetic.
 //!
 //! A parcel is one `f64`: when it has arrived, in nanoseconds of the machine's clock since 1970, which processes of one
-//! machine share; exact to a quarter of a microsecond. As in the simulator, a transfer takes no rank's time: whoever needs
+//! machine share; exact to a quarter of a microsecond. As in the simulator, a transfer takes no rank's time: a rank
+//! that needs
 //! it waits for the rest of the hop.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -27,7 +28,7 @@ pub struct Pace {
     pub start: Instant,
 }
 
-/// Takes the time that the problem says, so many times.
+/// Takes the time of the problem, multiplied by a factor.
 pub struct Modelled {
     problem: Problem,
     rank: usize,

@@ -1,6 +1,6 @@
-//! The ranks that make a stage together with this one, as a backend sees them: those that share its matrices, those that
-//! hold other parts of its sequences, and those that its experts are dealt to. They come to the same collectives in the same
-//! order, since all walk the same graph.
+//! The ranks that make a stage together with this one, as a backend sees them: its tensor-parallel group, its
+//! context-parallel group, and its expert-parallel group. They come to the same collectives in the same order, since all
+//! walk the same graph.
 
 use pipeplan_core::base::units::Bytes;
 use pipeplan_core::graph::Axis;
@@ -29,7 +29,7 @@ pub struct Ticket(pub u64);
 /// How far memory of devices goes among the ranks along an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// Nowhere: values go by the host's memory.
+    /// Nowhere: values go through host memory.
     Host,
     /// So many members, all on one device: each can read the others' memory.
     Members(usize),
@@ -39,7 +39,7 @@ pub enum Reach {
 
 /// The ranks that make a stage together.
 pub trait Peers {
-    /// Begins a collective of the ranks along `axis` and does not wait for the others. `values` are in the host's memory.
+    /// Begins a collective of the ranks along `axis` and does not wait for the others. `values` are in host memory.
     ///
     /// # Errors
     /// Where the transport fails.
@@ -52,19 +52,24 @@ pub trait Peers {
     /// Where the transport fails, or another rank does not come.
     fn wait(&mut self, ticket: Ticket) -> Result<Buffer, BackendError>;
 
-    /// Sends `values`, in the host's memory, to the next member along `axis` and does not wait. [`Peers::wait`] then gives
+    /// Sends `values`, in host memory, to the next member along `axis` and does not wait. [`Peers::wait`] then gives
     /// those of the member before this one, of the last for the first; all have equally many.
     ///
     /// # Errors
     /// As [`Peers::start`].
     fn pass(&mut self, axis: Axis, values: Buffer) -> Result<Ticket, BackendError>;
 
-    /// Sends `pieces[i]` to member `i` along `axis` and gets one piece from each, by member; `counts[i]` is how many values
-    /// member `i` sends to this one. The pieces are in the host's memory.
+    /// Sends `pieces[i]` to member `i` along `axis` and gets one piece from each, by member; `counts[i]` is how many
+    /// values member `i` sends to this one. The pieces are in host memory.
     ///
     /// # Errors
     /// Where the transport fails, another rank does not come, or the counts do not fit.
-    fn deal(&mut self, axis: Axis, pieces: Vec<Buffer>, counts: &[usize]) -> Result<Vec<Buffer>, BackendError>;
+    fn expert_all_to_all(
+        &mut self,
+        axis: Axis,
+        pieces: Vec<Buffer>,
+        counts: &[usize],
+    ) -> Result<Vec<Buffer>, BackendError>;
 
     /// The ranks along `axis`, in the world, and this one's number among them.
     fn group(&self, axis: Axis) -> (&[usize], usize);
@@ -92,7 +97,7 @@ pub trait Peers {
     }
 
     /// Begins a collective along `axis` on memory of devices, where an [engine](Reach::Engine) does: behind all that this
-    /// rank's device has been asked for, and beside what it is asked for next. `from` and `to` may be the same.
+    /// rank's device has been asked for, and at the same time as its next work. `from` and `to` may be the same.
     ///
     /// # Errors
     /// As [`Peers::show`].
@@ -115,7 +120,8 @@ pub trait Peers {
         Ok(Ticket(0))
     }
 
-    /// Begins to send what lies in the device's memory at `from`, one piece of so many bytes behind the other, to the members
+    /// Begins to send what lies in the device's memory at `from`, one piece of the given bytes behind the other, to
+    /// the members
     /// along `axis`, and to take their pieces, of so many bytes, one behind the other at `to`, as [`Peers::begin_on_card`]
     /// begins. The two lie apart.
     ///
@@ -139,7 +145,8 @@ pub trait Peers {
         Ok(())
     }
 
-    /// Waits until nothing that has begun is under way on devices: before the rank waits for its device, which could wait for others
+    /// Waits until nothing that has begun is under way on devices: before the rank waits for its device, which could
+    /// wait for others
     /// without end.
     ///
     /// # Errors
@@ -180,7 +187,7 @@ impl Peers for Alone {
         Ok(Ticket(self.begun.len() as u64 - 1))
     }
 
-    fn deal(&mut self, _: Axis, pieces: Vec<Buffer>, _: &[usize]) -> Result<Vec<Buffer>, BackendError> {
+    fn expert_all_to_all(&mut self, _: Axis, pieces: Vec<Buffer>, _: &[usize]) -> Result<Vec<Buffer>, BackendError> {
         Ok(pieces)
     }
 

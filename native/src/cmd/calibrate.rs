@@ -181,7 +181,7 @@ fn jobs(plan: &Plan, calibration: &Calibration) -> String {
     text
 }
 
-/// Who holds a stage: in two-way placements two ranks, for microbatches that come from either end.
+/// Who holds a stage: in bidirectional placements two ranks, for microbatches that come from either end.
 fn ranks(plan: &Plan, stage: usize) -> String {
     let of = |microbatch: usize| plan.problem.rank_of(stage, microbatch);
     match (of(0), of(plan.problem.microbatches() - 1)) {

@@ -24,7 +24,7 @@ pub struct Args {
     /// A spec, a bare problem or a link; - for standard input
     spec: String,
     /// A custom schedule to compare with them, in the form of `plan --order`; may be given again
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, visible_alias = "custom-schedule", value_name = "FILE")]
     order: Vec<String>,
     /// Print JSON
     #[arg(long)]
@@ -83,7 +83,7 @@ fn drawn(comparison: &Comparison, spec: &Spec) -> String {
         .iter()
         .any(|row| row.carried_ns > if is_makespan { row.makespan_ns } else { row.longest_span_ns });
     let objective = comparison.objective.replace('_', " ");
-    // With what jitter or transfers cost beside it, there is room for the one that counts.
+    // With columns for jitter or transfers there is room only for the objective.
     let costs: Costs = match (jitter_permille > 0 || waits, is_makespan) {
         (false, _) => &[("makespan", |row| row.makespan_ns), ("longest span", |row| row.longest_span_ns)],
         (true, true) => &[("makespan", |row| row.makespan_ns)],

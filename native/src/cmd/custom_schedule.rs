@@ -1,4 +1,4 @@
-//! An order of compute from elsewhere in the place of a schedule.
+//! A custom schedule: an order of compute from a file instead of a published schedule.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use super::{format, output};
 pub struct Order {
     /// Read a custom schedule from here: one line per rank such as `0F0 0F1 0B0 0W0`, torch's compute-only CSV, or a
     /// plan file with edited op lists; - for standard input
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, visible_alias = "custom-schedule", value_name = "FILE")]
     order: Option<String>,
 }
 
@@ -27,7 +27,7 @@ impl Order {
         self.order.is_some()
     }
 
-    /// The plan of `source` with this order; what `source` says by itself where there is none.
+    /// The plan of `source` with this order; what `source` says by itself if there is none.
     pub fn plan_of(&self, source: &Source) -> Result<Plan, Failure> {
         match &self.order {
             None => input::plan_from(source),

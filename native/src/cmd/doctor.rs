@@ -98,7 +98,7 @@ fn findings() -> Vec<Finding> {
                     (other.ordinal, way, rank)
                 })
                 .collect();
-            // Without direct access, what goes from one to the other goes by the host's memory.
+            // Without direct access, what goes from one to the other goes through host memory.
             let shown = |(other, way, rank): &(usize, Option<Way>, Option<u32>)| {
                 let way = way.map(|way| format!(" over {way}")).unwrap_or_default();
                 let reach = if rank.is_some() { "reaches" } else { "does not reach" };

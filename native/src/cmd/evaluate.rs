@@ -26,7 +26,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     data: Option<String>,
     /// Sequences from the start of the text, each of the sequence length of the training
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, visible_alias = "sequences", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
     windows: u32,
     /// Precision; default: that of the checkpoint
     #[arg(long, value_name = "TYPE")]

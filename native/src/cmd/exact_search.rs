@@ -1,4 +1,4 @@
-//! An exact search behind a plan: a better one, or a proof that there is none.
+//! An exact search after planning: it finds a better plan, or proves that none exists.
 
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ pub fn expect_provable(spec: &Spec, seconds: f64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Searches exactly for a better plan of the same problem and placement, for so many seconds at most.
+/// Runs an exact search for a better plan of the same problem and placement, for at most `seconds`.
 pub fn prove(plan: &Plan, seconds: f64) -> Result<Proved, Failure> {
     let stop = interrupt::flag();
     let bar = ProgressBar::new_spinner().with_message("exact search; Ctrl-C keeps what is proved so far");
@@ -96,7 +96,7 @@ impl Proved {
         format!("proved        {text}\n")
     }
 
-    /// The same for programs: a file of its own, since a plan file says only what everybody can work out again.
+    /// The same for programs: its own file, since a plan file says only what everybody can work out again.
     pub fn to_value(&self, plan: &Plan) -> Value {
         let cost_ns = cost(plan);
         json!({

@@ -1,4 +1,4 @@
-//! How a command fails: what was wrong, where in the text it stands, and with which exit code.
+//! How a command fails: what is wrong, where in the text, and with which exit code.
 
 use std::fmt;
 use std::process::ExitCode;

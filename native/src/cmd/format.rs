@@ -1,20 +1,13 @@
-//! Figures and drawings for people.
+//! Durations, bytes, tables and drawings for people.
 
 use std::fmt::Write;
 
 use comfy_table::{Cell, CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};
 use owo_colors::{AnsiColors, OwoColorize};
-use pipeplan_core::base::units::Nanos;
-use pipeplan_core::check::check_program;
-use pipeplan_core::estimate::step::Training;
 use pipeplan_core::formats::{sentence, text};
-use pipeplan_core::plan::Plan;
-use pipeplan_core::plan::planner;
 use pipeplan_core::problem::op::OpKind;
-use pipeplan_core::program::execute::{Carrier, execute};
-use pipeplan_core::program::lower::{Lowering, lower_as};
 use pipeplan_core::simulate::timeline::Timeline;
-use pipeplan_core::spec::{Messages, ModelWork, Work};
+use pipeplan_core::spec::ModelWork;
 
 /// A duration with three or four digits: `1.234 ms`.
 pub fn duration(ns: u64) -> String {
@@ -93,7 +86,7 @@ pub fn mfu(share: f64) -> String {
     if share > 1.0 { "over 100 %".to_owned() } else { percent(share) }
 }
 
-/// Characters of a line: those of the terminal, or 100 where there is none.
+/// Characters of a line: those of the terminal, or 100 if there is none.
 pub fn width() -> usize {
     terminal_size::terminal_size().map_or(100, |(width, _)| usize::from(width.0)).max(40)
 }
@@ -175,126 +168,4 @@ fn figures(timeline: &Timeline) -> String {
         list((0..timeline.rows.len()).map(idle).collect()),
         list(text::in_flight(timeline).iter().map(ToString::to_string).collect())
     )
-}
-
-/// A plan in a few lines: what it costs, what it holds, how far it is from the best. `proved_ns` is what an exact search
-/// has proved that no schedule goes under, where there was one.
-pub fn summary(plan: &Plan, proved_ns: Option<Nanos>) -> String {
-    let (problem, prediction) = (&plan.problem, &plan.prediction);
-    let objective = problem.objective();
-    let (cost, other) = match objective {
-        pipeplan_core::problem::Objective::Makespan => {
-            (prediction.makespan_ns, ("longest span", prediction.longest_span_ns))
-        }
-        pipeplan_core::problem::Objective::LongestSpan => {
-            (prediction.longest_span_ns, ("makespan", prediction.makespan_ns))
-        }
-    };
-    let whole = cost as f64 * problem.ranks() as f64;
-    let busy: f64 = prediction.busy_ns.iter().map(|ns| *ns as f64).sum();
-    let bubble = if whole > 0.0 { 1.0 - busy / whole } else { 0.0 };
-    let mut text = String::new();
-    let title = match (pipeplan_core::schedule::find(&plan.schedule_name), plan.schedule_name.as_str()) {
-        (Some(known), _) => known.title,
-        (None, planner::BEST) => "found by search",
-        (None, _) => "custom schedule",
-    };
-    let _ = writeln!(
-        text,
-        "{} ({title}) on {}, {} each, {}",
-        plan.schedule_name.bold(),
-        count(problem.ranks(), "rank"),
-        count(problem.chunks(), "chunk"),
-        count(problem.microbatches(), "microbatch")
-    );
-    if let Work::Model(work) = &plan.spec.work {
-        let _ = writeln!(text, "trains        {}", trained(work));
-    }
-    let name = objective.name().replace('_', " ");
-    // What ends a step may differ between two schedules, and counts where one of them is chosen.
-    let with_end = if plan.ends.is_some() { " with the step epilogue" } else { "" };
-    let _ = writeln!(
-        text,
-        "{name:<13} {}, the objective{with_end}; {} {}",
-        duration(cost).bold(),
-        other.0,
-        duration(other.1)
-    );
-    let Messages { lowering, transport } = plan.spec.messages;
-    let carried = execute(problem, &plan.program, &plan.schedule.pairs, Carrier::of(transport))
-        .map(|timeline| timeline.cost_ns(objective));
-    if let Some(carried) = carried.filter(|carried| *carried > cost) {
-        // What could be done about it.
-        let overlapped = Lowering::Overlapped { prefetch: 0 };
-        let program = lower_as(problem, &plan.schedule, overlapped).ok();
-        let program = program.filter(|program| check_program(problem, program, transport).is_ok());
-        let beside =
-            program.and_then(|program| execute(problem, &program, &plan.schedule.pairs, Carrier::of(transport)));
-        let beside = beside.map(|timeline| timeline.cost_ns(objective)).filter(|beside| *beside < carried);
-        let _ = writeln!(
-            text,
-            "with P2P      {}, waits for transfers included{}: {lowering} transfers on {transport} transport{}",
-            duration(carried),
-            if plan.schedule.pairs.iter().any(|pairs| !pairs.is_empty()) && !lowering.keeps_pairs() {
-                " and pairs run one op after the other"
-            } else {
-                ""
-            },
-            beside.map_or_else(String::new, |ns| format!("; {} with `--lowering {overlapped}`", duration(ns)))
-        );
-    }
-    if let Some(outcomes) = plan.outcomes() {
-        let _ = writeln!(
-            text,
-            "with jitter   {} typical, more than {} in 1 of 20 steps: op times vary by {}",
-            duration(outcomes.typical_ns),
-            duration(outcomes.late_ns),
-            percent(f64::from(plan.spec.jitter_permille) / 1000.0)
-        );
-    }
-    let _ = writeln!(text, "bubble        {} of the {name}", percent(bubble));
-    let (bound_ns, by_search) = match proved_ns {
-        Some(proved_ns) if proved_ns > prediction.bound_ns => (proved_ns, ", by exact search"),
-        _ => (prediction.bound_ns, ""),
-    };
-    let gap = planner::gap(cost, bound_ns);
-    let gap = gap.map_or_else(String::new, |gap| match gap {
-        0.0 => ": proven the best for this placement".to_owned(),
-        gap => format!(": at most {} from the best for this placement", percent(gap)),
-    });
-    let _ = writeln!(text, "bound         {}{by_search}{gap}", duration(bound_ns));
-    let most = (0..problem.ranks()).max_by_key(|rank| prediction.peak_bytes[*rank]).unwrap_or(0);
-    let limit = match problem.limit_bytes(most) {
-        Some(limit) => format!("of {}", bytes(limit)),
-        None => "without a limit".to_owned(),
-    };
-    if let Some(step) = plan.step() {
-        let _ = writeln!(
-            text,
-            "step          {} with its optimizer: {} tokens/s{}, MFU {}{}",
-            duration(step.step_ns),
-            step.tokens_per_s.round(),
-            match &plan.spec.work {
-                Work::Model(work) if work.devices() > 1 => {
-                    format!(", {} a device", (step.tokens_per_s / work.devices() as f64).round())
-                }
-                _ => String::new(),
-            },
-            mfu(step.mfu),
-            match &plan.spec.work {
-                Work::Model(work) if work.layout.form.fp8 => format!(" of the rate in {}", work.dtype.name()),
-                _ => String::new(),
-            }
-        );
-    }
-    if let (Some(step), Work::Model(work)) = (plan.step(), &plan.spec.work)
-        && let Some(whole) = Training::of(work, step.step_ns)
-    {
-        let _ = writeln!(text, "training      {whole}");
-    }
-    if let Some(accounts) = plan.accounts() {
-        let _ = writeln!(text, "passes        {}", accounts.line());
-    }
-    let _ = writeln!(text, "peak memory   {} on rank {most}, {limit}", bytes(prediction.peak_bytes[most]));
-    text
 }

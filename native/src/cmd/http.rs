@@ -133,7 +133,7 @@ impl Write for Until<'_> {
 fn talk(stream: &TcpStream, answer: &dyn Fn(&Request) -> Reply) -> io::Result<()> {
     let asking = Until { stream, end: Instant::now() + PATIENCE };
     let mut lines = BufReader::new(asking).take(MAX_REQUEST_BYTES);
-    let heard = hear(&mut lines);
+    let heard = read_request(&mut lines);
     let mut telling = Until { stream, end: Instant::now() + LONGEST_REPLY };
     let Heard { head, host, takes_gzip } = match heard {
         Ok(heard) => heard,
@@ -173,7 +173,7 @@ struct Heard {
 }
 
 /// Hears a request to its end. [`ErrorKind::InvalidData`] for what is none or does not end.
-fn hear(lines: &mut impl BufRead) -> io::Result<Heard> {
+fn read_request(lines: &mut impl BufRead) -> io::Result<Heard> {
     let mut heard = Heard::default();
     lines.read_line(&mut heard.head)?;
     let mut header = String::new();

@@ -60,23 +60,23 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Failure::input(format!("{}: {faults}", args.run))
             .with_help("--device and --devices give what the text lacks; add other arguments to the text, such as --vocab-size 50257")
     })?;
-    let beside = Beside::of(&run, &imported)?;
+    let comparison = Comparison::of(&run, &imported)?;
     if args.json {
         return output::print_json(&json!({
-            "spec": imported.value, "notes": imported.notes, "measured": beside.to_value(),
+            "spec": imported.value, "notes": imported.notes, "measured": comparison.to_value(),
         }));
     }
     imported.notes.iter().for_each(|note| output::tell(note));
     let text = written(&imported.value, &args.run)?;
     output::write(&args.output, text.as_bytes())?;
     match args.output.as_str() {
-        "-" => output::tell(beside.drawn().trim_end()),
-        path => output::print(&format!("{}spec          {path}\n", beside.drawn()))?,
+        "-" => output::tell(comparison.drawn().trim_end()),
+        path => output::print(&format!("{}spec          {path}\n", comparison.drawn()))?,
     }
     Ok(())
 }
 
-/// The spec as a person would write it.
+/// The spec in the form that a person writes.
 fn written(value: &Value, from: &str) -> Result<String, Failure> {
     let text = toml::to_string_pretty(value)
         .map_err(|error| Failure::work(format!("the spec cannot be written as TOML: {error}")))?;
@@ -84,8 +84,8 @@ fn written(value: &Value, from: &str) -> Result<String, Failure> {
     Ok(format!("# From a run of Megatron-LM: {}\n{text}", name.escape_debug()))
 }
 
-/// What a log tells, beside what is planned.
-struct Beside {
+/// What a log gives, and the planned values.
+struct Comparison {
     name: String,
     step_ns: [Option<Nanos>; 2],
     steps: usize,
@@ -95,8 +95,8 @@ struct Beside {
     fits: bool,
 }
 
-impl Beside {
-    fn of(run: &MegatronRun, imported: &Imported) -> Result<Beside, Failure> {
+impl Comparison {
+    fn of(run: &MegatronRun, imported: &Imported) -> Result<Comparison, Failure> {
         let spec: &Spec = &imported.spec;
         let shown: Explanation = search::explain(spec, &spec.schedule, Effort::default())?;
         let each = match &spec.work {
@@ -113,7 +113,7 @@ impl Beside {
                 None => peaks.push((rank, peak.bytes, planned)),
             }
         }
-        Ok(Beside {
+        Ok(Comparison {
             name: shown.answer.name.clone(),
             step_ns: [run.typical_step_ns(), shown.step_ns],
             steps: run.steps_ns.len(),

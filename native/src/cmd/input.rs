@@ -161,7 +161,7 @@ fn read_spec(source: &Source) -> Result<Result<Spec, SpecError>, Failure> {
     Ok(Spec::from_value(&value).map_err(SpecError::from))
 }
 
-/// A `config.json`, or the one in a folder, looked for beside the spec.
+/// A `config.json`, or the one in a folder, looked for next to the spec.
 fn config_file(source: &Source, named: &Path) -> Result<Value, Failure> {
     let beside = Path::new(&source.name).parent().filter(|_| Path::new(&source.name).exists());
     let mut path = beside.map_or_else(|| named.to_owned(), |folder| folder.join(named));

@@ -39,7 +39,8 @@ pub fn flag() -> StopFlag {
     flag
 }
 
-/// A flag that the second Ctrl-C raises from now on instead of ending the process: for whoever has others to end first.
+/// A flag that the second Ctrl-C raises from now on instead of ending the process: for commands that first end other
+/// processes.
 pub fn again() -> StopFlag {
     AGAIN.get_or_init(StopFlag::default).clone()
 }

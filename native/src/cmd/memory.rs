@@ -98,7 +98,7 @@ fn drawn(shown: &Explanation, spec: &Spec) -> String {
     text
 }
 
-/// What the limit costs, and what would be cheaper.
+/// What the limit costs, and what costs less.
 fn price(shown: &Explanation, shorter: &Shorter) -> String {
     let now = shown.step_ns.unwrap_or(shown.answer.cost_ns());
     let mut text = format!("\n{}\n", search::price_of_limit(now, shorter.without_limit_ns));

@@ -1,4 +1,8 @@
-//! One file a command, and what they share: where input comes from, where output goes, how things fail.
+//! The commands of pipeplan, one file each, and what they share.
+//!
+//! - In: arguments, and files, standard input or links ([`input`]).
+//! - Out: files and standard output ([`output`]), or an error with its exit code ([`failure`]).
+//! - Knows: the planner (`pipeplan-core`) and the runner. Nothing depends on this folder.
 
 use std::error::Error as _;
 use std::num::{IntErrorKind, ParseIntError};
@@ -25,6 +29,7 @@ mod memory;
 mod output;
 mod passes;
 mod plan;
+mod plan_summary;
 mod processes;
 mod profile;
 mod run;
@@ -118,7 +123,7 @@ impl Cli {
     /// What this process was called with. Where it cannot be read, or only asks for help, that is said and the process ends.
     ///
     /// A number below 0 is told to the option that it follows, which says what it takes; else it would be taken for an
-    /// option of its own.
+    /// separate option.
     pub fn read() -> Cli {
         let takes_numbers = |arg: clap::Arg| {
             let is_option = !arg.is_positional() && arg.get_action().takes_values();

@@ -1,4 +1,4 @@
-//! Where output goes: standard output, or a file that appears whole or not at all.
+//! Where output goes: standard output, or a file that is written completely or not at all.
 
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ pub fn print_json(value: &Value) -> Result<(), Failure> {
     print_bytes(pipeplan_core::base::canonical::pretty(value).as_bytes())
 }
 
-/// The file of a plan, where it would be read back.
+/// The file of a plan, if its size is within the limit of plan files.
 pub fn plan_file(plan: &Plan) -> Result<String, Failure> {
     let text = plan.to_json();
     if text.len() > plan::MAX_FILE_BYTES {
@@ -51,7 +51,7 @@ fn unless_closed(result: std::io::Result<()>) -> Result<(), Failure> {
     }
 }
 
-/// Writes a file, or standard output for `-`. A file is written beside its place and renamed, so that nobody
+/// Writes a file, or standard output for `-`. A file is written next to its place and renamed, so that nobody
 /// ever sees half of it.
 pub fn write(path: &str, bytes: &[u8]) -> Result<(), Failure> {
     if path == "-" {
@@ -60,7 +60,7 @@ pub fn write(path: &str, bytes: &[u8]) -> Result<(), Failure> {
     write_file(Path::new(path), bytes).map_err(|error| cannot_be_written(path, &error))
 }
 
-/// Refuses a place where [`write`] would fail, before work is done whose result would be lost.
+/// Refuses a path that [`write`] cannot write, before the work starts, so that no result is lost.
 pub fn expect_room_at(path: &str) -> Result<(), Failure> {
     let cannot = |error| cannot_be_written(path, &error);
     match Path::new(path).metadata() {
@@ -68,7 +68,7 @@ pub fn expect_room_at(path: &str) -> Result<(), Failure> {
         Ok(known) if known.is_dir() => Err(cannot(ErrorKind::IsADirectory.into())),
         // To open a pipe could wait for its reader.
         Ok(known) if !known.is_file() => Ok(()),
-        _ => beside(Path::new(path)).map(drop).map_err(cannot),
+        _ => temporary_next_to(Path::new(path)).map(drop).map_err(cannot),
     }
 }
 
@@ -96,7 +96,7 @@ fn write_file(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     if path.metadata().is_ok_and(|known| !known.is_file()) {
         return std::fs::OpenOptions::new().write(true).open(path)?.write_all(bytes);
     }
-    let (mut file, place) = beside(path)?;
+    let (mut file, place) = temporary_next_to(path)?;
     file.write_all(bytes)?;
     file.as_file().sync_all()?;
     file.persist(place)?;
@@ -105,7 +105,7 @@ fn write_file(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
 
 /// An empty file in the folder in which that of `path` lies or is to lie, and its place there; the file goes where it is
 /// not given that name. One that takes the place of another may be read and written by the same people.
-fn beside(path: &Path) -> std::io::Result<(tempfile::NamedTempFile, PathBuf)> {
+fn temporary_next_to(path: &Path) -> std::io::Result<(tempfile::NamedTempFile, PathBuf)> {
     let place = behind_links(path)?;
     let folder = place.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !folder.is_dir() {
@@ -113,7 +113,7 @@ fn beside(path: &Path) -> std::io::Result<(tempfile::NamedTempFile, PathBuf)> {
     }
     let known = place.metadata().ok().map(|known| known.permissions());
     if let Some(known) = &known {
-        // Renaming would ask the folder alone. Whoever is above permissions means a mark that all may see.
+        // A rename checks only the folder. A read-only mark counts even for a user who can ignore permissions.
         if known.readonly() {
             return Err(std::io::Error::new(ErrorKind::PermissionDenied, "the file exists and is read-only"));
         }

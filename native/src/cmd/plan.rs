@@ -7,7 +7,7 @@ use pipeplan_core::plan::planner::{self, BEST};
 use super::custom_schedule::Order;
 use super::failure::Failure;
 use super::search::{Effort, Jitter, Measured, Messages};
-use super::{exact_search, format, input, output, search};
+use super::{exact_search, input, output, plan_summary, search};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -106,7 +106,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Some(path) => {
             output::write(path, output::plan_file(&plan)?.as_bytes())?;
             let proof = proved.as_ref().map_or_else(String::new, |proved| proved.sentence(&plan));
-            let summary = format::summary(&plan, proved.as_ref().map(|proved| proved.lower_ns));
+            let summary = plan_summary::summary(&plan, proved.as_ref().map(|proved| proved.lower_ns));
             output::print(&format!("{summary}{proof}plan          {path}\n"))
         }
         None => super::show::print_plan(&plan, proved.as_ref()),
@@ -115,7 +115,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
 
 /// Where the best is further from its bound than this, a longer search has often found better.
 const FAR: f64 = 0.05;
-/// Exact search has often done so with up to so many ops.
+/// Exact search has often succeeded with up to this number of ops.
 const MOST_EXACT: usize = 600;
 
 /// Says how to find what the usual search may have missed.

@@ -80,7 +80,7 @@ pub fn tcp_link(patience: Duration) -> Result<Tcp, Failure> {
 /// This process as one rank, over TCP.
 pub fn over_tcp(workload: &Workload, options: &RunOptions, observer: &mut dyn Observer) -> Outcome {
     let patience = options.transport.patience;
-    // Whoever waited for the others first would wait for ranks that there are not.
+    // Check this before the wait for other ranks, because those ranks do not exist.
     if let Some(place) = place()?.filter(|place| place.world != workload.world()) {
         return Ok(Err(Refusal::World { ranks: workload.world(), world: place.world }.into()));
     }
@@ -131,8 +131,8 @@ pub fn end_with_parent() {
     });
 }
 
-/// Starts this command again as one process for each rank of the plan on this machine, and waits for them. None
-/// outlives it, even where it is killed. Where the run `trains`, ranks that share matrices or sequences have a process each.
+/// Starts this command again as one process for each rank of the plan on this machine, and waits for them. None outlives
+/// it, even where it is killed. Where the run `trains`, tensor-parallel ranks or sequences have a process each.
 pub fn launch(plan: &str, trains: bool) -> Result<(), Failure> {
     if plan == "-" {
         return Err(Failure::input("every rank reads the plan, but standard input can be read once")
@@ -223,7 +223,7 @@ impl Family {
         code
     }
 
-    /// As SIGUSR1 to each of them would: one that has been asked already is not ended by it.
+    /// Like SIGUSR1 to each of them: a second one does not kill a process.
     fn ask_to_stop(&self) {
         #[cfg(unix)]
         for child in self.children.iter().flatten() {

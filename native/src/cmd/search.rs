@@ -1,4 +1,4 @@
-//! Planning with progress on standard error, and Ctrl-C for the best so far.
+//! Planning with progress on standard error; Ctrl-C keeps the best so far.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;

@@ -59,7 +59,7 @@ pub struct Args {
     apart: bool,
     /// Time limit of the whole selftest in seconds: tests that have not started by then fail, and a test that does
     /// not end is named
-    #[arg(long, value_name = "SECONDS", default_value_t = 540, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    #[arg(long, visible_alias = "timeout", value_name = "SECONDS", default_value_t = 540, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     within: u64,
     /// Print the table as JSON
     #[arg(long)]
@@ -206,7 +206,7 @@ fn beside(
     }
     // Checkers take all the time that there is.
     if let Some(rate) = rate {
-        add(pipeplan::selftest::beside_torch(device, rate, deadline));
+        add(pipeplan::selftest::compare_with_torch(device, rate, deadline));
     }
     // That of the whole test starts a worker for the operators.
     if args.only.is_none() {

@@ -1,4 +1,4 @@
-//! Ranks in processes of their own on one card, through the real NCCL: a part of `pipeplan selftest`.
+//! Ranks in separate processes on one card, over the real NCCL: a part of `pipeplan selftest`.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,10 +14,10 @@ const GROUP: &str = "NCCL";
 
 /// What is spread over four processes, and how: messages between stages, and by kind of group what its ranks do together.
 const SPREAD: [(&str, &str); 4] = [
-    ("2 stages, 2 replicas that share the optimizer's state", "pipeline = 2\ndata = 2\nzero = 1\n"),
-    ("2 stages, 2 ranks that share matrices and rows", "pipeline = 2\ntensor = 2\nsequence_parallel = true\n"),
-    ("2 stages, rings of 2", "pipeline = 2\ncontext = 2\n"),
-    ("experts dealt to 2 of 4 replicas", "pipeline = 1\ndata = 4\nzero = 1\nexpert = 2\n"),
+    ("PP 2, DP 2, ZeRO 1", "pipeline = 2\ndata = 2\nzero = 1\n"),
+    ("PP 2, TP 2, sequence parallel", "pipeline = 2\ntensor = 2\nsequence_parallel = true\n"),
+    ("PP 2, CP 2", "pipeline = 2\ncontext = 2\n"),
+    ("DP 4, EP 2, ZeRO 1", "pipeline = 1\ndata = 4\nzero = 1\nexpert = 2\n"),
 ];
 
 fn spec(parallel: &str) -> String {
@@ -40,7 +40,8 @@ pub fn check(gpu: usize, deadline: Instant, variables: Variables) -> Vec<Row> {
         Err(_) => return vec![Row::figure(GROUP, NAME, "not run".to_string(), "NCCL was not found".to_string())],
     };
     if library.version() < Version::SHARES_GPUS {
-        let against = format!("NCCL {} takes one rank a GPU; {} takes more", library.version(), Version::SHARES_GPUS);
+        let against =
+            format!("NCCL {} supports one rank per GPU; {} supports more", library.version(), Version::SHARES_GPUS);
         return vec![Row::figure(GROUP, NAME, "not run".to_string(), against)];
     }
     let row = |(how, parallel)| {

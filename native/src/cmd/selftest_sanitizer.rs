@@ -1,4 +1,4 @@
-//! Every operator under NVIDIA's checker of memory: a part of `pipeplan selftest`.
+//! Every operator under compute-sanitizer: a part of `pipeplan selftest`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -52,7 +52,8 @@ fn program() -> Option<PathBuf> {
     folders.find_map(|folder| Some(folder.join("compute-sanitizer")).filter(|file| file.is_file()))
 }
 
-/// Whether `tool` finds nothing while all operators run on GPU `gpu`, opened with `variables`, each tensor in memory of its own.
+/// Whether `tool` finds nothing while all operators run on GPU `gpu`, opened with `variables`, each tensor in its own
+/// memory.
 pub fn check(tool: &str, gpu: usize, deadline: Instant, variables: Variables) -> Row {
     let what = if tool == "racecheck" { "kernels of our own but those by groups of warps" } else { "operators" };
     let name = format!("{tool}, all {what}");
@@ -112,13 +113,14 @@ fn share_of(
 ) -> Result<(), String> {
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     let log = folder.path().join("log");
-    // A code of its own, apart from those of the selftest.
+    // A separate exit code, which the selftest does not use.
     command.args(["--tool", tool, "--error-exitcode", "77", "--print-limit", "5"]);
     command.args(["--target-processes", "application-only", "--destroy-on-device-error", "kernel"]);
     // Libraries of some hundred megabytes are read before the first call that it waits for.
     command.args(["--launch-timeout", "60"]);
-    // Calls that fail are seen by who makes them, and libraries make some that may. Between allocations that lie close together
-    // there is room, so that whoever leaves one is seen.
+    // Calls that fail are seen by who makes them, and libraries make some that may. Between allocations that lie
+    // close together
+    // there is room, so that an access out of bounds is found.
     if tool == "memcheck" {
         command.args(["--report-api-errors", "no", "--padding", "4096"]);
     }

@@ -1,5 +1,5 @@
-//! The selftest of a device in a process of its own: a fault of the device, or a test that does not end, costs that process,
-//! and another goes on behind it.
+//! The selftest of a device in a separate process: a fault of the device, or a test that does not end, costs that
+//! process, and another goes on behind it.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -80,7 +80,7 @@ pub fn is_whole(output: &str) -> bool {
 fn say(line: &Line) {
     let said = serde_json::to_string(line).map_err(std::io::Error::other);
     let mut output = std::io::stdout().lock();
-    // A library may have begun a line of its own.
+    // A library may have begun its own line.
     if said.and_then(|text| writeln!(output, "\n{text}").and_then(|()| output.flush())).is_err() {
         std::process::exit(1);
     }
@@ -89,13 +89,13 @@ fn say(line: &Line) {
 /// Variables of the environment for all that is started.
 pub type Variables = &'static [(&'static str, &'static str)];
 
-/// What lets a process open a card that an attempt would break.
+/// Variables with which a process can open a card that a test of wgmma breaks.
 #[cfg(feature = "cuda")]
 const CAREFUL: Variables = &[(warp_group_trial::VARIABLE, "warps")];
 #[cfg(not(feature = "cuda"))]
 const CAREFUL: Variables = &[];
 
-/// How an error says that it would.
+/// The part of an error that says so.
 #[cfg(feature = "cuda")]
 fn advice() -> String {
     warp_group_trial::advice()
@@ -200,7 +200,7 @@ impl Watched {
             match lines.recv_timeout(left.min(silence)) {
                 Ok(Line::News(News::Device(name))) => self.report.device = name,
                 Ok(Line::News(News::Begins(section))) => {
-                    // The one before was groundwork, or it would have been told of as ended.
+                    // The one before was preparation; otherwise its end is reported.
                     self.done.extend(self.under_way.replace(section.clone()));
                     self.is_again = self.done.contains(&section);
                 }
@@ -286,7 +286,8 @@ mod tests {
     /// The names of rows and what they found, and whether they hold.
     type Shown = Vec<(String, Option<bool>)>;
 
-    /// A worker of three sections, the first of them groundwork, that tells of a rate before the one in the middle: `second` is
+    /// A worker of three sections, the first of them groundwork, that tells of a rate before the one in the middle:
+    /// `second` is
     /// what becomes of that, where standard input does not name it.
     fn outcome(second: &str) -> (Shown, Result<Option<f64>, String>) {
         let row = |name: &str, passed| {

@@ -35,7 +35,7 @@ pub struct Args {
     by: u32,
     /// Search for a new schedule for this many changes, in order of their effect, and for more and less memory. Each
     /// takes two searches; Ctrl-C ends them early
-    #[arg(long, value_name = "CHANGES", default_value_t = 0)]
+    #[arg(long, visible_alias = "replan", value_name = "CHANGES", default_value_t = 0)]
     anew: usize,
     #[command(flatten)]
     order: Order,

@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 use super::custom_schedule::Order;
 use super::exact_search::Proved;
 use super::failure::Failure;
-use super::{format, input, output, search};
+use super::{format, input, output, plan_summary, search};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -80,7 +80,7 @@ pub fn print_plan(plan: &Plan, proved: Option<&Proved>) -> Result<(), Failure> {
     let mut shown = format::drawing(&timeline);
     shown.push('\n');
     let proved_ns = proved.map(|proved| proved.lower_ns);
-    shown.push_str(&format::summary(plan, proved_ns));
+    shown.push_str(&plan_summary::summary(plan, proved_ns));
     let bound = lower_bound(&plan.problem);
     // An exact search has no reason that a line could give.
     if proved_ns.is_none_or(|proved_ns| proved_ns <= bound.value_ns) {

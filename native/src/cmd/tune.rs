@@ -101,7 +101,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
 }
 
-/// `failure` with the numbers of devices beside the one asked for that can be dealt.
+/// `failure` with the nearest numbers of devices that the model can be split over.
 fn with_numbers(failure: Failure, spec: &Spec, question: &Question) -> Failure {
     match tune::nearest_numbers(spec, question).as_slice() {
         [] => failure.with_help("try fewer fields with --keep or another number of devices (--devices)"),

@@ -1,9 +1,13 @@
-//! Ranks as a grid with named axes, and tensors that are spread over it.
+//! Ranks as a grid with named axes, and tensors that are sharded over it.
 //!
-//! A [`Mesh`] gives each rank one coordinate on each axis (pipeline `pp`, data `dp`, tensor `tp`, …). A
-//! [`DistTensor`] is one tensor that all ranks of a mesh hold together: for each axis a [`Placement`] says
-//! whether its ranks hold copies, pieces, or values still to be reduced. [`reshard`] goes from any placements to
-//! any others, and [`local_map()`] runs a function of plain tensors on the local parts.
+//! - In: tensors of one rank, and their placements.
+//! - Out: distributed tensors, and the collectives that change placements.
+//! - Knows: transports and collectives. Nothing of plans or stages.
+//!
+//! A [`Mesh`] gives each rank one coordinate on each axis (pipeline `pp`, data `dp`, tensor `tp`, …). A [`DistTensor`] is one
+//! tensor that all ranks of a mesh hold together: a [`Placement`] per axis says whether its ranks hold copies (`Replicate`),
+//! pieces (`Shard`) or values that are not yet reduced (`Partial`), as in PyTorch's DTensor. [`reshard`] goes from any
+//! placements to any others, and [`local_map()`] runs a function of plain tensors on the local parts.
 
 use std::fmt;
 
@@ -158,7 +162,7 @@ impl Mesh {
         Ok(coordinates)
     }
 
-    /// The rank at `coordinates`, where there is one.
+    /// The rank at `coordinates`, if there is one.
     pub fn rank_at(&self, coordinates: &[usize]) -> Option<usize> {
         if coordinates.len() != self.axes.len() {
             return None;

@@ -9,7 +9,7 @@ use pipeplan_core::hardware::profile::Signature;
 use pipeplan_core::model::Dtype;
 use pipeplan_core::search::Flow;
 
-use super::shared_card::{measured_beside, together};
+use super::shared_card::{measure_shared, measure_while_others_run};
 use super::{Observer, Stopwatch, Times, Wanted, drawn, kept, pieces, signature_of, wanted, whole_numbers};
 use crate::backend::cuda::card::{Address, Card, CardError, Format, Held, Memory, Portion};
 use crate::backend::cuda::launch::{Context, Place};
@@ -101,7 +101,7 @@ impl Gpu {
         Ok(Gpu { pace, shared: Some(Shared { cards, stages, way: Way::Parts { busy }, share: None }), ..alone })
     }
 
-    /// `device` as ranks have it that take turns on all of it, each at work on its one of `stages`.
+    /// `device` as ranks have it that are time-sliced on all of it, each at work on its one of `stages`.
     ///
     /// # Errors
     /// Where it cannot be used.
@@ -117,7 +117,7 @@ impl Gpu {
         self.shared.as_ref().and_then(|shared| shared.share)
     }
 
-    /// `measure` with the card, the other parts at work meanwhile where there are any.
+    /// `measure` with the card, the other parts at work meanwhile if there are any.
     fn among_others<R>(
         &mut self,
         measure: impl FnOnce(&Arc<dyn Card>, &mut Context, Pace) -> R,
@@ -126,7 +126,7 @@ impl Gpu {
         let measure = || measure(card, context, *pace);
         match shared {
             Some(Shared { cards, stages, way: Way::Parts { .. }, .. }) => {
-                measured_beside(&cards[1..], stages.get(1..).unwrap_or_default(), measure)
+                measure_while_others_run(&cards[1..], stages.get(1..).unwrap_or_default(), measure)
             }
             _ => Ok(measure()),
         }
@@ -162,7 +162,7 @@ impl Shared {
         let all = stages.iter().flat_map(|graph| pieces(graph).into_iter().map(move |piece| (graph, piece)));
         let one_by_one = all.map(of_piece).sum::<Result<Nanos, String>>()?.max(1);
         let at_once = |cards: &[Arc<dyn Card>], stages: &[Graph]| {
-            together(cards, stages, pace.together).map_err(|error| error.to_string())
+            measure_shared(cards, stages, pace.together).map_err(|error| error.to_string())
         };
         let taken = match way {
             Way::Turns => at_once(cards, stages)?.all as f64,
@@ -187,11 +187,11 @@ impl Stopwatch for Gpu {
         let Some(Shared { cards, way, .. }) = &self.shared else { return name };
         match (way, cards.len() - 1) {
             (_, 0) => name,
-            (Way::Turns, 1) => format!("{name}, time-sliced with another rank"),
-            (Way::Turns, others) => format!("{name}, time-sliced with {others} other ranks"),
-            (Way::Parts { busy }, 1) => format!("{name}, another rank busy {:.0} % of the time", 100.0 * busy),
+            (Way::Turns, 1) => format!("{name}, in turns with another"),
+            (Way::Turns, others) => format!("{name}, in turns with {others} others"),
+            (Way::Parts { busy }, 1) => format!("{name}, another at work {:.0} % of the time", 100.0 * busy),
             (Way::Parts { busy }, others) => {
-                format!("{name}, {others} other ranks busy {:.0} % of the time", 100.0 * busy)
+                format!("{name}, {others} others at work {:.0} % of the time", 100.0 * busy)
             }
         }
     }
@@ -321,7 +321,7 @@ const OF_JOB: usize = 40;
 /// Of what takes less, what it takes to go out is a share that can be seen.
 const SHORT: Nanos = 50_000;
 
-/// One operator, or a product and the sum behind it, with operands of its own.
+/// One operator, or a product and the sum behind it, with its own operands.
 pub(super) struct Bench<'g> {
     operators: &'g [Operator],
     /// By operator: what it reads and what it writes.

@@ -44,7 +44,7 @@ where
         Cpu { work: work.clone(), context: Context::new(Box::new(Tuned)), long_enough: LONG_ENOUGH }
     }
 
-    /// For whoever needs no steady times.
+    /// For callers that need no steady times.
     #[cfg(test)]
     pub fn hasty(work: &ModelWork) -> Cpu<T> {
         Cpu { long_enough: Duration::ZERO, ..Cpu::new(work) }

@@ -1,7 +1,8 @@
-//! Measures the operators of a model on a device of this machine, one by one: the profile with which its plans have
-//! measured times in the place of a roofline's.
+//! Measures the operators of a model on a device of this machine, one by one.
 //!
-//! Operators that talk with other devices are left out: how long these take is no device's own.
+//! - In: the stages of a model, and a device.
+//! - Out: a profile, with which plans have measured times instead of a roofline estimate.
+//! - Knows: backends and operator graphs. It leaves out collectives, because their time does not belong to one device.
 
 use std::collections::{BTreeMap, BTreeSet};
 #[cfg(feature = "cuda")]
@@ -111,7 +112,7 @@ pub trait Stopwatch {
     /// What is measured, for people.
     fn name(&self) -> String;
 
-    /// What a rank takes of it beside what a plan counts.
+    /// What a rank takes of it in addition to what a plan counts.
     fn workspace_bytes(&self) -> Bytes {
         0
     }
@@ -316,7 +317,7 @@ pub fn account(work: &ModelWork, graph: &Graph, profile: &Profile) -> (Vec<Line>
 /// The jobs in the order of [`account`]'s times.
 pub const JOBS: [Job; 3] = Job::ALL;
 
-/// Whole numbers that an operator of `graph` reads from `tensor`: tokens drawn at random, and copies of tokens dealt evenly
+/// Whole numbers that an operator of `graph` reads from `tensor`: tokens drawn at random, and routed tokens dealt evenly
 /// to experts, as plans count on it.
 fn whole_numbers(graph: &Graph, operators: &[Operator], tensor: TensorId) -> Vec<i32> {
     let elements = graph[tensor].elements() as usize;

@@ -24,7 +24,8 @@ const AHEAD: usize = 2;
 /// How often a queue does all of its work before anything counts: what comes again is launched in another way.
 const BEFORE: usize = 2;
 
-/// A rank at work on its stage: forward and backward of a microbatch, over and over, each operator on what those before it have
+/// A rank at work on its stage: forward and backward of a microbatch, over and over, each operator on what those
+/// before it have
 /// left, in the caches, too, as in a run.
 struct Queue<'g> {
     card: Arc<dyn Card>,
@@ -162,16 +163,14 @@ fn lent<T>(card: &Arc<dyn Card>, work: impl FnOnce(&Arc<dyn Card>) -> Result<T, 
 }
 
 fn ended<T>(queue: ScopedJoinHandle<'_, Result<T, CardError>>) -> Result<T, CardError> {
-    queue
-        .join()
-        .unwrap_or_else(|_| Err(CardError::call("a queue beside the one that is measured", "its thread died")))
+    queue.join().unwrap_or_else(|_| Err(CardError::call("another queue on the measured card", "its thread died")))
 }
 
 /// `measure`, while each of `others` is at work on its stage, that of the same place in `stages`.
 ///
 /// # Errors
-/// Of one of them, such as where the card's memory does not hold what they work on: then what was measured says nothing.
-pub fn measured_beside<R>(
+/// Of one of them, for example if the card's memory does not hold what they work on: then what was measured says nothing.
+pub fn measure_while_others_run<R>(
     others: &[Arc<dyn Card>],
     stages: &[Graph],
     measure: impl FnOnce() -> R,
@@ -200,7 +199,7 @@ pub fn measured_beside<R>(
         let result = ready.iter().all(|ready| ready.recv().is_ok()).then(measure);
         drop(end);
         queues.into_iter().try_for_each(ended)?;
-        result.ok_or_else(|| CardError::call("a queue beside the one that is measured", "it ended early"))
+        result.ok_or_else(|| CardError::call("another queue on the measured card", "it ended early"))
     })
 }
 
@@ -213,12 +212,13 @@ pub struct Together {
     pub all: Nanos,
 }
 
-/// What each of `cards` takes for its stage, that of the same place in `stages`, where all of them are at work; found from times
+/// What each of `cards` takes for its stage, that of the same place in `stages`, where all of them are at work; found
+/// from times
 /// of `least` or more.
 ///
 /// # Errors
-/// [`CardError`], as [`measured_beside`].
-pub fn together(cards: &[Arc<dyn Card>], stages: &[Graph], least: Nanos) -> Result<Together, CardError> {
+/// [`CardError`], as [`measure_while_others_run`].
+pub fn measure_shared(cards: &[Arc<dyn Card>], stages: &[Graph], least: Nanos) -> Result<Together, CardError> {
     const MOST_ROUNDS: Nanos = 1000;
     let once = rounds_of(cards, stages, 1)?;
     let rounds = (least / once.all.max(1)).clamp(1, MOST_ROUNDS);
@@ -229,7 +229,7 @@ pub fn together(cards: &[Arc<dyn Card>], stages: &[Graph], least: Nanos) -> Resu
     Ok(Together { each: each.into_iter().map(|ns| ns / rounds).collect(), all: all / rounds })
 }
 
-/// What so many `rounds` take.
+/// The time of `rounds` rounds.
 fn rounds_of(cards: &[Arc<dyn Card>], stages: &[Graph], rounds: u32) -> Result<Together, CardError> {
     // This thread may have been the last to use one.
     cards.iter().try_for_each(|card| card.choose())?;
@@ -316,8 +316,10 @@ mod tests {
         }
         let stages = stages(Like::Llama, 3);
         let wanted = wanted(&stages, true);
-        let in_parts = || Gpu::part(Device::Emulated, Arc::clone(&stages), 0.5, Pace::ONCE).expect("the stand-in");
-        let in_turns = || Gpu::in_turns(Device::Emulated, Arc::clone(&stages), Pace::ONCE).expect("the stand-in");
+        let in_parts =
+            || Gpu::part(Device::Emulated, Arc::clone(&stages), 0.5, Pace::ONCE).expect("the emulated card");
+        let in_turns =
+            || Gpu::in_turns(Device::Emulated, Arc::clone(&stages), Pace::ONCE).expect("the emulated card");
         for (gpu, name) in [
             (&in_parts as &dyn Fn() -> Gpu, ", 2 others at work 50 % of the time"),
             (&in_turns, ", in turns with 2 others"),
@@ -337,13 +339,13 @@ mod tests {
             let stopped = gpu().times(&wanted, &mut |done, _, _| if done < 2 { Flow::Continue } else { Flow::Stop });
             assert_eq!(stopped, vec![None; wanted.len()]);
         }
-        let card = |_| open_as(Device::Emulated, Opening::default()).expect("the stand-in");
+        let card = |_| open_as(Device::Emulated, Opening::default()).expect("the emulated card");
         let cards: Vec<Arc<dyn Card>> = (0..2).map(card).collect();
         let panics = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            measured_beside(&cards, &stages, || panic!("what is measured breaks"))
+            measure_while_others_run(&cards, &stages, || panic!("what is measured breaks"))
         }));
         assert!(panics.is_err(), "and the others do not go on for ever");
-        let found = together(&cards, &stages, 0).expect("times");
+        let found = measure_shared(&cards, &stages, 0).expect("times");
         assert!(found.each.len() == 2 && found.each.iter().all(|ns| (1..=found.all).contains(ns)), "{found:?}");
     }
 }

@@ -30,8 +30,8 @@ fn works(dtype: Dtype) -> Vec<(String, ModelWork)> {
     ALL.into_iter().flat_map(|like| forms.map(|form| of(like, form))).flatten().collect()
 }
 
-/// What is measured is all that the stages of a plan do alone, on one core and on the stand-in of a card: nothing is left to
-/// be estimated but what devices do together.
+/// What is measured is all that the stages of a plan do alone, on one core and on the emulated card of a card: nothing is
+/// left to be estimated but what devices do together.
 #[test]
 fn all_that_a_device_does_alone_is_measured() {
     let hasty = |work: &ModelWork, stopwatch: &mut dyn Stopwatch, name: &str| {

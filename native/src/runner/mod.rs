@@ -1,17 +1,20 @@
-//! Executing a plan: one thread a rank, each walking its row of the program.
+//! Executes a plan: one thread or process per rank, each with its op list.
 //!
-//! A rank's walk is a loop over three kinds of step: an op goes to the [backend](crate::backend), a group of
-//! messages to the [transport](crate::transport), the optimizer step to the backend again. The order is the
-//! program's and nobody else's. Every rank starts a training step together, so that times of one step share
-//! one start.
+//! - In: a [`Workload`] (a plan as ranks execute it) and [`RunOptions`].
+//! - Out: losses, weights, checkpoints, a trace and a [`RunReport`], or a [`Failure`].
+//! - Knows: backends and transports. No scheduler: the order is that of the program, and nothing changes it at run time.
+//!
+//! The loop of a rank (`rank_loop`) has three kinds of step: an op goes to the [backend](crate::backend), a group of
+//! transfers
+//! to the [transport](crate::transport), the optimizer step to the backend. All ranks start a training step together, so that
+//! the times of one step share one start.
 //!
 //! # What a run promises
-//! - The same workload, options and machine give the same losses and weights, bit for bit. Where every weight
-//!   gathers its gradients in the order of microbatches, so do all partitions and schedules.
-//! - A rank that fails ends the run: no later than [`RunOptions::grace`] after the failure, or after the
-//!   transport's patience where a rank stands still without failing. The [`Failure`] says where every rank
-//!   was.
-//! - A [`StopFlag`] that is raised ends the run after the step that is under way, on every rank the same.
+//! - The same workload, options and machine give the same losses and weights, bit for bit. If every weight accumulates
+//!   gradients in the order of microbatches, all partitions and schedules give the same bits too.
+//! - A rank that fails ends the run: at most [`RunOptions::grace`] after the failure, or after the patience of the transport
+//!   if a rank hangs without failing. The [`Failure`] says where every rank was.
+//! - A raised [`StopFlag`] ends the run after the current step, on every rank the same step.
 
 use std::time::Duration;
 
@@ -26,7 +29,7 @@ mod processes;
 pub mod progress;
 pub mod published_workloads;
 pub mod random;
-mod rank_loop;
+mod rank_executor;
 mod report;
 pub mod shard;
 pub(crate) mod status;
@@ -58,7 +61,7 @@ pub enum Precision {
     Double,
 }
 
-/// What computes.
+/// The device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Device {
     /// The CPU, one core a rank.
@@ -73,39 +76,39 @@ pub enum Device {
 /// What a person chooses for a run.
 #[derive(Clone, Debug)]
 pub struct RunOptions {
-    /// Training steps, at least 1, those before a checkpoint included.
+    /// Training steps, at least 1, including those before the checkpoint.
     pub steps: u32,
     /// Seed of the weights and of the order of the data.
     pub seed: u64,
     /// The optimizer's settings.
     pub optimizer: AdamW,
-    /// The greatest norm of all gradients together: where it is more, all are scaled down to it.
+    /// The global norm to which gradients are clipped.
     pub clip_norm: Option<f64>,
-    /// What computes.
+    /// The device.
     pub device: Device,
     /// The text to train on.
     pub text: Vec<u8>,
-    /// Where checkpoints are written; nowhere where not given.
+    /// Where checkpoints are written; none are written by default.
     pub saving: Option<Saving>,
-    /// The checkpoint from which the run goes on: it counts steps from there, up to the same [`RunOptions::steps`].
+    /// The checkpoint from which the run resumes: steps count from there, up to [`RunOptions::steps`].
     pub resume: Option<Checkpoint>,
     /// How threads exchange tensors.
     pub transport: ThreadOptions,
-    /// Tensors of GPUs go over NCCL, where ranks are processes.
+    /// Tensors of GPUs go over NCCL, if ranks are processes.
     pub nccl: bool,
     /// Each rank of this process has its own part of the GPU's multiprocessors.
     pub split_gpu: bool,
-    /// Jobs of a GPU that come again are launched as CUDA graphs.
+    /// Jobs of a GPU that repeat are launched as CUDA graphs.
     pub cuda_graphs: bool,
-    /// How long other ranks may take to end after one has failed.
+    /// Grace period: how long other ranks have to end after one failed.
     pub grace: Duration,
-    /// The last so many steps are in the trace.
+    /// Number of steps in the trace, counted from the last.
     pub traced_steps: u32,
     /// Whether the report holds the final weights.
     pub keep_weights: bool,
     /// Raised to end the run early.
     pub stop: StopFlag,
-    /// What goes wrong on which rank, for tests.
+    /// Injected faults by rank, for tests.
     pub faults: Vec<(usize, Faults)>,
 }
 
@@ -134,7 +137,7 @@ impl Default for RunOptions {
 }
 
 impl RunOptions {
-    /// Takes the folder of checkpoints for this run alone, where it writes any.
+    /// Locks the folder of checkpoints for this run, if it writes any.
     ///
     /// # Errors
     /// As [`checkpoint::hold`].
@@ -142,7 +145,7 @@ impl RunOptions {
         self.saving.as_ref().map(|saving| checkpoint::hold(saving, self.first_step())).transpose()
     }
 
-    /// Looks through the files of the checkpoint that is gone on from: as rank `part`, through one in `parts` of them.
+    /// Checks the files of the checkpoint to resume from: rank `part` checks one in `parts` of them.
     ///
     /// # Errors
     /// As [`Checkpoint::check_files`].
@@ -150,19 +153,19 @@ impl RunOptions {
         self.resume.as_ref().map_or(Ok(()), |checkpoint| checkpoint.check_files(true, part, parts))
     }
 
-    /// The first training step that is made, counted from 0.
+    /// The first training step of this run, counted from 0.
     pub fn first_step(&self) -> u32 {
         self.resume.as_ref().map_or(0, |checkpoint| checkpoint.manifest.step)
     }
 }
 
-/// Hears of a run as it goes on, on the thread that called [`run`].
+/// Observes a run, on the thread that called [`run`].
 pub trait Observer {
-    /// All ranks have ended a step.
+    /// All ranks ended a step.
     fn step_ended(&mut self, step: &StepReport);
 }
 
-/// Hears nothing.
+/// Ignores everything.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Silent;
 

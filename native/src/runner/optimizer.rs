@@ -9,7 +9,7 @@ use crate::backend::cpu::element::Element;
 pub struct AdamW {
     /// The step size.
     pub learning_rate: f64,
-    /// Over so many first steps the step size rises in a line, the first being `1 / warm_up` of it.
+    /// Steps of linear warm-up of the learning rate; the first step has `1 / warm_up` of it.
     pub warm_up: u32,
     /// From the end of the warm-up to this step the step size falls along half a cosine to `final_share` of it, and
     /// stays there; 0: it does not fall. Source: arXiv:1608.03983, without restarts.

@@ -10,7 +10,7 @@ use pipeplan_core::base::units::Nanos;
 use pipeplan_core::problem::op::{Op, OpKind};
 use pipeplan_core::program::Step;
 
-use super::rank_loop::StepRecord;
+use super::rank_executor::StepRecord;
 use super::workload::Workload;
 
 /// How late ops started, in nanoseconds.

@@ -7,7 +7,7 @@ use pipeplan_core::graph::Axis;
 use pipeplan_core::model::Dtype;
 
 use super::gradients::Position;
-use super::status::{Board, State};
+use super::status::{State, StatusBoard};
 use crate::backend::BackendError;
 use crate::backend::cpu::element::Element;
 use crate::backend::peers::{Collective, Peers, Reach, Ticket};
@@ -58,7 +58,12 @@ impl PeerGroups {
     }
 
     /// The groups while an op of `rank` runs.
-    pub fn over<'a>(&'a mut self, transport: &'a mut dyn Transport, board: &'a Board, rank: usize) -> Joined<'a> {
+    pub fn over<'a>(
+        &'a mut self,
+        transport: &'a mut dyn Transport,
+        board: &'a StatusBoard,
+        rank: usize,
+    ) -> Joined<'a> {
         Joined { groups: self, transport, board, rank, waits_for: Axis::Tensor }
     }
 
@@ -71,7 +76,7 @@ impl PeerGroups {
 pub struct Joined<'a> {
     groups: &'a mut PeerGroups,
     transport: &'a mut dyn Transport,
-    board: &'a Board,
+    board: &'a StatusBoard,
     rank: usize,
     /// The axis of what began last.
     waits_for: Axis,
@@ -236,14 +241,19 @@ impl Peers for Joined<'_> {
         })
     }
 
-    fn deal(&mut self, axis: Axis, pieces: Vec<Buffer>, counts: &[usize]) -> Result<Vec<Buffer>, BackendError> {
+    fn expert_all_to_all(
+        &mut self,
+        axis: Axis,
+        pieces: Vec<Buffer>,
+        counts: &[usize],
+    ) -> Result<Vec<Buffer>, BackendError> {
         self.waits_for = axis;
         self.joining(|groups, transport| {
             let PeerGroups { groups, single, double, .. } = groups;
             let group = &mut groups[axis as usize];
             match pieces.first() {
-                Some(Buffer::F32(_)) => single.deal(pieces, counts, group, transport),
-                Some(Buffer::F64(_)) => double.deal(pieces, counts, group, transport),
+                Some(Buffer::F32(_)) => single.expert_all_to_all(pieces, counts, group, transport),
+                Some(Buffer::F64(_)) => double.expert_all_to_all(pieces, counts, group, transport),
                 _ => Ok(pieces),
             }
         })
@@ -305,7 +315,7 @@ impl<T: Element> Begun<T> {
         Ok(values)
     }
 
-    fn deal(
+    fn expert_all_to_all(
         &mut self,
         pieces: Vec<Buffer>,
         counts: &[usize],

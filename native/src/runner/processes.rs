@@ -19,16 +19,16 @@ use super::Device;
 use super::checkpoint::Held;
 #[cfg(feature = "cuda")]
 use super::gradients::Gradients;
-use super::rank_loop::StepRecord;
+use super::rank_executor::StepRecord;
 use super::report::{Cause, Ending, Failure, RankMemory, RunError};
 use super::status::State;
-use super::threads::{Carriage, Coordinator, Shared, memory_of, message_of, walker, with_faults};
-use super::workload::{Carries, Workload};
+use super::threads::{Coordinator, Shared, TensorPath, memory_of, message_of, rank_executor, with_faults};
+use super::workload::{MessageCarrier, Workload};
 use super::{Observer, Refusal, RunOptions};
 use crate::transport::collectives::{Collectives, Group, Reduction};
 use crate::transport::faulty::Missed;
 #[cfg(feature = "cuda")]
-use crate::transport::nccl::{self, Nccl, StartError, Ties};
+use crate::transport::nccl::{self, Connections, Nccl, StartError};
 use crate::transport::processes::{Control, Link, Processes};
 use crate::transport::wire::LastWords;
 use crate::transport::{Transport, TransportError};
@@ -51,7 +51,7 @@ pub fn run_process<L: Link + 'static>(
     let (rank, world, control) = (transport.rank(), transport.world(), transport.control());
     let ranks = workload.world();
     let checked = if world == ranks {
-        workload.check(options, Carries::Processes)
+        workload.check(options, MessageCarrier::Processes)
     } else {
         Err(Refusal::World { ranks, world })
     };
@@ -139,7 +139,7 @@ fn told(refusal: &Refusal) -> LastWords {
     LastWords { index, state, cause: refusal.to_string(), ..LastWords::default() }
 }
 
-/// The refusal of whoever learns from `words` that rank `rank` has refused the run.
+/// The refusal of a rank that reads in `words` that rank `rank` refused the run.
 fn refused_by(rank: usize, words: &LastWords) -> Option<Refusal> {
     let status = words.index.try_into().unwrap_or(2);
     (words.state == State::Refused as u8).then_some(Refusal::Elsewhere { rank, status })
@@ -162,7 +162,7 @@ impl Rank<'_> {
         if self.shared.options.nccl {
             return self.walk_over_nccl(transport, observer);
         }
-        self.train(transport, &Carriage::Host, observer)
+        self.train(transport, &TensorPath::Host, observer)
     }
 
     /// What one rank does for all of them before the first step: each looks through a share of the files of the checkpoint
@@ -202,15 +202,15 @@ impl Rank<'_> {
         sums.push(position.group(Axis::Tensor));
         let (rings, deals) = (vec![position.group(Axis::Context)], vec![position.group(Axis::Expert)]);
         let copies = workload.copies_to_host(position.rank);
-        let ties = Ties { links: workload.links(), sums, rings, deals, copies };
-        nccl::check_connections(&ties, self.rank).map_err(|error| refused(error.to_string()))?;
+        let connections = Connections { links: workload.links(), sums, rings, deals, copies };
+        nccl::check_connections(&connections, self.rank).map_err(|error| refused(error.to_string()))?;
         let library = nccl::Library::load().map_err(|error| refused(error.to_string()))?;
         let opening = crate::backend::cuda::Opening { graphs: options.cuda_graphs, ..Default::default() };
         let card =
             crate::backend::cuda::open_as(options.device, opening).map_err(|error| refused(error.to_string()))?;
         let patience = options.transport.patience;
         board.note_state(self.rank, State::Connecting);
-        let started = Nccl::start(transport, library, Arc::clone(&card), ties, patience);
+        let started = Nccl::start(transport, library, Arc::clone(&card), connections, patience);
         let mut carrier = started.map_err(|error| match error {
             StartError::Control(error) => Ended::Failed(error.into()),
             error => match error.transport() {
@@ -220,7 +220,7 @@ impl Rank<'_> {
         })?;
         board.note_state(self.rank, State::Starting);
         self.name = "nccl";
-        let report = self.train(&mut carrier, &Carriage::Card(card), observer)?;
+        let report = self.train(&mut carrier, &TensorPath::Card(card), observer)?;
         // All is done and measured: what fails while communicators are given back takes nothing of that away.
         let _ = carrier.finish();
         Ok(report)
@@ -229,16 +229,16 @@ impl Rank<'_> {
     fn train(
         &mut self,
         transport: &mut dyn Transport,
-        carriage: &Carriage,
+        tensor_path: &TensorPath,
         observer: &mut dyn Observer,
     ) -> Result<Ending, Ended> {
         let Shared { workload, options, board, .. } = self.shared;
         let rank = self.rank;
         let row = workload.row(rank);
-        let mut walker = walker(rank, self.shared, carriage)?;
-        let mut done = walker.first_step;
+        let mut rank_executor = rank_executor(rank, self.shared, tensor_path)?;
+        let mut done = rank_executor.first_step;
         let mut coordinator = Coordinator::new(self.shared, self.name, usize::MAX);
-        for step in walker.first_step.. {
+        for step in rank_executor.first_step.. {
             board.note(rank, step, 0, State::Between);
             self.everyone.begin(step);
             // Whoever was asked to stop says so to all: then all stop after the same step.
@@ -250,19 +250,19 @@ impl Rank<'_> {
             for peer in (0..transport.world()).filter(|peer| *peer != rank) {
                 board.note(peer, step, 0, State::Lost);
             }
-            let ready_ns = walker.now();
-            let spans = walker.step(step, transport)?;
-            let losses = walker.take_losses();
+            let ready_ns = rank_executor.now();
+            let spans = rank_executor.step(step, transport)?;
+            let losses = rank_executor.take_losses();
             board.note(rank, step, row.len(), State::Between);
             let record = StepRecord { rank, step, ready_ns, spans, losses };
             for record in self.gather(transport, record)? {
                 coordinator.note(record, observer);
             }
             done = step + 1;
-            walker.after_step(done, transport)?;
+            rank_executor.after_step(done, transport)?;
         }
-        walker.finish(done, transport)?;
-        let memory = memory_of(rank, &walker.store.meter, walker.backend.device_bytes(), workload);
+        rank_executor.finish(done, transport)?;
+        let memory = memory_of(rank, &rank_executor.store.meter, rank_executor.backend.device_bytes(), workload);
         let mut numbers = numbers_of(&memory);
         numbers.push(self.missed.exchanges().map_or(-1.0, |exchanges| exchanges as f64));
         let all = transport.gather(&mut self.everyone, 0, numbers)?;

@@ -45,17 +45,17 @@ impl StepReport {
 pub struct RankMemory {
     /// All that the rank counted.
     pub high_water_bytes: Bytes,
-    /// Weights, their gradients and the optimizer's state: held throughout.
+    /// Weights, their gradients and the optimizer states: held throughout.
     pub persistent_bytes: Bytes,
     /// Tensors of microbatches.
     pub activation_bytes: Bytes,
     /// Tensors on their way between ranks or stages.
     pub transfer_bytes: Bytes,
-    /// Tensors of microbatches in the host's memory, which are not among what the rank counted.
+    /// Tensors of microbatches in host memory, which are not among what the rank counted.
     pub host_bytes: Bytes,
     /// What the plan predicts for the high-water mark.
     pub predicted_bytes: Bytes,
-    /// What the device's own allocator has held at most; 0 where there is none.
+    /// What the device's own allocator has held at most; 0 if there is none.
     pub device_bytes: Bytes,
 }
 
@@ -84,25 +84,25 @@ pub struct RunReport {
     /// The same by the plan's times, as transfers are placed and carried; none where there are none, or ranks share
     /// processors.
     pub predicted_bubble_ratio: Option<f64>,
-    /// How many processors the ranks share, where these are fewer than they: what is predicted is then for so many.
+    /// Number of processors that the ranks share, if there are fewer than ranks; the prediction is then for this number.
     pub processors: Option<usize>,
     /// By rank of a pipeline: those of replica 0, then those of replica 1 and so on; where ranks hold parts of the same
     /// sequences, those with the first part of a replica come before those with the next, and where they share matrices,
     /// those of the first member of each before those of the next.
     pub memory: Vec<RankMemory>,
-    /// Copies of the pipeline.
+    /// Data-parallel replicas.
     pub replicas: usize,
     /// Ranks that share each matrix.
     pub members: usize,
-    /// Ranks that each hold a part of every sequence.
+    /// Context-parallel ranks.
     pub parts: usize,
     /// The last steps' spans.
     pub trace: Trace,
     /// The final weights by name, where they were asked for.
     pub weights: BTreeMap<String, Buffer>,
-    /// The last checkpoint that this run has written, which is whole: from here it can be gone on from.
+    /// The last complete checkpoint of this run, from which another run can resume.
     pub checkpoint: Option<PathBuf>,
-    /// Ranks on which something was to go wrong and has not, with the exchanges that they have made.
+    /// Ranks whose injected fault was not reached, with the exchanges that they made.
     pub missed_faults: BTreeMap<usize, u64>,
     /// Whether a raised flag ended the run before its last step.
     pub stopped: bool,
@@ -120,18 +120,18 @@ impl RunReport {
         tokens as f64 * 1e9 / self.duration_ns.max(1) as f64
     }
 
-    /// The exit status for this end: 0, or 130 where the run was stopped early.
+    /// The exit status: 0, or 130 if the run was stopped early.
     pub fn exit_status(&self) -> u8 {
         if self.stopped { 130 } else { 0 }
     }
 }
 
-/// How a run ended as it should, for one of its processes.
+/// How a run ended without an error, for one of its processes.
 #[derive(Clone, Debug)]
 pub enum Ending {
     /// Rank 0 has the report.
     First(Box<RunReport>),
-    /// Any other rank knows how far it came.
+    /// Any other rank.
     Other {
         /// This rank.
         rank: usize,
@@ -140,16 +140,16 @@ pub enum Ending {
     },
 }
 
-/// Why a run did not end as it should.
+/// Why a run ended with an error.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum RunError {
-    /// It was never started.
+    /// It was refused before its start.
     #[error(transparent)]
     Refused(#[from] Refusal),
     /// A rank failed.
     #[error(transparent)]
     Failed(Box<Failure>),
-    /// This process ended because the run did, and another one tells of it.
+    /// This process ended with the run, and another process has the report.
     #[error("rank {rank} ended with the run; rank {reporter} gives the reason")]
     Elsewhere {
         /// This rank.
@@ -181,13 +181,13 @@ pub enum Cause {
     /// A collective.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
-    /// The rank is another process, and said this before it ended.
+    /// The rank is another process, and sent this before it ended.
     #[error("{message}")]
     Told {
         /// What it said.
         message: String,
     },
-    /// What another process told of its step is not what it should be.
+    /// The report of another process on its step is malformed.
     #[error("rank {rank} reported its step in {found} numbers; expected are {expected}")]
     WrongRecord {
         /// Who told.
@@ -219,7 +219,7 @@ impl From<BackendError> for Cause {
 }
 
 impl Cause {
-    /// The transport's error, where it was the transport that failed.
+    /// The error of the transport, if the transport failed.
     pub fn transport(&self) -> Option<&TransportError> {
         match self {
             Cause::Transport(error) => Some(error),
@@ -229,20 +229,20 @@ impl Cause {
     }
 }
 
-/// One rank's failure, and where every rank was at that moment.
+/// The failure of a rank, and the state of every rank at that moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Failure {
     /// The rank that failed first.
     pub rank: usize,
     /// Why.
     pub cause: Cause,
-    /// Every rank, just before the others were told.
+    /// Every rank, just before the others got the abort.
     pub ranks: Vec<RankReport>,
-    /// Ranks that had not ended when the grace was over. Their threads end with the process.
+    /// Ranks that had not ended after the grace period. Their threads end with the process.
     pub silent: Vec<usize>,
-    /// The last checkpoint that is whole, where the run writes any or went on from one.
+    /// The last complete checkpoint, if the run writes any or resumed from one.
     pub checkpoint: LastCheckpoint,
-    /// From the failure to the end of the last rank, or to the end of the grace.
+    /// Time from the failure to the end of the last rank, or to the end of the grace period.
     pub ended_after: Duration,
 }
 
@@ -266,15 +266,15 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Where a run can be gone on from.
+/// The checkpoint from which a run can resume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum LastCheckpoint {
     /// Checkpoints were not asked for.
     #[default]
     NotAsked,
-    /// None has been written yet.
+    /// None is written yet.
     NoneYet,
-    /// The last one that is whole.
+    /// The last complete one.
     At(PathBuf),
 }
 

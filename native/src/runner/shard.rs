@@ -8,14 +8,14 @@ use crate::transport::Buffer;
 
 /// Which part of a weight a rank holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seat {
-    /// The rank's number among those that share matrices.
+pub struct ShardOwner {
+    /// The rank's number among the tensor-parallel ranks.
     pub member: usize,
-    /// Its number among those that experts are dealt to.
+    /// Its number among the expert-parallel ranks.
     pub dealt: usize,
 }
 
-/// How a weight lies on the ranks that share matrices, and on those that experts are dealt to.
+/// How a weight lies on the tensor-parallel ranks, and on the expert-parallel ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shard {
     /// The whole weight's sizes.
@@ -75,7 +75,7 @@ impl Shard {
 
     /// The piece that `seat` holds: cut by experts, and what that gives cut again as matrices are. Nothing for a weight that
     /// every rank holds whole.
-    pub fn cuts(&self, seat: Seat) -> Vec<Cut> {
+    pub fn cuts(&self, seat: ShardOwner) -> Vec<Cut> {
         let experts = self.experts.filter(|ways| *ways > 1);
         let experts = experts.map(|pieces| Cut { piece: seat.dealt, pieces, dimension: 0 });
         let split = self.split.map(|split| Cut {
@@ -86,7 +86,7 @@ impl Shard {
         experts.into_iter().chain(split).collect()
     }
 
-    /// Whether members each hold a piece of their own.
+    /// Whether each member holds a different piece.
     pub fn is_split(&self) -> bool {
         self.split.is_some()
     }
@@ -99,7 +99,7 @@ impl Shard {
     }
 
     /// Puts what `seat` holds into `whole`, which is nothing before the first.
-    pub fn put(&self, seat: Seat, held: Buffer, whole: &mut Buffer) {
+    pub fn put(&self, seat: ShardOwner, held: Buffer, whole: &mut Buffer) {
         if self.cuts(seat).is_empty() {
             *whole = held;
             return;
@@ -112,7 +112,7 @@ impl Shard {
         }
     }
 
-    fn put_in<T: Element>(&self, seat: Seat, held: &[T], whole: &mut Buffer) {
+    fn put_in<T: Element>(&self, seat: ShardOwner, held: &[T], whole: &mut Buffer) {
         let before = T::unpack(std::mem::replace(whole, Buffer::Nothing));
         let mut values = before.unwrap_or_else(|| vec![T::ZERO; self.elements()]);
         for Run { held: from, whole: to, length } in self.runs(seat) {
@@ -122,7 +122,7 @@ impl Shard {
     }
 
     /// Where the elements that `seat` holds lie in the whole weight: none of its padding.
-    pub fn runs(&self, seat: Seat) -> Vec<Run> {
+    pub fn runs(&self, seat: ShardOwner) -> Vec<Run> {
         let ways = self.experts.unwrap_or(1);
         // Experts are dealt evenly, and those of one rank follow each other.
         let first = self.elements() / ways * seat.dealt.min(ways - 1);

@@ -1,4 +1,4 @@
-//! Where every rank is, for the report of a failure.
+//! The state of every rank, for the report of a failure.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
@@ -24,19 +24,19 @@ pub enum State {
     Computing,
     /// In a group of transfers.
     Exchanging,
-    /// In a collective with the ranks that share its matrices.
+    /// In a collective with its tensor-parallel group.
     Joining,
-    /// In one with the ranks that hold other parts of its sequences.
+    /// In one with its context-parallel group.
     Passing,
-    /// In one with the ranks that its experts are dealt to.
+    /// In one with its expert-parallel group.
     Dealing,
     /// Writing its part of a checkpoint.
     Saving,
-    /// Its row has failed.
+    /// Its op list has failed.
     Failed,
     /// It has refused the run before its first step.
     Refused,
-    /// Not heard of since it began the training step: another process, and gone or stuck.
+    /// No message since it began the training step: another process, which is gone or stuck.
     Lost,
     /// Done.
     Ended,
@@ -78,18 +78,18 @@ struct Cell {
     state: AtomicU8,
 }
 
-/// One cell a rank. Each is written by its rank and read by whoever reports.
+/// One cell per rank. Each is written by its rank and read by the report.
 #[derive(Debug)]
-pub struct Board {
+pub struct StatusBoard {
     cells: Vec<Cell>,
     /// Where each rank stands.
     positions: Vec<Position>,
 }
 
-impl Board {
+impl StatusBoard {
     /// All ranks starting, which stand at `positions`.
-    pub fn new(positions: Vec<Position>) -> Board {
-        Board { cells: positions.iter().map(|_| Cell::default()).collect(), positions }
+    pub fn new(positions: Vec<Position>) -> StatusBoard {
+        StatusBoard { cells: positions.iter().map(|_| Cell::default()).collect(), positions }
     }
 
     /// Rank `rank` is at step `index` of its row in `training_step`.
@@ -141,13 +141,13 @@ impl Board {
 pub struct RankReport {
     /// The rank in the world.
     pub rank: usize,
-    /// The copy of the pipeline that it belongs to, where there are several.
+    /// The data-parallel replica that it belongs to, if there are several.
     pub replica: Option<usize>,
     /// The training step, from 0.
     pub training_step: u32,
-    /// The position in its row.
+    /// The position in its op list.
     pub index: usize,
-    /// Steps of its row.
+    /// Steps of its op list.
     pub length: usize,
     /// The step there.
     pub pending: Option<Step>,
@@ -158,7 +158,7 @@ pub struct RankReport {
 }
 
 impl RankReport {
-    /// Whether it has come to the end of its row.
+    /// Whether it has come to the end of its op list.
     fn is_behind(&self) -> bool {
         self.length > 0 && self.index >= self.length
     }

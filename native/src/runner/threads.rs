@@ -1,4 +1,4 @@
-//! A run as a whole: starts a thread for each rank, hears of their steps, and ends all when one fails.
+//! A run with one thread per rank: starts the threads, collects their steps, and ends all if one fails.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,11 +17,11 @@ use super::data::Batches;
 use super::gradients::{Gradients, Places, stages_held};
 use super::overhead::{Overhead, lateness};
 use super::peer_groups::PeerGroups;
-use super::rank_loop::{StepRecord, Walker};
+use super::rank_executor::{RankExecutor, StepRecord};
 use super::report::{Cause, Failure, LastCheckpoint, RankMemory, RunError, RunReport, StepReport};
-use super::status::{Board, RankReport, State};
+use super::status::{RankReport, State, StatusBoard};
 use super::stop::Verdict;
-use super::workload::{Carries, Computation, Workload};
+use super::workload::{Computation, MessageCarrier, Workload};
 use super::{Device, Observer, Precision, RunOptions};
 use crate::backend::cpu::Cpu;
 use crate::backend::modelled::{Modelled, Pace};
@@ -33,11 +33,11 @@ use crate::transport::faulty::{Faults, Faulty, Missed};
 use crate::transport::threads::{Threads, world};
 use crate::transport::{Buffer, Transport, TransportError};
 
-/// What ranks tell.
+/// What ranks report.
 enum Event {
     /// A rank has ended a training step.
     Step(StepRecord),
-    /// A rank has failed, when every rank was there.
+    /// A rank failed, with the state of every rank.
     Failed(usize, Cause, Vec<RankReport>),
     /// A rank has ended, well or not.
     Ended(usize, Option<(RankMemory, BTreeMap<String, Buffer>)>),
@@ -50,7 +50,7 @@ pub(super) struct Shared {
     /// What a model trains on; nothing where none is trained.
     pub(super) batches: Option<Arc<Batches>>,
     pub(super) verdict: Verdict,
-    pub(super) board: Board,
+    pub(super) board: StatusBoard,
     pub(super) last_checkpoint: Mutex<LastCheckpoint>,
     /// By rank whose fault has not come: the exchanges that it has made.
     pub(super) missed_faults: Mutex<BTreeMap<usize, u64>>,
@@ -71,7 +71,7 @@ impl Shared {
             options: options.clone(),
             batches: batches.map(Arc::new),
             verdict: Verdict::new(options.stop.clone(), options.steps),
-            board: Board::new(workload.positions()),
+            board: StatusBoard::new(workload.positions()),
             start: Instant::now(),
         }
     }
@@ -87,32 +87,32 @@ impl Shared {
         self.last_checkpoint().folder().filter(|folder| resumed != Some(folder))
     }
 
-    /// Where the run can be gone on from.
+    /// Where the run can resume.
     pub(super) fn last_checkpoint(&self) -> LastCheckpoint {
         self.last_checkpoint.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// What traces call ranks that are threads of one process.
+/// The name in traces for ranks that are threads of one process.
 const THREADS: &str = "threads";
 
 /// How a device's tensors get to other ranks.
-pub(super) enum Carriage {
+pub(super) enum TensorPath {
     /// As its memory: they are in this process.
     Threads,
-    /// Through the host's memory.
+    /// Through host memory.
     Host,
     /// As its memory, by a transport that shares this queue.
     #[cfg(feature = "cuda")]
     Card(Arc<dyn cuda::card::Card>),
 }
 
-/// Trains as `workload` says, one thread a rank.
+/// Trains `workload`, with one thread per rank.
 ///
 /// # Errors
 /// [`RunError::Refused`] before anything has started, [`RunError::Failed`] where a rank fails.
 pub fn run(workload: &Workload, options: &RunOptions, observer: &mut dyn Observer) -> Result<RunReport, RunError> {
-    let batches = workload.check(options, Carries::Threads)?;
+    let batches = workload.check(options, MessageCarrier::Threads)?;
     options.check_resumed(0, 1).map_err(super::Refusal::from)?;
     let _held = options.hold_folder().map_err(super::Refusal::from)?;
     let ranks = workload.world();
@@ -130,21 +130,24 @@ pub fn run(workload: &Workload, options: &RunOptions, observer: &mut dyn Observe
     Coordinator::new(&shared, THREADS, options.transport.slots).listen(&hear, observer)
 }
 
-/// The life of one rank. Whatever happens in it, it tells how it ended.
+/// The life of one rank. It always reports how it ended.
 fn rank_thread(rank: usize, end: Threads, shared: &Shared, tell: &Sender<Event>) {
     let faults = shared.options.faults.iter().find(|(faulty, _)| *faulty == rank);
     let (mut transport, missed) = with_faults(end, faults.map(|(_, faults)| *faults));
     let walk = catch_unwind(AssertUnwindSafe(|| {
-        let mut walker = walker(rank, shared, &Carriage::Threads)?;
-        walker.run(&mut *transport, &shared.verdict, |record| {
+        let mut rank_executor = rank_executor(rank, shared, &TensorPath::Threads)?;
+        rank_executor.run(&mut *transport, &shared.verdict, |record| {
             // Nobody listens only after the run has been given up.
             let _ = tell.send(Event::Step(record));
         })?;
         let weights = match shared.options.keep_weights {
-            true => walker.gradients.all_exact(&mut *walker.backend, &mut *transport)?,
+            true => rank_executor.gradients.all_exact(&mut *rank_executor.backend, &mut *transport)?,
             false => BTreeMap::new(),
         };
-        Ok((memory_of(rank, &walker.store.meter, walker.backend.device_bytes(), &shared.workload), weights))
+        Ok((
+            memory_of(rank, &rank_executor.store.meter, rank_executor.backend.device_bytes(), &shared.workload),
+            weights,
+        ))
     }));
     let walk = walk.unwrap_or_else(|panic| Err(Cause::Died { message: message_of(&*panic) }));
     let ended = match walk {
@@ -182,15 +185,19 @@ pub(super) fn with_faults<T: Transport + 'static>(end: T, faults: Option<Faults>
 ///
 /// # Errors
 /// Where the device cannot hold it, or the checkpoint from which it goes on cannot be read.
-pub(super) fn walker<'s>(rank: usize, shared: &'s Shared, carriage: &Carriage) -> Result<Walker<'s>, Cause> {
+pub(super) fn rank_executor<'s>(
+    rank: usize,
+    shared: &'s Shared,
+    tensor_path: &TensorPath,
+) -> Result<RankExecutor<'s>, Cause> {
     let Shared { workload, options, board, last_checkpoint, start, .. } = shared;
     let mut store = Store::default();
-    let mut backend = backend(rank, shared, carriage, &mut store)?;
+    let mut backend = backend(rank, shared, tensor_path, &mut store)?;
     let (position, places) = (workload.position(rank), workload.places());
     if let Some(checkpoint) = &options.resume {
         Reader::open(checkpoint)?.fill(position, &places, &mut *backend)?;
     }
-    Ok(Walker {
+    Ok(RankExecutor {
         position,
         problem: &workload.problem,
         row: workload.row(rank),
@@ -207,8 +214,13 @@ pub(super) fn walker<'s>(rank: usize, shared: &'s Shared, carriage: &Carriage) -
 }
 
 /// What executes the ops of `rank`.
-fn backend(rank: usize, shared: &Shared, carriage: &Carriage, store: &mut Store) -> Result<Box<dyn Backend>, Cause> {
-    let _ = carriage;
+fn backend(
+    rank: usize,
+    shared: &Shared,
+    tensor_path: &TensorPath,
+    store: &mut Store,
+) -> Result<Box<dyn Backend>, Cause> {
+    let _ = tensor_path;
     let Shared { workload, options, start, .. } = shared;
     let (problem, position) = (&workload.problem, workload.position(rank));
     Ok(match (&workload.computation, &shared.batches) {
@@ -229,21 +241,21 @@ fn backend(rank: usize, shared: &Shared, carriage: &Carriage, store: &mut Store)
             };
             #[cfg(feature = "cuda")]
             if options.device != Device::Cpu {
-                let (leaving, card) = match carriage {
-                    Carriage::Card(card) => (cuda::Leaving::OnCard, Ok(Arc::clone(card))),
-                    Carriage::Threads => {
+                let (leaving, card) = match tensor_path {
+                    TensorPath::Card(card) => (cuda::Leaving::OnCard, Ok(Arc::clone(card))),
+                    TensorPath::Threads => {
                         let portion = || cuda::card::Portion { part: rank, parts: workload.world() };
                         let portion = options.split_gpu.then(portion);
                         let opening = cuda::Opening { portion, graphs: options.cuda_graphs, apart: false };
                         (cuda::Leaving::OnCard, cuda::open_as(options.device, opening))
                     }
-                    Carriage::Host => (cuda::Leaving::ThroughHost, cuda::open(options.device)),
+                    TensorPath::Host => (cuda::Leaving::ThroughHost, cuda::open(options.device)),
                 };
                 let card = card.map_err(BackendError::from)?;
                 let row = workload.row(rank);
                 // What is sent goes as a copy, and so does what ranks of one card sum, pass on or deal out: gradients, if
                 // nothing else.
-                let shows = matches!(carriage, Carriage::Threads);
+                let shows = matches!(tensor_path, TensorPath::Threads);
                 // And gradients of its own stages' copies of a weight, piece by piece.
                 let copies = if super::gradients::has_copies(&workload.places(), position.rank) {
                     cuda::nvidia::SLAB_BY_OTHERS
@@ -277,7 +289,7 @@ fn backend(rank: usize, shared: &Shared, carriage: &Carriage, store: &mut Store)
     })
 }
 
-/// What `rank` has held, beside what the plan predicts.
+/// What `rank` held, and what the plan predicts.
 pub(super) fn memory_of(rank: usize, meter: &Meter, device_bytes: Option<Bytes>, workload: &Workload) -> RankMemory {
     RankMemory {
         high_water_bytes: meter.peak_total(),
@@ -295,7 +307,7 @@ pub(super) fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "it said nothing".to_string())
 }
 
-/// Puts together what ranks tell.
+/// Collects what ranks report.
 pub(super) struct Coordinator<'a> {
     shared: &'a Shared,
     transport: &'static str,
@@ -355,8 +367,7 @@ impl<'a> Coordinator<'a> {
         Ok(self.report())
     }
 
-    /// Waits for the other ranks within the grace. The first cause that is not just another rank's abort is
-    /// the one to tell of.
+    /// Waits for the other ranks within the grace period. The first cause that is not the abort of another rank is reported.
     fn fail(
         &self,
         first: (usize, Cause, Vec<RankReport>),

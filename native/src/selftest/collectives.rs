@@ -137,7 +137,7 @@ pub fn check(end: &mut dyn Transport) -> Result<Vec<Row>, CollectiveError> {
         let group = Group::new(ranks, rank).unwrap_or_else(|error| unreachable!("{error}"));
         (name, group)
     });
-    // Sums over ranks of what went wrong travel in a group of their own, so that calls are counted apart.
+    // The count of errors over ranks uses a separate group, so that its calls are counted apart.
     let mut judges = Group::world(end);
     judges.begin(1);
     let mut rows = Vec::new();
@@ -210,7 +210,7 @@ fn link_of([small, middle, large]: [Nanos; 3]) -> Link {
     }
 }
 
-/// Each figure beside how a spec says it, which is what a person wants it for.
+/// Each figure together with the field of a spec that takes it.
 fn rows_of(Link { bytes_per_s, latency_ns }: Link) -> [Row; 2] {
     let row = |name: &str, found, words| Row::figure("link", name.to_string(), found, words);
     [

@@ -1,4 +1,8 @@
-//! Proves in one call that a device computes what it should, holds the bytes that plans predict, and how fast it is.
+//! Checks in one call that a device computes correct results, holds the bytes that plans predict, and how fast it is.
+//!
+//! - In: a device or a transport, and a time limit.
+//! - Out: rows of a table, each passed or failed.
+//! - Knows: backends, the runner and transports. Nothing depends on this folder.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -296,7 +300,7 @@ pub struct Asked {
     pub device: Device,
     /// Only this part of it.
     pub only: Option<Part>,
-    /// Every tensor of the operators lies in memory of its own, as checkers of memory want it.
+    /// Every tensor of the operators lies in its own memory, as checkers of memory want it.
     pub apart: bool,
     /// When no further section begins.
     pub deadline: Instant,
@@ -363,8 +367,8 @@ fn on_card(asked: Asked, mut tell: impl FnMut(News)) -> Result<Report, String> {
 
 /// PyTorch's speed on the model of the report, where python3 has it, beside the report's; until `deadline`.
 #[cfg(feature = "cuda")]
-pub fn beside_torch(device: Device, ours: f64, deadline: Instant) -> Row {
-    speed::beside_torch(device, ours, deadline)
+pub fn compare_with_torch(device: Device, ours: f64, deadline: Instant) -> Row {
+    speed::compare_with_torch(device, ours, deadline)
 }
 
 /// A communicator of one rank through the real library: sums, and a message to itself.

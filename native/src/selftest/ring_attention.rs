@@ -16,7 +16,7 @@ use crate::backend::cuda::launch::Context;
 use crate::backend::cuda::ring_attention::{Ring, Seen};
 use crate::runner::gradients::Position;
 use crate::runner::peer_groups::PeerGroups;
-use crate::runner::status::Board;
+use crate::runner::status::StatusBoard;
 use crate::transport::threads;
 
 const GROUP: &str = "rings";
@@ -29,7 +29,7 @@ pub struct RingCase {
 }
 
 /// In both formats: pieces that fill no tile, of several tiles and of less than one; windows shorter and longer than a piece;
-/// caps; groups of heads; values of their own width; kernels on tensor cores and not.
+/// caps; grouped-query attention; values of another width than keys; kernels with and without tensor cores.
 pub fn cases() -> Vec<RingCase> {
     let spread = |parts, sequence, heads: [u64; 2], [width, value_width]: [u64; 2], window: Option<u64>| Spread {
         heads: Heads { cap_e12: window.map(|_| 3_000_000_000_000), ..Heads::usual(sequence, heads, width) },
@@ -127,7 +127,7 @@ impl RingCase {
             whole_experts: false,
             shares_optimizer: false,
         };
-        let board = Board::new((0..parts).map(position).collect());
+        let board = StatusBoard::new((0..parts).map(position).collect());
         let ends = threads::world(parts, Default::default());
         thread::scope(|scope| {
             let ranks: Vec<_> = ends
@@ -218,7 +218,7 @@ fn of_row(bytes: &[u8], rows: u64, row: u64) -> &[u8] {
     &bytes[row as usize * width..][..width]
 }
 
-/// Every ring on `card`, each a section of its own.
+/// Every ring on `card`, each as a separate section.
 pub(super) fn check<F: FnMut(News)>(card: &Arc<dyn Card>, extent: Extent, rows: &mut Rows<F>) {
     for case in cases() {
         rows.section(GROUP, &case.name(), |rows| {

@@ -1,5 +1,5 @@
-//! How fast a card is: its ceilings, each operator of a model beside them, and a step of the model beside the sum of its
-//! operators.
+//! How fast a card is: its peak rates, each operator of a model compared with them, and a step of the model compared
+//! with the sum of its operators.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use crate::backend::cuda::libraries::{self, Which};
 use crate::backend::cuda::nvidia::{SLAB_BY_OTHERS, WORKSPACE_BYTES};
 use crate::backend::cuda::{Opening, open_as};
 use crate::profiling::card::{Gpu, Pace, numbers, time};
-use crate::profiling::shared_card::together;
+use crate::profiling::shared_card::measure_shared;
 use crate::profiling::{Stopwatch, Wanted, measure, update_of, wanted, whole};
 use crate::runner::optimizer::AdamW;
 use crate::runner::published_workloads;
@@ -110,7 +110,7 @@ pub fn check<F: FnMut(News)>(device: Device, card: &Arc<dyn Card>, rows: &mut Ro
         let open = |_| open_as(device, Opening::default());
         let cards = (0..sizes.work.pipeline).map(open).collect::<Result<Vec<_>, _>>()?;
         let stages = graphs(&workload).map_err(|reason| CardError::call("stages", reason))?;
-        Ok::<_, CardError>(together(&cards, stages, sizes.pace.together)?.all)
+        Ok::<_, CardError>(measure_shared(&cards, stages, sizes.pace.together)?.all)
     });
     let in_turns = rows.groundwork(GROUP, "4 ranks on one card", |rows| {
         four_ranks((device, card), rows, sizes, &workload, &predicted, expected)
@@ -284,7 +284,7 @@ impl Watch {
     }
 }
 
-/// The plan on 4 ranks that share the card: its step beside `expected`, its bytes beside the plan's.
+/// The plan on 4 ranks that share the card: its step compared with `expected`, its bytes compared with those of the plan.
 fn four_ranks<F: FnMut(News)>(
     (device, card): (Device, &Arc<dyn Card>),
     rows: &mut Rows<F>,
@@ -301,14 +301,15 @@ fn four_ranks<F: FnMut(News)>(
     let tokens = report.steps.first().map_or(0, |step| step.tokens);
     let against = format!("{tokens} a step");
     rows.push(Row::figure(GROUP, "tokens a second, 4 ranks on one card", format!("{rate:.0}"), against));
-    let (sum, off) = beside(found, expected.step(expected.one_by_one));
+    let (sum, off) = against_prediction(found, expected.step(expected.one_by_one));
     let against = format!("{sum} from its operators one by one, {:+.1} %; at most +5 %", 100.0 * off);
     let ms = format!("{:.3} ms", found as f64 / 1e6);
     // Operators of four queues fill what each of them alone leaves empty, at the end of its last wave, and find in the caches
-    // what the one before has left: how much that is the sum of their times cannot know. Longer than the sum is what goes wrong.
+    // what the one before has left: how much that is the sum of their times cannot know. Longer than the sum is what
+    // goes wrong.
     rows.push(Row::fact(GROUP, "a step of the model, 4 ranks on one card", ms.clone(), &against, off <= 0.05));
     if let Some(each) = expected.in_turns.filter(|_| expected.one_by_one > 0) {
-        let (predicted, off) = beside(found, expected.step(each));
+        let (predicted, off) = against_prediction(found, expected.step(each));
         let against = format!(
             "{predicted} predicted as profile --share-gpu has it, operators in turns at {:.3} of their times, {:+.1} %; aim: 5 %",
             each as f64 / expected.one_by_one as f64,
@@ -318,7 +319,8 @@ fn four_ranks<F: FnMut(News)>(
     }
     if let Some((before, most)) = most {
         // What the driver says of the whole device, against what the plan says of its ranks, what cuBLAS has for itself, and
-        // the first slab of what others give back. Graphs take some of the driver's own, and slabs are not full: a few percent.
+        // the first slab of what others give back. Graphs take some of the driver's own, and slabs are not full: a
+        // few percent.
         let planned: Bytes = predicted.iter().map(|bytes| bytes + WORKSPACE_BYTES + SLAB_BY_OTHERS).sum();
         let found = most.saturating_sub(before);
         let off = |known: Bytes| found as f64 / known.max(1) as f64 - 1.0;
@@ -350,12 +352,13 @@ fn four_ranks<F: FnMut(News)>(
 const PARTS: &str = "4 ranks, each on its part of the multiprocessors";
 
 /// What was predicted, for people, and how far from it `found` is.
-fn beside(found: Nanos, predicted: Nanos) -> (String, f64) {
+fn against_prediction(found: Nanos, predicted: Nanos) -> (String, f64) {
     (format!("{:.3} ms", predicted as f64 / 1e6), found as f64 / predicted.max(1) as f64 - 1.0)
 }
 
 /// The plan on 4 ranks with a part of the multiprocessors each, as on GPUs of their own: its losses beside those of ranks
-/// that take turns, and its makespan and step beside those that follow from operators measured on such a part while the others
+/// that take turns, and its makespan and step beside those that follow from operators measured on such a part while
+/// the others
 /// are at work: `profile --split-gpu`, `plan --profile` and `run --split-gpu`.
 fn in_parts<F: FnMut(News)>(
     device: Device,
@@ -398,7 +401,7 @@ fn in_parts<F: FnMut(News)>(
     }
     let makespan = timeline.makespan_ns();
     for (what, found, predicted) in [("makespan", report.makespan_ns, makespan), ("step", report.step_ns, step)] {
-        let (predicted, off) = beside(found, predicted);
+        let (predicted, off) = against_prediction(found, predicted);
         let against =
             format!("{predicted} predicted, operators at {share:.3} of their times, {:+.1} %; aim: 5 %", 100.0 * off);
         let found = format!("{:.3} ms on {name}", found as f64 / 1e6);
@@ -461,7 +464,7 @@ fn share_of_ceiling(wanted: &Wanted<'_>, ns: Nanos, (bandwidth, peak): (f64, f64
 }
 
 /// PyTorch on the same model, where python3 has it.
-pub fn beside_torch(device: Device, ours: f64, deadline: Instant) -> Row {
+pub fn compare_with_torch(device: Device, ours: f64, deadline: Instant) -> Row {
     const NAME: &str = "PyTorch on the same model, one rank";
     let row = |found: String, against: String| Row::figure(GROUP, NAME, found, against);
     let gpu = if let Device::Cuda(gpu) = device { gpu } else { 0 };
@@ -496,14 +499,15 @@ pub fn beside_torch(device: Device, ours: f64, deadline: Instant) -> Row {
     let figures: serde_json::Value =
         said.lines().rev().find_map(|line| serde_json::from_str(line).ok()).unwrap_or_default();
     let rate = |kind: &str| figures[kind].as_f64();
-    let beside = |theirs: f64| format!("{theirs:.0} tokens/s (here {:.2} times as many)", ours / theirs.max(1.0));
+    let against_prediction =
+        |theirs: f64| format!("{theirs:.0} tokens/s (here {:.2} times as many)", ours / theirs.max(1.0));
     let shown = |kind: &str| match rate(kind) {
-        Some(theirs) => format!("{kind} {}", beside(theirs)),
+        Some(theirs) => format!("{kind} {}", against_prediction(theirs)),
         None => format!("{kind} not run: {}", figures[format!("{kind}_error")].as_str().unwrap_or("no reason given")),
     };
-    // Here weights are summed up in 32 bits: another training, set beside it for who has it.
-    let all_bf16 =
-        rate("all_bf16").map(|theirs| format!("; eager with weights and AdamW in bf16 {}", beside(theirs)));
+    // Here weights are accumulated in 32 bits: another training, shown for comparison.
+    let all_bf16 = rate("all_bf16")
+        .map(|theirs| format!("; eager with weights and AdamW in bf16 {}", against_prediction(theirs)));
     let all_bf16 = all_bf16.unwrap_or_default();
     row(
         format!("{}, {}{all_bf16}", shown("eager"), shown("compiled")),
@@ -516,7 +520,7 @@ mod tests {
     use super::*;
     use crate::backend::cuda::tests::host;
 
-    /// The whole measurement on the stand-in, whose times and padding mean nothing: all else holds.
+    /// The whole measurement on the emulated card, whose times and padding mean nothing: all else holds.
     #[test]
     fn what_is_measured_on_a_card_is_measured_on_the_stand_in() {
         let Some(card) = host() else { return };

@@ -32,7 +32,8 @@ pub fn run(command: &mut Command, deadline: Instant) -> Result<Said, String> {
         match child.try_wait().map_err(fail)? {
             Some(status) => break Some(status),
             None if Instant::now() >= deadline => {
-                // What looks like a program may be a script that starts one. Not a group of its own: a terminal's Ctrl-C is
+                // What looks like a program may be a script that starts one. Not a separate process group: a
+                // terminal's Ctrl-C is
                 // to reach all of them.
                 let started = all_below(child.id());
                 let _ = child.kill();

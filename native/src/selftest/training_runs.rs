@@ -107,7 +107,7 @@ impl Like {
     }
 }
 
-/// The work of training `like` on so many ranks.
+/// The work of training `like` on `ranks` ranks.
 pub(crate) fn work(like: Like, dtype: Dtype, ranks: usize) -> Option<ModelWork> {
     let cpu = cluster::find("cpu")?;
     Some(ModelWork {
@@ -308,7 +308,7 @@ fn check_one<F: FnMut(News)>(
         check_on_host(&work, device, &alone, name, rows)?;
     }
     let limits = if device == Device::Cpu { (1e-10, 1e-8) } else { (loss_limit, weight_limit) };
-    // Slow on the stand-in, where tests of their own have the newer families, rings, and experts that are dealt.
+    // Slow on the emulated card, where separate tests cover the newer families, rings and expert parallel.
     if device != Device::Emulated || matches!(like, Like::Llama | Like::Gpt) {
         // One way for each family there.
         let one = [work.model.family == Family::Gpt];
@@ -318,7 +318,7 @@ fn check_one<F: FnMut(News)>(
     if device != Device::Emulated {
         check_ring(&work, device, limits, name, rows)?;
         if like.has_experts() {
-            check_dealt(&work, device, limits, name, rows)?;
+            check_experts(&work, device, limits, name, rows)?;
         }
     }
     if device != Device::Cpu && like == Like::Llama {
@@ -327,7 +327,7 @@ fn check_one<F: FnMut(News)>(
     Ok(())
 }
 
-/// Two ranks of a pipeline that keep what layers keep in the host's memory, or what the optimizer keeps, against `alone`, which
+/// Two ranks of a pipeline that keep what layers keep in host memory, or the optimizer states, against `alone`, which
 /// keeps it on the device; and on a card also with copies that take longer than what is launched meanwhile.
 fn check_on_host<F: FnMut(News)>(
     work: &ModelWork,
@@ -336,11 +336,11 @@ fn check_on_host<F: FnMut(News)>(
     name: &str,
     rows: &mut Rows<F>,
 ) -> Result<(), String> {
-    check_kept_on_host(work, device, alone, &format!("{name}, kept on the host"), rows)?;
+    check_kept_on_host(work, device, alone, &format!("{name}, activation offload"), rows)?;
     if matches!(device, Device::Cuda(_)) {
         let large = ModelWork { microbatch_size: 512, ..work.clone() };
         let alone = train(&one_by_one(&large, None)?, device)?;
-        check_kept_on_host(&large, device, &alone, &format!("{name}, much kept on the host"), rows)?;
+        check_kept_on_host(&large, device, &alone, &format!("{name}, activation offload of large tensors"), rows)?;
     }
     Ok(())
 }
@@ -355,7 +355,7 @@ fn check_kept_on_host<F: FnMut(News)>(
     for (what, offload, offload_optimizer) in [
         ("of all layers", Offload::All, false),
         ("of the first", Offload::First(1), false),
-        ("the optimizer's state", Offload::None, true),
+        ("optimizer states", Offload::None, true),
     ] {
         let mut work = work.clone();
         (work.layout.form.offload, work.layout.offload_optimizer) = (offload, offload_optimizer);
@@ -365,11 +365,11 @@ fn check_kept_on_host<F: FnMut(News)>(
         let is_same = |report: &RunReport| report.losses() == alone.losses() && weights_error(report, alone) == 0.0;
         let same = reports.iter().all(is_same);
         let found = if same { "the same bits, twice" } else { "other bits" };
-        rows.push(Row::fact(GROUP, format!("{name}: losses and weights"), found, "one rank, which keeps all", same));
+        rows.push(Row::fact(GROUP, format!("{name}: losses and weights"), found, "one rank, without offload", same));
         for (rank, memory) in reports[0].memory.iter().enumerate() {
             let planned = predicted.get(rank).copied().unwrap_or(0);
             let held = memory.persistent_bytes + memory.activation_bytes;
-            let against = format!("{planned} planned, and some on the host");
+            let against = format!("{planned} planned, and some in host memory");
             let holds = held == planned && memory.host_bytes > 0;
             rows.push(Row::fact(GROUP, format!("{name}: bytes of rank {rank}"), held.to_string(), &against, holds));
         }
@@ -377,8 +377,7 @@ fn check_kept_on_host<F: FnMut(News)>(
     Ok(())
 }
 
-/// Two ranks of a pipeline, in two replicas, of two each that share matrices: reductions beside what needs them not, or
-/// rows shared too where `ways` say so.
+/// PP 2, DP 2 and TP 2, with overlapped reductions, or with sequence parallel where `ways` say so.
 fn check_mesh<F: FnMut(News)>(
     work: &ModelWork,
     device: Device,
@@ -387,7 +386,7 @@ fn check_mesh<F: FnMut(News)>(
     name: &str,
     rows: &mut Rows<F>,
 ) -> Result<(), String> {
-    // Rows of each sequence are dealt to two.
+    // Two ranks split the rows of each sequence.
     let whole = ModelWork { sequence: work.sequence / 2 * 2, ..work.clone() };
     let reference = &train(&one_by_one(&whole, Some(Precision::Double))?, Device::Cpu)?;
     for rows_too in ways.iter().copied() {
@@ -395,23 +394,22 @@ fn check_mesh<F: FnMut(News)>(
         (work.layout.data, work.layout.zero) = (2, 1);
         (work.layout.form.tensor, work.layout.form.async_reduce) = (2, true);
         work.layout.form.sequence_parallel = rows_too;
-        let what = if rows_too { "matrices and rows" } else { "matrices" };
-        let name = format!("{name}, 2 x 2 replicas x 2 that share {what}");
+        let what = if rows_too { "TP 2 with sequence parallel" } else { "TP 2" };
+        let name = format!("{name}, PP 2, DP 2, {what}");
         check_against(reference, &work, device, limits, &name, rows)?;
     }
     Ok(())
 }
 
-/// Two ranks of a pipeline, and experts dealt to two replicas of it, or whole ones to the two ranks that share all other
-/// matrices.
-fn check_dealt<F: FnMut(News)>(
+/// PP 2 and EP 2, over two replicas, or over the two tensor-parallel ranks with whole experts (ETP 1).
+fn check_experts<F: FnMut(News)>(
     work: &ModelWork,
     device: Device,
     limits: (f64, f64),
     name: &str,
     rows: &mut Rows<F>,
 ) -> Result<(), String> {
-    // Rows of each sequence are dealt to two.
+    // Two ranks split the rows of each sequence.
     let whole = ModelWork { sequence: work.sequence / 2 * 2, ..work.clone() };
     let reference = &train(&one_by_one(&whole, Some(Precision::Double))?, Device::Cpu)?;
     for along_members in [false, true] {
@@ -423,21 +421,21 @@ fn check_dealt<F: FnMut(News)>(
         let among = match along_members {
             true => {
                 form.tensor = 2;
-                "that share matrices"
+                "TP 2, ETP 1"
             }
             false => {
                 (work.layout.data, work.layout.zero) = (2, 1);
                 work.microbatches /= 2;
-                "replicas"
+                "DP 2"
             }
         };
-        let name = format!("{name}, 2 x experts dealt to 2 {among}");
+        let name = format!("{name}, PP 2, EP 2, {among}");
         check_against(reference, &work, device, limits, &name, rows)?;
     }
     Ok(())
 }
 
-/// Two ranks of a pipeline, of two each that hold parts of every sequence and pass keys and values around a ring.
+/// PP 2 and CP 2: ranks pass keys and values around a ring.
 fn check_ring<F: FnMut(News)>(
     work: &ModelWork,
     device: Device,
@@ -448,7 +446,7 @@ fn check_ring<F: FnMut(News)>(
     let mut work = ModelWork { sequence: work.sequence / 4 * 4, ..work.clone() };
     let reference = train(&one_by_one(&work, Some(Precision::Double))?, Device::Cpu)?;
     (work.layout.form.context, work.layout.zero) = (2, 1);
-    check_against(&reference, &work, device, limits, &format!("{name}, 2 x 2 in a ring"), rows)
+    check_against(&reference, &work, device, limits, &format!("{name}, PP 2, CP 2"), rows)
 }
 
 /// `work` against `reference`, and on a card against itself.
@@ -474,7 +472,7 @@ fn check_against<F: FnMut(News)>(
     Ok(())
 }
 
-/// What happens between training steps: clipping, copies that share out the optimizer's state, and checkpoints.
+/// What happens between training steps: clipping, copies that shard the optimizer states, and checkpoints.
 fn check_between_steps<F: FnMut(News)>(
     work: &ModelWork,
     device: Device,
@@ -499,7 +497,7 @@ fn check_between_steps<F: FnMut(News)>(
         published(&ModelWork { layout, ..work.clone() }, "1f1b", None).map(|(workload, _)| workload)
     };
     let (whole, shared) = (train(&copies(0)?, device)?, train(&copies(1)?, device)?);
-    fact("2 copies with a share of the optimizer's state each", "2 copies with all of it", same(&shared, &whole));
+    fact("DP 2 with ZeRO 1", "DP 2 without ZeRO", same(&shared, &whole));
 
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     let saving = Some(Saving { folder: folder.path().to_owned(), every: 0 });
@@ -509,7 +507,7 @@ fn check_between_steps<F: FnMut(News)>(
     let rest = train_as(&one_by_one(work, None)?, device, RunOptions { resume, ..longer.clone() })?;
     let straight = train_as(&on_two, device, longer)?;
     let goes_on = straight.losses().ends_with(&rest.losses()) && weights_error(&rest, &straight) == 0.0;
-    fact("from a checkpoint of 2 ranks on 1", "2 ranks without a break", goes_on);
+    fact("resumed on 1 rank from a checkpoint of 2", "2 ranks without a stop", goes_on);
     Ok(())
 }
 
@@ -519,7 +517,8 @@ mod tests {
 
     use super::*;
 
-    /// What a card's selftest adds to that of the stand-in: newer families on ranks that share matrices, in both formats.
+    /// What a card's selftest adds to that of the emulated card: newer families on tensor-parallel ranks, in both
+    /// formats.
     #[test]
     #[ignore = "takes minutes"]
     fn newer_families_share_matrices_in_both_formats() {

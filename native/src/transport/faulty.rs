@@ -63,7 +63,7 @@ pub fn read(text: &str) -> Result<(usize, Faults), String> {
 /// The text with which a rank dies that was told to.
 pub const DEATH: &str = "injected failure: this rank dies here";
 
-/// Whether a fault still has to come, for whoever no longer has the transport in hands.
+/// Whether a fault still has to come, for callers without the transport.
 #[derive(Clone, Debug)]
 pub struct Missed(Arc<AtomicU64>);
 

@@ -1,6 +1,10 @@
-//! How ranks exchange tensors: one small trait, engines for ranks in one process ([`threads`]) and in one process
-//! each ([`processes`], over TCP or MPI), and wrappers that watch ([`traced`]) or break ([`faulty`]) any engine.
-//! [`collectives`] are built on the trait, so every engine has them.
+//! How ranks exchange tensors: one small trait, engines for ranks in one process ([`threads`]) and in one process each
+//! ([`processes`], over TCP or MPI; `nccl` between GPUs), and wrappers that observe ([`traced`]) or break ([`faulty`]) any
+//! engine. [`collectives`] use only the trait, so every engine has them.
+//!
+//! - In: parcels of a rank for other ranks, and the parcels that it expects.
+//! - Out: the parcels that arrive, or an error that names the peer.
+//! - Knows: bytes, tags and ranks. Nothing of models or schedules.
 //!
 //! What every engine keeps:
 //! - **Order.** Parcels of one channel (sender, receiver; activations, gradients or collectives) arrive in the

@@ -163,7 +163,7 @@ impl Mpi {
         })
     }
 
-    /// One complete frame, where there is one.
+    /// One complete frame, if there is one.
     fn take(&mut self) -> Option<Event> {
         while let Some(probed) = self.world.any_process().immediate_matched_probe() {
             let peer = probed.1.source_rank() as usize;

@@ -2,7 +2,7 @@
 //!
 //! A [`Link`] carries whole [frames](super::wire) in order; this adds what every engine keeps. A send ends as soon
 //! as the link has it. Beyond parcels, processes exchange last words: a rank that ends the run says to all where it
-//! was and why, so that whoever survives can tell of all.
+//! was and why, so that the surviving ranks can report all.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

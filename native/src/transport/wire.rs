@@ -37,7 +37,7 @@ pub enum Frame {
 pub struct LastWords {
     /// The training step.
     pub training_step: u32,
-    /// The position in its row.
+    /// The position in its op list.
     pub index: u32,
     /// What it was doing, as a number of the runner's.
     pub state: u8,
@@ -160,7 +160,7 @@ fn read(bytes: &[u8]) -> Option<Frame> {
         (3, 0) if body.is_empty() => return Some(Frame::Goodbye),
         _ => return None,
     };
-    // A message names a stage before its own only where there is one.
+    // A message names a stage before its own only if there is one.
     if let What::Message(Message { way, payload, stage: 0, .. }) = what
         && (way == Way::Receive) == (payload == Payload::Activation)
     {

@@ -102,6 +102,6 @@ fn own_orders_are_compared_with_the_others() {
     // A plan of it has no published schedule's name either, and says so.
     let plan = json_of(&["plan", "-", "--json", "--order", &named], spec);
     assert_eq!(plan["schedule"]["name"], "own gpipe");
-    assert!(refused(&["plan", "-", "--order", "-"], spec).contains("standard input is wanted twice"));
+    assert!(refused(&["plan", "-", "--order", "-"], spec).contains("standard input can be read once"));
     assert!(refused(&["plan", &mine], "").contains("`SPEC --order FILE`"));
 }

@@ -42,7 +42,7 @@ fn wrong_input_is_refused_with_the_place_and_what_to_write() {
         (
             &["compare", "-"],
             &PROBLEM.replace("\"limit_bytes\": 16", "\"limit_bytes\": 1"),
-            "no schedule is valid here",
+            "no schedule is valid for this spec",
         ),
         (
             &["plan", "-", "--schedule", "2f2b"],
@@ -65,8 +65,8 @@ fn wrong_input_is_refused_with_the_place_and_what_to_write() {
         (&["plan", "https://example.org/"], "", "the address holds no spec"),
         (&["check", "-"], &plan.replace("zb-v", "zb-w"), "the plan was changed after it was written"),
         (&["check", "-"], &plan.replace("\"version\": 1", "\"version\": 9"), "the plan's version is 9"),
-        (&["show", "-", "--step", "3"], &plan, "--step is for traces"),
-        (&["run", "-"], &plan, "there is no model to train"),
+        (&["show", "-", "--step", "3"], &plan, "--step applies to traces"),
+        (&["run", "-"], &plan, "no model to train"),
         (&["run", "-", "--data", "no-such-book.txt"], TINY, "no-such-book.txt cannot be read"),
         (
             &["run", "-"],
@@ -101,7 +101,7 @@ fn wrong_input_is_refused_with_the_place_and_what_to_write() {
 #[test]
 fn a_text_without_end_is_refused() {
     let error = refused(&["run", "-", "--data", "/dev/zero"], TINY);
-    assert!(error.contains("/dev/zero is longer than the 1073741824 bytes that are read"), "{error}");
+    assert!(error.contains("/dev/zero is longer than the limit of 1073741824 bytes"), "{error}");
 }
 
 #[test]

@@ -155,7 +155,7 @@ fn two_documents_do_not_share_standard_output() {
         &["selftest", "--profile", "-"],
     ] {
         let error = refused(arguments, TINY);
-        assert!(error.contains("cannot both go to standard output"), "{arguments:?}: {error}");
+        assert!(error.contains("cannot both use standard output"), "{arguments:?}: {error}");
     }
 }
 

@@ -58,7 +58,7 @@ fn a_plan_that_could_hang_is_refused_with_who_waits_for_whom() {
     // What was written is complete for the transport that it names, and `check` tells of others.
     let checked = printed(&["check", &plan], "");
     assert!(
-        checked.contains("rendezvous   does not: ") && checked.contains("buffered     completes it"),
+        checked.contains("rendezvous   cannot complete it: ") && checked.contains("buffered     completes it"),
         "{checked}"
     );
     let error = refused(&["check", &plan, "--transport", "rendezvous"], "");
@@ -76,7 +76,7 @@ fn a_plan_that_could_hang_is_refused_with_who_waits_for_whom() {
     let error = refused(&[&run[..], &["--slots", "0"]].concat(), "");
     assert!(error.contains("the program cannot be run:") && error.contains("in a circle: rank 2"), "{error}");
     let error = refused(&[&run[..], &["--fault", "4:death@1"]].concat(), "");
-    assert!(error.contains("--fault is for rank 4, and this run has ranks 0 to 3"), "{error}");
+    assert!(error.contains("--fault names rank 4, but this run has ranks 0 to 3"), "{error}");
 }
 
 /// Only where the best ends far from its bound, and nothing longer was asked for.
@@ -157,7 +157,7 @@ fn an_order_of_ones_own_is_planned_checked_and_shown() {
     std::fs::create_dir(path(&folder, "more")).unwrap();
     let with_transfers = path(&folder, "more/order.csv");
     write(&with_transfers, "0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0B1\n1RECV_F0,1F0,1F1,1B0,1B1\n");
-    let note = "more/order.csv are left out: transfers are placed anew";
+    let note = "more/order.csv are ignored: pipeplan adds the transfers itself";
     for arguments in [
         &["plan", &problem, "--json"][..],
         &["check", &problem, "--json"],

@@ -69,8 +69,10 @@ fn a_profile_replaces_the_estimates_it_has() {
     let (_, _, note) = run(&["plan", "-", "--profile", &file], &other);
     assert!(note.contains("follow from measured ones of other sizes, the others are estimated"), "{note}");
     let other = TINY.replace("sequence = 16", "sequence = 16\ndtype = \"f64\"");
-    assert!(refused(&["plan", "-", "--profile", &file], &other).contains("none of this model's kinds of operators"));
-    assert!(refused(&["plan", "-", "--profile", &file], PROBLEM).contains("these costs are typed"));
+    assert!(
+        refused(&["plan", "-", "--profile", &file], &other).contains("no operator of this model in its precision")
+    );
+    assert!(refused(&["plan", "-", "--profile", &file], PROBLEM).contains("this spec has typed costs"));
     write(&file, &products.to_json().replace("\"ns\": 1000", "\"ns\": -1"));
     let error = refused(&["memory", "-", "--profile", &file], TINY);
     assert!(error.contains("operators[0].ns: found -1") && error.contains("profile.json"), "{error}");
@@ -116,7 +118,7 @@ fn what_is_measured_is_planned_with() {
         assert!(!note.contains("estimated"), "{note}");
     }
 
-    assert!(refused(&["profile", "-"], PROBLEM).contains("these costs are typed"));
+    assert!(refused(&["profile", "-"], PROBLEM).contains("this spec has typed costs"));
     let other = TINY.replace("sequence = 16", "sequence = 16\ndtype = \"bf16\"");
     assert!(refused(&["profile", "-"], &other).contains("training.dtype is bf16"));
     assert!(refused(&["profile", "-", "--split-gpu"], TINY).contains("--device cuda"));

@@ -25,7 +25,7 @@ fn a_plan_is_run_and_its_trace_shown() {
     let shown = printed(&["show", &trace], "");
     assert!(shown.contains("step 2 of 3 recorded") && shown.contains("measured on cpu over threads"), "{shown}");
     assert!(refused(&["show", &trace, "--step", "7"], "").contains("it holds steps 0 to 2"));
-    assert!(refused(&["check", &trace], "").contains("is a trace, and a spec or a plan is needed"));
+    assert!(refused(&["check", &trace], "").contains("is a trace; a spec or a plan is needed"));
     // Alone where it goes to standard output.
     let trace = printed(&["run", &plan, "--steps", "2", "--trace", "-"], "");
     assert!(printed(&["show", "-"], &trace).contains("step 1 of 2 recorded"), "{trace}");
@@ -55,16 +55,16 @@ fn options_that_would_do_nothing_are_refused() {
         modelled(&["--learning-rate", "0.1"]),
         modelled(&["--clip-norm", "1"]),
         modelled(&["--seed", "3"]),
-        run(&["--backend", "modelled", "--resume", checkpoint], "nothing to write into a checkpoint"),
-        (vec!["plan", "-", "--order", order, "--effort", "5"], "--order leaves nothing to search for"),
+        run(&["--backend", "modelled", "--resume", checkpoint], "cannot write a checkpoint"),
+        (vec!["plan", "-", "--order", order, "--effort", "5"], "with --order there is no search"),
     ] {
         let error = refused(&arguments, TINY);
         assert!(error.contains(says), "{arguments:?}: {error}");
-        assert!(!error.contains("going on from"), "{arguments:?}: {error}");
+        assert!(!error.contains("resuming from"), "{arguments:?}: {error}");
     }
     // What has been trained already is no start, and is not said to be one.
     let error = refused(&["run", "-", "--steps", "6", "--resume", checkpoint], TINY);
-    assert!(error.contains("give more steps") && !error.contains("going on from"), "{error}");
+    assert!(error.contains("give more steps") && !error.contains("resuming from"), "{error}");
 }
 
 #[test]
@@ -72,12 +72,12 @@ fn numbers_that_no_run_takes_are_refused_by_their_options() {
     let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/tiny-llama.toml");
     for (arguments, says) in [
         (&["--steps", "-1"][..], "'-1' for '--steps <STEPS>': -1 is not in 1.."),
-        (&["--learning-rate", "-1"], "--learning-rate is -1; write a number above 0"),
+        (&["--learning-rate", "-1"], "--learning-rate is -1; give a number above 0"),
         (&["--patience", "-3"], "'-3' for '--patience <SECONDS>'"),
         (&["--seed", "-1"], "'-1' for '--seed <SEED>'"),
         (&["--clip-norm", "-0.5"], "to a norm of -0.5"),
         (&["--traced-steps", "0"], "0 is not in 1.."),
-        (&["--warm-up", "100", "--decay-until", "3"], "rises over 100 steps, and is to have fallen at step 3"),
+        (&["--warm-up", "100", "--decay-until", "3"], "warm-up takes 100 steps, but decay ends at step 3"),
         (&["--warm-up", "3", "--decay-until", "3"], "rises over 3 steps"),
     ] {
         let output = command(&["run", example]).args(arguments).output().unwrap();

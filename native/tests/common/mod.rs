@@ -88,7 +88,7 @@ pub fn granite() -> Variant {
     Variant { factors: Factors { embedding, residual, attention, logits }, ..Variant::USUAL }
 }
 
-/// `work` in the order of the published schedule `name`; nothing where there is none for its shape.
+/// `work` in the order of the published schedule `name`; nothing if there is none for its shape.
 pub fn published(work: &ModelWork, name: &str, precision: Precision) -> Option<Workload> {
     match published_workloads::published(work, name, Some(precision)) {
         Ok(workload) => Some(workload),
@@ -225,7 +225,8 @@ pub fn trains_as_one_rank(work: &ModelWork, name: &str, options: &RunOptions, ex
     true
 }
 
-/// `work` as `name` for a few steps on the stand-in of a card, in its own format: within what rounding leaves of one rank on
+/// `work` as `name` for a few steps on the emulated card of a card, in its own format: within what rounding leaves of
+/// one rank on
 /// the CPU in `f64`, and a second run to the bit. False (said plainly) where no compiler makes the kernels.
 pub fn trains_on_cards(work: &ModelWork, name: &str, steps: u32, expected: &mut Expected) -> bool {
     let workload = published_workloads::published(work, name, None).unwrap_or_else(|error| panic!("{name}: {error}"));

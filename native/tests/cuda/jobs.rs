@@ -6,8 +6,8 @@ use serde_json::Value;
 use super::selftest::selftest_within;
 use super::{emulated, on_cards, plan, train};
 
-/// Jobs are captured when they come again as they were, launched from then on, and destroyed; the bits are those of launches
-/// one by one, and of the stand-in.
+/// Jobs are captured when they come again as they were, launched from then on, and destroyed; the bits are those of
+/// launches one by one, and of the emulated card.
 #[test]
 fn jobs_that_come_again_are_graphs_and_change_no_bit() {
     let plan = plan("llama", "bf16");
@@ -28,7 +28,8 @@ fn jobs_that_come_again_are_graphs_and_change_no_bit() {
 
     let off = train("off", &plan, "", &["--cuda-graphs", "off"]).expect("there was a card");
     assert_eq!((losses(&off.output), off.count("begin capture in mode 2")), (expected.clone(), 0));
-    // A driver that fails a capture, or does not start what was captured: once for each rank, and then no more is asked of it.
+    // A driver that fails a capture, or does not start what was captured: once for each rank, and then no more is
+    // asked of it.
     for what in ["capture", "launch"] {
         let failing = train(&format!("failing-{what}"), &plan, what, &[]).expect("there was a card");
         assert_eq!(losses(&failing.output), expected, "{what}");
@@ -76,7 +77,8 @@ fn how_attention_goes_is_said_by_one_word() {
     assert!(text.contains("PIPEPLAN_ATTENTION") && text.contains("`warp`"), "{text}");
 }
 
-/// Kernels that only some cards have, on one where they give nothing, break the card for its process, or do not end: a run goes
+/// Kernels that only some cards have, on one where they give nothing, break the card for its process, or do not end:
+/// a run goes
 /// on without them, or ends and says how it would; a selftest says what is wrong and goes on without them.
 #[test]
 fn kernels_of_some_cards_are_tried_out_first() {
@@ -93,8 +95,8 @@ fn kernels_of_some_cards_are_tried_out_first() {
         let refused = run(groups, &[]).expect("there was a card");
         assert!(!refused.status.success());
         let text = String::from_utf8_lossy(&refused.stderr).split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(text.contains("attention by groups of warps") && text.contains(why), "{text}");
-        assert!(text.contains("with PIPEPLAN_ATTENTION=warps in its environment"), "{text}");
+        assert!(text.contains("attention by warp groups") && text.contains(why), "{text}");
+        assert!(text.contains("PIPEPLAN_ATTENTION=warps in the environment turns off"), "{text}");
         let warps = [("PIPEPLAN_ATTENTION", "warps")];
         assert_eq!(losses(&run(groups, &warps).expect("there was a card")), emulated(&plan), "{groups}");
     }

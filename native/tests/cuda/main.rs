@@ -1,5 +1,6 @@
-//! Whole runs on a card that is none (`fake/cuda.c`): every call of the driver, NVRTC, cuBLAS and cuBLASLt as on a GPU, found
-//! and loaded as the real libraries are, with the kernels of the stand-in. It is strict where the real ones are said to be.
+//! Whole runs on a card that is none (`fake/cuda.c`): every call of the driver, NVRTC, cuBLAS and cuBLASLt as on a GPU,
+//! found and loaded as the real libraries are, with the kernels of the emulated card. It is strict where the real ones
+//! are said to be.
 #![cfg(feature = "cuda")]
 
 use std::path::{Path, PathBuf};

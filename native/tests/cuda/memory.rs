@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{card, emulated, on_cards, plan, planned, train};
 
-/// All that a rank takes of the card is taken before its first job: what the walk on paper says, and the workspace.
+/// All that a rank takes of the card is taken before its first job: what the dry run says, and the workspace.
 #[test]
 fn memory_is_taken_once_and_is_what_was_worked_out() {
     let plan = plan("llama", "bf16");
@@ -31,8 +31,8 @@ fn memory_is_taken_once_and_is_what_was_worked_out() {
     assert_eq!(late, 0, "{:?}", ran.calls);
 }
 
-/// What waits in the host's memory goes there and back on a stream of its own, to pinned memory that is taken once, before
-/// the first job; the bits are those of a run that keeps all on the card. Where so much cannot be pinned, the run says so.
+/// What waits in host memory goes there and back on a stream of its own, to pinned memory that is taken once, before the
+/// first job; the bits are those of a run that keeps all on the card. Where so much cannot be pinned, the run says so.
 #[test]
 fn what_is_kept_on_the_host_goes_beside_compute_and_changes_no_bit() {
     let spec = |offload: &str| {
@@ -91,9 +91,9 @@ fn what_is_kept_on_the_host_goes_beside_compute_and_changes_no_bit() {
     }
 }
 
-/// What the optimizer keeps lies in pinned memory, where its kernel reads and writes it: no copies, the bits of a run that keeps
-/// it on the card, and so many bytes of the card less. That goes for replicas that share it out, which then hand round by way
-/// of the host what each has updated, and for a run that goes on from a checkpoint.
+/// The optimizer states lies in pinned memory, where its kernel reads and writes it: no copies, the bits of a run that
+/// keeps it on the card, and so many bytes of the card less. That goes for replicas that share it out, which then hand
+/// round by way of the host what each has updated, and for a run that goes on from a checkpoint.
 #[test]
 fn what_the_optimizer_keeps_on_the_host_changes_no_bit() {
     let spec = |parallel: &str, on_host: bool| {
@@ -169,9 +169,9 @@ fn what_is_on_the_way_to_other_cards_is_taken_at_the_start() {
                 on_cards(&format!("on-the-way-{mebibytes}"), "", &arguments, &variables).expect("there was a card");
             String::from_utf8_lossy(&ran.output.stderr).into_owned()
         };
-        let says = |text: &String| text.contains("rank 0 failed: the GPU has no ");
+        let says = |text: &String| text.contains("rank 0 failed: the GPU does not have ");
         let text = (0..10).map(one).find(says).expect("rank 0 says it in one of ten runs");
-        let said = text.split("rank 0 failed: the GPU has no ").nth(1).unwrap_or_else(|| panic!("{text}"));
+        let said = text.split("rank 0 failed: the GPU does not have ").nth(1).unwrap_or_else(|| panic!("{text}"));
         let numbers: Vec<u64> =
             said.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).take(3).collect();
         let [lacks, free, all] = numbers[..] else { panic!("{text}") };

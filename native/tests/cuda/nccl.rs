@@ -5,9 +5,9 @@ use pipeplan::backend::cuda::nvidia::WORKSPACE_BYTES;
 
 use super::{card, emulated, on_cards, planned, train};
 
-/// Ranks that share matrices, each with a card: a sum waits for what it reads on a queue of its own, the ranks' products go
-/// on beside it, their queues wait where it is read, and no host waits in between. What a rank takes of its card is what
-/// was worked out: sums take no memory of their own.
+/// Tensor-parallel ranks, each with a card: a sum waits for what it reads on a separate queue, the ranks' products go on
+/// beside it, their queues wait where it is read, and no host waits in between. What a rank takes of its card is what was
+/// worked out: sums take no memory of their own.
 #[test]
 fn sums_over_nccl_run_beside_the_queue() {
     let Some(card) = card() else { return };
@@ -85,7 +85,7 @@ fn assert_beside(calls: &[String], name: &str, least: usize) {
     assert!(with_products >= least, "{name}: {with_products} sums with products beside, of {least}");
 }
 
-/// Norms of heads, windows, experts and latent attention on ranks that share matrices, and rows too: as on the CPU.
+/// Norms of heads, windows, experts and latent attention on tensor-parallel ranks, and rows too: as on the CPU.
 #[test]
 fn newer_families_share_matrices_on_a_card() {
     let experts = "experts = { count = 4, active = 2, ffn = 24 }";
@@ -118,8 +118,9 @@ fn newer_families_share_matrices_on_a_card() {
     }
 }
 
-/// Experts dealt to two replicas, and whole ones to two ranks that share matrices; keys and values in a ring of two: on one card and
-/// over NCCL on a card each as on the stand-in to the bit, within memory that is taken before the first job.
+/// Experts dealt to two replicas, and whole ones to two tensor-parallel ranks; keys and values in a ring of two: on one
+/// card and over NCCL on a card each as on the emulated card to the bit, within memory that is taken before the first
+/// job.
 #[test]
 fn experts_and_rings_go_among_cards() {
     let Some(card) = card() else { return };

@@ -46,7 +46,7 @@ fn the_selftest_measures_a_card() {
     assert_eq!(rows.iter().find(failed), None);
 }
 
-/// A kernel that breaks the card for its process: each section that needs it fails by itself, in a process of its own, and
+/// A kernel that breaks the card for its process: each section that needs it fails by itself, in a separate process, and
 /// what was found before stands once.
 #[test]
 fn the_selftest_goes_on_behind_a_fault() {
@@ -73,7 +73,7 @@ fn the_selftest_goes_on_behind_a_fault() {
     }
 }
 
-/// Every operator through the calls of a card, each tensor in memory of its own, whose ends are watched.
+/// Every operator through the calls of a card, each tensor in its own memory, whose ends are watched.
 #[test]
 #[ignore = "takes minutes: the emulated selftest runs the same kernels"]
 fn every_operator_runs_by_the_calls_of_a_card() {

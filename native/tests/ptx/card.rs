@@ -171,7 +171,7 @@ impl Card for Interpreted {
         self.with(|state| state.memory.copy(from.number(), to.number(), bytes)).map_err(wrong("copy"))
     }
 
-    // The host's memory is of the same interpreter: a copy is made at once.
+    // Host memory is of the same interpreter: a copy is made at once.
     fn copy_across(&self, from: Address, to: Address, bytes: Bytes) -> Result<(), CardError> {
         self.copy(from, to, bytes)
     }

@@ -102,7 +102,7 @@ pub fn every_failure_has_one_report_and_a_second_start_goes_on(
         for rank in 0..ranks {
             assert!(text.contains(&format!("rank {rank}: ")), "{what}: where rank {rank} was: {text}");
         }
-        assert!(text.contains("go on with `--resume "), "{what}: {text}");
+        assert!(text.contains("resume with `--resume "), "{what}: {text}");
         let resumed = losses(&output(&["--steps", "8", "--json", "--resume", checkpoints]));
         assert!((1..8).contains(&resumed.len()), "{what}: {} steps were left", resumed.len());
         assert_eq!(resumed[..], whole[8 - resumed.len()..], "{what}");

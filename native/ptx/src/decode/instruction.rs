@@ -3,8 +3,8 @@
 use super::Decoded;
 use super::names::{Bank, Names};
 use super::op::{
-    Access, BitsOne, Compare, Either, FloatOne, FloatTwo, Handing, Left, Long, Op, Product, Space, Special, Truth,
-    Two, Whole, Word,
+    Access, BitsOne, Compare, Either, FloatOne, FloatTwo, Left, Long, Op, Product, ShuffleMode, Space, Special,
+    Truth, Two, Whole, Word,
 };
 
 /// The parts of `{a, b}`, or the one thing that stands there.
@@ -334,10 +334,10 @@ fn of_warps(names: &Names, parts: &[&str], operands: &[&str]) -> Decoded<Option<
     Ok(Some(match (parts, operands) {
         (["shfl", "sync", way, "b32"], [to, value, by, clamp, members]) => {
             let way = match *way {
-                "bfly" => Handing::Xor,
-                "up" => Handing::Up,
-                "down" => Handing::Down,
-                "idx" => Handing::Index,
+                "bfly" => ShuffleMode::Xor,
+                "up" => ShuffleMode::Up,
+                "down" => ShuffleMode::Down,
+                "idx" => ShuffleMode::Index,
                 _ => return Ok(None),
             };
             let (to, within) = to.split_once('|').map_or((*to, None), |(to, within)| (to, Some(within)));

@@ -1,4 +1,8 @@
-//! From statements to instructions whose registers, places and addresses are numbers.
+//! Decodes statements of PTX to instructions: registers, addresses and labels become numbers.
+//!
+//! - In: kernels as text ([`crate::text`]).
+//! - Out: [`Kernel`]s that the machine can run, or a fault at the first unknown instruction.
+//! - Knows: the PTX ISA.
 
 use crate::text;
 use std::collections::BTreeMap;
@@ -13,14 +17,14 @@ mod names;
 mod op;
 
 pub use self::op::{
-    Access, Address, BitsOne, Compare, Either, FloatOne, FloatTwo, Handing, Instruction, Left, Long, Op, Product,
+    Access, Address, BitsOne, Compare, Either, FloatOne, FloatTwo, Instruction, Left, Long, Op, Product, ShuffleMode,
     Space, Special, Truth, Two, Whole, Word,
 };
 
 /// Where shared memory begins, as an H100 keeps the first KiB of each block's: so no address is 0.
 pub const SHARED_START: u32 = 1 << 10;
 
-/// Bytes between arrays in shared memory that are nobody's, so that whoever leaves one is found.
+/// Bytes between arrays in shared memory that are nobody's, so that an access out of bounds is found.
 const GAP: u32 = 256;
 
 /// A kernel that can run.

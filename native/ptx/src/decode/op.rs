@@ -123,7 +123,7 @@ pub enum Space {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Handing {
+pub enum ShuffleMode {
     Xor,
     Up,
     Down,
@@ -230,7 +230,7 @@ pub enum Op {
     Load(Access),
     Store(Access),
     Shuffle {
-        way: Handing,
+        way: ShuffleMode,
         to: u32,
         within: Option<u32>,
         value: Word,
@@ -260,10 +260,10 @@ pub enum Op {
     ShowToAsync,
     /// Four warps: what they have in registers is there for products from here on.
     BeginProducts,
-    /// 64 x 64 x 16 of four warps at a time, which goes on beside what they do.
+    /// 64 x 64 x 16 of four warps at a time, asynchronous to them.
     MultiplyAsync(Box<Product>),
     CommitProducts,
-    /// Until so many groups are left.
+    /// Until at most that number of groups is left.
     AwaitProducts(u32),
     CopyAsync {
         to: Address,
@@ -272,7 +272,7 @@ pub enum Op {
         there: Word,
     },
     CommitCopies,
-    /// Until so many groups are left.
+    /// Until at most that number of groups is left.
     AwaitCopies(u32),
     AwaitAllCopies,
     Jump(u32),

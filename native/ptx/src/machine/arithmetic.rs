@@ -1,7 +1,7 @@
 //! Instructions that change registers only.
 
 use super::warp::{ALL, LANES, Longs, Warp, put};
-use super::{Trouble, trouble};
+use super::{LaneFault, lane_fault};
 use crate::decode::{BitsOne, Compare, Either, FloatOne, FloatTwo, Long, Op, Two, Whole, Word};
 use crate::number;
 
@@ -55,7 +55,7 @@ impl Warp {
     }
 
     /// What changes registers only.
-    pub(crate) fn compute(&mut self, op: &Op, on: u32) -> Result<(), Trouble> {
+    pub(crate) fn compute(&mut self, op: &Op, on: u32) -> Result<(), LaneFault> {
         match op {
             Op::Copy32(..)
             | Op::Copy64(..)
@@ -83,12 +83,12 @@ impl Warp {
                 self.convert(op, on)
             }
             Op::InsertBits(..) | Op::InsertBits64(..) | Op::Permute(..) => self.bits(op, on),
-            _ => trouble("it is not known what this does"),
+            _ => lane_fault("it is not known what this does"),
         }
     }
 
     /// Copies, splits, joins and selections of registers.
-    fn copy(&mut self, op: &Op, on: u32) -> Result<(), Trouble> {
+    fn copy(&mut self, op: &Op, on: u32) -> Result<(), LaneFault> {
         match *op {
             Op::Copy32(to, from) => self.words1(to, on, from, |a| a),
             Op::Copy64(to, from) => {
@@ -119,13 +119,13 @@ impl Warp {
                 let ([a, b], truth) = (from.map(|long| self.long(long)), self.truth(truth));
                 put(&mut self.longs[to as usize], on, |lane| if truth >> lane & 1 == 1 { a[lane] } else { b[lane] });
             }
-            _ => return trouble("it is not known what this does"),
+            _ => return lane_fault("it is not known what this does"),
         }
         Ok(())
     }
 
     /// Arithmetic of whole numbers.
-    fn integer(&mut self, op: &Op, on: u32) -> Result<(), Trouble> {
+    fn integer(&mut self, op: &Op, on: u32) -> Result<(), LaneFault> {
         match *op {
             Op::Two32(two, whole, to, from) => return self.two32(two, whole, to, from, on),
             Op::Two64(two, signed, to, from) => return self.two64(two, signed, to, from, on),
@@ -175,7 +175,7 @@ impl Warp {
                     BitsOne::Not => put(to, on, |lane| !from[lane]),
                     BitsOne::Neg => put(to, on, |lane| from[lane].wrapping_neg()),
                     BitsOne::Abs { .. } => put(to, on, |lane| (from[lane] as i64).unsigned_abs()),
-                    _ => return trouble("it is not known for 64 bits"),
+                    _ => return lane_fault("it is not known for 64 bits"),
                 }
             }
             Op::Wide { signed, to, from, plus } => {
@@ -200,13 +200,13 @@ impl Warp {
                 let [a, b, c] = from.map(|long| self.long(long));
                 put(&mut self.longs[to as usize], on, |lane| a[lane].wrapping_mul(b[lane]).wrapping_add(c[lane]));
             }
-            _ => return trouble("it is not known what this does"),
+            _ => return lane_fault("it is not known what this does"),
         }
         Ok(())
     }
 
     /// Comparisons, and what is made of their results.
-    fn predicate(&mut self, op: &Op, on: u32) -> Result<(), Trouble> {
+    fn predicate(&mut self, op: &Op, on: u32) -> Result<(), LaneFault> {
         match *op {
             Op::Compare32(how, whole, to, from) => {
                 let [a, b] = from.map(|word| self.word(word));
@@ -241,13 +241,13 @@ impl Warp {
                 self.set_truth(to, on, truth);
             }
             Op::TruthNot(to, from) => self.set_truth(to, on, !self.truth(from)),
-            _ => return trouble("it is not known what this does"),
+            _ => return lane_fault("it is not known what this does"),
         }
         Ok(())
     }
 
     /// Arithmetic of floats.
-    fn float(&mut self, op: &Op, on: u32) -> Result<(), Trouble> {
+    fn float(&mut self, op: &Op, on: u32) -> Result<(), LaneFault> {
         match *op {
             Op::FloatTwo(two, to, from) => match two {
                 FloatTwo::Add => self.floats2(to, on, from, |a, b| a + b),
@@ -279,13 +279,13 @@ impl Warp {
                     true => put(to, on, |lane| number::fma_down(a[lane], b[lane], c[lane]).to_bits()),
                 }
             }
-            _ => return trouble("it is not known what this does"),
+            _ => return lane_fault("it is not known what this does"),
         }
         Ok(())
     }
 
     /// Conversions between sizes and between whole numbers and floats.
-    fn convert(&mut self, op: &Op, on: u32) -> Result<(), Trouble> {
+    fn convert(&mut self, op: &Op, on: u32) -> Result<(), LaneFault> {
         match *op {
             Op::Resize { from, to_bits, to, value } => {
                 let value = self.extended(value, from);
@@ -313,13 +313,13 @@ impl Warp {
             Op::PairOfBf16(to, from) => self.words2(to, on, from, |high, low| {
                 number::bf16(f32::from_bits(high)) << 16 | number::bf16(f32::from_bits(low))
             }),
-            _ => return trouble("it is not known what this does"),
+            _ => return lane_fault("it is not known what this does"),
         }
         Ok(())
     }
 
     /// Bit fields and permutations of bytes.
-    pub(super) fn bits(&mut self, op: &Op, on: u32) -> Result<(), Trouble> {
+    pub(super) fn bits(&mut self, op: &Op, on: u32) -> Result<(), LaneFault> {
         match *op {
             Op::InsertBits(to, from) => {
                 let [a, b, start, count] = from.map(|word| self.word(word));
@@ -343,7 +343,7 @@ impl Warp {
                 let [a, b, order] = from.map(|word| self.word(word));
                 put(&mut self.words[to as usize], on, |lane| number::permuted(a[lane], b[lane], order[lane]));
             }
-            _ => return trouble("it is not known what this does"),
+            _ => return lane_fault("it is not known what this does"),
         }
         Ok(())
     }
@@ -361,7 +361,7 @@ impl Warp {
         }
     }
 
-    fn two32(&mut self, two: Two, whole: Whole, to: u32, from: [Word; 2], on: u32) -> Result<(), Trouble> {
+    fn two32(&mut self, two: Two, whole: Whole, to: u32, from: [Word; 2], on: u32) -> Result<(), LaneFault> {
         let signed = whole.signed;
         if whole.bits == 16 {
             let extended = |a: u32| if signed { i64::from(a as u16 as i16) } else { i64::from(a as u16) };
@@ -374,7 +374,7 @@ impl Warp {
                 Two::And => |a, b| a & b,
                 Two::Or => |a, b| a | b,
                 Two::Xor => |a, b| a ^ b,
-                Two::MulHigh | Two::Div | Two::Rem => return trouble("it is not known for 16 bits"),
+                Two::MulHigh | Two::Div | Two::Rem => return lane_fault("it is not known for 16 bits"),
             };
             self.words2(to, on, from, |a, b| of(extended(a), extended(b)) as u32 & 0xffff);
             return Ok(());
@@ -407,7 +407,7 @@ impl Warp {
         Ok(())
     }
 
-    fn two64(&mut self, two: Two, signed: bool, to: u32, from: [Long; 2], on: u32) -> Result<(), Trouble> {
+    fn two64(&mut self, two: Two, signed: bool, to: u32, from: [Long; 2], on: u32) -> Result<(), LaneFault> {
         match two {
             Two::Add => self.longs2(to, on, from, u64::wrapping_add),
             Two::Sub => self.longs2(to, on, from, u64::wrapping_sub),
@@ -437,9 +437,9 @@ impl Warp {
     }
 
     /// Whether no thread divides by 0, which gives anything.
-    fn no_zero(&self, by: Longs, on: u32) -> Result<(), Trouble> {
+    fn no_zero(&self, by: Longs, on: u32) -> Result<(), LaneFault> {
         match (0..LANES).find(|lane| on >> lane & 1 == 1 && by[*lane] == 0) {
-            Some(lane) => Err(Trouble { what: "it divides by 0".to_string(), other: None, lane: Some(lane) }),
+            Some(lane) => Err(LaneFault { what: "it divides by 0".to_string(), other: None, lane: Some(lane) }),
             None => Ok(()),
         }
     }

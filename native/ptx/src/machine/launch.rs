@@ -1,9 +1,9 @@
 //! A launch of a kernel: its blocks, one after the other, and what is counted of it.
 
 use super::warp::LANES;
-use super::{Block, Trouble};
+use super::{Block, LaneFault};
 use crate::memory::Shared;
-use crate::number::Dice;
+use crate::number::Random;
 use crate::{Fault, Line, Memory, Module};
 
 /// A launch of a kernel.
@@ -149,10 +149,10 @@ impl Module {
                 kernel.parameter_bytes
             )));
         }
-        let mut dice = Dice(launch.seed);
+        let mut random = Random(launch.seed);
         let blocks: u32 = grid.iter().product();
         let mut order: Vec<u32> = (0..blocks).collect();
-        (1..order.len()).rev().for_each(|at| order.swap(at, dice.below(at + 1)));
+        (1..order.len()).rev().for_each(|at| order.swap(at, random.below(at + 1)));
         let mut arrays = kernel.shared.clone();
         arrays.push((kernel.dynamic, kernel.dynamic + shared));
         let mut shared = Shared::new(arrays, kernel.grain[1]);
@@ -175,9 +175,9 @@ impl Module {
                 traffic: &mut traffic,
                 instructions: 0,
             };
-            let ended = block.run(&mut dice);
+            let ended = block.run(&mut random);
             instructions += block.instructions;
-            ended.map_err(|(warp, at, Trouble { what, other, lane })| {
+            ended.map_err(|(warp, at, LaneFault { what, other, lane })| {
                 let line = at.map(|at| kernel.code[at as usize].line).unwrap_or_default();
                 let other = other.map(|at| format!("; the other is {}", self.place(kernel.code[at as usize].line)));
                 Fault {

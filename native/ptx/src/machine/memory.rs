@@ -1,18 +1,18 @@
 //! Loads, stores and copies of each thread.
 
 use super::warp::{LANES, Longs, Warp, put};
-use super::{Block, Trouble, of_lane, trouble};
+use super::{Block, LaneFault, lane_fault, of_lane};
 use crate::decode::{Access, Either, Instruction, Long, Op, Space, Special, Word};
 
 impl Block<'_> {
     /// What each thread does for itself.
-    pub(super) fn alone(
+    pub(super) fn run_per_lane(
         &mut self,
         warp: &mut Warp,
         at: u32,
         instruction: &Instruction,
         on: u32,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), LaneFault> {
         match &instruction.op {
             Op::Load(access) => return self.load(warp, at, access, on),
             Op::Store(access) => return self.store(warp, at, access, on),
@@ -91,7 +91,7 @@ impl Block<'_> {
         Ok(())
     }
 
-    pub(super) fn load(&mut self, warp: &mut Warp, at: u32, access: &Access, on: u32) -> Result<(), Trouble> {
+    pub(super) fn load(&mut self, warp: &mut Warp, at: u32, access: &Access, on: u32) -> Result<(), LaneFault> {
         let places = warp.address(access.address);
         let (width, size) = (access.width(), access.whole.bits as usize / 8);
         for lane in (0..LANES).filter(|lane| on >> lane & 1 == 1) {
@@ -107,7 +107,7 @@ impl Block<'_> {
                         self.launch.parameters.get(place as usize..).and_then(|bytes| bytes.get(..width as usize));
                     match bytes {
                         Some(bytes) if place.is_multiple_of(u64::from(width)) => bytes,
-                        _ => return trouble(format!("no parameter of {width} bytes is at {place}")),
+                        _ => return lane_fault(format!("no parameter of {width} bytes is at {place}")),
                     }
                 }
             };
@@ -127,7 +127,7 @@ impl Block<'_> {
                 match value {
                     Either::Word(Word::Reg(to)) => warp.words[*to as usize][lane] = number as u32,
                     Either::Long(Long::Reg(to)) => warp.longs[*to as usize][lane] = number,
-                    _ => return trouble("it loads into no register"),
+                    _ => return lane_fault("it loads into no register"),
                 }
             }
         }
@@ -135,7 +135,7 @@ impl Block<'_> {
         Ok(())
     }
 
-    fn store(&mut self, warp: &mut Warp, at: u32, access: &Access, on: u32) -> Result<(), Trouble> {
+    fn store(&mut self, warp: &mut Warp, at: u32, access: &Access, on: u32) -> Result<(), LaneFault> {
         let places = warp.address(access.address);
         let (width, size) = (access.width(), access.whole.bits as usize / 8);
         for lane in (0..LANES).filter(|lane| on >> lane & 1 == 1) {
@@ -144,7 +144,7 @@ impl Block<'_> {
             let bytes = match access.space {
                 Space::Global => self.memory.store(place, width, self.kernel.grain[0], who, self.first),
                 Space::Shared => self.shared.store(place, width, who),
-                Space::Parameter => return trouble("it stores to a parameter"),
+                Space::Parameter => return lane_fault("it stores to a parameter"),
             };
             let bytes = bytes.map_err(of_lane(lane))?;
             for (value, bytes) in access.values.iter().zip(bytes.chunks_exact_mut(size)) {

@@ -1,37 +1,41 @@
-//! Runs kernels: blocks one after the other, warps in turns, threads of a warp together.
+//! Runs kernels: blocks one after the other, warps in random turns, the threads of a warp together.
+//!
+//! - In: decoded kernels, a launch and the memory of the card.
+//! - Out: changed memory and counts, or the first fault.
+//! - Knows: instructions ([`crate::decode`]) and memory. Nothing of CUDA or pipeplan.
 
 use std::collections::VecDeque;
 
-use self::warp::{ALL, Group, Stand};
+use self::warp::{ALL, Group, WarpState};
 use crate::Memory;
 use crate::decode::{Kernel, Op};
 use crate::memory::{Shared, Toucher, Wrong};
-use crate::number::Dice;
+use crate::number::Random;
 use crate::products::Products;
 
 mod arithmetic;
+mod collective;
 mod launch;
 mod memory;
-mod together;
 mod warp;
 
 pub use self::launch::{Counts, Launch, Traffic};
 pub use self::warp::{LANES, Warp, Words};
 
 /// What is wrong, and with which lane.
-pub struct Trouble {
+pub struct LaneFault {
     pub what: String,
     /// The other instruction, where two are at fault.
     pub other: Option<u32>,
     pub lane: Option<usize>,
 }
 
-pub fn trouble<T>(what: impl Into<String>) -> Result<T, Trouble> {
-    Err(Trouble { what: what.into(), other: None, lane: None })
+pub fn lane_fault<T>(what: impl Into<String>) -> Result<T, LaneFault> {
+    Err(LaneFault { what: what.into(), other: None, lane: None })
 }
 
-pub fn of_lane(lane: usize) -> impl Fn(Wrong) -> Trouble {
-    move |Wrong { what, other }| Trouble { what, other, lane: Some(lane) }
+pub fn of_lane(lane: usize) -> impl Fn(Wrong) -> LaneFault {
+    move |Wrong { what, other }| LaneFault { what, other, lane: Some(lane) }
 }
 
 /// What all warps of a block share.
@@ -51,29 +55,29 @@ pub struct Block<'a> {
 
 impl Block<'_> {
     /// Until all threads have ended, or the first trouble: its warp, instruction and what it is.
-    fn run(&mut self, dice: &mut Dice) -> Result<(), (u32, Option<u32>, Trouble)> {
+    fn run(&mut self, random: &mut Random) -> Result<(), (u32, Option<u32>, LaneFault)> {
         let threads = self.launch.threads;
         let mut warps: Vec<Warp> = (0..threads.div_ceil(LANES as u32)).map(|number| self.warp(number)).collect();
         loop {
-            let open: Vec<usize> = (0..warps.len()).filter(|at| warps[*at].stand == Stand::Runs).collect();
+            let open: Vec<usize> = (0..warps.len()).filter(|at| warps[*at].state == WarpState::Runs).collect();
             if open.is_empty() {
                 self.groups_agree(&warps)?;
-                if warps.iter().all(|warp| warp.stand == Stand::Ended) {
+                if warps.iter().all(|warp| warp.state == WarpState::Ended) {
                     return Ok(());
                 }
-                self.meet(&mut warps)?;
+                self.pass_barrier(&mut warps)?;
                 continue;
             }
-            let warp = &mut warps[open[dice.below(open.len())]];
+            let warp = &mut warps[open[random.below(open.len())]];
             if self.instructions > self.launch.most_instructions {
                 let what = format!("the block does not end within {} instructions", self.launch.most_instructions);
                 let at = warp.groups.first().map(|group| group.at);
-                return Err((warp.number, at, Trouble { what, other: None, lane: None }));
+                return Err((warp.number, at, LaneFault { what, other: None, lane: None }));
             }
             // Long turns mostly: what matters is that each warp may be ahead of each.
-            let turn = 1 << dice.below(14);
+            let turn = 1 << random.below(14);
             let mut at = None;
-            warp.stand = self.turn(warp, turn, &mut at).map_err(|trouble| (warp.number, at, trouble))?;
+            warp.state = self.run_slice(warp, turn, &mut at).map_err(|lane_fault| (warp.number, at, lane_fault))?;
         }
     }
 
@@ -87,27 +91,27 @@ impl Block<'_> {
             longs: vec![[u64::MAX; LANES]; self.kernel.longs as usize],
             truths: vec![0; self.kernel.truths as usize],
             groups: vec![Group { at: 0, lanes, waits: false }],
-            stand: Stand::Runs,
+            state: WarpState::Runs,
             coming: (0..LANES).map(|_| VecDeque::new()).collect(),
             products: Products::default(),
         }
     }
 
     /// All warps stand at a barrier or have ended: lets them go on where that is the same barrier for all.
-    fn meet(&mut self, warps: &mut [Warp]) -> Result<(), (u32, Option<u32>, Trouble)> {
-        let waiting = warps.iter().find_map(|warp| match warp.stand {
-            Stand::Barrier(at) => Some((warp.number, at)),
+    fn pass_barrier(&mut self, warps: &mut [Warp]) -> Result<(), (u32, Option<u32>, LaneFault)> {
+        let waiting = warps.iter().find_map(|warp| match warp.state {
+            WarpState::Barrier(at) => Some((warp.number, at)),
             _ => None,
         });
         let Some((number, at)) = waiting else { return Ok(()) };
-        if let Some(other) = warps.iter().find(|warp| warp.stand != Stand::Barrier(at)) {
-            let (who, other) = match other.stand {
-                Stand::Barrier(other_at) => (format!("warp {} waits at another", other.number), Some(other_at)),
+        if let Some(other) = warps.iter().find(|warp| warp.state != WarpState::Barrier(at)) {
+            let (who, other) = match other.state {
+                WarpState::Barrier(other_at) => (format!("warp {} waits at another", other.number), Some(other_at)),
                 _ => (format!("the threads of warp {} have ended", other.number), None),
             };
             let what =
                 format!("a barrier that not all threads of the block reach: warp {number} waits there, and {who}");
-            return Err((number, Some(at), Trouble { what, other, lane: None }));
+            return Err((number, Some(at), LaneFault { what, other, lane: None }));
         }
         if let Op::Barrier(Some((any, to, truth))) = self.kernel.code[at as usize].op {
             let of = |warp: &Warp| (warp.truth(truth) & warp.lanes, warp.lanes);
@@ -120,13 +124,13 @@ impl Block<'_> {
         self.time = self.memory.next_time();
         for warp in warps {
             warp.groups = vec![Group { at: at + 1, lanes: warp.lanes, waits: false }];
-            warp.stand = Stand::Runs;
+            warp.state = WarpState::Runs;
         }
         Ok(())
     }
 
-    /// Runs `warp` for at most so many instructions; `now` is the last one begun.
-    fn turn(&mut self, warp: &mut Warp, most: u32, now: &mut Option<u32>) -> Result<Stand, Trouble> {
+    /// Runs `warp` for at most `most` instructions; `now` is the last one started.
+    fn run_slice(&mut self, warp: &mut Warp, most: u32, now: &mut Option<u32>) -> Result<WarpState, LaneFault> {
         let mut left = most;
         loop {
             // Those that are furthest behind.
@@ -140,7 +144,7 @@ impl Block<'_> {
             loop {
                 if left == 0 {
                     warp.put(at, lanes, false);
-                    return Ok(Stand::Runs);
+                    return Ok(WarpState::Runs);
                 }
                 if at >= next {
                     warp.put(at, lanes, false);
@@ -171,10 +175,10 @@ impl Block<'_> {
                             (0..LANES).find(|lane| on >> lane & 1 == 1 && !warp.coming[*lane].is_empty())
                         {
                             let what = "the thread ends and has not waited for copies that it began".to_string();
-                            return Err(Trouble { what, other: None, lane: Some(lane) });
+                            return Err(LaneFault { what, other: None, lane: Some(lane) });
                         }
                         if on != 0 && !warp.products.are_done() {
-                            return trouble("the threads end and have not waited for products that they began");
+                            return lane_fault("the threads end and have not waited for products that they began");
                         }
                         if on == lanes {
                             break;
@@ -186,11 +190,11 @@ impl Block<'_> {
                     // What threads do together: none goes on before all are here.
                     Op::Barrier(_) => {
                         if on != lanes {
-                            return trouble("a barrier that only some threads of a warp ask for");
+                            return lane_fault("a barrier that only some threads of a warp ask for");
                         }
                         warp.put(at, lanes, true);
                         if warp.groups.len() == 1 && warp.groups[0].lanes == warp.lanes {
-                            return Ok(Stand::Barrier(at));
+                            return Ok(WarpState::Barrier(at));
                         }
                         break;
                     }
@@ -203,7 +207,7 @@ impl Block<'_> {
                     | Op::CommitProducts
                     | Op::AwaitProducts(_)) => {
                         if on != lanes {
-                            return trouble("only some threads of a warp ask for what they do together");
+                            return lane_fault("only some threads of a warp ask for what they do together");
                         }
                         let members = warp.members(op, lanes)?;
                         let here = warp.put(at, lanes, true);
@@ -211,10 +215,10 @@ impl Block<'_> {
                             break;
                         }
                         lanes = warp.groups.swap_remove(here).lanes;
-                        self.together(warp, at, op, lanes)?;
+                        self.run_collective(warp, at, op, lanes)?;
                     }
                     _ if on == 0 => {}
-                    _ => self.alone(warp, at, instruction, on)?,
+                    _ => self.run_per_lane(warp, at, instruction, on)?,
                 }
                 at += 1;
             }
@@ -222,8 +226,8 @@ impl Block<'_> {
     }
 
     /// No group of `warp` can go on: it has ended, or waits for lanes that never come.
-    fn no_lane_goes_on(&self, warp: &Warp, now: &mut Option<u32>) -> Result<Stand, Trouble> {
-        let Some(group) = warp.groups.first() else { return Ok(Stand::Ended) };
+    fn no_lane_goes_on(&self, warp: &Warp, now: &mut Option<u32>) -> Result<WarpState, LaneFault> {
+        let Some(group) = warp.groups.first() else { return Ok(WarpState::Ended) };
         *now = Some(group.at);
         let others = warp.groups[1..].iter().map(|other| {
             format!("lanes {:#x} wait at PTX line {}", other.lanes, self.kernel.code[other.at as usize].line.ptx)
@@ -235,7 +239,12 @@ impl Block<'_> {
             Op::Barrier(_) => "a barrier that not all threads of a warp reach",
             _ => "inactive lanes where a warp acts together",
         };
-        trouble(format!("{what}: lanes {:#x} of warp {} wait there, {}", group.lanes, warp.number, rest.join(", ")))
+        lane_fault(format!(
+            "{what}: lanes {:#x} of warp {} wait there, {}",
+            group.lanes,
+            warp.number,
+            rest.join(", ")
+        ))
     }
 
     pub fn toucher(&self, warp: &Warp, lane: usize, at: u32) -> Toucher {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Trouble, trouble};
+use super::{LaneFault, lane_fault};
 use crate::decode::{Address, Either, Long, Op, Truth, Word};
 use crate::memory::Coming;
 use crate::products::Products;
@@ -17,7 +17,7 @@ pub(super) struct Group {
 
 /// Where a warp stands after its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stand {
+pub(super) enum WarpState {
     Runs,
     /// At a barrier of the block, the instruction said.
     Barrier(u32),
@@ -32,7 +32,7 @@ pub struct Warp {
     pub(super) longs: Vec<Longs>,
     pub(super) truths: Vec<u32>,
     pub(super) groups: Vec<Group>,
-    pub(super) stand: Stand,
+    pub(super) state: WarpState,
     /// By lane: groups of copies, the last one still open.
     pub(super) coming: Vec<VecDeque<Vec<Coming>>>,
     pub products: Products,
@@ -68,10 +68,12 @@ impl Warp {
     }
 
     /// The lanes that have to take part in `op`, for which `lanes` ask.
-    pub(super) fn members(&self, op: &Op, lanes: u32) -> Result<u32, Trouble> {
+    pub(super) fn members(&self, op: &Op, lanes: u32) -> Result<u32, LaneFault> {
         let word = match op {
             Op::Shuffle { members, .. } | Op::Ballot { members, .. } => *members,
-            _ if self.lanes != ALL => return trouble("matrices need a whole warp, and this one has fewer threads"),
+            _ if self.lanes != ALL => {
+                return lane_fault("matrices need a whole warp, and this one has fewer threads");
+            }
             _ => return Ok(ALL),
         };
         let asked = self.word(word);
@@ -80,11 +82,11 @@ impl Warp {
             (0..LANES).find(|lane| lanes >> lane & 1 == 1 && (asked[*lane] != first || first >> lane & 1 == 0))
         {
             let what = format!("the mask {:#x} of its members is another lane's too, or lacks it", asked[lane]);
-            return Err(Trouble { what, other: None, lane: Some(lane) });
+            return Err(LaneFault { what, other: None, lane: Some(lane) });
         }
         match first & !self.lanes {
             0 => Ok(first),
-            missing => trouble(format!("lanes {missing:#x} should take part, and the block has no such threads")),
+            missing => lane_fault(format!("lanes {missing:#x} should take part, and the block has no such threads")),
         }
     }
 

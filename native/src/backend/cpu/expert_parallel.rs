@@ -1,4 +1,4 @@
-//! Operators of experts that are dealt to ranks: copies of tokens go to the ranks that hold their experts, and come back.
+//! Operators of expert parallel: routed tokens go to the ranks that hold their experts, and come back.
 
 use pipeplan_core::graph::{Axis, Kernel, Tensor};
 
@@ -8,7 +8,7 @@ use super::kernels::experts::{Arrivals, Order, gather, spread};
 use crate::backend::BackendError;
 use crate::backend::expert_parallel::{self, to_each};
 use crate::backend::peers::Peers;
-use crate::backend::stages::{Crowded, Held, Input};
+use crate::backend::stages::{ExpertOverflow, Held, Input};
 use crate::transport::Buffer;
 
 /// Runs `kernel`, one of those that are dealt, with the ranks that hold the other experts.
@@ -20,7 +20,7 @@ pub(super) fn run<T: Element>(
     inputs: &[Input<'_, Data<T>>],
     outputs: &mut [(&Tensor, Data<T>)],
     peers: &mut dyn Peers,
-) -> Result<Option<Crowded>, BackendError> {
+) -> Result<Option<ExpertOverflow>, BackendError> {
     let here = |at: usize| match inputs[at].data {
         Held::Here(data) => data,
         _ => panic!("input {at} of `{}` lies apart", kernel.name()),
@@ -38,7 +38,7 @@ pub(super) fn run<T: Element>(
             let (rows, arrived, shares) = (rows.floats_mut(), arrived.tokens_mut(), shares.floats_mut());
             match expert_parallel::arrivals::<T>(&order, rows.len() / width, peers)? {
                 Ok(arrivals) => arrived.copy_from_slice(&arrivals),
-                Err(crowded) => return Ok(Some(crowded)),
+                Err(overflow) => return Ok(Some(overflow)),
             }
             let experts = of_arrivals.shape.last().map_or(1, |experts| *experts as usize);
             // Behind each copy of a token its weight.
@@ -110,7 +110,7 @@ fn out<T: Element>(
         T::pack(piece.to_vec())
     });
     let pieces = pieces.collect();
-    joined(peers.deal(Axis::Expert, pieces, &come)?)
+    joined(peers.expert_all_to_all(Axis::Expert, pieces, &come)?)
 }
 
 /// The way back: rows of `width` elements to the ranks that their copies came from; gives this rank's copies, in their order.
@@ -129,7 +129,7 @@ fn back<T: Element>(
     };
     let pieces = by_device.iter().map(piece).collect();
     let come: Vec<usize> = to_each(order, by_device.len()).iter().map(|copies| copies * width).collect();
-    joined(peers.deal(Axis::Expert, pieces, &come)?)
+    joined(peers.expert_all_to_all(Axis::Expert, pieces, &come)?)
 }
 
 fn joined<T: Element>(pieces: Vec<Buffer>) -> Result<Vec<T>, BackendError> {

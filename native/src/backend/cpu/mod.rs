@@ -1,4 +1,8 @@
-//! The operator graph on one core: loops in Rust, matrix products by a tuned crate.
+//! The operator graph on one CPU core.
+//!
+//! - In: an operator with its tensors.
+//! - Out: its outputs, from loops in Rust and matrix products of a tuned crate.
+//! - Knows: kernels, f32 and f64. Nothing of ranks but the groups of a stage ([`Peers`]).
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,12 +12,12 @@ use pipeplan_core::graph::{Graph, INIT_STD, Init, Kernel, SequencePart, Tensor};
 use self::element::Element;
 use self::kernels::{Context, Data};
 use super::peers::Peers;
-use super::stages::{Crowded, Held, Input, NewParameter, Processor, Stages, Training, Updated};
+use super::stages::{ExpertOverflow, Held, Input, NewParameter, Processor, Stages, Training, Updated};
 use super::{BackendError, Part, Shares, Store, Values};
 use crate::runner::data::Batches;
 use crate::runner::optimizer::{AdamW, Moments};
 use crate::runner::random::SplitMix64;
-use crate::runner::shard::{Seat, Shard};
+use crate::runner::shard::{Shard, ShardOwner};
 use crate::transport::Buffer;
 
 pub mod element;
@@ -53,14 +57,14 @@ impl<T: Element> Cpu<T> {
                 optimizer,
                 shares: Shares::WHOLE,
                 state_on_host: false,
-                seat: Seat::default(),
+                seat: ShardOwner::default(),
                 batches,
             },
             store,
         )
     }
 
-    /// As [`Cpu::new`], with a share of the optimizer's state.
+    /// As [`Cpu::new`], with a share of the optimizer states.
     pub fn sharing(stages: impl IntoIterator<Item = (u16, Graph)>, training: Training, store: &mut Store) -> Cpu<T> {
         let core = Core { context: Context::new(Box::new(gemm::Tuned)) };
         Stages::start(core, stages, training, store).unwrap_or_else(|never| match never {})
@@ -192,13 +196,13 @@ impl<T: Element> Processor for Core<T> {
         })
     }
 
-    fn deal(
+    fn expert_all_to_all(
         &mut self,
         kernel: &Kernel,
         inputs: &[Input<'_, Data<T>>],
         outputs: &mut [(&Tensor, Data<T>)],
         peers: &mut dyn Peers,
-    ) -> Result<Option<Crowded>, BackendError> {
+    ) -> Result<Option<ExpertOverflow>, BackendError> {
         expert_parallel::run(kernel, inputs, outputs, peers)
     }
 
@@ -263,7 +267,8 @@ pub(crate) fn initial<T: Element>(training: &Training, init: Init, weight: &Tens
     values
 }
 
-/// The numbers of `random` from its start on, as initial weights: on all cores where they are many, since each has its place in
+/// The numbers of `random` from its start on, as initial weights: on all cores where they are many, since each has
+/// its place in
 /// the sequence whoever draws it. Billions of weights would take one core minutes.
 fn draw_normal<T: Element>(values: &mut [T], random: &SplitMix64) {
     /// Some milliseconds of one core.

@@ -36,7 +36,7 @@ pub fn version() -> Result<(u32, u32, u32), CardError> {
 pub(super) struct Plain(sys::cublasHandle_t);
 
 impl Plain {
-    /// For products on `stream` of the current context, in the `workspace` of so many bytes, which stays longer.
+    /// For products on `stream` of the current context, in `workspace`, of that number of bytes, which lives longer.
     ///
     /// # Errors
     /// [`CardError`].

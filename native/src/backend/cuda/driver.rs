@@ -85,7 +85,7 @@ fn facts(ordinal: usize, count: usize) -> Result<Facts, CardError> {
     unsafe { sys::cuDeviceGetUuid_v2(&mut uuid, device) }.result().map_err(fail)?;
     let uuid = uuid.bytes.map(|byte| byte as u8);
     let mut bus = [0 as c_char; 32];
-    // SAFETY: writes at most so many bytes, and ends them with 0.
+    // SAFETY: writes at most that number of bytes, and ends them with 0.
     let bus = unsafe {
         sys::cuDeviceGetPCIBusId(bus.as_mut_ptr(), bus.len() as i32, device).result().map_err(fail)?;
         CStr::from_ptr(bus.as_ptr()).to_string_lossy().into_owned()
@@ -131,7 +131,7 @@ pub(super) unsafe fn elapsed(from: sys::CUevent, to: sys::CUevent) -> Result<f32
     Ok(milliseconds)
 }
 
-/// Connections to a card that the driver makes at most: queues on one of their own run side by side.
+/// The most connections to a card that the driver makes: queues on separate connections run at the same time.
 pub const MOST_CONNECTIONS: usize = 32;
 
 /// Sets what the driver and NCCL read once, at their first call; nothing of it where a person has chosen.

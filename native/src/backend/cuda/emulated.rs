@@ -137,7 +137,7 @@ pub struct Host {
     held: Mutex<(Bytes, Bytes)>,
     /// What was given back while work on it may still wait to be asked for.
     limbo: Mutex<Vec<(u64, Bytes)>>,
-    /// Whether something has written beside an allocation.
+    /// Whether something wrote out of the bounds of an allocation.
     overrun: AtomicBool,
 }
 
@@ -185,7 +185,7 @@ const ALIGNMENT: usize = 256;
 /// Bytes before and behind each allocation that nobody may write.
 const FENCE: usize = ALIGNMENT;
 
-/// What is in memory that nobody wrote: no numbers, so that whoever reads them is found.
+/// Content of memory that nobody wrote: NaNs, so that a read of it is found.
 const UNWRITTEN: u8 = 0xff;
 
 fn layout(bytes: Bytes) -> Result<Layout, CardError> {

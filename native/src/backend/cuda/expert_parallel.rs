@@ -1,5 +1,5 @@
-//! Operators of experts that are dealt to ranks, on a card: copies of tokens lie one behind the other in the order in which
-//! they leave, go to the ranks that hold their experts, and from there to their rows; and the same way back.
+//! Operators of expert parallel, on a card: routed tokens lie one behind the other in the order in which they leave, go
+//! to the ranks that hold their experts, and from there to their rows; and the same way back.
 //!
 //! The host knows how many go where before anything is asked for, so every size is said and none is guessed. What is on its
 //! way has memory of its own for as long as the operator runs, always as much as could come: so places follow from the row
@@ -11,13 +11,13 @@ use pipeplan_core::base::units::Bytes;
 use pipeplan_core::graph::{Axis, Kernel};
 
 use super::card::{Address, CardError, Format, Held, Memory};
-use super::launch::{Context, Copies, Place, Strided, place_bytes};
+use super::launch::{Context, Place, RoutedTokens, Strided, place_bytes};
 use super::{packed, unpacked};
 use crate::backend::BackendError;
 use crate::backend::cpu::kernels::experts::Arrivals;
 use crate::backend::expert_parallel::{arrivals, to_each};
 use crate::backend::peers::{Peers, Reach};
-use crate::backend::stages::Crowded;
+use crate::backend::stages::ExpertOverflow;
 use crate::transport::{Buffer, OnCard};
 
 /// Runs `kernel`, one of those that are dealt, with the ranks that hold the other experts.
@@ -30,7 +30,7 @@ pub fn run(
     inputs: &[Place<'_>],
     outputs: &[Place<'_>],
     peers: &mut dyn Peers,
-) -> Result<Option<Crowded>, BackendError> {
+) -> Result<Option<ExpertOverflow>, BackendError> {
     let dealt = Dealt::of(kernel, inputs, outputs);
     let Dealt { rows, chosen, arrived } = dealt;
     // The choice of experts is read by the host.
@@ -42,7 +42,7 @@ pub fn run(
                 context.write_numbers(&arrived, counts.iter().copied())?;
                 counts
             }
-            Err(crowded) => return Ok(Some(crowded)),
+            Err(overflow) => return Ok(Some(overflow)),
         },
         _ => context.numbers(&arrived)?,
     };
@@ -56,8 +56,8 @@ pub fn run(
     let both = [place_bytes(&order.places), place_bytes(&places)].concat();
     context.card.write(staging.places.at(), &both)?;
     let format = rows.format();
-    let leaving = Copies::of(&chosen, format, staging.places.at());
-    let arriving = Copies { format, places: staging.places.after(4 * left), count: came, active: 1 };
+    let leaving = RoutedTokens::of(&chosen, format, staging.places.at());
+    let arriving = RoutedTokens { format, places: staging.places.after(4 * left), count: came, active: 1 };
     let copies = |of: &[usize]| of.iter().map(|copies| *copies as u64).collect();
     let ranks = arrivals.by_device().len();
     let mut way = Way {
@@ -157,7 +157,7 @@ pub fn taken(kernel: &Kernel, inputs: &[Place<'_>], outputs: &[Place<'_>], shows
     [dealt.place_bytes()].into_iter().chain(of_trip).collect()
 }
 
-/// Memory beside the operator's tensors.
+/// Memory in addition to the operator's tensors.
 struct Staging {
     places: Memory,
     /// What leaves and what comes.
@@ -232,10 +232,10 @@ impl Way<'_> {
                 });
                 let pieces = pieces.collect();
                 let counts: Vec<usize> = come.iter().map(|bytes| (bytes / self.format.bytes()) as usize).collect();
-                let all = self.peers.deal(Axis::Expert, pieces, &counts)?;
+                let all = self.peers.expert_all_to_all(Axis::Expert, pieces, &counts)?;
                 let all = all.into_iter().flat_map(|piece| match piece {
                     Buffer::F32(values) => packed(&values, self.format),
-                    // No member has anything else: whoever has, is told of by its length.
+                    // No member has anything else: a different length is reported.
                     _ => Vec::new(),
                 });
                 card.write(to.at(), &all.collect::<Vec<u8>>())?;

@@ -59,7 +59,7 @@ impl Resource {
     }
 }
 
-/// Cards deal multiprocessors by so many, from compute capability 9.0 on; those before by fewer.
+/// Cards give multiprocessors in groups of this number from compute capability 9.0 on; earlier ones in smaller groups.
 const UNIT: u32 = 8;
 
 /// The most multiprocessors that each of `parts` equal parts of `all` can have.
@@ -70,7 +70,7 @@ fn each(all: u32, parts: usize) -> u32 {
 /// `device` in `parts` equal parts; what is left over stays unused.
 ///
 /// # Errors
-/// [`CardError`], such as where the driver is too old or there are too many parts.
+/// [`CardError`], for example if the driver is too old or there are too many parts.
 pub fn split(device: sys::CUdevice, parts: usize) -> Result<Vec<Part>, CardError> {
     type Get = unsafe extern "C" fn(sys::CUdevice, *mut Resource, u32) -> sys::CUresult;
     type Split = unsafe extern "C" fn(*mut u8, *mut u32, *const Resource, *mut Resource, u32, u32) -> sys::CUresult;

@@ -71,7 +71,7 @@ impl Heap {
         Some(at)
     }
 
-    /// Takes back what was given for so many bytes.
+    /// Takes back what was given for `bytes` bytes.
     pub fn give_back(&mut self, at: u64, bytes: Bytes) {
         let bytes = rounded(bytes);
         self.used -= bytes;
@@ -111,7 +111,7 @@ impl Heap {
         self.most
     }
 
-    /// Slabs, for whoever gives them back.
+    /// The slabs, for the caller to free.
     pub fn slabs(&self) -> impl Iterator<Item = (u64, Bytes)> {
         self.slabs.iter().map(|(start, bytes)| (*start, *bytes))
     }

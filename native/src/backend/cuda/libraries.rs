@@ -335,7 +335,7 @@ mod tests {
             return; // the system has one
         }
         let text = search.to_string();
-        for part in ["NVRTC is missing", "libnvrtc.so.1", "is there, but", "pip install"] {
+        for part in ["NVRTC is missing", "libnvrtc.so.1", "exists, but", "pip install"] {
             assert!(text.contains(part), "{text}");
         }
         assert!(text.contains(&*folder.path().to_string_lossy()));

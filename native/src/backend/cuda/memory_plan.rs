@@ -1,4 +1,4 @@
-//! How much memory a rank takes of a card: found out before it starts, by walking its row on paper.
+//! How much memory a rank takes of a card: found out before it starts, by running its op list in a dry run.
 //!
 //! The walk is that of the real run ([`Stages`]), with a [`Processor`] that only notes when which bytes are taken and given
 //! back. What [`Heap`] then needs to deal them out is what the rank reserves, in one piece: the bytes of the plan, and what
@@ -20,7 +20,9 @@ use super::launch::{rope_bytes, rope_tables};
 use super::nvidia::SLAB;
 use super::{expert_parallel, held_as_state, launch};
 use crate::backend::peers::{Alone, Collective, Peers};
-use crate::backend::stages::{Crowded, Input, NewParameter, Processor, Stages, Together, Training, Updated};
+use crate::backend::stages::{
+    CollectiveOutcome, ExpertOverflow, Input, NewParameter, Processor, Stages, Training, Updated,
+};
 use crate::backend::{Backend, BackendError, Parcel, Part, Store, Values};
 use crate::runner::optimizer::AdamW;
 use crate::transport::{Buffer, OnCard};
@@ -34,7 +36,8 @@ pub struct Needed {
     pub on_host: Bytes,
 }
 
-/// Bytes of the memory that a rank which walks `row` with `stages` takes for all that is its own. Where it `shows` what it deals
+/// Bytes of the memory that a rank which walks `row` with `stages` takes for all that is its own. Where it `shows`
+/// what it deals
 /// out, others give that back.
 ///
 /// # Errors
@@ -53,7 +56,8 @@ pub fn needed(
     Ok(Needed { on_card: dealt_from(&on_card, ALIGNMENT), on_host: dealt_from(&on_host, SLAB) })
 }
 
-/// The least memory, or nearly so, that all of `events` can be dealt from, in units of `unit`. What is dealt from more may lie
+/// The least memory, or nearly so, that all of `events` can be dealt from, in units of `unit`. What is dealt from
+/// more may lie
 /// otherwise, and not fit.
 fn dealt_from(events: &[Event], unit: Bytes) -> Bytes {
     let least = replay(events, Bytes::MAX / 2).unwrap_or(0).next_multiple_of(unit);
@@ -367,14 +371,14 @@ impl Processor for Noting {
     }
 
     /// Whatever others are for, it takes no memory here that is not the operator's own.
-    fn together(
+    fn run_collective(
         &mut self,
         _: Collective,
         _: (&Tensor, Option<&Arc<Place>>),
         _: (&Tensor, &Arc<Place>),
         _: &mut dyn Peers,
-    ) -> Result<Together, BackendError> {
-        Ok(Together::Done)
+    ) -> Result<CollectiveOutcome, BackendError> {
+        Ok(CollectiveOutcome::Done)
     }
 
     fn to_host(&mut self, _: &Arc<Place>, _: &Tensor) -> Result<Buffer, BackendError> {
@@ -398,13 +402,13 @@ impl Processor for Noting {
         Ok(())
     }
 
-    fn deal(
+    fn expert_all_to_all(
         &mut self,
         kernel: &Kernel,
         inputs: &[Input<'_, Arc<Place>>],
         outputs: &mut [(&Tensor, Arc<Place>)],
         _: &mut dyn Peers,
-    ) -> Result<Option<Crowded>, BackendError> {
+    ) -> Result<Option<ExpertOverflow>, BackendError> {
         let inputs: Vec<_> = inputs.iter().map(|input| nowhere(input.tensor)).collect();
         let outputs: Vec<_> = outputs.iter().map(|(tensor, _)| nowhere(tensor)).collect();
         self.briefly(expert_parallel::taken(kernel, &inputs, &outputs, self.shows));
@@ -456,7 +460,7 @@ mod tests {
         (0..1u32 << 16).map(|n| (n % 251) as u8).collect()
     }
 
-    /// Bytes that each rank takes, beside the least that would do if tensors could lie anywhere.
+    /// Bytes that each rank takes, and the least that is enough if tensors can lie anywhere.
     fn taken(work: &pipeplan_core::spec::ModelWork, schedule: &str) -> Vec<(Bytes, Bytes)> {
         let (workload, predicted) = published(work, schedule, None).expect("a plan");
         taken_of(&workload, work, false).into_iter().zip(predicted).collect()
@@ -487,7 +491,7 @@ mod tests {
         (0..problem.ranks()).map(of_rank).collect()
     }
 
-    /// Two ranks that experts are dealt to hold what the walk on paper says: with what is on its way, which is some of it.
+    /// Two expert-parallel ranks hold what the dry run says: with what is on its way, which is some of it.
     #[test]
     fn what_is_dealt_out_is_counted() {
         if crate::backend::cuda::tests::host().is_none() {

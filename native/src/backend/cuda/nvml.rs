@@ -73,7 +73,7 @@ pub struct Nvml {
 }
 
 impl Nvml {
-    /// The library of this machine; nothing where there is none or it knows no driver.
+    /// The library of this machine; nothing if there is none or it knows no driver.
     pub fn load() -> Option<Nvml> {
         Nvml::at(search(Which::Nvml).found.as_deref()?)
     }
@@ -96,7 +96,7 @@ impl Nvml {
     /// The driver's version, such as 580.65.06.
     pub fn driver_version(&self) -> Option<String> {
         let mut text = [0 as c_char; 96];
-        // SAFETY: writes at most so many bytes, and ends them with 0.
+        // SAFETY: writes at most that number of bytes, and ends them with 0.
         unsafe {
             let ask: unsafe extern "C" fn(*mut c_char, c_uint) -> Code = self.find(c"nvmlSystemGetDriverVersion")?;
             (ask(text.as_mut_ptr(), text.len() as c_uint) == SUCCESS)

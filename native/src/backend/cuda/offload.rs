@@ -1,4 +1,4 @@
-//! Copies of a rank's tensors to the host's memory and back, on a queue of their own beside its work.
+//! Activation offload: copies of a rank's tensors to host memory and back, on a separate queue at the same time as its work.
 //!
 //! A copy begins behind all that the rank's queue was asked for before, and the queue goes on; where the copy is waited for,
 //! the queue waits, and the host does not. So the memory of both ends is free again behind that wait, in the order of the
@@ -23,7 +23,7 @@ impl Copies {
     ///
     /// # Errors
     /// [`CardError`], where the card has no other queue.
-    pub fn beside(card: &Arc<dyn Card>) -> Result<Copies, CardError> {
+    pub fn overlapped_queue(card: &Arc<dyn Card>) -> Result<Copies, CardError> {
         let queue = card.another()?;
         let is_ordered = card.wait_for(&*queue.mark()?)?;
         Ok(Copies { queue, is_ordered, begun: BTreeMap::new() })
@@ -34,7 +34,7 @@ impl Copies {
         !self.is_ordered
     }
 
-    /// Begins to copy `from` to `to`, both of `card`, one of them in the host's memory.
+    /// Begins to copy `from` to `to`, both of `card`, one of them in host memory.
     ///
     /// # Errors
     /// [`CardError`].

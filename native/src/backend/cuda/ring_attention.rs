@@ -65,7 +65,7 @@ enum Passing {
     Done,
     /// The device waits for it where it is taken.
     OnDevices(Ticket),
-    /// By the host's memory.
+    /// Through host memory.
     ByHost(Ticket),
 }
 
@@ -231,7 +231,7 @@ impl Ring<'_> {
     }
 }
 
-/// Where so many heads of rows start, in bytes.
+/// Where that number of heads of rows starts, in bytes.
 #[derive(Clone, Copy)]
 struct Offsets {
     /// In queries and keys.
@@ -254,11 +254,11 @@ impl Offsets {
 }
 
 impl Block {
-    fn keys(&self, at: Offsets) -> super::Address {
+    fn keys(&self, at: Offsets) -> super::card::Address {
         self.memory.after(at.keys)
     }
 
-    fn values(&self, at: Offsets) -> super::Address {
+    fn values(&self, at: Offsets) -> super::card::Address {
         self.memory.after(self.keys + at.values)
     }
 }

@@ -1,4 +1,4 @@
-//! Kernels and launches on the host's stand-in, where there is a C++ compiler.
+//! Kernels and launches on the emulated card, if there is a C++ compiler.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub fn host() -> Option<Arc<dyn Card>> {
     }
 }
 
-/// All that a GPU's selftest does of `part`, on the stand-in, if there is one: at least so many rows, all of which hold.
+/// All that a GPU's selftest does of `part`, on the emulated card, if there is one: at least `least` rows, all of which pass.
 fn holds(part: Part, rows: usize) {
     if host().is_none() {
         return;

@@ -120,7 +120,7 @@ fn relative(a: &[f32], b: &[f32]) -> f64 {
 /// What was found of one width.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Found {
-    /// The greatest error of a tensor, beside attention by warps.
+    /// The greatest error of a tensor, compared with attention by warps.
     pub error: f64,
     /// Whether the same came out twice, bit for bit.
     pub repeats: bool,

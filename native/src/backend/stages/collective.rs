@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use pipeplan_core::graph::{Axis, Kernel, Operator, Tensor, TensorId};
 
-use super::processor::{Crowded, Held, Input, Processor, Together};
+use super::processor::{CollectiveOutcome, ExpertOverflow, Held, Input, Processor};
 use crate::backend::BackendError;
 use crate::backend::peers::{Collective, Peers, Ticket};
 
@@ -12,22 +12,23 @@ use crate::backend::peers::{Collective, Peers, Ticket};
 pub(super) enum Begun {
     /// It is done already.
     Done,
-    /// By the host's memory.
+    /// Through host memory.
     ByHost(Ticket),
     /// On devices.
     OnDevices(Ticket),
 }
 
-/// The ranks that share matrices, and what has begun with them in this job, by the tensor that stands for it.
-pub(super) struct InCompany<'a> {
+/// The tensor-parallel ranks, and what has begun with them in this job, by the tensor that stands for it.
+pub(super) struct PeerOperators<'a> {
     pub(super) peers: &'a mut dyn Peers,
     pub(super) begun: &'a mut BTreeMap<TensorId, Begun>,
     pub(super) microbatch: u32,
 }
 
-impl InCompany<'_> {
-    /// Runs `operator` where it talks with other ranks, begins a collective or waits for one; says whether it does. Values go by the host's
-    /// memory where the processor has no shorter way. An error without a reason where a collective was not begun.
+impl PeerOperators<'_> {
+    /// Runs `operator` where it talks with other ranks, begins a collective or waits for one; says whether it does.
+    /// Values go through host memory where the processor has no shorter way. An error without a reason where a collective
+    /// was not begun.
     pub(super) fn run<P: Processor>(
         &mut self,
         processor: &mut P,
@@ -36,8 +37,9 @@ impl InCompany<'_> {
         outputs: &mut [(&Tensor, P::Data)],
     ) -> Result<bool, Option<BackendError>> {
         if operator.kernel.axis() == Some(Axis::Expert) {
-            let crowded = processor.deal(&operator.kernel, inputs, outputs, &mut *self.peers).map_err(Some)?;
-            return crowded.map_or(Ok(true), |crowded| Err(Some(self.no_room(operator, &crowded))));
+            let overflow =
+                processor.expert_all_to_all(&operator.kernel, inputs, outputs, &mut *self.peers).map_err(Some)?;
+            return overflow.map_or(Ok(true), |overflow| Err(Some(self.no_room(operator, &overflow))));
         }
         let what = match operator.kernel {
             Kernel::AllReduce { .. } | Kernel::AllReduceStart { .. } => Collective::Sum,
@@ -69,12 +71,12 @@ impl InCompany<'_> {
         let (input, (tensor, output)) = (inputs.first().ok_or(None)?, outputs.first_mut().ok_or(None)?);
         let own = if let Held::Here(data) = input.data { Some(data) } else { None };
         let together =
-            processor.together(what, (input.tensor, own), (tensor, output), &mut *self.peers).map_err(Some)?;
+            processor.run_collective(what, (input.tensor, own), (tensor, output), &mut *self.peers).map_err(Some)?;
         let begun = match together {
-            Together::Not => None,
-            Together::Done => Some(Begun::Done),
-            Together::Begun(ticket) if operator.kernel.starts() => Some(Begun::OnDevices(ticket)),
-            Together::Begun(ticket) => {
+            CollectiveOutcome::Not => None,
+            CollectiveOutcome::Done => Some(Begun::Done),
+            CollectiveOutcome::Begun(ticket) if operator.kernel.starts() => Some(Begun::OnDevices(ticket)),
+            CollectiveOutcome::Begun(ticket) => {
                 self.peers.join(ticket).map_err(Some)?;
                 Some(Begun::Done)
             }
@@ -101,21 +103,21 @@ impl InCompany<'_> {
         Ok(true)
     }
 
-    fn no_room(&self, operator: &Operator, crowded: &Crowded) -> BackendError {
+    fn no_room(&self, operator: &Operator, overflow: &ExpertOverflow) -> BackendError {
         let (ranks, _) = self.peers.group(Axis::Expert);
-        BackendError::Crowded {
-            rank: ranks.get(crowded.member).copied().unwrap_or(crowded.member),
+        BackendError::ExpertOverflow {
+            rank: ranks.get(overflow.member).copied().unwrap_or(overflow.member),
             layer: operator.layer.unwrap_or(0),
             microbatch: self.microbatch,
-            come: crowded.come,
-            rows: crowded.room,
-            enough: (crowded.enough_permille() as f64 / 1000.0).to_string(),
+            come: overflow.come,
+            rows: overflow.room,
+            enough: (overflow.enough_permille() as f64 / 1000.0).to_string(),
             always: ranks.len(),
         }
     }
 
-    /// Runs `kernel`, which works alone. What has begun goes on beside it.
-    pub(super) fn beside<P: Processor>(
+    /// Runs `kernel`, which needs no other rank. Collectives that have started continue at the same time.
+    pub(super) fn run_overlapped<P: Processor>(
         &mut self,
         processor: &mut P,
         kernel: &Kernel,

@@ -2,7 +2,7 @@
 
 use pipeplan_core::graph::{Graph, Kernel, Needs, Operator};
 
-use super::collective::InCompany;
+use super::collective::PeerOperators;
 use super::processor::{Held, Input, Processor};
 use crate::backend::arena::Lane;
 use crate::backend::{BackendError, Meter};
@@ -18,7 +18,7 @@ pub(super) fn execute<P: Processor>(
     (persistent, stale): (&mut [Option<P::Data>], &mut [bool]),
     lane: &mut Lane<P::Data>,
     meter: &mut Meter,
-    together: &mut InCompany<'_>,
+    together: &mut PeerOperators<'_>,
 ) -> Result<(), Option<BackendError>> {
     let taken_over = operator.in_place.filter(|_| takes_over).and_then(|input| operator.inputs.get(input as usize));
     let taken_over = taken_over.map(|input| input.tensor);
@@ -65,7 +65,7 @@ pub(super) fn execute<P: Processor>(
         inputs.truncate(2);
     }
     if !together.run(processor, operator, &inputs, &mut outputs)? {
-        together.beside(processor, &kernel, &inputs, &mut outputs)?;
+        together.run_overlapped(processor, &kernel, &inputs, &mut outputs)?;
     }
     for (id, (tensor, data)) in operator.outputs.iter().zip(outputs) {
         if tensor.role.is_persistent() {

@@ -1,5 +1,8 @@
-//! The stages of one rank: their weights, the tensors of the microbatches under way, and the walk along the operators of
-//! a job. It is the same walk on every device; a [`Processor`] holds the data and runs the operators.
+//! The stages of one rank: their weights, the tensors of their microbatches, and the operators of a job one after the other.
+//!
+//! - In: an op, and the parcels that it needs.
+//! - Out: parcels for other stages, losses, and updated weights.
+//! - Knows: operator graphs and their liveness. A [`Processor`] holds the data and runs the operators on a device.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -12,7 +15,7 @@ use pipeplan_core::model::Dtype;
 use pipeplan_core::problem::op::{Op, OpKind};
 use pipeplan_core::program::Payload;
 
-use self::collective::InCompany;
+use self::collective::PeerOperators;
 use self::execute::execute;
 use self::stage::{Parameter, Stage};
 use super::arena::Lane;
@@ -21,7 +24,7 @@ use super::{Backend, BackendError, Parcel, Part, Shares, Store, Values};
 use crate::runner::data::Batches;
 use crate::runner::optimizer::AdamW;
 use crate::runner::random::SplitMix64;
-use crate::runner::shard::Seat;
+use crate::runner::shard::ShardOwner;
 use crate::transport::{Buffer, OnCard};
 
 mod collective;
@@ -29,9 +32,9 @@ mod execute;
 mod processor;
 mod stage;
 
-pub use self::processor::{Crowded, Held, Input, NewParameter, Processor, Together, Updated};
+pub use self::processor::{CollectiveOutcome, ExpertOverflow, Held, Input, NewParameter, Processor, Updated};
 
-/// One job that has run, for whoever compares bytes with the estimate.
+/// One job that has run, for comparisons of bytes with the estimate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobBytes {
     /// The stage.
@@ -46,7 +49,7 @@ pub struct JobBytes {
     pub kept: Bytes,
 }
 
-/// What a rank trains with, whatever the device.
+/// What a rank trains with, on every device.
 #[derive(Clone, Debug)]
 pub struct Training {
     /// Stages of the model, over all ranks.
@@ -55,12 +58,12 @@ pub struct Training {
     pub seed: u64,
     /// The optimizer's settings.
     pub optimizer: AdamW,
-    /// The parts of the optimizer's state that this rank holds.
+    /// The parts of the optimizer states that this rank holds.
     pub shares: Shares,
-    /// Whether that state lies in the host's memory.
+    /// Whether that state lies in host memory.
     pub state_on_host: bool,
     /// The part of each weight that it holds.
-    pub seat: Seat,
+    pub seat: ShardOwner,
     /// The data.
     pub batches: Arc<Batches>,
 }
@@ -93,7 +96,7 @@ impl<P: Processor> Stages<P> {
         done.ok_or_else(missing)?.map_err(Into::into)
     }
 
-    /// Lends the weight `name` to `work`, such as to change an element in a test; nothing where it is not held.
+    /// Lends the weight `name` to `work`, such as to change an element in a test; nothing if it is not held.
     pub fn with_weight<R>(
         &mut self,
         name: &str,
@@ -211,7 +214,7 @@ impl<P: Processor> Stages<P> {
         for index in order.into_iter().map(|at| at as usize) {
             let operator = &graph.operators[index];
             let takes_over = lifetimes.takes_over[index];
-            let together = &mut InCompany { peers: &mut *peers, begun: &mut begun, microbatch };
+            let together = &mut PeerOperators { peers: &mut *peers, begun: &mut begun, microbatch };
             let held = (&mut persistent[..], &mut stale[..]);
             execute(processor, graph, operator, takes_over, brief, held, lane, &mut store.meter, together)
                 .map_err(|stuck| stuck.unwrap_or(BackendError::OutOfOrder { op }))?;
@@ -236,7 +239,7 @@ impl<P: Processor> Stages<P> {
                     if !loss.is_finite() {
                         return Err(BackendError::NotFinite { microbatch, loss: loss.to_string() });
                     }
-                    // Those of tokens further on only train.
+                    // Those of later tokens (MTP) only train.
                     if matches!(role, Role::Loss { ahead: 1, .. }) {
                         self.losses.push((microbatch, loss));
                     }

@@ -34,8 +34,8 @@ pub enum Held<'a, D> {
 
 /// What became of a collective that is to stay on devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Together {
-    /// Nothing: it goes by the host's memory.
+pub enum CollectiveOutcome {
+    /// Nothing: it goes through host memory.
     Not,
     /// It is done.
     Done,
@@ -43,10 +43,10 @@ pub enum Together {
     Begun(Ticket),
 }
 
-/// A rank that more copies of tokens come to than it has room for: the fullest.
+/// A rank that more routed tokens come to than it has room for: the fullest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Crowded {
-    /// Its number among those that experts are dealt to.
+pub struct ExpertOverflow {
+    /// Its number among the expert-parallel ranks.
     pub member: usize,
     /// What comes.
     pub come: usize,
@@ -56,7 +56,7 @@ pub struct Crowded {
     pub copies: usize,
 }
 
-impl Crowded {
+impl ExpertOverflow {
     /// The least imbalance for which there is room, in thousandths: rows are rounded up.
     pub(super) fn enough_permille(&self) -> usize {
         1000 * (self.come - 1) / self.copies.max(1) + 1
@@ -69,7 +69,7 @@ pub struct NewParameter<D, S> {
     pub weight: D,
     /// Its gradient, all 0.
     pub gradient: D,
-    /// What the optimizer keeps.
+    /// The optimizer states.
     pub state: S,
     /// The bytes of that.
     pub state_bytes: Bytes,
@@ -79,7 +79,7 @@ pub struct NewParameter<D, S> {
 pub trait Processor {
     /// The data of a tensor.
     type Data;
-    /// What the optimizer keeps of a weight: of this rank's [share](Shares) alone.
+    /// The optimizer states of a weight: of this rank's [share](crate::backend::Shares) alone.
     type State;
     /// Why something could not be done.
     type Error: Into<BackendError>;
@@ -87,7 +87,7 @@ pub trait Processor {
     /// Room for `tensor`, at most until the end of the job where `briefly`.
     ///
     /// # Errors
-    /// Where there is none.
+    /// If there is none.
     fn allocate(&mut self, tensor: &Tensor, briefly: bool) -> Result<Self::Data, Self::Error>;
 
     /// Tokens of a microbatch.
@@ -132,19 +132,19 @@ pub trait Processor {
     /// Where it cannot be read.
     fn number(&mut self, data: &Self::Data) -> Result<f64, Self::Error>;
 
-    /// Runs or begins a collective of the ranks that share matrices without the host's memory, where that can be done. All
-    /// of them come to the same answer. The input is `from`, or lies where the output `to` does.
+    /// Runs or begins a collective of the tensor-parallel ranks without host memory, where that can be done. All of them
+    /// come to the same answer. The input is `from`, or lies where the output `to` does.
     ///
     /// # Errors
     /// Where the device or the transport fails.
-    fn together(
+    fn run_collective(
         &mut self,
         _what: Collective,
         _from: (&Tensor, Option<&Self::Data>),
         _to: (&Tensor, &Self::Data),
         _peers: &mut dyn Peers,
-    ) -> Result<Together, BackendError> {
-        Ok(Together::Not)
+    ) -> Result<CollectiveOutcome, BackendError> {
+        Ok(CollectiveOutcome::Not)
     }
 
     /// Whether running `kernel` waits for the device.
@@ -152,7 +152,7 @@ pub trait Processor {
         false
     }
 
-    /// A copy of `data` in the host's memory, for the ranks that share matrices.
+    /// A copy of `data` in host memory, for the tensor-parallel ranks.
     ///
     /// # Errors
     /// Where it cannot be read.
@@ -164,8 +164,8 @@ pub trait Processor {
     /// Where it cannot be written.
     fn fill(&mut self, data: &mut Self::Data, tensor: &Tensor, values: Buffer) -> Result<(), Self::Error>;
 
-    /// A job starts whose dropouts draw from `dropout_seed`, on the rank with the number `member` among those that share
-    /// matrices, and with `part` of every sequence.
+    /// A job starts whose dropouts draw from `dropout_seed`, on the rank with the number `member` among the
+    /// tensor-parallel ranks, and with `part` of every sequence.
     fn begin(&mut self, dropout_seed: u64, member: u64, part: SequencePart);
 
     /// Runs `kernel`. An output that adds to an input, or runs in its place, holds that input's data.
@@ -209,18 +209,18 @@ pub trait Processor {
         self.run(kernel, inputs, outputs).map_err(Into::into)
     }
 
-    /// Runs `kernel`, whose experts are dealt to ranks, together with these. Gives the fullest of them where not all have
-    /// room for what comes to them, which then all learn.
+    /// Runs `kernel`, whose experts are split over ranks, together with these. Gives the fullest of them where not all
+    /// have room for what comes to them, which then all learn.
     ///
     /// # Errors
     /// Where one does not come, or the device fails.
-    fn deal(
+    fn expert_all_to_all(
         &mut self,
         kernel: &Kernel,
         inputs: &[Input<'_, Self::Data>],
         outputs: &mut [(&Tensor, Self::Data)],
         peers: &mut dyn Peers,
-    ) -> Result<Option<Crowded>, BackendError>;
+    ) -> Result<Option<ExpertOverflow>, BackendError>;
 
     /// Waits until all is done that was asked for.
     ///
@@ -334,7 +334,7 @@ pub struct Updated<'a, D, S> {
     pub weight: &'a mut D,
     /// Its gradient.
     pub gradient: &'a mut D,
-    /// What the optimizer keeps.
+    /// The optimizer states.
     pub state: &'a mut S,
     /// The elements of this rank's share.
     pub mine: Range<usize>,

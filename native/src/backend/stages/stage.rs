@@ -29,7 +29,7 @@ pub(super) struct Stage<D, S> {
     pub(super) lanes: BTreeMap<u32, Lane<D>>,
 }
 
-/// A weight, its gradient and what the optimizer remembers of it.
+/// A weight, its gradient and its optimizer states.
 pub(super) struct Parameter<S> {
     pub(super) weight: TensorId,
     pub(super) gradient: TensorId,
@@ -67,7 +67,7 @@ impl<D, S> Stage<D, S> {
         Ok(Stage { graph, lifetimes, fused, brief, persistent, parameters, of_products, stale, lanes })
     }
 
-    /// Lends what belongs to the parameter at `position` to `work`; nothing where it is not there.
+    /// Lends what belongs to the parameter at `position` to `work`; nothing if it is not there.
     pub(super) fn with<R>(
         &mut self,
         position: usize,
@@ -94,7 +94,7 @@ impl<D, S> Stage<D, S> {
         result
     }
 
-    /// Lends what belongs to the weight `name` to `work`; nothing where it is not held.
+    /// Lends what belongs to the weight `name` to `work`; nothing if it is not held.
     pub(super) fn with_named<R>(
         &mut self,
         name: &str,

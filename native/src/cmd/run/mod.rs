@@ -47,13 +47,13 @@ pub struct Args {
     #[arg(long)]
     seed: Option<u64>,
     /// Learning rate of AdamW; default: that of the checkpoint, else 0.001
-    #[arg(long, value_name = "RATE")]
+    #[arg(long, visible_alias = "lr", value_name = "RATE")]
     learning_rate: Option<f64>,
     /// Steps of linear learning-rate warm-up; 0: none
-    #[arg(long, value_name = "STEPS")]
+    #[arg(long, visible_alias = "lr-warmup-steps", value_name = "STEPS")]
     warm_up: Option<u32>,
     /// Cosine decay of the learning rate to a tenth at this step, which comes after the warm-up; 0: no decay
-    #[arg(long, value_name = "STEP")]
+    #[arg(long, visible_alias = "lr-decay-steps", value_name = "STEP")]
     decay_until: Option<u32>,
     /// Write a checkpoint into this folder at the end, also after Ctrl-C or SIGUSR1
     ///
@@ -71,10 +71,10 @@ pub struct Args {
     #[arg(long, value_name = "FOLDER")]
     resume: Option<PathBuf>,
     /// Clip gradients to this global norm
-    #[arg(long, value_name = "NORM")]
+    #[arg(long, visible_alias = "clip-grad", value_name = "NORM")]
     clip_norm: Option<f64>,
     /// Precision, instead of that of the plan
-    #[arg(long, value_name = "TYPE")]
+    #[arg(long, visible_alias = "dtype", value_name = "TYPE")]
     precision: Option<Type>,
     /// Messages per channel that can wait for their receiver while the sender continues; 0: the sender waits (rendezvous)
     #[arg(long, value_name = "MESSAGES", default_value_t = ThreadOptions::default().slots)]
@@ -117,12 +117,12 @@ pub struct Args {
     /// The report comes at once if a rank died, else after this time, and 5 s later if some rank does not answer;
     /// processes that still do not answer after 3 s more are killed. With offload to host memory on GPUs, the time to
     /// pin that memory is added: a second per 2 GB, for up to eight ranks one after the other.
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    #[arg(long, visible_alias = "timeout", value_name = "SECONDS", default_value_t = 60)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
     patience: u64,
     /// Inject a failure: 2:death@9 ends rank 2 at its tenth exchange; also stall@9/30 (for 30 s), short@9 and lost@9
     /// (one message), delay@5 (up to 5 ms each)
-    #[arg(long, value_name = "RANK:WHAT", value_parser = faulty::read)]
+    #[arg(long, visible_alias = "inject-fault", value_name = "RANK:WHAT", value_parser = faulty::read)]
     fault: Vec<(usize, Faults)>,
     /// Write the measured trace here; the page and `pipeplan show` read it; - for standard output, which then holds
     /// nothing else
@@ -150,7 +150,7 @@ enum Switch {
 }
 
 impl Args {
-    /// Refuses what was asked for and would do nothing.
+    /// Refuses options that have no effect.
     fn expect_all_used(&self, engine: Engine) -> Result<(), Failure> {
         let on_card = matches!(self.backend, Backend::Cuda | Backend::Emulated);
         let only_waits = self.backend == Backend::Modelled;

@@ -68,19 +68,19 @@ pub(super) fn drawn(report: &RunReport) -> String {
         text.push_str(&format!("loss          {first:.4} to {last:.4}\n"));
     }
     // Of times in another type than the plan's nothing is predicted.
-    let beside = |predicted_ns| match predicted_ns {
+    let predicted = |predicted_ns| match predicted_ns {
         0 => String::new(),
         predicted_ns => format!(", {} predicted", format::duration(predicted_ns)),
     };
     text.push_str(&format!(
         "makespan      {} measured{}\n",
         format::duration(report.makespan_ns),
-        beside(report.predicted_makespan_ns)
+        predicted(report.predicted_makespan_ns)
     ));
     text.push_str(&format!(
         "step          {} measured{}\n",
         format::duration(report.step_ns),
-        beside(report.predicted_step_ns)
+        predicted(report.predicted_step_ns)
     ));
     if let Some(overhead) = report.overhead.filter(|_| report.trace.backend == "modelled") {
         text.push_str(&format!(

@@ -93,28 +93,28 @@ fn each_mistake_has_its_own_words() {
     let keep = || vec![some(Shard(0))];
     assert_eq!(
         refusal(mapped(keep(), Some(keep()), false, first)),
-        "in_placements has 1 entries, and the arguments have 2 leaves: give one entry for each, `None` where it is no \
-         distributed tensor"
+        "in_placements has 1 entries, but the arguments have 2 leaves: give one entry per leaf, and `None` for a leaf \
+         that is not a distributed tensor"
     );
     assert_eq!(
         refusal(mapped(keep(), Some(vec![some(Replicate), None]), false, first)),
-        "argument 0 is placed as [Shard(0)], and in_placements asks for [Replicate]: reshard it first, or set \
+        "argument 0 has placement [Shard(0)], but in_placements has [Replicate]: reshard it first, or set \
          reshard_inputs"
     );
     assert_eq!(
         refusal(mapped([keep(), keep()].concat(), None, false, first)),
-        "the function gave back 1 leaves, and out_placements has 2 entries: give one for each"
+        "the function returns 1 leaves, but out_placements has 2 entries: give one per leaf"
     );
     assert_eq!(
         refusal(mapped(keep(), None, false, |_, _| number())),
-        "output 0 is a number, and out_placements gives it [Shard(0)]: only a tensor can be placed; say `None`"
+        "output 0 is a number, but out_placements has [Shard(0)]: only a tensor has a placement; write `None`"
     );
     for entry in [some(Shard(0)), None] {
         let text = refusal(mapped(vec![entry.clone()], None, false, |end, _| {
             let whole = Tensor::scalar(1.0);
             DistTensor::of_whole(end.rank(), &mesh(&[("x", 2)]), &[Replicate], &whole).expect("placed").into()
         }));
-        assert!(text.starts_with("output 0 is a distributed tensor already, placed as [Replicate]"), "{text}");
+        assert!(text.starts_with("output 0 is already a distributed tensor with placement [Replicate]"), "{text}");
     }
 }
 
@@ -195,8 +195,7 @@ fn without_a_distributed_argument_the_mesh_must_be_given() {
         let error = call(end, arguments()).expect_err("no mesh").to_string();
         assert_eq!(
             error,
-            "output 0 is to be placed as [Shard(0)], and neither is an argument distributed nor a mesh given: give \
-             process_mesh"
+            "output 0 has placement [Shard(0)], but no argument is distributed and no mesh is given: give process_mesh"
         );
         let mut call = local_map(first, vec![some(Shard(0))], None, Some(Arc::clone(&mesh)), false);
         assert_eq!(distributed(call(end, arguments()).expect("it maps")).shape(), [6]);
@@ -216,8 +215,8 @@ fn arguments_on_two_meshes_are_refused() {
         let error = local_map(first, vec![None], None, None, false)(end, arguments).expect_err("two meshes");
         assert_eq!(
             error.to_string(),
-            "argument 1 is on the mesh (y=2) of ranks [0, 1], and the call is on the mesh (x=2) of ranks [0, 1]: all \
-             must share one"
+            "argument 1 is on the mesh (y=2) of ranks [0, 1], but the call is on the mesh (x=2) of ranks [0, 1]: use \
+             one mesh"
         );
     });
 }
@@ -300,7 +299,7 @@ fn no_gradient_goes_through_a_maximum_or_what_was_not_yet_summed() {
         local_map_backward(backward, &[some(outs)], &[some(ins)], &mesh).err().map(|error| error.to_string())
     };
     let through = |what: &str, placed: &str| {
-        format!("no gradient goes through {what} 0, placed as [{placed}]: reshard it to Replicate or Shard first")
+        format!("{what} 0 with placement [{placed}] has no gradient: reshard it to Replicate or Shard first")
     };
     assert_eq!(refused(Partial(Reduction::Max), Shard(0)), Some(through("output", "Partial(max)")));
     assert_eq!(refused(Shard(0), Partial(Sum)), Some(through("argument", "Partial(sum)")));

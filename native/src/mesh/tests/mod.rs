@@ -69,7 +69,7 @@ fn a_mesh_that_is_none_says_why() {
     let text = |result: Result<Mesh, MeshError>| result.expect_err("refused").to_string();
     assert_eq!(
         text(Mesh::new(&[("dp", 2), ("tp", 2)], vec![0, 1, 2])),
-        "the axes (dp=2, tp=2) hold 4 ranks, and 3 are given: give as many ranks as the axes hold"
+        "the axes (dp=2, tp=2) have 4 ranks, but 3 are given: give as many ranks as the axes have"
     );
     assert!(text(Mesh::new(&[("dp", 1), ("dp", 1)], vec![0])).contains("`dp`"));
     assert!(text(Mesh::new(&[("dp", 2)], vec![3, 3])).contains("rank 3 is twice"));
@@ -98,7 +98,7 @@ fn the_whole_shape_follows_from_the_pieces() {
     });
     assert_eq!(
         errors[0],
-        "the pieces along axis tp have the lengths [1, 1, 9] in dimension 0; they must be as equal as can be, the \
+        "the shards along axis tp have the lengths [1, 1, 9] in dimension 0; they must be as equal as possible, \
          longer ones first: [4, 4, 3]"
     );
 }
@@ -112,7 +112,7 @@ fn placements_that_do_not_fit_are_refused() {
     };
     assert_eq!(
         refused(&[Replicate, Shard(0)]),
-        "the placements [Replicate, Shard(0)] are not one for each of the mesh's 1 axes"
+        "the placements [Replicate, Shard(0)] do not match the 1 axes of the mesh: give one per axis"
     );
     assert_eq!(
         refused(&[Shard(1)]),

@@ -1,4 +1,4 @@
-//! What a file was when it was written, so that whoever reads it later knows whether it still is.
+//! Checksums of files, so that a reader knows whether a file is still as it was written.
 
 use std::fs::File;
 use std::io::Read;
@@ -41,7 +41,7 @@ impl Sum {
 }
 
 impl Checkpoint {
-    /// Whether the files of weights, and with `all` those of the optimizer's state, are what was written. Of `parts` that
+    /// Whether the files of weights, and with `all` those of the optimizer states, are what was written. Of `parts` that
     /// look at some each, `part` is the one that asks. Checkpoints from before there were sums pass.
     ///
     /// # Errors

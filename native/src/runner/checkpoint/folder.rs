@@ -19,7 +19,7 @@ pub struct Held {
 ///
 /// # Errors
 /// [`CheckpointError::Occupied`] where another run writes there, or where there is what this run would come to: its
-/// checkpoints would lie among those of another, and whoever asks for the latest would get the other's.
+/// checkpoints would lie among those of another, and a reader of the latest one would get that of the other run.
 pub fn hold(saving: &Saving, first: u32) -> Result<Held, CheckpointError> {
     let folder = &saving.folder;
     let occupied = |what: String| CheckpointError::Occupied { path: folder.clone(), what };
@@ -72,7 +72,7 @@ mod tests {
         let saving = Saving { folder: folder.path().join("run"), every: 0 };
         let held = hold(&saving, 0).expect("it is free");
         let refusal = hold(&saving, 0).expect_err("it is held").to_string();
-        assert!(refusal.contains("another run is writing into it"), "{refusal}");
+        assert!(refusal.contains("another run writes into it"), "{refusal}");
         drop(held);
         hold(&saving, 0).expect("it is free again");
     }

@@ -1,4 +1,8 @@
-//! What a run leaves on disk so that another can go on from there.
+//! Checkpoints: what a run writes to disk so that another run can resume.
+//!
+//! - In: weights and optimizer states of the ranks of a run.
+//! - Out: a folder per checkpoint; on resume, what one rank holds in any layout.
+//! - Knows: positions of ranks and shards of weights. Nothing of schedules.
 //!
 //! A checkpoint is a folder `step-000020`, named by the training steps that are in it:
 //!
@@ -7,7 +11,7 @@
 //! | `manifest.json` | [`Manifest`]: what was trained, how far, which file holds which weight, and the size and CRC-32 of each file of tensors |
 //! | `config.json` | the model, as Hugging Face's `transformers` reads it |
 //! | `model.safetensors`, or `model-00001-of-00004.safetensors` … and `model.safetensors.index.json` | the weights, under the names and in the shapes of Hugging Face's checkpoints, each once; where no library has the model, experts' matrices in one |
-//! | `optimizer-COPY-RANK-MEMBER.safetensors` | AdamW's two means of each weight, flat, in pieces `mean/START/NAME` and `square/START/NAME` whose first element is element `START` of the weight; where ranks share matrices, `mean/START/PIECE.PIECES.DIMENSION/NAME`, and `START` counts within that piece of the weight, cut along that dimension; of experts that are dealt to ranks, a piece of the same form comes first, and the other is cut out of it. The weight is the graph's: experts' matrices are one, and rows lie as the kernels have them |
+//! | `optimizer-COPY-RANK-MEMBER.safetensors` | AdamW's two means of each weight, flat, in pieces `mean/START/NAME` and `square/START/NAME` whose first element is element `START` of the weight; where ranks share matrices, `mean/START/PIECE.PIECES.DIMENSION/NAME`, and `START` counts within that piece of the weight, cut along that dimension; of experts that are split over ranks, a piece of the same form comes first, and the other is cut out of it. The weight is the graph's: experts' matrices are one, and rows lie as the kernels have them |
 //!
 //! Nothing in it depends on how stages were dealt: any layout can go on from any checkpoint. It is written into a
 //! folder with a temporary name, which gets its own when all ranks have written their part and all is on disk; so a
@@ -34,7 +38,7 @@ mod write;
 pub use checksums::Sum;
 pub use folder::{Held, hold};
 pub use read::Reader;
-pub use write::{Together, Writer};
+pub use write::{WholeWeights, Writer};
 
 use super::optimizer::AdamW;
 
@@ -64,7 +68,7 @@ pub struct Manifest {
     pub plan_digest: String,
     /// The digest of the text.
     pub text_digest: String,
-    /// Tokens of one sequence.
+    /// Sequence length.
     pub sequence: u32,
     /// Sequences of one training step, over all microbatches and replicas.
     pub step_sequences: u64,
@@ -78,7 +82,7 @@ pub struct Manifest {
     pub layout: Layout,
     /// The file of each weight.
     pub weights: BTreeMap<String, String>,
-    /// The files of the optimizer's state.
+    /// The files of the optimizer states.
     pub optimizer_state: Vec<String>,
     /// What each of these files was when it was written; nothing in checkpoints from before that was kept.
     #[serde(default)]
@@ -92,18 +96,18 @@ pub struct Layout {
     pub pipeline: usize,
     /// Stages over all ranks.
     pub stages: usize,
-    /// Copies of the pipeline.
+    /// Data-parallel replicas.
     pub data: usize,
-    /// Ranks that each hold a part of every sequence.
+    /// Context-parallel ranks.
     #[serde(default = "one")]
     pub context: usize,
     /// Ranks that share each matrix.
     #[serde(default = "one")]
     pub tensor: usize,
-    /// Ranks that experts are dealt to.
+    /// Expert-parallel ranks.
     #[serde(default = "one")]
     pub expert: usize,
-    /// Whether they share out the optimizer's state.
+    /// Whether they shard the optimizer states.
     pub shares_optimizer: bool,
 }
 
@@ -192,7 +196,7 @@ impl Checkpoint {
     /// The checkpoint in the folder `path`, or the latest one of those that are folders in it.
     ///
     /// # Errors
-    /// [`CheckpointError`] where there is none, or its manifest cannot be read.
+    /// [`CheckpointError`] if there is none, or its manifest cannot be read.
     pub fn open(path: &Path) -> Result<Checkpoint, CheckpointError> {
         if path.join(MANIFEST).is_file() {
             return Checkpoint::read(path);
@@ -281,7 +285,7 @@ pub fn config(model: &ModelConfig, precision: &str) -> Value {
         // A width that no layer has is none of the model's.
         let has_dense = model.variant.experts.is_none_or(|experts| experts.dense_layers > 0);
         let read = read.map(|read| ModelConfig { ffn: if has_dense { read.ffn } else { model.ffn }, ..read });
-        // Nothing of the model is lost on whoever reads it.
+        // A reader gets everything about the model.
         if read.as_ref() == Some(model) {
             return theirs;
         }

@@ -41,7 +41,7 @@ struct Whole {
     pieces: Vec<Extent>,
 }
 
-/// A piece of a weight, or of what the optimizer keeps of it.
+/// A piece of a weight, or of the optimizer states of it.
 #[derive(Clone)]
 struct Extent {
     piece: Piece,

@@ -13,7 +13,7 @@ use super::{CheckpointError, MANIFEST, Manifest, Saving, Sum, folder_name};
 use crate::backend::{Backend, Part};
 use crate::runner::gradients::{Gradients, Placed, Places, Position, copy_of};
 use crate::runner::report::Cause;
-use crate::runner::shard::{Cut, Run, Seat, Shard};
+use crate::runner::shard::{Cut, Run, Shard, ShardOwner};
 use crate::transport::collectives::{Collectives, Group};
 use crate::transport::{Buffer, Transport};
 
@@ -29,9 +29,9 @@ pub struct Writer {
     /// All ranks, which tell the first what they have written.
     pub everyone: Group,
     /// The ranks that hold whole weights together, of which the first writes them.
-    pub together: Together,
+    pub together: WholeWeights,
     /// The same for weights of experts, where those are others.
-    pub experts_together: Option<Together>,
+    pub experts_together: Option<WholeWeights>,
     /// What all checkpoints of the run say alike.
     pub manifest: Manifest,
     /// The step of the last one.
@@ -40,20 +40,20 @@ pub struct Writer {
 
 /// Ranks that hold whole weights together.
 #[derive(Clone, Debug)]
-pub struct Together {
+pub struct WholeWeights {
     group: Group,
     /// The part of each.
-    seats: Vec<Seat>,
+    seats: Vec<ShardOwner>,
 }
 
-impl Together {
+impl WholeWeights {
     /// Those that the rank at `position` is among, for weights of experts or, else, for all others.
-    pub fn new(position: Position, of_experts: bool) -> Together {
-        let all = position.together(of_experts);
+    pub fn new(position: Position, of_experts: bool) -> WholeWeights {
+        let all = position.whole_weight_group(of_experts);
         let ranks = all.iter().map(|position| position.world_rank()).collect();
         // A rank stands among them once.
         let group = Group::new(ranks, position.world_rank()).unwrap_or_else(|error| unreachable!("{error}"));
-        Together { group, seats: all.into_iter().map(Position::seat).collect() }
+        WholeWeights { group, seats: all.into_iter().map(Position::seat).collect() }
     }
 
     /// The whole weight on the first of them, from what each one holds; nothing on the others.
@@ -137,9 +137,8 @@ impl Writer {
         Ok(folder)
     }
 
-    /// The weights that this rank owns, gathered over copies that share out what the optimizer keeps of them and over
-    /// ranks that
-    /// share matrices, and its share of their optimizer state; then what the files are that it has written.
+    /// The weights that this rank owns, gathered over copies that share out the optimizer states of them and over
+    /// tensor-parallel ranks, and its share of their optimizer state; then what the files are that it has written.
     fn write_part(
         &mut self,
         partial: &Path,
@@ -268,7 +267,7 @@ impl Writer {
 
 /// A file that a rank has written.
 struct Written {
-    /// Of the optimizer's state; else of weights.
+    /// Of the optimizer states; else of weights.
     of_optimizer: bool,
     copy: usize,
     rank: usize,
@@ -319,7 +318,7 @@ fn optimizer_file(copy: usize, rank: usize, member: usize) -> String {
     format!("optimizer-{copy}-{rank}-{member}.safetensors")
 }
 
-/// The copies, from the first on, whose ranks write what they hold of the optimizer's state: all that share it out; else
+/// The copies, from the first on, whose ranks write what they hold of the optimizer states: all that share it out; else
 /// those of replicas and parts that hold all experts.
 fn copies_that_write(position: Position) -> usize {
     match position.shares_optimizer {
@@ -329,7 +328,7 @@ fn copies_that_write(position: Position) -> usize {
     }
 }
 
-/// The tensors that hold the weight `name`, whose elements are `values`, and what stands beside it.
+/// The tensors that hold the weight `name`, whose elements are `values`, and its metadata.
 fn tensors_of(names: &Names, name: &str, shape: &[usize], values: &Buffer) -> Vec<(String, Stored)> {
     let part = |names::Stored { name, shape, runs }: names::Stored| {
         let values = match values {

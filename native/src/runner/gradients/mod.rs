@@ -1,14 +1,19 @@
-//! What ranks do with their gradients between the last backward of a training step and the optimizer's update.
+//! Gradient sync: what ranks do with their gradients between the last backward of a training step and the optimizer step.
 //!
-//! 1. **Shares.** Where ranks that share matrices hold the same elements and have each seen other tokens, or made another
+//! - In: accumulated gradients of a rank, and its position.
+//! - Out: reduced, averaged and clipped gradients; after the update, all-gathered weights.
+//! - Knows: places of weights, groups and collectives. Nothing of schedules.
+//!
+//! 1. **Shares.** Where tensor-parallel ranks hold the same elements and have each seen other tokens, or made another
 //!    part of what they go into, their gradients are summed.
 //! 2. **Copies.** A weight may lie in several places: the table of a tied model in its first and its last stage, and
-//!    every weight of a two-way placement on two ranks. The gradients of all places are summed and written back to
+//!    every weight of a bidirectional placement on two ranks. The gradients of all places are summed and written back to
 //!    each, so that all make the same update and stay equal.
-//! 3. **Replicas.** The copies of the whole pipeline, and the ranks that hold other parts of the same sequences, average
+//! 3. **Replicas.** The data-parallel replicas and the context-parallel ranks, average
 //!    theirs. Each has divided its losses by its own microbatches and tokens, so the average is the gradient of the mean
-//!    over all of them. Where the optimizer's state is shared out (ZeRO stage 1), each gets the average of its own
-//!    elements, updates these, and gathers the rest of the weights afterwards. Where experts are dealt out, those that hold
+//!    over all of them. Where the optimizer states are sharded (ZeRO stage 1), each gets the average of its own
+//!    elements, updates these, and gathers the rest of the weights afterwards. Where experts are split over ranks,
+//! those that hold
 //!    the same ones do this among themselves, and what they gather counts for all that have sent tokens to them.
 //! 4. **Clipping.** The norm is that of all gradients together, each element of each weight counted once.
 //!
@@ -49,7 +54,7 @@ struct Held {
     copies: Option<usize>,
     /// The group of those that hold the same of it for other tokens, likewise.
     replicas: Option<usize>,
-    /// This rank's share of the optimizer's state, among those.
+    /// This rank's share of the optimizer states, among those.
     share: Share,
     /// What their average is multiplied with, as a fraction: they are fewer where they gather what others have sent.
     factor: [usize; 2],
@@ -97,7 +102,7 @@ impl Gradients {
             let copy = if of_experts { position.expert_copy() } else { position.copy() };
             let is_owner = at.first().is_some_and(|(rank, _)| *rank == position.rank)
                 && (of_experts || holders.start == position.member)
-                && (copy == 0 || position.shares_optimizer || !position.deals_experts());
+                && (copy == 0 || position.shares_optimizer || !position.is_expert_parallel());
             let shares = (shard.partial && !of_experts)
                 .then(|| group_of(holders.map(|member| Position { member, ..position }.world_rank()).collect()));
             let mut ranks: Vec<usize> = at.iter().map(|(rank, _)| position.in_world(*rank)).collect();
@@ -111,7 +116,7 @@ impl Gradients {
             let name = name.clone();
             held.push(Held { name, index, stages, shares, copies, replicas, share, factor, is_owner });
         }
-        let all = match position.shares_optimizer || position.deals_experts() {
+        let all = match position.shares_optimizer || position.is_expert_parallel() {
             true => (0..position.ranks * position.copies() * position.members).collect(),
             // Every rank that holds the same copy.
             false => (0..position.ranks).flat_map(|rank| Position { rank, ..position }.group(Axis::Tensor)).collect(),
@@ -270,7 +275,8 @@ impl Gradients {
         Ok(transport.settle_on_card()?)
     }
 
-    /// The weight `name` as the optimizer has it. Where copies of it share that out, each is handed what the others have, so all
+    /// The weight `name` as the optimizer has it. Where copies of it share that out, each is handed what the others
+    /// have, so all
     /// of them call this at the same time.
     ///
     /// # Errors
@@ -312,7 +318,7 @@ impl Gradients {
         names.into_iter().map(|name| Ok((name.clone(), self.exact(&name, backend, transport)?))).collect()
     }
 
-    /// Whether copies share out what the optimizer keeps of the weight `name`.
+    /// Whether copies share out the optimizer states of the weight `name`.
     pub fn is_shared_out(&self, name: &str) -> bool {
         let held = self.held.binary_search_by(|held| (*held.name).cmp(name));
         held.is_ok_and(|at| self.held[at].is_shared_out())
@@ -365,7 +371,7 @@ fn spread(backend: &mut dyn Backend, held: &Held, part: Part) -> Result<(), Caus
 }
 
 impl Held {
-    /// Whether copies share out what the optimizer keeps of it.
+    /// Whether copies share out the optimizer states of it.
     fn is_shared_out(&self) -> bool {
         self.share.members > 1
     }

@@ -20,7 +20,7 @@ pub(super) fn here_on_card(backend: &mut dyn Backend, stage: u16, name: &str) ->
     backend.on_card(stage, name, Part::Gradient).map(|(memory, _)| (memory.bytes() / 4) as usize)
 }
 
-/// The ranges of so many numbers, piece by piece.
+/// The ranges of `elements` numbers, piece by piece.
 pub(super) fn pieces(elements: usize) -> impl Iterator<Item = Range<usize>> {
     (0..elements).step_by(PIECE).map(move |start| start..(start + PIECE).min(elements))
 }

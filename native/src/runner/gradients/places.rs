@@ -16,7 +16,7 @@ pub type Places = BTreeMap<String, Placed>;
 pub struct Placed {
     /// Rank of the pipeline and stage, by rank and then by stage. The first place is its owner.
     pub at: Vec<(usize, u16)>,
-    /// What of it each of the ranks that share matrices holds there.
+    /// What of it each of the tensor-parallel ranks holds there.
     pub shard: Shard,
 }
 
@@ -34,8 +34,8 @@ pub fn places(problem: &Problem, graphs: &[Graph]) -> Places {
     places
 }
 
-/// The stages of which `rank` holds the weights, in model order: in a two-way placement also those of the rank at the
-/// other end, for the microbatches that come from there.
+/// The stages of which `rank` holds the weights, in model order: in a bidirectional placement also those of the rank at
+/// the other end, for the microbatches that come from there.
 pub fn stages_held(problem: &Problem, rank: usize) -> Vec<usize> {
     let mut stages = problem.stages_of(rank).to_vec();
     if *problem.placement() == Placement::TwoWay {

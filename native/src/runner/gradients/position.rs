@@ -3,10 +3,10 @@
 use pipeplan_core::graph::{Axis, SequencePart};
 
 use crate::backend::{Share, Shares};
-use crate::runner::shard::{Seat, Shard};
+use crate::runner::shard::{Shard, ShardOwner};
 
 /// Where a rank of the world stands: on the mesh of the axes pipeline, data, context and tensor, the last of which runs
-/// fastest, as Megatron-LM has it (arXiv:2104.04473). So ranks that share matrices, which talk most, are neighbours, and
+/// fastest, as Megatron-LM has it (arXiv:2104.04473). So tensor-parallel ranks, which talk most, are neighbours, and
 /// those of one pipeline are furthest apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
@@ -14,28 +14,28 @@ pub struct Position {
     pub rank: usize,
     /// Ranks of a pipeline.
     pub ranks: usize,
-    /// The copy of the pipeline.
+    /// The data-parallel replica.
     pub replica: usize,
     /// How many there are.
     pub replicas: usize,
-    /// Its number among the ranks that hold parts of the same sequences.
+    /// Its number among the context-parallel ranks.
     pub part: usize,
     /// How many hold parts of each.
     pub parts: usize,
-    /// Its number among the ranks that share its matrices.
+    /// Its number among its tensor-parallel group.
     pub member: usize,
     /// How many share them.
     pub members: usize,
-    /// Ranks that a layer's experts are dealt to.
+    /// Expert-parallel ranks.
     pub experts: usize,
-    /// Whether ranks that share matrices each route tokens of their own to experts that are not cut.
+    /// Whether tensor-parallel ranks each route tokens of their own to experts that are not cut.
     pub whole_experts: bool,
-    /// Whether the [copies](Position::copies) share out the optimizer's state.
+    /// Whether the [copies](Position::copies) shard the optimizer states.
     pub shares_optimizer: bool,
 }
 
 impl Position {
-    /// What the rank holds of the optimizer's state.
+    /// What the rank holds of the optimizer states.
     pub fn shares(self) -> Shares {
         if !self.shares_optimizer {
             return Shares::WHOLE;
@@ -46,14 +46,14 @@ impl Position {
         }
     }
 
-    /// What it holds of the optimizer's state of a weight that lies as `shard` says.
+    /// What it holds of the optimizer states of a weight that lies as `shard` says.
     pub fn share_of(self, shard: &Shard) -> Share {
         if shard.experts.is_some() { self.shares().experts } else { self.shares().others }
     }
 
     /// The part that it holds of each weight.
-    pub fn seat(self) -> Seat {
-        Seat { member: self.member, dealt: self.router() % self.experts }
+    pub fn seat(self) -> ShardOwner {
+        ShardOwner { member: self.member, dealt: self.router() % self.experts }
     }
 
     /// Ranks, in the same place of the pipeline, that send other tokens to experts: those of one copy of these follow each
@@ -134,31 +134,31 @@ impl Position {
         match axis {
             Axis::Tensor => (0..self.members).map(|member| at(Position { member, ..self })).collect(),
             Axis::Context => (0..self.parts).map(|part| at(Position { part, ..self })).collect(),
-            Axis::Expert => self.dealt_to().map(at).collect(),
+            Axis::Expert => self.expert_parallel_group().map(at).collect(),
         }
     }
 
     /// The ranks that a copy of the experts is dealt to, which this one is among.
-    fn dealt_to(self) -> impl Iterator<Item = Position> {
+    fn expert_parallel_group(self) -> impl Iterator<Item = Position> {
         let first = self.expert_copy() * self.experts;
         (first..first + self.experts).map(move |router| self.with_router(router))
     }
 
     /// The ranks that hold a whole weight together, and this one among them: of experts or, else, any other.
-    pub fn together(self, of_experts: bool) -> Vec<Position> {
+    pub fn whole_weight_group(self, of_experts: bool) -> Vec<Position> {
         let members = |position: Position| {
             let members =
                 if of_experts && self.whole_experts { position.member..position.member + 1 } else { 0..self.members };
             members.map(move |member| Position { member, ..position })
         };
         match of_experts {
-            true => self.dealt_to().flat_map(members).collect(),
+            true => self.expert_parallel_group().flat_map(members).collect(),
             false => members(self).collect(),
         }
     }
 
     /// Whether ranks that hold the same of every other weight hold other experts.
-    pub fn deals_experts(self) -> bool {
+    pub fn is_expert_parallel(self) -> bool {
         self.experts > 1 || self.whole_experts
     }
 

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::refusal::Refusal;
 use super::{Computation, ModelStages, Workload};
-use crate::runner::checkpoint::{Checkpoint, CheckpointError, Manifest, Reader, Together, Writer};
+use crate::runner::checkpoint::{Checkpoint, CheckpointError, Manifest, Reader, WholeWeights, Writer};
 use crate::runner::data::Batches;
 use crate::runner::{Precision, RunOptions, checkpoint};
 use crate::transport::collectives::Group;
@@ -93,8 +93,8 @@ impl Workload {
             position,
             places: self.places(),
             everyone: Group::of_all(rank, self.world()),
-            together: Together::new(position, false),
-            experts_together: position.deals_experts().then(|| Together::new(position, true)),
+            together: WholeWeights::new(position, false),
+            experts_together: position.is_expert_parallel().then(|| WholeWeights::new(position, true)),
             manifest: self.manifest(model, options, batches),
             // Where nothing has been trained, there is nothing to write.
             written: options.first_step(),

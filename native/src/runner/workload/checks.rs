@@ -21,7 +21,7 @@ use crate::runner::{Device, Precision, RunOptions};
 
 /// What carries messages between ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Carries {
+pub(crate) enum MessageCarrier {
     /// Mailboxes with [`RunOptions::transport`]'s slots.
     Threads,
     /// Links that take every send at once.
@@ -42,13 +42,13 @@ impl Workload {
     }
 
     /// Whether all is there that a run needs; cuts the text that a model trains on.
-    pub(crate) fn check(&self, options: &RunOptions, carries: Carries) -> Result<Option<Batches>, Refusal> {
+    pub(crate) fn check(&self, options: &RunOptions, carries: MessageCarrier) -> Result<Option<Batches>, Refusal> {
         if options.steps == 0 {
             return Err(Refusal::NoSteps);
         }
         self.check_program(options, carries)?;
         if self.world() > MAX_WORLD {
-            let (ranks, replicas) = (self.problem.ranks() * self.ranks_together(), self.replicas());
+            let (ranks, replicas) = (self.problem.ranks() * self.devices_per_rank(), self.replicas());
             return Err(Refusal::TooManyRanks { replicas, ranks });
         }
         let Computation::Model(model) = &self.computation else {
@@ -67,7 +67,7 @@ impl Workload {
             // The card's memory is not the machine's; it says itself when it is full. Which processes share a machine is not
             // known here: each looks for itself.
             check_device(options, self.world())?;
-            if carries == Carries::Threads {
+            if carries == MessageCarrier::Threads {
                 self.check_host_memory()?;
             }
         } else {
@@ -88,11 +88,11 @@ impl Workload {
 
     /// Whether the engine completes the program. Every engine takes a group at once, and keeps some sends until they are
     /// taken: so it completes whatever groups alone or buffers alone do.
-    fn check_program(&self, options: &RunOptions, carries: Carries) -> Result<(), Refusal> {
+    fn check_program(&self, options: &RunOptions, carries: MessageCarrier) -> Result<(), Refusal> {
         let (problem, program) = (&self.problem, &self.program);
         let buffered = match carries {
-            Carries::Threads => options.transport.slots,
-            Carries::Processes => usize::MAX,
+            MessageCarrier::Threads => options.transport.slots,
+            MessageCarrier::Processes => usize::MAX,
         };
         let grouped = check::check_program(problem, program, Transport::Grouped);
         let Err(violations) = grouped else { return Ok(()) };
@@ -129,7 +129,7 @@ impl Workload {
     /// Over all ranks, of which those of a pipeline have `bytes`.
     fn of_world(&self, bytes: &[Bytes]) -> Bytes {
         let pipeline = bytes.iter().fold(0, |sum: Bytes, bytes| sum.saturating_add(*bytes));
-        pipeline.saturating_mul(self.replicas() as u64).saturating_mul(self.ranks_together() as u64)
+        pipeline.saturating_mul(self.replicas() as u64).saturating_mul(self.devices_per_rank() as u64)
     }
 }
 

@@ -43,7 +43,7 @@ fn left_in_container(group: &Path) -> Option<Bytes> {
 }
 
 impl Workload {
-    /// By rank of a pipeline: the most of the host's memory that its stages keep at once, and what its optimizer keeps there.
+    /// By rank of a pipeline: the most of host memory that its stages keep at once, and what its optimizer keeps there.
     pub fn host_bytes(&self) -> Vec<Bytes> {
         let Computation::Model(model) = &self.computation else { return vec![0; self.problem.ranks()] };
         let behind: Vec<_> = model.graphs.iter().map(|graph| Lifetimes::of(graph).on_host(graph)).collect();
@@ -67,7 +67,7 @@ impl Workload {
         weights.map(|(_, weight)| state(weight)).sum()
     }
 
-    /// Whether a layer of `rank` of a pipeline keeps what it keeps in the host's memory.
+    /// Whether a layer of `rank` of a pipeline keeps what it keeps in host memory.
     pub fn copies_to_host(&self, rank: usize) -> bool {
         let Computation::Model(model) = &self.computation else { return false };
         let stages = stages_held(&self.problem, rank);
@@ -94,7 +94,8 @@ impl Workload {
 mod tests {
     use super::*;
 
-    /// What a container has left is its limit without what programs hold; what it keeps of files makes room. One without a limit,
+    /// What a container has left is its limit without what programs hold; what it keeps of files makes room. One
+    /// without a limit,
     /// and a machine without containers, say nothing.
     #[test]
     fn a_container_says_what_it_has_left() {

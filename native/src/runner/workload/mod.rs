@@ -1,4 +1,8 @@
-//! What is to be run, and whether it can be.
+//! A plan as ranks execute it, and whether it can be executed.
+//!
+//! - In: a [`Plan`], or a problem with its program, and the options of a run.
+//! - Out: a [`Workload`], or a [`Refusal`] before anything starts.
+//! - Knows: plans, graphs and checkpoints. It starts nothing.
 
 use pipeplan_core::base::units::{Bytes, Nanos};
 use pipeplan_core::estimate::derive::{derive, graph_of};
@@ -21,7 +25,7 @@ mod memory;
 mod ranks;
 mod refusal;
 
-pub(super) use self::checks::Carries;
+pub(super) use self::checks::MessageCarrier;
 pub(crate) use self::memory::available_bytes;
 pub use self::refusal::Refusal;
 
@@ -30,21 +34,21 @@ pub use self::refusal::Refusal;
 pub struct Workload {
     /// Ranks, stages and where they are.
     pub problem: Problem,
-    /// What each rank executes in a training step.
+    /// The op lists: what each rank executes in a training step.
     pub program: Program,
-    /// What the ops are.
+    /// What the ops compute.
     pub computation: Computation,
     /// The digest of the plan, for the trace.
     pub plan_digest: String,
-    /// The bytes that the plan predicts each rank to hold at most.
+    /// The peak memory of each rank, as the plan predicts it.
     pub predicted_peak_bytes: Vec<Bytes>,
-    /// Whether times are predicted, or made up for a test.
+    /// Whether the plan predicts times; a test has none.
     pub is_timed: bool,
-    /// What ends its steps by the plan's times; nothing where its costs are typed or no times are known.
+    /// The step epilogue (gradient sync and optimizer) by the times of the plan; empty for typed costs or without times.
     pub ends: Ends,
 }
 
-/// What a step takes by the plan's times.
+/// The times of a step, as the plan predicts them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Predicted {
     /// From the first op to the last.
@@ -61,39 +65,39 @@ pub(super) struct Predicted {
 pub enum Computation {
     /// A model's operators, on the CPU.
     Model(ModelStages),
-    /// Nothing: each op waits for its planned time.
+    /// Nothing is computed: each op waits for its planned time.
     PlannedTimes {
-        /// How many times the planned time, at least 1. Measured times are divided by it.
+        /// Factor on planned times, at least 1. Measured times are divided by it.
         slowdown: u64,
-        /// Copies of the whole pipeline, at least 1.
+        /// Data-parallel replicas, at least 1.
         replicas: u32,
     },
 }
 
-/// A model cut into stages.
+/// A model in stages.
 #[derive(Clone, Debug)]
 pub struct ModelStages {
     /// The operators of each stage, in the type to compute in.
     pub graphs: Vec<Graph>,
-    /// Tokens of one sequence.
+    /// Sequence length.
     pub sequence: u32,
-    /// Sequences of one microbatch.
+    /// Micro-batch size, in sequences.
     pub microbatch_size: u32,
     /// The whole model.
     pub model: ModelConfig,
     /// Ranks that share each matrix of a stage.
     pub tensor: u32,
-    /// Ranks that each hold a part of every sequence.
+    /// Context-parallel ranks.
     pub context: u32,
-    /// Ranks that a layer's experts are dealt to.
+    /// Expert-parallel ranks.
     pub expert: u32,
-    /// Whether ranks that share matrices hold whole experts, and each routes tokens of its own.
+    /// Whether tensor-parallel ranks hold whole experts, and each routes its own tokens.
     pub whole_experts: bool,
-    /// Copies of the whole pipeline, each with microbatches of its own.
+    /// Data-parallel replicas, each with its own microbatches.
     pub replicas: u32,
-    /// Whether the copies, and the ranks that hold parts of the same sequences, share out the optimizer's state.
+    /// Whether the copies, and the context-parallel ranks, shard the optimizer states.
     pub shares_optimizer: bool,
-    /// Whether that state lies in the host's memory.
+    /// Whether that state lies in host memory.
     pub optimizer_on_host: bool,
 }
 
@@ -101,7 +105,7 @@ impl Workload {
     /// What `plan` has ranks do. With `precision` its stages compute in that type, else in the plan's own.
     ///
     /// # Errors
-    /// [`Refusal`](super::refusal::Refusal), where the plan has no model or its stages cannot be worked out.
+    /// [`Refusal`], where the plan has no model or its stages cannot be worked out.
     pub fn of_plan(plan: &Plan, precision: Option<Precision>) -> Result<Workload, Refusal> {
         let Work::Model(work) = &plan.spec.work else { return Err(Refusal::NoModel) };
         let workload = Workload::new(work, &plan.problem, &plan.program, precision)?;
@@ -113,7 +117,7 @@ impl Workload {
     }
 
     /// `plan` with ops that wait for their planned times, `slowdown` times; where none is given, as many times
-    /// as make ops last 10 ms on average, beside which the runner's own time is small.
+    /// as make ops last 10 ms on average: the overhead of the runner is small compared with that.
     pub fn of_planned_times(plan: &Plan, slowdown: Option<u64>) -> Workload {
         const LONG_ENOUGH_NS: u64 = 10_000_000;
         let ops = plan.schedule.op_count().max(1) as u64;
@@ -245,7 +249,8 @@ impl ModelStages {
     /// The type that the stages are in.
     ///
     /// # Errors
-    /// [`Refusal::Format`](super::refusal::Refusal::Format) where it is none that the CPU computes in, or not the same everywhere.
+    /// [`Refusal::Format`] where it is none that the CPU computes in, or not the
+    /// same everywhere.
     pub fn precision(&self) -> Result<Precision, Refusal> {
         let formats = self.graphs.iter().enumerate().flat_map(|(stage, graph)| {
             graph

@@ -12,7 +12,7 @@ use crate::runner::gradients::{Places, Position, places};
 pub(super) const MAX_WORLD: usize = 1024;
 
 impl Workload {
-    /// Copies of the pipeline.
+    /// Data-parallel replicas.
     pub fn replicas(&self) -> usize {
         match &self.computation {
             Computation::Model(ModelStages { replicas, .. }) | Computation::PlannedTimes { replicas, .. } => {
@@ -29,7 +29,7 @@ impl Workload {
         }
     }
 
-    /// Ranks that each hold a part of every sequence. Where ops only wait, one rank stands for all of them.
+    /// Context-parallel ranks. Where ops only wait, one rank stands for all of them.
     pub fn parts(&self) -> usize {
         match &self.computation {
             Computation::Model(model) => model.context.max(1) as usize,
@@ -37,7 +37,7 @@ impl Workload {
         }
     }
 
-    /// Ranks that a layer's experts are dealt to. Where ops only wait, one rank stands for all of them.
+    /// Expert-parallel ranks. Where ops only wait, one rank stands for all of them.
     pub fn experts(&self) -> usize {
         match &self.computation {
             Computation::Model(model) => model.expert.max(1) as usize,
@@ -46,13 +46,13 @@ impl Workload {
     }
 
     /// Ranks that make one rank of one pipeline together.
-    pub(super) fn ranks_together(&self) -> usize {
+    pub(super) fn devices_per_rank(&self) -> usize {
         self.parts().saturating_mul(self.members())
     }
 
     /// Ranks of all replicas.
     pub fn world(&self) -> usize {
-        self.problem.ranks().saturating_mul(self.replicas()).saturating_mul(self.ranks_together())
+        self.problem.ranks().saturating_mul(self.replicas()).saturating_mul(self.devices_per_rank())
     }
 
     /// Where rank `rank` of the world stands.
@@ -120,7 +120,7 @@ impl Workload {
         }
     }
 
-    /// Whether ranks that hold the same of every weight share out the optimizer's state.
+    /// Whether ranks that hold the same of every weight shard the optimizer states.
     pub(super) fn shares_optimizer(&self) -> bool {
         let copies = self.replicas() * self.parts();
         matches!(&self.computation, Computation::Model(model) if model.shares_optimizer && copies > 1)

@@ -9,7 +9,7 @@ use super::ranks::MAX_WORLD;
 use crate::runner::checkpoint::CheckpointError;
 use crate::runner::data::DataError;
 
-/// Why a workload cannot be run. Nothing has been started.
+/// Why a workload cannot run. Nothing was started.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Refusal {
     /// The plan is of typed costs.
@@ -34,7 +34,7 @@ pub enum Refusal {
     /// The model cannot be cut into the plan's stages.
     #[error("the plan's stages do not follow from its spec:\n{0}")]
     Model(Faults),
-    /// More than the machine has.
+    /// The ranks need more memory than the machine has.
     #[error(
         "the ranks of this plan need {} MiB together; this machine has {} MiB free: plan a smaller model, or fewer or smaller microbatches", needed >> 20, available >> 20
     )]
@@ -44,7 +44,7 @@ pub enum Refusal {
         /// Bytes that the machine can still give.
         available: Bytes,
     },
-    /// More on the host than it has.
+    /// Offload needs more host memory than there is.
     #[error(
         "activation and optimizer offload (training.offload, training.offload_optimizer) need {} MiB of host memory over all ranks; this machine has {} MiB free: offload fewer layers, or keep the optimizer states on the device", needed >> 20, available >> 20
     )]
@@ -62,7 +62,7 @@ pub enum Refusal {
         /// Graphs given.
         graphs: usize,
     },
-    /// Experts have less room than tokens.
+    /// Experts have fewer rows than routed tokens.
     #[error("stage {stage} has {rows} rows for {copies} routed tokens: write training.expert_imbalance = 1 or more")]
     ExpertRows {
         /// The stage.
@@ -78,13 +78,13 @@ pub enum Refusal {
         /// Why.
         reason: String,
     },
-    /// A number format that cards do not compute in here.
+    /// A dtype that GPUs do not compute in.
     #[error("stage {stage} is in f64, but GPUs compute in f32 or bf16: use f32")]
     CardFormat {
         /// The stage.
         stage: usize,
     },
-    /// A number format that the backend does not compute in.
+    /// A dtype that the CPU does not compute in.
     #[error("the CPU computes in f32 or f64, but the plan is in {}: use `--precision f32`", dtype.name())]
     Format {
         /// The stage.
@@ -92,7 +92,7 @@ pub enum Refusal {
         /// Its format.
         dtype: Dtype,
     },
-    /// Gradients or weights shared out among replicas.
+    /// ZeRO stage 2 or 3: sharded gradients or weights.
     #[error(
         "the plan shards gradients or weights (zero = {zero}), but the runner shards only optimizer states: plan with zero = 1"
     )]
@@ -100,7 +100,7 @@ pub enum Refusal {
         /// The plan's stage of ZeRO.
         zero: u32,
     },
-    /// The optimizer's state shared out in groups of replicas.
+    /// Optimizer states sharded in groups of replicas (HSDP).
     #[error(
         "the plan shards optimizer states over groups of {shard} replicas (parallel.shard), but the runner shards over all: plan without parallel.shard"
     )]
@@ -108,48 +108,48 @@ pub enum Refusal {
         /// Of a group.
         shard: u32,
     },
-    /// Gradients are reduced for each microbatch.
+    /// Gradient reduction once per microbatch.
     #[error(
         "the plan reduces gradients once per microbatch (parallel.reduce_gradients = \"each-microbatch\"), but the runner reduces once per step: plan with parallel.reduce_gradients = \"after-accumulation\""
     )]
     EachMicrobatch,
-    /// Copies of tokens go once to each node.
+    /// Routed tokens go once to each node.
     #[error(
         "the plan sends each token once to each node (parallel.dispatch = \"once-per-node\"), but the runner uses all-to-all: plan with parallel.dispatch = \"each-copy\""
     )]
     OncePerNode,
-    /// Pairs that compute while one of them exchanges.
+    /// Pairs of ops that overlap the all-to-all of one with the other.
     #[error(
         "the plan overlaps the all-to-all of one op of a pair with the other op (parallel.overlap_exchanges = true), but the runner runs the two one after the other: plan without it"
     )]
     OverlapExchanges,
-    /// A number format that no backend computes in.
+    /// A dtype that no backend computes in, such as FP8.
     #[error("the plan has {said}, which the runner does not support: plan without it")]
     NumberFormat {
         /// The field and its value.
         said: &'static str,
     },
-    /// More ranks than threads are good for.
+    /// More ranks than the limit.
     #[error("{replicas} replicas of {ranks} ranks exceed the limit of {MAX_WORLD} ranks: plan fewer replicas")]
     TooManyRanks {
-        /// Copies of the pipeline.
+        /// Data-parallel replicas.
         replicas: usize,
         /// Ranks of one.
         ranks: usize,
     },
-    /// A norm that nothing can have.
+    /// A norm that is not above 0.
     #[error("the norm for gradient clipping is {norm}: give a number above 0")]
     ClipNorm {
         /// The norm, as text.
         norm: String,
     },
-    /// Bytes do not fit the vocabulary.
+    /// The vocabulary has fewer entries than a byte has values.
     #[error("the text is read as bytes, which needs a vocabulary of 256 or more; the model has {vocabulary}")]
     Vocabulary {
         /// The model's vocabulary.
         vocabulary: u64,
     },
-    /// The text does not do.
+    /// The text cannot be used.
     #[error(transparent)]
     Data(#[from] DataError),
     /// A checkpoint from which this run cannot go on, or a place where none can be written.
@@ -161,7 +161,7 @@ pub enum Refusal {
     /// No steps.
     #[error("a run needs at least 1 step")]
     NoSteps,
-    /// Another number of processes than ranks.
+    /// The number of processes differs from the number of ranks.
     #[error("the plan has {ranks} ranks, but {world} processes were started: start one process per rank")]
     World {
         /// Ranks of the plan.
@@ -169,7 +169,7 @@ pub enum Refusal {
         /// Processes.
         world: usize,
     },
-    /// Processes that do not run the same thing.
+    /// Processes with different plans, texts or options.
     #[error(
         "the plan, text or options of rank {rank} differ from those of rank 0: give all processes the same files and arguments"
     )]
@@ -185,7 +185,7 @@ pub enum Refusal {
         /// Its exit status, with which all end.
         status: u8,
     },
-    /// The machine has no thread left.
+    /// The machine cannot start another thread.
     #[error("no thread can be started for rank {rank}: {error}")]
     NoThread {
         /// The rank.

@@ -22,8 +22,8 @@ pub(super) fn cases_to(extent: Extent) -> Vec<Case> {
         .collect()
 }
 
-/// What goes by the positions of tokens, on a rank that holds parts of sequences: two of 24 tokens, of which three ranks have
-/// eight each, and half as many where ranks that share matrices hold two of them.
+/// What goes by the positions of tokens, on a rank that holds parts of sequences: two of 24 tokens, of which three ranks
+/// have eight each, and half as many where tensor-parallel ranks hold two of them.
 fn cases_in_part(t: Dtype) -> Vec<Case> {
     let random = |shape: &[u64], seed| Tensor::random(shape, t, seed);
     let (parts, sequence, n, h) = (3, 24u64, 16u64, 40u64);
@@ -212,7 +212,7 @@ fn fused_attention_cases(t: Dtype, longest: u64) -> Vec<Case> {
         let outputs: [(&[u64], Dtype); 3] = [(&[n, q], t), (&[n, k], t), (&[n, k], t)];
         cases.push(Case::new(Kernel::AttentionGrad(heads), t, all, &outputs));
     }
-    // Values of their own width, windows that begin within a tile and before all of a row's tile, and scores that are
+    // Values of another width than keys, windows that begin within a tile and before all of a row's tile, and scores that are
     // multiplied otherwise and capped.
     for (sequence, query, key_value, width, value_width, window, cap_e12) in [
         (37, 4, 2, 10, 6, 37, None),
@@ -448,7 +448,7 @@ fn head_cases(t: Dtype) -> Vec<Case> {
     cases.push(Case::new(Kernel::SplitColumns, t, vec![random(&[n, 18], 45)], &both));
     let inputs = vec![random(&[n, 13], 46), random(&[n, 5], 47)];
     cases.push(Case::new(Kernel::JoinColumns, t, inputs, &[(&[n, 18], t)]));
-    // Keys of 6 columns of their own and 4 that are shared, values of 5.
+    // Keys of 6 columns per head and 4 shared columns, values of 5.
     let inputs = vec![random(&[n, heads * 11], 48), random(&[n, 4], 49)];
     let outputs: [(&[u64], Dtype); 2] = [(all, t), (&[n, heads * 5], t)];
     cases.push(Case::new(Kernel::LatentKeys { heads }, t, inputs, &outputs));

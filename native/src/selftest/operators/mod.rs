@@ -1,4 +1,8 @@
-//! Every operator on a card against the CPU in `f64`, on sizes that fill no tile.
+//! Every operator on a card against the CPU in `f64`, in sizes that fill no tile.
+//!
+//! - In: a card, and how much to test.
+//! - Out: one row per case, with its error and its limit.
+//! - Knows: the kernels of both sides.
 
 use std::sync::Arc;
 
@@ -21,7 +25,7 @@ pub use self::case::{Case, Tensor, relative_error};
 pub use self::cases::{attention_cases, cases};
 pub use self::fused::{fused, fused_norms};
 
-/// Every operator on `card`, or briefly those that are not made of products, each a section of its own.
+/// Every operator on `card`, or briefly those that are not made of products, each as a separate section.
 pub(super) fn check<F: FnMut(News)>(card: &Arc<dyn Card>, extent: Extent, rows: &mut Rows<F>) {
     const GROUP: &str = "operators";
     let with_products = extent == Extent::Whole;
@@ -60,7 +64,7 @@ pub(super) fn answers(card: &Arc<dyn Card>) -> bool {
     read.is_ok_and(|read| read == sent) && card.finish().is_ok()
 }
 
-/// What is dealt to ranks, among one that holds all experts: copies leave and arrive as among more.
+/// What is split over ranks, among one that holds all experts: copies leave and arrive as among more.
 pub fn dealt(card: &Arc<dyn Card>) -> Vec<Row> {
     let is_dealt = |case: &Case| {
         use Kernel::{Combine, CombineGrad, Dispatch, DispatchGrad};

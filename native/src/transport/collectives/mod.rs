@@ -1,16 +1,20 @@
-//! What the ranks of a group do together: all-reduce, reduce, reduce-scatter, all-gather, broadcast, barrier,
-//! all-to-all and a pass in a ring, over the point-to-point parcels of any engine.
+//! Collectives of a group of ranks: all-reduce, reduce, reduce-scatter, all-gather, broadcast, barrier, all-to-all
+//! and a pass in
+//! a ring, over the point-to-point parcels of any engine.
 //!
-//! - **The same bits.** A sum is always `((x₀ + x₁) + x₂) + …` by position in the group, whatever arrives
-//!   first, and each element is summed in one place: so all members hold equal bits, and a second run holds
-//!   the same.
-//! - **No hang.** Every collective is a row of grouped exchanges in which each member names the members that it
-//!   waits for; a member that does not come ends the others' waits with its name.
-//! - **Found at once.** Each part carries the group and the position of its call among the group's calls, so
-//!   members that disagree about either are told at the first wrong part.
+//! - In: values of each member of a [`Group`].
+//! - Out: the result for each member.
+//! - Knows: the [`Transport`] trait. Nothing of stages or training.
 //!
-//! Each member sends `(n − 1) / n` of the data in a reduce-scatter or an all-gather and twice that in an
-//! all-reduce, which is the least possible (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009).
+//! - **The same bits.** A sum is always `((x₀ + x₁) + x₂) + …` by position in the group, in any order of arrival, and each
+//!   element is summed on one rank. So all members hold equal bits, and a second run holds the same.
+//! - **No hang.** Every collective is a list of grouped exchanges in which each member names the members that it waits for. A
+//!   member that does not come ends the waits of the others with its name.
+//! - **Faults are found at once.** Each part carries the group and the number of its call in the group, so members that
+//!   disagree get an error at the first wrong part.
+//!
+//! Each member sends `(n − 1) / n` of the data in a reduce-scatter or an all-gather and twice that in an all-reduce, which is
+//! the least possible (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009).
 
 use pipeplan_core::base::units::Bytes;
 use pipeplan_core::model::Dtype;

@@ -1,4 +1,4 @@
-//! Reductions that begin now and end later, so that what stands between runs beside them.
+//! Reductions that start now and end later, so that the work in between overlaps them.
 //!
 //! All that a member has to send goes out when a reduction begins, as far as it can: with two members or few values
 //! everything to everyone, else each piece to the member that sums it. What follows from the pieces of others, the sums to
@@ -97,7 +97,7 @@ impl<T: Element> Started<T> {
     /// [`CollectiveError`].
     pub fn go_on<X: Transport + ?Sized>(&mut self, transport: &mut X) -> Result<(), CollectiveError> {
         for what in [Awaits::Values, Awaits::Sums] {
-            // A later one's parcels stand behind an earlier one's, so that whoever is not served holds up the rest.
+            // A later one's parcels stand behind an earlier one's, so that one that is not taken holds up the rest.
             for open in self.open.iter_mut().filter(|open| open.awaits == what) {
                 let Some(received) = open.session.arrived(transport, &open.from())? else { break };
                 open.take(received, transport)?;

@@ -1,6 +1,6 @@
 //! A step of a ring: each member sends to the next and takes from the one before it, the first from the last.
 //!
-//! What is sent goes out at once and what comes is taken later, so whatever a member computes in between runs beside it.
+//! What is sent goes out at once and what comes is taken later, so the work of a member in between overlaps it.
 //! Parcels of a channel arrive in the order in which they were sent: of several passes that have begun, the first is taken
 //! first.
 

@@ -286,7 +286,7 @@ fn a_member_with_another_size_is_named() {
         end.all_reduce(&mut Group::world(end), &mut values, Reduction::Sum).err()
     });
     let text = errors[0].as_ref().expect("sizes differ").to_string();
-    assert!(text.contains("rank 1 sent 4 f32 values, and 5 f32 values were expected"), "{text}");
+    assert!(text.contains("rank 1 sent 4 f32 values; expected are 5 f32 values"), "{text}");
 }
 
 #[test]
@@ -341,7 +341,7 @@ fn calls_that_do_not_fit_are_refused_before_anything_is_sent() {
         .map(|error| error.map(|error| error.to_string()))
     });
     assert!(refusals[0].iter().all(Option::is_some), "{refusals:?}");
-    assert_eq!(refusals[0][2].as_deref(), Some("reduce-scatter (sum) among 2 members: 3 values given, and 4 needed"));
+    assert_eq!(refusals[0][2].as_deref(), Some("reduce-scatter (sum) among 2 members: 3 values given; needed are 4"));
     assert!(matches!(Group::new(vec![0, 1, 0], 1), Err(GroupError::Twice { rank: 0, .. })));
     assert!(matches!(Group::new(vec![0, 1], 2), Err(GroupError::NotAMember { rank: 2, .. })));
 }

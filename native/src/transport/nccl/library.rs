@@ -266,7 +266,7 @@ impl Library {
     /// A new id, for rank 0 to give to all others.
     ///
     /// # Errors
-    /// [`NcclError::Call`], such as where no network interface can be used.
+    /// [`NcclError::Call`], for example if no network interface can be used.
     pub fn unique_id(&self) -> Result<UniqueId, NcclError> {
         let mut id = UniqueId([0; 128]);
         // SAFETY: writes 128 bytes.

@@ -1,11 +1,17 @@
-//! NCCL: transfers between GPUs, over NVLink, PCIe or the network. The only place that knows the library.
+//! NCCL: transfers between GPUs, over NVLink, PCIe or the network.
 //!
-//! - Nothing blocks in a call: communicators are made with a configuration that says so, and whoever waits asks for the
-//!   communicator's error again and again, with a deadline. At the deadline, or when another rank gives up, the
-//!   communicator is aborted, which ends what is queued on the GPU too.
-//! - One communicator serves each direction between two ranks, so that what is sent one way never waits for what is
-//!   received the other way: NCCL runs the operations of one communicator in order.
-//! - Ranks agree on communicators in an order that follows from their numbers, so no two wait for each other.
+//! - In: parcels and collectives with memory of cards.
+//! - Out: operations in queues of the card.
+//! - Knows: the library, which is loaded at run time. No other module calls it.
+//!
+//! - No call blocks: communicators are created non-blocking, and a wait asks for the error of the communicator again
+//! and again,
+//!   with a deadline. At the deadline, or when another rank gives up, the communicator is aborted, which also ends what is
+//!   queued on the GPU.
+//! - Each direction between two ranks has one communicator, so that sends never wait for receives: NCCL runs the
+//! operations of
+//!   one communicator in order.
+//! - Ranks create communicators in an order that follows from their numbers, so no two wait for each other.
 #![allow(unsafe_code, reason = "calls of a C library on memory of a GPU; each says why it is sound")]
 
 mod engine;
@@ -18,7 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-pub use engine::{Nccl, StartError, Ties};
+pub use engine::{Connections, Nccl, StartError};
 pub use library::{
     Code, Config, DataType, Functions, IN_PROGRESS, Library, RawComm, RawStream, Reduce, SUCCESS, UniqueId, Version,
 };
@@ -154,9 +160,9 @@ pub fn sharing_enabled() -> bool {
 ///
 /// # Errors
 /// [`NcclError::TooFewConnections`].
-pub fn check_connections(ties: &Ties, rank: usize) -> Result<(), NcclError> {
+pub fn check_connections(connections: &Connections, rank: usize) -> Result<(), NcclError> {
     let said = std::env::var("CUDA_DEVICE_MAX_CONNECTIONS").ok().and_then(|value| value.trim().parse::<usize>().ok());
-    let queues = ties.queues(rank);
+    let queues = connections.queues(rank);
     match said {
         Some(connections) if connections < queues.min(MOST_CONNECTIONS) => {
             Err(NcclError::TooFewConnections { connections, rank, queues })

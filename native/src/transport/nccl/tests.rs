@@ -1,4 +1,4 @@
-//! The order of calls, against a table of functions that only notes them; and the real library, where there is one.
+//! The order of calls, against a table of functions that only notes them; and the real library, if there is one.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{c_char, c_int, c_void};
@@ -272,7 +272,7 @@ fn old_libraries_and_shared_gpus_are_refused_with_the_reason() {
     let check = |version, enabled| {
         check_sharing(Version::of_number(version), &gpus, enabled).err().map(|error| error.to_string())
     };
-    assert!(check(22_907, true).is_some_and(|error| error.contains("ranks [0, 2] are on one GPU, and NCCL 2.29.7")));
+    assert!(check(22_907, true).is_some_and(|error| error.contains("ranks [0, 2] are on one GPU, but NCCL 2.29.7")));
     assert!(check(23_007, false).is_some_and(|error| error.contains("NCCL_MULTI_RANK_GPU_ENABLE=1")));
     assert_eq!(check(23_007, true), None);
     assert!(check_sharing(Version::of_number(22_907), &gpus[..2], false).is_ok());
@@ -388,7 +388,8 @@ impl Card for Idle {
     }
 }
 
-/// A card's fault that nobody has asked for before the barrier is the card's, and not that of the rank that something was sent to.
+/// A card's fault that nobody has asked for before the barrier is the card's, and not that of the rank that something
+/// was sent to.
 #[test]
 fn a_fault_of_the_card_that_shows_in_a_barrier_is_told_as_one() {
     let at_barrier = std::thread::scope(|scope| {
@@ -398,8 +399,8 @@ fn a_fault_of_the_card_that_shows_in_a_barrier_is_told_as_one() {
                 let card = Idle { number: rank as u8, ..Idle::default() };
                 let (marks, card) = (Arc::clone(&card.marks), Arc::new(card) as Arc<dyn Card>);
                 let library = Arc::new(Library::of(functions()).expect("a library"));
-                let ties = Ties { links: vec![(0, 1)], ..Ties::default() };
-                let started = Nccl::start(&mut end, library, Arc::clone(&card), ties, Duration::from_secs(60));
+                let connections = Connections { links: vec![(0, 1)], ..Connections::default() };
+                let started = Nccl::start(&mut end, library, Arc::clone(&card), connections, Duration::from_secs(60));
                 let mut nccl = started.unwrap_or_else(|error| panic!("{error}"));
                 if rank == 1 {
                     return Ok(());

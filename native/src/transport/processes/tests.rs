@@ -40,7 +40,7 @@ fn run_abrupt<R: Send>(ranks: usize, patience_ms: u64, row: impl Fn(&mut End) ->
             let link = Tcp::connect(rank, ranks, ("127.0.0.1", port), Duration::from_secs(20)).expect("connected");
             row(&mut Processes::new(link, Duration::from_millis(patience_ms)))
         };
-        // The last first: whoever comes early waits for rank 0.
+        // The last rank first: a rank that comes early waits for rank 0.
         let handles: Vec<_> = (0..ranks).rev().map(|rank| scope.spawn(move || start(rank))).collect();
         let mut results: Vec<R> = handles.into_iter().map(|handle| handle.join().expect("a rank panicked")).collect();
         results.reverse();
@@ -201,7 +201,7 @@ fn another_program_in_the_place_of_rank_zero_is_told() {
             std::thread::sleep(Duration::from_millis(400));
         });
         let error = Tcp::connect(1, 2, ("127.0.0.1", port), Duration::from_millis(200)).err().expect("no rank 0");
-        let told = format!("rank 1 reached 127.0.0.1:{port}, and what listens there does not answer as rank 0 does");
+        let told = format!("rank 1 reached 127.0.0.1:{port}, but the answer is not that of rank 0");
         assert!(error.to_string().starts_with(&told), "{error}");
         other.join().unwrap();
     }
@@ -237,6 +237,6 @@ fn whoever_else_calls_is_not_let_in() {
         let zero = scope.spawn(move || Tcp::connect(0, 2, ("127.0.0.1", port), Duration::from_secs(20)));
         scope.spawn(move || Tcp::connect(1, 3, ("127.0.0.1", port), Duration::from_secs(20)).map(|_| ()));
         let error = zero.join().expect("no panic").err().expect("two worlds");
-        assert_eq!(error.to_string(), "a process came as rank 1 of 3, where there are 2 ranks and each comes once");
+        assert_eq!(error.to_string(), "a process connected as rank 1 of 3; the run has 2 ranks, each once");
     });
 }

@@ -1,4 +1,4 @@
-//! Experts: which see a token, copies of tokens in the experts' order, and each expert's own matrix.
+//! Experts: which see a token, routed tokens in the experts' order, and each expert's own matrix.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use super::super::gemm::{Gemm, Operand, Size};
 use super::elementwise::sigmoid;
 use super::{Call, Data};
 
-/// Copies of tokens as they leave for their experts: by expert, then by token.
+/// Routed tokens as they leave for their experts: by expert, then by token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
     /// By copy (token by token, and within one as chosen): its place.
@@ -57,7 +57,7 @@ pub struct Arrivals {
 }
 
 impl Arrivals {
-    /// By the tensor `arrivals` of so many experts.
+    /// From the tensor `arrivals`, for `experts` experts.
     pub fn new(arrivals: &[i32], experts: usize) -> Arrivals {
         let of_device = |counts: &[i32]| counts.iter().map(|count| (*count).max(0) as usize).collect();
         Arrivals { counts: arrivals.chunks_exact(experts).map(of_device).collect() }

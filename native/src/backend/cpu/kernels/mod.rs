@@ -1,8 +1,10 @@
-//! The kernels of the operator graph. What each computes is said once, at
-//! [`Kernel`]; the files here compute it.
+//! The kernels of the operator graph for the CPU, one file per family of operators.
 //!
-//! A kernel that may run in place is written for that case only: its output starts as the input, taken over
-//! or copied.
+//! - In: the inputs of one operator, and outputs that are allocated.
+//! - Out: the outputs. [`Kernel`] defines what each operator computes.
+//! - Knows: slices of numbers. No graph and no other rank, except attention in a ring.
+//!
+//! A kernel that can run in place is written only for that case: its output starts as the input, taken over or copied.
 
 use std::collections::BTreeMap;
 
@@ -105,7 +107,7 @@ pub struct Context<T> {
     rope: BTreeMap<(u64, u64, u64), Vec<(T, T)>>,
     /// Seed of what dropout keeps: the same while a job runs, and again when it is run again.
     pub dropout_seed: u64,
-    /// This rank's number among those that share matrices.
+    /// This rank's number among the tensor-parallel ranks.
     pub member: u64,
     /// Which tokens of every sequence it has.
     pub part: SequencePart,
@@ -193,7 +195,7 @@ pub fn run_among<T: Element>(
 }
 
 /// Runs `kernel`. Outputs are allocated; those of a kernel that adds to its output, or that runs in place,
-/// hold the input's data, which is then absent from `inputs`.
+/// hold the input's data, which is then absent from `inputs`. One table, and long for that reason: an arm per kernel.
 pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Input<'_, T>], outputs: &mut [Data<T>]) {
     let mut call = Call { inputs, outputs };
     match kernel {
@@ -295,7 +297,7 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
         Kernel::GeGlu => elementwise::geglu(&mut call),
         Kernel::GeGluGrad => elementwise::geglu_grad(&mut call),
         Kernel::Cast => elementwise::cast(&mut call),
-        // The host's memory is the core's own: what starts here is done.
+        // Host memory is the core's own: what starts here is done.
         Kernel::Offload | Kernel::Reload => {
             let from = call.inputs[0].data.expect("this input's data is needed");
             call.outputs[0].clone_from(from);

@@ -39,7 +39,7 @@ fn run_kernel(kernel: Kernel, inputs: &[&Tensor], outputs: &[&[u64]]) -> Vec<Ten
     run_as(0, kernel, inputs, outputs)
 }
 
-/// What `kernel` makes of `outputs` on the device with the number `member` of those that share matrices.
+/// What `kernel` makes of `outputs` on the device with the number `member` of the tensor-parallel ranks.
 fn run_as(member: u64, kernel: Kernel, inputs: &[&Tensor], outputs: Vec<Tensor>) -> Vec<Tensor> {
     let mut context = Context::new(Box::new(Tuned));
     context.member = member;

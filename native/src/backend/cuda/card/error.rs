@@ -21,7 +21,7 @@ pub enum CardError {
     /// The memory is full.
     #[error(
         "the GPU does not have {} MiB free:{} plan a smaller model, or fewer or smaller microbatches", bytes.div_ceil(1 << 20),
-        beside(*room)
+        free_space_hint(*room)
     )]
     Full {
         /// Bytes asked for.
@@ -29,10 +29,10 @@ pub enum CardError {
         /// Bytes that are free, and those of the whole card, where it says so.
         room: Option<(Bytes, Bytes)>,
     },
-    /// The host's memory is full.
+    /// Host memory is full.
     #[error(
         "the host does not have {} MiB of pinned memory for training.offload or training.offload_optimizer{}: offload fewer layers, keep the optimizer states on the device, or give the machine or its container more memory",
-        bytes.div_ceil(1 << 20), left(*room)
+        bytes.div_ceil(1 << 20), host_space_hint(*room)
     )]
     HostFull {
         /// Bytes asked for.
@@ -54,7 +54,7 @@ pub enum CardError {
 }
 
 /// What is known of a card that is full.
-fn beside(room: Option<(Bytes, Bytes)>) -> String {
+fn free_space_hint(room: Option<(Bytes, Bytes)>) -> String {
     let Some((free, all)) = room else { return String::new() };
     format!(
         " {} of its {} MiB are free, and a plan does not count contexts, kernels and NCCL. Set memory.overhead_bytes or a lower memory.limit_bytes in the spec, or",
@@ -63,7 +63,7 @@ fn beside(room: Option<(Bytes, Bytes)>) -> String {
     )
 }
 
-fn left(room: Option<Bytes>) -> String {
+fn host_space_hint(room: Option<Bytes>) -> String {
     room.map_or_else(String::new, |room| format!(" ({} MiB are free)", room >> 20))
 }
 

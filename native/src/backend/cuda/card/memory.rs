@@ -105,7 +105,7 @@ impl Memory {
         std::ptr::addr_eq(Arc::as_ptr(&self.card), Arc::as_ptr(card))
     }
 
-    /// Whether it lies in the host's memory.
+    /// Whether it lies in host memory.
     pub fn is_on_host(&self) -> bool {
         self.held == Held::OnHost
     }

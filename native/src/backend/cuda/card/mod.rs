@@ -1,8 +1,12 @@
-//! What the CUDA backend asks of a card: memory, copies, launches, matrix products and times, in the order asked for.
+//! What the CUDA backend needs from a card: memory, copies, launches, matrix products and times, in the order of the calls.
 //!
-//! Two engines answer: [`nvidia`](super::nvidia), and [`host`](super::emulated), which runs the same kernels compiled for
-//! the processor. All that decides what is launched on which bytes lies on this side, so the second proves it without a
-//! GPU.
+//! - In: commands of one rank.
+//! - Out: results in memory of the card; [`Mark`]s for what must wait.
+//! - Knows: addresses and bytes. No operators.
+//!
+//! Two cards exist: [`nvidia`](super::nvidia), and [`emulated`](super::emulated), which runs the same kernels
+//! compiled for the
+//! CPU. All decisions on launches and bytes are on this side of the trait, so the second card tests them without a GPU.
 
 use std::ffi::c_void;
 use std::hash::Hash;
@@ -105,15 +109,15 @@ pub trait Card: Send + Sync {
     /// others give back: a card that gives memory may wait for what runs there, transfers that wait for other ranks among it.
     ///
     /// # Errors
-    /// [`CardError`](super::error::CardError), as all others.
+    /// [`CardError`], as all others.
     fn reserve(&self, _bytes: Bytes, _leaves: Bytes) -> Result<(), CardError> {
         Ok(())
     }
 
-    /// The same of the host's memory, for what is kept [there](Held::OnHost).
+    /// The same of host memory, for what is kept [there](Held::OnHost).
     ///
     /// # Errors
-    /// [`CardError`](super::error::CardError).
+    /// [`CardError`].
     fn reserve_on_host(&self, _bytes: Bytes) -> Result<(), CardError> {
         Ok(())
     }
@@ -121,7 +125,7 @@ pub trait Card: Send + Sync {
     /// Memory whose content is not defined.
     ///
     /// # Errors
-    /// [`CardError`](super::error::CardError).
+    /// [`CardError`].
     fn allocate(&self, bytes: Bytes, held: Held) -> Result<Address, CardError>;
 
     /// Gives memory back once all that was asked for before is done: what it was [allocated](Card::allocate) as.
@@ -130,19 +134,19 @@ pub trait Card: Send + Sync {
     /// Fills memory from the host's.
     ///
     /// # Errors
-    /// [`CardError`](super::error::CardError).
+    /// [`CardError`].
     fn write(&self, to: Address, bytes: &[u8]) -> Result<(), CardError>;
 
     /// Waits, then reads memory.
     ///
     /// # Errors
-    /// [`CardError`](super::error::CardError).
+    /// [`CardError`].
     fn read(&self, from: Address, bytes: &mut [u8]) -> Result<(), CardError>;
 
     /// As [`Card::write`], to memory of the host that [does not move](Held::OnHost). Waits for all that was asked for before.
     ///
     /// # Errors
-    /// [`CardError`](super::error::CardError).
+    /// [`CardError`].
     fn write_on_host(&self, to: Address, bytes: &[u8]) -> Result<(), CardError> {
         self.write(to, bytes)
     }
@@ -150,7 +154,7 @@ pub trait Card: Send + Sync {
     /// As [`Card::read`], of such memory.
     ///
     /// # Errors
-    /// [`CardError`](super::error::CardError).
+    /// [`CardError`].
     fn read_on_host(&self, from: Address, bytes: &mut [u8]) -> Result<(), CardError> {
         self.read(from, bytes)
     }
@@ -158,38 +162,38 @@ pub trait Card: Send + Sync {
     /// Copies within the card.
     ///
     /// # Errors
-    /// [`CardError`](super::error::CardError).
+    /// [`CardError`].
     fn copy(&self, from: Address, to: Address, bytes: Bytes) -> Result<(), CardError>;
 
     /// Copies between the card and memory of the host that does [not move](Held::OnHost).
     ///
     /// # Errors
-    /// [`CardError`](super::error::CardError).
+    /// [`CardError`].
     fn copy_across(&self, from: Address, to: Address, bytes: Bytes) -> Result<(), CardError>;
 
     /// Sets bytes to 0.
     ///
     /// # Errors
-    /// [`CardError`](super::error::CardError).
+    /// [`CardError`].
     fn zero(&self, at: Address, bytes: Bytes) -> Result<(), CardError>;
 
     /// Starts a kernel.
     ///
     /// # Errors
-    /// [`CardError`](super::error::CardError).
+    /// [`CardError`].
     fn launch(&self, launch: &Launch) -> Result<(), CardError>;
 
     /// Starts a product.
     ///
     /// # Errors
-    /// [`CardError`](super::error::CardError).
+    /// [`CardError`].
     fn product(&self, product: &Product) -> Result<(), CardError>;
 
     /// Loads what is needed for all kernels and for `products`, whose operands are not looked at: what is loaded later,
     /// between the work of a step, can wait for a transfer of another queue, which may itself wait for this rank.
     ///
     /// # Errors
-    /// [`CardError`](super::error::CardError).
+    /// [`CardError`].
     fn prepare(&self, products: &[Product]) -> Result<(), CardError>;
 
     /// A job begins: until [`Card::end_job`], what is asked for may wait until something needs its result.
@@ -198,7 +202,7 @@ pub trait Card: Send + Sync {
     /// The job has ended: all of it is on the queue.
     ///
     /// # Errors
-    /// [`CardError`](super::error::CardError).
+    /// [`CardError`].
     fn end_job(&self) -> Result<(), CardError> {
         Ok(())
     }
@@ -206,7 +210,7 @@ pub trait Card: Send + Sync {
     /// Starts all of `list`, in its order.
     ///
     /// # Errors
-    /// [`CardError`](super::error::CardError).
+    /// [`CardError`].
     fn run(&self, list: &[Command]) -> Result<(), CardError> {
         one_by_one(self, list)
     }
@@ -214,39 +218,39 @@ pub trait Card: Send + Sync {
     /// Waits until all is done.
     ///
     /// # Errors
-    /// [`CardError`](super::error::CardError), also of what was asked for earlier.
+    /// [`CardError`], also of what was asked for earlier.
     fn finish(&self) -> Result<(), CardError>;
 
     /// Starts a watch on the card's own clock, in its queue.
     ///
     /// # Errors
-    /// [`CardError`](super::error::CardError).
+    /// [`CardError`].
     fn start_watch(&self) -> Result<(), CardError>;
 
     /// Waits, and says what the card took since [`Card::start_watch`].
     ///
     /// # Errors
-    /// [`CardError`](super::error::CardError).
+    /// [`CardError`].
     fn stop_watch(&self) -> Result<Nanos, CardError>;
 
     /// A mark in the queue, behind all that was asked for before.
     ///
     /// # Errors
-    /// [`CardError`](super::error::CardError).
+    /// [`CardError`].
     fn mark(&self) -> Result<Box<dyn Mark>, CardError>;
 
     /// Lets all that is asked for from here on begin when `mark`, of this queue or another of the same card, is past: whether
     /// the queue sees to that itself. Else the caller has to wait.
     ///
     /// # Errors
-    /// [`CardError`](super::error::CardError).
+    /// [`CardError`].
     fn wait_for(&self, mark: &dyn Mark) -> Result<bool, CardError>;
 
     /// Another queue of the same card. What is put there goes before what is put here, where both wait for a place on the
     /// card.
     ///
     /// # Errors
-    /// [`CardError`](super::error::CardError).
+    /// [`CardError`].
     fn another(&self) -> Result<Arc<dyn Card>, CardError>;
 
     /// What tells this card from all others, on other machines too.
@@ -255,7 +259,7 @@ pub trait Card: Send + Sync {
     /// Lets this thread's calls of other libraries mean this card.
     ///
     /// # Errors
-    /// [`CardError`](super::error::CardError).
+    /// [`CardError`].
     fn choose(&self) -> Result<(), CardError>;
 
     /// The queue itself, for libraries that put work on it; null where it is none of CUDA's.
@@ -263,7 +267,7 @@ pub trait Card: Send + Sync {
         std::ptr::null_mut()
     }
 
-    /// Bytes that this queue takes of the card's memory beside what it is asked for: what a library of it works in.
+    /// Bytes of card memory that this queue takes in addition to its tensors: the workspace of a library.
     fn workspace_bytes(&self) -> Bytes {
         0
     }
@@ -274,7 +278,7 @@ pub trait Card: Send + Sync {
     /// Gives back to the driver what is in no use, once all that was asked for before is done.
     ///
     /// # Errors
-    /// [`CardError`](super::error::CardError).
+    /// [`CardError`].
     fn trim(&self) -> Result<(), CardError> {
         Ok(())
     }
@@ -288,7 +292,7 @@ pub trait Card: Send + Sync {
 /// Starts the work of `list` on `card`, piece by piece.
 ///
 /// # Errors
-/// [`CardError`](super::error::CardError).
+/// [`CardError`].
 pub fn one_by_one<C: Card + ?Sized>(card: &C, list: &[Command]) -> Result<(), CardError> {
     list.iter().try_for_each(|command| match command {
         Command::Launch(launch) => card.launch(launch),
@@ -303,7 +307,7 @@ pub trait Mark: Send {
     /// Whether all before it is done.
     ///
     /// # Errors
-    /// [`CardError`](super::error::CardError) of what came before.
+    /// [`CardError`] of what came before.
     fn is_past(&self) -> Result<bool, CardError>;
 
     /// The mark itself, for queues of the same card; null where it is none of CUDA's.

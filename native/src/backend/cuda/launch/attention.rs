@@ -33,7 +33,8 @@ impl Meeting {
     }
 }
 
-/// Bytes of what the gradient of attention for queries leaves for that of keys, where tensor cores make it: two floats of each
+/// Bytes of what the gradient of attention for queries leaves for that of keys, where tensor cores make it: two
+/// floats of each
 /// row of each head, head after head.
 pub(crate) fn of_rows(heads: &Heads, rows: u64, format: Format) -> Option<Bytes> {
     (format == Format::Bf16).then_some(OF_ROW * rows * heads.query)
@@ -101,7 +102,8 @@ impl Context {
         self.launch_attention(kernel, spread, meeting, spread.heads.query, buffers)
     }
 
-    /// The gradients for the keys and values of one meeting, behind that for its queries. `buffers`: do, q, k, v, o, l, dk, dv,
+    /// The gradients for the keys and values of one meeting, behind that for its queries. `buffers`: do, q, k, v, o,
+    /// l, dk, dv,
     /// and [`of_rows`].
     ///
     /// # Errors
@@ -153,7 +155,7 @@ impl Context {
         self.over_rows("hide_later", scores.format(), [rows, columns], args)
     }
 
-    /// Starts `kernel` for so many `heads`.
+    /// Starts `kernel` for `heads` heads.
     fn launch_attention(
         &self,
         kernel: AttentionKernel,

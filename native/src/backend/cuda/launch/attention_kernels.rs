@@ -21,7 +21,8 @@ const TENSOR_WIDTHS: [(u64, u64); 6] = [(32, 32), (64, 64), (96, 96), (128, 128)
 pub(crate) const GROUP_WIDTHS: [((u64, u64), u64); 4] =
     [((64, 64), 2), ((128, 128), 3), ((192, 128), 3), ((256, 256), 2)];
 
-/// Widths whose gradients of keys and of values are made by two kernels: one has no registers for both. By warp, and by group.
+/// Widths whose gradients of keys and of values are made by two kernels: one has no registers for both. By warp, and
+/// by group.
 const APART: [&[(u64, u64)]; 2] = [&[(256, 256)], &[(192, 128), (256, 256)]];
 
 /// The kernels of attention by groups of warps for these widths.
@@ -117,12 +118,12 @@ pub(super) struct AttentionKernel {
     pub(super) shared: u64,
     /// Buffers of what streams.
     pub(super) buffers: u64,
-    /// Whether the gradients of values have a kernel of their own.
+    /// Whether the gradients of values have their own kernel.
     pub(super) apart: bool,
 }
 
 impl Context {
-    /// The kernel of attention for `spread`, which holds so many small tiles, or so many on tensor cores.
+    /// The attention kernel for `spread`, with its number of small tiles, or of tiles on tensor cores.
     pub(super) fn attention_kernel(
         &self,
         name: &str,

@@ -13,9 +13,9 @@ use crate::backend::cpu::kernels::experts;
 use crate::backend::cuda::card::{Address, Args, CardError, Format, Held, Memory};
 use crate::backend::cuda::matmuls;
 
-/// Copies of tokens, each of which lies somewhere among rows.
+/// Routed tokens, each of which lies somewhere among rows.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Copies {
+pub(crate) struct RoutedTokens {
     /// The format of all that they are made of.
     pub format: Format,
     /// By copy: the number of its row.
@@ -26,10 +26,10 @@ pub(crate) struct Copies {
     pub active: u64,
 }
 
-impl Copies {
+impl RoutedTokens {
     /// One for each choice of `chosen`.
-    pub fn of(chosen: &Place<'_>, format: Format, places: Address) -> Copies {
-        Copies { format, places, count: chosen.elements(), active: chosen.columns() }
+    pub fn of(chosen: &Place<'_>, format: Format, places: Address) -> RoutedTokens {
+        RoutedTokens { format, places, count: chosen.elements(), active: chosen.columns() }
     }
 }
 
@@ -48,8 +48,8 @@ impl Strided {
 }
 
 /// What a kernel between tokens and their copies is called with.
-fn of_copies(
-    copies: &Copies,
+fn routed_args(
+    copies: &RoutedTokens,
     columns: u64,
     (from, to): (Strided, Strided),
     numbers: Option<(Strided, Strided)>,
@@ -65,7 +65,8 @@ pub(crate) fn place_bytes(places: &[usize]) -> Vec<u8> {
     places.iter().flat_map(|place| (*place as i32).to_ne_bytes()).collect()
 }
 
-/// Whether scores are each by themselves, and whether those chosen are divided by their sum; what weights are multiplied with.
+/// Whether scores are each by themselves, and whether those chosen are divided by their sum; what weights are
+/// multiplied with.
 fn of_routing(routing: Routing) -> ([u64; 2], f32) {
     let flags = [routing.scores == Scores::Sigmoid, routing.normed].map(u64::from);
     (flags, routing.factor.map_or(1.0, of_e12) as f32)
@@ -96,7 +97,7 @@ impl Context {
                 let order = self.order(&inputs[1], &outputs[1])?;
                 self.write_numbers(&outputs[1], order.arrivals())?;
                 let places = self.places(&order)?;
-                let copies = Copies::of(&inputs[1], format, places.at());
+                let copies = RoutedTokens::of(&inputs[1], format, places.at());
                 [&outputs[0], &outputs[2]].into_iter().try_for_each(|rows| self.clear_behind(rows, copies.count))?;
                 let weights = (Strided::new(input(2), 1), Strided::new(output(2), 1));
                 let rows = (Strided::new(input(0), columns), Strided::new(output(0), columns));
@@ -104,14 +105,14 @@ impl Context {
             }
             Kernel::CombineGrad { .. } => {
                 let places = self.places(&self.order(&inputs[1], &inputs[2])?)?;
-                let copies = Copies::of(&inputs[1], format, places.at());
+                let copies = RoutedTokens::of(&inputs[1], format, places.at());
                 self.clear_behind(&outputs[0], copies.count)?;
                 let rows = (Strided::new(input(0), columns), Strided::new(output(0), columns));
                 self.spread(copies, columns, rows, None)
             }
             Kernel::DispatchGrad { .. } | Kernel::Combine { .. } => {
                 let places = self.places(&self.order(&inputs[1], &inputs[2])?)?;
-                let copies = Copies::of(&inputs[1], format, places.at());
+                let copies = RoutedTokens::of(&inputs[1], format, places.at());
                 let shares = inputs.get(3).map(|_| (Strided::new(input(3), 1), Strided::new(output(1), 1)));
                 let rows = (Strided::new(input(0), columns), Strided::new(output(0), columns));
                 self.gather(copies, columns, rows, shares)
@@ -162,26 +163,26 @@ impl Context {
     /// `weights`, each copy's to its place.
     pub(crate) fn spread(
         &self,
-        copies: Copies,
+        copies: RoutedTokens,
         columns: u64,
         rows: (Strided, Strided),
         weights: Option<(Strided, Strided)>,
     ) -> Result<(), CardError> {
         let size = [copies.count, columns];
-        self.over_rows("dispatch", copies.format, size, of_copies(&copies, columns, rows, weights))
+        self.over_rows("dispatch", copies.format, size, routed_args(&copies, columns, rows, weights))
     }
 
     /// For each token the sum of its copies among rows of so many columns, from the first of a pair to the second; and where
     /// there are `shares`, what those of the copies' rows are, by copy.
     pub(crate) fn gather(
         &self,
-        copies: Copies,
+        copies: RoutedTokens,
         columns: u64,
         rows: (Strided, Strided),
         shares: Option<(Strided, Strided)>,
     ) -> Result<(), CardError> {
         let size = [copies.count / copies.active, columns];
-        self.over_rows("combine", copies.format, size, of_copies(&copies, columns, rows, shares))
+        self.over_rows("combine", copies.format, size, routed_args(&copies, columns, rows, shares))
     }
 
     /// Sets the rows behind the first `filled` to 0.

@@ -1,5 +1,11 @@
-//! From an operator of the graph to launches and products: which kernel, how many blocks, which bytes. What each
-//! operator computes is said once, at [`Kernel`]. What is made of products is in [`matmuls`].
+//! An operator of the graph as launches of kernels: which kernel, how many blocks, which bytes.
+//!
+//! - In: a [`Kernel`] with the [`Place`]s of its tensors.
+//! - Out: launches on a [`Card`].
+//! - Knows: one card. [`Kernel`] defines what each operator computes; [`matmuls`] has the matrix products.
+//!
+//! One file per family of operators; `grid` has the shapes of launches, `attention_kernels` the choice of an
+//! attention kernel.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,7 +33,7 @@ mod rope;
 
 pub(super) use self::attention::{Meeting, OF_ROW, of_rows};
 pub(super) use self::attention_kernels::{GROUP_WIDTHS, group_kernels};
-pub(super) use self::experts::{Copies, Strided, place_bytes};
+pub(super) use self::experts::{RoutedTokens, Strided, place_bytes};
 pub use self::optimizer::MOST_MEMBERS;
 pub use self::place::Place;
 pub use self::rope::{rope_bytes, rope_tables};
@@ -57,7 +63,7 @@ pub struct Context {
     rope: BTreeMap<(u64, u64, u64), Memory>,
     /// Seed of what dropout keeps.
     pub dropout_seed: u64,
-    /// This rank's number among those that share matrices.
+    /// This rank's number among the tensor-parallel ranks.
     pub member: u64,
     /// Its part of every sequence.
     pub part: SequencePart,

@@ -3,14 +3,15 @@
 use super::Context;
 use super::grid::{MOST_BLOCKS, THREADS, args};
 use crate::backend::cuda::card::{Address, CardError, Format, Held, Memory};
-use crate::backend::cuda::floats;
+use crate::backend::cuda::values::floats;
 use crate::runner::optimizer::AdamW;
 
 /// Members that [`Context::combine`] takes: a kernel's buffers but one.
 pub const MOST_MEMBERS: usize = 9;
 
 impl Context {
-    /// AdamW on one parameter; clears its gradient where `clear`. `places` are weight, master weight, gradient, mean, mean square.
+    /// AdamW on one parameter; clears its gradient where `clear`. `places` are weight, master weight, gradient, mean,
+    /// mean square.
     ///
     /// # Errors
     /// [`CardError`].

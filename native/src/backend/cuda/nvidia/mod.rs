@@ -1,9 +1,12 @@
-//! A queue on a real card: a stream with its memory, its products and its graphs.
+//! A queue on a real GPU: a stream with its memory, its products and its graphs.
 //!
-//! One device (`device`) serves all ranks of the process on a card; each rank has its own stream, its own memory, which
-//! it deals out (`heap`) itself, and its own handles of cuBLAS. Products go through cuBLASLt (`products`), or
-//! through the [older library](super::cublas) where that has no algorithm for them. A list of work that comes again as it was
-//! becomes a CUDA graph; where the driver cannot do that, it is started piece by piece as before.
+//! - In: the commands of one rank ([`Card`]).
+//! - Out: calls of the driver, of cuBLASLt and of cuBLAS.
+//! - Knows: one device (`device`), which serves all ranks of the process on that GPU.
+//!
+//! Each rank has its stream, its memory (`heap`) and its handles of cuBLAS. Products go through cuBLASLt (`cublaslt`), or
+//! through the [older library](super::cublas) if cuBLASLt has no algorithm. A list of work that repeats becomes a CUDA graph;
+//! if the driver cannot do that, the list is launched piece by piece.
 #![allow(unsafe_code, reason = "the driver is a C library; each call says why it is sound")]
 
 use std::ffi::c_void;
@@ -84,7 +87,7 @@ impl Nvidia {
         make_current(self.context)
     }
 
-    /// A slab of the host's memory of at least `bytes` for its heap.
+    /// A slab of host memory of at least `bytes` for its heap.
     fn grow_on_host(heap: &mut Heap, bytes: Bytes) -> Result<(), CardError> {
         let size = rounded(bytes).next_multiple_of(SLAB);
         heap.add(on_host(size)?, size);
@@ -200,7 +203,7 @@ impl Drop for Nvidia {
             }
             let _ = result::stream::destroy(self.stream);
         }
-        // A part's context is for whoever uses it next.
+        // The context of a part stays for its next user.
         let _ = self.device.make_current();
     }
 }
@@ -396,7 +399,7 @@ impl Card for Nvidia {
             return Ok(());
         }
         // The workspace first, so that it lies where it stays. The operands' room is given back before the rank asks for
-        // any; where there is none, there is none for the rank either, which will say so.
+        // any; if there is none, there is none for the rank either, which will say so.
         self.with_blas(|_| Ok(()))?;
         let at = lock(&self.heaps)[0].allocate(most, Held::Briefly);
         // SAFETY: freed below, when nothing uses it any more.
@@ -521,7 +524,7 @@ impl Card for Nvidia {
     }
 
     fn another(&self) -> Result<Arc<dyn Card>, CardError> {
-        Ok(Arc::new(Nvidia::beside(&self.device)?))
+        Ok(Arc::new(Nvidia::for_transfers(&self.device)?))
     }
 
     fn identity(&self) -> [u8; 16] {

@@ -73,7 +73,7 @@ impl Nvidia {
     }
 
     /// A stream for transfers, on the whole card. Its kernels are few and others wait for them, so they come first.
-    pub(super) fn beside(device: &Arc<Device>) -> Result<Nvidia, CardError> {
+    pub(super) fn for_transfers(device: &Arc<Device>) -> Result<Nvidia, CardError> {
         let create = || {
             let (mut least, mut greatest, mut stream) = (0, 0, std::ptr::null_mut());
             // SAFETY: writes two ints and a stream, of the context that is current.

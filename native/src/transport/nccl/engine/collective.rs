@@ -1,4 +1,4 @@
-//! Collectives on queues of their own: started beside the rank's queue, joined, waited for.
+//! Collectives on separate queues: they start, overlap the rank's queue, and are joined or waited for.
 
 use std::sync::Arc;
 
@@ -23,8 +23,36 @@ pub(super) struct Sum {
 }
 
 /// So many sums may be under way when the next begins. Between two there are some dozens of launches, and a driver that has
-/// a thousand waiting makes whoever asks for more wait, deaf to the run.
+/// a thousand waiting makes the caller wait, and the caller then does not watch the run.
 pub(super) const MOST_SUMS: usize = 4;
+
+/// NCCL's name of a dtype and the bytes of one element. Formats that are only moved travel as bytes.
+fn data_type(dtype: Dtype) -> (DataType, u64) {
+    match dtype {
+        Dtype::F64 => (DataType::Float64, 8),
+        Dtype::Bf16 => (DataType::Bfloat16, 2),
+        Dtype::I32 | Dtype::U8 | Dtype::Fp8 => (DataType::Uint8, 1),
+        Dtype::F32 => (DataType::Float32, 4),
+    }
+}
+
+/// NCCL's name of a reduction.
+fn reduce_of(reduction: Reduction) -> Reduce {
+    match reduction {
+        Reduction::Sum => Reduce::Sum,
+        Reduction::Avg => Reduce::Avg,
+        Reduction::Max => Reduce::Max,
+    }
+}
+
+/// The start and the length of each member's piece of a buffer at `at`.
+fn pieces(at: u64, counts: &[usize], size_of: u64) -> Vec<(u64, u64)> {
+    let next = |start: &mut u64, count: &usize| {
+        *start += *count as u64;
+        Some((at + (*start - *count as u64) * size_of, *count as u64))
+    };
+    counts.iter().scan(0, next).collect()
+}
 
 impl<'t> Nccl<'t> {
     /// Queues the collective `call` from memory to memory, behind all that this rank's own queue has been asked for: the
@@ -49,44 +77,27 @@ impl<'t> Nccl<'t> {
         if !queue.wait_for(&*ready).map_err(NcclError::from)? {
             communicator.until("what a collective reads", &mut watch, || Ok(ready.is_past()?))?;
         }
-        let (kind, size_of) = match call.dtype {
-            Dtype::F64 => (DataType::Float64, 8),
-            Dtype::Bf16 => (DataType::Bfloat16, 2),
-            Dtype::I32 | Dtype::U8 | Dtype::Fp8 => (DataType::Uint8, 1),
-            Dtype::F32 => (DataType::Float32, 4),
-        };
+        let (kind, size_of) = data_type(call.dtype);
         let (from, at, stream, count) = (from.at().number(), to.at().number(), queue.stream(), to.bytes() / size_of);
         let is_even = call.counts.windows(2).all(|pair| pair[0] == pair[1]);
         let first = call.counts.first().map_or(0, |count| *count as u64);
         // In place, this member's piece lies among all.
         let mine = if from == at { at + call.member as u64 * first * size_of } else { at };
-        // Where each member's piece starts, and its length.
-        let pieces_at = |at: u64, counts: &[usize]| -> Vec<(u64, u64)> {
-            let next = |start: &mut u64, count: &usize| {
-                *start += *count as u64;
-                Some((at + (*start - *count as u64) * size_of, *count as u64))
-            };
-            counts.iter().scan(0, next).collect()
-        };
+        let pieces_at = |at: u64, counts: &[usize]| pieces(at, counts, size_of);
         let pieces = pieces_at(at, call.counts);
-        let of = |reduction: Reduction| match reduction {
-            Reduction::Sum => Reduce::Sum,
-            Reduction::Avg => Reduce::Avg,
-            Reduction::Max => Reduce::Max,
-        };
         // SAFETY: the memory is kept until the rank's queue waits for this one, or what is on this one has been aborted; the
         // pieces lie within it, which the caller has checked.
         unsafe {
             match call.operation {
                 Operation::AllReduce(reduction) => {
-                    communicator.all_reduce((from, at), count, (kind, of(reduction)), stream)
+                    communicator.all_reduce((from, at), count, (kind, reduce_of(reduction)), stream)
                 }
                 Operation::Reduce(reduction) => {
-                    communicator.reduce(at, count, call.root, (kind, of(reduction)), stream)
+                    communicator.reduce(at, count, call.root, (kind, reduce_of(reduction)), stream)
                 }
                 Operation::Broadcast => communicator.broadcast(at, count, call.root, kind, stream),
                 Operation::ReduceScatter(reduction) if is_even => {
-                    communicator.reduce_scatter((from, mine), first, (kind, of(reduction)), stream)
+                    communicator.reduce_scatter((from, mine), first, (kind, reduce_of(reduction)), stream)
                 }
                 Operation::AllGather if is_even => {
                     let own = if from == at { mine } else { from };
@@ -95,7 +106,7 @@ impl<'t> Nccl<'t> {
                 // NCCL's own have pieces of one length: others go as one group of the roots' own calls.
                 Operation::ReduceScatter(reduction) => grouped(&self.library, &mut [communicator], |members| {
                     pieces.iter().enumerate().filter(|(_, piece)| piece.1 > 0).try_for_each(|(root, piece)| {
-                        members[0].reduce(piece.0, piece.1, root, (kind, of(reduction)), stream)
+                        members[0].reduce(piece.0, piece.1, root, (kind, reduce_of(reduction)), stream)
                     })
                 }),
                 Operation::AllGather => grouped(&self.library, &mut [communicator], |members| {

@@ -1,15 +1,20 @@
-//! Ranks whose tensors stay on GPUs: parcels and sums over NCCL, all else over the transport that the processes have
-//! anyway.
+//! The transport of ranks whose tensors stay on GPUs: parcels and collectives go over NCCL, everything else over the
+//! transport of
+//! the processes.
 //!
-//! That transport carries what the host has to say: ids of communicators, votes, losses, last words. Messages of the
-//! program go over one communicator for each direction between two ranks, each on its own queue of the card. What a group of
-//! ranks sums, passes round a ring or deals out goes over that group's communicator. NCCL has no tags and does not say how
-//! long a parcel is: both ends know from the program, on which they have agreed before, and of what is dealt out from what
-//! all have told each other right before.
+//! - In: parcels and collectives of one rank.
+//! - Out: operations on communicators, each with its own queue of the card.
+//! - Knows: the [`Library`], a card, and the other transport, which carries ids of communicators, votes, losses and errors.
 //!
-//! A sum waits on its own queue for what the rank's queue had been asked for when it began, and the rank's queue for the
-//! sum where it is joined: marks see to both, and the rank goes on queueing. It looks after the run where it would otherwise
-//! run ahead too far, or wait for its own queue, which could wait for others without end.
+//! Transfers of the program use one communicator per direction between two ranks. All-reduces, rings and all-to-alls
+//! of a group
+//! use the communicator of that group. NCCL has no tags and no lengths: both ends know them from the program, which they have
+//! compared before, and in an all-to-all from the counts that they exchange right before it.
+//!
+//! A collective waits on its own queue for the work that the rank's queue had before it, and the rank's queue waits for the
+//! collective where it is joined. Marks do both, and the rank goes on to queue work. The rank watches the run before
+//! it gets too
+//! far ahead, and before it waits for its own queue, because that queue can wait for other ranks for ever.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -27,7 +32,7 @@ mod start;
 
 #[cfg(test)]
 pub(super) use self::start::in_rounds;
-pub use self::start::{StartError, Ties};
+pub use self::start::{Connections, StartError};
 
 /// How long others may take to say why a transfer failed on this rank: a peer that has died is a better reason than
 /// what NCCL makes of it.
@@ -356,7 +361,7 @@ impl Transport for Nccl<'_> {
     fn barrier(&mut self) -> Result<(), TransportError> {
         let last: Vec<_> = self.links.values_mut().flat_map(|channel| channel.sending.drain(..)).collect();
         for (mark, _memory) in last {
-            // A barrier has no tag of its own.
+            // A barrier has no tag.
             let begun = Instant::now();
             loop {
                 self.control.check().inspect_err(|_| self.patience.ending.raise())?;

@@ -16,7 +16,7 @@ use crate::transport::{OnCard, Transport, TransportError};
 
 /// Whom ranks talk with over a run, so that all connections are made before it.
 #[derive(Clone, Debug, Default)]
-pub struct Ties {
+pub struct Connections {
     /// Sender and receiver of messages, each once, over all ranks: the same on every rank.
     pub links: Vec<(usize, usize)>,
     /// All groups that this rank sums in.
@@ -25,11 +25,11 @@ pub struct Ties {
     pub rings: Vec<Vec<usize>>,
     /// All groups in which each sends each a piece.
     pub deals: Vec<Vec<usize>>,
-    /// Whether this rank copies to the host's memory and back, beside all that.
+    /// Whether this rank also copies to host memory and back.
     pub copies: bool,
 }
 
-impl Ties {
+impl Connections {
     /// The queues of `rank` on its card: that of its own work, one for each communicator, and one for copies.
     pub fn queues(&self, rank: usize) -> usize {
         let of_rank = |link: &&(usize, usize)| link.0 != link.1 && (link.0 == rank || link.1 == rank);
@@ -112,24 +112,24 @@ impl<'t> Nccl<'t> {
         control: &'t mut dyn Transport,
         library: Arc<Library>,
         card: Arc<dyn Card>,
-        ties: Ties,
+        connections: Connections,
         longest: Duration,
     ) -> Result<Nccl<'t>, StartError> {
         let patience = Patience { rank: control.rank(), longest, ending: Ending::default() };
         let (links_of, axes, sums) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let mut nccl = Nccl { control, library, card, patience, links: links_of, axes, sums, begun: 0 };
         nccl.check_world()?;
-        match nccl.connect(ties) {
+        match nccl.connect(connections) {
             Ok(()) => Ok(nccl),
             Err(error) => Err(nccl.better(error)),
         }
     }
 
     /// Joins the communicators of `ties`, and tries them out.
-    fn connect(&mut self, ties: Ties) -> Result<(), StartError> {
+    fn connect(&mut self, connections: Connections) -> Result<(), StartError> {
         let rank = self.patience.rank;
-        let Ties { links, mut sums, mut rings, mut deals, .. } = ties;
-        // One order for all: whoever waits for a peer waits for one that is at the same link or before it.
+        let Connections { links, mut sums, mut rings, mut deals, .. } = connections;
+        // One order for all: a rank that waits for a peer waits for one that is at the same link or before it.
         for (from, to) in in_rounds(links) {
             if from != to && (from == rank || to == rank) {
                 let channel = self.join(&[from, to], Some(BLOCKS_OF_MESSAGES))?;

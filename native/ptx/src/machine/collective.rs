@@ -1,13 +1,13 @@
 //! Instructions that the threads of a warp execute together: shuffles, votes, matrices.
 
 use super::warp::{ALL, LANES, Warp, put};
-use super::{Block, Trouble, of_lane, trouble};
-use crate::decode::{Handing, Op};
+use super::{Block, LaneFault, lane_fault, of_lane};
+use crate::decode::{Op, ShuffleMode};
 use crate::memory::{BY_WARP, Toucher};
 
 impl Block<'_> {
     /// What the lanes of a warp do together.
-    pub(super) fn together(&mut self, warp: &mut Warp, at: u32, op: &Op, lanes: u32) -> Result<(), Trouble> {
+    pub(super) fn run_collective(&mut self, warp: &mut Warp, at: u32, op: &Op, lanes: u32) -> Result<(), LaneFault> {
         match op {
             Op::Shuffle { way, to, within, value, by, clamp, .. } => {
                 let [value, by, clamp] = [value, by, clamp].map(|word| warp.word(*word));
@@ -18,15 +18,15 @@ impl Block<'_> {
                     let highest = lane & segments | clamp & !segments;
                     let lowest = lane & segments;
                     let (from, is_there) = match way {
-                        Handing::Xor => (lane ^ by, lane ^ by <= highest),
-                        Handing::Up => (lane.wrapping_sub(by), lane as i32 - by as i32 >= highest as i32),
-                        Handing::Down => (lane + by, lane + by <= highest),
-                        Handing::Index => (lowest | by & !segments, lowest | by & !segments <= highest),
+                        ShuffleMode::Xor => (lane ^ by, lane ^ by <= highest),
+                        ShuffleMode::Up => (lane.wrapping_sub(by), lane as i32 - by as i32 >= highest as i32),
+                        ShuffleMode::Down => (lane + by, lane + by <= highest),
+                        ShuffleMode::Index => (lowest | by & !segments, lowest | by & !segments <= highest),
                     };
                     let from = if is_there { from } else { lane };
                     if lanes >> lane & 1 == 1 && lanes >> from & 1 == 0 {
                         let what = format!("it takes a value from lane {from}, which does not take part");
-                        return Err(Trouble { what, other: None, lane: Some(lane as usize) });
+                        return Err(LaneFault { what, other: None, lane: Some(lane as usize) });
                     }
                     result[lane as usize] = value[from as usize];
                     is_within |= u32::from(is_there) << lane;
@@ -102,7 +102,7 @@ impl Block<'_> {
             Op::MultiplyAsync(product) => self.multiply(warp, at, product)?,
             Op::CommitProducts => warp.products.commit(),
             Op::AwaitProducts(left) => self.await_products(warp, *left as usize)?,
-            _ => return trouble("the warp does this not together"),
+            _ => return lane_fault("the warp does this not together"),
         }
         Ok(())
     }

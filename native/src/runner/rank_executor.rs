@@ -1,4 +1,4 @@
-//! One rank's walk along its row.
+//! One rank runs its op list.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use super::checkpoint::Writer;
 use super::gradients::{Gradients, Position};
 use super::peer_groups::PeerGroups;
 use super::report::{Cause, LastCheckpoint};
-use super::status::{Board, State};
+use super::status::{State, StatusBoard};
 use super::stop::Verdict;
 use crate::backend::{Backend, Parcel, Store};
 use crate::transport::{Buffer, Incoming, Outgoing, Tag, Transport, What};
@@ -25,9 +25,9 @@ pub struct StepRecord {
     pub rank: usize,
     /// The training step.
     pub step: u32,
-    /// When the rank was ready to start it.
+    /// When the rank was ready for the step.
     pub ready_ns: Nanos,
-    /// Start and end of each step of the row.
+    /// Start and end of each step of the op list.
     pub spans: Vec<(Nanos, Nanos)>,
     /// Losses by microbatch, on the rank that holds the last stage.
     pub losses: Vec<(u32, f64)>,
@@ -37,7 +37,7 @@ pub struct StepRecord {
 type Started = BTreeMap<usize, VecDeque<Message>>;
 
 /// One rank.
-pub struct Walker<'a> {
+pub struct RankExecutor<'a> {
     /// Where the rank stands.
     pub position: Position,
     /// Where stages are.
@@ -52,20 +52,20 @@ pub struct Walker<'a> {
     pub peer_groups: PeerGroups,
     /// What it does with gradients before and after its update.
     pub gradients: Gradients,
-    /// The first training step that it makes.
+    /// The first training step that it runs.
     pub first_step: u32,
-    /// Writes its part of checkpoints, where there are any.
+    /// Writes its part of checkpoints, if there are any.
     pub writer: Option<Writer>,
     /// The last checkpoint of the run.
     pub last_checkpoint: &'a Mutex<LastCheckpoint>,
-    /// Where it says what it does.
-    pub board: &'a Board,
+    /// Where it reports its state.
+    pub board: &'a StatusBoard,
     /// The start of the run.
     pub start: Instant,
 }
 
-impl Walker<'_> {
-    /// Trains until `verdict` ends the run, handing each step's record to `tell`.
+impl RankExecutor<'_> {
+    /// Trains until `verdict` ends the run, and passes the record of each step to `tell`.
     ///
     /// # Errors
     /// The first thing that fails.

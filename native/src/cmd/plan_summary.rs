@@ -1,0 +1,138 @@
+//! A plan in a few lines for people: what it costs, what it holds, how far it is from the best.
+
+use std::fmt::Write;
+
+use owo_colors::OwoColorize;
+use pipeplan_core::base::units::Nanos;
+use pipeplan_core::check::check_program;
+use pipeplan_core::estimate::step::Training;
+use pipeplan_core::plan::Plan;
+use pipeplan_core::plan::planner;
+use pipeplan_core::problem::Objective;
+use pipeplan_core::program::execute::{Carrier, execute};
+use pipeplan_core::program::lower::{Lowering, lower_as};
+use pipeplan_core::spec::{Messages, Work};
+
+use super::format::{bytes, count, duration, mfu, percent, trained};
+
+/// The lines about `plan`. `proved_ns` is the lower bound that an exact search has proved, if there was one.
+pub fn summary(plan: &Plan, proved_ns: Option<Nanos>) -> String {
+    let mut text = title(plan);
+    if let Work::Model(work) = &plan.spec.work {
+        let _ = writeln!(text, "trains        {}", trained(work));
+    }
+    let (problem, prediction) = (&plan.problem, &plan.prediction);
+    let objective = problem.objective();
+    let name = objective.name().replace('_', " ");
+    let (cost, other) = match objective {
+        Objective::Makespan => (prediction.makespan_ns, ("longest span", prediction.longest_span_ns)),
+        Objective::LongestSpan => (prediction.longest_span_ns, ("makespan", prediction.makespan_ns)),
+    };
+    // The step epilogue may differ between two schedules, and counts where one of them is chosen.
+    let with_end = if plan.ends.is_some() { " with the step epilogue" } else { "" };
+    let _ = writeln!(
+        text,
+        "{name:<13} {}, the objective{with_end}; {} {}",
+        duration(cost).bold(),
+        other.0,
+        duration(other.1)
+    );
+    text.push_str(&with_transfers(plan, cost).unwrap_or_default());
+    if let Some(outcomes) = plan.outcomes() {
+        let _ = writeln!(
+            text,
+            "with jitter   {} typical, more than {} in 1 of 20 steps: op times vary by {}",
+            duration(outcomes.typical_ns),
+            duration(outcomes.late_ns),
+            percent(f64::from(plan.spec.jitter_permille) / 1000.0)
+        );
+    }
+    let whole = cost as f64 * problem.ranks() as f64;
+    let busy: f64 = prediction.busy_ns.iter().map(|ns| *ns as f64).sum();
+    let bubble = if whole > 0.0 { 1.0 - busy / whole } else { 0.0 };
+    let _ = writeln!(text, "bubble        {} of the {name}", percent(bubble));
+    text.push_str(&bound(plan, cost, proved_ns));
+    text.push_str(&step(plan).unwrap_or_default());
+    if let Some(accounts) = plan.accounts() {
+        let _ = writeln!(text, "passes        {}", accounts.line());
+    }
+    let most = (0..problem.ranks()).max_by_key(|rank| prediction.peak_bytes[*rank]).unwrap_or(0);
+    let limit = match problem.limit_bytes(most) {
+        Some(limit) => format!("of {}", bytes(limit)),
+        None => "without a limit".to_owned(),
+    };
+    let _ = writeln!(text, "peak memory   {} on rank {most}, {limit}", bytes(prediction.peak_bytes[most]));
+    text
+}
+
+/// The schedule and its sizes.
+fn title(plan: &Plan) -> String {
+    let problem = &plan.problem;
+    let title = match (pipeplan_core::schedule::find(&plan.schedule_name), plan.schedule_name.as_str()) {
+        (Some(known), _) => known.title,
+        (None, planner::BEST) => "found by search",
+        (None, _) => "custom schedule",
+    };
+    format!(
+        "{} ({title}) on {}, {} each, {}\n",
+        plan.schedule_name.bold(),
+        count(problem.ranks(), "rank"),
+        count(problem.chunks(), "chunk"),
+        count(problem.microbatches(), "microbatch")
+    )
+}
+
+/// The cost with waits for transfers, if they add to `cost`; and what overlapped transfers cost, if that is less.
+fn with_transfers(plan: &Plan, cost: Nanos) -> Option<String> {
+    let (problem, objective) = (&plan.problem, plan.problem.objective());
+    let Messages { lowering, transport } = plan.spec.messages;
+    let carried = execute(problem, &plan.program, &plan.schedule.pairs, Carrier::of(transport))
+        .map(|timeline| timeline.cost_ns(objective));
+    let carried = carried.filter(|carried| *carried > cost)?;
+    let overlapped = Lowering::Overlapped { prefetch: 0 };
+    let program = lower_as(problem, &plan.schedule, overlapped).ok();
+    let program = program.filter(|program| check_program(problem, program, transport).is_ok());
+    let faster = program.and_then(|program| execute(problem, &program, &plan.schedule.pairs, Carrier::of(transport)));
+    let faster = faster.map(|timeline| timeline.cost_ns(objective)).filter(|faster| *faster < carried);
+    let pairs_apart = plan.schedule.pairs.iter().any(|pairs| !pairs.is_empty()) && !lowering.keeps_pairs();
+    Some(format!(
+        "with P2P      {}, waits for transfers included{}: {lowering} transfers on {transport} transport{}\n",
+        duration(carried),
+        if pairs_apart { " and pairs run one op after the other" } else { "" },
+        faster.map_or_else(String::new, |ns| format!("; {} with `--lowering {overlapped}`", duration(ns)))
+    ))
+}
+
+/// The best bound, and how far `cost` is from it.
+fn bound(plan: &Plan, cost: Nanos, proved_ns: Option<Nanos>) -> String {
+    let (bound_ns, by_search) = match proved_ns {
+        Some(proved_ns) if proved_ns > plan.prediction.bound_ns => (proved_ns, ", by exact search"),
+        _ => (plan.prediction.bound_ns, ""),
+    };
+    let gap = planner::gap(cost, bound_ns);
+    let gap = gap.map_or_else(String::new, |gap| match gap {
+        0.0 => ": proven the best for this placement".to_owned(),
+        gap => format!(": at most {} from the best for this placement", percent(gap)),
+    });
+    format!("bound         {}{by_search}{gap}\n", duration(bound_ns))
+}
+
+/// The whole step of a model: throughput, MFU and the time of the training.
+fn step(plan: &Plan) -> Option<String> {
+    let (step, Work::Model(work)) = (plan.step()?, &plan.spec.work) else { return None };
+    let per_device = match work.devices() {
+        0 | 1 => String::new(),
+        devices => format!(", {} a device", (step.tokens_per_s / devices as f64).round()),
+    };
+    let rate = if work.layout.form.fp8 { format!(" of the rate in {}", work.dtype.name()) } else { String::new() };
+    let mut text = format!(
+        "step          {} with its optimizer: {} tokens/s{per_device}, MFU {}{rate}\n",
+        duration(step.step_ns),
+        step.tokens_per_s.round(),
+        mfu(step.mfu)
+    );
+    if let Some(whole) = Training::of(work, step.step_ns) {
+        let _ = writeln!(text, "training      {whole}");
+    }
+    Some(text)
+}
