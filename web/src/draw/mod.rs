@@ -6,17 +6,17 @@
 //!   images in device pixels; a [`View`](view::View) in one becomes the other by
 //!   [`View::scaled`](view::View::scaled).
 //!
-//! [`view`] maps between them and clamps zoom and pan; [`lane`] holds one rank's spans; [`raster`] turns a
-//! lane into one row of pixels, whatever the number of spans under a pixel; [`walk`] goes from block to block; [`memory`] does so for bytes
+//! [`view`] maps between them and clamps zoom and pan; [`track`] holds one rank's spans; [`raster`] turns a
+//! track into one row of pixels, whatever the number of spans under a pixel; [`selection`] goes from block to block; [`memory`] does so for bytes
 //! over time; [`rows`] stacks ranks; [`ruler`] places ticks; [`frontier`] draws time against memory; [`colour`] holds the palette.
 
 pub mod colour;
 pub mod frontier;
-pub mod lane;
 pub mod memory;
 pub mod paint;
 pub mod raster;
 pub mod rows;
 pub mod ruler;
+pub mod selection;
+pub mod track;
 pub mod view;
-pub mod walk;

@@ -25,7 +25,7 @@ pub fn choices(path: &str) -> Choices {
 }
 
 /// A field's value as the form calls it.
-pub fn called<'v>(path: &str, value: &'v str) -> &'v str {
+pub fn value_label<'v>(path: &str, value: &'v str) -> &'v str {
     let choices = choices(path);
     let of = |value: &str| choices.iter().find(|(known, _)| *known == value).map(|(_, title)| *title);
     // A default by its own name is the empty choice.
@@ -56,7 +56,7 @@ mod tests {
             ("parallel.pipeline", "8", "8"),
             ("training.recompute", "full", "full"),
         ] {
-            assert_eq!(called(path, value), said, "{path} {value}");
+            assert_eq!(value_label(path, value), said, "{path} {value}");
         }
     }
 }

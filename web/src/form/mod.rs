@@ -17,7 +17,7 @@ use pipeplan_core::model::hf_config;
 use pipeplan_core::spec::{self, Spec, SpecError, Work};
 use serde_json::{Map, Value, json};
 
-pub use choices::{called, choices};
+pub use choices::{choices, value_label};
 pub use fields::{FIELDS, Field, Group, Unit, field};
 pub use slider::{Slider, slider};
 
@@ -115,7 +115,7 @@ impl Form {
     /// they are typed, and by hand, where no catalog says them, they are those of the model before.
     pub fn choose_model(&mut self, name: &str) {
         let by_hand = name.is_empty();
-        let before = said_briefly(self.text("model.name"), "h100", 1, 1);
+        let before = brief_defaults(self.text("model.name"), "h100", 1, 1);
         let describes = |field: &&Field| match field.group {
             Group::ModelSizes | Group::Layers | Group::Experts | Group::Latent => true,
             _ => by_hand && field.path == "training.sequence",
@@ -128,7 +128,7 @@ impl Form {
     /// another device's goes without it.
     pub fn choose_device(&mut self, name: &str) {
         let by_hand = name.is_empty();
-        let before = said_briefly("llama-2-7b", self.text("cluster.device"), 1, 1);
+        let before = brief_defaults("llama-2-7b", self.text("cluster.device"), 1, 1);
         self.set("cluster.device", name);
         let groups = |field: &&Field| matches!(field.group, Group::Device | Group::Links);
         self.refill(FIELDS.iter().filter(groups), by_hand, before.as_ref());
@@ -407,7 +407,7 @@ fn put(root: &mut Map<String, Value>, path: &str, value: Value) {
 }
 
 /// All that a spec says when it names nothing but a model of the catalog and a device: its defaults.
-fn said_briefly(model: &str, device: &str, pipeline: u32, microbatches: u32) -> Option<Value> {
+fn brief_defaults(model: &str, device: &str, pipeline: u32, microbatches: u32) -> Option<Value> {
     let brief = json!({
         "model": { "name": model }, "cluster": { "device": device },
         "parallel": { "pipeline": pipeline }, "training": { "microbatches": microbatches },
@@ -432,9 +432,9 @@ fn leave_out_defaults(value: &mut Value, work: &pipeplan_core::spec::ModelWork) 
         value["cluster"]["device"] = json!(work.device.name);
     }
     // Each half has its own defaults, also where the other is by hand.
-    let by_model = said_briefly(&work.model_name, "h100", work.pipeline, work.microbatches);
+    let by_model = brief_defaults(&work.model_name, "h100", work.pipeline, work.microbatches);
     let device = if cluster::find(&work.device.name).is_some() { work.device.name.as_str() } else { "h100" };
-    let by_device = said_briefly("llama-2-7b", device, 1, 1);
+    let by_device = brief_defaults("llama-2-7b", device, 1, 1);
     let mut drop = |path: &str, defaults: &Option<Value>| {
         if let Some(defaults) = defaults {
             drop_equal(value, path, at(defaults, path));

@@ -23,7 +23,7 @@ impl Compared {
     }
 
     /// The row of a schedule has come.
-    pub fn come(&mut self, schedule: &str) {
+    pub fn row_arrived(&mut self, schedule: &str) {
         self.before.remove(schedule);
     }
 
@@ -63,7 +63,7 @@ mod tests {
         // The form changes, the worker begins, and a row comes.
         assert!(!compared.is_of(&spec(8, "best")));
         compared.begin(Some(spec(8, "best")), names());
-        compared.come("1f1b");
+        compared.row_arrived("1f1b");
         assert!(compared.is_of(&spec(8, "best")) && compared.has("1f1b") && !compared.has("zb-v"));
         // Of something that has been overtaken; then all is known.
         compared.begin(None, names());

@@ -38,7 +38,7 @@ impl Proof {
     }
 
     /// Takes what the solver says.
-    pub fn hear(&mut self, steps: u64, value_ns: u64, lower_ns: u64, better: Option<String>) {
+    pub fn update_from(&mut self, steps: u64, value_ns: u64, lower_ns: u64, better: Option<String>) {
         (self.steps, self.value_ns) = (steps, value_ns);
         self.lower_ns = self.lower_ns.max(lower_ns);
         self.better = better.or(self.better.take());
@@ -86,13 +86,13 @@ mod tests {
         assert_eq!((proof.sentence(), proof.mark()), (None, "none"));
         proof = Proof::begun();
         assert_eq!(proof.mark(), "running");
-        proof.hear(2048, 110, 100, None);
+        proof.update_from(2048, 110, 100, None);
         assert!(proof.sentence().unwrap().contains("at most 10"), "{proof:?}");
-        proof.hear(4096, 105, 90, Some("plan".to_owned()));
+        proof.update_from(4096, 105, 90, Some("plan".to_owned()));
         assert_eq!((proof.lower_ns, proof.better.as_deref()), (100, Some("plan")), "a bound stays proved");
         proof.state = State::Over;
         assert_eq!(proof.mark(), "open");
-        proof.hear(5000, 105, 105, None);
+        proof.update_from(5000, 105, 105, None);
         assert_eq!((proof.mark(), proof.better.as_deref()), ("proved", Some("plan")));
     }
 }

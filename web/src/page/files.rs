@@ -81,7 +81,7 @@ fn open_all(planner: Planner, files: Option<FileList>) {
                         browser::pause(PAUSE_MS).await;
                     }
                 }
-                None => planner.say_unreadable(&file.name()),
+                None => planner.report_unreadable(&file.name()),
             }
         }
         if recorded {

@@ -4,7 +4,6 @@
 //! Elements carry `data-test` with a name that stays: see `web/README.md`.
 
 mod browser;
-mod courier;
 mod files;
 mod form;
 mod panels;
@@ -12,6 +11,7 @@ mod prover;
 mod session;
 mod state;
 mod timeline;
+mod worker_client;
 
 use leptos::either::Either;
 use leptos::prelude::*;

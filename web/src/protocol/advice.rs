@@ -84,7 +84,7 @@ pub struct LayoutRow {
 
 /// What an order takes where something takes longer, or less.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Sensed {
+pub struct SensitivityRows {
     /// What the order takes as planned.
     pub cost_ns: u64,
     /// How much longer or less, in thousandths.

@@ -22,7 +22,7 @@ pub enum Ask {
     /// End the search for the best with what it has found.
     Stop,
     /// A search goes on as long as this address can be read: while it computes, no question reaches it.
-    GoOnWhile {
+    SearchWhileReadable {
         /// The address.
         url: String,
     },
@@ -105,7 +105,7 @@ pub enum Ask {
         index: u32,
     },
     /// What the time of this order hangs on; nothing any more.
-    Sense(Option<Order>),
+    Sensitivity(Option<Order>),
 }
 
 /// The order of a plan, with what it stands on.
@@ -132,8 +132,8 @@ impl Ask {
             }
             Ask::Passes { .. } => matches!(older, Ask::Passes { .. }),
             Ask::Calibrate(_) => matches!(older, Ask::Calibrate(_)),
-            Ask::Sense(_) => matches!(older, Ask::Sense(_)),
-            Ask::Stop | Ask::GoOnWhile { .. } => false,
+            Ask::Sensitivity(_) => matches!(older, Ask::Sensitivity(_)),
+            Ask::Stop | Ask::SearchWhileReadable { .. } => false,
             // Each is a part of what follows.
             Ask::Record { .. } | Ask::Trace { .. } => false,
             Ask::Tune { .. } => matches!(older, Ask::Tune { .. }),

@@ -16,8 +16,8 @@ use pipeplan_core::{bounds, schedule};
 
 use super::spans;
 use crate::protocol::{
-    Calibrated, ChartPoint, FieldFault, Figures, LayoutRow, Layouts, Picture, RankBytes, Row, RowCosts, Sensed,
-    Shorter, StepFigures, SuggestionRow,
+    Calibrated, ChartPoint, FieldFault, Figures, LayoutRow, Layouts, Picture, RankBytes, Row, RowCosts,
+    SensitivityRows, Shorter, StepFigures, SuggestionRow,
 };
 use crate::text;
 
@@ -97,7 +97,7 @@ pub fn layouts(tuner: &Tuner, finished: bool) -> Layouts {
     let given = tuner.given();
     Layouts {
         given: given.and_then(|given| given.as_ref().ok()).map(layout),
-        reason: given.and_then(|given| given.as_ref().err()).map(|reason| text::worded(reason)),
+        reason: given.and_then(|given| given.as_ref().err()).map(|reason| text::with_labels(reason)),
         rows: tuner.rows().iter().map(layout).collect(),
         settled: tally.settled() as u64,
         all: tally.layouts as u64,
@@ -137,7 +137,7 @@ pub fn chart_point(problem: &Problem, timeline: &Timeline, judged_ns: u64, by: S
 const MOST_OF_A_KIND: usize = 6;
 
 /// What the time of an order of `problem` hangs on. Of memory an order says nothing.
-pub fn sensed(problem: &Problem, found: &Sensitivity) -> Sensed {
+pub fn sensed(problem: &Problem, found: &Sensitivity) -> SensitivityRows {
     let of_orders = |kind: &&[Effect]| kind.iter().all(|effect| effect.what != What::Memory);
     let row = |effect: &Effect| (effect.what.name_on(problem), effect.longer_ns, effect.less_ns);
     let (mut rows, mut others) = (Vec::new(), 0);
@@ -145,7 +145,7 @@ pub fn sensed(problem: &Problem, found: &Sensitivity) -> Sensed {
         rows.extend(kind.iter().take(MOST_OF_A_KIND).map(row));
         others += kind.len().saturating_sub(MOST_OF_A_KIND);
     }
-    Sensed { cost_ns: found.cost_ns, permille: found.permille, rows, others }
+    SensitivityRows { cost_ns: found.cost_ns, permille: found.permille, rows, others }
 }
 
 fn figures(problem: &Problem, timeline: &Timeline) -> Figures {
@@ -163,7 +163,7 @@ fn figures(problem: &Problem, timeline: &Timeline) -> Figures {
         late_ns: None,
         carried_ns: None,
         judged_ns: timeline.cost_ns(problem.objective()),
-        binding: text::sentence(&text::humanised(&bound.binding.to_string())),
+        binding: text::sentence(&text::readable(&bound.binding.to_string())),
         step: None,
     }
 }
@@ -193,7 +193,7 @@ pub fn absent_row(name: &str, reason: Option<String>) -> Row {
         schedule: name.to_owned(),
         title: text::schedule_title(name),
         source: published.map(|published| published.source.to_owned()).unwrap_or_default(),
-        reason: reason.map(|reason| text::worded(&reason)),
+        reason: reason.map(|reason| text::with_labels(&reason)),
         costs: None,
     }
 }

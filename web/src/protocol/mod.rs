@@ -18,10 +18,10 @@ pub mod same_spec;
 pub mod spans;
 mod trace;
 
-pub use advice::{LayoutRow, Layouts, Sensed, Shorter, SuggestionRow, Unfit};
+pub use advice::{LayoutRow, Layouts, SensitivityRows, Shorter, SuggestionRow, Unfit};
 pub use ask::{Ask, Order, Purpose, Question};
 pub use frontier::{ChartNews, ChartPoint};
 pub use plan::{Figures, Picture, RankBytes, Row, RowCosts, StepFigures};
-pub use reply::{FieldFault, Reply, Said, Timed};
+pub use reply::{FieldFault, Reply, Response, Timed};
 pub use spans::WireSpan;
 pub use trace::{Calibrated, Measured, TraceSummary};

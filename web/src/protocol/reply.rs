@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Calibrated, ChartNews, Layouts, Measured, Picture, Purpose, Row, Sensed, Shorter, TraceSummary, Unfit, WireSpan,
+    Calibrated, ChartNews, Layouts, Measured, Picture, Purpose, Row, SensitivityRows, Shorter, TraceSummary, Unfit,
+    WireSpan,
 };
 
 /// From the worker to the page.
@@ -11,13 +12,13 @@ use super::{
 pub struct Reply {
     /// The question that this belongs to.
     pub id: u32,
-    /// What is said.
-    pub said: Said,
+    /// The response.
+    pub response: Response,
 }
 
-/// What the worker may say.
+/// What the worker responds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Said {
+pub enum Response {
     /// The spec is at fault.
     Refused(Vec<FieldFault>),
     /// Rows that belong before those of the next picture or measured step: a million spans in one message would
@@ -78,7 +79,7 @@ pub enum Said {
         picture: Box<Picture>,
     },
     /// What the time of an order hangs on.
-    Sensed(Sensed),
+    Sensitivity(SensitivityRows),
     /// What the passes did, in lines; empty where there is no plan of a model.
     Passes(String),
     /// The fastest layouts so far.

@@ -23,7 +23,7 @@ impl Scene {
 
     /// Lines of a tooltip for a span of `rank`.
     pub fn describe(&self, rank: usize, index: usize) -> Vec<(String, String)> {
-        let Some(span) = self.lanes.get(rank).and_then(|lane| lane.spans().get(index)) else { return Vec::new() };
+        let Some(span) = self.tracks.get(rank).and_then(|track| track.spans().get(index)) else { return Vec::new() };
         let mut lines = describe_op(span.op, self.problem.stage_count());
         lines.push(("rank".to_owned(), rank.to_string()));
         if let Some(from) = self.up_from() {

@@ -22,7 +22,7 @@ pub struct Wait {
     /// What that waits for to the last: one op, or several that come at the same time.
     pub needs: Vec<Need>,
     /// Another op of the row that has all it needs before the gap ends.
-    pub other: Option<Other>,
+    pub other: Option<Alternative>,
 }
 
 /// An op that is waited for.
@@ -40,7 +40,7 @@ pub struct Need {
 
 /// An op that stands later in the row and has its inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Other {
+pub enum Alternative {
     /// It has room, too: the order alone has it later.
     Later(Op),
     /// The rank would exceed its limit.
@@ -55,8 +55,8 @@ pub enum Other {
 impl Scene {
     /// The gap before a place of a rank's row, or after its last op; none where there is none.
     pub fn wait(&self, rank: usize, place: usize) -> Option<Wait> {
-        let spans = self.lanes.get(rank)?.spans();
-        let (from_ns, to_ns) = self.lanes.get(rank)?.gap_before(place, self.end_ns())?;
+        let spans = self.tracks.get(rank)?.spans();
+        let (from_ns, to_ns) = self.tracks.get(rank)?.gap_before(place, self.end_ns())?;
         let next = spans.get(place).map(|span| span.op);
         // A pair starts when both of its ops have what they need.
         let partner = spans.get(place + 1).filter(|span| self.is_second(span)).map(|span| span.op);
@@ -84,8 +84,8 @@ impl Scene {
             }
         }
         lines.extend(wait.other.map(|other| match other {
-            Other::Later(op) => ("could start", format!("{op}, which the order has later")),
-            Other::NoRoom { op, until } => ("no room for", format!("{op} until {until} ends")),
+            Alternative::Later(op) => ("could start", format!("{op}, which the order has later")),
+            Alternative::NoRoom { op, until } => ("no room for", format!("{op} until {until} ends")),
         }));
         lines.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
@@ -96,7 +96,7 @@ impl Scene {
             // A needed B is the BW of that stage and microbatch where those are one op.
             let whole = Op::new(needed.stage(), OpKind::BW, needed.microbatch());
             let known = [needed, whole].into_iter().find_map(|op| self.find(op));
-            let span = known.and_then(|(rank, place)| self.lanes.get(rank)?.spans().get(place));
+            let span = known.and_then(|(rank, place)| self.tracks.get(rank)?.spans().get(place));
             if let (Some(at), Some(span)) = (known, span) {
                 needs.push(Need { op: span.op, at, end_ns: span.end_ns, hop_ns });
             }
@@ -111,8 +111,8 @@ impl Scene {
 
     /// The first op of those that come next of their stage and kind, behind what the gap ends with, that has its inputs
     /// before that. Pairs are left out: they have to find each other.
-    fn other(&self, rank: usize, place: usize, (from_ns, to_ns): (u64, u64)) -> Option<Other> {
-        let spans = self.lanes.get(rank)?.spans().get(place..)?;
+    fn other(&self, rank: usize, place: usize, (from_ns, to_ns): (u64, u64)) -> Option<Alternative> {
+        let spans = self.tracks.get(rank)?.spans().get(place..)?;
         let spans = &spans[..spans.len().min(LOOKS_AHEAD)];
         let is_second = |at: usize| spans.get(at).is_some_and(|span| self.is_second(span));
         let mut seen: Vec<(usize, OpKind)> =
@@ -130,8 +130,8 @@ impl Scene {
             }
             let held = self.curve(rank)?.at((from_ns as f64 + to_ns as f64) / 2.0);
             return Some(match self.room_at(rank, &spans[..at], span.op, held) {
-                0 => Other::Later(span.op),
-                place => Other::NoRoom { op: span.op, until: spans[place - 1].op },
+                0 => Alternative::Later(span.op),
+                place => Alternative::NoRoom { op: span.op, until: spans[place - 1].op },
             });
         }
         None
@@ -223,7 +223,7 @@ mod tests {
             "waits 72 ns; rank 0; from 40 ns; next 0BW0; needs 1BW0 of rank 1; which ends 110 ns; its transfer 2 ns; could start 0F4, which the order has later"
         );
         assert_eq!(said(&scene, 0, 0), "", "it begins at once");
-        let last = scene.lanes[3].spans().len();
+        let last = scene.tracks[3].spans().len();
         assert!(said(&scene, 3, last).contains("next nothing, its last op has ended"), "{}", said(&scene, 3, last));
         assert_eq!(said(&scene, 0, last) + &said(&scene, 9, 0) + &said(&scene, 0, last + 1), "");
     }
@@ -246,12 +246,12 @@ mod tests {
                 json!({ "chunks": 2, "limit_bytes": 30, "overlap_permille": 300 }),
             ] {
                 let Some(scene) = scene_of(published.name, change) else { continue };
-                for (rank, lane) in scene.lanes.iter().enumerate() {
-                    for place in 0..=lane.spans().len() {
+                for (rank, track) in scene.tracks.iter().enumerate() {
+                    for place in 0..=track.spans().len() {
                         let Some(wait) = scene.wait(rank, place) else { continue };
                         assert_eq!(
                             wait.needs.is_empty(),
-                            place == lane.spans().len(),
+                            place == track.spans().len(),
                             "{} {rank} {place}",
                             published.name
                         );

@@ -3,12 +3,12 @@
 use pipeplan_core::problem::op::OpKind;
 
 use super::{Below, Scene};
-use crate::draw::lane::Lane;
+use crate::draw::track::Track;
 
-/// Which kinds of ops occur in any of `lanes`: a searched order may have one on a single rank.
-pub fn kinds_of(lanes: &[Lane]) -> Vec<OpKind> {
+/// Which kinds of ops occur in any of `tracks`: a searched order may have one on a single rank.
+pub fn kinds_of(tracks: &[Track]) -> Vec<OpKind> {
     let mut kinds: Vec<OpKind> = Vec::new();
-    for span in lanes.iter().flat_map(Lane::spans) {
+    for span in tracks.iter().flat_map(Track::spans) {
         if !kinds.contains(&span.op.kind()) {
             kinds.push(span.op.kind());
             if kinds.len() == 4 {
@@ -47,8 +47,8 @@ pub struct Key {
 impl Key {
     /// Of `plan` above `below`.
     pub fn of(plan: &Scene, below: Option<&Below>) -> Key {
-        let mut kinds = kinds_of(&plan.lanes);
-        kinds.extend(below.map(|below| kinds_of(below.lanes())).unwrap_or_default());
+        let mut kinds = kinds_of(&plan.tracks);
+        kinds.extend(below.map(|below| kinds_of(below.tracks())).unwrap_or_default());
         kinds.sort_unstable();
         kinds.dedup();
         let chunks = below.map_or(1, |below| below.chunks(plan)).max(plan.problem.chunks());

@@ -7,9 +7,9 @@ use pipeplan_core::problem::placement::Placement;
 use pipeplan_core::problem::{Objective, PlacementChoice, Problem, Schedule, Statement};
 use pipeplan_core::simulate::timeline::{self, Span, Timeline};
 
-use super::lanes_of;
-use crate::draw::lane::Lane;
+use super::tracks_of;
 use crate::draw::memory::Curve;
+use crate::draw::track::Track;
 use crate::protocol::{Figures, Picture, RankBytes};
 
 /// A plan on the page.
@@ -19,8 +19,8 @@ pub struct Scene {
     pub schedule: String,
     /// What it solves.
     pub problem: Problem,
-    /// One lane a rank.
-    pub lanes: Vec<Lane>,
+    /// One track a rank.
+    pub tracks: Vec<Track>,
     curves: Vec<OnceLock<Curve>>,
     /// What it costs.
     pub figures: Figures,
@@ -29,24 +29,24 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// The scene of a picture whose lanes are `ahead` and then its own rows. `None` where its problem cannot be
+    /// The scene of a picture whose tracks are `ahead` and then its own rows. `None` where its problem cannot be
     /// read or its ops are not of that problem, which no worker of ours sends.
-    pub fn of(picture: Picture, ahead: Vec<Lane>) -> Option<Scene> {
+    pub fn of(picture: Picture, ahead: Vec<Track>) -> Option<Scene> {
         let value = serde_json::from_str(&picture.problem).ok()?;
         let statement = Statement::read(&value).ok()?;
         let PlacementChoice::Fixed(placement) = statement.placement.clone() else { return None };
         let problem = statement.problem(placement).ok()?;
-        let mut lanes = ahead;
-        lanes.extend(lanes_of(&picture.rows));
+        let mut tracks = ahead;
+        tracks.extend(tracks_of(&picture.rows));
         let foreign = |op: Op| op.stage() >= problem.stage_count() || op.microbatch() >= problem.microbatches();
-        if lanes.len() != problem.ranks() || lanes.iter().flat_map(Lane::spans).any(|span| foreign(span.op)) {
+        if tracks.len() != problem.ranks() || tracks.iter().flat_map(Track::spans).any(|span| foreign(span.op)) {
             return None;
         }
         let curves = (0..problem.ranks()).map(|_| OnceLock::new()).collect();
         Some(Scene {
             schedule: picture.schedule,
             problem,
-            lanes,
+            tracks,
             curves,
             figures: picture.figures,
             memory: picture.memory,
@@ -55,10 +55,10 @@ impl Scene {
 
     /// Bytes over time on `rank`, worked out when first looked at: of many ranks few are in sight.
     pub fn curve(&self, rank: usize) -> Option<&Curve> {
-        let lane = self.lanes.get(rank)?;
+        let track = self.tracks.get(rank)?;
         let curve = || {
             let mut timeline = Timeline { rows: vec![Vec::new(); rank] };
-            timeline.rows.push(lane.spans().to_vec());
+            timeline.rows.push(track.spans().to_vec());
             Curve::new(timeline.memory(&self.problem, rank))
         };
         Some(self.curves.get(rank)?.get_or_init(curve))
@@ -66,13 +66,13 @@ impl Scene {
 
     /// When the last op ends.
     pub fn end_ns(&self) -> u64 {
-        self.lanes.iter().map(Lane::end_ns).max().unwrap_or(0)
+        self.tracks.iter().map(Track::end_ns).max().unwrap_or(0)
     }
 
     /// What `ranks` of this plan and its copies take that take turns on `processors`.
     pub fn in_turns_ns(&self, ranks: usize, processors: usize) -> u64 {
-        let work = self.lanes.iter().flat_map(Lane::spans).map(|span| self.problem.duration(span.op));
-        let pipelines = (ranks / self.lanes.len().max(1)).max(1);
+        let work = self.tracks.iter().flat_map(Track::spans).map(|span| self.problem.duration(span.op));
+        let pipelines = (ranks / self.tracks.len().max(1)).max(1);
         self.figures.makespan_ns.max(timeline::in_turns_ns(work, pipelines, processors))
     }
 
@@ -122,8 +122,8 @@ impl Scene {
     /// The least and the most that a rank waits, as a share of what is judged: the bubble is the mean of all ranks.
     pub fn idle_shares(&self) -> Option<(f64, f64)> {
         let whole = self.cost_ns() as f64;
-        let idle = |lane: &Lane| 1.0 - lane.busy_ns(0, lane.spans().len()) as f64 / whole;
-        let shares = self.lanes.iter().map(idle).filter(|share| share.is_finite());
+        let idle = |track: &Track| 1.0 - track.busy_ns(0, track.spans().len()) as f64 / whole;
+        let shares = self.tracks.iter().map(idle).filter(|share| share.is_finite());
         shares.map(|share| (share, share)).reduce(|one, other| (one.0.min(other.0), one.1.max(other.1)))
     }
 
@@ -135,12 +135,12 @@ impl Scene {
     /// Its order: a row of ops for each rank, and where in it pairs begin, whose second op has travelled without a time of its
     /// own.
     pub fn order(&self) -> (Vec<String>, Vec<Vec<u32>>) {
-        let rows = self.lanes.iter().map(|lane| lane.spans().iter().map(|span| span.op).collect()).collect();
-        let firsts = |lane: &Lane| {
-            let places = lane.spans().iter().enumerate().skip(1);
+        let rows = self.tracks.iter().map(|track| track.spans().iter().map(|span| span.op).collect()).collect();
+        let firsts = |track: &Track| {
+            let places = track.spans().iter().enumerate().skip(1);
             places.filter(|(_, span)| self.is_second(span)).map(|(place, _)| place as u32 - 1).collect()
         };
-        (Schedule::of(rows).text_rows(), self.lanes.iter().map(firsts).collect())
+        (Schedule::of(rows).text_rows(), self.tracks.iter().map(firsts).collect())
     }
 
     /// The ops that `op` waits for and those that wait for it, as far as they run on another rank or not:
@@ -174,12 +174,12 @@ impl Scene {
     pub fn span_of(&self, op: Op) -> Option<(usize, &Span)> {
         let known = op.stage() < self.problem.stage_count() && op.microbatch() < self.problem.microbatches();
         let (rank, index) = known.then(|| self.find(op)).flatten()?;
-        Some((rank, self.lanes.get(rank)?.spans().get(index)?))
+        Some((rank, self.tracks.get(rank)?.spans().get(index)?))
     }
 
     /// The rank of an op and its place in that row.
     pub(crate) fn find(&self, op: Op) -> Option<(usize, usize)> {
         let rank = self.problem.rank_of(op.stage(), op.microbatch());
-        Some((rank, self.lanes.get(rank)?.position(op)?))
+        Some((rank, self.tracks.get(rank)?.position(op)?))
     }
 }

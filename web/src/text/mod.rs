@@ -10,7 +10,7 @@ mod sentences;
 
 pub use names::{CUSTOM_SCHEDULE, placement, placement_meaning, schedule_title};
 pub use numbers::{MFU, bytes, change, count, counted, duration, is_less, mfu, percent, trimmed};
-pub use sentences::{capital, fault_of, humanised, no_file, on_page, sentence, within_device, worded};
+pub use sentences::{capital, fault_of, for_page, readable, sentence, unreadable_file, with_labels, within_device};
 
 #[cfg(test)]
 mod tests;

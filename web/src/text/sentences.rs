@@ -7,16 +7,16 @@ use crate::form::FIELDS;
 use crate::protocol::FieldFault;
 
 /// A sentence of the planner with its raw numbers as a person reads them: `4200000 ns` becomes `4.2 ms`.
-pub fn humanised(text: &str) -> String {
+pub fn readable(text: &str) -> String {
     pipeplan_core::formats::sentence::spelled(text, &|ns| duration(ns as f64), &bytes)
 }
 
-/// As [`humanised`], of what is wrong with a form: with the names of its fields, so that `limit_bytes` becomes
+/// As [`readable`], of what is wrong with a form: with the names of its fields, so that `limit_bytes` becomes
 /// `“Limit a rank”`.
-pub fn worded(text: &str) -> String {
+pub fn with_labels(text: &str) -> String {
     let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.');
     let mut said = String::new();
-    for piece in humanised(text).split_inclusive(|c| !is_name(c)) {
+    for piece in readable(text).split_inclusive(|c| !is_name(c)) {
         // A full stop is no part of a name; a point before more of the name is.
         let name = piece.trim_end_matches(|c| !is_name(c) || c == '.');
         let after = &piece[name.len()..];
@@ -53,7 +53,7 @@ pub fn fault_of(sentence: &str) -> Option<FieldFault> {
 }
 
 /// What a file is taken for that cannot be read as a spec, after all else has been tried.
-pub fn no_file(text: &str, error: &SpecError) -> String {
+pub fn unreadable_file(text: &str, error: &SpecError) -> String {
     // As drawings have ops, and as papers do: of which stage they are is said by the row.
     let is_bare = |word: &str| {
         let number = word.trim_start_matches(['F', 'B', 'W', 'I']);
@@ -74,7 +74,7 @@ pub fn no_file(text: &str, error: &SpecError) -> String {
 }
 
 /// A sentence of the planner that tells of the command, for those who have the page before them.
-pub fn on_page(sentence: &str) -> String {
+pub fn for_page(sentence: &str) -> String {
     sentence.replace("give it with `--order` to a spec", "open its op lists as a text file over the form of its spec")
 }
 

@@ -16,12 +16,12 @@ use super::comparison::Comparison;
 use super::specs::{case_of, no_plan, read_spec, unreadable};
 use crate::protocol::frontier::{FROM_CHART, OF_POINT};
 use crate::protocol::same_spec::same_work;
-use crate::protocol::{FieldFault, Picture, Purpose, Said, Timed, from_core};
+use crate::protocol::{FieldFault, Picture, Purpose, Response, Timed, from_core};
 use crate::text;
 
 impl Worker {
     /// The plan file of a spec: of what the comparison has found, where it has ended, else planned again.
-    pub(super) fn export(&self, spec: &str, purpose: Purpose) -> Said {
+    pub(super) fn export(&self, spec: &str, purpose: Purpose) -> Response {
         let text = || -> Result<String, String> {
             let spec = self.with_profile(Spec::read(spec).map_err(|error| error.to_string())?);
             let finished = |running: &&Comparison| running.finished && same_work(&running.spec, &spec);
@@ -33,8 +33,10 @@ impl Worker {
             Ok(plan.map_err(|error| error.to_string())?.to_json())
         };
         match text() {
-            Ok(text) => Said::Exported { text, purpose },
-            Err(reason) => Said::NoPlan { schedule: String::new(), reason: text::worded(&reason), fault: None },
+            Ok(text) => Response::Exported { text, purpose },
+            Err(reason) => {
+                Response::NoPlan { schedule: String::new(), reason: text::with_labels(&reason), fault: None }
+            }
         }
     }
 
@@ -64,16 +66,16 @@ impl Worker {
         Some(Timed { device: profile.device.clone(), covers })
     }
 
-    pub(super) fn measure(&mut self, profile: Option<&str>) -> Said {
+    pub(super) fn measure(&mut self, profile: Option<&str>) -> Response {
         let read = profile.map(Profile::of_json).transpose();
         match read {
             Ok(profile) => {
                 self.profile = profile.map(Arc::new);
                 let timed = self.profile.as_ref();
-                Said::Timed(timed.map(|profile| Timed { device: profile.device.clone(), covers: String::new() }))
+                Response::Timed(timed.map(|profile| Timed { device: profile.device.clone(), covers: String::new() }))
             }
             Err(ProfileError::Faults(faults)) => {
-                Said::Unreadable { what: "profile".to_owned(), faults: from_core::faults(&faults) }
+                Response::Unreadable { what: "profile".to_owned(), faults: from_core::faults(&faults) }
             }
             Err(ProfileError::Syntax(error)) => unreadable("profile", error.to_string()),
         }
@@ -104,27 +106,27 @@ impl Worker {
     }
 
     /// A plan that this page kept. One that another version of the page left, and that cannot be read, is forgotten.
-    pub(super) fn open_kept(&self, text: &str) -> Option<Said> {
+    pub(super) fn open_kept(&self, text: &str) -> Option<Response> {
         let (_, picture) = self.read_plan(text).ok()?;
-        Some(Said::KeptOpened { picture: Box::new(picture) })
+        Some(Response::KeptOpened { picture: Box::new(picture) })
     }
 
     /// The plan of an order from elsewhere, as a file, so that what is shown is what can be exported.
-    pub(super) fn open_order(&self, spec: &str, text: &str) -> Said {
+    pub(super) fn open_order(&self, spec: &str, text: &str) -> Response {
         let plan = || -> Result<Plan, String> {
             let spec = self.with_profile(Spec::read(spec).map_err(|error| error.to_string())?);
             let order = order::read(text).map_err(|error| error.to_string())?;
             planner::plan_order(&spec, text::CUSTOM_SCHEDULE, order).map_err(|error| error.to_string())
         };
         match plan() {
-            Ok(plan) => Said::Ordered { plan: plan.to_json() },
-            Err(reason) => unreadable("order", text::worded(&reason)),
+            Ok(plan) => Response::Ordered { plan: plan.to_json() },
+            Err(reason) => unreadable("order", text::with_labels(&reason)),
         }
     }
 
     /// The plan of the chart's order that holds at most `bytes`, as a file; why there is none, or none that is judged by less
     /// than `below_ns`, and the end of the answer.
-    pub(super) fn open_point(&self, spec: &str, bytes: u64, below_ns: u64) -> Vec<Said> {
+    pub(super) fn open_point(&self, spec: &str, bytes: u64, below_ns: u64) -> Vec<Response> {
         let plan = || -> Result<Plan, String> {
             let spec = self.read(spec).map_err(|_| "belongs to another form".to_owned())?;
             let chart = self.chart.as_ref().filter(|chart| chart.is_of(&spec));
@@ -140,22 +142,22 @@ impl Worker {
             Err(format!("has a step time of {there} under this limit; this plan has {here}"))
         };
         match plan() {
-            Ok(plan) => vec![Said::Ordered { plan: plan.to_json() }],
+            Ok(plan) => vec![Response::Ordered { plan: plan.to_json() }],
             Err(reason) => {
                 let reason = text::sentence(&format!("{OF_POINT} {reason}"));
-                vec![Said::NoPoint { reason }, Said::Done]
+                vec![Response::NoPoint { reason }, Response::Done]
             }
         }
     }
 
-    pub(super) fn open_plan(&mut self, id: u32, text: &str) -> Vec<Said> {
+    pub(super) fn open_plan(&mut self, id: u32, text: &str) -> Vec<Response> {
         let (plan, picture) = match self.read_plan(text) {
             Ok(read) => read,
             Err(reason) => return vec![unreadable("plan", reason)],
         };
-        let mut said = vec![Said::Opened { spec: plan.spec.to_json(), picture: Box::new(picture) }];
+        let mut response = vec![Response::Opened { spec: plan.spec.to_json(), picture: Box::new(picture) }];
         let spec = self.with_profile(plan.spec.clone());
-        said.extend(self.timed(&spec).map(|timed| {
+        response.extend(self.timed(&spec).map(|timed| {
             // The times of a plan stand in its file, whatever has been measured since.
             let covers = match (&spec.work, case_of(&plan, &spec)) {
                 (Work::Model(_), None) => {
@@ -164,10 +166,10 @@ impl Worker {
                 }
                 _ => timed.covers,
             };
-            Said::Timed(Some(Timed { covers, ..timed }))
+            Response::Timed(Some(Timed { covers, ..timed }))
         }));
-        said.extend(self.start_comparison(id, spec, false));
-        said.extend(self.done());
-        said
+        response.extend(self.start_comparison(id, spec, false));
+        response.extend(self.done());
+        response
     }
 }

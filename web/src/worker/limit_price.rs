@@ -4,7 +4,7 @@ use pipeplan_core::advise::suggest::Shortener;
 use pipeplan_core::spec::Work;
 
 use super::comparison::Comparison;
-use crate::protocol::{Said, Shorter, from_core};
+use crate::protocol::{Response, Shorter, from_core};
 
 /// The look for what the memory limit costs the best.
 pub(super) enum LimitPrice {
@@ -27,8 +27,8 @@ impl Comparison {
     }
 
     /// The next piece of that. Said at its end, where the limit costs anything.
-    pub(super) fn shorten(&mut self) -> Option<Said> {
-        let (next, said) = match core::mem::replace(&mut self.shortening, LimitPrice::Done(None)) {
+    pub(super) fn shorten(&mut self) -> Option<Response> {
+        let (next, response) = match core::mem::replace(&mut self.shortening, LimitPrice::Done(None)) {
             LimitPrice::NotBegun => (self.begin_shortening().unwrap_or(LimitPrice::Done(None)), None),
             LimitPrice::Begun { step_ns, mut shortener } => match shortener.step() {
                 true => (LimitPrice::Begun { step_ns, shortener }, None),
@@ -37,11 +37,11 @@ impl Comparison {
                     (found.map_or(LimitPrice::Done(None), LimitPrice::Found), None)
                 }
             },
-            LimitPrice::Found(found) => (LimitPrice::Done(Some(found.clone())), Some(Said::Shorter(found))),
+            LimitPrice::Found(found) => (LimitPrice::Done(Some(found.clone())), Some(Response::Shorter(found))),
             done @ LimitPrice::Done(_) => (done, None),
         };
         self.shortening = next;
-        said
+        response
     }
 
     pub(super) fn begin_shortening(&self) -> Option<LimitPrice> {

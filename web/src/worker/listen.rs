@@ -11,7 +11,7 @@ use pipeplan_core::search::Flow;
 
 use super::{Watch, Worker};
 use crate::protocol::spans;
-use crate::protocol::{Ask, Question, Reply, Said};
+use crate::protocol::{Ask, Question, Reply, Response};
 
 /// How often the page is told of a search, and asked whether it goes on.
 const WATCHED_EVERY_MS: f64 = 300.0;
@@ -57,12 +57,12 @@ pub fn start(scope: DedicatedWorkerGlobalScope) {
     let on_question = Closure::<dyn FnMut(MessageEvent)>::new(move |event: MessageEvent| {
         let bytes = Uint8Array::new(&event.data()).to_vec();
         match postcard::from_bytes::<Question>(&bytes) {
-            Ok(Question { ask: Ask::GoOnWhile { url }, .. }) => {
+            Ok(Question { ask: Ask::SearchWhileReadable { url }, .. }) => {
                 // Where a host forbids such addresses, a search ends between two pieces.
                 going_on.replace(Some(url).filter(|url| can_be_read(url)));
             }
             Ok(question) => {
-                work.borrow_mut().take(question);
+                work.borrow_mut().receive(question);
                 go_on();
             }
             Err(_) => {}
@@ -88,7 +88,7 @@ fn watch(scope: &DedicatedWorkerGlobalScope, going_on: &Rc<RefCell<Option<String
             return Flow::Continue;
         }
         told_ms = now_ms;
-        post(&scope, &Reply { id, said: Said::Searching { cost_ns, bound_ns } });
+        post(&scope, &Reply { id, response: Response::Searching { cost_ns, bound_ns } });
         let ended = going_on.borrow().as_ref().is_some_and(|url| !can_be_read(url));
         if ended { Flow::Stop } else { Flow::Continue }
     })

@@ -34,7 +34,7 @@ use pipeplan_core::trace::Trace;
 use sensitivity::SensitivityRun;
 use traces::RecordedRanks;
 
-use crate::protocol::{Ask, Question, Reply, Said, from_core};
+use crate::protocol::{Ask, Question, Reply, Response, from_core};
 
 /// An answer that is better than what is known so far is waited for this long before the page shows what is
 /// known: short enough to follow a hand, long enough that small plans appear once and not in stages.
@@ -88,31 +88,31 @@ impl Worker {
     }
 
     /// Takes a question. Those that it makes pointless are forgotten.
-    pub fn take(&mut self, question: Question) {
+    pub fn receive(&mut self, question: Question) {
         self.questions.retain(|older| !question.ask.supersedes(&older.ask));
         self.questions.push_back(question);
     }
 
     /// Does the next piece of work. Empty when there is none, or when it has led to nothing new.
     pub fn step(&mut self) -> Vec<Reply> {
-        let (id, mut said) = match self.questions.pop_front() {
+        let (id, mut response) = match self.questions.pop_front() {
             Some(Question { id, ask }) => (id, self.answer(id, ask)),
-            None => self.go_on(),
+            None => self.continue_work(),
         };
-        self.explain_later(id, &said);
-        let last = said.pop_if(|said| *said == Said::Done);
-        said.extend(self.chart.as_mut().and_then(FrontierSearch::take_news).map(Said::Charted));
-        said.extend(last);
-        said.into_iter().map(|said| Reply { id, said }).collect()
+        self.queue_memory_advice(id, &response);
+        let last = response.pop_if(|response| *response == Response::Done);
+        response.extend(self.chart.as_mut().and_then(FrontierSearch::take_news).map(Response::Charted));
+        response.extend(last);
+        response.into_iter().map(|response| Reply { id, response }).collect()
     }
 
     /// The next piece of what has been begun, the most wanted first.
-    fn go_on(&mut self) -> (u32, Vec<Said>) {
+    fn continue_work(&mut self) -> (u32, Vec<Response>) {
         let id = self.comparison.as_ref().map_or(0, |comparison| comparison.id);
         if let Some(running) = self.comparison.as_mut().filter(|comparison| !comparison.finished) {
-            let mut said = running.step(&mut self.chart, &mut self.watch);
-            said.extend(running.looks_long((self.clock)()));
-            return (id, said);
+            let mut response = running.step(&mut self.chart, &mut self.watch);
+            response.extend(running.slow_notice((self.clock)()));
+            return (id, response);
         }
         if let Some(explanation) = &mut self.explanation {
             let (id, step) = (explanation.id, explanation.step());
@@ -122,15 +122,15 @@ impl Worker {
             return (id, step.flatten().into_iter().collect());
         }
         if let Some(tuning) = &mut self.tuning {
-            let (id, said) = (tuning.id, tuning.step((self.clock)()));
-            if matches!(&said, Some(Said::Tuned(layouts)) if layouts.finished) {
+            let (id, response) = (tuning.id, tuning.step((self.clock)()));
+            if matches!(&response, Some(Response::Tuned(layouts)) if layouts.finished) {
                 self.tuning = None;
             }
-            return (id, said.into_iter().collect());
+            return (id, response.into_iter().collect());
         }
         if let Some(SensitivityRun { id, problem, schedule, found }) = &mut self.sensing {
             let (id, goes_on) = (*id, found.step(problem, schedule));
-            let sensed = (!goes_on).then(|| Said::Sensed(from_core::sensed(problem, found)));
+            let sensed = (!goes_on).then(|| Response::Sensitivity(from_core::sensed(problem, found)));
             if sensed.is_some() {
                 self.sensing = None;
             }
@@ -169,25 +169,25 @@ impl Worker {
         if begins && !goes_on { REST_MS } else { 0 }
     }
 
-    fn answer(&mut self, id: u32, ask: Ask) -> Vec<Said> {
+    fn answer(&mut self, id: u32, ask: Ask) -> Vec<Response> {
         match ask {
             Ask::Plan { spec } => match self.read(&spec) {
                 Ok(spec) => {
-                    let mut said: Vec<Said> =
-                        self.timed(&spec).map(|timed| Said::Timed(Some(timed))).into_iter().collect();
-                    said.extend(self.plan(id, spec));
-                    said
+                    let mut response: Vec<Response> =
+                        self.timed(&spec).map(|timed| Response::Timed(Some(timed))).into_iter().collect();
+                    response.extend(self.plan(id, spec));
+                    response
                 }
                 Err(faults) => {
                     self.comparison = None;
-                    vec![Said::Refused(faults), Said::Done]
+                    vec![Response::Refused(faults), Response::Done]
                 }
             },
             Ask::Stop => self.stop(),
             // Heard before it comes here.
-            Ask::GoOnWhile { .. } => Vec::new(),
+            Ask::SearchWhileReadable { .. } => Vec::new(),
             Ask::Tune { spec, devices } => self.tune(id, spec, devices).into_iter().collect(),
-            Ask::Passes { spec } => vec![Said::Passes(self.passes(&spec).unwrap_or_default())],
+            Ask::Passes { spec } => vec![Response::Passes(self.passes(&spec).unwrap_or_default())],
             Ask::Export { spec, purpose } => vec![self.export(&spec, purpose)],
             Ask::OpenKept { text } => self.open_kept(&text).into_iter().collect(),
             Ask::OpenPlan { text } => self.open_plan(id, &text),
@@ -196,7 +196,7 @@ impl Worker {
             Ask::OpenPoint { spec, bytes, below_ns } => self.open_point(&spec, bytes, below_ns),
             Ask::OpenTrace { text } => self.open_trace(&text),
             Ask::TraceStep { index } => self.trace_step(index).into_iter().collect(),
-            Ask::Sense(order) => self.sense(id, order.as_ref()).into_iter().collect(),
+            Ask::Sensitivity(order) => self.start_sensitivity(id, order.as_ref()).into_iter().collect(),
             Ask::Calibrate(order) => self.calibrate(&order).into_iter().collect(),
             Ask::Record { batch, name, text } => {
                 if self.recorded.batch != batch {

@@ -5,7 +5,7 @@ use pipeplan_core::problem::{Problem, Schedule};
 
 use super::Worker;
 use super::specs::read_order;
-use crate::protocol::{Order, Said, Sensed};
+use crate::protocol::{Order, Response, SensitivityRows};
 
 /// What the time of an order hangs on, as far as it is known.
 pub(super) struct SensitivityRun {
@@ -20,12 +20,12 @@ const SENSED_PERMILLE: u32 = 100;
 
 impl Worker {
     /// Begins to find what the time of `order` hangs on, where its times can be longer.
-    pub(super) fn sense(&mut self, id: u32, order: Option<&Order>) -> Option<Said> {
+    pub(super) fn start_sensitivity(&mut self, id: u32, order: Option<&Order>) -> Option<Response> {
         self.sensing = None;
         let (problem, schedule) = read_order(order?)?;
         match Sensitivity::new(&problem, &schedule, SENSED_PERMILLE) {
             Ok(found) => self.sensing = Some(SensitivityRun { id, problem, schedule, found }),
-            Err(_) => return Some(Said::Sensed(Sensed::default())),
+            Err(_) => return Some(Response::Sensitivity(SensitivityRows::default())),
         }
         None
     }

@@ -6,7 +6,7 @@ use pipeplan_core::problem::{Problem, Schedule, Statement};
 use pipeplan_core::schedule;
 use pipeplan_core::spec::{Spec, Work};
 
-use crate::protocol::{FieldFault, Order, Said, from_core};
+use crate::protocol::{FieldFault, Order, Response, from_core};
 use crate::text;
 
 pub(super) fn read_spec(text: &str) -> Result<Spec, Vec<FieldFault>> {
@@ -40,8 +40,8 @@ pub(super) fn case_of(plan: &Plan, spec: &Spec) -> Option<Case> {
 /// Why `spec` has no plan, for those who have its form before them.
 pub(super) fn no_plan(spec: &Spec, reason: &str) -> String {
     match &spec.work {
-        Work::Model(work) => text::worded(&text::within_device(reason, work.device.memory_bytes)),
-        Work::Typed(_) => text::worded(reason),
+        Work::Model(work) => text::with_labels(&text::within_device(reason, work.device.memory_bytes)),
+        Work::Typed(_) => text::with_labels(reason),
     }
 }
 
@@ -54,8 +54,8 @@ pub(super) fn one_fault(reasons: &[(String, String)]) -> Option<(&str, FieldFaul
     faults.all(same).then(|| (reasons[0].1.as_str(), first))
 }
 
-pub(super) fn unreadable(what: &str, reason: String) -> Said {
-    Said::Unreadable { what: what.to_owned(), faults: vec![whole_fault(reason)] }
+pub(super) fn unreadable(what: &str, reason: String) -> Response {
+    Response::Unreadable { what: what.to_owned(), faults: vec![whole_fault(reason)] }
 }
 
 /// A fault that no field is to blame for: its sentence alone.

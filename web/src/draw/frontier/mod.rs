@@ -29,7 +29,7 @@ pub struct Chart {
 
 impl Chart {
     /// Takes what is new. The points of another spec stay until the first of this one come: nothing flickers.
-    pub fn hear(&mut self, news: ChartNews) {
+    pub fn add(&mut self, news: ChartNews) {
         if news.started {
             self.stale = true;
         }

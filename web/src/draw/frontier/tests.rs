@@ -14,7 +14,7 @@ fn point(bytes: u64, judged_ns: u64) -> ChartPoint {
 fn chart(points: &[(u64, u64)]) -> Chart {
     let mut chart = Chart::default();
     let points = points.iter().map(|(bytes, judged_ns)| point(*bytes, *judged_ns)).collect();
-    chart.hear(ChartNews { started: true, least_bytes: Some(8), points, finished: false });
+    chart.add(ChartNews { started: true, least_bytes: Some(8), points, finished: false });
     chart
 }
 
@@ -73,11 +73,11 @@ fn times_are_drawn_by_their_ratios() {
 #[test]
 fn the_chart_before_stays_until_there_is_another() {
     let mut chart = chart(&[(10, 200)]);
-    chart.hear(ChartNews { started: true, ..ChartNews::default() });
+    chart.add(ChartNews { started: true, ..ChartNews::default() });
     assert!(chart.stale && chart.curve.len() == 1);
-    chart.hear(ChartNews { points: vec![point(5, 300), point(6, 250)], ..ChartNews::default() });
+    chart.add(ChartNews { points: vec![point(5, 300), point(6, 250)], ..ChartNews::default() });
     assert!(!chart.stale && chart.curve.len() == 2 && chart.least_bytes.is_none());
-    chart.hear(ChartNews { least_bytes: Some(4), finished: true, ..ChartNews::default() });
+    chart.add(ChartNews { least_bytes: Some(4), finished: true, ..ChartNews::default() });
     assert!(chart.finished && chart.curve.len() == 2 && chart.least_bytes == Some(4));
 }
 

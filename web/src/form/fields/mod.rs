@@ -5,7 +5,7 @@ mod table;
 mod unit;
 
 use pipeplan_core::base::fields::Fault;
-use stage_list::told_of_lines;
+use stage_list::explain_line_fault;
 
 pub use table::FIELDS;
 
@@ -102,7 +102,7 @@ const fn of(path: &'static str, label: &'static str, unit: Unit, group: Group, h
 
 impl Field {
     /// What it is called where its legend is not seen with it; none where its label is enough.
-    pub fn spoken(&self) -> Option<String> {
+    pub fn accessible_name(&self) -> Option<String> {
         match self.label {
             "F" | "B" | "W" | "BW" => {}
             _ => return None,
@@ -116,14 +116,14 @@ impl Field {
     }
 
     /// What is wrong with this field that `typed` stands in, in its own terms.
-    pub fn told(&self, typed: &str, fault: &Fault) -> String {
+    pub fn explain_fault(&self, typed: &str, fault: &Fault) -> String {
         let inside = fault.field.strip_prefix(self.path).unwrap_or_default();
         if self.unit == Unit::Stages {
-            return told_of_lines(inside, fault);
+            return explain_line_fault(inside, fault);
         }
         let inside = inside.trim_start_matches('.');
         let place = if inside.is_empty() { String::new() } else { format!("{inside}: ") };
-        place + &self.unit.told(typed, &fault.found, &fault.accepted)
+        place + &self.unit.explain_fault(typed, &fault.found, &fault.accepted)
     }
 }
 

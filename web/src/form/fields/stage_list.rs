@@ -54,7 +54,7 @@ pub(super) fn stage(line: &str) -> Value {
 }
 
 /// What is wrong with lines of costs, which the planner knows as a list of tables.
-pub(super) fn told_of_lines(inside: &str, fault: &Fault) -> String {
+pub(super) fn explain_line_fault(inside: &str, fault: &Fault) -> String {
     let Fault { found, accepted, .. } = fault;
     let number = |text: &str| text.split(' ').find_map(|word| word.parse::<usize>().ok());
     let place = || {

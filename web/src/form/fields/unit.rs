@@ -62,7 +62,7 @@ impl Unit {
 
     /// What is wrong with a field that `typed` stands in, with numbers as the field has them: `found 101; accepted is a number
     /// from 0 to 100, in %`. Amounts of memory are said in whatever unit is short.
-    pub fn told(self, typed: &str, found: &str, accepted: &str) -> String {
+    pub fn explain_fault(self, typed: &str, found: &str, accepted: &str) -> String {
         // A spec has it in other units, and with the digits of a machine.
         let read = |text: &str| text.parse::<f64>().ok().filter(|number| number.is_finite());
         let number = Some(typed.trim()).filter(|typed| read(typed).is_some());
@@ -74,14 +74,14 @@ impl Unit {
         let accepted = match accepted.strip_prefix("bytes from ") {
             Some(bytes) if factor == GIB => {
                 let unit = number.map(|_| format!(" {suffix}")).unwrap_or_default();
-                let bytes = respelled(bytes, |number| crate::text::bytes(number as u64));
+                let bytes = replace_numbers(bytes, |number| crate::text::bytes(number as u64));
                 return format!("found {found}{unit}; accepted is {bytes}");
             }
             // A rate is read as an amount of a second, but is no text with a unit.
             Some(rate) => format!("a number from {}", rate.split(", or text").next().unwrap_or(rate)),
             None => accepted.replace("a whole number", "a number"),
         };
-        let accepted = respelled(&accepted, |number| (number / factor).to_string());
+        let accepted = replace_numbers(&accepted, |number| (number / factor).to_string());
         format!("found {found}; accepted is {accepted}, in {suffix}")
     }
 
@@ -129,7 +129,7 @@ impl Unit {
 }
 
 /// A text with each word that is a number as `spelled` has it.
-fn respelled(text: &str, spelled: impl Fn(f64) -> String) -> String {
+fn replace_numbers(text: &str, spelled: impl Fn(f64) -> String) -> String {
     let word = |word: &str| {
         let end = word.trim_end_matches([';', ',']);
         match end.parse::<f64>() {

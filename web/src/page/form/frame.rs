@@ -29,7 +29,7 @@ pub(super) fn framed(
 pub(super) fn faults_of(planner: Planner, field: &'static Field) -> Memo<Vec<String>> {
     Memo::new(move |_| {
         let typed = planner.form.with(|form| form.text(field.path).to_owned());
-        let sentence = |fault: &Fault| field.told(&typed, fault);
+        let sentence = |fault: &Fault| field.explain_fault(&typed, fault);
         let mine = |fault: &&Fault| Form::field_of(fault).is_some_and(|owner| owner.path == field.path);
         planner.faults_of_fields().iter().filter(mine).take(4).map(sentence).collect()
     })

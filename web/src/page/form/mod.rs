@@ -7,7 +7,7 @@ mod options;
 mod schedule;
 mod typed;
 
-use inputs::{Select, Text};
+use inputs::{ListField, TextField};
 use leptos::prelude::*;
 use model::ModelFields;
 use options::schedules;
@@ -42,14 +42,14 @@ pub fn SpecForm() -> impl IntoView {
             }}
             <fieldset>
                 <legend>"Schedule"</legend>
-                <Select alone=true path="schedule" choices=schedules() />
+                <ListField alone=true path="schedule" choices=schedules() />
                 <GroupSize />
                 <Folded title="P2P transfers" groups=&[Group::Messages]>
-                    <Text path="messages.lowering" list="overlapped overlapped:2 grouped receive-first in-pieces" />
-                    <Text path="messages.transport" list="grouped rendezvous buffered buffered:4 pair-ordered streams" />
+                    <TextField path="messages.lowering" list="overlapped overlapped:2 grouped receive-first in-pieces" />
+                    <TextField path="messages.transport" list="grouped rendezvous buffered buffered:4 pair-ordered streams" />
                 </Folded>
-                <Text path="jitter_permille" />
-                <Text path="name" />
+                <TextField path="jitter_permille" />
+                <TextField path="name" />
             </fieldset>
         </form>
     }

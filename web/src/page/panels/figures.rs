@@ -97,7 +97,7 @@ pub(in crate::page) const PROOF: &str = ".proof";
 #[component]
 fn ProofLine() -> impl IntoView {
     let planner = expect_context::<Planner>();
-    let ops = |scene: &Scene| scene.lanes.iter().map(|lane| lane.spans().len()).sum::<usize>();
+    let ops = |scene: &Scene| scene.tracks.iter().map(|track| track.spans().len()).sum::<usize>();
     let may_prove = move || {
         planner.scene.with(|scene| {
             scene.as_ref().is_some_and(|scene| scene.figures.gap != Some(0.0) && ops(scene) <= MOST_OPS)

@@ -13,10 +13,10 @@ pub fn LayoutsPanel() -> impl IntoView {
     let usual = Memo::new(move |_| planner.devices().map(|devices| devices.to_string()));
     let stale = Memo::new(move |_| planner.layouts_are_stale());
     // A search for another form gives way to one for this form.
-    let stops = Memo::new(move |_| planner.is_tuning());
+    let stops = Memo::new(move |_| planner.is_finding_layouts());
     let press = move |_| match stops.get_untracked() {
-        true => planner.stop_tuning(),
-        false => planner.tune(),
+        true => planner.stop_finding_layouts(),
+        false => planner.find_layouts(),
     };
     let begin = move |event: leptos::ev::SubmitEvent| {
         event.prevent_default();
@@ -28,7 +28,7 @@ pub fn LayoutsPanel() -> impl IntoView {
     };
     let faults = move || {
         planner
-            .not_tuned
+            .layout_faults
             .get()
             .into_iter()
             .map(|fault| view! { <p class="fault" role="alert">{fault}</p> })

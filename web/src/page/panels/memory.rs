@@ -2,7 +2,7 @@
 
 use leptos::prelude::*;
 
-use crate::form::{called, field};
+use crate::form::{field, value_label};
 use crate::page::browser;
 use crate::page::state::Planner;
 use crate::protocol::{RankBytes, Shorter, SuggestionRow, from_core};
@@ -87,7 +87,7 @@ fn Suggestions(heading: &'static str, suggestions: Vec<SuggestionRow>) -> impl I
     let row = move |suggestion: SuggestionRow| {
         let said = |[path, from, to]: &[String; 3]| {
             let label = field(path).map_or(path.as_str(), |field| field.label);
-            format!("{label}: {} → {}", called(path, from), called(path, to))
+            format!("{label}: {} → {}", value_label(path, from), value_label(path, to))
         };
         let said = suggestion.changes.iter().map(said).collect::<Vec<_>>().join("; ");
         let fits = if suggestion.fits { "fits" } else { "still does not fit" };

@@ -58,7 +58,7 @@ impl Planner {
                 match browser::fetch_text(&address).await {
                     Ok(text) => self.open_file(&address, &text, Origin::Address),
                     Err(reason) => {
-                        self.complain_too(vec![text::sentence(&reason)]);
+                        self.report_also(vec![text::sentence(&reason)]);
                         if plan.as_ref() == Some(&address) {
                             self.plan_opened();
                         }
@@ -77,7 +77,7 @@ impl Planner {
                 self.form.update(|form| form.open(&spec));
             }
             Err(error) => {
-                self.complain(vec![
+                self.report(vec![
                     text::sentence(&format!("This link cannot be opened ({}): {error}", error.part())),
                     "The form does not come from the link.".to_owned(),
                 ]);
@@ -104,7 +104,7 @@ impl Planner {
     /// Puts the link on the clipboard.
     pub fn copy_link(self) {
         if untrack(|| self.is_faulty()) {
-            return self.complain(vec![
+            return self.report(vec![
                 "The form has errors, so there is no link. Correct the marked fields, then copy the link.".to_owned(),
             ]);
         }
@@ -112,10 +112,10 @@ impl Planner {
         leptos::task::spawn_local(async move {
             let lines = if browser::copy(&browser::address_with(&link)).await {
                 let mut lines = vec!["The link is on the clipboard. It contains the whole form.".to_owned()];
-                if self.opened.with_value(Option::is_some) {
+                if self.open_plan_file.with_value(Option::is_some) {
                     lines.push("The link does not contain the open plan file or its custom schedule. It opens the form, which is planned again. Export plan saves the file.".to_owned());
                 }
-                if self.timed.with_untracked(Option::is_some) {
+                if self.measured_times.with_untracked(Option::is_some) {
                     lines.push("The link does not contain measured times: it opens with estimates.".to_owned());
                 }
                 lines

@@ -15,12 +15,12 @@ impl Planner {
 
     /// Asks what the time of the plan on screen hangs on, where that is shown.
     pub fn ask_sensitivity(self) {
-        let order = if self.sensing_open.get_untracked() { self.shown_order() } else { None };
-        self.sensed.set(None);
-        if order.is_some() || self.sensing.get_value().is_some() {
+        let order = if self.sensitivity_open.get_untracked() { self.shown_order() } else { None };
+        self.sensitivity.set(None);
+        if order.is_some() || self.sensitivity_question.get_value().is_some() {
             let asked = order.is_some();
-            let id = self.ask(Ask::Sense(order), false);
-            self.sensing.set_value(id.filter(|_| asked));
+            let id = self.ask(Ask::Sensitivity(order), false);
+            self.sensitivity_question.set_value(id.filter(|_| asked));
         }
     }
 
@@ -28,8 +28,8 @@ impl Planner {
     pub fn ask_passes(self) {
         if self.passes_open.get_untracked() && self.faults.with_untracked(Vec::is_empty) {
             let spec = self.form.with_untracked(Form::to_value).to_string();
-            self.passes_before.set(true);
-            self.passing.set_value(self.ask(Ask::Passes { spec }, false));
+            self.passes_outdated.set(true);
+            self.passes_question.set_value(self.ask(Ask::Passes { spec }, false));
         }
     }
 }

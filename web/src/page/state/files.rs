@@ -73,7 +73,7 @@ impl Planner {
         } else if order::looks_like_one(text) {
             let Some(spec) = self.read_form() else {
                 let why = "The form has errors, so this custom schedule has no costs. Correct the marked fields.";
-                return self.complain_too(vec![of_file(name, why)]);
+                return self.report_also(vec![of_file(name, why)]);
             };
             self.busy.set(true);
             self.opening.set_value(Some(opening()));
@@ -87,9 +87,9 @@ impl Planner {
             match form.open_text(text) {
                 Ok(()) => self.change_with(|before| *before = form),
                 Err(error) => {
-                    let mut lines = vec![of_file(name, &text::no_file(text, &error))];
+                    let mut lines = vec![of_file(name, &text::unreadable_file(text, &error))];
                     lines.extend(error.to_string().lines().take(6).map(str::to_owned));
-                    self.complain_too(lines);
+                    self.report_also(lines);
                 }
             }
         }
@@ -117,12 +117,12 @@ impl Planner {
                     said.push(format!("Its measured step time is {}.", text::duration(step_ns as f64)));
                 }
                 said.extend(imported.notes.iter().map(|note| text::sentence(note)));
-                self.say(&said.join(" "));
+                self.notify(&said.join(" "));
             }
             Err(faults) => {
                 let mut lines = vec![of_file(name, "This is a run of Megatron-LM, but some arguments are missing.")];
                 lines.extend(faults.0.iter().take(6).map(|fault| text::sentence(&fault.to_string())));
-                self.complain_too(lines);
+                self.report_also(lines);
             }
         }
     }
@@ -150,7 +150,7 @@ impl Planner {
                 let why = "The model of this config.json does not work with the rest of the form.";
                 let mut lines = vec![of_file(name, why)];
                 lines.extend(faults.0.iter().take(6).map(|fault| text::sentence(&fault.to_string())));
-                self.complain_too(lines);
+                self.report_also(lines);
             }
         }
     }
@@ -168,7 +168,7 @@ impl Planner {
             self.read_form();
         }
         let opening = self.opening.try_update_value(Option::take).flatten();
-        self.opened.set_value(opening.as_ref().map(|opening| opening.text.clone()));
+        self.open_plan_file.set_value(opening.as_ref().map(|opening| opening.text.clone()));
         let better = self.proof.with_untracked(|proof| proof.better.clone());
         let found = better.is_some_and(|better| self.shows_file(&better));
         if let (Some(Opening { text, from: Origin::Person, .. }), Some(link)) = (opening, self.link()) {
@@ -178,7 +178,7 @@ impl Planner {
             self.write_link_later();
         }
         self.remembers.set_value(true);
-        self.shown.set_value(id);
+        self.newest_shown.set_value(id);
         let own = scene.as_ref().filter(|scene| !is_schedule(&scene.schedule));
         self.rows.update(|rows| {
             rows.retain(|row| is_schedule(&row.schedule));
@@ -191,12 +191,12 @@ impl Planner {
             own.into_iter().for_each(|scene| rows.insert(0, own_row(scene, source)));
         });
         match own.map(|scene| scene.schedule.as_str()) {
-            Some(_) if found => self.say("The exact search found this schedule. A change of the form removes it. Export plan saves it."),
-            Some(FROM_CHART) => self.say(
+            Some(_) if found => self.notify("The exact search found this schedule. A change of the form removes it. Export plan saves it."),
+            Some(FROM_CHART) => self.notify(
                 "This is the schedule of the point of the chart: the search within this limit found a \
                  slower one. A change of the form removes it, and the link does not contain it. Export plan saves it.",
             ),
-            Some(_) => self.say("This is the custom schedule of the file. A change of the form removes it."),
+            Some(_) => self.notify("This is the custom schedule of the file. A change of the form removes it."),
             None => {}
         }
         self.show(scene.map(Arc::new));
@@ -211,7 +211,7 @@ impl Planner {
 
     /// Whether what is shown is the plan file with this text.
     pub fn shows_file(self, text: &str) -> bool {
-        self.opened.with_value(|opened| opened.as_deref() == Some(text))
+        self.open_plan_file.with_value(|opened| opened.as_deref() == Some(text))
     }
 
     /// Whether a file is being read.
@@ -226,7 +226,7 @@ impl Planner {
             session::forget(Item::Profile);
         }
         // Layouts were found with other times.
-        self.tuned_for.set(None);
+        self.layouts_for.set(None);
         self.ask(Ask::Measure { profile: profile.map(str::to_owned) }, false);
         self.plan();
     }
@@ -234,7 +234,7 @@ impl Planner {
     /// Remembers a file for when the page is loaded anew, or says that it will not be there then.
     pub(super) fn remember(self, item: Item, fragment: &str, text: &str) {
         if !session::remember(item, fragment, text) {
-            self.say("This file is too large for the browser to store: it is gone after a reload of the page.");
+            self.notify("This file is too large for the browser to store: it is gone after a reload of the page.");
         }
     }
 }

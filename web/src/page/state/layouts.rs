@@ -24,26 +24,26 @@ impl Planner {
     }
 
     /// Whether layouts of this form are being looked for.
-    pub fn is_tuning(self) -> bool {
+    pub fn is_finding_layouts(self) -> bool {
         let runs = |layouts: &Option<Arc<Layouts>>| layouts.as_ref().is_some_and(|layouts| !layouts.finished);
         self.layouts.with(runs) && !self.layouts_are_stale()
     }
 
     /// Looks for the fastest layouts of the form's model.
-    pub fn tune(self) {
+    pub fn find_layouts(self) {
         self.layouts.set(None);
-        self.tuned_for.set(None);
-        self.not_tuned.set(Vec::new());
+        self.layouts_for.set(None);
+        self.layout_faults.set(Vec::new());
         let typed = self.layout_devices.get_untracked();
         let devices = typed.trim();
         let number = devices.parse::<u64>();
         match (number, self.read_form()) {
             (Err(_), _) if !devices.is_empty() => {
-                self.not_tuned.set(vec![format!("Devices: found {devices}; give a whole number.")]);
+                self.layout_faults.set(vec![format!("Devices: found {devices}; give a whole number.")]);
             }
-            (_, None) => self.not_tuned.set(vec!["The form has errors.".to_owned()]),
+            (_, None) => self.layout_faults.set(vec!["The form has errors.".to_owned()]),
             (number, spec) => {
-                self.tuned_for.set(self.spec.get_untracked());
+                self.layouts_for.set(self.spec.get_untracked());
                 self.ask(Ask::Tune { spec, devices: number.ok() }, false);
             }
         }
@@ -52,14 +52,14 @@ impl Planner {
     /// Whether the layouts that were found are of another form than the one that is there.
     pub fn layouts_are_stale(self) -> bool {
         let are_of = |layouts: &Layouts| {
-            let (asked, spec) = (self.tuned_for.get(), self.spec.get());
+            let (asked, spec) = (self.layouts_for.get(), self.spec.get());
             asked.zip(spec).is_some_and(|(asked, spec)| layouts::are_of(layouts, &asked, &spec))
         };
         self.layouts.with(|layouts| layouts.as_ref().is_some_and(|layouts| !are_of(layouts)))
     }
 
     /// Ends the search for layouts with what it has found.
-    pub fn stop_tuning(self) {
+    pub fn stop_finding_layouts(self) {
         self.ask(Ask::Tune { spec: None, devices: None }, false);
     }
 

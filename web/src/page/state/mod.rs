@@ -33,15 +33,15 @@ use web_sys::Worker;
 
 use self::files::Opening;
 use crate::draw::frontier::Chart;
-use crate::draw::lane::Lane;
+use crate::draw::track::Track;
 use crate::draw::view::View;
 use crate::form::Form;
 use crate::logic::comparison::Compared;
 use crate::logic::edits::Edits;
 use crate::logic::proof::Proof;
 use crate::page::browser;
-use crate::page::courier::Courier;
-use crate::protocol::{Calibrated, ChartPoint, Layouts, Row, Sensed, Shorter, Timed, TraceSummary, Unfit};
+use crate::page::worker_client::WorkerClient;
+use crate::protocol::{Calibrated, ChartPoint, Layouts, Row, SensitivityRows, Shorter, Timed, TraceSummary, Unfit};
 use crate::scene::{MeasuredScene, Scene};
 
 pub use notices::Notice;
@@ -70,33 +70,33 @@ pub struct Planner {
     /// What the memory limit costs the best schedule.
     pub shorter: RwSignal<Option<Arc<Shorter>>>,
     /// What the time of the plan on screen hangs on, as far as it has been asked for.
-    pub sensed: RwSignal<Option<Sensed>>,
+    pub sensitivity: RwSignal<Option<SensitivityRows>>,
     /// Whether that is shown.
-    pub sensing_open: RwSignal<bool>,
+    pub sensitivity_open: RwSignal<bool>,
     /// What the passes did to the plan on screen, as far as it has been asked for.
     pub passes: RwSignal<String>,
     /// Whether that was said of a plan before it.
-    pub passes_before: RwSignal<bool>,
+    pub passes_outdated: RwSignal<bool>,
     /// Whether it is shown.
     pub passes_open: RwSignal<bool>,
     /// Time against memory, as far as it is known.
     pub chart: RwSignal<Chart>,
     /// What that is of; none where it is of a form that has been overtaken.
-    charted: RwSignal<Option<Arc<Spec>>>,
+    chart_spec: RwSignal<Option<Arc<Spec>>>,
     /// On how many devices layouts are looked for; on those that the form has where it is empty.
     pub layout_devices: RwSignal<String>,
     /// The fastest layouts, as far as they were looked for.
     pub layouts: RwSignal<Option<Arc<Layouts>>>,
     /// Why they were not.
-    pub not_tuned: RwSignal<Vec<String>>,
+    pub layout_faults: RwSignal<Vec<String>>,
     /// What they were looked for; none where times have changed since.
-    tuned_for: RwSignal<Option<Arc<Spec>>>,
+    layouts_for: RwSignal<Option<Arc<Spec>>>,
     /// The comparison, as far as it has come.
     pub rows: RwSignal<Vec<Row>>,
     /// What those rows are of.
     pub compared: RwSignal<Compared>,
     /// Measured times that all is planned with.
-    pub timed: RwSignal<Option<Timed>>,
+    pub measured_times: RwSignal<Option<Timed>>,
     /// The open trace.
     pub trace: RwSignal<Option<TraceSummary>>,
     /// The step of it on screen.
@@ -126,15 +126,15 @@ pub struct Planner {
     /// How many pictures of the timeline have been asked for.
     pub png_wanted: RwSignal<u32>,
     /// The newest plan question, and the newest whose answer is on screen.
-    asked: StoredValue<u32>,
-    shown: StoredValue<u32>,
+    newest_asked: StoredValue<u32>,
+    newest_shown: StoredValue<u32>,
     /// The point of the chart that was chosen, until what comes of it is known.
-    promised: StoredValue<Option<ChartPoint>>,
+    chosen_point: StoredValue<Option<ChartPoint>>,
     /// The plan file that is open, as long as nothing in the form has changed since: exporting gives it back as it
     /// is, whoever wrote it.
-    opened: StoredValue<Option<Rc<str>>, LocalStorage>,
+    open_plan_file: StoredValue<Option<Rc<str>>, LocalStorage>,
     /// Whether the plan file is to be saved when the search for the plan has ended.
-    saves_later: StoredValue<bool>,
+    saves_when_found: StoredValue<bool>,
     /// The plan file, or the order, that the worker is reading.
     opening: StoredValue<Option<Opening>, LocalStorage>,
     /// The trace file that the worker is reading.
@@ -145,14 +145,14 @@ pub struct Planner {
     configured: StoredValue<Option<(String, u64)>>,
     /// Whether a plan or trace is remembered, for when the page is loaded anew.
     remembers: StoredValue<bool>,
-    /// Lanes sent ahead of their picture, and the question that they belong to.
-    ahead: StoredValue<(u32, Vec<Lane>)>,
+    /// Tracks sent ahead of their picture, and the question that they belong to.
+    early_tracks: StoredValue<(u32, Vec<Track>)>,
     /// The question of where time went that is under way, or whose answer is shown.
-    calibrating: StoredValue<Option<u32>>,
+    calibration_question: StoredValue<Option<u32>>,
     /// The question after what the plan's time hangs on.
-    sensing: StoredValue<Option<u32>>,
+    sensitivity_question: StoredValue<Option<u32>>,
     /// The question after what the passes did.
-    passing: StoredValue<Option<u32>>,
+    passes_question: StoredValue<Option<u32>>,
     /// Of files that are opened together.
     batch: StoredValue<u32>,
     link_timer: StoredValue<u32>,
@@ -161,7 +161,7 @@ pub struct Planner {
     /// Whether the next link takes the place of the one in the address or comes after it, so that going back leads to what
     /// was there before.
     edits: StoredValue<Edits>,
-    courier: StoredValue<Option<Rc<Courier>>, LocalStorage>,
+    client: StoredValue<Option<Rc<WorkerClient>>, LocalStorage>,
     /// The worker of a proof under way.
     prover: StoredValue<Option<Worker>, LocalStorage>,
 }
@@ -180,20 +180,20 @@ impl Planner {
             no_plan_at: RwSignal::new(None),
             unfit: RwSignal::new(None),
             shorter: RwSignal::new(None),
-            sensed: RwSignal::new(None),
-            sensing_open: RwSignal::new(false),
+            sensitivity: RwSignal::new(None),
+            sensitivity_open: RwSignal::new(false),
             passes: RwSignal::new(String::new()),
-            passes_before: RwSignal::new(false),
+            passes_outdated: RwSignal::new(false),
             passes_open: RwSignal::new(false),
             chart: RwSignal::new(Chart::default()),
-            charted: RwSignal::new(None),
+            chart_spec: RwSignal::new(None),
             layout_devices: RwSignal::new(String::new()),
             layouts: RwSignal::new(None),
-            tuned_for: RwSignal::new(None),
-            not_tuned: RwSignal::new(Vec::new()),
+            layouts_for: RwSignal::new(None),
+            layout_faults: RwSignal::new(Vec::new()),
             rows: RwSignal::new(Vec::new()),
             compared: RwSignal::new(Compared::default()),
-            timed: RwSignal::new(None),
+            measured_times: RwSignal::new(None),
             trace: RwSignal::new(None),
             measured: RwSignal::new(None),
             calibrated: RwSignal::new(None),
@@ -208,35 +208,35 @@ impl Planner {
             view: RwSignal::new(View { start_ns: 0.0, ns_per_px: 1.0 }),
             width: RwSignal::new(600.0),
             png_wanted: RwSignal::new(0),
-            asked: StoredValue::new(0),
-            shown: StoredValue::new(0),
-            promised: StoredValue::new(None),
-            opened: StoredValue::new_local(None),
-            saves_later: StoredValue::new(false),
+            newest_asked: StoredValue::new(0),
+            newest_shown: StoredValue::new(0),
+            chosen_point: StoredValue::new(None),
+            open_plan_file: StoredValue::new_local(None),
+            saves_when_found: StoredValue::new(false),
             opening: StoredValue::new_local(None),
             opening_trace: StoredValue::new_local(None),
             opening_profile: StoredValue::new_local(None),
             configured: StoredValue::new(None),
             remembers: StoredValue::new(true),
-            ahead: StoredValue::new((0, Vec::new())),
-            calibrating: StoredValue::new(None),
-            sensing: StoredValue::new(None),
-            passing: StoredValue::new(None),
+            early_tracks: StoredValue::new((0, Vec::new())),
+            calibration_question: StoredValue::new(None),
+            sensitivity_question: StoredValue::new(None),
+            passes_question: StoredValue::new(None),
             batch: StoredValue::new(0),
             link_timer: StoredValue::new(0),
             own_fragment: StoredValue::new(String::new()),
             edits: StoredValue::new(Edits::default()),
-            courier: StoredValue::new_local(None),
+            client: StoredValue::new_local(None),
             prover: StoredValue::new_local(None),
         };
-        let courier = Courier::start(
+        let client = WorkerClient::start(
             Rc::new(move |reply| planner.receive(reply)),
             Rc::new(move |reason| {
                 planner.busy.set(false);
-                planner.complain(vec![reason]);
+                planner.report(vec![reason]);
             }),
         );
-        planner.courier.set_value(Some(courier));
+        planner.client.set_value(Some(client));
         planner
     }
 }

@@ -7,7 +7,7 @@ use pipeplan_core::formats::svg;
 use pipeplan_core::simulate::timeline::Timeline;
 
 use super::Planner;
-use crate::draw::lane::Lane;
+use crate::draw::track::Track;
 use crate::draw::view::Extent;
 use crate::logic::kept_plan;
 use crate::page::browser;
@@ -21,10 +21,10 @@ const SVG_WIDTH: u32 = 1200;
 impl Planner {
     pub(super) fn show(self, scene: Option<Arc<Scene>>) {
         let before = self.extent();
-        if self.shown.get_value() == self.asked.get_value() {
+        if self.newest_shown.get_value() == self.newest_asked.get_value() {
             self.outdated.set(false);
             // Whatever is answered, the worker's chart is of the same spec by then.
-            self.charted.set(self.spec.get_untracked());
+            self.chart_spec.set(self.spec.get_untracked());
         }
         if scene.is_some() {
             self.no_plan.set(None);
@@ -71,7 +71,7 @@ impl Planner {
         let before = self.extent();
         if keep {
             self.kept.set(self.scene.get_untracked());
-            if let Some(text) = self.opened.get_value() {
+            if let Some(text) = self.open_plan_file.get_value() {
                 self.remember(Item::Kept, "", &text);
             } else if let (false, Some(spec)) = (self.outdated.get_untracked(), self.read_form()) {
                 self.ask(Ask::Export { spec, purpose: Purpose::Keep }, false);
@@ -109,7 +109,7 @@ impl Planner {
     /// Downloads the timeline as a drawing.
     pub fn save_svg(self) {
         let Some(scene) = self.scene.get_untracked() else { return };
-        let rows = scene.lanes.iter().map(|lane| lane.spans().to_vec()).collect();
+        let rows = scene.tracks.iter().map(|track| track.spans().to_vec()).collect();
         let title = format!("{} ({})", scene.headline(), untrack(|| self.subject()));
         let drawing = svg::draw(&Timeline { rows }, &title, SVG_WIDTH);
         browser::download(&self.file_name("timeline.svg"), "image/svg+xml", &drawing);
@@ -120,9 +120,9 @@ impl Planner {
         self.png_wanted.update(|wanted| *wanted += 1);
     }
 
-    /// The lanes that were sent ahead of the picture that answers question `id`.
-    pub(super) fn take_ahead(self, id: u32) -> Vec<Lane> {
-        let (of, lanes) = self.ahead.try_update_value(core::mem::take).unwrap_or_default();
-        if of == id { lanes } else { Vec::new() }
+    /// The tracks that were sent ahead of the picture that answers question `id`.
+    pub(super) fn take_early_tracks(self, id: u32) -> Vec<Track> {
+        let (of, tracks) = self.early_tracks.try_update_value(core::mem::take).unwrap_or_default();
+        if of == id { tracks } else { Vec::new() }
     }
 }

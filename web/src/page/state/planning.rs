@@ -8,8 +8,8 @@ use pipeplan_core::base::fields::Fault;
 use super::{Planner, is_schedule};
 use crate::form::{Form, Kind};
 use crate::logic::edits::Edits;
-use crate::page::courier::Courier;
 use crate::page::session::{self, Item};
+use crate::page::worker_client::WorkerClient;
 use crate::protocol::frontier::{FROM_CHART, OF_POINT};
 use crate::protocol::{Ask, Row};
 use crate::text;
@@ -34,7 +34,7 @@ impl Planner {
     }
 
     /// The field is left, or Enter pressed in it.
-    pub fn typed(self) {
+    pub fn end_typing(self) {
         self.edits.update_value(Edits::ended);
     }
 
@@ -51,12 +51,12 @@ impl Planner {
     }
 
     pub(super) fn plan_form(self) {
-        self.promised.set_value(None);
+        self.chosen_point.set_value(None);
         self.searching.set(None);
-        self.opened.set_value(None);
+        self.open_plan_file.set_value(None);
         // It was to be of the form before.
-        self.stop_saving_later();
-        self.unsay(|line| line.starts_with(OF_POINT));
+        self.stop_saving_when_found();
+        self.withdraw(|line| line.starts_with(OF_POINT));
         let is_own = |row: &&Row| !is_schedule(&row.schedule);
         let own = self.rows.with_untracked(|rows| rows.iter().find(is_own).map(|row| row.schedule.clone()));
         if let Some(own) = own {
@@ -66,7 +66,7 @@ impl Planner {
             // A point of the chart is a click away.
             if own != FROM_CHART {
                 let own = text::schedule_title(&own);
-                self.say(&format!(
+                self.notify(&format!(
                     "The custom schedule ({own}) is no longer shown: the form has changed. Open its file \
                      to see it again."
                 ));
@@ -81,7 +81,7 @@ impl Planner {
             Some(text) => {
                 // The newer wish counts: a file that is still being read would else bring a form that is not what is planned.
                 if self.opening.try_update_value(Option::take).flatten().is_some() {
-                    self.say("The opened file is not shown: the form changed while the file was read.");
+                    self.notify("The opened file is not shown: the form changed while the file was read.");
                 }
                 self.busy.set(true);
                 self.outdated.set(true);
@@ -113,20 +113,20 @@ impl Planner {
 
     /// Asks the worker. The question's number, where there is a worker.
     pub(super) fn ask(self, ask: Ask, newest: bool) -> Option<u32> {
-        let id = self.courier.with_value(|courier| courier.as_ref().map(|courier| courier.ask(ask)));
+        let id = self.client.with_value(|client| client.as_ref().map(|client| client.ask(ask)));
         if let (Some(id), true) = (id, newest) {
-            self.asked.set_value(id);
+            self.newest_asked.set_value(id);
         }
         id
     }
 
     /// All that was asked for is known.
-    pub(super) fn answered(self) {
+    pub(super) fn finish_answer(self) {
         self.searching.set(None);
-        if !self.keep_promise() {
+        if !self.open_chosen_point() {
             self.busy.set(false);
             self.outdated.set(false);
-            if self.stop_saving_later() {
+            if self.stop_saving_when_found() {
                 self.export();
             }
         }
@@ -134,7 +134,7 @@ impl Planner {
 
     /// Ends the search for the best with what it has found.
     pub fn stop_searching(self) {
-        self.courier.with_value(|courier| courier.iter().for_each(Courier::stop));
+        self.client.with_value(|client| client.iter().for_each(WorkerClient::stop));
     }
 
     /// All that is wrong with fields: with the form, and with what no schedule could be made of.

@@ -11,14 +11,14 @@ use crate::protocol::{Ask, Purpose};
 impl Planner {
     /// Searches exactly for a better plan than the one on screen, or for a proof that there is none.
     pub fn prove(self) {
-        if let Some(text) = self.opened.get_value() {
+        if let Some(text) = self.open_plan_file.get_value() {
             self.proof.set(Proof::begun());
             self.start_prover(&text);
         } else if let Some(text) = self.read_form() {
             self.proof.set(Proof::begun());
             self.ask(Ask::Export { spec: text, purpose: Purpose::Proof }, false);
         } else {
-            self.complain(vec![
+            self.report(vec![
                 "The form has errors, so there is nothing to prove. Correct the marked fields.".to_owned(),
             ]);
         }

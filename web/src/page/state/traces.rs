@@ -22,13 +22,13 @@ impl Planner {
             return self.forget_calibration();
         }
         let Some(order) = self.shown_order() else { return };
-        self.calibrating.set_value(self.ask(Ask::Calibrate(order), false));
+        self.calibration_question.set_value(self.ask(Ask::Calibrate(order), false));
     }
 
     /// What was said of where time went no longer holds.
     pub(super) fn forget_calibration(self) {
         self.calibrated.set(None);
-        self.calibrating.set_value(None);
+        self.calibration_question.set_value(None);
     }
 
     /// Takes in what torch recorded of a rank.
@@ -42,7 +42,7 @@ impl Planner {
             Some(order) => {
                 self.ask(Ask::Trace { batch, order }, false);
             }
-            None => self.complain_too(vec!["There is no plan for this run. Open its plan first.".to_owned()]),
+            None => self.report_also(vec!["There is no plan for this run. Open its plan first.".to_owned()]),
         }
     }
 
@@ -70,7 +70,7 @@ impl Planner {
             self.trace.with(|trace| trace.as_ref().map(|trace| trace.plan_digest.clone())).unwrap_or_default();
         let other = |text: &Option<Rc<str>>| text.as_ref().is_some_and(|text| !text.contains(&digest));
         // Asks for the scene so that the answer follows what is shown.
-        self.scene.with(Option::is_some) && !digest.is_empty() && self.opened.with_value(other)
+        self.scene.with(Option::is_some) && !digest.is_empty() && self.open_plan_file.with_value(other)
     }
 
     /// What the open trace has measured of each rank's memory; nothing where it is of another plan than the one on screen.

@@ -70,8 +70,8 @@ impl Screen {
         let scroll = RwSignal::new(0.0_f64);
         let paper = RwSignal::new(false);
         let layout = Memo::new(move |_| {
-            let ranks = planner.scene.with(|scene| scene.as_ref().map_or(4, |scene| scene.lanes.len()));
-            let below = planner.below().map_or(0, |below| below.lanes().len());
+            let ranks = planner.scene.with(|scene| scene.as_ref().map_or(4, |scene| scene.tracks.len()));
+            let below = planner.below().map_or(0, |below| below.tracks().len());
             match paper.get() {
                 true => Layout::whole(whole_width.get(), ranks, below),
                 false => Layout::new(whole_width.get(), ranks, below, scroll.get()),
@@ -169,8 +169,8 @@ impl Screen {
                 return;
             }
             let Some(frame) = untrack(|| self.frame()) else { return };
-            let below = frame.below.as_ref().map_or(0, |(below, _)| below.lanes().len());
-            let layout = Layout::whole(self.whole_width.get_untracked(), frame.scene.lanes.len(), below);
+            let below = frame.below.as_ref().map_or(0, |(below, _)| below.tracks().len());
+            let layout = Layout::whole(self.whole_width.get_untracked(), frame.scene.tracks.len(), below);
             let of = untrack(|| planner.subject());
             if let Some(whole) = overlay::picture(&Frame { layout, ..frame }, &of, self.selected.get_untracked()) {
                 browser::download_png(planner.file_name("timeline.png"), &whole);

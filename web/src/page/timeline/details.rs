@@ -4,7 +4,7 @@ use leptos::prelude::*;
 
 use super::overlay::Pointed;
 use crate::draw::paint::{Layout, Place};
-use crate::draw::walk::{Block, Ranks};
+use crate::draw::selection::{Block, Ranks};
 use crate::page::state::Planner;
 use crate::scene::Below;
 use crate::text;
@@ -76,16 +76,16 @@ pub(super) fn point_at(planner: Planner, layout: &Layout, x: f64, y: f64) -> Opt
     }
     match layout.place_at(y)? {
         Place::Planned(rank) => {
-            let block = scene.lanes.get(rank)?.at(time_ns, reach_ns);
+            let block = scene.tracks.get(rank)?.at(time_ns, reach_ns);
             let block = block.map(|index| Block { below: false, rank, index, gap: false });
             block.or_else(|| with_ranks(planner, |ranks| ranks.gap_at(rank, time_ns))).map(Pointed::Block)
         }
         Place::Below(rank) => {
             let below = planner.below()?;
             let scale = below.scale(scene.end_ns(), planner.aligned.get());
-            let block = below.lanes().get(rank)?.at(time_ns / scale, reach_ns / scale);
+            let block = below.tracks().get(rank)?.at(time_ns / scale, reach_ns / scale);
             let block = block.map(|index| Block { below: true, rank, index, gap: false });
-            let row = scene.lanes.len() + rank;
+            let row = scene.tracks.len() + rank;
             block.or_else(|| with_ranks(planner, |ranks| ranks.gap_at(row, time_ns))).map(Pointed::Block)
         }
         Place::Memory(rank) => {
@@ -99,7 +99,7 @@ pub(super) fn with_ranks<T>(planner: Planner, then: impl FnOnce(&Ranks<'_>) -> O
     let scene = planner.scene.get()?;
     let below = planner.below();
     let scale = below.as_ref().map_or(1.0, |below| below.scale(scene.end_ns(), planner.aligned.get()));
-    then(&Ranks { planned: &scene.lanes, below: below.as_ref().map_or(&[], Below::lanes), scale })
+    then(&Ranks { planned: &scene.tracks, below: below.as_ref().map_or(&[], Below::tracks), scale })
 }
 
 /// Where the details of what was selected stand: under the middle of its visible part.
@@ -122,7 +122,7 @@ pub(super) fn anchor(planner: Planner, layout: &Layout, selected: Pointed) -> Op
 pub(super) fn describe(planner: Planner) -> String {
     planner.scene.with(|scene| match scene {
         Some(scene) => {
-            let ops: usize = scene.lanes.iter().map(|lane| lane.spans().len()).sum();
+            let ops: usize = scene.tracks.iter().map(|track| track.spans().len()).sum();
             let kept = match planner.below() {
                 Some(Below::Kept(kept)) => format!(" Kept below: {}.", kept.headline()),
                 _ => String::new(),
@@ -130,7 +130,7 @@ pub(super) fn describe(planner: Planner) -> String {
             format!(
                 "Timeline of {}: {} ranks, {ops} ops in {}.{kept} Arrow keys pan and zoom. Enter selects a block; arrow keys then go from block to block and gap to gap.",
                 crate::text::schedule_title(&scene.schedule),
-                scene.lanes.len(),
+                scene.tracks.len(),
                 crate::text::duration(scene.end_ns() as f64)
             )
         }

@@ -25,8 +25,8 @@ const ZOOM_STEP: f64 = 1.25;
 pub fn TimelinePanel() -> impl IntoView {
     let planner = expect_context::<Planner>();
     let find_layouts = move |_| {
-        if !untrack(|| planner.is_tuning()) {
-            planner.tune();
+        if !untrack(|| planner.is_finding_layouts()) {
+            planner.find_layouts();
         }
         // Where they come, and can be stopped.
         browser::show_mostly(".layouts");

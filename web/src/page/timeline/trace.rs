@@ -113,7 +113,7 @@ fn figures(planner: Planner) -> String {
     let turns = planner.trace.with(|trace| trace.as_ref()?.shared_processors);
     let planned = |scene: &Scene| match turns {
         None => scene.figures.makespan_ns,
-        Some(processors) => scene.in_turns_ns(measured.lanes.len(), processors),
+        Some(processors) => scene.in_turns_ns(measured.tracks.len(), processors),
     };
     let planned = planner.scene.with(|scene| scene.as_ref().map_or(0, |scene| planned(scene)));
     let differs = planner.scene.with(|scene| measured.differs_from(scene.as_ref()?));
@@ -124,7 +124,7 @@ fn figures(planner: Planner) -> String {
     }
     if let Some(processors) = turns {
         let on = text::counted(processors, "processor");
-        words.push(format!("{} time-sliced on {on}", text::counted(measured.lanes.len(), "rank")));
+        words.push(format!("{} time-sliced on {on}", text::counted(measured.tracks.len(), "rank")));
     }
     words.push(format!("bubble {}", text::percent(measured.bubble_ratio)));
     if measured.tokens > 0 && measured.duration_ns > 0 {
