@@ -45,7 +45,7 @@ fn what_the_best_would_not_choose_is_no_point_and_more_memory_never_looks_worse(
 fn a_point_is_said_by_what_it_is_chosen_by() {
     let said = |point: &ChartPoint, jitters| describe(point, &Judged { name: "step", jitters });
     assert_eq!(said(&point(2048, 200), false), "2 KiB: step 200 ns, bubble 50.0 % (1F1B)");
-    assert_eq!(said(&point(2048, 200), true), "2 KiB: step 200 ns, 1 in 20 takes more, bubble 50.0 % (1F1B)");
+    assert_eq!(said(&point(2048, 200), true), "2 KiB: step 200 ns, 1 step in 20 takes longer, bubble 50.0 % (1F1B)");
     // Drawn at the top, beside one that ends.
     let hangs = point(1024, u64::MAX / 2 + 200);
     assert!(said(&hangs, false).contains("hangs"));
