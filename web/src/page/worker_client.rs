@@ -89,7 +89,7 @@ impl WorkerClient {
         id
     }
 
-    /// Ends the search for the best with what it has found.
+    /// Stops the search for the best and keeps the best so far.
     pub fn stop(self: &Rc<Self>) {
         if let Some(address) = self.stop_signal.take() {
             browser::forget_address(&address);

@@ -19,7 +19,7 @@ pub struct WireSpan {
     pub microbatch: u32,
     /// From the end of the one before it.
     pub gap_ns: u64,
-    /// How long it takes.
+    /// The step time.
     pub duration_ns: u64,
 }
 

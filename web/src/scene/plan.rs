@@ -22,7 +22,7 @@ pub struct Scene {
     /// One track a rank.
     pub tracks: Vec<Track>,
     curves: Vec<OnceLock<Curve>>,
-    /// What it costs.
+    /// Its cost.
     pub figures: Figures,
     /// Its bytes by rank and kind; empty where costs are typed.
     pub memory: Vec<RankBytes>,

@@ -37,7 +37,7 @@ pub fn placement_meaning(problem: &Problem) -> String {
     sentence(meaning)
 }
 
-/// The name a person reads.
+/// The display name.
 pub fn schedule_title(name: &str) -> String {
     match (schedule::find(name), name.split_once(':')) {
         (Some(published), Some((_, group))) => format!("{}, groups of {group}", published.title),

@@ -12,20 +12,20 @@ use super::{LOOK_WITHIN_MS, Watch};
 use crate::protocol::{FieldFault, Response, Row, from_core};
 use crate::text;
 
-/// A comparison under way, or finished and kept: another schedule of the same spec does not start it anew.
+/// A comparison, running or finished. Another schedule of the same spec does not restart it.
 pub(super) struct Comparison {
     pub(super) id: u32,
     pub(super) spec: Spec,
     pub(super) begun_ms: f64,
-    /// Whether the best is what the page shows, so that every better one is sent.
+    /// Whether the page shows the best. Then every better plan is sent.
     pub(super) shows_best: bool,
     /// The next published schedule.
     pub(super) next: usize,
     pub(super) best: Best,
-    /// What the best that the page has is judged by.
+    /// The cost of the best plan that the page has.
     pub(super) shown_ns: Option<u64>,
     pub(super) finished: bool,
-    /// Whether it is to end, or has ended, with the best so far.
+    /// Whether it was stopped, with the best so far.
     pub(super) stops: bool,
     pub(super) shortening: LimitPrice,
 }
@@ -35,7 +35,7 @@ impl Comparison {
         self.next >= schedule::published().len()
     }
 
-    /// The next row or the next search, and the plan on screen where it has become better.
+    /// Does the next row or the next search. Sends a better plan if there is one.
     pub(super) fn step(&mut self, chart: &mut Option<FrontierSearch>, watch: &mut Watch) -> Vec<Response> {
         let mut response = self.advance(chart, watch);
         response.extend(self.better_plan());
@@ -45,8 +45,7 @@ impl Comparison {
         response
     }
 
-    /// That published schedules have been looked at for long and still are, which can be ended. Nothing is known of what is
-    /// still to gain.
+    /// A progress message if published schedules take long. A person can stop then. The possible gain is unknown.
     pub(super) fn slow_notice(&self, now_ms: f64) -> Option<Response> {
         let cost_ns = self.best.so_far().map_or(u64::MAX, Answer::cost_ns);
         let is_long = !self.has_offered_all() && now_ms >= self.begun_ms + LOOK_WITHIN_MS;
@@ -102,7 +101,7 @@ impl Comparison {
 
     pub(super) fn best_row(&self) -> Row {
         match self.best.so_far() {
-            // A published schedule that nothing beats is named; what the search found has no name.
+            // If nothing beats a published schedule, `best` has its name. A schedule of the search has no name.
             Some(answer) => {
                 let won = match (answer.name == BEST, self.stops) {
                     (true, false) => "found by search".to_owned(),
@@ -116,8 +115,8 @@ impl Comparison {
         }
     }
 
-    /// Why nothing fits. What each published schedule lacks stands in its row; here it is what the search says,
-    /// of the placement that comes nearest, or the field that is wrong for each of them.
+    /// Why no schedule fits. Each row has the reason of its schedule. This is the reason of the search for the nearest
+    /// placement, or the one field that is wrong for all schedules.
     pub(super) fn why_no_plan(&self) -> (String, Option<FieldFault>) {
         let (reason, fault) = match self.best.clone().finish() {
             Err(PlanError::NoSchedule { nearest: Some(infeasible), .. }) => (infeasible.to_string(), None),
@@ -131,9 +130,9 @@ impl Comparison {
         (text::sentence(&format!("No schedule fits: {}", no_plan(&self.spec, &reason))), fault)
     }
 
-    /// The best so far, where the page shows the best and has another one.
+    /// The best so far, if the page shows the best and has an older one.
     pub(super) fn better_plan(&mut self) -> Option<Response> {
-        // A plan before all published schedules have been looked at would only flicker.
+        // A plan before the last published schedule would flicker.
         if !self.shows_best || !self.has_offered_all() {
             return None;
         }

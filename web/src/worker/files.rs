@@ -20,7 +20,7 @@ use crate::protocol::{FieldFault, Picture, Purpose, Response, Timed, from_core};
 use crate::text;
 
 impl Worker {
-    /// The plan file of a spec: of what the comparison has found, where it has ended, else planned again.
+    /// The plan file of a spec: from the finished comparison if there is one, else planned again.
     pub(super) fn export(&self, spec: &str, purpose: Purpose) -> Response {
         let text = || -> Result<String, String> {
             let spec = self.with_profile(Spec::read(spec).map_err(|error| error.to_string())?);
@@ -40,7 +40,7 @@ impl Worker {
         }
     }
 
-    /// The spec that a text says, with measured times where there are some.
+    /// Reads a spec and adds the measured times in use.
     pub(super) fn read(&self, text: &str) -> Result<Spec, Vec<FieldFault>> {
         read_spec(text).map(|spec| self.with_profile(spec))
     }
@@ -52,7 +52,7 @@ impl Worker {
         spec
     }
 
-    /// What of `spec` has measured times, where any are open.
+    /// Which operators of `spec` have measured times, if a profile is open.
     pub(super) fn timed(&self, spec: &Spec) -> Option<Timed> {
         let profile = self.profile.as_ref()?;
         let covers = match &spec.work {
@@ -81,7 +81,7 @@ impl Worker {
         }
     }
 
-    /// A plan file, and how the page shows it.
+    /// Reads a plan file and makes its picture.
     ///
     /// # Errors
     /// Why it is none, in words.
@@ -97,7 +97,7 @@ impl Worker {
         };
         picture.figures.carried_ns = carried.map(|carried| carried.cost_ns(plan.problem.objective()));
         picture.figures.judged_ns = from_core::plan_judged_ns(&plan, &timeline);
-        // A plan of ours follows from its spec, with measured times or without; what its bytes are for is not in the file.
+        // The file does not give bytes by kind. They follow from the spec, with or without measured times.
         let case = case_of(&plan, &plan.spec).or_else(|| case_of(&plan, &self.with_profile(plan.spec.clone())));
         if let Some(derived) = case.and_then(|case| case.derived) {
             picture.memory = from_core::ranks_bytes(&verdict::by_rank(&derived, &plan.problem, &timeline));
@@ -105,13 +105,13 @@ impl Worker {
         Ok((plan, picture))
     }
 
-    /// A plan that this page kept. One that another version of the page left, and that cannot be read, is forgotten.
+    /// A plan that this page kept. If another version of the page wrote it and it cannot be read, it is dropped.
     pub(super) fn open_kept(&self, text: &str) -> Option<Response> {
         let (_, picture) = self.read_plan(text).ok()?;
         Some(Response::KeptOpened { picture: Box::new(picture) })
     }
 
-    /// The plan of an order from elsewhere, as a file, so that what is shown is what can be exported.
+    /// The plan of a custom schedule, as a file, so that the page shows the plan that it exports.
     pub(super) fn open_order(&self, spec: &str, text: &str) -> Response {
         let plan = || -> Result<Plan, String> {
             let spec = self.with_profile(Spec::read(spec).map_err(|error| error.to_string())?);
@@ -124,7 +124,7 @@ impl Worker {
         }
     }
 
-    /// The plan of the chart's order that holds at most `bytes`, as a file; why there is none, or none that is judged by less
+    /// The plan of the chart's schedule within `bytes`, as a file. Else the reason why there is none that costs less
     /// than `below_ns`, and the end of the answer.
     pub(super) fn open_point(&self, spec: &str, bytes: u64, below_ns: u64) -> Vec<Response> {
         let plan = || -> Result<Plan, String> {
@@ -158,7 +158,7 @@ impl Worker {
         let mut response = vec![Response::Opened { spec: plan.spec.to_json(), picture: Box::new(picture) }];
         let spec = self.with_profile(plan.spec.clone());
         response.extend(self.timed(&spec).map(|timed| {
-            // The times of a plan stand in its file, whatever has been measured since.
+            // A plan file contains its times; a profile does not change them.
             let covers = match (&spec.work, case_of(&plan, &spec)) {
                 (Work::Model(_), None) => {
                     "not in the open plan file, which contains its own times; the comparison uses the measured times"

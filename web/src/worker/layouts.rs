@@ -10,11 +10,11 @@ use crate::protocol::{Response, from_core};
 pub(super) struct LayoutSearch {
     pub(super) id: u32,
     pub(super) tuner: Tuner,
-    /// When the page was last told.
+    /// When the page last received a message.
     pub(super) said_ms: f64,
 }
 
-/// How often the page is told of layouts that are being looked for.
+/// Interval of progress messages of the search for layouts.
 const TOLD_EVERY_MS: f64 = 200.0;
 
 impl Worker {
@@ -39,7 +39,7 @@ impl Worker {
 }
 
 impl LayoutSearch {
-    /// The next piece, and from time to time what is known.
+    /// Does the next piece. Sends the layouts so far from time to time.
     pub(super) fn step(&mut self, now_ms: f64) -> Option<Response> {
         let finished = !self.tuner.step(Effort::default(), &mut |_| Flow::Continue);
         if !finished && now_ms - self.said_ms < TOLD_EVERY_MS {

@@ -1,4 +1,4 @@
-//! What a schedule that does not fit needs, and what would make it fit.
+//! The memory of a schedule that does not fit, and suggestions.
 
 use pipeplan_core::advise::suggest::{Finder, Suggestions};
 use pipeplan_core::plan::planner::BEST;
@@ -9,20 +9,20 @@ use pipeplan_core::spec::{Spec, Work};
 use super::Worker;
 use crate::protocol::{Response, Unfit, from_core};
 
-/// Why a schedule does not fit in memory, as far as it is known.
+/// The search for suggestions for a schedule that does not fit.
 pub(super) struct MemoryAdvice {
     pub(super) id: u32,
     pub(super) spec: Spec,
-    /// Schedules whose bytes are still to be looked at.
+    /// Schedules whose bytes are not yet known.
     pub(super) names: Vec<String>,
-    /// The one that needs least: its bytes, and its name.
+    /// The schedule that needs least: its bytes and its name.
     pub(super) nearest: Option<(u64, String)>,
-    /// What the nearest holds, and who looks for what would help.
+    /// The memory of the nearest schedule, and the search for suggestions.
     pub(super) suggestion: Option<(Unfit, Finder)>,
 }
 
 impl Worker {
-    /// A model that has no plan may lack memory: what it needs is worked out after the comparison.
+    /// A model without a plan may lack memory. The worker computes its memory after the comparison.
     pub(super) fn queue_memory_advice(&mut self, id: u32, response: &[Response]) {
         let Some(spec) = self.comparison.as_ref().map(|comparison| &comparison.spec) else { return };
         for response in response {
@@ -39,7 +39,7 @@ impl Worker {
 }
 
 impl MemoryAdvice {
-    /// Looks at the next schedule. `Some` at the end, with what is to be said where memory is what lacks.
+    /// Evaluates the next schedule. `Some` at the end, with a response if memory is the reason.
     pub(super) fn step(&mut self) -> Option<Option<Response>> {
         let peak = |ranks: &[RankMemory]| ranks.iter().map(|rank| rank.peak).max().unwrap_or(0);
         if let Some(name) = self.names.pop() {
@@ -73,7 +73,7 @@ impl MemoryAdvice {
         Some(response)
     }
 
-    /// What the nearest schedule holds, where that is too much, and who looks for what would help.
+    /// The memory of the nearest schedule if it is too much, and a search for suggestions.
     pub(super) fn unfit(&self) -> Option<(Unfit, Finder)> {
         let (_, name) = self.nearest.as_ref()?;
         let published = schedule::find(name)?;

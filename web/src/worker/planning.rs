@@ -22,7 +22,7 @@ impl Worker {
             let mut response = self.start_comparison(id, spec, true);
             let begun_ms = (self.clock)();
             if let Some(running) = &mut self.comparison {
-                // A hand that drags on would see nothing of less than all published schedules.
+                // A plan before the last published schedule would never be shown while a hand drags.
                 let waits = |running: &Comparison, now_ms: f64| match running.has_offered_all() {
                     true => now_ms < begun_ms + SHOW_WITHIN_MS,
                     false => now_ms < begun_ms + LOOK_WITHIN_MS,
@@ -55,7 +55,7 @@ impl Worker {
         response
     }
 
-    /// The end of an answer whose comparison was finished before.
+    /// The end of an answer if its comparison is finished.
     pub(super) fn done(&self) -> Option<Response> {
         self.comparison.as_ref().filter(|comparison| comparison.finished).map(|_| Response::Done)
     }
@@ -65,12 +65,12 @@ impl Worker {
             self.chart = Some(FrontierSearch::new(&spec));
         }
         match &mut self.comparison {
-            // Who asks for the best again wants what a search that was ended has left.
+            // A second question for the best continues a stopped search.
             Some(running) if same_work(&running.spec, &spec) && !(shows_best && running.stops) => {
                 running.id = id;
                 running.shows_best = shows_best;
                 running.shown_ns = None;
-                // The page has forgotten it with the plan before.
+                // The page dropped it with the plan before.
                 if let LimitPrice::Done(found) = &mut running.shortening
                     && let Some(found) = found.take()
                 {
@@ -96,7 +96,7 @@ impl Worker {
         }
     }
 
-    /// Ends the search for the best, where there is one to end. Its answer stays that of the question before.
+    /// Stops the search for the best, if there is one. The answer belongs to the question before.
     pub(super) fn stop(&mut self) -> Vec<Response> {
         if let Some(running) = self.comparison.as_mut().filter(|running| !running.finished) {
             running.stops = true;
@@ -104,7 +104,7 @@ impl Worker {
         Vec::new()
     }
 
-    /// What the passes did to the stages of the plan that `spec` has got.
+    /// The reports of the compiler passes for the plan of `spec`.
     pub(super) fn passes(&self, spec: &str) -> Option<String> {
         let spec = self.read(spec).ok()?;
         let Work::Model(work) = &spec.work else { return None };

@@ -8,11 +8,11 @@ use super::Worker;
 use super::specs::read_order;
 use crate::protocol::{Measured, Order, Response, TraceSummary, from_core, spans};
 
-/// What torch recorded of single ranks, in files that were opened together.
+/// The torch.profiler files of a batch.
 #[derive(Default)]
 pub(super) struct RecordedRanks {
     pub(super) batch: u32,
-    /// By name: what was recorded, or why that is not known.
+    /// By file name: the recording, or the fault of the file.
     pub(super) files: Vec<(String, Result<Recording, Fault>)>,
 }
 
@@ -53,7 +53,7 @@ impl Worker {
         })))
     }
 
-    /// The open trace against the plan of these rows; nothing where none is open, or what the page sent is no plan.
+    /// Compares the open trace with the plan of these op lists. None if no trace is open, or if the page sent no plan.
     pub(super) fn calibrate(&self, order: &Order) -> Option<Response> {
         let trace = self.trace.as_ref()?;
         let (problem, schedule) = read_order(order)?;
@@ -63,7 +63,7 @@ impl Worker {
         })
     }
 
-    /// The trace of what was recorded in a batch, which is forgotten then.
+    /// Makes a trace of the files of a batch, and drops the files.
     pub(super) fn trace_recorded(&mut self, batch: u32, order: &Order) -> Option<Response> {
         let recorded = core::mem::take(&mut self.recorded);
         let (problem, schedule) = read_order(order)?;

@@ -1,4 +1,4 @@
-//! Advice on the plan on screen: what is asked for, and when it no longer holds.
+//! Advice on the plan on screen: when the page asks for it, and when it is outdated.
 
 use leptos::prelude::*;
 
@@ -7,13 +7,13 @@ use crate::form::Form;
 use crate::protocol::Ask;
 
 impl Planner {
-    /// What would help was of another plan.
+    /// Drops suggestions of another plan.
     pub(super) fn forget_advice(self) {
         self.unfit.set(None);
         self.shorter.set(None);
     }
 
-    /// Asks what the time of the plan on screen hangs on, where that is shown.
+    /// Asks for the sensitivity of the plan on screen, if the panel is open.
     pub fn ask_sensitivity(self) {
         let order = if self.sensitivity_open.get_untracked() { self.shown_order() } else { None };
         self.sensitivity.set(None);
@@ -24,7 +24,7 @@ impl Planner {
         }
     }
 
-    /// Asks what the passes did to the plan on screen, where that is shown.
+    /// Asks for the reports of the compiler passes, if the panel is open.
     pub fn ask_passes(self) {
         if self.passes_open.get_untracked() && self.faults.with_untracked(Vec::is_empty) {
             let spec = self.form.with_untracked(Form::to_value).to_string();

@@ -6,11 +6,11 @@ use super::Planner;
 use crate::page::browser;
 use crate::protocol::{Ask, Purpose};
 
-/// What is said where a plan file is wanted before it is known.
+/// The message if a person exports a plan before it is known.
 const SAVED_LATER: &str = "The plan file is saved when the search ends.";
 
 impl Planner {
-    /// Downloads the plan file of the form; where that is still searched for, when it is found.
+    /// Downloads the plan file of the form. If the search still runs, downloads it at the end.
     pub fn export(self) {
         if let Some(text) = self.open_plan_file.get_value() {
             browser::download(&self.file_name("plan.json"), "application/json", &text);
@@ -22,7 +22,7 @@ impl Planner {
         }
     }
 
-    /// Whether the plan file was to be saved; it is no longer.
+    /// Whether a download was waiting for the search. It no longer is.
     pub(super) fn stop_saving_when_found(self) -> bool {
         let wanted = self.saves_when_found.get_value();
         if wanted {

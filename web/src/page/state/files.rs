@@ -20,14 +20,14 @@ use crate::protocol::frontier::FROM_CHART;
 use crate::scene::Scene;
 use crate::text;
 
-/// Tokens of a sequence where nothing has said how many.
+/// The sequence length if nothing gives one.
 const USUAL_SEQUENCE: u64 = 4096;
 
 /// A file on its way to the page.
 #[derive(Clone)]
 pub(super) struct Opening {
     pub(super) text: Rc<str>,
-    /// What the file is called; empty where no file of a person's own brought it.
+    /// The name of the file; empty if no file of a person has brought it.
     pub(super) name: Rc<str>,
     pub(super) from: Origin,
 }
@@ -35,7 +35,7 @@ pub(super) struct Opening {
 /// Where a file comes from.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// A person opened it: loading the page anew must not lose it.
+    /// A person opened it: a reload must not lose it.
     Person,
     /// The address names it, or the browser remembered it.
     Address,
@@ -95,8 +95,8 @@ impl Planner {
         }
     }
 
-    /// Puts what a run of Megatron-LM says of itself into the form, on the device that stands there, which no log names; and on
-    /// as many, where it does not say that either.
+    /// Puts the arguments of a run of Megatron-LM into the form. A log does not name the device, so the form keeps its
+    /// device; if the log does not give the number of devices, the form keeps that too.
     pub(super) fn open_run(self, name: &str, run: &MegatronRun) {
         let (device, devices) = self.resolved.with_untracked(|(_, known)| {
             let device = known["cluster"]["device"]["name"].as_str().filter(|name| cluster::find(name).is_some());
@@ -127,17 +127,17 @@ impl Planner {
         }
     }
 
-    /// Puts the model that a `config.json` describes into the form, and leaves the rest of it.
+    /// Puts the model of a `config.json` into the form, and keeps the rest of the form.
     pub(super) fn open_config(self, name: &str, config: Value) {
         const SEQUENCE: &str = "training.sequence";
         let mut form = self.form.get_untracked();
-        // What the file before has put there was typed by nobody.
+        // No person typed the value of the file before.
         let before = self.configured.get_value().filter(|(text, _)| form.text(SEQUENCE) == text);
         if before.is_some() {
             form.set(SEQUENCE, "");
         }
         let is_typed = !form.text(SEQUENCE).is_empty();
-        // The catalog's model said it, and stands in the form no more.
+        // It was the default of the model before.
         let said = || self.resolved.with_untracked(|(_, known)| known["training"]["sequence"].as_u64());
         let wanted = before.map(|(_, wanted)| wanted).or_else(said).unwrap_or(USUAL_SEQUENCE);
         match Spec::from_value(&form.value_with(config, wanted)) {
@@ -159,8 +159,8 @@ impl Planner {
         if let Ok(spec) = Spec::read(spec) {
             let mut form = self.form.get_untracked();
             form.open(&spec);
-            // The file may hold another schedule than its spec asks for; the form names what is shown, where the planner
-            // knows that name.
+            // The file can hold another schedule than its spec names. The form names the shown one, if the planner
+            // knows it.
             if let Some(scene) = scene.as_ref().filter(|scene| is_schedule(&scene.schedule)) {
                 form.set("schedule", scene.schedule.clone());
             }
@@ -172,7 +172,7 @@ impl Planner {
         let better = self.proof.with_untracked(|proof| proof.better.clone());
         let found = better.is_some_and(|better| self.shows_file(&better));
         if let (Some(Opening { text, from: Origin::Person, .. }), Some(link)) = (opening, self.link()) {
-            // It is known again by its form's link, which stands in the address from now on.
+            // After a reload, the link in the address identifies the file.
             self.remember(Item::Plan, &link, &text);
             self.edits.update_value(Edits::other);
             self.write_link_later();
@@ -182,7 +182,7 @@ impl Planner {
         let own = scene.as_ref().filter(|scene| !is_schedule(&scene.schedule));
         self.rows.update(|rows| {
             rows.retain(|row| is_schedule(&row.schedule));
-            // Where the best is none, it is the first to be looked at.
+            // It stands first, also if there is no best.
             let source = match own.map(|scene| scene.schedule.as_str()) {
                 _ if found => "Found by the exact search",
                 Some(FROM_CHART) => "The schedule of the chosen point of the chart",
@@ -202,14 +202,14 @@ impl Planner {
         self.show(scene.map(Arc::new));
     }
 
-    /// A number for files that are opened together: what is said from now on is of them, and stays until all are open.
+    /// A number for files that are opened together. Messages from now on belong to them, and stay until all are open.
     pub fn next_batch(self) -> u32 {
         self.notice.set(None);
         self.batch.update_value(|batch| *batch += 1);
         self.batch.get_value()
     }
 
-    /// Whether what is shown is the plan file with this text.
+    /// Whether the plan file with this text is on screen.
     pub fn shows_file(self, text: &str) -> bool {
         self.open_plan_file.with_value(|opened| opened.as_deref() == Some(text))
     }
@@ -220,7 +220,7 @@ impl Planner {
         self.busy.get_untracked() && reads(self.opening) || reads(self.opening_trace) || reads(self.opening_profile)
     }
 
-    /// Plans with the times of this profile, or with estimates.
+    /// Uses the times of this profile, or estimates.
     pub fn measure(self, profile: Option<&str>) {
         if profile.is_none() {
             session::forget(Item::Profile);
@@ -231,7 +231,7 @@ impl Planner {
         self.plan();
     }
 
-    /// Remembers a file for when the page is loaded anew, or says that it will not be there then.
+    /// Stores a file for a reload of the page, or says that this failed.
     pub(super) fn remember(self, item: Item, fragment: &str, text: &str) {
         if !session::remember(item, fragment, text) {
             self.notify("This file is too large for the browser to store: it is gone after a reload of the page.");
@@ -239,13 +239,13 @@ impl Planner {
     }
 }
 
-/// What a model's `config.json` holds, where `text` is one.
+/// The value of a `config.json`, if `text` is one.
 fn config_of(text: &str) -> Option<Value> {
     let value = pipeplan_core::base::json::parse(text).ok()?;
     hf_config::looks_like_one(&value).then_some(value)
 }
 
-/// What is said of the file `name`: of several that are opened together, which one it is.
+/// A message about the file `name`.
 pub(super) fn of_file(name: &str, said: &str) -> String {
     if name.is_empty() { said.to_owned() } else { format!("{name}: {said}") }
 }

@@ -18,18 +18,18 @@ impl Planner {
         })
     }
 
-    /// Whether another layout may have a plan where the form's has none: no field is to blame.
+    /// Whether another layout can have a plan if the form has none: no field is the cause.
     pub fn may_find_layouts(self) -> bool {
         self.devices().is_some() && self.no_plan_at.with(Option::is_none) && !self.is_faulty()
     }
 
-    /// Whether layouts of this form are being looked for.
+    /// Whether a search for layouts of this form runs.
     pub fn is_finding_layouts(self) -> bool {
         let runs = |layouts: &Option<Arc<Layouts>>| layouts.as_ref().is_some_and(|layouts| !layouts.finished);
         self.layouts.with(runs) && !self.layouts_are_stale()
     }
 
-    /// Looks for the fastest layouts of the form's model.
+    /// Searches the fastest layouts of the form's model.
     pub fn find_layouts(self) {
         self.layouts.set(None);
         self.layouts_for.set(None);
@@ -49,7 +49,7 @@ impl Planner {
         }
     }
 
-    /// Whether the layouts that were found are of another form than the one that is there.
+    /// Whether the layouts belong to another form.
     pub fn layouts_are_stale(self) -> bool {
         let are_of = |layouts: &Layouts| {
             let (asked, spec) = (self.layouts_for.get(), self.spec.get());
@@ -58,7 +58,7 @@ impl Planner {
         self.layouts.with(|layouts| layouts.as_ref().is_some_and(|layouts| !are_of(layouts)))
     }
 
-    /// Ends the search for layouts with what it has found.
+    /// Stops the search for layouts and keeps the results.
     pub fn stop_finding_layouts(self) {
         self.ask(Ask::Tune { spec: None, devices: None }, false);
     }

@@ -1,21 +1,21 @@
-//! What the page says above the picture.
+//! Messages above the picture.
 
 use leptos::prelude::*;
 
 use super::Planner;
 use crate::protocol::FieldFault;
 
-/// A sentence above the picture.
+/// A message above the picture.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Notice {
-    /// Whether something went wrong.
+    /// Whether it is an error.
     pub wrong: bool,
-    /// What to say.
+    /// The lines of the message.
     pub lines: Vec<String>,
 }
 
 impl Planner {
-    /// Says something more that is no fault.
+    /// Adds a line that is not an error.
     pub(super) fn notify(self, line: &str) {
         self.notice.update(|notice| match notice {
             Some(Notice { lines, .. }) => {
@@ -27,7 +27,7 @@ impl Planner {
         });
     }
 
-    /// Takes back what was said.
+    /// Removes lines.
     pub(super) fn withdraw(self, is_it: impl Fn(&str) -> bool) {
         if self
             .notice
@@ -46,13 +46,13 @@ impl Planner {
         self.notice.set(Some(Notice { wrong: true, lines }));
     }
 
-    /// Says what is wrong with one of several things, beside what was said of the others.
+    /// Adds errors to those that are shown.
     pub(super) fn report_also(self, lines: Vec<String>) {
         let before = self.notice.get_untracked().map(|notice| notice.lines).unwrap_or_default();
         self.report([before, lines].concat());
     }
 
-    /// Says that a file is no text.
+    /// Says that a file is not text.
     pub fn report_unreadable(self, name: &str) {
         self.report_also(vec![format!("{name} is not a text file.")]);
     }

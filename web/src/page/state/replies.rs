@@ -1,4 +1,4 @@
-//! What the worker replies, and what the page does about it.
+//! Replies of the worker.
 
 use std::sync::Arc;
 
@@ -92,7 +92,7 @@ impl Planner {
                 self.kept.set(Scene::of(*picture, self.take_early_tracks(id)).map(Arc::new));
                 self.carry_view(before);
             }
-            // Of a file that was opened before a change of the form, which has the plan that it asked for.
+            // An older file is dropped: the form has changed since.
             Response::Opened { spec, picture } if self.is_newest(id) => {
                 self.opened(id, &spec, Scene::of(*picture, self.take_early_tracks(id)))
             }
@@ -131,10 +131,10 @@ impl Planner {
         }
     }
 
-    /// What would help, and what the plan depends on.
+    /// Suggestions, chart, sensitivity, compiler passes and layouts.
     fn receive_advice(self, id: u32, response: Response) {
         match response {
-            // In order, whatever question it answers: there is one chart, and it says when it starts anew.
+            // For any question: there is one chart, and it says when it starts again.
             Response::Charted(news) => {
                 if news.started {
                     self.chart_spec.set(if self.is_newest(id) { self.spec.get_untracked() } else { None });
@@ -147,7 +147,7 @@ impl Planner {
             Response::Shorter(shorter) if self.is_newest(id) && untrack(|| !self.is_faulty()) => {
                 self.shorter.set(Some(Arc::new(*shorter)));
             }
-            // Of a plan before the one on screen nothing is shown.
+            // Results of an older plan are dropped.
             Response::Sensitivity(found) if self.sensitivity_question.get_value() == Some(id) => {
                 self.sensitivity.set(Some(found))
             }
@@ -185,7 +185,7 @@ impl Planner {
                 self.measured.set(Some(Arc::new(MeasuredScene::of(*measured, self.take_early_tracks(id)))));
                 self.carry_view(before);
             }
-            // Of the plan on screen, and not of one before it.
+            // Only for the plan on screen.
             Response::Calibrated(found) if self.calibration_question.get_value() == Some(id) => {
                 self.calibrated.set(Some(Ok(*found)));
             }
@@ -217,7 +217,7 @@ impl Planner {
 
     /// A file could not be read.
     fn receive_unreadable(self, id: u32, what: &str, faults: &[FieldFault]) {
-        // What is told of later is not of this file.
+        // Later messages are not about this file.
         let opening = match what {
             "profile" => self.opening_profile.try_update_value(Option::take),
             "trace" => self.opening_trace.try_update_value(Option::take),
