@@ -171,7 +171,7 @@ fn a_small_plan_is_proved_in_the_page() {
     browser.picture("proof.png");
     // The command's proof is of the same plan.
     let command = printed(["plan", file, "--schedule", "best", "--prove", "60"]);
-    assert!(command.contains("no schedule of this placement costs less\n"), "{command}");
+    assert!(command.contains("no schedule on this placement costs less\n"), "{command}");
     // Another problem: what was proved is not of it.
     browser.find(&field("problem.microbatches")).fill("6");
     browser.until("the proof to be forgotten", || (state() == "none").then_some(()));

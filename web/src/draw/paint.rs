@@ -1,4 +1,4 @@
-//! All panels of the picture as one image, and what is to be written over it.
+//! All panels of the picture as one image, and the text on it.
 //!
 //! From the top: the ruler, the planned ranks, the ranks of what is compared with it, if anything is, the memory of each rank.
 //! Pixels here are device pixels; [`Layout`] is in CSS pixels.
@@ -54,18 +54,18 @@ pub struct Layout {
     pub scroll_range_px: f64,
     /// The planned ranks.
     pub planned: Panel,
-    /// The ranks of what is compared with the plan.
+    /// The ranks of the part under the plan.
     pub below: Option<Panel>,
     /// Memory by rank.
     pub memory: Panel,
 }
 
-/// What a point of the picture belongs to.
+/// The panel of a point of the picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// A planned rank.
     Planned(usize),
-    /// A rank of what is compared with the plan.
+    /// A rank of the part under the plan.
     Below(usize),
     /// The memory of a rank.
     Memory(usize),
@@ -132,7 +132,7 @@ impl Layout {
         Some(panel.rows.share_at(y_px - panel.top_px) * self.scroll_range_px)
     }
 
-    /// What is at a point of the canvas.
+    /// The element at a point of the canvas.
     pub fn place_at(&self, y_px: f64) -> Option<Place> {
         let row = |panel: &Panel| panel.rows.at(y_px - panel.top_px);
         let below = self.below.as_ref().and_then(row).map(Place::Below);
@@ -140,7 +140,7 @@ impl Layout {
     }
 }
 
-/// What is compared with the plan.
+/// The part under the plan.
 #[derive(Clone, Copy)]
 pub struct Below<'s> {
     /// Its ranks.
@@ -162,12 +162,12 @@ impl Below<'_> {
     }
 }
 
-/// What is painted.
+/// The content of the picture.
 #[derive(Clone, Copy)]
 pub struct Subject<'s> {
     /// The planned ranks.
     pub planned: &'s [Track],
-    /// What is compared with them.
+    /// The part under them.
     pub below: Option<Below<'s>>,
     /// Memory by rank.
     pub curve: &'s dyn Fn(usize) -> Option<&'s Curve>,
@@ -256,9 +256,9 @@ pub fn paint(
     image
 }
 
-/// Where the memory of a rank is drawn, in rows of the image's pixels.
+/// The area of a rank's memory, in pixel rows of the image.
 struct MemoryTrack {
-    /// What of it is in the panel.
+    /// The visible part.
     seen: Range<i64>,
     bottom_y: i64,
     height: f64,
@@ -388,7 +388,7 @@ pub fn labels(
     let spans = track.spans().get(range).unwrap_or_default();
     let shades = Shades::of(palette);
     let edges = |span: &Span| (view.x_of(span.start_ns as f64).max(0.0), view.x_of(span.end_ns as f64).min(width_px));
-    // What a block says by how much fits: nothing, its microbatch, its kind too, its stage too.
+    // The text of a block by its width: none; microbatch; kind and microbatch; stage, kind and microbatch.
     let wording = |span: &Span| {
         let (from, to) = edges(span);
         let room = ((to - from - 4.0) / char_px) as usize;

@@ -5,7 +5,7 @@ use super::track::Track;
 /// A block of the picture, or a gap between two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// Whether it is one of what is compared with the plan.
+    /// Whether it belongs to the part under the plan.
     pub below: bool,
     /// Its row.
     pub rank: usize,
@@ -15,12 +15,12 @@ pub struct Block {
     pub gap: bool,
 }
 
-/// Where to go from a block.
+/// The next selection from a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// To what is before it on its rank, a block or a gap.
+    /// The block or gap before it on its rank.
     Earlier,
-    /// To what is after it.
+    /// The block or gap after it.
     Later,
     /// To the row above.
     Up,
@@ -37,7 +37,7 @@ pub enum Step {
 pub struct Ranks<'s> {
     /// The planned ones.
     pub planned: &'s [Track],
-    /// Those of what is compared with the plan.
+    /// The tracks of the part under the plan.
     pub below: &'s [Track],
     /// By how much the times of those are scaled.
     pub scale: f64,

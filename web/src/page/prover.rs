@@ -1,4 +1,4 @@
-//! The page's end of the wire to the solver, which is loaded where a proof is asked for.
+//! The page's end of the connection to the solver, which is loaded when a person asks for a proof.
 
 use js_sys::{Array, Object, Reflect};
 use leptos::prelude::*;

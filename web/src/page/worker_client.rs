@@ -10,7 +10,7 @@ use web_sys::{MessageEvent, Worker, WorkerOptions, WorkerType};
 use super::browser;
 use crate::protocol::{Ask, Question, Reply, Response};
 
-/// A plan that keeps a newer question waiting for longer than this is abandoned with its worker.
+/// If a newer question waits for longer than this, the worker is restarted.
 const STUCK_AFTER_MS: i32 = 2500;
 
 #[wasm_bindgen]
@@ -23,8 +23,8 @@ extern "C" {
 type OnReply = Rc<dyn Fn(Reply)>;
 type OnFailure = Rc<dyn Fn(String)>;
 
-/// Sends questions to the worker and hands its replies to the page. Starts the worker anew where it works on
-/// what nobody wants to know any more.
+/// Sends questions to the worker and gives its replies to the page. Restarts the worker if it is stuck in outdated
+/// work.
 pub struct WorkerClient {
     on_reply: OnReply,
     on_failure: OnFailure,
@@ -35,12 +35,12 @@ pub struct WorkerClient {
     next_id: Cell<u32>,
     /// The newest reply's question.
     newest_answered: Cell<u32>,
-    /// The newest plan that was asked for, and the open trace: a new worker has to be told again.
+    /// The newest plan question and the open trace: a new worker needs them again.
     newest_plan: RefCell<Option<Question>>,
     open_trace: RefCell<Option<Question>>,
     /// The layouts that are being looked for: so, too.
     tuning: RefCell<Option<Question>>,
-    /// As long as it can be read, a search goes on.
+    /// A search continues while this address can be read.
     stop_signal: RefCell<Option<String>>,
 }
 

@@ -1,4 +1,4 @@
-//! What the page asks the worker.
+//! Questions of the page.
 
 use serde::{Deserialize, Serialize};
 

@@ -45,7 +45,7 @@ pub fn picture_of(spec: &Spec, answer: &Answer) -> Picture {
     picture
 }
 
-/// What the best is chosen by, of a plan.
+/// The criterion of `best`, for a plan.
 pub fn plan_judged_ns(plan: &Plan, timeline: &Timeline) -> u64 {
     planner::judged_ns(&plan.spec, &plan.problem, plan.ends.as_ref(), &plan.schedule, timeline)
 }
@@ -85,7 +85,7 @@ pub fn suggestion(suggestion: Suggestion, cheapest: bool) -> SuggestionRow {
     SuggestionRow { changes, devices, peak, fits, cheapest, step_ns }
 }
 
-/// What the memory limit costs a step of `step_ns`, as it travels.
+/// The cost of the memory limit for a step of `step_ns`.
 pub fn shorter(step_ns: u64, found: suggest::Shorter) -> Shorter {
     let suggestions = found.together.into_iter().chain(found.single).map(|found| suggestion(found, false)).collect();
     Shorter { step_ns, without_limit_ns: found.without_limit_ns, suggestions }
@@ -133,10 +133,10 @@ pub fn chart_point(problem: &Problem, timeline: &Timeline, judged_ns: u64, by: S
     }
 }
 
-/// Of each kind of change so many are shown.
+/// The largest number of rows of each kind.
 const MOST_OF_A_KIND: usize = 6;
 
-/// What the time of an order of `problem` hangs on. Of memory an order says nothing.
+/// The sensitivity of a schedule of `problem`, without memory: a schedule has no effect on that.
 pub fn sensed(problem: &Problem, found: &Sensitivity) -> SensitivityRows {
     let of_orders = |kind: &&[Effect]| kind.iter().all(|effect| effect.what != What::Memory);
     let row = |effect: &Effect| (effect.what.name_on(problem), effect.longer_ns, effect.less_ns);
@@ -198,7 +198,7 @@ pub fn absent_row(name: &str, reason: Option<String>) -> Row {
     }
 }
 
-/// Where a run lost time, as the page says it.
+/// Where a run lost time.
 pub fn calibrated(calibration: &Calibration) -> Calibrated {
     // As many as a person takes in.
     const DECIDING: usize = 5;

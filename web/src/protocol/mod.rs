@@ -1,4 +1,4 @@
-//! What page and worker say to each other, as postcard bytes.
+//! Messages between page and worker, as postcard bytes.
 //!
 //! - In: results of the planner.
 //! - Out: questions ([`ask`]), replies ([`reply`]) and what they carry.

@@ -16,7 +16,7 @@ pub struct Picture {
     pub rows: Vec<Vec<WireSpan>>,
     /// Its cost.
     pub figures: Figures,
-    /// Its bytes by rank and kind; empty where costs are typed.
+    /// Its bytes by rank and kind; empty if costs are typed.
     pub memory: Vec<RankBytes>,
 }
 

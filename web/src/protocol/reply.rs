@@ -1,4 +1,4 @@
-//! What the worker replies to the page.
+//! Replies of the worker.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,7 @@ pub struct Reply {
     pub response: Response,
 }
 
-/// What the worker responds.
+/// The responses of the worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Response {
     /// The spec has faults.

@@ -56,7 +56,7 @@ pub fn unpack(row: &[WireSpan]) -> Vec<Span> {
 /// Spans of one message, unless a single rank has more: some milliseconds of the page's time.
 const SPANS_A_MESSAGE: usize = 30_000;
 
-/// A reply in messages that the page reads quickly: rows ahead, and what they belong to last.
+/// A reply in messages that the page reads quickly: first rows, last the picture that they belong to.
 pub fn in_parts(reply: Reply) -> Vec<Reply> {
     let Reply { id, mut response } = reply;
     let rows = match &mut response {

@@ -1,4 +1,4 @@
-//! What stands under the plan on the same time axis: a measured step, or a plan that is kept.
+//! The part under the plan on the same time axis: a measured step, or a kept plan.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use super::{MeasuredScene, Scene, measured_scale};
 use crate::draw::track::Track;
 use crate::text;
 
-/// What stands under the plan on the same axis.
+/// The part under the plan.
 #[derive(Clone, Debug)]
 pub enum Below {
     /// A measured step.
@@ -37,7 +37,7 @@ impl Below {
         }
     }
 
-    /// What it is, in a line.
+    /// Its title, in a line.
     pub fn headline(&self, scale: f64) -> String {
         match self {
             Below::Measured(_) if scale == 1.0 => "Measured".to_owned(),
@@ -73,7 +73,7 @@ impl Below {
         }
     }
 
-    /// Lines of a tooltip for a span of `rank`, beside what `plan` says of the same op.
+    /// Lines of a tooltip for a span of `rank`, compared with the same op of `plan`.
     pub fn describe(&self, rank: usize, index: usize, plan: &Scene) -> Vec<(String, String)> {
         match self {
             Below::Measured(measured) => measured.describe(rank, index, Some(plan)),
@@ -88,7 +88,8 @@ impl Below {
         }
     }
 
-    /// Lines of a tooltip for the gap before a place of a rank's row. What a measured rank waited for is not in its trace.
+    /// Lines of a tooltip for the gap before a position in the op list of a rank. A trace does not say what a measured
+    /// rank waited for.
     pub fn describe_wait(&self, rank: usize, place: usize) -> Vec<(String, String)> {
         match self {
             Below::Measured(measured) => {

@@ -1,4 +1,4 @@
-//! Why a rank waits: what it runs next, what that needs, and what it could run or has no room for meanwhile.
+//! Why a rank waits: its next op, the inputs of that op, and another op that could run in the gap or lacks memory.
 
 use pipeplan_core::problem::op::{Op, OpKind};
 use pipeplan_core::simulate;
@@ -17,9 +17,9 @@ pub struct Wait {
     pub from_ns: u64,
     /// When it ends.
     pub to_ns: u64,
-    /// What the rank runs then; none after its last op.
+    /// The op after the gap; none after the last op.
     pub next: Option<Op>,
-    /// What that waits for to the last: one op, or several that come at the same time.
+    /// The last inputs of that op: one op, or several that arrive at the same time.
     pub needs: Vec<Need>,
     /// Another op of the row that has all it needs before the gap ends.
     pub other: Option<Alternative>,
@@ -34,11 +34,11 @@ pub struct Need {
     pub at: (usize, usize),
     /// When it ends.
     pub end_ns: u64,
-    /// What its transfer takes.
+    /// The time of its transfer.
     pub hop_ns: u64,
 }
 
-/// An op that stands later in the row and has its inputs.
+/// A later op of the rank that has its inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Alternative {
     /// It has room, too: the order alone has it later.
@@ -47,18 +47,18 @@ pub enum Alternative {
     NoRoom {
         /// The op.
         op: Op,
-        /// What has to end and give back before.
+        /// The op that must first end and free memory.
         until: Op,
     },
 }
 
 impl Scene {
-    /// The gap before a place of a rank's row, or after its last op; none where there is none.
+    /// The gap before a position in the op list of a rank, or after its last op, if there is one.
     pub fn wait(&self, rank: usize, place: usize) -> Option<Wait> {
         let spans = self.tracks.get(rank)?.spans();
         let (from_ns, to_ns) = self.tracks.get(rank)?.gap_before(place, self.end_ns())?;
         let next = spans.get(place).map(|span| span.op);
-        // A pair starts when both of its ops have what they need.
+        // A pair starts when both ops have their inputs.
         let partner = spans.get(place + 1).filter(|span| self.is_second(span)).map(|span| span.op);
         let mut needs: Vec<Need> = next.into_iter().chain(partner).flat_map(|op| self.needs(op)).collect();
         needs.retain(|need| need.end_ns.saturating_add(need.hop_ns) == to_ns);
@@ -93,7 +93,7 @@ impl Scene {
     fn needs(&self, op: Op) -> Vec<Need> {
         let mut needs = Vec::new();
         simulate::needs(&self.problem, op, |needed, hop_ns| {
-            // A needed B is the BW of that stage and microbatch where those are one op.
+            // A needed B can be the BW of that stage and microbatch.
             let whole = Op::new(needed.stage(), OpKind::BW, needed.microbatch());
             let known = [needed, whole].into_iter().find_map(|op| self.find(op));
             let span = known.and_then(|(rank, place)| self.tracks.get(rank)?.spans().get(place));
@@ -104,13 +104,13 @@ impl Scene {
         needs
     }
 
-    /// The second op of a pair has travelled without a time of its own.
+    /// The second op of a pair arrives without a separate time.
     pub(crate) fn is_second(&self, span: &Span) -> bool {
         span.start_ns == span.end_ns && self.problem.duration(span.op) > 0
     }
 
-    /// The first op of those that come next of their stage and kind, behind what the gap ends with, that has its inputs
-    /// before that. Pairs are left out: they have to find each other.
+    /// The first op after the gap that is the next of its stage and kind and has its inputs before the gap ends. Pairs
+    /// are excluded: both ops must start together.
     fn other(&self, rank: usize, place: usize, (from_ns, to_ns): (u64, u64)) -> Option<Alternative> {
         let spans = self.tracks.get(rank)?.spans().get(place..)?;
         let spans = &spans[..spans.len().min(LOOKS_AHEAD)];
@@ -137,8 +137,8 @@ impl Scene {
         None
     }
 
-    /// The first place among `ahead` where `op`, which stands behind them, could run within the rank's limit, its own bytes
-    /// kept by all that then come after it. `held` is what the rank holds before them.
+    /// The first position among `ahead` where `op`, which comes after them, could run within the memory limit of the
+    /// rank. All ops after that position then also hold its bytes. `held` is the memory before `ahead`.
     fn room_at(&self, rank: usize, ahead: &[Span], op: Op, held: u64) -> usize {
         let Some(limit) = self.problem.limit_bytes(rank) else { return 0 };
         let bytes = |op: Op| {
@@ -146,14 +146,14 @@ impl Scene {
             (i128::from(cost.takes(op.kind())), i128::from(cost.gives(op.kind())))
         };
         let (limit, (takes, gives)) = (i128::from(limit), bytes(op));
-        // Before each op of `ahead`, and after the last one: what is held; and the most while it runs.
+        // `held`: memory before each op of `ahead` and after the last one. `most`: peak while each op runs.
         let mut held = vec![i128::from(held)];
         let mut most: Vec<i128> = Vec::with_capacity(ahead.len());
         for (at, span) in ahead.iter().enumerate() {
             let (takes, gives) = bytes(span.op);
             let before = held[at];
             match most.last_mut().filter(|_| self.is_second(span)) {
-                // The two of a pair hold theirs together. What the first gives back it has by then.
+                // Both ops of a pair hold their bytes together. The first has freed its bytes by then.
                 Some(first) => {
                     let (_, given) = bytes(ahead[at - 1].op);
                     *first = before + given + takes;

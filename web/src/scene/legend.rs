@@ -1,4 +1,4 @@
-//! What the colours of a picture mean.
+//! The meaning of the colours of a picture.
 
 use pipeplan_core::problem::op::OpKind;
 
@@ -30,13 +30,13 @@ pub const fn title_of(kind: OpKind) -> &'static str {
     }
 }
 
-/// What the legend says of shades.
+/// The legend of shades.
 pub const SHADES_TITLE: &str = "shade: virtual stage";
 
 /// The colours that are on a picture.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Key {
-    /// Kinds of ops of the plan and of what is compared with it.
+    /// Kinds of ops of the plan and of the part under it.
     pub kinds: Vec<OpKind>,
     /// Whether any rank has several chunks, which have shades of their own.
     pub shaded: bool,

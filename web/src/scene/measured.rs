@@ -45,7 +45,8 @@ impl MeasuredScene {
         self.tracks.iter().map(Track::end_ns).max().unwrap_or(0)
     }
 
-    /// Why this is no run of `plan`, or of several copies of it; none where every rank ran the plan's ops, in whatever order.
+    /// Why this is not a run of `plan` or of several replicas of it; none if every rank ran the ops of the plan, in any
+    /// order.
     pub fn differs_from(&self, plan: &Scene) -> Option<String> {
         let (ran, planned) = (self.tracks.len(), plan.tracks.len().max(1));
         let ops = |track: &Track| track.spans().iter().map(|span| span.op).collect::<Vec<Op>>();
@@ -66,13 +67,12 @@ impl MeasuredScene {
         })
     }
 
-    /// What each rank has held at most, as the trace of this step says, to stand beside what `plan` says; none where this is
-    /// no run of it.
+    /// The measured peak memory of each rank, to compare with `plan`; none if this is not a run of `plan`.
     pub fn peaks_beside(&self, plan: &Scene, peaks: Vec<u64>) -> Option<Vec<u64>> {
         self.differs_from(plan).is_none().then_some(peaks)
     }
 
-    /// Lines of a tooltip for a span of `rank`, beside what `plan` predicts for the same op.
+    /// Lines of a tooltip for a span of `rank`, compared with the prediction of `plan` for the same op.
     pub fn describe(&self, rank: usize, index: usize, plan: Option<&Scene>) -> Vec<(String, String)> {
         let Some(span) = self.tracks.get(rank).and_then(|track| track.spans().get(index)) else { return Vec::new() };
         let stages = plan.map_or(0, |plan| plan.problem.stage_count());
@@ -92,8 +92,8 @@ impl MeasuredScene {
     }
 }
 
-/// By how much measured times are drawn shorter so that both steps are equally long, where `aligned`: a CPU
-/// run beside a plan for a GPU would otherwise leave the plan a dot.
+/// The scale of measured times. If `aligned`, both steps are drawn equally long. Else a plan for a GPU would be a dot
+/// next to a CPU run.
 pub fn measured_scale(planned_ns: u64, measured_ns: u64, aligned: bool) -> f64 {
     if aligned && planned_ns > 0 && measured_ns > 0 { planned_ns as f64 / measured_ns as f64 } else { 1.0 }
 }

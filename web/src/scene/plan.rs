@@ -17,20 +17,20 @@ use crate::protocol::{Figures, Picture, RankBytes};
 pub struct Scene {
     /// The schedule's name.
     pub schedule: String,
-    /// What it solves.
+    /// The problem of the plan.
     pub problem: Problem,
     /// One track a rank.
     pub tracks: Vec<Track>,
     curves: Vec<OnceLock<Curve>>,
     /// Its cost.
     pub figures: Figures,
-    /// Its bytes by rank and kind; empty where costs are typed.
+    /// Its bytes by rank and kind; empty if costs are typed.
     pub memory: Vec<RankBytes>,
 }
 
 impl Scene {
-    /// The scene of a picture whose tracks are `ahead` and then its own rows. `None` where its problem cannot be
-    /// read or its ops are not of that problem, which no worker of ours sends.
+    /// The scene of a picture. Its tracks are `ahead`, then its own rows. `None` if its problem cannot be read or if
+    /// its ops do not belong to the problem; the worker never sends that.
     pub fn of(picture: Picture, ahead: Vec<Track>) -> Option<Scene> {
         let value = serde_json::from_str(&picture.problem).ok()?;
         let statement = Statement::read(&value).ok()?;
@@ -69,7 +69,7 @@ impl Scene {
         self.tracks.iter().map(Track::end_ns).max().unwrap_or(0)
     }
 
-    /// What `ranks` of this plan and its copies take that take turns on `processors`.
+    /// The time of this plan if `ranks` ranks of its replicas are time-sliced on `processors`.
     pub fn in_turns_ns(&self, ranks: usize, processors: usize) -> u64 {
         let work = self.tracks.iter().flat_map(Track::spans).map(|span| self.problem.duration(span.op));
         let pipelines = (ranks / self.tracks.len().max(1)).max(1);
@@ -89,7 +89,7 @@ impl Scene {
         chunks
     }
 
-    /// The microbatches from this one on go up the ranks; none where all go one way.
+    /// Microbatches from this index on go up the ranks; none if all go one way.
     pub fn up_from(&self) -> Option<usize> {
         (*self.problem.placement() == Placement::TwoWay).then(|| self.problem.microbatches() / 2)
     }
@@ -99,7 +99,8 @@ impl Scene {
         self.figures.peak_bytes.iter().copied().max().unwrap_or(0)
     }
 
-    /// The rank nearest to its limit, or the fullest where there are no limits; of equals the last, which the command names.
+    /// The rank nearest to its limit, or the fullest rank without limits. Among equals the last one, as the command
+    /// does.
     pub fn tightest_rank(&self) -> usize {
         let room = |rank: &usize| {
             let peak = self.figures.peak_bytes.get(*rank).copied().unwrap_or(0);
@@ -114,12 +115,13 @@ impl Scene {
         self.figures.objective == Objective::LongestSpan.name()
     }
 
-    /// What it is judged by.
+    /// The cost, by the objective.
     pub fn cost_ns(&self) -> u64 {
         if self.is_judged_by_span() { self.figures.longest_span_ns } else { self.figures.makespan_ns }
     }
 
-    /// The least and the most that a rank waits, as a share of what is judged: the bubble is the mean of all ranks.
+    /// The smallest and largest idle share of a rank, of the cost by the objective. The bubble is the mean of all
+    /// ranks.
     pub fn idle_shares(&self) -> Option<(f64, f64)> {
         let whole = self.cost_ns() as f64;
         let idle = |track: &Track| 1.0 - track.busy_ns(0, track.spans().len()) as f64 / whole;
@@ -132,8 +134,8 @@ impl Scene {
         self.figures.limit_bytes.iter().copied().collect::<Option<Vec<u64>>>()?.into_iter().max()
     }
 
-    /// Its order: a row of ops for each rank, and where in it pairs begin, whose second op has travelled without a time of its
-    /// own.
+    /// Its schedule: an op list for each rank, and the positions of pairs. The second op of a pair has no separate
+    /// time.
     pub fn order(&self) -> (Vec<String>, Vec<Vec<u32>>) {
         let rows = self.tracks.iter().map(|track| track.spans().iter().map(|span| span.op).collect()).collect();
         let firsts = |track: &Track| {
@@ -143,8 +145,8 @@ impl Scene {
         (Schedule::of(rows).text_rows(), self.tracks.iter().map(firsts).collect())
     }
 
-    /// The ops that `op` waits for and those that wait for it, as far as they run on another rank or not:
-    /// each as the rank and position of the earlier and of the later one.
+    /// The ops that `op` waits for and the ops that wait for it, on any rank. Each entry is the rank and position of
+    /// the earlier and of the later op.
     pub fn dependencies(&self, op: Op) -> Vec<[(usize, usize); 2]> {
         let Some(here) = self.find(op) else { return Vec::new() };
         let (stage, microbatch) = (op.stage(), op.microbatch());
@@ -170,7 +172,7 @@ impl Scene {
         before.into_iter().chain(after).collect()
     }
 
-    /// The rank and the span of an op, where this plan has it.
+    /// The rank and the span of an op, if this plan has it.
     pub fn span_of(&self, op: Op) -> Option<(usize, &Span)> {
         let known = op.stage() < self.problem.stage_count() && op.microbatch() < self.problem.microbatches();
         let (rank, index) = known.then(|| self.find(op)).flatten()?;

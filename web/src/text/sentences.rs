@@ -1,4 +1,4 @@
-//! Sentences of the planner as the page says them.
+//! Messages of the planner, adapted to the page.
 
 use pipeplan_core::spec::SpecError;
 
@@ -11,8 +11,8 @@ pub fn readable(text: &str) -> String {
     pipeplan_core::formats::sentence::spelled(text, &|ns| duration(ns as f64), &bytes)
 }
 
-/// As [`readable`], of what is wrong with a form: with the names of its fields, so that `limit_bytes` becomes
-/// `“Limit a rank”`.
+/// As [`readable`], with the labels of the form in place of field names: `limit_bytes` becomes `“Memory limit per
+/// GPU”`.
 pub fn with_labels(text: &str) -> String {
     let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.');
     let mut said = String::new();
@@ -30,8 +30,7 @@ pub fn with_labels(text: &str) -> String {
     said
 }
 
-/// A sentence of the planner that does not advise to raise a limit where a rank needs more than its device has: what the
-/// limit of a real device is raised above is not there.
+/// A message of the planner without the advice to raise a limit above the memory of the device.
 pub fn within_device(text: &str, device_bytes: u64) -> String {
     const ADVICE: &str = "; raise limit_bytes, or ";
     let needed = || text.split_once("at least ")?.1.split_once(" bytes")?.0.parse::<u64>().ok();
@@ -52,9 +51,9 @@ pub fn fault_of(sentence: &str) -> Option<FieldFault> {
     Some(FieldFault { field: field.to_owned(), found: found.to_owned(), accepted: accepted.to_owned() })
 }
 
-/// What a file is taken for that cannot be read as a spec, after all else has been tried.
+/// The message for a file that cannot be read as a spec or as any other file.
 pub fn unreadable_file(text: &str, error: &SpecError) -> String {
-    // As drawings have ops, and as papers do: of which stage they are is said by the row.
+    // Ops as in drawings of papers: the row gives the stage.
     let is_bare = |word: &str| {
         let number = word.trim_start_matches(['F', 'B', 'W', 'I']);
         number.len() < word.len() && !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
@@ -73,12 +72,12 @@ pub fn unreadable_file(text: &str, error: &SpecError) -> String {
     .to_owned()
 }
 
-/// A sentence of the planner that tells of the command, for those who have the page before them.
+/// A message about the command, adapted to the page.
 pub fn for_page(sentence: &str) -> String {
     sentence.replace("give it with `--order` to a spec", "open its op lists as a text file over the form of its spec")
 }
 
-/// What the form calls a field, by its path or, where it is no word of a sentence, by the last part of it.
+/// The label of a field, by its path or by the last part of its path.
 fn label_of(name: &str) -> Option<&'static str> {
     let is_it = |path: &str| path == name || name.contains('_') && path.rsplit('.').next() == Some(name);
     let known = name.contains(['_', '.']).then(|| FIELDS.iter().find(|field| is_it(field.path))).flatten();
@@ -95,7 +94,7 @@ pub fn capital(text: &str) -> String {
 pub fn sentence(message: &str) -> String {
     let message = message.trim();
     let first = message.split_whitespace().next().unwrap_or_default();
-    // `operators[0].ns: found …` is to be found in a file as it stands here.
+    // `operators[0].ns: found …` names a place in a file and stays as it is.
     let is_field = first.strip_suffix(':').is_some_and(|name| name.contains(['.', '_', '[']));
     let mut sentence = if is_field { message.to_owned() } else { capital(message) };
     if !sentence.is_empty() && !sentence.ends_with(['.', '!', '?', ':']) {

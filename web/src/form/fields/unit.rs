@@ -6,7 +6,7 @@ use super::stage_list::{STAGE_KEYS, stage};
 use super::{GIB, Unit};
 
 impl Unit {
-    /// What stands behind the field.
+    /// The suffix behind the field.
     pub const fn suffix(self) -> &'static str {
         match self {
             Unit::Of(_, suffix) | Unit::List(suffix) => suffix,
@@ -14,7 +14,8 @@ impl Unit {
         }
     }
 
-    /// The value of a text. What cannot be read stays text, for core to refuse by name.
+    /// The value of a text. A text that cannot be read stays text, and the planner refuses it with the name of the
+    /// field.
     pub fn value_of(self, text: &str) -> Value {
         let number = |text: &str| -> Option<Value> {
             let text = text.trim();
@@ -24,7 +25,7 @@ impl Unit {
         if self == Unit::Words {
             return json!(text);
         }
-        // What has no short form, such as hop times between each two ranks, is typed as JSON.
+        // Values without a short form, such as transfer times between each two ranks, are typed as JSON.
         if text.starts_with(['[', '{'])
             && let Ok(value) = serde_json::from_str(text)
         {
@@ -60,8 +61,8 @@ impl Unit {
         read.unwrap_or_else(|| json!(text))
     }
 
-    /// What is wrong with a field that `typed` stands in, with numbers as the field has them: `found 101; accepted is a number
-    /// from 0 to 100, in %`. Amounts of memory are said in whatever unit is short.
+    /// A fault of a field with the text `typed`, with numbers in the unit of the field: `found 101; accepted is a
+    /// number from 0 to 100, in %`. Amounts of memory have a short unit.
     pub fn explain_fault(self, typed: &str, found: &str, accepted: &str) -> String {
         // A spec has it in other units, and with the digits of a machine.
         let read = |text: &str| text.parse::<f64>().ok().filter(|number| number.is_finite());
@@ -101,7 +102,7 @@ impl Unit {
             (Unit::Stages, Value::Array(stages)) => {
                 let line = |stage: &Value| {
                     let mut keys = &STAGE_KEYS[..];
-                    // Workspaces are seldom typed: what is missing at the end is left out.
+                    // Workspaces are rare: missing numbers at the end are left out.
                     while let [before @ .., last] = keys
                         && stage.get(last).is_none()
                     {

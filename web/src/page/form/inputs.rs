@@ -88,7 +88,7 @@ pub(super) fn ListField(path: &'static str, choices: Choices, #[prop(optional)] 
     let planner = expect_context::<Planner>();
     let text = Memo::new(move |_| {
         planner.form.with(|form| match path {
-            // The size of its groups has a field of its own.
+            // The group size has a separate field.
             "schedule" => form.schedule_and_group().0.to_owned(),
             _ => form.text(path).to_owned(),
         })

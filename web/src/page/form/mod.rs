@@ -69,8 +69,7 @@ fn KindButton(
     }
 }
 
-/// Fields that are seldom needed. Opens by itself when one of them comes to say something, and whenever a fault comes up
-/// in it, also where a person has closed it before.
+/// Rarely used fields. Opens by itself when one of them gets a value or a fault, also if a person has closed it.
 #[component]
 pub(super) fn Folded(title: &'static str, groups: &'static [Group], children: Children) -> impl IntoView {
     let planner = expect_context::<Planner>();

@@ -127,7 +127,7 @@ fn TrainingPart() -> impl IntoView {
     }
 }
 
-/// What the layers of a model are made of, beyond their sizes.
+/// The structure of layers, beyond their sizes.
 #[component]
 fn ArchitectureFold() -> impl IntoView {
     view! {
@@ -174,7 +174,7 @@ fn ArchitectureFold() -> impl IntoView {
     }
 }
 
-/// Which measured times stand in the place of the device's estimates.
+/// The measured times that replace estimates of the device.
 #[component]
 fn TimesMeasured(timed: Timed) -> impl IntoView {
     let planner = expect_context::<Planner>();

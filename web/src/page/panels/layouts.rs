@@ -1,4 +1,4 @@
-//! The fastest ways to deal the form's model to its devices, looked for where a person asks.
+//! The fastest layouts of the form's model on its devices. A person starts the search.
 
 use leptos::prelude::*;
 
@@ -56,7 +56,7 @@ pub fn LayoutsPanel() -> impl IntoView {
     }
 }
 
-/// How far the search has come, or what came of it.
+/// The progress of the search, or its result.
 fn said(layouts: &Layouts) -> String {
     let Layouts { rows, settled, all, searched, finished, .. } = layouts;
     match (finished, rows.is_empty()) {
@@ -70,7 +70,7 @@ fn said(layouts: &Layouts) -> String {
     }
 }
 
-// Heads of columns; where there is no room for a table, each figure has its head beside it.
+// Column headings. On narrow screens each figure has its heading next to it.
 const MICROBATCHES: &str = "Microbatches";
 const STEP: &str = "Step time";
 const TOKENS: &str = "Tokens/s";

@@ -1,4 +1,4 @@
-//! What the passes over the operators did to the stages of the plan on screen, and why.
+//! Reports of the compiler passes for the plan on screen.
 
 use leptos::prelude::*;
 use wasm_bindgen::JsCast;

@@ -1,4 +1,4 @@
-//! What the time of the plan on screen hangs on.
+//! The sensitivity of the plan on screen.
 
 use leptos::prelude::*;
 use wasm_bindgen::JsCast;

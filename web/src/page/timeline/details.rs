@@ -1,4 +1,4 @@
-//! What is said of a block, a gap or a memory curve, and where on the picture that stands.
+//! The details of a block, a gap or a memory curve, and their position on the picture.
 
 use leptos::prelude::*;
 
@@ -19,8 +19,8 @@ pub(super) fn Tooltip(
     let lines = Memo::new(move |_| shown.get().map(|shown| details(planner, shown)).unwrap_or_default());
     let place = move || {
         let (x, y) = anchor.get().unwrap_or_default();
-        // On the side with more room. Where that is too little, as on a phone, what is left free beside it gives way first, so
-        // that it never leaves the picture.
+        // On the side with more room. On narrow screens the free space shrinks first, so that the tooltip never leaves
+        // the picture.
         let beside = |px: f64| format!("minmax(0,{:.0}px)", px + 14.0);
         let columns = if x > whole_width.get() / 2.0 {
             format!("minmax(0,1fr) max-content {}", beside(whole_width.get() - x))
@@ -38,7 +38,7 @@ pub(super) fn Tooltip(
     }
 }
 
-/// What is said of a block, or of a rank's memory.
+/// The details of a block, or of a rank's memory.
 pub(super) fn details(planner: Planner, pointed: Pointed) -> Vec<(String, String)> {
     let Some(scene) = planner.scene.get_untracked() else { return Vec::new() };
     match pointed {
@@ -64,12 +64,12 @@ pub(super) fn details(planner: Planner, pointed: Pointed) -> Vec<(String, String
     }
 }
 
-/// What the pointer is on.
+/// The element under the pointer.
 pub(super) fn point_at(planner: Planner, layout: &Layout, x: f64, y: f64) -> Option<Pointed> {
     let scene = planner.scene.get()?;
     let view = planner.view.get();
     let time_ns = view.time_at(x - layout.left_px);
-    // Two pixels: what is narrower than a pixel can still be pointed at.
+    // Two pixels, so that a person can point at blocks narrower than a pixel.
     let reach_ns = 2.0 * view.ns_per_px;
     if x < layout.left_px {
         return None;
@@ -102,7 +102,7 @@ pub(super) fn with_ranks<T>(planner: Planner, then: impl FnOnce(&Ranks<'_>) -> O
     then(&Ranks { planned: &scene.tracks, below: below.as_ref().map_or(&[], Below::tracks), scale })
 }
 
-/// Where the details of what was selected stand: under the middle of its visible part.
+/// The position of the details of the selection: under the middle of its visible part.
 pub(super) fn anchor(planner: Planner, layout: &Layout, selected: Pointed) -> Option<(f64, f64)> {
     let view = planner.view.get();
     let (panel, rank, (from_ns, to_ns)) = match selected {
@@ -118,7 +118,7 @@ pub(super) fn anchor(planner: Planner, layout: &Layout, selected: Pointed) -> Op
     Some((middle, panel.top_px + bottom.clamp(0.0, panel.rows.height_px)))
 }
 
-/// The picture in a sentence, for those who do not see it.
+/// The picture in a sentence, for screen readers.
 pub(super) fn describe(planner: Planner) -> String {
     planner.scene.with(|scene| match scene {
         Some(scene) => {

@@ -1,4 +1,4 @@
-//! The controls of an open trace: its step, its scale, its figures, and where its time went.
+//! The controls of an open trace: step, scale, figures and lost time.
 
 use leptos::prelude::*;
 use pipeplan_core::simulate::jitter;
@@ -8,7 +8,7 @@ use crate::protocol::Calibrated;
 use crate::scene::Scene;
 use crate::text;
 
-/// Which step of the trace is shown, on which scale, and what it measured.
+/// Controls of the trace: its step, scale and figures.
 #[component]
 pub fn TraceControls() -> impl IntoView {
     let planner = expect_context::<Planner>();
@@ -105,7 +105,7 @@ fn WhereTimeWent(found: Result<Calibrated, Vec<String>>) -> impl IntoView {
     .into_any()
 }
 
-/// What was measured, beside what was planned.
+/// Measured figures, compared with the plan.
 fn figures(planner: Planner) -> String {
     let Some(measured) = planner.measured.get() else { return String::new() };
     let took = measured.makespan_ns as f64;
