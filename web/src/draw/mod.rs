@@ -1,4 +1,9 @@
-//! The arithmetic of the picture: no browser, all of it tested natively.
+//! The arithmetic of the picture.
+//!
+//! - In: spans, bytes, points, and the visible part of time.
+//! - Out: pixels, positions, ticks and SVG.
+//! - Knows: ops and timelines of the planner, [`protocol`](crate::protocol) for points of the chart, [`text`](crate::text).
+//!   No browser, so that all of it is tested natively.
 //!
 //! # Spaces
 //! - **time**, in nanoseconds from the start of the step, as `f64` (exact to 104 days);

@@ -1,12 +1,17 @@
 //! The form: the text of each field, and the spec that it means.
 //!
-//! The form holds text, not numbers: a half-typed value must stay as it is while the planner says what it
-//! would accept. [`Form::to_value`] writes the spec's JSON, in which a text that is no number stays a text, so
-//! that core names the field and what stood there. [`Form::of`] goes the other way, leaving out what is the
-//! catalog's own, so that a shared link opens as the short form that made it.
+//! - In: what a person types, and specs.
+//! - Out: specs and their faults; labels, options and help of fields; sliders.
+//! - Knows: the planner and [`text`](crate::text). No browser.
+//!
+//! The form holds text, not numbers: a half-typed value must stay while the planner says what it accepts.
+//! [`Form::to_value`] writes the JSON of a spec. A text that is not a number stays a text there, so that the planner names
+//! the field and its value. [`Form::of`] makes the form of a spec. It leaves out defaults of the catalog, so that a link
+//! opens as the short form that made it.
 
 mod choices;
 mod fields;
+mod labels;
 mod slider;
 
 use std::collections::BTreeMap;
@@ -19,6 +24,7 @@ use serde_json::{Map, Value, json};
 
 pub use choices::{choices, value_label};
 pub use fields::{FIELDS, Field, Group, Unit, field};
+pub use labels::{fault_of, with_labels};
 pub use slider::{Slider, slider};
 
 /// The half of the form in use.

@@ -1,5 +1,9 @@
 //! The page: components that connect state, arithmetic and browser.
 //!
+//! - In: events of the browser, and replies of the worker.
+//! - Out: the document, and questions to the worker.
+//! - Knows: all of this crate and the browser. Nothing else in this crate knows `page`.
+//!
 //! # Marks for tests
 //! Elements carry `data-test` with a name that stays: see `web/README.md`.
 

@@ -15,6 +15,7 @@ use pipeplan_core::trace::calibrate::{Calibration, Causes, JobTimes};
 use pipeplan_core::{bounds, schedule};
 
 use super::spans;
+use crate::form::with_labels;
 use crate::protocol::{
     Calibrated, ChartPoint, FieldFault, Figures, LayoutRow, Layouts, Picture, RankBytes, Row, RowCosts,
     SensitivityRows, Shorter, StepFigures, SuggestionRow,
@@ -97,7 +98,7 @@ pub fn layouts(tuner: &Tuner, finished: bool) -> Layouts {
     let given = tuner.given();
     Layouts {
         given: given.and_then(|given| given.as_ref().ok()).map(layout),
-        reason: given.and_then(|given| given.as_ref().err()).map(|reason| text::with_labels(reason)),
+        reason: given.and_then(|given| given.as_ref().err()).map(|reason| with_labels(reason)),
         rows: tuner.rows().iter().map(layout).collect(),
         settled: tally.settled() as u64,
         all: tally.layouts as u64,
@@ -193,7 +194,7 @@ pub fn absent_row(name: &str, reason: Option<String>) -> Row {
         schedule: name.to_owned(),
         title: text::schedule_title(name),
         source: published.map(|published| published.source.to_owned()).unwrap_or_default(),
-        reason: reason.map(|reason| text::with_labels(&reason)),
+        reason: reason.map(|reason| with_labels(&reason)),
         costs: None,
     }
 }
@@ -218,12 +219,7 @@ pub fn calibrated(calibration: &Calibration) -> Calibrated {
     }
 }
 
-/// Core's faults as they travel.
+/// Faults of the planner as they travel.
 pub fn faults(faults: &pipeplan_core::base::fields::Faults) -> Vec<FieldFault> {
-    let wire = |fault: &pipeplan_core::base::fields::Fault| FieldFault {
-        field: fault.field.clone(),
-        found: fault.found.clone(),
-        accepted: fault.accepted.clone(),
-    };
-    faults.0.iter().map(wire).collect()
+    faults.0.iter().map(FieldFault::from).collect()
 }

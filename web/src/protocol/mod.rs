@@ -2,7 +2,7 @@
 //!
 //! - In: results of the planner.
 //! - Out: questions ([`ask`]), replies ([`reply`]) and what they carry.
-//! - Knows: the planner and [`text`](crate::text). No browser, no page, no worker.
+//! - Knows: the planner, [`form`](crate::form) for labels, [`text`](crate::text). No browser, no page, no worker.
 //!
 //! The page numbers what it asks. Only the newest plan counts: the worker looks for newer questions between any two pieces of
 //! work, and the page drops what answers an older one than it already shows. So a slider can be dragged, and what is shown is

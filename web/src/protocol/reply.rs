@@ -1,5 +1,6 @@
 //! Replies of the worker.
 
+use pipeplan_core::base::fields::Fault;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -138,4 +139,11 @@ pub struct Timed {
     pub device: String,
     /// Which operators of the plan have measured times.
     pub covers: String,
+}
+
+impl From<&Fault> for FieldFault {
+    fn from(fault: &Fault) -> FieldFault {
+        let Fault { field, found, accepted } = fault.clone();
+        FieldFault { field, found, accepted }
+    }
 }

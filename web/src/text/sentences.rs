@@ -3,31 +3,10 @@
 use pipeplan_core::spec::SpecError;
 
 use super::{bytes, duration};
-use crate::form::FIELDS;
-use crate::protocol::FieldFault;
 
 /// A sentence of the planner with its raw numbers as a person reads them: `4200000 ns` becomes `4.2 ms`.
 pub fn readable(text: &str) -> String {
     pipeplan_core::formats::sentence::spelled(text, &|ns| duration(ns as f64), &bytes)
-}
-
-/// As [`readable`], with the labels of the form in place of field names: `limit_bytes` becomes `“Memory limit per
-/// GPU”`.
-pub fn with_labels(text: &str) -> String {
-    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.');
-    let mut said = String::new();
-    for piece in readable(text).split_inclusive(|c| !is_name(c)) {
-        // A full stop is no part of a name; a point before more of the name is.
-        let name = piece.trim_end_matches(|c| !is_name(c) || c == '.');
-        let after = &piece[name.len()..];
-        let is_whole = !after.starts_with('.') || after.trim_end() == ".";
-        match label_of(name).filter(|_| is_whole) {
-            Some(label) => said.push_str(&format!("“{label}”")),
-            None => said.push_str(name),
-        }
-        said.push_str(after);
-    }
-    said
 }
 
 /// A message of the planner without the advice to raise a limit above the memory of the device.
@@ -40,15 +19,6 @@ pub fn within_device(text: &str, device_bytes: u64) -> String {
         }
         _ => text.to_owned(),
     }
-}
-
-/// The fault of a field of the form that a sentence of the planner tells of, as faults are written: `FIELD: found …, accepted
-/// is …`.
-pub fn fault_of(sentence: &str) -> Option<FieldFault> {
-    let (field, fault) = sentence.split_once(": found ")?;
-    let (found, accepted) = fault.split_once(", accepted is ")?;
-    FIELDS.iter().find(|known| known.path == field)?;
-    Some(FieldFault { field: field.to_owned(), found: found.to_owned(), accepted: accepted.to_owned() })
 }
 
 /// The message for a file that cannot be read as a spec or as any other file.
@@ -75,13 +45,6 @@ pub fn unreadable_file(text: &str, error: &SpecError) -> String {
 /// A message about the command, adapted to the page.
 pub fn for_page(sentence: &str) -> String {
     sentence.replace("give it with `--order` to a spec", "open its op lists as a text file over the form of its spec")
-}
-
-/// The label of a field, by its path or by the last part of its path.
-fn label_of(name: &str) -> Option<&'static str> {
-    let is_it = |path: &str| path == name || name.contains('_') && path.rsplit('.').next() == Some(name);
-    let known = name.contains(['_', '.']).then(|| FIELDS.iter().find(|field| is_it(field.path))).flatten();
-    known.map(|field| field.label)
 }
 
 /// A text that begins with a capital.

@@ -41,19 +41,6 @@ fn numbers_in_sentences_become_readable() {
     );
 }
 
-#[test]
-fn fields_in_sentences_are_called_what_the_form_calls_them() {
-    for (said, read) in [
-        ("raise limit_bytes, or take less.", "raise “Memory limit per GPU”, or take less."),
-        ("training.microbatches: found 0; accepted is 1", "“Microbatches”: found 0; accepted is 1"),
-        ("its model holds 1.5 GiB... and x_y", "its model holds 1.5 GiB... and x_y"),
-        ("ranks of this name", "ranks of this name"),
-        ("model.layers.*.weight, as jitter_permille.", "model.layers.*.weight, as “Jitter”."),
-    ] {
-        assert_eq!(with_labels(said), read);
-    }
-}
-
 /// As both say it that know how little a rank can do with.
 #[test]
 fn no_limit_is_to_be_raised_above_the_device() {

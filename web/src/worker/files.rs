@@ -14,6 +14,7 @@ use pipeplan_core::spec::{Spec, Work};
 use super::Worker;
 use super::comparison::Comparison;
 use super::specs::{case_of, no_plan, read_spec, unreadable};
+use crate::form::with_labels;
 use crate::protocol::frontier::{FROM_CHART, OF_POINT};
 use crate::protocol::same_spec::same_work;
 use crate::protocol::{FieldFault, Picture, Purpose, Response, Timed, from_core};
@@ -34,9 +35,7 @@ impl Worker {
         };
         match text() {
             Ok(text) => Response::Exported { text, purpose },
-            Err(reason) => {
-                Response::NoPlan { schedule: String::new(), reason: text::with_labels(&reason), fault: None }
-            }
+            Err(reason) => Response::NoPlan { schedule: String::new(), reason: with_labels(&reason), fault: None },
         }
     }
 
@@ -120,7 +119,7 @@ impl Worker {
         };
         match plan() {
             Ok(plan) => Response::Ordered { plan: plan.to_json() },
-            Err(reason) => unreadable("order", text::with_labels(&reason)),
+            Err(reason) => unreadable("order", with_labels(&reason)),
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! - In: questions.
 //! - Out: replies, piece by piece.
-//! - Knows: the planner, [`protocol`](crate::protocol), [`text`](crate::text). Only `listen` knows a browser.
+//! - Knows: the planner, [`form`](crate::form) for labels, [`protocol`](crate::protocol), [`text`](crate::text). Only `listen` knows a browser.
 
 mod comparison;
 mod files;

@@ -10,8 +10,9 @@ use super::frontier::FrontierSearch;
 use super::limit_price::LimitPrice;
 use super::specs::{no_plan, solve};
 use super::{LOOK_WITHIN_MS, SHOW_WITHIN_MS, Worker};
+use crate::form::fault_of;
 use crate::protocol::same_spec::same_work;
-use crate::protocol::{Response, from_core};
+use crate::protocol::{FieldFault, Response, from_core};
 use crate::text;
 
 impl Worker {
@@ -40,7 +41,7 @@ impl Worker {
             Ok(answer) => Response::Planned(Box::new(from_core::picture_of(&spec, &answer))),
             Err(error) => {
                 let fault = match &error {
-                    PlanError::Absent { reason, .. } => text::fault_of(reason),
+                    PlanError::Absent { reason, .. } => fault_of(reason).map(|fault| FieldFault::from(&fault)),
                     _ => None,
                 };
                 Response::NoPlan {

@@ -6,6 +6,7 @@ use pipeplan_core::problem::{Problem, Schedule, Statement};
 use pipeplan_core::schedule;
 use pipeplan_core::spec::{Spec, Work};
 
+use crate::form::{fault_of, with_labels};
 use crate::protocol::{FieldFault, Order, Response, from_core};
 use crate::text;
 
@@ -40,14 +41,14 @@ pub(super) fn case_of(plan: &Plan, spec: &Spec) -> Option<Case> {
 /// Why `spec` has no plan, with the labels of the form.
 pub(super) fn no_plan(spec: &Spec, reason: &str) -> String {
     match &spec.work {
-        Work::Model(work) => text::with_labels(&text::within_device(reason, work.device.memory_bytes)),
-        Work::Typed(_) => text::with_labels(reason),
+        Work::Model(work) => with_labels(&text::within_device(reason, work.device.memory_bytes)),
+        Work::Typed(_) => with_labels(reason),
     }
 }
 
 /// The first reason and its fault, if all reasons name the same field. The numbers differ by schedule.
 pub(super) fn one_fault(reasons: &[(String, String)]) -> Option<(&str, FieldFault)> {
-    let mut faults = reasons.iter().map(|(_, reason)| text::fault_of(reason));
+    let mut faults = reasons.iter().map(|(_, reason)| fault_of(reason).map(|fault| FieldFault::from(&fault)));
     let first = faults.next()??;
     let same = |fault: Option<FieldFault>| fault.is_some_and(|fault| fault.field == first.field);
     faults.all(same).then(|| (reasons[0].1.as_str(), first))

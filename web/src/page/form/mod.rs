@@ -1,4 +1,8 @@
 //! The form for the spec.
+//!
+//! - In: the state of the page.
+//! - Out: the inputs of all fields, with labels, help and faults.
+//! - Knows: [`form`](crate::form), the catalogs of the planner, the state of the page.
 
 mod frame;
 mod inputs;
