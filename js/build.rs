@@ -1,5 +1,4 @@
-//! The JSON Schema of plan files as TypeScript types, so that there is one place that says what a spec, a problem and a
-//! plan look like.
+//! Makes TypeScript types from the JSON Schema of plan files, so that specs, problems and plans are described in one place.
 
 use std::path::Path;
 use std::{env, fs};
@@ -28,7 +27,7 @@ fn declaration(name: &str, schema: &Value) -> String {
     }
 }
 
-/// The type that a schema describes. What a type cannot say, such as ranges, is left out.
+/// The type that a schema describes. Facts that a type cannot express, such as ranges, are left out.
 fn type_of(schema: &Value, level: usize) -> String {
     if let Some(reference) = schema["$ref"].as_str() {
         return capitalised(reference.rsplit('/').next().unwrap_or(reference));
@@ -79,7 +78,7 @@ fn block(fields: &Map<String, Value>, schema: &Value, level: usize) -> String {
 
 fn comment(schema: &Value, level: usize) -> String {
     let described = schema["description"].as_str().map(str::to_owned);
-    let default = schema.get("default").map(|value| format!("Where left out: {value}."));
+    let default = schema.get("default").map(|value| format!("Default: {value}."));
     let said: Vec<String> = described.into_iter().chain(default).collect();
     if said.is_empty() {
         return String::new();

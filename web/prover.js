@@ -1,5 +1,5 @@
-// Proves a plan in a worker of its own: the solver is loaded here, where a proof is asked for, and nowhere else.
-// Asked { plan, seconds }, it answers words [steps, cost, bound, better plan or null], the last one as { last }.
+// Proves a plan in a separate worker. The solver is loaded only here, when a person asks for a proof.
+// Input: { plan, seconds }. Output: { word: [steps, cost, bound, better plan or null] }, and the last one as { last }.
 import start, { prove } from "./pipeplan-prover.js";
 
 self.onmessage = async ({ data: { plan, seconds } }) => {

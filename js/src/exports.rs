@@ -1,4 +1,4 @@
-//! The package's functions. What their comments say, its `.d.ts` file says.
+//! The functions of the package. Their comments become the comments of its `.d.ts` file.
 
 use js_sys::JSON;
 use pipeplan_core::advise::explanation;
@@ -26,7 +26,7 @@ const TYPES: &str = include_str!("types.d.ts");
 #[wasm_bindgen(typescript_custom_section)]
 const FILES: &str = include_str!(concat!(env!("OUT_DIR"), "/schema.d.ts"));
 
-/// A panic is a fault of the planner's: it is told with its place.
+/// A panic is a bug of the planner: the console shows it with its place.
 #[wasm_bindgen(start, skip_typescript)]
 fn start() {
     console_error_panic_hook::set_once();
@@ -36,12 +36,12 @@ fn object(value: &Value) -> Result<JsValue, JsValue> {
     JSON::parse(&value.to_string())
 }
 
-/// Plans a spec, and returns its plan file: the very text that `pipeplan plan` writes, with the same digest.
+/// Plans a spec and returns the text of its plan file, identical to that of `pipeplan plan`, with the same digest.
 ///
-/// `JSON.parse` reads it as a {@link Plan}. Keep the text: what `JSON.stringify` makes of it again may differ in how
-/// numbers are written, and then the digest is another one.
+/// `JSON.parse` reads it as a {@link Plan}. Keep the text: `JSON.stringify` can write numbers in another way, and then the
+/// digest differs.
 ///
-/// Throws a {@link Refusal} where the input is refused, or where there is no plan for it.
+/// Throws a {@link Refusal} if the input has errors, or if there is no plan.
 #[wasm_bindgen]
 pub fn plan(
     #[wasm_bindgen(unchecked_param_type = "SpecInput")] spec: &JsValue,
@@ -58,9 +58,9 @@ pub fn plan(
     Ok(watch.end(plan)?.map_err(Refusal::from)?.to_json())
 }
 
-/// Every published schedule, and the best that a search finds, side by side for one spec: `pipeplan compare --json`.
+/// Compares every published schedule, and the best schedule that a search finds, for one spec: `pipeplan compare --json`.
 ///
-/// Throws a {@link Refusal} where the spec is refused. A schedule that does not exist for it is a row with a reason.
+/// Throws a {@link Refusal} if the spec has errors. A schedule that does not exist for the spec is a row with a reason.
 #[wasm_bindgen(unchecked_return_type = "Comparison")]
 pub fn compare(
     #[wasm_bindgen(unchecked_param_type = "SpecInput")] spec: &JsValue,
@@ -74,10 +74,9 @@ pub fn compare(
     object(&json!(watch.end(comparison)?))
 }
 
-/// What each rank of a model holds, by kind, and where it does not fit what to change: `pipeplan memory --json`.
+/// Memory of each rank of a model, by kind, with suggestions if it does not fit: `pipeplan memory --json`.
 ///
-/// Throws a {@link Refusal} where the spec is refused, or where its costs are typed: then nothing says what bytes are
-/// for.
+/// Throws a {@link Refusal} if the spec has errors, or if its costs are typed: typed bytes have no kind.
 #[wasm_bindgen(js_name = memoryOf, unchecked_return_type = "Memory")]
 pub fn memory_of(
     #[wasm_bindgen(unchecked_param_type = "SpecInput")] spec: &JsValue,
@@ -93,16 +92,16 @@ pub fn memory_of(
         watch.see(progress)
     });
     if let Ok(explained) = &mut explained {
-        // Changes are planned without a search: its figures stand, and whoever has had enough can say so.
+        // Changes are planned without a search. The last figures of the search stand, and the caller can stop.
         explained.shorten(&spec, &mut |_, _| last.map_or(Flow::Continue, |progress| watch.see(progress)));
     }
     object(&watch.end(explained)?.map_err(Refusal::from)?.to_value())
 }
 
-/// What no valid schedule costs less than, on each placement that a spec leaves open. Without a search: mostly a matter
-/// of milliseconds.
+/// Lower bounds: no valid schedule costs less, on each placement that a spec allows. There is no search, so this takes
+/// milliseconds in most cases.
 ///
-/// Throws a {@link Refusal} where the spec is refused.
+/// Throws a {@link Refusal} if the spec has errors.
 #[wasm_bindgen(unchecked_return_type = "Bounds")]
 pub fn bound(#[wasm_bindgen(unchecked_param_type = "SpecInput")] spec: &JsValue) -> Result<JsValue, JsValue> {
     let spec = input::spec(spec)?;
@@ -122,7 +121,7 @@ pub fn bound(#[wasm_bindgen(unchecked_param_type = "SpecInput")] spec: &JsValue)
 }
 
 /// Checks the text of a plan file: its digest, every op and transfer, memory, the prediction, and which transports
-/// complete it. A plan that is not valid is an answer, with all that is wrong, and nothing is thrown.
+/// complete it. An invalid plan is a result with all violations; nothing is thrown.
 #[wasm_bindgen(unchecked_return_type = "Checked | NotValid")]
 pub fn check(#[wasm_bindgen(unchecked_param_type = "string")] plan: &JsValue) -> Result<JsValue, JsValue> {
     let text = input::text(plan, "plan", "the text of a plan file")?;
@@ -142,10 +141,10 @@ fn not_valid(error: &dyn std::fmt::Display, violations: &[Violation]) -> Value {
     json!({ "valid": false, "error": error.to_string(), "violations": violations })
 }
 
-/// Where a run lost time against its plan, and the plan's problem with the times that were measured, which {@link plan}
-/// and {@link compare} take: `pipeplan calibrate --json`. `plan` and `trace` are the texts of both files.
+/// Shows where a run lost time against its plan, and gives the problem of the plan with measured times, for {@link plan}
+/// and {@link compare}: `pipeplan calibrate --json`. `plan` and `trace` are the texts of both files.
 ///
-/// Throws a {@link Refusal} where one of them is none, or where the trace is of another order.
+/// Throws a {@link Refusal} if one of the files has errors, or if the trace ran another schedule.
 #[wasm_bindgen(unchecked_return_type = "Calibration")]
 pub fn calibrate(
     #[wasm_bindgen(unchecked_param_type = "string")] plan: &JsValue,
@@ -159,10 +158,10 @@ pub fn calibrate(
     object(&calibration.to_value())
 }
 
-/// What a plan's time hangs on: what its order takes where a rank, a stage, a job or messages take longer or less, and
-/// for the first `options.anew` of these what the best takes: `pipeplan sensitivity --json`. `plan` is the text of its file.
+/// Sensitivity of a plan: the time of its schedule if a rank, a stage, a job or P2P transfers take more or less, and for the
+/// first `options.anew` of these the time of a new plan: `pipeplan sensitivity --json`. `plan` is the text of its file.
 ///
-/// Throws a {@link Refusal} where it is none.
+/// Throws a {@link Refusal} if the file has errors.
 #[wasm_bindgen(unchecked_return_type = "Sensitivity")]
 pub fn sensitivity(
     #[wasm_bindgen(unchecked_param_type = "string")] plan: &JsValue,
@@ -182,10 +181,10 @@ pub fn sensitivity(
     object(&found.to_value())
 }
 
-/// The trace of what torch.profiler recorded while torch.distributed.pipelining ran the plan's order, which
-/// {@link calibrate} takes: `pipeplan trace`. `plan` is the text of its file, and `profiles` are those of all ranks.
+/// Makes a trace for {@link calibrate} of torch.profiler files, recorded while torch.distributed.pipelining ran the schedule of
+/// the plan: `pipeplan trace`. `plan` is the text of its file; `profiles` are the texts of all ranks.
 ///
-/// Throws a {@link Refusal} where one of them is none, or where a rank ran another order or is missing.
+/// Throws a {@link Refusal} if one of the files has errors, or if a rank ran another schedule or is missing.
 #[wasm_bindgen(js_name = traceOfTorch)]
 pub fn trace_of_torch(
     #[wasm_bindgen(unchecked_param_type = "string")] plan: &JsValue,
@@ -208,9 +207,9 @@ pub fn trace_of_torch(
     Ok(trace.to_json())
 }
 
-/// The text of a plan file, or of a measured trace, in another program's format: `pipeplan export`.
+/// Converts a plan file or a trace to the format of another program: `pipeplan export`.
 ///
-/// Throws a {@link Refusal} where the file is no plan or trace, or where the format has no words for it.
+/// Throws a {@link Refusal} if the file is not a plan or trace, or if the format cannot express it.
 #[wasm_bindgen(js_name = exportAs)]
 pub fn export_as(
     #[wasm_bindgen(unchecked_param_type = "string")] file: &JsValue,
@@ -230,9 +229,9 @@ pub fn export_as(
     Ok(exported.map_err(Refusal::from)?)
 }
 
-/// The link of a spec, which the planner's page opens. `page` is the page's address; without one, what stands behind it.
+/// The link of a spec, for the planner's page. `page` is the address of the page; without it, the result is the fragment alone.
 ///
-/// Throws a {@link Refusal} where the spec is refused.
+/// Throws a {@link Refusal} if the spec has errors.
 #[wasm_bindgen]
 pub fn link(
     #[wasm_bindgen(unchecked_param_type = "SpecInput")] spec: &JsValue,
@@ -244,9 +243,9 @@ pub fn link(
     Ok(format!("{page}{}", pipeplan_core::spec::link::write(&spec)))
 }
 
-/// What a spec, a bare problem or a link says, with every default written out.
+/// Reads a spec, a problem or a link, and returns the spec with every default.
 ///
-/// Throws a {@link Refusal} with all that is wrong.
+/// Throws a {@link Refusal} with all errors.
 #[wasm_bindgen(js_name = readSpec, unchecked_return_type = "Spec")]
 pub fn read_spec(#[wasm_bindgen(unchecked_param_type = "SpecInput")] spec: &JsValue) -> Result<JsValue, JsValue> {
     object(&input::spec(spec)?.to_value())

@@ -1,4 +1,4 @@
-//! What a caller hands over, read as the command reads files and flags.
+//! Arguments of the caller, read as the command reads files and flags.
 
 use std::sync::Arc;
 
@@ -18,9 +18,9 @@ use wasm_bindgen::prelude::*;
 
 use crate::refusal::Refusal;
 
-/// Longest number of simulated ops that a number of JavaScript says exactly.
+/// Largest number of simulated ops that a JavaScript number represents exactly.
 const MOST_EFFORT: u64 = 1 << 53;
-/// Layouts that can be asked for.
+/// Largest number of layouts that a caller can ask for.
 const MOST_ROWS: u64 = 1000;
 const ON_PROGRESS: &str = "onProgress";
 
@@ -53,15 +53,15 @@ fn kind(value: &JsValue) -> String {
     if value.is_null() { "null".to_owned() } else { value.js_typeof().as_string().unwrap_or_default() }
 }
 
-/// A value as JSON. A number that JSON has no word for becomes a text, as TOML's do, so that it is refused by name
-/// instead of being taken for a missing field.
+/// A value as JSON. JSON cannot express NaN and infinity: they become texts, as in TOML, so that the error names the value
+/// and not a missing field.
 fn json_of(value: &JsValue, field: &str, accepted: &str) -> Result<String, Refusal> {
     let named = Closure::<dyn FnMut(JsValue, JsValue) -> JsValue>::new(|_, value: JsValue| match value.as_f64() {
         Some(number) if !number.is_finite() => number.to_string().into(),
         _ => value,
     });
     let text = JSON::stringify_with_replacer(value, named.as_ref());
-    // A circle or a BigInt: what JavaScript says of it.
+    // A cycle or a BigInt: the message of JavaScript.
     let text = text.map_err(|error| {
         let said = error.dyn_ref::<js_sys::Error>().map(|error| String::from(error.message()));
         Refusal::of_field(field, &said.unwrap_or_default(), accepted)
@@ -69,11 +69,11 @@ fn json_of(value: &JsValue, field: &str, accepted: &str) -> Result<String, Refus
     text.as_string().ok_or_else(|| Refusal::of_field(field, &kind(value), accepted))
 }
 
-/// How to plan. Each function takes its own of these.
+/// How to plan. Each function accepts some of these.
 pub struct Options {
     /// A published schedule or `best`.
     pub schedule: Option<String>,
-    /// An order of the caller's own in the place of a schedule, with its name.
+    /// A custom schedule instead of `schedule`, with its name.
     pub order: Option<(String, Schedule)>,
     /// How hard to search for `best`.
     pub effort: Effort,
@@ -81,7 +81,7 @@ pub struct Options {
     pub question: Question,
     /// How large a change is, in thousandths.
     pub permille: u32,
-    /// How many changes are planned anew.
+    /// Number of changes that are planned again.
     pub anew: usize,
     /// Measured times.
     profile: Option<Arc<Profile>>,
@@ -104,7 +104,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Reads those options that are `taken`, and refuses all others by name.
+    /// Reads the options that `taken` lists, and refuses all others by name.
     pub fn read(value: &JsValue, taken: &[&str]) -> Result<Options, Refusal> {
         if value.is_undefined() || value.is_null() {
             return Ok(Options::default());
@@ -114,7 +114,7 @@ impl Options {
             return Err(Refusal::of_field("options", &kind(value), accepted));
         }
         let function = Reflect::get(value, &ON_PROGRESS.into()).ok().and_then(|value| value.dyn_into().ok());
-        // JSON has no functions: this one is left out of it.
+        // JSON has no functions, so `onProgress` is not in it.
         let given = json::parse(&json_of(value, "options", accepted)?)?;
         let mut faults = Vec::new();
         let options = Options::of(&given, taken, function, &mut faults);
@@ -134,14 +134,14 @@ impl Options {
         }
         if taken.contains(&"order") {
             let name = table.text("name", faults).unwrap_or("own-order").to_owned();
-            // A text, or a row for each rank.
+            // A text, or an op list for each rank.
             let text =
                 table.get("order").map(|order| order.as_str().map_or_else(|| order.to_string(), str::to_owned));
             match text.map(|text| order::read(&text)) {
                 None => {}
                 Some(Ok(order)) => options.order = Some((name, order)),
                 Some(Err(error)) => {
-                    let accepted = "a row of ops for each rank, such as `0F0 0F1 0BW0 0BW1`";
+                    let accepted = "an op list for each rank, such as `0F0 0F1 0BW0 0BW1`";
                     faults.push(Fault::new(table.path("order"), error, accepted));
                 }
             }
@@ -171,7 +171,7 @@ impl Options {
         options
     }
 
-    /// What `value` says is to be planned, with measured times where there are some.
+    /// The spec of `value`, with measured times if there are any.
     pub fn spec(&self, value: &JsValue) -> Result<Spec, Refusal> {
         let mut spec = spec(value)?;
         if let Some(profile) = &self.profile {
@@ -183,7 +183,7 @@ impl Options {
         Ok(spec)
     }
 
-    /// Who hears of the search.
+    /// The watcher of the search.
     pub fn watch(&self) -> Watch<'_> {
         Watch { tell: self.on_progress.as_ref(), thrown: None }
     }
@@ -207,7 +207,7 @@ fn profile(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Option<Arc<Pro
     None
 }
 
-/// What `devices`, `keep`, `schedules` and `most` say.
+/// The question that `devices`, `keep`, `schedules` and `most` ask.
 fn question(table: &mut Table, faults: &mut Vec<Fault>) -> Question {
     let usual = Question::default();
     let devices = table.whole("devices", 1..=MOST_DEVICES, faults);
@@ -237,14 +237,14 @@ fn texts(table: &mut Table, key: &'static str, faults: &mut Vec<Fault>) -> Vec<S
     })
 }
 
-/// Tells a function of the caller's how a search goes, until that says `false` or throws.
+/// Calls the caller's `onProgress` during a search, until it returns `false` or throws.
 pub struct Watch<'o> {
     tell: Option<&'o Function>,
     thrown: Option<JsValue>,
 }
 
 impl Watch<'_> {
-    /// Tells, and answers whether to go on.
+    /// Calls `onProgress`. The answer says whether the search continues.
     pub fn see(&mut self, progress: Progress) -> Flow {
         let Some(tell) = self.tell else { return Flow::Continue };
         let told = Object::new();
@@ -262,7 +262,7 @@ impl Watch<'_> {
         }
     }
 
-    /// What the search came to; what the caller's function threw, where it did.
+    /// The result of the search, or the exception of `onProgress`.
     pub fn end<T>(self, found: T) -> Result<T, JsValue> {
         self.thrown.map_or(Ok(found), Err)
     }

@@ -1,8 +1,8 @@
-//! The planner for JavaScript and TypeScript: what wasm-pack makes the npm package of.
+//! The planner for JavaScript and TypeScript: the source of the npm package, which wasm-pack builds.
 //!
-//! A thin edge over `pipeplan-core`: what a caller hands over is read as the command reads it, the planner answers, and
-//! what comes back is the text of a file, or the object that the command prints with `--json`. Types stand in
-//! `types.d.ts`, and those of files in their JSON Schema, from which `build.rs` makes them.
+//! A thin layer over `pipeplan-core`. It reads arguments as the command does, and returns the text of a file or the object
+//! that the command prints with `--json`. Types are in `types.d.ts`; `build.rs` makes the types of files from their JSON
+//! Schema.
 
 #[cfg(target_arch = "wasm32")]
 mod exports;

@@ -1,4 +1,4 @@
-//! What is thrown: an `Error` whose message says all that is wrong, with the same by field for programs.
+//! The error that functions throw: an `Error` whose message lists all errors, and whose `faults` give them by field.
 
 use js_sys::{Error, JSON, Reflect};
 use pipeplan_core::advise::explanation::Unexplained;
@@ -11,22 +11,22 @@ use pipeplan_core::spec::SpecError;
 use serde_json::{Value, json};
 use wasm_bindgen::JsValue;
 
-/// Input that was refused, or that there is no plan for.
+/// An input with errors, or one without a plan.
 pub struct Refusal {
     message: String,
     faults: Vec<Fault>,
-    /// Where a text stops being TOML or JSON.
+    /// Position of a syntax error in TOML or JSON.
     place: Option<Syntax>,
 }
 
 impl Refusal {
-    /// Because of one field.
+    /// A refusal because of one field.
     pub fn of_field(field: &str, found: &str, accepted: &str) -> Refusal {
         Faults::from(Fault::new(field, found, accepted)).into()
     }
 
-    /// With its sentence alone.
-    fn said(message: impl ToString) -> Refusal {
+    /// A refusal with a message only.
+    fn message(message: impl ToString) -> Refusal {
         Refusal { message: message.to_string(), faults: Vec::new(), place: None }
     }
 }
@@ -39,7 +39,7 @@ impl From<Faults> for Refusal {
 
 impl From<Syntax> for Refusal {
     fn from(syntax: Syntax) -> Refusal {
-        Refusal { place: Some(syntax.clone()), ..Refusal::said(syntax) }
+        Refusal { place: Some(syntax.clone()), ..Refusal::message(syntax) }
     }
 }
 
@@ -48,7 +48,7 @@ impl From<SpecError> for Refusal {
         match error {
             SpecError::Faults(faults) => faults.into(),
             SpecError::Syntax(syntax) => syntax.into(),
-            SpecError::Link(_) => Refusal::said(error),
+            SpecError::Link(_) => Refusal::message(error),
         }
     }
 }
@@ -58,7 +58,7 @@ impl From<PlanFileError> for Refusal {
         match error {
             PlanFileError::Faults(faults) => faults.into(),
             PlanFileError::Syntax(syntax) => syntax.into(),
-            _ => Refusal::said(error),
+            _ => Refusal::message(error),
         }
     }
 }
@@ -67,7 +67,7 @@ impl From<PlanError> for Refusal {
     fn from(error: PlanError) -> Refusal {
         match error {
             PlanError::Spec(faults) => faults.into(),
-            _ => Refusal::said(error),
+            _ => Refusal::message(error),
         }
     }
 }
@@ -76,7 +76,7 @@ impl From<Unexplained> for Refusal {
     fn from(error: Unexplained) -> Refusal {
         match error {
             Unexplained::Plan(error) => error.into(),
-            Unexplained::Typed => Refusal::said(error),
+            Unexplained::Typed => Refusal::message(error),
         }
     }
 }
@@ -85,7 +85,7 @@ impl From<ExportError> for Refusal {
     fn from(error: ExportError) -> Refusal {
         match error {
             ExportError::Spec(faults) => faults.into(),
-            _ => Refusal::said(error),
+            _ => Refusal::message(error),
         }
     }
 }
@@ -103,7 +103,7 @@ impl From<Refusal> for JsValue {
     }
 }
 
-/// Neither can fail: the text is JSON, and the error is an object of ours.
+/// Sets a property of the error. Neither call can fail: the text is JSON, and `error` is a plain object.
 fn set(error: &Error, field: &str, value: Value) {
     let value = JSON::parse(&value.to_string()).unwrap_or_default();
     let _ = Reflect::set(error, &field.into(), &value);

@@ -1,4 +1,4 @@
-//! The search for the best plan, piece by piece, for callers that have to do something else in between.
+//! The search for the best plan in pieces, for callers that do other work between two pieces.
 
 use js_sys::JSON;
 use pipeplan_core::plan::planner::{self, Best};
@@ -11,9 +11,9 @@ use wasm_bindgen::prelude::*;
 use crate::input::Options;
 use crate::refusal::Refusal;
 
-/// The search for the best plan of a spec, piece by piece, so that a page stays responsive and can stop it at any piece.
+/// The search for the best plan of a spec in pieces, so that a page stays responsive and can stop after any piece.
 ///
-/// When all pieces are done its plan is that of `plan(spec, { schedule: "best" })`, byte for byte.
+/// After the last piece, its plan is that of `plan(spec, { schedule: "best" })`, byte for byte.
 #[wasm_bindgen]
 pub struct Search {
     spec: Spec,
@@ -25,7 +25,7 @@ pub struct Search {
 
 #[wasm_bindgen]
 impl Search {
-    /// Nothing is searched yet. Throws a {@link Refusal} where the spec is refused.
+    /// Prepares a search. Throws a {@link Refusal} if the spec has errors.
     #[wasm_bindgen(constructor)]
     pub fn new(
         #[wasm_bindgen(unchecked_param_type = "SpecInput")] spec: &JsValue,
@@ -36,8 +36,8 @@ impl Search {
         Ok(Search { best: Best::new(&spec), spec, effort: options.effort, offered: 0 })
     }
 
-    /// Does the next piece: a published schedule, or a search of one placement within the effort. Returns whether there
-    /// is more to do. Throws a {@link Refusal} where no problem follows from the spec.
+    /// Does the next piece: a published schedule, or a search on one placement within the effort. Returns whether there is
+    /// more to do. Throws a {@link Refusal} if the spec gives no problem.
     pub fn step(&mut self) -> Result<bool, JsValue> {
         if let Some(published) = schedule::published().get(self.offered) {
             self.offered += 1;
@@ -55,7 +55,7 @@ impl Search {
         JSON::parse(&json!({ "schedule": answer.name, "cost_ns": answer.cost_ns() }).to_string())
     }
 
-    /// The plan file of the best so far. Throws a {@link Refusal} where there is none.
+    /// The plan file of the best so far. Throws a {@link Refusal} if there is none.
     pub fn plan(&self) -> Result<String, JsValue> {
         let answer = self.best.clone().finish().map_err(Refusal::from)?;
         Ok(planner::plan_of(&self.spec, answer).map_err(Refusal::from)?.to_json())

@@ -1,4 +1,4 @@
-//! The fastest layouts, at once or piece by piece.
+//! The fastest layouts, in one call or in pieces.
 
 use js_sys::JSON;
 use pipeplan_core::search::{Effort, Flow};
@@ -9,11 +9,11 @@ use crate::refusal::Refusal;
 
 const OPTIONS: [&str; 6] = ["devices", "keep", "schedules", "most", "effort", "profile"];
 
-/// The fastest layouts of a model on its devices: degrees of parallelism, size of microbatches, recomputation and schedule
-/// together, of as many sequences a step and within the same memory: `pipeplan tune --json`. That takes seconds to minutes;
-/// a {@link Tuner} does the same piece by piece.
+/// Finds the fastest layouts of a model on its devices: degrees of parallelism, micro-batch size, recomputation and schedule
+/// together, with the same global batch size and memory limit: `pipeplan tune --json`. It takes seconds to minutes; a
+/// {@link Tuner} does the same in pieces.
 ///
-/// Throws a {@link Refusal} where the spec is refused, where its costs are typed, or where the devices cannot be dealt.
+/// Throws a {@link Refusal} if the spec has errors, if its costs are typed, or if no layout uses that number of devices.
 #[wasm_bindgen(unchecked_return_type = "Layouts")]
 pub fn tune(
     #[wasm_bindgen(unchecked_param_type = "SpecInput")] spec: &JsValue,
@@ -24,7 +24,7 @@ pub fn tune(
     tuner.found()
 }
 
-/// Looks for the fastest layouts piece by piece, so that a page stays responsive and can stop at any piece.
+/// Finds the fastest layouts in pieces, so that a page stays responsive and can stop after any piece.
 #[wasm_bindgen]
 pub struct Tuner {
     tuner: pipeplan_core::advise::tune::Tuner,
@@ -34,7 +34,7 @@ pub struct Tuner {
 
 #[wasm_bindgen]
 impl Tuner {
-    /// Nothing is planned yet. Throws as {@link tune}.
+    /// Prepares a search. Throws as {@link tune}.
     #[wasm_bindgen(constructor)]
     pub fn new(
         #[wasm_bindgen(unchecked_param_type = "SpecInput")] spec: &JsValue,
@@ -46,14 +46,14 @@ impl Tuner {
         Ok(Tuner { tuner, effort: options.effort, is_whole: false })
     }
 
-    /// Does the next piece: a schedule of a layout, or a search of one placement within the effort. Returns whether there is
+    /// Does the next piece: a schedule of a layout, or a search on one placement within the effort. Returns whether there is
     /// more to do.
     pub fn step(&mut self) -> bool {
         self.is_whole = !self.tuner.step(self.effort, &mut |_| Flow::Continue);
         !self.is_whole
     }
 
-    /// What was found so far.
+    /// The layouts so far.
     #[wasm_bindgen(getter, unchecked_return_type = "Layouts")]
     pub fn found(&self) -> Result<JsValue, JsValue> {
         JSON::parse(&self.tuner.to_value(self.is_whole).to_string())

@@ -1,74 +1,74 @@
 /**
- * What is planned: a spec or a bare problem, as text in TOML or JSON or as an object, a link to the planner's page, or
- * the text of a plan file, whose spec is meant.
+ * The input of a plan: a spec or a problem (text in TOML or JSON, or an object), a link to the planner's page, or the
+ * text of a plan file, whose spec is used.
  */
 export type SpecInput = string | Spec | Problem;
 
-/** One thing wrong with an input. */
+/** One error of an input. */
 export interface Fault {
     /** The field's path, such as `training.microbatches` or `stages[3].forward_ns`. */
     field: string;
-    /** What stood there, shortened; `nothing` where the field is missing. */
+    /** The value of the field, shortened; `nothing` if the field is missing. */
     found: string;
-    /** What would be accepted: `a whole number from 1 to 1024`. */
+    /** What is accepted: `a whole number from 1 to 1024`. */
     accepted: string;
 }
 
-/** What is thrown where an input is refused, or where there is no plan for it. Its message says all that is wrong. */
+/** The error that a function throws if it refuses an input, or if there is no plan. The message lists all errors. */
 export interface Refusal extends Error {
-    /** All faults, in the order of the fields; empty where no field is to blame. */
+    /** All faults, in the order of the fields; empty if no single field is the cause. */
     faults: Fault[];
-    /** Where a text stops being TOML or JSON: line and column from 1, and bytes from the start. */
+    /** Position of a syntax error in TOML or JSON: line and column from 1, and bytes from the start. */
     place?: { line: number; column: number; offset: number };
 }
 
-/** Where a search stands. */
+/** Progress of a search. */
 export interface Progress {
-    /** Simulated ops so far, of those that `effort` allows. */
+    /** Simulated ops so far; `effort` is the limit. */
     ops: number;
-    /** What the best schedule so far costs. */
+    /** Cost of the best schedule so far. */
     cost_ns: number;
-    /** What no schedule goes under. */
+    /** Lower bound: no schedule costs less. */
     bound_ns: number;
 }
 
 export interface SearchOptions {
-    /** Work of the search for `best` on each placement, in simulated ops of some 20 to 100 ns; 2 million where not given. */
+    /** Effort of the search for `best` on each placement, in simulated ops of about 20 to 100 ns each; default 2 million. */
     effort?: number;
-    /** Measured times of a model's operators, as the text that `pipeplan profile -o FILE` writes, in the place of estimates. */
+    /** Measured times of the operators of a model, as text that `pipeplan profile -o FILE` writes. They replace estimates. */
     profile?: string;
-    /** Hears of the search, many times a second. After it has returned `false` the best so far is soon the answer. */
+    /** Called many times per second. If it returns `false`, the search stops soon and gives the best so far. */
     onProgress?: (progress: Progress) => boolean | void;
 }
 
 export interface MemoryOptions extends SearchOptions {
-    /** A published schedule or `best`; what the spec says where not given. */
+    /** A published schedule or `best`; default: the schedule of the spec. */
     schedule?: string;
 }
 
-/** An order of your own. */
-export interface OwnOrder {
+/** A custom schedule. */
+export interface CustomSchedule {
     /**
-     * A row for each rank such as `0F0 0F1 0BW0 0BW1` (stage, job, microbatch), or the CSV that torch loads, judged like any
-     * schedule.
+     * An op list for each rank such as `0F0 0F1 0BW0 0BW1` (stage, job, microbatch), or the CSV that torch loads. It is
+     * checked and timed like any schedule.
      */
     order?: string | string[];
-    /** What it is called; `own-order` where not given. */
+    /** Its name; default `own-order`. */
     name?: string;
 }
 
-/** With an order, `plan` takes it in the place of a schedule, and throws all that is wrong with it. */
-export interface PlanOptions extends MemoryOptions, OwnOrder {}
+/** With a custom schedule, `plan` uses it instead of `schedule`, and throws all its errors. */
+export interface PlanOptions extends MemoryOptions, CustomSchedule {}
 
-/** An order gets a row of its own before that of `best`, which is none worse. */
-export interface CompareOptions extends SearchOptions, OwnOrder {}
+/** A custom schedule has a row before that of `best`; `best` is never worse. */
+export interface CompareOptions extends SearchOptions, CustomSchedule {}
 
-/** One schedule of a comparison. What does not apply to an absent one is null. */
+/** One schedule of a comparison. Fields that do not apply to an absent schedule are null. */
 export interface Row {
     /** Its name, or `best`. */
     schedule: string;
     status: "ok" | "absent";
-    /** Why there is none. */
+    /** Why the schedule is absent. */
     reason: string | null;
     /** End of the last op minus start of the first. */
     makespan_ns: number | null;
@@ -76,69 +76,69 @@ export interface Row {
     longest_span_ns: number | null;
     /** Idle share under the objective. */
     bubble_ratio: number | null;
-    /** Most bytes held at once, by rank, static bytes included. */
+    /** Peak memory in bytes, by rank, static bytes included. */
     peak_bytes: number[] | null;
-    /** Where the stages are: `linear`, `looped`, `v`, `wave`, `two-way` or `list`. */
+    /** Placement of stages: `linear`, `looped`, `v`, `wave`, `two-way` or `list`. */
     placement: string | null;
     /** No valid schedule on this placement costs less. */
     bound_ns: number | null;
-    /** No valid schedule costs less on any placement that was open to this row. */
+    /** No valid schedule costs less on any placement that this row can use. */
     bound_of_all_ns: number | null;
-    /** Cost over bound, minus 1: 0.05 is at most 5 % from the best possible. */
+    /** Cost / bound − 1: 0.05 is at most 5 % above the optimum. */
     gap: number | null;
-    /** With the spec's `jitter_permille`: what half of the steps cost at most. Null without jitter. */
+    /** With `jitter_permille`: half of the steps cost at most this. Null without jitter. */
     typical_ns: number | null;
-    /** With the spec's `jitter_permille`: what one step of twenty costs more than. Null without jitter. */
+    /** With `jitter_permille`: 1 step in 20 costs more than this. Null without jitter. */
     late_ns: number | null;
-    /** The cost where ranks wait for their transfers, as the spec's `messages` say; null where that could hang. */
+    /** Cost with communication: ranks wait for P2P transfers, as `messages` of the spec says; null if that can hang. */
     carried_ns: number | null;
-    /** The whole step, gradients and the optimizer included; of a model only. */
+    /** Step time, with gradient sync and optimizer; only for a model. */
     step_ns: number | null;
-    /** Of a model only. */
+    /** Only for a model. */
     tokens_per_s: number | null;
-    /** Model FLOPs utilisation; of a model only. */
+    /** Model FLOPs utilization; only for a model. */
     mfu: number | null;
 }
 
 export interface Comparison {
-    /** What `gap`, `bubble_ratio` and `best` are judged by. */
+    /** The objective of `gap`, `bubble_ratio` and `best`. */
     objective: "makespan" | "longest_span";
     /** Every published schedule, then `best`. */
     rows: Row[];
 }
 
-/** What one rank holds. */
+/** Memory of one rank. */
 export interface RankMemory {
     rank: number;
-    /** What it holds throughout, by kind: `weights`, `gradients`, `optimizer` and so on. */
+    /** Bytes held during the whole step, by kind: `weights`, `gradients`, `optimizer` and so on. */
     static_bytes: Record<string, number>;
-    /** The most that its microbatches hold at once, beside that. */
+    /** Peak of activations, in addition to static bytes. */
     activation_bytes: number;
-    /** The most of the host's memory that they hold at once. */
+    /** Peak of host memory for offloaded activations. */
     host_bytes: number;
-    /** What it holds throughout and what its microbatches hold, together. */
+    /** Peak of static bytes and activations together. */
     peak_bytes: number;
-    /** The op during which that is, such as `0F3`. */
+    /** The op at the peak, such as `0F3`. */
     at_op: string | null;
     at_ns: number;
     limit_bytes: number | null;
     fits: boolean;
 }
 
-/** Changes of a spec that make it hold less. None of them changes what is learnt but the last bits of sums. */
-export interface Relief {
+/** A suggestion: changes of a spec that need less memory. None changes the training result, except the last bits of sums. */
+export interface Suggestion {
     changes: { field: string; from: string; to: string }[];
-    /** How many times as many devices that takes. */
+    /** Factor on the number of devices. */
     devices: number;
-    /** The most bytes that a rank then holds. */
+    /** Peak memory of the fullest rank with the changes. */
     peak_bytes: number;
-    /** Whether every rank then fits. */
+    /** Whether every rank fits with the changes. */
     fits: boolean;
-    /** The time of a whole step then. */
+    /** Step time with the changes. */
     step_ns: number;
 }
 
-/** One place where a pass over the operators applied, or did not. */
+/** One place where a compiler pass applied, or did not apply. */
 export interface PassEntry {
     what: string;
     why: string;
@@ -151,29 +151,29 @@ export interface Memory {
     objective: "makespan" | "longest_span";
     cost_ns: number;
     fits: boolean;
-    /** Why this schedule stands for `best`, where none fits. */
+    /** Why this schedule replaces `best`, if no schedule fits. */
     note: string | null;
     ranks: RankMemory[];
-    /** By stage: the share of what F keeps, also in the host's memory, that is still held after B, in thousandths. */
+    /** By stage: the share of the activations of F, host memory included, that is still held after B, in thousandths. */
     held_for_weight_permille: number[];
-    /** How good the deal of layers is, where it was made for the limit. */
+    /** How good the assignment of layers to stages is, if it was made for the limit. */
     deal: { slowest_stage_ns: number; bound_ns: number } | null;
-    /** What each layer computes again, and how many wait in the host's memory, where the spec leaves that to the limit. */
+    /** What each layer recomputes, and how many layers offload activations, if the spec leaves that to the limit. */
     fit: { pass: string; done: PassEntry[]; skipped: PassEntry[] } | null;
     step_ns: number | null;
-    /** Single changes that help, those that then fit first. */
-    changes: Relief[];
-    /** Changes that fit together, where none does alone. */
-    combinations: Relief[];
-    /** All that helps together, where no combination fits. */
-    all_together: Relief | null;
-    cheapest: Relief | null;
+    /** Single changes that help; those that fit come first. */
+    changes: Suggestion[];
+    /** Combinations of changes that fit, if no single change does. */
+    combinations: Suggestion[];
+    /** All helpful changes together, if no combination fits. */
+    all_together: Suggestion | null;
+    cheapest: Suggestion | null;
     /**
-     * What the memory limit costs, where the best schedule fits and the limit makes its step longer: changes on the same
-     * devices with a shorter step, and those that are shorter still together, the shortest first. Their orders are first
-     * ones, which a search improves on.
+     * The cost of the memory limit, if the best schedule fits and the limit makes its step longer: changes on the same
+     * devices with a shorter step, and combinations that are shorter still, the shortest first. A search can improve
+     * these times.
      */
-    shorter: { without_limit_step_ns: number; changes: Relief[]; combinations: Relief[] } | null;
+    shorter: { without_limit_step_ns: number; changes: Suggestion[]; combinations: Suggestion[] } | null;
 }
 
 export interface Bounds {
@@ -184,205 +184,205 @@ export interface Bounds {
         placement: string;
         chunks: number;
         bound_ns: number;
-        /** What keeps a schedule from being faster. */
+        /** The reason for the bound. */
         because: string;
     }[];
 }
 
-/** Where every rank waits on a transport that does not complete a plan, and in which circle. */
+/** Where every rank waits on a transport that does not complete a plan, and the cycle of ranks. */
 export interface Stuck {
     waits?: { rank: number; step: number; message: string; waits_for_rank: number }[];
     circle?: number[];
     error?: string;
 }
 
-/** What `check` says of a valid plan. */
+/** The result of `check` for a valid plan. */
 export interface Checked {
     valid: true;
     digest: string;
     /** Whether each transport completes it: `rendezvous`, `buffered`, `grouped`, `pair-ordered`, `streams`. */
     transports: Record<string, boolean>;
     stuck: Record<string, Stuck>;
-    /** What was taken as the file says it, since it does not follow from the rest: measured times, another version's. */
+    /** Parts that `check` cannot derive and takes from the file: measured times, parts of another version. */
     on_trust: string[];
 }
 
-/** What `check` says of any other. */
+/** The result of `check` for an invalid plan. */
 export interface NotValid {
     valid: false;
     error: string;
-    /** What is wrong with its schedule or program, one by one. */
+    /** All violations of its schedule or program. */
     violations: string[];
 }
 
-/** `torch-csv`, `megatron` and `megatron-args` are of plans, the others of traces too. */
+/** `torch-csv`, `megatron` and `megatron-args` apply to plans, the others to traces too. */
 export type ExportFormat = "chrome-trace" | "torch-csv" | "megatron" | "megatron-args" | "svg" | "text";
 
 export interface PublishedSchedule {
-    /** As in specs and options: `1f1b`. */
+    /** The name in specs and options: `1f1b`. */
     name: string;
-    /** As a person reads it: `1F1B`. */
+    /** The display name: `1F1B`. */
     title: string;
-    /** What it does, and what that brings and costs. */
+    /** What it does, its benefit and its cost. */
     idea: string;
     /** Paper and section. */
     source: string;
 }
 
-/** The best that a search has found so far. */
+/** The best schedule of a search so far. */
 export interface Best {
-    /** A published schedule's name, or `best` for one that was found. */
+    /** The name of a published schedule, or `best` for one that the search found. */
     schedule: string;
-    /** What it costs, by the objective. */
+    /** Its cost under the objective. */
     cost_ns: number;
 }
 
 export interface TuneOptions {
-    /** Devices to use; those of the spec where not given. */
+    /** Number of devices; default: that of the spec. */
     devices?: number;
     /** Fields that stay as they are. */
     keep?: TunedField[];
-    /** Schedules that may be used, `best` for a search among all; all where not given. */
+    /** Allowed schedules, `best` for a search; default: all. */
     schedules?: string[];
-    /** Layouts that are kept; 8 where not given. */
+    /** Number of layouts to keep; default 8. */
     most?: number;
-    /** Work of each search for `best`, as in {@link SearchOptions}. */
+    /** Effort of each search for `best`, as in {@link SearchOptions}. */
     effort?: number;
     /** Measured times, as in {@link SearchOptions}. */
     profile?: string;
 }
 
-/** A field of a spec that is changed, unless it is to be kept. */
+/** A field of a spec that `tune` changes, unless `keep` lists it. */
 export type TunedField =
     | "parallel.pipeline" | "parallel.tensor" | "parallel.context" | "parallel.data" | "parallel.expert"
     | "parallel.whole_experts" | "parallel.chunks" | "training.microbatch_size" | "training.recompute"
     | "parallel.sequence_parallel" | "parallel.zero" | "parallel.partition";
 
-/** A layout with the fastest step that was found for it. */
+/** A layout with its fastest step. */
 export interface Layout {
-    /** Pipeline ranks. */
+    /** Pipeline parallel (PP). */
     pipeline: number;
-    /** Devices that share matrices. */
+    /** Tensor parallel (TP). */
     tensor: number;
-    /** Devices that hold parts of every sequence. */
+    /** Context parallel (CP). */
     context: number;
-    /** Copies of the pipeline. */
+    /** Data parallel (DP). */
     data: number;
-    /** What they share out: 1 states of the optimizer, 2 also gradients, 3 also weights. */
+    /** ZeRO stage: 1 optimizer states, 2 also gradients, 3 also parameters. */
     zero: number;
-    /** Devices that experts are dealt to. */
+    /** Expert parallel (EP). */
     expert: number;
-    /** Whether devices that share matrices hold whole experts, to which each sends tokens of its own. */
+    /** Expert tensor parallel: true is ETP = 1 (TP ranks keep experts whole), false is ETP = TP. */
     whole_experts: boolean;
-    /** Sequences of a microbatch. */
+    /** Micro-batch size, in sequences. */
     microbatch_size: number;
-    /** Microbatches of each copy in a step. */
+    /** Microbatches per step, of each replica. */
     microbatches: number;
     chunks: number;
-    /** What is computed again: `none`, or by layers `3 full, 5 cheap of 80`. */
+    /** Recomputation: `none`, or by layers `3 full, 5 cheap of 80`. */
     recompute: string;
-    /** Layers at the start of each stage that keep what they keep in the host's memory: `none`, their number, or `all`. */
+    /** Activation offload: the number of layers at the start of each stage, `none` or `all`. */
     offload: string;
     schedule: string;
-    /** The time of a whole step. */
+    /** Step time. */
     step_ns: number;
     tokens_per_s: number;
     mfu: number;
     /** Idle share under the objective. */
     bubble_ratio: number;
-    /** The most bytes that a rank holds. */
+    /** Peak memory of the fullest rank. */
     peak_bytes: number;
-    /** No step of this layout takes less, whatever its schedule. */
+    /** Lower bound on the step time of this layout, for any schedule. */
     floor_ns: number;
-    /** What the given spec has to be changed in. */
+    /** The changes from the given spec. */
     changes: { field: string; from: string; to: string }[];
-    /** The spec that says all of it: it can be planned. */
+    /** The spec of the layout, ready to plan. */
     spec: Spec;
 }
 
 export interface Layouts {
-    /** Whether nothing is left to do. */
+    /** Whether the search is complete. */
     complete: boolean;
-    /** The spec as it was given, with the fastest schedule of those allowed. */
+    /** The given spec, with its fastest allowed schedule. */
     given: Layout | null;
-    /** Why it has none. */
+    /** Why the given spec has no schedule. */
     given_reason: string | null;
     /** The fastest first. */
     layouts: Layout[];
-    /** How many layouts there are, and what became of them. */
+    /** Number of layouts, by outcome. */
     tally: {
         layouts: number;
         /** Not allowed by the model. */
         refused: number;
-        /** Too large for all ranks together, whatever is computed again. */
+        /** Too large for all ranks together, with any recomputation. */
         too_large: number;
         /** Every schedule was planned. */
         planned: number;
-        /** Of these, those that no schedule made fit. */
+        /** Planned, but no schedule fits. */
         unfit: number;
-        /** Passed over: none of their steps could be among the fastest. */
+        /** Skipped: no step of the layout can be among the fastest. */
         slower: number;
-        /** The best schedule was searched for. */
+        /** The best schedule was searched. */
         searched: number;
     };
 }
 
 export interface SensitivityOptions {
-    /** How much longer, and how much less, in thousandths; 100 where not given. */
+    /** Size of a change, up and down, in thousandths; default 100. */
     permille?: number;
-    /** How many of the changes are planned anew, those first that matter most; none where not given. */
+    /** Number of changes to plan again, the largest effects first; default 0. */
     anew?: number;
-    /** Work of each search, in simulated ops. */
+    /** Effort of each search, in simulated ops. */
     effort?: number;
-    /** Called now and then; false ends the search, with what was found so far. */
+    /** Called during the search; `false` stops it with the results so far. */
     onProgress?: (progress: Progress) => boolean | void;
 }
 
-/** What one change does to a plan's time. */
+/** The effect of one change on the time of a plan. */
 export interface Effect {
     what: "everything" | "job" | "rank" | "stage" | "messages" | "link" | "memory";
-    /** Of a job: which. BW is all that backwards take. */
+    /** The job. BW is the time of all backwards. */
     job?: "F" | "B" | "W" | "BW";
     rank?: number;
     stage?: number;
-    /** Of a link: the ranks at its ends. */
+    /** The ranks of the link. */
     ranks?: [number, number];
-    /** What the plan's order takes where it takes that much longer. */
+    /** Time of the plan's schedule if the item takes longer. */
     longer_ns: number;
-    /** What it takes where that takes as much less. */
+    /** Time of the plan's schedule if the item takes less. */
     less_ns: number;
-    /** The same planned anew, where it has been; of memory, where there is more and where there is less. Null without a plan. */
+    /** The same with a new plan, if there is one; for memory: with more and with less. Null without a plan. */
     anew?: { longer_ns: number | null; less_ns: number | null };
 }
 
 export interface Sensitivity {
-    /** How large the changes are, in thousandths. */
+    /** Size of the changes, in thousandths. */
     change_permille: number;
-    /** What the order takes as planned, by the objective. */
+    /** Planned cost of the schedule, by the objective. */
     cost_ns: number;
-    /** What the best takes, where something has been planned anew. */
+    /** Cost of the best schedule, if something was planned again. */
     best_ns?: number;
-    /** Whether all changes have been looked at. */
+    /** Whether all changes were evaluated. */
     complete: boolean;
-    /** By kind; within one, what costs the most first. */
+    /** By kind; within a kind, the largest effect first. */
     effects: Effect[];
 }
 
-/** What the ops of one stage and job took. */
+/** Measured times of one stage and job. */
 export interface JobTimes {
     stage: number;
     job: "F" | "B" | "W" | "BW";
-    /** Ops measured, over all steps that count and all copies of the stage. */
+    /** Measured ops, over all counted steps and all replicas of the stage. */
     ops: number;
     planned_ns: number;
     mean_ns: number;
     least_ns: number;
     most_ns: number;
-    /** How much of the longest path through the order is theirs, each at its mean. */
+    /** Their time on the critical path, each at its mean. */
     path_ns: number;
 }
 
-/** What messages from one rank to another took, of those that were waited for. */
+/** Measured times of P2P transfers from one rank to another that a rank waited for. */
 export interface HopTimes {
     from: number;
     to: number;
@@ -392,26 +392,26 @@ export interface HopTimes {
 }
 
 export interface Calibration {
-    /** Recorded steps that count: all but the first, where there are others. */
+    /** Counted steps: all but the first, if there are others. */
     steps: number;
-    /** How the planned makespan became the measured one: planned and the four causes add up to it. */
+    /** The planned makespan and four causes; together they are the measured makespan. */
     makespan: {
         planned_ns: number;
-        /** Ops take longer than planned on average. */
+        /** Ops take longer than planned, on average. */
         ops_ns: number;
-        /** Messages do. */
+        /** P2P transfers take longer than planned. */
         hops_ns: number;
-        /** Ops of one stage and job differ among each other. */
+        /** Ops of one stage and job vary. */
         spread_ns: number;
-        /** Neither: the runner itself, and ranks that meet late. */
+        /** Overhead of the runner, and waits between ranks. */
         rest_ns: number;
         measured_ns: number;
     };
     jobs: JobTimes[];
     hops: HopTimes[];
-    /** How much of the longest path is hops. */
+    /** Time of P2P transfers on the critical path. */
     path_hops_ns: number;
-    /** How much ops differ from the mean of their stage and job: their standard deviation, in thousandths of it. */
+    /** Standard deviation of op times from the mean of their stage and job, in thousandths of the mean. */
     jitter_permille: number;
     /** The plan's problem with measured times, on the same placement. */
     problem: Problem;

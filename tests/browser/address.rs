@@ -1,4 +1,4 @@
-//! Links, and what outlives a reload.
+//! Links, and the state of the page after a reload.
 
 use pipeplan_tests::browser::Browser;
 use pipeplan_tests::process::{self, printed};
@@ -31,7 +31,7 @@ fn a_damaged_link_says_which_part_is_wrong() {
         browser.until("a plan", || (!browser.text("[data-test='makespan']").is_empty()).then_some(()));
     }
     browser.picture("damaged-link.png");
-    // What a chat program takes for a part of it does no harm, and leaves the address.
+    // Punctuation that a chat program adds to a link does no harm, and disappears from the address.
     for behind in [".", "),", "%E2%80%A6"] {
         browser.goto("about:blank");
         browser.goto(&format!("{address}/#{fragment}{behind}"));
@@ -43,7 +43,7 @@ fn a_damaged_link_says_which_part_is_wrong() {
     browser.no_errors();
 }
 
-/// Files that a person opened, and a plan that is kept, are there again when the page is loaded anew.
+/// After a reload, open files and a kept plan are still there.
 #[test]
 fn loading_anew_loses_nothing() {
     let (_served, address) = serve(&[]);
@@ -68,7 +68,7 @@ fn loading_anew_loses_nothing() {
         label.as_str().and_then(|label| label.split_once("Kept below: ")).map(|(_, kept)| kept.to_owned())
     };
 
-    // An order of one's own, kept below a published schedule.
+    // A custom schedule, kept below a published one.
     open(&browser, &order);
     planned(&browser, "Custom schedule");
     reload();
@@ -83,7 +83,7 @@ fn loading_anew_loses_nothing() {
     let below = browser.until("what was kept", kept);
     assert!(below.starts_with("Custom schedule, "), "{below}");
 
-    // A plan file and what was measured of it, which takes the kept plan's place.
+    // A plan file and its trace, which takes the place of the kept plan.
     open(&browser, &plan);
     planned(&browser, "ZB-H1");
     open(&browser, &trace);
@@ -106,8 +106,8 @@ fn loading_anew_loses_nothing() {
     unseen("close the trace");
     browser.picture("reloaded.png");
 
-    // What a person closes or changes stays so. The kept plan is there until a person lets go of it, though its times are
-    // others altogether.
+    // Closed files stay closed. The kept plan stays until a person releases it, also if its times are of another
+    // magnitude.
     browser.find("[data-test='trace-close']").click();
     unseen("This plan takes");
     browser.find("[data-test='keep']").click();
@@ -121,7 +121,7 @@ fn loading_anew_loses_nothing() {
     planned(&browser, "1F1B");
     assert_eq!((measured(), kept()), (None, None));
 
-    // What is too much for the browser to remember is said to be.
+    // The page says if a file is too large to store.
     let large = process::output("reload-large.json");
     let text = std::fs::read_to_string(&plan).unwrap();
     std::fs::write(&large, format!("{text}{}", " ".repeat(25 << 20))).unwrap();
@@ -132,8 +132,8 @@ fn loading_anew_loses_nothing() {
     browser.no_errors();
 }
 
-/// The address says the half of the form that is shown; the other one is as it was, too. Nor is a plan kept that could not be
-/// there again.
+/// The address contains the visible half of the form; the hidden half also survives a reload. A plan that could not
+/// return cannot be kept.
 #[test]
 fn the_other_half_of_the_form_outlives_a_reload() {
     let (_served, address) = serve(&[]);
@@ -152,7 +152,7 @@ fn the_other_half_of_the_form_outlives_a_reload() {
     assert_eq!(browser.find(&field("parallel.pipeline")).property("value"), json!("8"));
     planned(&browser, "Best");
 
-    // A link has no word for a global batch. Who says it goes on saying it, also when going back.
+    // A link does not contain the global batch size. The form still gives it after a reload and after going back.
     let batch = || {
         ["training.global_batch_size", "training.microbatches"].map(|path| {
             let said = browser.find(&field(path));

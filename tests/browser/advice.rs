@@ -8,7 +8,7 @@ use super::{
     END, ENTER, HOME, RIGHT, choose, duration_in, field, link_that_says, notices, planned, reload, seen, serve,
 };
 
-/// Looks for layouts, takes the fastest, and has the plan of it.
+/// Searches layouts, selects the fastest, and plans it.
 #[test]
 fn the_fastest_layout_goes_into_the_form() {
     let (_served, address) = serve(&[]);
@@ -26,7 +26,7 @@ fn the_fastest_layout_goes_into_the_form() {
     let step = browser.text("[data-test='layout-1'] [data-test='step']");
     browser.picture("layouts.png");
     browser.find("[data-test='layout-1']").click();
-    // The figure of the plan on screen says the same step as the row.
+    // The plan on screen has the step time of the row.
     browser.until("the plan of the layout", || browser.text("[data-test='step']").contains(&step).then_some(()));
     let form = seen(&browser).0;
     let said: Value =
@@ -34,7 +34,7 @@ fn the_fastest_layout_goes_into_the_form() {
     let degree = |text: &Value| text.as_str().and_then(|text| text.parse::<u32>().ok()).unwrap_or(1);
     assert_eq!(said.as_array().unwrap().iter().map(degree).product::<u32>(), 4, "{said}");
 
-    // They are still those of the form, until it is another one; then they cannot be taken by mistake.
+    // The layouts belong to the form until it changes. Then they cannot be selected.
     let can_be_taken = || browser.find("[data-test='layout-1'] button").property("disabled") == json!(false);
     assert!(can_be_taken() && !note().contains("another form"), "{}", note());
     link_that_says(&browser, |spec| spec["model"]["name"] == "tiny-llama");
@@ -52,7 +52,7 @@ fn the_fastest_layout_goes_into_the_form() {
     browser.no_errors();
 }
 
-/// Where nothing fits, another layout may: looking for one begins there. What has no plan is folded together.
+/// If no schedule fits, the page offers a search for layouts. Schedules that do not fit are folded.
 #[test]
 fn where_nothing_fits_layouts_are_looked_for() {
     let (_served, address) = serve(&[]);
@@ -79,7 +79,7 @@ fn where_nothing_fits_layouts_are_looked_for() {
     });
     assert_eq!(browser.script("return document.activeElement.dataset.test", json!([])), "find-layouts");
     browser.picture("layouts-that-fit.png");
-    // No limit is advised above what there is.
+    // The advice never exceeds the memory of the device.
     browser.find(&field("memory.limit_bytes")).fill("80\u{E003}\u{E003}");
     choose(&browser, "model.name", "llama-2-70b");
     browser.until("why there is no plan", || {
@@ -89,8 +89,8 @@ fn where_nothing_fits_layouts_are_looked_for() {
     browser.no_errors();
 }
 
-/// Whatever point of the chart is chosen, the plan is no slower than it says; where that takes the chart's own order, it says
-/// so, and a change of the form is planned without it.
+/// The plan of a chosen point is never slower than the point. If the plan uses the schedule of the chart, the page says
+/// so, and a change of the form removes it.
 #[test]
 fn a_point_of_the_chart_gives_what_it_shows() {
     let (_served, address) = serve(&[]);
@@ -120,7 +120,7 @@ fn a_point_of_the_chart_gives_what_it_shows() {
         }
     }
     println!("{own} of the chart's own");
-    // Without a limit of its own, where two copies of the model would make a shorter pipeline and a longer step.
+    // Without a limit: bidirectional schedules would make the pipeline shorter and the step longer.
     browser.find(&field("memory.limit_bytes")).fill("");
     finished();
     chart.keys(END);
@@ -136,13 +136,12 @@ fn a_point_of_the_chart_gives_what_it_shows() {
     browser.no_errors();
 }
 
-/// A small plan that the bound does not settle: an exact search settles it, finds it may be stopped, and what it
-/// finds is what is exported.
+/// The exact search proves a small plan that the bound does not prove. A better plan that it finds is exported.
 #[test]
 fn a_small_plan_is_proved_in_the_page() {
     let (_served, address) = serve(&[]);
     let browser = Browser::open("proof", 1200, 900);
-    // F, B and W alike and room for three microbatches: 31 steps are the best, and bounds alone say 30.
+    // F, B and W are equal, with memory for three microbatches: 31 steps are optimal, and the bound is 30.
     let problem = json!({
         "ranks": 4, "microbatches": 8, "limit_bytes": 3,
         "stages": { "forward_ns": 1_000, "backward_input_ns": 1_000, "backward_weight_ns": 1_000,
@@ -155,13 +154,13 @@ fn a_small_plan_is_proved_in_the_page() {
     let fragment = link.trim().split_once('#').map_or("", |(_, fragment)| fragment);
     browser.goto(&format!("{address}/#{fragment}"));
     planned(&browser, "Best");
-    // The solver is not loaded before it is asked for.
+    // The solver is loaded only on request.
     let loaded = "return performance.getEntriesByType('resource').map(entry => entry.name).filter(name => name.includes('prover')).length";
     assert_eq!(browser.script(loaded, json!([])), json!(0));
     let before = browser.text("[data-test='gap']");
     assert!(before.contains("above it"), "{before}");
     browser.find("[data-test='prove']").click();
-    // The button goes, and the focus does not go back to the top of the page.
+    // The button disappears, and the focus does not return to the top of the page.
     assert_eq!(browser.script("return document.activeElement.dataset.test", json!([])), "proof");
     let proof = "[data-test='proof']";
     let state = || browser.find(proof).script_with("return arguments[0].dataset.state", json!(null));
@@ -171,12 +170,12 @@ fn a_small_plan_is_proved_in_the_page() {
     browser.picture("proof.png");
     // The command's proof is of the same plan.
     let command = printed(["plan", file, "--schedule", "best", "--prove", "60"]);
-    assert!(command.contains("no schedule of this placement costs less\n"), "{command}");
-    // Another problem: what was proved is not of it.
+    assert!(command.contains("no schedule on this placement costs less\n"), "{command}");
+    // A change of the problem drops the proof.
     browser.find(&field("problem.microbatches")).fill("6");
     browser.until("the proof to be forgotten", || (state() == "none").then_some(()));
 
-    // What is faster than a published schedule is an order of its own, and not the plan that the form's schedule has.
+    // A faster plan is a custom schedule, and the form keeps its schedule.
     browser.find(&field("problem.microbatches")).fill("8");
     choose(&browser, "schedule", "gpipe");
     browser.find(&field("problem.limit_bytes")).fill("8");

@@ -1,4 +1,4 @@
-//! The comparison of schedules, and plans that are kept.
+//! The comparison of schedules, and kept plans.
 
 use pipeplan_tests::browser::Browser;
 use pipeplan_tests::process::{self, printed};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{choose, duration_in, field, link_that_says, planned, serve};
 
-/// A column says what differing times cost, in the link too, and the best is the least of it.
+/// A column shows the cost of jitter. The link contains the jitter, and the best has the lowest cost.
 #[test]
 fn jitter_is_typed_and_every_schedule_says_what_it_costs() {
     let (_served, address) = serve(&[]);
@@ -24,7 +24,7 @@ fn jitter_is_typed_and_every_schedule_says_what_it_costs() {
     };
     assert_eq!(late(), json!([]));
     browser.find(&field("jitter_permille")).fill("10");
-    // The rows of before stand until new ones come.
+    // Old rows stay until new ones arrive.
     let cells = browser.until("what it costs", || {
         Some(late()).filter(|cells| cells[4].is_string() && !cells.to_string().contains('—') && status().is_empty())
     });
@@ -47,13 +47,13 @@ fn jitter_is_typed_and_every_schedule_says_what_it_costs() {
             .contains("found 101; accepted is a number from 0 to 100, in %")
             .then_some(())
     });
-    // A backspace: what a driver clears, no page hears of.
+    // A backspace: the page gets no event if the driver clears a field.
     browser.find(&field("jitter_permille")).fill("1\u{E003}");
     browser.until("the column to go", || (late() == json!([])).then_some(()));
     browser.no_errors();
 }
 
-/// Schedules of a model are compared by what people decide by, as the command does, and on a phone without scrolling.
+/// The comparison of a model shows step time and MFU, as the command does, and fits a phone without scrolling.
 #[test]
 fn steps_of_a_model_are_compared_also_on_a_phone() {
     let (_served, address) = serve(&[]);
@@ -89,8 +89,8 @@ fn steps_of_a_model_are_compared_also_on_a_phone() {
     browser.no_errors();
 }
 
-/// A search of many seconds says how far it is, and ends with the best so far where a person has enough; who chooses the best
-/// again has it searched on.
+/// A long search shows its progress, and a person can stop it with the best so far. Choosing the best again continues
+/// the search.
 #[test]
 fn a_long_search_is_watched_and_ended() {
     let (_served, address) = serve(&[]);
@@ -114,7 +114,7 @@ fn a_long_search_is_watched_and_ended() {
     browser.picture("searching.png");
     let stop = || browser.script("document.querySelector(\"[data-test='stop-search']\").click()", json!([]));
     stop();
-    // Sooner than any of its searches would end by itself.
+    // This is sooner than any of its searches would end.
     let asked = std::time::Instant::now();
     planned(&browser, "Best");
     println!("ended within {:.1} s", asked.elapsed().as_secs_f64());
@@ -122,7 +122,7 @@ fn a_long_search_is_watched_and_ended() {
     let makespan = duration_in(&browser.text("[data-test='makespan']"));
     let count = "return document.querySelectorAll(\"[data-test='stop-search']\").length";
     assert_eq!(browser.script(count, json!([])), json!(0));
-    // What is exported is what is shown.
+    // The page exports the plan on screen.
     browser.find("[data-test='export-plan']").click();
     let plan: Value =
         serde_json::from_str(&std::fs::read_to_string(browser.downloaded("plan.json")).unwrap()).unwrap();
@@ -133,7 +133,7 @@ fn a_long_search_is_watched_and_ended() {
     watched();
     stop();
     planned(&browser, "Best");
-    // Another form is searched as ever.
+    // Another form has a complete search.
     browser.find(&field("problem.ranks")).fill("4");
     browser.until("the whole search", || {
         let idle = browser.text("[data-test='status']").is_empty();
@@ -143,8 +143,8 @@ fn a_long_search_is_watched_and_ended() {
     browser.no_errors();
 }
 
-/// A column says what waits at transfers cost, the plan on screen too, as the command does; and neither where they cost
-/// nothing.
+/// A column and the plan on screen show the cost with communication, as the command does. Both are absent if
+/// communication costs nothing.
 #[test]
 fn what_transfers_cost_is_said_where_they_cost_something() {
     let (_served, address) = serve(&[]);
@@ -188,7 +188,7 @@ fn what_transfers_cost_is_said_where_they_cost_something() {
     browser.no_errors();
 }
 
-/// Two plans on one axis; a change is undone by going back; figures are the command's; the drawing is saved.
+/// Two plans share one axis; going back undoes a change; figures equal those of the command; the drawing is saved.
 #[test]
 fn plans_are_kept_compared_undone_and_saved() {
     let (_served, address) = serve(&[]);
@@ -220,7 +220,7 @@ fn plans_are_kept_compared_undone_and_saved() {
         "{title}"
     );
     assert!(browser.text("[data-test='idea']").contains("one forward, one backward"));
-    // The colours of both plans: 1F1B has BW alone, what is kept above it has B and W in two shades.
+    // The legend has the colours of both plans: 1F1B has only BW; the kept plan has B and W in two shades.
     let legend = browser.text("[data-test='legend']");
     for part in ["F forward", "B for inputs", "W for weights", "BW backward", "shade: virtual stage"] {
         assert!(legend.contains(part), "{part} is not in {legend}");
@@ -234,7 +234,7 @@ fn plans_are_kept_compared_undone_and_saved() {
     browser.no_errors();
 }
 
-/// What the timeline says of itself.
+/// The label of the timeline.
 fn label(browser: &Browser) -> Value {
     browser.find("[data-test='timeline']").script_with("return arguments[0].ariaLabel", json!(null))
 }
@@ -281,7 +281,7 @@ fn columns_sort(browser: &Browser) {
     browser.until("the best first", || (peaks() == as_found).then_some(()));
 }
 
-/// What rests is an entry of the history.
+/// A change that rests is an entry of the history.
 fn changes_are_undone_by_going_back(browser: &Browser) {
     link_that_says(browser, |spec| spec["schedule"] == "1f1b");
     browser.find(&field("training.microbatches")).fill("6");
@@ -297,8 +297,8 @@ fn changes_are_undone_by_going_back(browser: &Browser) {
     browser.until("what was kept to go", || (!label(browser).to_string().contains("Kept")).then_some(()));
 }
 
-/// A step of another order of magnitude takes the kept plan's place, and gives it back: what a number means while it is
-/// being typed costs nothing. However slowly it is typed, it is one entry of the history.
+/// A plan of another magnitude hides the kept plan, and a later change shows it again: the kept plan survives a
+/// half-typed number. A number that is typed slowly is one entry of the history.
 fn a_plan_of_another_magnitude_hides_the_kept_one(browser: &Browser) {
     let entries = || browser.script("return history.length", json!([]));
     choose(browser, "schedule", "1f1b");
@@ -323,7 +323,7 @@ fn a_plan_of_another_magnitude_hides_the_kept_one(browser: &Browser) {
     assert_eq!(entries().as_u64(), Some(before + 1));
 }
 
-/// Figures of a plan that is judged by its longest span are all of that.
+/// If the objective is the longest span, all figures refer to it.
 #[test]
 fn the_longest_span_is_what_figures_are_of_where_it_is_judged() {
     let (_served, address) = serve(&[]);

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{choose, field, link_that_says, notices, open, planned, reload, serve};
 
-/// Files that are opened together are told of together, each by its name, whatever the last of them says.
+/// Errors of files that are opened together are shown together, each with the name of its file.
 #[test]
 fn what_is_wrong_with_one_of_several_files_stays() {
     let (_served, address) = serve(&[]);
@@ -36,14 +36,14 @@ fn what_is_wrong_with_one_of_several_files_stays() {
         assert!(said.contains(part), "{part} is not in {said}");
     }
     assert!(!said.contains("good-spec"), "{said}");
-    // What is opened next is told of by itself.
+    // The next file has separate messages.
     open(&browser, Path::new(&files[3]));
     browser.until("nothing to say", || (notices(&browser) == json!(0)).then_some(()));
     browser.no_errors();
 }
 
-/// Times that `profile` measured are opened like any file: the page then plans what `plan --profile` does, also when it is
-/// loaded anew, until they are closed.
+/// A profile is opened like any file. The page then makes the plan of `plan --profile`, also after a reload, until the
+/// profile is closed.
 #[test]
 fn measured_times_are_planned_with() {
     let (_served, address) = serve(&[]);
@@ -68,7 +68,7 @@ fn measured_times_are_planned_with() {
     browser.find("[data-test='export-plan']").click();
     let plan = std::fs::read_to_string(browser.downloaded("plan.json")).unwrap();
     assert!(plan == printed(["plan", "examples/tiny-llama.toml", "--profile", file, "-o", "-"]));
-    // A damaged one is refused, and the one before it stays, also when the page is loaded anew.
+    // A damaged profile is refused, and the one before stays, also after a reload.
     let damaged = process::output("damaged-profile.json");
     std::fs::write(&damaged, std::fs::read_to_string(&profile).unwrap().replace("\"ns\": ", "\"ns\": -")).unwrap();
     open(&browser, &damaged);
@@ -77,7 +77,7 @@ fn measured_times_are_planned_with() {
     reload(&browser);
     said("all operators are measured");
     browser.until("the same plan", || (makespan() == measured).then_some(()));
-    // A plan that was made without them is not said to have them.
+    // A plan without measured times is not labelled with them.
     let plain = process::output("plan-without-profile.json");
     printed(["plan", "examples/tiny-llama.toml", "-o", plain.to_str().unwrap()]);
     open(&browser, &plain);
@@ -93,7 +93,7 @@ fn measured_times_are_planned_with() {
     browser.no_errors();
 }
 
-/// A schedule from elsewhere is judged with the form's costs, and exported as a plan.
+/// A custom schedule has the costs of the form, and is exported as a plan.
 #[test]
 fn an_order_of_ones_own_is_opened() {
     let (_served, address) = serve(&[]);
@@ -111,7 +111,7 @@ fn an_order_of_ones_own_is_opened() {
     open(&browser, &mine);
     planned(&browser, "Custom schedule");
     assert!(browser.text("[data-test='notice']").contains("custom schedule of the file"));
-    // Its link leads to another plan, and says so.
+    // Its link leads to another plan, and the page says so.
     browser.find("[data-test='copy-link']").click();
     browser.until("what the link lacks", || {
         browser.text("[data-test='notice']").contains("or its custom schedule").then_some(())
@@ -130,10 +130,10 @@ fn an_order_of_ones_own_is_opened() {
     browser.no_errors();
 }
 
-/// The row of an order that a file brought.
+/// The row of a custom schedule.
 const OWN_ROW: &str = "[data-test='row-Own order']";
 
-/// By how much the time changes, by what takes longer.
+/// The sensitivity table: item and change of time.
 fn effects(browser: &Browser) -> Vec<(String, String)> {
     let text = browser.text("[data-test='effects'] tbody");
     let row = |line: &str| line.split_once('+').map(|(name, rest)| (name.trim().to_string(), rest.to_string()));
@@ -144,7 +144,7 @@ fn effect(name: &str, effects: &[(String, String)]) -> Option<String> {
     effects.iter().find(|(found, _)| found == name).map(|(_, rest)| rest.clone())
 }
 
-/// It stands among the published ones as long as it is shown, with the figures that the command compares it by.
+/// While it is on screen, it has a row among published schedules, with the figures of the command.
 fn an_order_is_compared_with_published_ones(browser: &Browser, spec: &str, mine: &Path) {
     browser.until("the comparison", || (!browser.text("[data-test='row-gpipe'] td").is_empty()).then_some(()));
     let compared: Value =
@@ -154,7 +154,7 @@ fn an_order_is_compared_with_published_ones(browser: &Browser, spec: &str, mine:
     assert_eq!(row["makespan_ns"], 9_000);
     assert_eq!(browser.text(&format!("{OWN_ROW} [data-test='makespan']")), "9 µs");
     assert_eq!(browser.text("tr.chosen th"), "Custom schedule");
-    // Of its 9 µs six are rank 1's, and six are backwards.
+    // Of its 9 µs, 6 µs are ops of rank 1 and 6 µs are backwards.
     browser.find("[data-test='sensitivity'] summary").click();
     let effects = browser.until("what its time hangs on", || Some(effects(browser)).filter(|rows| !rows.is_empty()));
     for (name, longer) in [("every op", "10.00 %"), ("all BW", "6.67 %"), ("rank 1", "6.67 %"), ("rank 0", "3.33 %")]
@@ -178,7 +178,7 @@ fn a_change_takes_the_order_away(browser: &Browser, mine: &Path) {
     planned(browser, "GPipe");
     let left = browser.script("return document.querySelectorAll(arguments[0]).length", json!([OWN_ROW]));
     assert_eq!(left, 0);
-    // Nor is one dropped without a word that the form overtakes while it is read.
+    // If the form changes while the file is read, the page says that the file is dropped.
     browser.script(CHANGE_MEANWHILE, json!(["schedule", "zb-h1"]));
     open(browser, mine);
     browser.until("the change", || (browser.find(&field("schedule")).property("value") == "zb-h1").then_some(()));
@@ -188,7 +188,7 @@ fn a_change_takes_the_order_away(browser: &Browser, mine: &Path) {
     std::fs::write(mine, "0F0 0F1 0BW0 0BW1\n1F0 1BW0 1F1\n").unwrap();
     open(browser, mine);
     browser.until("what is wrong", || browser.text("[data-test='notice']").contains("1BW1 never runs").then_some(()));
-    // The form's own schedule is there again after any change.
+    // After any change, the schedule of the form is on screen again.
     choose(browser, "schedule", "1f1b");
     planned(browser, "1F1B");
     let picked = browser.find("[data-test='open-file']").property("accept");
@@ -204,7 +204,7 @@ fn the_model_of_a_checkpoint_is_opened(browser: &Browser) {
     });
     std::fs::write(&config, sizes.to_string()).unwrap();
     open(browser, &config);
-    // The best of it may be a published schedule, and is then called that.
+    // The best can be a published schedule, and then has its name.
     let is_planned = || {
         browser.text("[data-test='status']").is_empty()
             && browser.find(&field("model.vocab")).property("value") == "128256"
@@ -214,7 +214,7 @@ fn the_model_of_a_checkpoint_is_opened(browser: &Browser) {
     for (path, value) in [("model.layers", "16"), ("training.sequence", "2048")] {
         assert_eq!(browser.find(&field(path)).property("value"), value, "{path}");
     }
-    // The next one has sequences of its own, since nobody has typed any.
+    // The next one sets its sequence length, since no person has typed one.
     let gpt2 = json!({
         "model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024, "vocab_size": 50257,
         "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new",
@@ -227,8 +227,8 @@ fn the_model_of_a_checkpoint_is_opened(browser: &Browser) {
     });
 }
 
-/// A log of Megatron-LM is the model and the layout of its run; and where its plan waits for memory, the page says what would
-/// cost less, which one click does.
+/// A log of Megatron-LM gives the model and the layout of its run. If the memory limit makes the step longer, the page
+/// suggests changes, and one click makes a change.
 #[test]
 fn a_run_of_megatron_is_opened_and_what_its_memory_costs_is_told() {
     let (_served, address) = serve(&[]);
@@ -269,7 +269,7 @@ fn a_run_of_megatron_is_opened_and_what_its_memory_costs_is_told() {
         "{notice}"
     );
 
-    // How much a step trains on may be said of all copies together, and is shown so where it is not.
+    // The form accepts the global batch size, and shows it if it is not typed.
     let global = browser.find(&field("training.global_batch_size"));
     assert_eq!(global.property("placeholder"), "16");
     global.fill("32");
@@ -281,7 +281,7 @@ fn a_run_of_megatron_is_opened_and_what_its_memory_costs_is_told() {
     assert_eq!(global.property("value"), "");
 
     choose(&browser, "schedule", "best");
-    // The best may be a published schedule, and is then called that.
+    // The best can be a published schedule, and then has its name.
     browser.until("the best", || {
         let idle = browser.text("[data-test='status']").is_empty();
         (idle && browser.text("[data-test='schedule-title']") != "1F1B").then_some(())
@@ -314,7 +314,7 @@ const CHANGE_MEANWHILE: &str =
     });
     watch.observe(status, { attributes: true });";
 
-/// Form and figures are of one problem, whatever comes while a plan file is being read: a change of the form, or another file.
+/// Form and figures belong to one problem, also if the form changes or another file comes while a plan file is read.
 #[test]
 fn a_change_while_a_plan_is_read_leaves_form_and_figures_of_one_problem() {
     let (_served, address) = serve(&[]);
@@ -366,7 +366,7 @@ fn a_change_while_a_plan_is_read_leaves_form_and_figures_of_one_problem() {
     browser.no_errors();
 }
 
-/// A plan that is still searched for is saved when it is found, and the page says so at once.
+/// If the search still runs, the plan is saved when it is found, and the page says so at once.
 #[test]
 fn a_plan_is_saved_when_its_search_has_ended() {
     let (_served, address) = serve(&[]);

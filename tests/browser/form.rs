@@ -1,4 +1,4 @@
-//! The form: what is typed, what is wrong with it, what a change does.
+//! The form: typing, errors, and the effect of changes.
 
 use pipeplan_tests::browser::Browser;
 use pipeplan_tests::process::{self, printed};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{choose, field, link_that_says, notices, planned, seen, serve};
 
-/// A screen reader hears that planning begins and what came of it, and not how far it is.
+/// A screen reader reads the start of planning and its result, but no progress.
 #[test]
 fn a_change_is_read_aloud_when_it_begins_and_when_it_ends() {
     let (_served, address) = serve(&[]);
@@ -28,7 +28,7 @@ fn a_change_is_read_aloud_when_it_begins_and_when_it_ends() {
     browser.no_errors();
 }
 
-/// Nothing is cut off, however wide the window: neither the form, nor a comparison with all of its columns.
+/// At any window width, the form and the comparison with all columns are not cut off.
 #[test]
 fn form_and_comparison_fit_windows_of_all_widths() {
     let (_served, address) = serve(&[]);
@@ -55,7 +55,7 @@ fn form_and_comparison_fit_windows_of_all_widths() {
     browser.no_errors();
 }
 
-/// What a field means lies over none of the others.
+/// The help of a field covers no other field.
 #[test]
 fn what_a_field_means_hides_no_other_field() {
     let (_served, address) = serve(&[]);
@@ -142,9 +142,9 @@ fn wrong_numbers_are_told(browser: &Browser) {
     }
 }
 
-/// A field that says nothing and has to is told of as well. Who has scrolled away, or has folded it in, is brought to it.
+/// A required field that is empty has an error too. A button leads to it, also if it is scrolled away or folded.
 fn a_missing_number_is_told_and_found(browser: &Browser) {
-    // A backspace: what a driver clears, no page hears of.
+    // A backspace: the page gets no event if the driver clears a field.
     let microbatches = browser.find(&field("training.microbatches"));
     microbatches.fill("8\u{E003}");
     let told = browser.until("what is missing", || {
@@ -187,7 +187,7 @@ fn a_missing_number_is_told_and_found(browser: &Browser) {
     });
 }
 
-/// What is shown is seen to be of before, and neither saved nor shared for the form's.
+/// The plan on screen is marked as outdated, and cannot be saved or shared.
 fn no_link_is_made_of_faults(browser: &Browser) {
     let microbatches = browser.find(&field("training.microbatches"));
     let focused = "return document.activeElement.dataset.test";
@@ -205,7 +205,7 @@ fn no_link_is_made_of_faults(browser: &Browser) {
     browser.until("why there is no link", || browser.text(notice).contains("The form has errors").then_some(()));
     assert_eq!(in_sight(), json!(true), "a notice is seen wherever one has scrolled to");
     browser.picture("notice.png");
-    // Who dismisses it goes on where the focus was before.
+    // After the notice is dismissed, the focus returns to the element before.
     browser.find(&format!("{notice} button")).click();
     browser.until("the notice to go", || (notices(browser) == json!(0)).then_some(()));
     assert_eq!(browser.script(focused, json!([])), "copy-link");
@@ -214,7 +214,7 @@ fn no_link_is_made_of_faults(browser: &Browser) {
     assert_eq!(browser.find("[data-test='export-plan']").property("disabled"), json!(false));
 }
 
-/// What was typed is said as it was, and so is what no schedule can be made of.
+/// An error shows the text as it was typed, also if no schedule accepts it.
 fn typed_numbers_are_told_as_typed(browser: &Browser) {
     let told = |path: &str, part: &str| {
         let fault = format!("[data-test='fault-{path}']");
@@ -253,7 +253,7 @@ fn a_closed_fold_opens_for_a_fault(browser: &Browser) {
     tensor.fill("1");
 }
 
-/// What would make a plan fit is of that plan, and goes with it.
+/// Suggestions disappear with their plan.
 fn advice_goes_with_its_plan(browser: &Browser) {
     let suggestions =
         || browser.script("return document.querySelectorAll(\"[data-test='suggestions']\").length", json!([]));
@@ -264,7 +264,7 @@ fn advice_goes_with_its_plan(browser: &Browser) {
     assert_eq!(suggestions(), json!(0));
 }
 
-/// All that a spec can say of experts, latents, windows and devices is typed in the page, and its link says it.
+/// The form has all fields of experts, MLA, sliding windows and devices, and the link contains them.
 #[test]
 fn experts_latents_and_degrees_are_typed() {
     let (_served, address) = serve(&[]);
@@ -273,7 +273,7 @@ fn experts_latents_and_degrees_are_typed() {
     browser.until("the first plan", || (!browser.text("[data-test='makespan']").is_empty()).then_some(()));
     choose(&browser, "model.name", "deepseek-v3");
     choose(&browser, "schedule", "1f1b");
-    // What is seldom typed lies in a fold.
+    // Rarely used fields are in a fold.
     let opened = "const fold = arguments[0].closest('details'); if (fold) fold.open = true";
     for (path, text) in [
         ("model.experts.count", "64"),
@@ -316,7 +316,7 @@ fn experts_latents_and_degrees_are_typed() {
     });
     assert!(link.contains("#v2."), "{link}");
     browser.picture("experts.png");
-    // A degree that does not divide is told at its field, with the nearest one that does.
+    // A degree that does not divide has an error at its field, with the nearest one that does.
     browser.find(&field("parallel.expert")).fill("3");
     let fault = "[data-test='fault-parallel.expert']";
     let told = browser.until("a fault", || Some(browser.text(fault)).filter(|text| !text.is_empty()));
@@ -330,7 +330,7 @@ fn experts_latents_and_degrees_are_typed() {
     browser.no_errors();
 }
 
-/// While a change is worked out, all that is shown of the form before it is seen to be of that.
+/// While a change is planned, all results of the form before are dimmed.
 #[test]
 fn what_is_of_the_form_before_is_dimmed() {
     let (_served, address) = serve(&[]);
@@ -367,7 +367,8 @@ fn what_is_of_the_form_before_is_dimmed() {
     browser.find(&field("training.microbatches")).script_with(script, json!("4000"));
     assert_eq!(rows(".before"), rows(""));
     browser.until("all of it to be dimmed", || opacities().iter().all(|opacity| *opacity < 0.5).then_some(()));
-    // Nor is anything chosen from the chart of the form before. In one go: that of the new form may begin at any time.
+    // A person cannot choose a point of the outdated chart. The script runs in one go, because the new chart can start
+    // at any time.
     let choose = "return (async () => {
         const [chart, limit, readout] = Array.from(arguments, css => document.querySelector(css));
         const [is_before, was] = [chart.getAttribute('aria-disabled'), limit.value];
@@ -410,15 +411,15 @@ fn dragging_a_slider_keeps_the_page_answering() {
             if (step++ < steps) requestAnimationFrame(frame); else done(worst);
         };
         requestAnimationFrame(now => { last = now; frame(now); });";
-    // Planning on the page's own thread would take it away for seconds, every time. Other work on the machine delays
-    // a frame as well, but not in each of some drags.
+    // Planning on the main thread would block every drag for seconds. Other work on the machine delays single frames,
+    // but not in each of several drags.
     let worst: Vec<f64> = (0..5)
         .map(|_| browser.find("[data-test='slider-training.microbatches']").script_async(drag).as_f64().unwrap())
         .scan(false, |done, worst| (!std::mem::replace(done, worst < 500.0)).then_some(worst))
         .collect();
     println!("longest frame of each drag: {worst:.0?} ms");
     assert!(worst.last().is_some_and(|worst| *worst < 500.0), "frames took {worst:?} ms");
-    // What it ends on is what is planned.
+    // The page plans the last position.
     let last = browser.find(&field("training.microbatches")).property("value");
     let link = link_that_says(&browser, |spec| json!(spec["training"]["microbatches"].to_string()) == last);
     println!("{link}");

@@ -1,4 +1,4 @@
-//! The page in a real Chromium, served by the real command. Pictures of what was seen stay in `tests/output`.
+//! The page in a real Chromium, served by the real command. Screenshots are in `tests/output`.
 
 mod address;
 mod advice;
@@ -50,7 +50,7 @@ fn planned(browser: &Browser, title: &str) {
     });
 }
 
-/// The address as soon as its link says what `wanted` asks for: it follows the form a moment later.
+/// The address, as soon as the spec of its link passes `wanted`: the link follows the form a moment later.
 fn link_that_says(browser: &Browser, wanted: impl Fn(&Value) -> bool) -> String {
     browser.until("the link to follow the form", || {
         let address = Some(browser.address()).filter(|address| address.contains("#v"))?;
@@ -64,7 +64,7 @@ fn notices(browser: &Browser) -> Value {
     browser.script("return document.querySelectorAll(\"[data-test='notice']\").length", json!([]))
 }
 
-/// Every field of the form with its value, and every figure: what a link has to bring back.
+/// Every field of the form with its value, and every figure. A link restores all of them.
 fn seen(browser: &Browser) -> (Value, Vec<String>) {
     let script = "return Object.fromEntries([...document.querySelectorAll('[data-test^=field-]')].map(field => [field.dataset.test, field.value]))";
     let figures = ["makespan", "bubble", "peak", "bound", "gap"];
@@ -72,7 +72,7 @@ fn seen(browser: &Browser) -> (Value, Vec<String>) {
     (browser.script(script, json!([])), figures.to_vec())
 }
 
-/// Loads the page anew. Until the new page has begun, the old one answers.
+/// Reloads the page. The old page answers until the new one starts.
 fn reload(browser: &Browser) {
     browser.script("window.old = true; location.reload()", json!([]));
     browser.until("the new page", || (browser.script("return window.old", json!([])) == json!(null)).then_some(()));

@@ -1,4 +1,4 @@
-//! Runs: traces, what torch recorded, and where time went.
+//! Runs: traces, torch.profiler files, and lost time.
 
 use pipeplan_tests::browser::Browser;
 use pipeplan_tests::process::{self, printed};
@@ -49,7 +49,7 @@ fn from_the_form_to_a_trained_model_and_back() {
     });
     browser.picture("planned-and-measured.png");
 
-    // Where it lost time, and a plan with what was measured: both as the command has them.
+    // Lost time, and a plan with measured times: both equal those of the command.
     browser.find("[data-test='calibrate']").click();
     let said = browser.until("where time went", || {
         Some(browser.text("[data-test='calibration']")).filter(|text| text.contains("measured"))
@@ -79,10 +79,10 @@ fn a_plan_and_its_trace_are_one_click_away() {
     let figures = browser.until("the measured ranks", || {
         Some(browser.text("[data-test='trace-figures']")).filter(|text| !text.is_empty())
     });
-    // What four ranks take on fewer cores is not set beside what they would take on four.
+    // Four ranks on fewer cores are not compared with four ranks on four cores.
     let cores = std::thread::available_parallelism().unwrap().get();
     assert_eq!(figures.contains("4 ranks time-sliced on"), cores < 4, "{figures}");
-    // What they are held against is said: their planned time in turns is no other figure of the page.
+    // The page shows the reference of the comparison: the planned time with time-slicing, which no other figure gives.
     let planned_as = if cores < 4 { " planned time-sliced · " } else { " planned · " };
     let of = figures.split_once(planned_as).and_then(|(before, _)| Some(before.rsplit_once('×')?.1));
     let (times, of) = of.and_then(|said| said.split_once(" of ")).unwrap_or_else(|| panic!("{figures}"));
@@ -90,7 +90,7 @@ fn a_plan_and_its_trace_are_one_click_away() {
     assert!((ratio - times.parse::<f64>().unwrap()).abs() < 0.02 * ratio, "{figures}");
     browser.picture("served.png");
 
-    // Over another plan it is said to be of another, and not held against it.
+    // Over another plan, the page says that the trace is of another plan, and does not compare them.
     browser.find(&field("parallel.pipeline")).fill("2");
     let figures = browser.until("another plan", || {
         Some(browser.text("[data-test='trace-figures']")).filter(|text| text.contains("4 ranks instead of 2"))
@@ -107,7 +107,7 @@ fn a_plan_and_its_trace_are_one_click_away() {
     });
 }
 
-/// A plan and what torch recorded of it on each rank are opened at once; what is drawn then is the command's trace.
+/// A plan and the torch.profiler files of all ranks are opened together. The page draws the trace of the command.
 #[test]
 fn what_torch_recorded_is_laid_under_its_plan() {
     let (_served, address) = serve(&[]);
@@ -139,7 +139,7 @@ fn what_torch_recorded_is_laid_under_its_plan() {
     });
     assert!(["planned", "ops", "hops", "spread", "rest"].iter().all(|cause| said.contains(cause)), "{said}");
     browser.picture("torch-calibrated.png");
-    // How much its ops differed is planned with as well.
+    // The measured jitter can be planned with as well.
     let calibrated: Value =
         serde_json::from_str(&printed(["calibrate", plan.as_str(), trace, "--json"])).expect("JSON");
     browser.find("[data-test='plan-jitter']").click();

@@ -52,7 +52,7 @@ fn how_much_faster_native_code_is() {
     }
 }
 
-/// Specs of every kind for which page and command have to write the same bytes.
+/// Specs of all kinds. Page and command must write the same bytes for them.
 fn grid() -> Vec<String> {
     let mut grid: Vec<String> = ["tiny-llama.toml", "llama-2-70b.toml", "zero-bubble-1.5b.toml", "problem.json"]
         .iter()
@@ -88,7 +88,7 @@ fn grid() -> Vec<String> {
             "transfer_ns": 21, "static_bytes": 1u64 << 40, "limit_bytes": null, "objective": objective,
         }).to_string());
     }
-    // Of which the best is another one where times differ.
+    // Jitter changes the best of this spec.
     let jittered = json!({
         "ranks": 8, "chunks": 2, "microbatches": 24, "placement": "looped", "transfer_ns": 10_000,
         "stages": { "forward_ns": 53_000, "backward_input_ns": 85_000, "backward_weight_ns": 40_000 },

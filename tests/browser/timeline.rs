@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{DOWN, ENTER, ESCAPE, HOME, LEFT, RIGHT, choose, field, planned, serve};
 
-/// Blocks are reached without a mouse that hovers, and paper has all ranks in light colours.
+/// Keys and taps reach blocks, and paper shows all ranks in light colours.
 #[test]
 fn the_timeline_is_read_by_taps_keys_and_on_paper() {
     let (_served, address) = serve(&[]);
@@ -50,7 +50,7 @@ fn the_timeline_is_read_by_taps_keys_and_on_paper() {
         let label = timeline.script_with("return arguments[0].ariaLabel", json!(null));
         label.as_str()?.contains(" 32 ranks").then_some(())
     });
-    // A line that no sheet is wide enough for is broken there.
+    // Print wraps long lines.
     browser.find("[data-test='passes'] summary").click();
     browser.until("what the passes did", || (!browser.text("[data-test='passes'] pre").is_empty()).then_some(()));
     let wrapped = "const rules = [...document.styleSheets].flatMap(sheet => [...sheet.cssRules]);
@@ -76,7 +76,7 @@ fn the_timeline_is_read_by_taps_keys_and_on_paper() {
     browser.no_errors();
 }
 
-/// The legend says how microbatches look that go up the ranks, and their details that they do.
+/// The legend and the details of a block show which microbatches go up the ranks.
 #[test]
 fn the_directions_of_dualpipe_are_told_apart() {
     let (_served, address) = serve(&[]);
@@ -105,7 +105,8 @@ fn the_directions_of_dualpipe_are_told_apart() {
     browser.no_errors();
 }
 
-/// Four ranks, F of 10 µs and BW of 20, hops of 2: what the first and the last rank wait for is worked out by hand.
+/// Four ranks, F of 10 µs, BW of 20 µs, transfers of 2 µs. The waits of the first and the last rank are computed by
+/// hand.
 #[test]
 fn a_gap_says_what_its_rank_waits_for() {
     let (_served, address) = serve(&[]);
@@ -149,7 +150,7 @@ fn a_gap_says_what_its_rank_waits_for() {
     browser.no_errors();
 }
 
-/// Whatever block of a narrow picture is tapped, all that is said of it is in sight.
+/// On a narrow screen, the details of any tapped block are in sight.
 #[test]
 fn what_is_said_of_a_block_stays_on_a_phone() {
     let (_served, address) = serve(&[]);

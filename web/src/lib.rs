@@ -1,15 +1,15 @@
 //! The planner page of pipeplan.
 //!
-//! One WebAssembly file serves both the page and its worker, so that the planner is downloaded once. Each folder says in its
-//! first lines what goes in, what comes out and what it may know:
+//! One WebAssembly file serves both the page and its worker, so that the planner is downloaded once. The first lines of each
+//! folder say what goes in, what comes out and what it may know. A folder uses only folders above it in this list:
 //!
-//! - [`form`]: what a person types, as a spec and back;
-//! - [`protocol`]: what page and worker say to each other;
-//! - [`worker`]: what the worker does about a question;
-//! - [`scene`]: a plan or a measured step as the page holds it;
-//! - [`draw`]: spans and bytes as pixels;
 //! - [`text`]: numbers, names and sentences as a person reads them;
-//! - [`logic`]: what the page decides without a browser;
+//! - [`form`]: the text of each field, as a spec and back;
+//! - [`protocol`]: messages between page and worker;
+//! - [`draw`]: spans and bytes as pixels;
+//! - [`scene`]: a plan or a measured step as the page holds it;
+//! - [`logic`]: decisions of the page that need no browser;
+//! - [`worker`]: answers to questions, in pieces;
 //! - `page`: components that connect all of this to the browser.
 //!
 //! All but `page` and `worker::listen` know no browser and are tested natively.

@@ -1,4 +1,4 @@
-//! What `prover.js` calls.
+//! The function that `prover.js` calls.
 
 use std::cell::Cell;
 
@@ -6,17 +6,17 @@ use js_sys::{Array, Function};
 use pipeplan_exact::Budget;
 use wasm_bindgen::prelude::*;
 
-use crate::Word;
+use crate::Progress;
 
-/// The page has no use for more words than this apart, in milliseconds.
-const WORDS_APART_MS: f64 = 100.0;
+/// The shortest time between two progress reports, in milliseconds.
+const REPORTS_APART_MS: f64 = 100.0;
 
-/// Searches exactly behind the plan file `plan`, for `seconds` at most, and calls `tell` with each word: steps,
-/// the cost of the best plan and the bound in nanoseconds, and the file of a better plan or nothing. Answers with
-/// the last word.
+/// Runs an exact search for the plan file `plan`, for at most `seconds`. Calls `tell` with each progress report: steps,
+/// the cost of the best plan and the bound in nanoseconds, and the file of a better plan or null. Returns the last
+/// report.
 ///
 /// # Errors
-/// Why there is no proof, in words.
+/// Why there is no proof.
 #[wasm_bindgen]
 pub fn prove(plan: &str, seconds: f64, tell: &Function) -> Result<Array, JsError> {
     console_error_panic_hook::set_once();
@@ -24,7 +24,7 @@ pub fn prove(plan: &str, seconds: f64, tell: &Function) -> Result<Array, JsError
     let budget = Budget::seconds(seconds);
     let last = crate::prove(plan, &budget, &mut |word| {
         let now = js_sys::Date::now();
-        if word.better.is_some() || now - told_at.get() > WORDS_APART_MS {
+        if word.better.is_some() || now - told_at.get() > REPORTS_APART_MS {
             told_at.set(now);
             let _ = tell.call1(&JsValue::NULL, &array(word));
         }
@@ -32,7 +32,7 @@ pub fn prove(plan: &str, seconds: f64, tell: &Function) -> Result<Array, JsError
     last.map(|word| array(&word)).map_err(|error| JsError::new(&error.to_string()))
 }
 
-fn array(word: &Word) -> Array {
+fn array(word: &Progress) -> Array {
     let better = word.better.as_deref().map_or(JsValue::NULL, JsValue::from_str);
     let numbers = [word.steps, word.value_ns, word.lower_ns].map(|number| JsValue::from_f64(number as f64));
     numbers.into_iter().chain([better]).collect()

@@ -1,8 +1,8 @@
-//! The exact search behind a plan on the page: a better plan, or a proof that there is none.
+//! The exact search for a plan on the page: it finds a better plan, or proves that there is none.
 //!
-//! It is a WebAssembly file of its own, since the solver is as large as the planner and few visits ask for a
-//! proof. `prover.js` loads it in a worker of its own, which the page ends to stop a proof: so all that is found
-//! is told at once.
+//! It is a separate WebAssembly file: the solver is as large as the planner, and few visits ask for a proof.
+//! `prover.js` loads it in a separate worker. The page ends that worker to stop a proof, so each result is reported
+//! at once.
 
 use std::fmt;
 
@@ -15,30 +15,30 @@ use pipeplan_exact::{Budget, Refused, solve_watched};
 #[cfg(target_arch = "wasm32")]
 mod exports;
 
-/// What a plan's schedule is called that the exact search found: an order of its own, which no schedule's name gives again.
+/// The schedule name of a plan that the exact search found. No published schedule gives it again.
 pub const FOUND: &str = "Exact search";
 
-/// Where a proof stands.
+/// The progress of a proof.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Word {
+pub struct Progress {
     /// Steps of the solver so far.
     pub steps: u64,
-    /// What the best plan known costs under its objective.
+    /// The cost of the best known plan, by its objective.
     pub value_ns: Nanos,
     /// No plan of the same problem and placement costs less.
     pub lower_ns: Nanos,
-    /// The file of a plan that costs less than all before it.
+    /// The file of a plan that costs less than all before.
     pub better: Option<String>,
 }
 
 /// Why there is no proof.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoProof {
-    /// The file is no plan.
+    /// The file is not a plan.
     File(PlanFileError),
     /// The exact search does not take the problem.
     Refused(Refused),
-    /// What the search found was not valid: it is not told as found.
+    /// The search found an invalid schedule, which is not reported as found.
     Found(PlanError),
 }
 
@@ -54,22 +54,23 @@ impl fmt::Display for NoProof {
 
 impl std::error::Error for NoProof {}
 
-/// Searches exactly for a plan that costs less than that in the file `text`, and tells `tell` of each and of how
-/// it goes. The answer is the last word: where its two figures meet, no schedule of the placement costs less.
+/// Runs an exact search for a plan that costs less than the one in the file `text`. Calls `tell` for progress and for
+/// each better plan. Returns the last progress: if cost and lower bound are equal, no schedule on the placement costs
+/// less.
 ///
 /// # Errors
-/// [`NoProof`] where the file is no plan, or its problem too large.
-pub fn prove(text: &str, budget: &Budget, tell: &mut dyn FnMut(&Word)) -> Result<Word, NoProof> {
+/// [`NoProof`] if the file is not a plan, or if its problem is too large.
+pub fn prove(text: &str, budget: &Budget, tell: &mut dyn FnMut(&Progress)) -> Result<Progress, NoProof> {
     let plan = Plan::from_json(text).map_err(NoProof::File)?;
     let cost = |plan: &Plan| match plan.problem.objective() {
         Objective::Makespan => plan.prediction.makespan_ns,
         Objective::LongestSpan => plan.prediction.longest_span_ns,
     };
     let bound_ns = pipeplan_core::bounds::lower_bound(&plan.problem).value_ns;
-    let mut last = Word { steps: 0, value_ns: cost(&plan), lower_ns: bound_ns, better: None };
+    let mut last = Progress { steps: 0, value_ns: cost(&plan), lower_ns: bound_ns, better: None };
     let mut wrong = None;
     let exact = solve_watched(&plan.problem, Some(&plan.schedule), bound_ns, budget, &mut |watched| {
-        last = Word {
+        last = Progress {
             steps: watched.steps,
             value_ns: last.value_ns,
             lower_ns: watched.lower_ns.max(last.lower_ns),
@@ -86,7 +87,7 @@ pub fn prove(text: &str, budget: &Budget, tell: &mut dyn FnMut(&Word)) -> Result
     let exact = exact.map_err(NoProof::Refused)?;
     match wrong {
         Some(error) => Err(NoProof::Found(error)),
-        None => Ok(Word { lower_ns: exact.lower_ns, better: None, ..last }),
+        None => Ok(Progress { lower_ns: exact.lower_ns, better: None, ..last }),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Bytes held over time as columns of pixels.
 
-use super::lane::gallop;
+use super::track::gallop;
 use super::view::View;
 
 /// Steps under one summary.

@@ -1,4 +1,9 @@
-//! The arithmetic of the picture: no browser, all of it tested natively.
+//! The arithmetic of the picture.
+//!
+//! - In: spans, bytes, points, and the visible part of time.
+//! - Out: pixels, positions, ticks and SVG.
+//! - Knows: ops and timelines of the planner, [`protocol`](crate::protocol) for points of the chart, [`text`](crate::text).
+//!   No browser, so that all of it is tested natively.
 //!
 //! # Spaces
 //! - **time**, in nanoseconds from the start of the step, as `f64` (exact to 104 days);
@@ -6,17 +11,17 @@
 //!   images in device pixels; a [`View`](view::View) in one becomes the other by
 //!   [`View::scaled`](view::View::scaled).
 //!
-//! [`view`] maps between them and clamps zoom and pan; [`lane`] holds one rank's spans; [`raster`] turns a
-//! lane into one row of pixels, whatever the number of spans under a pixel; [`walk`] goes from block to block; [`memory`] does so for bytes
+//! [`view`] maps between them and clamps zoom and pan; [`track`] holds one rank's spans; [`raster`] turns a
+//! track into one row of pixels, whatever the number of spans under a pixel; [`selection`] goes from block to block; [`memory`] does so for bytes
 //! over time; [`rows`] stacks ranks; [`ruler`] places ticks; [`frontier`] draws time against memory; [`colour`] holds the palette.
 
 pub mod colour;
 pub mod frontier;
-pub mod lane;
 pub mod memory;
 pub mod paint;
 pub mod raster;
 pub mod rows;
 pub mod ruler;
+pub mod selection;
+pub mod track;
 pub mod view;
-pub mod walk;

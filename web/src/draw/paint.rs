@@ -1,4 +1,4 @@
-//! All panels of the picture as one image, and what is to be written over it.
+//! All panels of the picture as one image, and the text on it.
 //!
 //! From the top: the ruler, the planned ranks, the ranks of what is compared with it, if anything is, the memory of each rank.
 //! Pixels here are device pixels; [`Layout`] is in CSS pixels.
@@ -9,10 +9,10 @@ use pipeplan_core::formats::colour::UP_SHADE;
 use pipeplan_core::simulate::timeline::Span;
 
 use super::colour::{Palette, Rgb, Shades};
-use super::lane::Lane;
 use super::memory::{Curve, height_of};
-use super::raster::{Image, lane_row, samples};
+use super::raster::{Image, samples, track_row};
 use super::rows::Rows;
+use super::track::Track;
 use super::view::View;
 
 /// Height of the ruler.
@@ -54,18 +54,18 @@ pub struct Layout {
     pub scroll_range_px: f64,
     /// The planned ranks.
     pub planned: Panel,
-    /// The ranks of what is compared with the plan.
+    /// The ranks of the part under the plan.
     pub below: Option<Panel>,
     /// Memory by rank.
     pub memory: Panel,
 }
 
-/// What a point of the picture belongs to.
+/// The panel of a point of the picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// A planned rank.
     Planned(usize),
-    /// A rank of what is compared with the plan.
+    /// A rank of the part under the plan.
     Below(usize),
     /// The memory of a rank.
     Memory(usize),
@@ -86,13 +86,13 @@ impl Layout {
     /// Panels that grow up to `most_px` where their rows need it.
     fn stacked(whole_width_px: f64, ranks: usize, below: usize, scroll_px: f64, most_px: f64) -> Layout {
         let left_px = if whole_width_px < 520.0 { 30.0 } else { 52.0 };
-        let lanes_px = if below > 0 { 160.0 } else { 200.0 };
+        let tracks_px = if below > 0 { 160.0 } else { 200.0 };
         let rows = |count: usize, usual_px: f64, least_px: f64, row_px: f64| {
             let height_px = (count as f64 * least_px).min(most_px).max(usual_px);
             Rows::sharing(count, height_px, least_px, row_px, 0.0)
         };
-        let planned = rows(ranks, lanes_px, 3.0, 28.0);
-        let below = (below > 0).then(|| rows(below, lanes_px, 3.0, 28.0));
+        let planned = rows(ranks, tracks_px, 3.0, 28.0);
+        let below = (below > 0).then(|| rows(below, tracks_px, 3.0, 28.0));
         let memory = rows(ranks, 144.0, 9.0, 34.0);
         let ranges = [planned, memory].into_iter().chain(below).map(|rows| rows.scroll_range_px());
         let scroll_range_px = ranges.fold(0.0, f64::max);
@@ -132,7 +132,7 @@ impl Layout {
         Some(panel.rows.share_at(y_px - panel.top_px) * self.scroll_range_px)
     }
 
-    /// What is at a point of the canvas.
+    /// The element at a point of the canvas.
     pub fn place_at(&self, y_px: f64) -> Option<Place> {
         let row = |panel: &Panel| panel.rows.at(y_px - panel.top_px);
         let below = self.below.as_ref().and_then(row).map(Place::Below);
@@ -140,11 +140,11 @@ impl Layout {
     }
 }
 
-/// What is compared with the plan.
+/// The part under the plan.
 #[derive(Clone, Copy)]
 pub struct Below<'s> {
     /// Its ranks.
-    pub lanes: &'s [Lane],
+    pub tracks: &'s [Track],
     /// By how much its times are scaled.
     pub scale: f64,
     /// Which of its rank's chunks a stage of it is.
@@ -162,12 +162,12 @@ impl Below<'_> {
     }
 }
 
-/// What is painted.
+/// The content of the picture.
 #[derive(Clone, Copy)]
 pub struct Subject<'s> {
     /// The planned ranks.
-    pub planned: &'s [Lane],
-    /// What is compared with them.
+    pub planned: &'s [Track],
+    /// The part under them.
     pub below: Option<Below<'s>>,
     /// Memory by rank.
     pub curve: &'s dyn Fn(usize) -> Option<&'s Curve>,
@@ -223,25 +223,25 @@ pub fn paint(
     let shades = Shades::of(palette);
     let shown = layout.planned.rows.visible().len() + layout.below.map_or(0, |panel| panel.rows.visible().len());
     let samples = samples(shown, width);
-    let mut lanes = |image: &mut Image, panel: &Panel, subject: &Subject<'_>, lanes: &[Lane], view: View| {
+    let mut tracks = |image: &mut Image, panel: &Panel, subject: &Subject<'_>, tracks: &[Track], view: View| {
         for index in panel.rows.visible() {
-            let Some(lane) = lanes.get(index) else { continue };
-            lane_row(lane, view, palette.idle, samples, |span| subject.colour(&shades, span), &mut row);
+            let Some(track) = tracks.get(index) else { continue };
+            track_row(track, view, palette.idle, samples, |span| subject.colour(&shades, span), &mut row);
             let (top, bottom) = panel.rows.span_of(index);
             let low = panel.top_px;
             let high = low + panel.rows.height_px;
             let clip = |y: f64| device((low + y).clamp(low, high));
             image.repeat_row(&row, clip(top), clip(bottom).max(clip(top) + 1));
             if subject.up_from.is_some() && panel.rows.pitch_px >= LEAST_LINED_PX {
-                lane_row(lane, view, palette.idle, samples, |span| subject.line(&shades, span), &mut row);
+                track_row(track, view, palette.idle, samples, |span| subject.line(&shades, span), &mut row);
                 let [from, to] = LINE_PX.map(|above| clip(bottom - above));
                 image.repeat_row(&row, from, to);
             }
         }
     };
-    lanes(&mut image, &layout.planned, subject, subject.planned, view);
+    tracks(&mut image, &layout.planned, subject, subject.planned, view);
     if let (Some(panel), Some(below)) = (&layout.below, subject.below) {
-        lanes(&mut image, panel, &subject.of(below), below.lanes, below.view(view));
+        tracks(&mut image, panel, &subject.of(below), below.tracks, below.view(view));
     }
     for index in layout.memory.rows.visible() {
         if let Some(curve) = (subject.curve)(index) {
@@ -256,17 +256,17 @@ pub fn paint(
     image
 }
 
-/// Where the memory of a rank is drawn, in rows of the image's pixels.
-struct Strip {
-    /// What of it is in the panel.
+/// The area of a rank's memory, in pixel rows of the image.
+struct MemoryTrack {
+    /// The visible part.
     seen: Range<i64>,
     bottom_y: i64,
     height: f64,
     top_bytes: u64,
 }
 
-impl Strip {
-    fn of(subject: &Subject<'_>, layout: &Layout, index: usize, ratio: f64) -> Strip {
+impl MemoryTrack {
+    fn of(subject: &Subject<'_>, layout: &Layout, index: usize, ratio: f64) -> MemoryTrack {
         let panel = &layout.memory;
         let (top, bottom) = panel.rows.span_of(index);
         let (low, high) = (panel.top_px, panel.top_px + panel.rows.height_px);
@@ -274,7 +274,7 @@ impl Strip {
         let clip = |y: f64| device((low + y).clamp(low, high));
         let (top_y, bottom_y) = (device(low + top), device(low + bottom));
         let height = (bottom_y - top_y) as f64;
-        Strip { seen: clip(top)..clip(bottom), bottom_y, height, top_bytes: subject.top_bytes }
+        MemoryTrack { seen: clip(top)..clip(bottom), bottom_y, height, top_bytes: subject.top_bytes }
     }
 
     fn y_of(&self, bytes: u64) -> i64 {
@@ -293,7 +293,7 @@ fn paint_curve(
     ratio: f64,
     palette: &Palette,
 ) {
-    let strip = Strip::of(subject, layout, index, ratio);
+    let strip = MemoryTrack::of(subject, layout, index, ratio);
     let held_y = strip.y_of(subject.static_bytes.get(index).copied().unwrap_or(0));
     let limit = subject.limits.get(index).copied().flatten();
     let limit_y = limit.filter(|limit| *limit <= subject.top_bytes).map(|limit| strip.y_of(limit));
@@ -336,12 +336,12 @@ fn paint_line(
     ratio: f64,
     palette: &Palette,
 ) {
-    let strip = Strip::of(subject, layout, index, ratio);
+    let strip = MemoryTrack::of(subject, layout, index, ratio);
     // A rank that holds nothing has a line, too.
     let y_of = |bytes: u64| strip.y_of(bytes).min(strip.bottom_y - 1);
     let thick = (ratio.round() as i64).max(1);
     let view = below.view(view);
-    let end_x = view.x_of(curve_end(below.lanes, index) as f64);
+    let end_x = view.x_of(curve_end(below.tracks, index) as f64);
     let mut before = None;
     for (x, range) in curve.columns(view, image.width).into_iter().enumerate().take_while(|(x, _)| *x as f64 <= end_x)
     {
@@ -355,8 +355,8 @@ fn paint_line(
     }
 }
 
-fn curve_end(lanes: &[Lane], rank: usize) -> u64 {
-    lanes.get(rank).map_or(0, Lane::end_ns)
+fn curve_end(tracks: &[Track], rank: usize) -> u64 {
+    tracks.get(rank).map_or(0, Track::end_ns)
 }
 
 /// Text on a block that is wide enough, in CSS pixels of the time axis.
@@ -370,25 +370,25 @@ pub struct Label {
     pub colour: Rgb,
 }
 
-/// Labels of the visible blocks of a lane. A character takes `char_px`; blocks too narrow for their
+/// Labels of the visible blocks of a track. A character takes `char_px`; blocks too narrow for their
 /// microbatch stay blank.
 pub fn labels(
     subject: &Subject<'_>,
-    lane: &Lane,
+    track: &Track,
     view: View,
     width_px: f64,
     char_px: f64,
     palette: &Palette,
 ) -> Vec<Label> {
-    let range = lane.between(view.start_ns, view.time_at(width_px));
+    let range = track.between(view.start_ns, view.time_at(width_px));
     // More blocks than could each hold a character: none is wide enough.
     if range.len() as f64 > width_px / char_px {
         return Vec::new();
     }
-    let spans = lane.spans().get(range).unwrap_or_default();
+    let spans = track.spans().get(range).unwrap_or_default();
     let shades = Shades::of(palette);
     let edges = |span: &Span| (view.x_of(span.start_ns as f64).max(0.0), view.x_of(span.end_ns as f64).min(width_px));
-    // What a block says by how much fits: nothing, its microbatch, its kind too, its stage too.
+    // The text of a block by its width: none; microbatch; kind and microbatch; stage, kind and microbatch.
     let wording = |span: &Span| {
         let (from, to) = edges(span);
         let room = ((to - from - 4.0) / char_px) as usize;
@@ -419,10 +419,10 @@ pub fn labels(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::draw::lane::tests::lane;
+    use crate::draw::track::tests::track;
     use pipeplan_core::problem::op::OpKind;
 
-    fn subject<'s>(planned: &'s [Lane], curve: &'s dyn Fn(usize) -> Option<&'s Curve>) -> Subject<'s> {
+    fn subject<'s>(planned: &'s [Track], curve: &'s dyn Fn(usize) -> Option<&'s Curve>) -> Subject<'s> {
         Subject {
             planned,
             below: None,
@@ -438,10 +438,10 @@ mod tests {
     /// By shade, and by a line that needs no eye for shades.
     #[test]
     fn the_directions_of_a_two_way_schedule_are_told_apart() {
-        let lanes = [lane(&[(0, 10), (10, 20)])];
+        let tracks = [track(&[(0, 10), (10, 20)])];
         let layout = Layout::new(1000.0, 1, 0, 0.0);
         for palette in [Palette::LIGHT, Palette::DARK] {
-            let plain = subject(&lanes, &|_| None);
+            let plain = subject(&tracks, &|_| None);
             let two_way = Subject { up_from: Some(1), ..plain };
             let view = View { start_ns: 0.0, ns_per_px: 20.0 / layout.width_px };
             let image = paint(&two_way, &layout, view, 1.0, &palette, None);
@@ -513,20 +513,20 @@ mod tests {
 
     #[test]
     fn a_picture_has_blocks_curves_and_the_limit_in_their_colours() {
-        let lanes = [lane(&[(0, 50)])];
+        let tracks = [track(&[(0, 50)])];
         let curves = [Curve::new(vec![(0, 50), (50, 0)])];
         let layout = Layout::new(152.0, 1, 0, 0.0);
         let view = View { start_ns: 0.0, ns_per_px: 1.0 };
         let palette = Palette::LIGHT;
         let curve = |rank: usize| curves.get(rank);
-        let image = paint(&subject(&lanes, &curve), &layout, view, 1.0, &palette, None);
+        let image = paint(&subject(&tracks, &curve), &layout, view, 1.0, &palette, None);
         let at = |x: usize, y: f64| {
             let start = 4 * (y as usize * image.width + x);
             Rgb(image.bytes[start], image.bytes[start + 1], image.bytes[start + 2])
         };
-        let (lane_y, memory) = (layout.planned.top_px + 5.0, layout.memory);
-        assert_eq!(at(10, lane_y), palette.block(OpKind::F, 0));
-        assert_eq!(at(80, lane_y), palette.idle);
+        let (track_y, memory) = (layout.planned.top_px + 5.0, layout.memory);
+        assert_eq!(at(10, track_y), palette.block(OpKind::F, 0));
+        assert_eq!(at(80, track_y), palette.idle);
         let (top, bottom) = memory.rows.span_of(0);
         assert_eq!(at(10, memory.top_px + bottom - 2.0), palette.memory);
         let limit_y = memory.top_px + bottom - (0.8 * (bottom - top)).round();
@@ -536,11 +536,11 @@ mod tests {
     /// Over the memory of the plan, in its strips, as long as it runs.
     #[test]
     fn what_a_kept_plan_holds_is_a_line_over_the_memory() {
-        let lanes = [lane(&[(0, 50)])];
+        let tracks = [track(&[(0, 50)])];
         let (planned, kept) = (Curve::new(vec![(0, 50), (50, 0)]), Curve::new(vec![(0, 25), (20, 75), (50, 0)]));
         let (curve, curve_below) = (|_: usize| Some(&planned), |_: usize| Some(&kept));
-        let below = Below { lanes: &lanes, scale: 1.0, chunk_of_stage: &[0], up_from: None, curve: &curve_below };
-        let subject = Subject { below: Some(below), ..subject(&lanes, &curve) };
+        let below = Below { tracks: &tracks, scale: 1.0, chunk_of_stage: &[0], up_from: None, curve: &curve_below };
+        let subject = Subject { below: Some(below), ..subject(&tracks, &curve) };
         let layout = Layout::new(152.0, 1, 1, 0.0);
         let view = View { start_ns: 0.0, ns_per_px: 1.0 };
         let palette = Palette::LIGHT;
@@ -563,11 +563,11 @@ mod tests {
 
     #[test]
     fn labels_say_as_much_as_fits_most_blocks_of_a_row() {
-        let lanes = [lane(&[(0, 100), (100, 120), (120, 124)])];
-        let subject = subject(&lanes, &|_| None);
+        let tracks = [track(&[(0, 100), (100, 120), (120, 124)])];
+        let subject = subject(&tracks, &|_| None);
         let texts = |ns_per_px: f64| -> Vec<String> {
             let view = View { start_ns: 0.0, ns_per_px };
-            labels(&subject, &lanes[0], view, 400.0, 6.0, &Palette::LIGHT)
+            labels(&subject, &tracks[0], view, 400.0, 6.0, &Palette::LIGHT)
                 .into_iter()
                 .map(|label| label.text)
                 .collect()

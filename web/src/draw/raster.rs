@@ -1,4 +1,4 @@
-//! A lane as one row of pixels.
+//! A track as one row of pixels.
 //!
 //! A pixel's colour is the mean over the time that it covers, so a bubble too narrow to see still lightens
 //! its pixel by its share. The cost follows the pixels, not the spans: the busy share comes from running
@@ -9,31 +9,31 @@
 use pipeplan_core::simulate::timeline::Span;
 
 use super::colour::Rgb;
-use super::lane::{Lane, gallop};
+use super::track::{Track, gallop};
 use super::view::View;
 
 /// Spans that may be looked at for one picture: some ten milliseconds of one core.
 const LOOKS: usize = 2_000_000;
 
-/// How many spans under one pixel may give it its colour, in a picture of so many pixels of so many lanes.
-pub fn samples(lanes: usize, pixels: usize) -> usize {
-    (LOOKS / (lanes * pixels).max(1)).clamp(6, 64)
+/// How many spans under one pixel may give it its colour, in a picture of so many pixels of so many tracks.
+pub fn samples(tracks: usize, pixels: usize) -> usize {
+    (LOOKS / (tracks * pixels).max(1)).clamp(6, 64)
 }
 
-/// Writes `row.len() / 4` pixels of `lane` into `row`, four bytes each.
+/// Writes `row.len() / 4` pixels of `track` into `row`, four bytes each.
 ///
 /// `colour` gives a span's colour; `idle` fills the rest. `view` counts the pixels of this row. At most
 /// `samples` spans give a pixel its colour.
-pub fn lane_row(
-    lane: &Lane,
+pub fn track_row(
+    track: &Track,
     view: View,
     idle: Rgb,
     samples: usize,
     mut colour: impl FnMut(&Span) -> Rgb,
     row: &mut [u8],
 ) {
-    let spans = lane.spans();
-    let mut first = lane.first_ending_after(view.start_ns);
+    let spans = track.spans();
+    let mut first = track.first_ending_after(view.start_ns);
     let mut cursor = Cursor { whole_until_px: 0, colour: idle };
     let pixels = row.len() / 4;
     for (index, pixel) in row.chunks_exact_mut(4).enumerate() {
@@ -63,7 +63,7 @@ pub fn lane_row(
             under => {
                 let cut_left = (from_ns - under[0].start_ns as f64).max(0.0);
                 let cut_right = (under[under.len() - 1].end_ns as f64 - to_ns).max(0.0);
-                let busy = lane.busy_ns(first, until) as f64 - cut_left - cut_right;
+                let busy = track.busy_ns(first, until) as f64 - cut_left - cut_right;
                 let mut mean = Mean::default();
                 for sample in 0..samples {
                     let (from, to) = (sample * under.len() / samples, (sample + 1) * under.len() / samples);
@@ -206,31 +206,31 @@ mod tests {
     const IDLE: Rgb = Rgb(0, 0, 0);
     const BUSY: Rgb = Rgb(255, 255, 255);
 
-    fn lane(times: &[(u64, u64)]) -> Lane {
-        Lane::new(
+    fn track(times: &[(u64, u64)]) -> Track {
+        Track::new(
             times.iter().map(|&(start_ns, end_ns)| Span { op: Op::new(0, OpKind::F, 0), start_ns, end_ns }).collect(),
         )
     }
 
     /// Grey of each pixel, one byte a pixel.
-    fn greys(lane: &Lane, view: View, pixels: usize) -> Vec<u8> {
+    fn greys(track: &Track, view: View, pixels: usize) -> Vec<u8> {
         let mut row = vec![0; 4 * pixels];
-        lane_row(lane, view, IDLE, 6, |_| BUSY, &mut row);
+        track_row(track, view, IDLE, 6, |_| BUSY, &mut row);
         row.chunks_exact(4).map(|pixel| pixel[0]).collect()
     }
 
     #[test]
     fn blocks_fill_their_pixels_with_a_gap_between() {
         let view = View { start_ns: 0.0, ns_per_px: 1.0 };
-        let lane = lane(&[(2, 10), (10, 18)]);
-        let row: String = greys(&lane, view, 20).iter().map(|grey| if *grey > 200 { '#' } else { '.' }).collect();
+        let track = track(&[(2, 10), (10, 18)]);
+        let row: String = greys(&track, view, 20).iter().map(|grey| if *grey > 200 { '#' } else { '.' }).collect();
         assert_eq!(row, "..#######.#######...");
     }
 
     #[test]
     fn half_a_pixel_is_half_as_bright() {
         let view = View { start_ns: 0.0, ns_per_px: 10.0 };
-        assert_eq!(greys(&lane(&[(0, 5), (15, 30)]), view, 4), [128, 128, 255, 0]);
+        assert_eq!(greys(&track(&[(0, 5), (15, 30)]), view, 4), [128, 128, 255, 0]);
     }
 
     proptest! {
@@ -249,7 +249,7 @@ mod tests {
                 now = start + work;
                 (start, now)
             }).collect();
-            let lane = lane(&times);
+            let track = track(&times);
             // No wider than two pixels a block, where there are no gaps.
             let ns_per_px = (now as f64 * part / pixels as f64).max(15.0);
             let view = View { start_ns: 3.0, ns_per_px };
@@ -258,7 +258,7 @@ mod tests {
                 .map(|&(start, end)| ((end as f64).min(to_ns) - (start as f64).max(3.0)).max(0.0))
                 .sum();
             let wanted = busy / (to_ns - 3.0);
-            let seen = greys(&lane, view, pixels).iter().map(|grey| f64::from(*grey) / 255.0).sum::<f64>() / pixels as f64;
+            let seen = greys(&track, view, pixels).iter().map(|grey| f64::from(*grey) / 255.0).sum::<f64>() / pixels as f64;
             prop_assert!((seen - wanted).abs() < 0.01, "{} instead of {}", seen, wanted);
         }
     }
@@ -271,7 +271,7 @@ mod tests {
             start_ns: 10 * index,
             end_ns: 10 * index + 10,
         };
-        let lane = Lane::new((0..300_000).map(span).collect());
+        let track = Track::new((0..300_000).map(span).collect());
         let primary = |span: &Span| match span.op.kind() {
             OpKind::F => Rgb(255, 0, 0),
             OpKind::B => Rgb(0, 255, 0),
@@ -280,7 +280,7 @@ mod tests {
         for pixels in [100, 1000, 5000, 50_000] {
             let view = View { start_ns: 0.0, ns_per_px: 3_000_000.0 / pixels as f64 };
             let mut row = vec![0; 4 * pixels];
-            lane_row(&lane, view, IDLE, 64, primary, &mut row);
+            track_row(&track, view, IDLE, 64, primary, &mut row);
             for pixel in row.chunks_exact(4) {
                 for channel in &pixel[..3] {
                     assert!(channel.abs_diff(85) < 60, "{pixel:?} with {pixels} pixels");

@@ -1,4 +1,4 @@
-//! Where each rank stands in a panel: rows of one height, scrolled where they do not fit.
+//! The position of each rank in a panel: rows of equal height, which scroll if they do not fit.
 
 /// Rows of a panel, in pixels.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -14,7 +14,7 @@ pub struct View {
     pub ns_per_px: f64,
 }
 
-/// What a view may show: all of `0..whole_ns` on `width_px` pixels.
+/// The range of a view: `0..whole_ns` on `width_px` pixels.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Extent {
     /// The end of the last op of all that is shown together.
@@ -98,7 +98,7 @@ impl View {
         extent.clamp(View { start_ns: from_ns, ns_per_px })
     }
 
-    /// Kept over a change of what is shown: everything stays everything, and a part stays the same times.
+    /// The view after a change of the plans: a full view stays full, and a part keeps its times.
     pub fn carried(self, before: Extent, now: Extent) -> View {
         let was_all = self.ns_per_px >= before.farthest_ns_per_px() * 0.999;
         if was_all { now.fit() } else { now.clamp(self) }

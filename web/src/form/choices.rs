@@ -1,6 +1,6 @@
-//! What fields with a choice offer: the value in a spec, and what a person reads. An empty value is the default.
+//! The options of fields: the value in a spec and its label. An empty value is the default.
 
-/// Values of a field with what they are called.
+/// Values of a field with their labels.
 pub type Choices = &'static [(&'static str, &'static str)];
 
 /// The choices of a field that always has the same ones, and that the page also speaks of elsewhere.
@@ -24,8 +24,8 @@ pub fn choices(path: &str) -> Choices {
     }
 }
 
-/// A field's value as the form calls it.
-pub fn called<'v>(path: &str, value: &'v str) -> &'v str {
+/// The label of a field's value.
+pub fn value_label<'v>(path: &str, value: &'v str) -> &'v str {
     let choices = choices(path);
     let of = |value: &str| choices.iter().find(|(known, _)| *known == value).map(|(_, title)| *title);
     // A default by its own name is the empty choice.
@@ -56,7 +56,7 @@ mod tests {
             ("parallel.pipeline", "8", "8"),
             ("training.recompute", "full", "full"),
         ] {
-            assert_eq!(called(path, value), said, "{path} {value}");
+            assert_eq!(value_label(path, value), said, "{path} {value}");
         }
     }
 }

@@ -1,12 +1,17 @@
-//! The form: what a person types, field by field, and the spec that it means.
+//! The form: the text of each field, and the spec that it means.
 //!
-//! The form holds text, not numbers: a half-typed value must stay as it is while the planner says what it
-//! would accept. [`Form::to_value`] writes the spec's JSON, in which a text that is no number stays a text, so
-//! that core names the field and what stood there. [`Form::of`] goes the other way, leaving out what is the
-//! catalog's own, so that a shared link opens as the short form that made it.
+//! - In: what a person types, and specs.
+//! - Out: specs and their faults; labels, options and help of fields; sliders.
+//! - Knows: the planner and [`text`](crate::text). No browser.
+//!
+//! The form holds text, not numbers: a half-typed value must stay while the planner says what it accepts.
+//! [`Form::to_value`] writes the JSON of a spec. A text that is not a number stays a text there, so that the planner names
+//! the field and its value. [`Form::of`] makes the form of a spec. It leaves out defaults of the catalog, so that a link
+//! opens as the short form that made it.
 
 mod choices;
 mod fields;
+mod labels;
 mod slider;
 
 use std::collections::BTreeMap;
@@ -17,11 +22,12 @@ use pipeplan_core::model::hf_config;
 use pipeplan_core::spec::{self, Spec, SpecError, Work};
 use serde_json::{Map, Value, json};
 
-pub use choices::{called, choices};
+pub use choices::{choices, value_label};
 pub use fields::{FIELDS, Field, Group, Unit, field};
+pub use labels::{fault_of, with_labels};
 pub use slider::{Slider, slider};
 
-/// What is being typed.
+/// The half of the form in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Kind {
     /// A model on a cluster.
@@ -54,8 +60,8 @@ pub struct Form {
 }
 
 impl Default for Form {
-    /// What the page opens with: an example that shows most of what the planner does. Few enough blocks that each has
-    /// room for its number, and a limit that some schedules break.
+    /// The example at the start. It shows most features of the planner, has few enough blocks for a number in each, and
+    /// a memory limit that some schedules exceed.
     fn default() -> Form {
         let texts = [
             ("model.name", "llama-2-7b"),
@@ -80,13 +86,13 @@ impl Default for Form {
     }
 }
 
-/// What both kinds have.
+/// Fields of both halves.
 const SHARED: [&str; 5] = ["name", "schedule", "messages.lowering", "messages.transport", "jitter_permille"];
 /// A list of costs, one line a stage, that takes the place of the single costs.
 pub const STAGE_LIST: &str = "problem.stages";
-/// How much a step trains on, said of all copies together.
+/// The batch of a step over all replicas.
 const GLOBAL_BATCH: &str = "training.global_batch_size";
-/// The two ways to say it.
+/// The two fields for the batch.
 const BATCH: [&str; 2] = ["training.microbatches", GLOBAL_BATCH];
 /// Lines of it that are looked at one by one.
 const MOST_LINES: usize = 64;
@@ -97,7 +103,8 @@ impl Form {
         self.texts.get(path).map_or("", String::as_str)
     }
 
-    /// Sets the text of a field. Of two that say each other, the one that is said last counts.
+    /// Sets the text of a field. The number of microbatches and the global batch size follow from each other: the last
+    /// one counts.
     pub fn set(&mut self, path: &str, text: impl Into<String>) {
         let text = text.into();
         if let (false, Some(at)) = (text.is_empty(), BATCH.iter().position(|field| *field == path)) {
@@ -110,12 +117,12 @@ impl Form {
         }
     }
 
-    /// Another model of the catalog, or sizes by hand for an empty name. What describes the model before goes; sizes by
-    /// hand start from it, as they are seldom all wrong. The tokens of a sequence are no part of the model: they stay where
-    /// they are typed, and by hand, where no catalog says them, they are those of the model before.
+    /// Selects a model of the catalog, or custom sizes for an empty name. The description of the model before is
+    /// removed; custom sizes start from it. The sequence length is not a part of the model: a typed one stays, and
+    /// custom sizes keep that of the model before.
     pub fn choose_model(&mut self, name: &str) {
         let by_hand = name.is_empty();
-        let before = said_briefly(self.text("model.name"), "h100", 1, 1);
+        let before = brief_defaults(self.text("model.name"), "h100", 1, 1);
         let describes = |field: &&Field| match field.group {
             Group::ModelSizes | Group::Layers | Group::Experts | Group::Latent => true,
             _ => by_hand && field.path == "training.sequence",
@@ -128,7 +135,7 @@ impl Form {
     /// another device's goes without it.
     pub fn choose_device(&mut self, name: &str) {
         let by_hand = name.is_empty();
-        let before = said_briefly("llama-2-7b", self.text("cluster.device"), 1, 1);
+        let before = brief_defaults("llama-2-7b", self.text("cluster.device"), 1, 1);
         self.set("cluster.device", name);
         let groups = |field: &&Field| matches!(field.group, Group::Device | Group::Links);
         self.refill(FIELDS.iter().filter(groups), by_hand, before.as_ref());
@@ -137,8 +144,8 @@ impl Form {
         }
     }
 
-    /// Empties `fields`; or `by_hand`, fills those that are empty with what they are in `before`. A part of what is said as a
-    /// whole, such as no experts, stays empty.
+    /// Empties `fields`, or, `by_hand`, fills empty ones from `before`. A part of a group that is set as a whole, such
+    /// as no experts, stays empty.
     fn refill(&mut self, fields: impl Iterator<Item = &'static Field>, by_hand: bool, before: Option<&Value>) {
         for field in fields {
             let whole = field.path.rsplit_once('.').map_or("", |(whole, _)| whole);
@@ -154,7 +161,7 @@ impl Form {
         }
     }
 
-    /// Where this kind of spec says its limit.
+    /// The field of the memory limit.
     pub fn limit_path(&self) -> &'static str {
         match self.kind {
             Kind::Model => "memory.limit_bytes",
@@ -226,8 +233,8 @@ impl Form {
         Err(faults)
     }
 
-    /// The spec's JSON with the model of a `config.json` in the place of its own. Where no tokens of a sequence are typed,
-    /// they are as many as `sequence`, or as the model has positions.
+    /// The spec's JSON with the model of a `config.json`. If no sequence length is typed, it is `sequence`, or the
+    /// number of positions of the model if that is less.
     pub fn value_with(&self, config: Value, sequence: u64) -> Value {
         let mut value = match self.kind {
             Kind::Model => self.to_value(),
@@ -253,7 +260,7 @@ impl Form {
         Ok(())
     }
 
-    /// Opens `spec`, and leaves the half that it says nothing of. Who says the global batch goes on saying it.
+    /// Opens `spec`, and keeps the other half. If the form gave the global batch size, it still does.
     pub fn open(&mut self, spec: &Spec) {
         self.open_saying(spec, self.says_global_batch());
     }
@@ -282,20 +289,20 @@ impl Form {
         !self.text(GLOBAL_BATCH).is_empty()
     }
 
-    /// Says the microbatches of `spec`, which this form means, by the sequences of all copies.
+    /// Gives the microbatches of `spec` as a global batch size.
     fn say_global_batch(&mut self, spec: &Spec) {
         if let Work::Model(work) = &spec.work {
             let sequences =
                 u64::from(work.microbatches) * u64::from(work.microbatch_size) * u64::from(work.layout.data);
-            // More than that no spec says.
+            // No spec has more.
             if u32::try_from(sequences).is_ok() {
                 self.set(GLOBAL_BATCH, sequences.to_string());
             }
         }
     }
 
-    /// What a link says nothing of, to be remembered: the texts of the half that is not shown, and that the global batch is
-    /// said. None where they are what a form begins with.
+    /// The part of the form that a link does not contain: the texts of the hidden half, and the global batch size. None
+    /// if they are the defaults.
     pub fn unlinked(&self) -> Option<String> {
         let other = self.kind.other();
         let of = |form: &Form| -> BTreeMap<String, String> {
@@ -306,7 +313,7 @@ impl Form {
         (texts != of(&Form::default())).then(|| json!(texts).to_string())
     }
 
-    /// Fills the half that is not shown with what was remembered, where that was of this half.
+    /// Fills the hidden half with the stored texts, if they belong to it.
     pub fn recall_unlinked(&mut self, text: &str) {
         let other = self.kind.other();
         let mut texts: BTreeMap<String, String> = serde_json::from_str(text).unwrap_or_default();
@@ -329,7 +336,7 @@ impl Form {
         let mut form = Form { kind: Kind::Typed, ..Form::default() };
         let other = if matches!(spec.work, Work::Model(_)) { "model" } else { "problem" };
         form.texts.retain(|path, _| path.starts_with("problem") != (other == "problem"));
-        // What belonged to the example and not to this spec.
+        // Texts of the example that do not belong to this spec.
         let mine = |path: &str| path.starts_with("problem") == (other == "problem");
         form.texts.retain(|path, _| !mine(path));
         if let Work::Model(work) = &spec.work {
@@ -406,8 +413,8 @@ fn put(root: &mut Map<String, Value>, path: &str, value: Value) {
     }
 }
 
-/// All that a spec says when it names nothing but a model of the catalog and a device: its defaults.
-fn said_briefly(model: &str, device: &str, pipeline: u32, microbatches: u32) -> Option<Value> {
+/// The defaults of a spec that gives only a model of the catalog and a device.
+fn brief_defaults(model: &str, device: &str, pipeline: u32, microbatches: u32) -> Option<Value> {
     let brief = json!({
         "model": { "name": model }, "cluster": { "device": device },
         "parallel": { "pipeline": pipeline }, "training": { "microbatches": microbatches },
@@ -425,23 +432,23 @@ fn at<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
     path.split('.').try_fold(value, |value, key| value.get(key))
 }
 
-/// Takes out of a spec's JSON what the catalog would say anyway.
+/// Removes defaults of the catalog from the JSON of a spec.
 fn leave_out_defaults(value: &mut Value, work: &pipeplan_core::spec::ModelWork) {
     let known = |name: &str| cluster::find(name).map(|entry| entry.device(work.dtype));
     if known(&work.device.name).as_ref() == Some(&work.device) {
         value["cluster"]["device"] = json!(work.device.name);
     }
     // Each half has its own defaults, also where the other is by hand.
-    let by_model = said_briefly(&work.model_name, "h100", work.pipeline, work.microbatches);
+    let by_model = brief_defaults(&work.model_name, "h100", work.pipeline, work.microbatches);
     let device = if cluster::find(&work.device.name).is_some() { work.device.name.as_str() } else { "h100" };
-    let by_device = said_briefly("llama-2-7b", device, 1, 1);
+    let by_device = brief_defaults("llama-2-7b", device, 1, 1);
     let mut drop = |path: &str, defaults: &Option<Value>| {
         if let Some(defaults) = defaults {
             drop_equal(value, path, at(defaults, path));
         }
     };
     drop("model", &by_model);
-    // The tokens of a sequence are the model's matter, and what has to be said is no default.
+    // The sequence length depends on the model, and required fields have no default.
     let mut usual = by_device.clone();
     for needed in ["training.microbatches", "training.sequence", "parallel.pipeline"] {
         usual.iter_mut().for_each(|usual| drop_at(usual, needed));
@@ -449,14 +456,14 @@ fn leave_out_defaults(value: &mut Value, work: &pipeplan_core::spec::ModelWork) 
     let sequence = by_model.as_ref().and_then(|defaults| at(defaults, "training.sequence"));
     drop("training", &sequence.map(|sequence| json!({ "training": { "sequence": sequence } })));
     drop("training", &usual);
-    // A spec says these of a model with experts alone, which the usual model is not.
+    // Only a spec of a model with experts has these fields.
     let dealt = json!({ "parallel": { "expert": 1, "whole_experts": false } });
     drop("parallel", &Some(dealt));
     drop("parallel", &usual);
     drop("cluster", &by_device);
     drop("cluster.link", &by_device);
     drop("cluster.node_link", &by_device);
-    // Always said, so that the form and its link show them.
+    // These stay, so that the form and its link show them.
     if !work.model_name.is_empty() {
         value["model"]["name"] = json!(work.model_name);
     }

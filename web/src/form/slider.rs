@@ -1,4 +1,4 @@
-//! What a slider covers: the part of a field's range in which people look around.
+//! The range of a slider: the part of the range of a field that people explore.
 
 use pipeplan_core::problem::Statement;
 use pipeplan_core::spec::{Spec, Work};
@@ -14,7 +14,7 @@ pub struct Slider {
     pub most: f64,
     /// The smallest movement.
     pub step: f64,
-    /// Where it stands.
+    /// Its state.
     pub value: f64,
     /// The right end means an empty field.
     pub most_is_empty: bool,
@@ -65,7 +65,7 @@ fn step_of(whole: f64, parts: f64) -> f64 {
     [1.0, 2.0, 5.0, 10.0].into_iter().map(|factor| factor * power).find(|step| *step >= rough).unwrap_or(rough)
 }
 
-/// From the bytes of one microbatch on the fullest rank to those of all at once, static bytes included.
+/// From the bytes of one microbatch on the fullest rank to those of all microbatches, static bytes included.
 fn memory_range(statement: &Statement) -> Option<(f64, f64)> {
     let held = statement.static_bytes.iter().copied().max().unwrap_or(0) as f64;
     let forward = statement.stages.iter().map(|stage| stage.forward_bytes.max(0)).max()? as f64;

@@ -429,7 +429,7 @@ fn faults_are_told_in_the_unit_of_their_field() {
         (gib, "all", "\"all\"", "bytes from 1", "found \"all\"; accepted is 1 B"),
         (Unit::Whole, "0", "0", "1 to 1024", "found 0; accepted is 1 to 1024"),
     ] {
-        assert_eq!(unit.told(typed, found, accepted), told);
+        assert_eq!(unit.explain_fault(typed, found, accepted), told);
     }
 }
 
@@ -519,7 +519,7 @@ fn costs_of_each_stage_are_told_in_lines() {
     form.set("problem.placement", "linear");
     let told = |form: &Form| -> Vec<String> {
         let faults = form.read().unwrap_err();
-        faults.iter().map(|fault| field(STAGE_LIST).unwrap().told(form.text(STAGE_LIST), fault)).collect()
+        faults.iter().map(|fault| field(STAGE_LIST).unwrap().explain_fault(form.text(STAGE_LIST), fault)).collect()
     };
     form.set(STAGE_LIST, "a b c");
     let faults = told(&form);
@@ -540,7 +540,7 @@ fn no_two_fields_of_a_half_have_one_name() {
     for kind in [Kind::Model, Kind::Typed] {
         let shown = FIELDS.iter().filter(|field| !kind.other().has(field.path));
         let mut names: Vec<String> =
-            shown.map(|field| field.spoken().unwrap_or_else(|| field.label.to_owned())).collect();
+            shown.map(|field| field.accessible_name().unwrap_or_else(|| field.label.to_owned())).collect();
         names.sort();
         let twice: Vec<&[String]> = names.windows(2).filter(|pair| pair[0] == pair[1]).collect();
         assert!(twice.is_empty(), "{twice:?}");

@@ -1,4 +1,4 @@
-//! Which rows of the comparison are of what is planned: while one comes in, the rows of the one before stay.
+//! Which rows of the comparison belong to the current spec. While a comparison runs, rows of the one before stay.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,23 +7,23 @@ use pipeplan_core::spec::Spec;
 
 use crate::protocol::same_spec::same_work;
 
-/// What the rows on the page are of.
+/// The spec of the rows on the page.
 #[derive(Clone, Debug, Default)]
 pub struct Compared {
-    /// What is compared, or was at last; none where that was a spec that the page has never had in its form.
+    /// The spec of the running or last comparison; none if the form never had that spec.
     of: Option<Arc<Spec>>,
     /// Schedules whose rows are of a comparison before it.
     before: BTreeSet<String>,
 }
 
 impl Compared {
-    /// A comparison begins anew, and none of its rows is there yet.
+    /// A comparison starts, and no row has arrived.
     pub fn begin(&mut self, of: Option<Arc<Spec>>, rows: impl Iterator<Item = String>) {
         *self = Compared { of, before: rows.collect() };
     }
 
     /// The row of a schedule has come.
-    pub fn come(&mut self, schedule: &str) {
+    pub fn row_arrived(&mut self, schedule: &str) {
         self.before.remove(schedule);
     }
 
@@ -32,7 +32,7 @@ impl Compared {
         *self = Compared { of, before: BTreeSet::new() };
     }
 
-    /// Whether the comparison is of what `spec` says, whatever its schedule.
+    /// Whether the comparison belongs to `spec`, with any schedule.
     pub fn is_of(&self, spec: &Spec) -> bool {
         self.of.as_ref().is_some_and(|of| same_work(of, spec))
     }
@@ -63,7 +63,7 @@ mod tests {
         // The form changes, the worker begins, and a row comes.
         assert!(!compared.is_of(&spec(8, "best")));
         compared.begin(Some(spec(8, "best")), names());
-        compared.come("1f1b");
+        compared.row_arrived("1f1b");
         assert!(compared.is_of(&spec(8, "best")) && compared.has("1f1b") && !compared.has("zb-v"));
         // Of something that has been overtaken; then all is known.
         compared.begin(None, names());

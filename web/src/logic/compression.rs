@@ -1,4 +1,4 @@
-//! Files as short texts, for what a browser stores in texts alone.
+//! Files as compressed texts: the storage of a browser holds only text.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
@@ -14,7 +14,7 @@ pub fn pack(text: &str) -> Option<String> {
         .then(|| STANDARD_NO_PAD.encode(miniz_oxide::deflate::compress_to_vec(text.as_bytes(), LEVEL)))
 }
 
-/// The text again; none where `packed` comes from elsewhere.
+/// The text of `packed`; none if `packed` was not made here.
 pub fn unpack(packed: &str) -> Option<String> {
     let bytes = STANDARD_NO_PAD.decode(packed).ok()?;
     String::from_utf8(miniz_oxide::inflate::decompress_to_vec_with_limit(&bytes, MOST_BYTES).ok()?).ok()

@@ -1,7 +1,7 @@
 //! Which changes of the form are one step of the browser's history: a number typed digit by digit is one, however long a
 //! hand rests between two digits.
 
-/// Changes of the form, told apart as a person does.
+/// Changes of the form, grouped as a person sees them.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Edits {
     /// The edit under way, or the last one.
@@ -13,7 +13,7 @@ pub struct Edits {
 }
 
 impl Edits {
-    /// Something is typed in `field`: the same edit as long as nothing else happens.
+    /// A person types in `field`: the same edit until something else happens.
     pub fn typed(&mut self, field: &'static str) {
         if self.field != Some(field) {
             self.other();
@@ -27,12 +27,12 @@ impl Edits {
         self.field = None;
     }
 
-    /// The field is left, or Enter pressed in it: what is typed in it next is another edit.
+    /// A person left the field, or pressed Enter in it. The next typing is another edit.
     pub fn ended(&mut self) {
         self.field = None;
     }
 
-    /// The form is of what stands in the address already: its link takes that place.
+    /// The form comes from the address: its link replaces that entry.
     pub fn opened(&mut self) {
         self.other();
         self.written = Some(self.number);

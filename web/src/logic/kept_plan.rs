@@ -2,11 +2,11 @@
 
 use crate::scene::Scene;
 
-/// Two plans share an axis of time as long as neither takes more than so many times as long as the other: beside a step
-/// of another order of magnitude there is nothing to see.
+/// Two plans share a time axis if neither takes more than this many times as long as the other. Else the shorter one is
+/// too short to see.
 const MOST_TIMES_AS_LONG: u64 = 20;
 
-/// Why `kept` is not drawn under `shown`; none where it is.
+/// Why `kept` is not drawn under `shown`; none if it is drawn.
 pub fn why_not_drawn(kept: &Scene, shown: Option<&Scene>, trace_is_open: bool) -> Option<String> {
     let reason = match shown {
         None => "There is no plan on screen.".to_owned(),

@@ -5,8 +5,8 @@ use pipeplan_core::spec::Spec;
 use crate::protocol::Layouts;
 use crate::protocol::same_spec::same_work;
 
-/// Whether `spec` is what `layouts` were searched for: what was `asked`, or one of the layouts found for it, which a
-/// person has taken into the form. Name and schedule are no part of the question.
+/// Whether `layouts` belong to `spec`: it is the spec of the search, `asked`, or one of the layouts that a person put
+/// into the form. Name and schedule do not count.
 pub fn are_of(layouts: &Layouts, asked: &Spec, spec: &Spec) -> bool {
     let is_row = |text: &str| Spec::read(text).is_ok_and(|row| same_work(&row, spec));
     same_work(asked, spec) || layouts.rows.iter().any(|row| is_row(&row.spec))

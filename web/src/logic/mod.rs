@@ -1,4 +1,4 @@
-//! What the page decides without a browser.
+//! Decisions of the page that need no browser.
 //!
 //! - In: what the page shows, and what a person did.
 //! - Out: decisions and sentences: which rows are still true, in which order they stand, what is drawn, what is one step of the

@@ -1,15 +1,15 @@
-//! How far a proof of the plan on screen has come, and what the page says of it.
+//! The state of the exact search for the plan on screen, and its message.
 
 use crate::text;
 
 /// An exact search behind the plan on screen.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct Proof {
-    /// Where it stands.
+    /// Its state.
     pub state: State,
     /// Steps of the solver so far.
     pub steps: u64,
-    /// What the best plan known costs under its objective.
+    /// The cost of the best known plan, by its objective.
     pub value_ns: u64,
     /// No plan of the same problem and placement costs less.
     pub lower_ns: u64,
@@ -17,7 +17,7 @@ pub struct Proof {
     pub better: Option<String>,
 }
 
-/// Where a proof stands.
+/// The state of an exact search.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub enum State {
     /// None was asked for.
@@ -37,8 +37,8 @@ impl Proof {
         Proof { state: State::Running, ..Proof::default() }
     }
 
-    /// Takes what the solver says.
-    pub fn hear(&mut self, steps: u64, value_ns: u64, lower_ns: u64, better: Option<String>) {
+    /// Takes a progress report of the solver.
+    pub fn update_from(&mut self, steps: u64, value_ns: u64, lower_ns: u64, better: Option<String>) {
         (self.steps, self.value_ns) = (steps, value_ns);
         self.lower_ns = self.lower_ns.max(lower_ns);
         self.better = better.or(self.better.take());
@@ -49,7 +49,7 @@ impl Proof {
         self.value_ns > 0 && self.lower_ns >= self.value_ns
     }
 
-    /// For scripts and tests: one word for where it stands.
+    /// The state as one word, for scripts and tests.
     pub fn mark(&self) -> &'static str {
         match self.state {
             State::None => "none",
@@ -60,7 +60,7 @@ impl Proof {
         }
     }
 
-    /// What a person is told.
+    /// The message for a person.
     pub fn sentence(&self) -> Option<String> {
         let more = || text::percent(self.value_ns as f64 / self.lower_ns.max(1) as f64 - 1.0);
         Some(match &self.state {
@@ -86,13 +86,13 @@ mod tests {
         assert_eq!((proof.sentence(), proof.mark()), (None, "none"));
         proof = Proof::begun();
         assert_eq!(proof.mark(), "running");
-        proof.hear(2048, 110, 100, None);
+        proof.update_from(2048, 110, 100, None);
         assert!(proof.sentence().unwrap().contains("at most 10"), "{proof:?}");
-        proof.hear(4096, 105, 90, Some("plan".to_owned()));
+        proof.update_from(4096, 105, 90, Some("plan".to_owned()));
         assert_eq!((proof.lower_ns, proof.better.as_deref()), (100, Some("plan")), "a bound stays proved");
         proof.state = State::Over;
         assert_eq!(proof.mark(), "open");
-        proof.hear(5000, 105, 105, None);
+        proof.update_from(5000, 105, 105, None);
         assert_eq!((proof.mark(), proof.better.as_deref()), ("proved", Some("plan")));
     }
 }

@@ -12,7 +12,7 @@ use crate::protocol::{Row, RowCosts};
 pub enum Column {
     /// Its name.
     Schedule,
-    /// What it is judged by.
+    /// The cost, by the objective.
     Cost,
     /// Idle share.
     Bubble,
@@ -20,9 +20,9 @@ pub enum Column {
     Peak,
     /// Cost over its bound.
     Gap,
-    /// What one step of twenty costs more than.
+    /// The cost that 1 step in 20 exceeds.
     Late,
-    /// What it costs with waits at transfers.
+    /// The cost with communication.
     Carried,
     /// The whole training step.
     Step,
@@ -48,7 +48,7 @@ impl Ranking {
         Ranking { by }
     }
 
-    /// What `aria-sort` says of a column.
+    /// The value of `aria-sort` for a column.
     pub fn aria(self, column: Column) -> &'static str {
         match self.by {
             Some((now, false)) if now == column => "ascending",
@@ -67,14 +67,14 @@ impl Ranking {
                 Some((column, false)) => by_column(column, objective, one, other),
                 Some((column, true)) => by_column(column, objective, other, one),
             };
-            // Of equals the best first: it is what most people came for.
+            // Among equal rows the best comes first: most people look for it.
             absent.then(sorted).then((one.schedule != BEST).cmp(&(other.schedule != BEST)))
         });
         rows.into_iter().map(|row| row.schedule.clone()).collect()
     }
 }
 
-/// What a schedule costs by the objective.
+/// The cost of a schedule, by the objective.
 pub fn cost_ns(costs: &RowCosts, objective: Objective) -> u64 {
     match objective {
         Objective::Makespan => costs.makespan_ns,
@@ -91,10 +91,10 @@ fn by_column(column: Column, objective: Objective, one: &Row, other: &Row) -> Or
         Column::Cost => cost_ns(here, objective).cmp(&cost_ns(there, objective)),
         Column::Bubble => here.bubble_ratio.total_cmp(&there.bubble_ratio),
         Column::Peak => here.peak_bytes.cmp(&there.peak_bytes),
-        // No gap is known of what has no bound: it counts as the largest.
+        // A row without a bound has no gap: it counts as the largest.
         Column::Gap => here.gap.unwrap_or(f64::INFINITY).total_cmp(&there.gap.unwrap_or(f64::INFINITY)),
         Column::Late => here.late_ns.cmp(&there.late_ns),
-        // What could hang takes longest.
+        // A schedule that could hang counts as the slowest.
         Column::Carried => here.carried_ns.unwrap_or(u64::MAX).cmp(&there.carried_ns.unwrap_or(u64::MAX)),
         Column::Step => step_ns(here).cmp(&step_ns(there)),
         Column::Mfu => mfu(here).total_cmp(&mfu(there)),

@@ -1,4 +1,4 @@
-//! Small doors to the browser. Each does nothing where the browser refuses.
+//! Calls to the browser. Each does nothing if the browser refuses.
 
 use js_sys::{Array, Function, Promise, Reflect};
 use leptos::prelude::{GetUntracked, RwSignal, Set};
@@ -78,7 +78,7 @@ fn page_address() -> String {
     href.split(['?', '#']).next().unwrap_or_default().to_owned()
 }
 
-/// The address of a file beside the page.
+/// The address of a file next to the page.
 pub fn beside_page(relative: &str) -> String {
     Url::new_with_base(relative, &page_address()).map_or_else(|_| relative.to_owned(), |url| url.href())
 }
@@ -130,7 +130,7 @@ fn media(query: &str) -> Option<web_sys::MediaQueryList> {
     window()?.match_media(query).ok().flatten()
 }
 
-/// Scrolls to what `css` names where less than half of it is in sight.
+/// Scrolls to the element of `css` if less than half of it is in sight.
 pub fn show_mostly(css: &str) {
     let Some(window) = window() else { return };
     let found = window.document().and_then(|document| document.query_selector(css).ok().flatten());
@@ -147,14 +147,14 @@ pub fn show_mostly(css: &str) {
     }
 }
 
-/// Gives the focus to what `css` names, where it is: before a button goes that has it, so that keys and screen readers do
-/// not begin at the top of the page again.
+/// Moves the focus to the element of `css`, without scrolling. Used before a focused button disappears, so that keys
+/// and screen readers do not start at the top of the page.
 pub fn focus(css: &str) {
     let found = window().and_then(|window| window.document()?.query_selector(css).ok().flatten());
     focus_on(found.as_ref());
 }
 
-/// Gives the focus to the first of what `css` names, out of every fold that hides it, and scrolls there.
+/// Moves the focus to the first element of `css`, opens every fold that hides it, and scrolls there.
 pub fn show(css: &str) {
     let found = window().and_then(|window| window.document()?.query_selector(css).ok().flatten());
     let Some(found) = found else { return };
@@ -178,7 +178,7 @@ pub fn focus_on(element: Option<&Element>) {
     }
 }
 
-/// Whether what `css` names has the focus.
+/// Whether the element of `css` has the focus.
 pub fn has_focus(css: &str) -> bool {
     let active = window().and_then(|window| window.document()?.active_element());
     active.is_some_and(|active| active.matches(css).unwrap_or(false))
@@ -200,7 +200,7 @@ pub fn download(name: &str, content_type: &str, text: &str) {
     let _ = save();
 }
 
-/// An address that can be read until [`forget_address`] is told of it.
+/// An address that can be read until [`forget_address`].
 pub fn readable_address() -> Option<String> {
     Url::create_object_url_with_blob(&Blob::new().ok()?).ok()
 }
@@ -234,7 +234,7 @@ fn download_blob(name: &str, blob: &Blob) -> Result<(), JsValue> {
     Ok(())
 }
 
-/// Puts a text on the clipboard. Says whether it could.
+/// Puts a text on the clipboard. Returns whether it worked.
 pub async fn copy(text: &str) -> bool {
     let Some(window) = window() else { return false };
     JsFuture::from(window.navigator().clipboard().write_text(text)).await.is_ok()

@@ -18,7 +18,7 @@ pub fn Files() -> impl IntoView {
         // The same file can be picked again after it has changed.
         input.set_value("");
     };
-    // Why there is nothing to export; none where there is.
+    // Why there is nothing to export; none if there is a plan.
     let no_export = move || match (planner.is_faulty(), planner.scene.with(Option::is_none)) {
         (true, _) => Some("The form has errors: correct the marked fields"),
         (false, true) => Some("There is no plan"),
@@ -55,12 +55,12 @@ pub fn accept_dropped_files(planner: Planner) {
     drop.forget();
 }
 
-/// How long what comes with a plan waits for that to be shown: a minute.
+/// How long a file waits for a plan that was opened with it: a minute.
 const PAUSE_MS: i32 = 50;
 const MOST_PAUSES: u32 = 1200;
 
-/// Opens files in turn. Each is for the form and the plan that those before it have brought: a plan is shown first, if it
-/// ever is.
+/// Opens files one after the other. Each applies to the form and the plan of those before it, so the page first shows a
+/// plan.
 fn open_all(planner: Planner, files: Option<FileList>) {
     let files: Vec<_> =
         files.map(|files| (0..files.length()).filter_map(|index| files.get(index)).collect()).unwrap_or_default();
@@ -81,7 +81,7 @@ fn open_all(planner: Planner, files: Option<FileList>) {
                         browser::pause(PAUSE_MS).await;
                     }
                 }
-                None => planner.say_unreadable(&file.name()),
+                None => planner.report_unreadable(&file.name()),
             }
         }
         if recorded {

@@ -1,10 +1,13 @@
 //! The page: components that connect state, arithmetic and browser.
 //!
+//! - In: events of the browser, and replies of the worker.
+//! - Out: the document, and questions to the worker.
+//! - Knows: all of this crate and the browser. Nothing else in this crate knows `page`.
+//!
 //! # Marks for tests
 //! Elements carry `data-test` with a name that stays: see `web/README.md`.
 
 mod browser;
-mod courier;
 mod files;
 mod form;
 mod panels;
@@ -12,6 +15,7 @@ mod prover;
 mod session;
 mod state;
 mod timeline;
+mod worker_client;
 
 use leptos::either::Either;
 use leptos::prelude::*;
@@ -21,10 +25,10 @@ use web_sys::Element;
 use crate::text;
 use state::{Notice, Planner};
 
-/// What is said where nothing is planned for that.
+/// The status if the form has errors.
 const FAULTY: &str = "the form has errors";
 
-/// How long what the page says stays over what is scrolled under it.
+/// How long a notice stays on top while the page scrolls.
 const NOTICE_STAYS_MS: i32 = 10_000;
 
 /// Puts the page into the document.
@@ -51,7 +55,7 @@ fn Page() -> impl IntoView {
         let shown = planner.scene.with(|scene| scene.as_ref().map(|scene| format!("{} · pipeplan", scene.summary())));
         browser::set_title(shown.as_deref().unwrap_or("pipeplan"));
     });
-    // For those who do not see the picture change: that it begins, and what came of it. How far it has come is not read aloud.
+    // For screen readers: the start of planning and its result. Progress is not read aloud.
     let said = Memo::new(move |_| match state() {
         "idle" => planner.scene.with(|scene| scene.as_ref().map(|scene| scene.headline())).unwrap_or_default(),
         "planning" => "planning…".to_owned(),
@@ -80,7 +84,7 @@ fn Page() -> impl IntoView {
         <div class="columns">
             <form::SpecForm />
             <main tabindex="-1" class:outdated=move || planner.outdated.get() || planner.is_faulty() class:of-before=move || planner.is_faulty()>
-                // The form that says it is not printed.
+                // The form is not printed, so this line gives its subject.
                 <p class="subject" data-test="subject">{move || planner.subject()}</p>
                 <panels::figures::FigureRow />
                 <timeline::TimelinePanel />
@@ -113,7 +117,7 @@ fn progress((done, all): (u32, u32)) -> String {
     }
 }
 
-/// How far a search has come that takes a while, and what ends it. Not read aloud: the figure changes all the time.
+/// The progress of a long search, and a button that stops it. Not read aloud: the figure changes all the time.
 #[component]
 fn Searching() -> impl IntoView {
     let planner = expect_context::<Planner>();
@@ -133,8 +137,8 @@ fn Searching() -> impl IntoView {
     }
 }
 
-/// What the page says stays in sight, wherever on the page one is, for as long as one takes to read it. Then it lies at the
-/// top of the page, and covers nothing.
+/// A notice stays in sight at any scroll position for some seconds. Then it stays at the top of the page and covers
+/// nothing.
 #[component]
 fn Notices(notice: RwSignal<Option<Notice>>) -> impl IntoView {
     let fresh = RwSignal::new(0_u32);
@@ -150,7 +154,7 @@ fn Notices(notice: RwSignal<Option<Notice>>) -> impl IntoView {
         }
     });
     let is_fresh = move || fresh.get() != 0;
-    // Where one was before one came to the notice, to go on there.
+    // The element that had the focus before the notice.
     let came_from = StoredValue::new_local(None::<Element>);
     let reached = move |event: leptos::ev::FocusEvent| {
         came_from.set_value(event.related_target().and_then(|from| from.dyn_into().ok()));

@@ -1,4 +1,4 @@
-//! The page's end of the wire to the solver, which is loaded where a proof is asked for.
+//! The page's end of the connection to the solver, which is loaded when a person asks for a proof.
 
 use js_sys::{Array, Object, Reflect};
 use leptos::prelude::*;
@@ -17,9 +17,10 @@ pub fn start(planner: Planner, plan: &str) -> Option<Worker> {
     let options = WorkerOptions::new();
     options.set_type(WorkerType::Module);
     let worker = Worker::new_with_options(&browser::beside_page("prover.js"), &options).ok()?;
-    let heard = Closure::<dyn FnMut(MessageEvent)>::new(move |event: MessageEvent| hear(planner, &event.data()));
-    worker.set_onmessage(Some(heard.as_ref().unchecked_ref()));
-    heard.forget();
+    let on_reply =
+        Closure::<dyn FnMut(MessageEvent)>::new(move |event: MessageEvent| on_message(planner, &event.data()));
+    worker.set_onmessage(Some(on_reply.as_ref().unchecked_ref()));
+    on_reply.forget();
     let failed = Closure::<dyn FnMut()>::new(move || {
         planner.end_proof(State::Failed("the solver could not be loaded".to_owned()));
     });
@@ -32,7 +33,7 @@ pub fn start(planner: Planner, plan: &str) -> Option<Worker> {
     Some(worker)
 }
 
-fn hear(planner: Planner, data: &JsValue) {
+fn on_message(planner: Planner, data: &JsValue) {
     let part = |name: &str| Reflect::get(data, &name.into()).unwrap_or(JsValue::UNDEFINED);
     if let Some(reason) = part("error").as_string() {
         return planner.end_proof(State::Failed(reason));
@@ -40,7 +41,7 @@ fn hear(planner: Planner, data: &JsValue) {
     let is_last = part("last").is_object();
     let word: Array = if is_last { part("last") } else { part("word") }.unchecked_into();
     let number = |index: u32| word.get(index).as_f64().unwrap_or(0.0) as u64;
-    planner.proof.update(|proof| proof.hear(number(0), number(1), number(2), word.get(3).as_string()));
+    planner.proof.update(|proof| proof.update_from(number(0), number(1), number(2), word.get(3).as_string()));
     if is_last {
         planner.end_proof(State::Over);
     }

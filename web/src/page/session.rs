@@ -1,7 +1,6 @@
-//! What the page would lose when it is loaded anew: open files, and a plan that is kept. The browser keeps them for
-//! this tab, as long as it is open.
+//! Storage for a reload of the page: open files and a kept plan. The browser stores them for this tab.
 //!
-//! Of the form, the half that is shown stands in the address; the other one is here, and what else a link has no word for.
+//! The address contains the visible half of the form. The hidden half is stored here.
 
 use web_sys::Storage;
 
@@ -19,7 +18,7 @@ pub enum Item {
     Kept,
     /// The file of measured times.
     Profile,
-    /// What the address says nothing of: the half of the form that is not shown, and that a global batch is said.
+    /// The part of the form that a link does not contain: the hidden half, and the global batch size.
     Unlinked,
 }
 
@@ -35,8 +34,8 @@ impl Item {
     }
 }
 
-/// Remembers `text`, and the part of the address after `#` that it belongs to. False where the text is beyond what the
-/// browser stores: then it is not remembered, nor is the one before it, which it replaces.
+/// Stores `text` with the fragment of its address. Returns false if the text is too large for the browser; then the
+/// older text is also removed.
 #[must_use]
 pub fn remember(item: Item, fragment: &str, text: &str) -> bool {
     forget(item);
@@ -45,7 +44,7 @@ pub fn remember(item: Item, fragment: &str, text: &str) -> bool {
     storage.set_item(item.key(), &format!("{fragment} {packed}")).is_ok()
 }
 
-/// What was remembered under this fragment.
+/// The text that was stored under this fragment.
 pub fn recall(item: Item, fragment: &str) -> Option<String> {
     let stored = storage()?.get_item(item.key()).ok()??;
     let (of, packed) = stored.split_once(' ')?;
@@ -59,7 +58,7 @@ pub fn forget(item: Item) {
     }
 }
 
-/// None where the browser forbids it, as for some privacy settings.
+/// None if the browser forbids storage, as some privacy settings do.
 fn storage() -> Option<Storage> {
     browser::window()?.session_storage().ok()?
 }

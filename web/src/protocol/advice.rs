@@ -4,59 +4,59 @@ use serde::{Deserialize, Serialize};
 
 use super::{RankBytes, StepFigures};
 
-/// A schedule that does not fit, and what would help.
+/// A schedule that does not fit, with suggestions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unfit {
-    /// The schedule whose bytes these are: the one that was asked for, or the one that comes nearest.
+    /// The schedule of these bytes: the requested one, or the one that comes nearest.
     pub schedule: String,
     /// Its bytes by rank and kind.
     pub memory: Vec<RankBytes>,
-    /// What helps, the best first: single changes, or combinations where none of them is enough.
+    /// Suggestions, the best first: single changes, or combinations if no single change is enough.
     pub suggestions: Vec<SuggestionRow>,
 }
 
-/// What the memory limit costs, and what makes the step shorter.
+/// The cost of the memory limit, and suggestions that make the step shorter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shorter {
     /// The step of the best schedule.
     pub step_ns: u64,
-    /// What it would be without a limit.
+    /// The step without a limit.
     pub without_limit_ns: u64,
-    /// What makes it shorter, the shortest first.
+    /// Suggestions that make the step shorter, the shortest step first.
     pub suggestions: Vec<SuggestionRow>,
 }
 
 /// Changes of the spec that need less memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SuggestionRow {
-    /// Of each: the field's path, its value now, and the value to try.
+    /// Of each change: the path of the field, its value and the value to try.
     pub changes: Vec<[String; 3]>,
-    /// How many times as many devices it takes.
+    /// The factor on the number of devices.
     pub devices: u32,
-    /// The most bytes of a rank then.
+    /// The peak memory of a rank with the changes.
     pub peak: u64,
-    /// Whether every rank then fits.
+    /// Whether every rank fits with the changes.
     pub fits: bool,
-    /// Whether it is what fits with the shortest step, and where any does, on the same devices.
+    /// Whether it fits with the shortest step, on the same devices if any suggestion does.
     pub cheapest: bool,
-    /// What a step then takes.
+    /// The step time with the changes.
     pub step_ns: u64,
 }
 
-/// The fastest ways to deal a model to devices, as far as they are known.
+/// The fastest layouts of a model on devices, so far.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
 pub struct Layouts {
-    /// The spec as it is, with its fastest schedule.
+    /// The given spec, with its fastest schedule.
     pub given: Option<LayoutRow>,
-    /// Why the spec as it is has no schedule.
+    /// Why the given spec has no schedule.
     pub reason: Option<String>,
     /// The fastest first.
     pub rows: Vec<LayoutRow>,
-    /// Layouts that are settled, of all.
+    /// Evaluated layouts.
     pub settled: u64,
     /// All layouts.
     pub all: u64,
-    /// Those on which the best schedule was searched for.
+    /// Layouts with a search for the best schedule.
     pub searched: u64,
     /// No more will come.
     pub finished: bool,
@@ -65,33 +65,32 @@ pub struct Layouts {
 /// A layout with its fastest schedule.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LayoutRow {
-    /// The spec that says it, as JSON.
+    /// The spec of the layout, as JSON.
     pub spec: String,
-    /// Pipeline ranks, devices that share matrices, that hold parts of sequences, copies, and devices that experts are
-    /// dealt to.
+    /// PP, TP, CP, DP and EP.
     pub degrees: [u32; 5],
-    /// Microbatches of a copy, and sequences of each.
+    /// Microbatches per replica, and the micro-batch size.
     pub microbatches: [u32; 2],
-    /// The schedule as a person calls it, with its chunks.
+    /// The display name of the schedule, with its stages per rank.
     pub schedule: String,
-    /// What layers compute again.
+    /// What layers recompute.
     pub recompute: String,
     /// The step.
     pub step: StepFigures,
-    /// The most bytes that a rank holds.
+    /// The peak memory of the fullest rank.
     pub peak: u64,
 }
 
-/// What an order takes where something takes longer, or less.
+/// The cost of a schedule when an item takes more or less time.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Sensed {
-    /// What the order takes as planned.
+pub struct SensitivityRows {
+    /// The planned cost.
     pub cost_ns: u64,
-    /// How much longer or less, in thousandths.
+    /// The size of a change, in thousandths.
     pub permille: u32,
-    /// What changes, what the order takes where that takes longer, and where it takes less: of each kind those that matter
-    /// most.
+    /// The item, the cost if it takes longer, and the cost if it takes less. Of each kind, the items with the largest
+    /// effects.
     pub rows: Vec<(String, u64, u64)>,
-    /// Changes that are not among them.
+    /// Number of other items.
     pub others: usize,
 }

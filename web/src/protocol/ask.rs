@@ -1,4 +1,4 @@
-//! What the page asks the worker.
+//! Questions of the page.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,22 +7,22 @@ use serde::{Deserialize, Serialize};
 pub struct Question {
     /// Grows with each question.
     pub id: u32,
-    /// What is asked.
+    /// The question.
     pub ask: Ask,
 }
 
-/// What the page may ask.
+/// The questions of the page.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Ask {
     /// Plan this spec with its schedule, then compare all schedules.
     Plan {
-        /// The spec as JSON, as a person typed it: it may be full of faults.
+        /// The spec as JSON, as a person typed it. It can have faults.
         spec: String,
     },
-    /// End the search for the best with what it has found.
+    /// Stop the search for the best and keep the best so far.
     Stop,
-    /// A search goes on as long as this address can be read: while it computes, no question reaches it.
-    GoOnWhile {
+    /// A search continues while this address can be read. The worker receives no question while it computes.
+    SearchWhileReadable {
         /// The address.
         url: String,
     },
@@ -30,10 +30,10 @@ pub enum Ask {
     Export {
         /// The spec as JSON.
         spec: String,
-        /// What it is for.
+        /// The purpose.
         purpose: Purpose,
     },
-    /// Read the file of a plan that was kept before the page was loaded anew.
+    /// Read the file of a plan that was kept before a reload of the page.
     OpenKept {
         /// The file.
         text: String,
@@ -43,20 +43,20 @@ pub enum Ask {
         /// The file.
         text: String,
     },
-    /// Plan this spec with an order of compute from elsewhere.
+    /// Plan this spec with a custom schedule.
     OpenOrder {
         /// The spec as JSON.
         spec: String,
-        /// The order, as a file has it.
+        /// The schedule, as text of a file.
         text: String,
     },
-    /// The order behind a point of the chart, where this spec has room for it and it is judged by less than `below_ns`.
+    /// The schedule of a point of the chart, if it fits this spec and costs less than `below_ns`.
     OpenPoint {
         /// The spec as JSON.
         spec: String,
-        /// What the point holds.
+        /// The memory of the point.
         bytes: u64,
-        /// What the plan on screen is judged by.
+        /// The cost of the plan on screen, by the criterion of `best`.
         below_ns: u64,
     },
     /// Read a trace file and show its last step.
@@ -64,63 +64,63 @@ pub enum Ask {
         /// The file.
         text: String,
     },
-    /// Take in what torch.profiler wrote of a rank.
+    /// Store a torch.profiler file of a rank.
     Record {
-        /// The files that were opened together: those of an earlier batch are forgotten.
+        /// A number for files that were opened together. Files of an earlier batch are dropped.
         batch: u32,
-        /// What the file is called.
+        /// The name of the file.
         name: String,
         /// The file.
         text: String,
     },
-    /// Make a trace of all that was recorded in a batch.
+    /// Make a trace of the torch.profiler files of a batch.
     Trace {
-        /// Which.
+        /// The batch.
         batch: u32,
-        /// What ran.
+        /// The schedule of the run.
         order: Order,
     },
-    /// Take measured times from this profile from now on, or estimates alone.
+    /// Use the measured times of this profile from now on, or estimates only.
     Measure {
-        /// The file; none: estimates alone.
+        /// The file; none: estimates only.
         profile: Option<String>,
     },
-    /// What the passes did to the stages of this spec's plan.
+    /// The reports of the compiler passes for the plan of this spec.
     Passes {
         /// The spec as JSON.
         spec: String,
     },
-    /// Look for the fastest layouts of this spec's model, or end the search under way.
+    /// Search the fastest layouts of this spec's model, or stop the search.
     Tune {
-        /// The spec as JSON; none ends the search.
+        /// The spec as JSON; none stops the search.
         spec: Option<String>,
-        /// Devices to use; those of the spec where not said.
+        /// Number of devices; none: that of the spec.
         devices: Option<u64>,
     },
-    /// Hold the open trace against the plan on screen.
+    /// Compare the open trace with the plan on screen.
     Calibrate(Order),
     /// Show a step of the open trace, by its position in the file.
     TraceStep {
         /// The position.
         index: u32,
     },
-    /// What the time of this order hangs on; nothing any more.
-    Sense(Option<Order>),
+    /// The sensitivity of this schedule; none: stop.
+    Sensitivity(Option<Order>),
 }
 
-/// The order of a plan, with what it stands on.
+/// The schedule of a plan, with its problem.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
     /// The plan's problem, as the JSON of a problem file.
     pub problem: String,
-    /// A row of ops for each rank.
+    /// The op list of each rank.
     pub rows: Vec<String>,
-    /// By rank: where pairs begin in it.
+    /// By rank: the positions where pairs begin.
     pub pairs: Vec<Vec<u32>>,
 }
 
 impl Ask {
-    /// Whether a newer question of this sort makes older ones pointless.
+    /// Whether a newer question of this kind replaces the older one.
     pub fn supersedes(&self, older: &Ask) -> bool {
         match self {
             Ask::Plan { .. } | Ask::OpenPlan { .. } | Ask::OpenOrder { .. } | Ask::OpenPoint { .. } => matches!(
@@ -132,9 +132,9 @@ impl Ask {
             }
             Ask::Passes { .. } => matches!(older, Ask::Passes { .. }),
             Ask::Calibrate(_) => matches!(older, Ask::Calibrate(_)),
-            Ask::Sense(_) => matches!(older, Ask::Sense(_)),
-            Ask::Stop | Ask::GoOnWhile { .. } => false,
-            // Each is a part of what follows.
+            Ask::Sensitivity(_) => matches!(older, Ask::Sensitivity(_)),
+            Ask::Stop | Ask::SearchWhileReadable { .. } => false,
+            // Each is a part of a later question.
             Ask::Record { .. } | Ask::Trace { .. } => false,
             Ask::Tune { .. } => matches!(older, Ask::Tune { .. }),
             Ask::Export { purpose, .. } => {
@@ -146,13 +146,13 @@ impl Ask {
     }
 }
 
-/// What a plan file is wanted for.
+/// The purpose of a plan file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Purpose {
     /// A person saves it.
     Download,
-    /// An exact search begins with it.
+    /// An exact search starts from it.
     Proof,
-    /// The plan is kept to be compared with others, also after the page is loaded anew.
+    /// The plan is kept for comparison, also after a reload of the page.
     Keep,
 }

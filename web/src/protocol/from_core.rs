@@ -15,9 +15,10 @@ use pipeplan_core::trace::calibrate::{Calibration, Causes, JobTimes};
 use pipeplan_core::{bounds, schedule};
 
 use super::spans;
+use crate::form::with_labels;
 use crate::protocol::{
-    Calibrated, ChartPoint, FieldFault, Figures, LayoutRow, Layouts, Picture, RankBytes, Row, RowCosts, Sensed,
-    Shorter, StepFigures, SuggestionRow,
+    Calibrated, ChartPoint, FieldFault, Figures, LayoutRow, Layouts, Picture, RankBytes, Row, RowCosts,
+    SensitivityRows, Shorter, StepFigures, SuggestionRow,
 };
 use crate::text;
 
@@ -45,7 +46,7 @@ pub fn picture_of(spec: &Spec, answer: &Answer) -> Picture {
     picture
 }
 
-/// What the best is chosen by, of a plan.
+/// The criterion of `best`, for a plan.
 pub fn plan_judged_ns(plan: &Plan, timeline: &Timeline) -> u64 {
     planner::judged_ns(&plan.spec, &plan.problem, plan.ends.as_ref(), &plan.schedule, timeline)
 }
@@ -85,7 +86,7 @@ pub fn suggestion(suggestion: Suggestion, cheapest: bool) -> SuggestionRow {
     SuggestionRow { changes, devices, peak, fits, cheapest, step_ns }
 }
 
-/// What the memory limit costs a step of `step_ns`, as it travels.
+/// The cost of the memory limit for a step of `step_ns`.
 pub fn shorter(step_ns: u64, found: suggest::Shorter) -> Shorter {
     let suggestions = found.together.into_iter().chain(found.single).map(|found| suggestion(found, false)).collect();
     Shorter { step_ns, without_limit_ns: found.without_limit_ns, suggestions }
@@ -97,7 +98,7 @@ pub fn layouts(tuner: &Tuner, finished: bool) -> Layouts {
     let given = tuner.given();
     Layouts {
         given: given.and_then(|given| given.as_ref().ok()).map(layout),
-        reason: given.and_then(|given| given.as_ref().err()).map(|reason| text::worded(reason)),
+        reason: given.and_then(|given| given.as_ref().err()).map(|reason| with_labels(reason)),
         rows: tuner.rows().iter().map(layout).collect(),
         settled: tally.settled() as u64,
         all: tally.layouts as u64,
@@ -133,11 +134,11 @@ pub fn chart_point(problem: &Problem, timeline: &Timeline, judged_ns: u64, by: S
     }
 }
 
-/// Of each kind of change so many are shown.
+/// The largest number of rows of each kind.
 const MOST_OF_A_KIND: usize = 6;
 
-/// What the time of an order of `problem` hangs on. Of memory an order says nothing.
-pub fn sensed(problem: &Problem, found: &Sensitivity) -> Sensed {
+/// The sensitivity of a schedule of `problem`, without memory: a schedule has no effect on that.
+pub fn sensed(problem: &Problem, found: &Sensitivity) -> SensitivityRows {
     let of_orders = |kind: &&[Effect]| kind.iter().all(|effect| effect.what != What::Memory);
     let row = |effect: &Effect| (effect.what.name_on(problem), effect.longer_ns, effect.less_ns);
     let (mut rows, mut others) = (Vec::new(), 0);
@@ -145,7 +146,7 @@ pub fn sensed(problem: &Problem, found: &Sensitivity) -> Sensed {
         rows.extend(kind.iter().take(MOST_OF_A_KIND).map(row));
         others += kind.len().saturating_sub(MOST_OF_A_KIND);
     }
-    Sensed { cost_ns: found.cost_ns, permille: found.permille, rows, others }
+    SensitivityRows { cost_ns: found.cost_ns, permille: found.permille, rows, others }
 }
 
 fn figures(problem: &Problem, timeline: &Timeline) -> Figures {
@@ -163,7 +164,7 @@ fn figures(problem: &Problem, timeline: &Timeline) -> Figures {
         late_ns: None,
         carried_ns: None,
         judged_ns: timeline.cost_ns(problem.objective()),
-        binding: text::sentence(&text::humanised(&bound.binding.to_string())),
+        binding: text::sentence(&text::readable(&bound.binding.to_string())),
         step: None,
     }
 }
@@ -193,12 +194,12 @@ pub fn absent_row(name: &str, reason: Option<String>) -> Row {
         schedule: name.to_owned(),
         title: text::schedule_title(name),
         source: published.map(|published| published.source.to_owned()).unwrap_or_default(),
-        reason: reason.map(|reason| text::worded(&reason)),
+        reason: reason.map(|reason| with_labels(&reason)),
         costs: None,
     }
 }
 
-/// Where a run lost time, as the page says it.
+/// Where a run lost time.
 pub fn calibrated(calibration: &Calibration) -> Calibrated {
     // As many as a person takes in.
     const DECIDING: usize = 5;
@@ -218,12 +219,7 @@ pub fn calibrated(calibration: &Calibration) -> Calibrated {
     }
 }
 
-/// Core's faults as they travel.
+/// Faults of the planner as they travel.
 pub fn faults(faults: &pipeplan_core::base::fields::Faults) -> Vec<FieldFault> {
-    let wire = |fault: &pipeplan_core::base::fields::Fault| FieldFault {
-        field: fault.field.clone(),
-        found: fault.found.clone(),
-        accepted: fault.accepted.clone(),
-    };
-    faults.0.iter().map(wire).collect()
+    faults.0.iter().map(FieldFault::from).collect()
 }

@@ -1,8 +1,8 @@
-//! What page and worker say to each other, as postcard bytes.
+//! Messages between page and worker, as postcard bytes.
 //!
 //! - In: results of the planner.
 //! - Out: questions ([`ask`]), replies ([`reply`]) and what they carry.
-//! - Knows: the planner and [`text`](crate::text). No browser, no page, no worker.
+//! - Knows: the planner, [`form`](crate::form) for labels, [`text`](crate::text). No browser, no page, no worker.
 //!
 //! The page numbers what it asks. Only the newest plan counts: the worker looks for newer questions between any two pieces of
 //! work, and the page drops what answers an older one than it already shows. So a slider can be dragged, and what is shown is
@@ -18,10 +18,10 @@ pub mod same_spec;
 pub mod spans;
 mod trace;
 
-pub use advice::{LayoutRow, Layouts, Sensed, Shorter, SuggestionRow, Unfit};
+pub use advice::{LayoutRow, Layouts, SensitivityRows, Shorter, SuggestionRow, Unfit};
 pub use ask::{Ask, Order, Purpose, Question};
 pub use frontier::{ChartNews, ChartPoint};
 pub use plan::{Figures, Picture, RankBytes, Row, RowCosts, StepFigures};
-pub use reply::{FieldFault, Reply, Said, Timed};
+pub use reply::{FieldFault, Reply, Response, Timed};
 pub use spans::WireSpan;
 pub use trace::{Calibrated, Measured, TraceSummary};

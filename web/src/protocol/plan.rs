@@ -12,35 +12,35 @@ pub struct Picture {
     pub schedule: String,
     /// The problem, as the JSON of a problem file with its placement fixed.
     pub problem: String,
-    /// The spans of each rank that have not been sent ahead.
+    /// The spans of each rank that earlier messages did not contain.
     pub rows: Vec<Vec<WireSpan>>,
-    /// What it costs.
+    /// Its cost.
     pub figures: Figures,
-    /// Its bytes by rank and kind; empty where costs are typed.
+    /// Its bytes by rank and kind; empty if costs are typed.
     pub memory: Vec<RankBytes>,
 }
 
 /// The bytes of one rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankBytes {
-    /// Held throughout, by kind: in the order of [`kinds_of_bytes`](crate::protocol::from_core::kinds_of_bytes).
+    /// Static bytes by kind, in the order of [`kinds_of_bytes`](crate::protocol::from_core::kinds_of_bytes).
     pub fixed: Vec<u64>,
-    /// The most that microbatches hold at once.
+    /// The peak of activations.
     pub activations: u64,
-    /// The op during which that is.
+    /// The op at that peak.
     pub at: String,
-    /// The most that they hold of the host's memory.
+    /// The peak of host memory.
     pub on_host: u64,
-    /// All together.
+    /// The peak of all bytes.
     pub peak: u64,
-    /// What it may hold.
+    /// The memory limit.
     pub limit: Option<u64>,
 }
 
 /// The figures of a plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
-    /// What it is judged by: `makespan` or `longest_span`.
+    /// The objective: `makespan` or `longest_span`.
     pub objective: String,
     /// End of the last op minus start of the first.
     pub makespan_ns: u64,
@@ -54,30 +54,31 @@ pub struct Figures {
     pub limit_bytes: Vec<Option<u64>>,
     /// No valid schedule on this placement costs less.
     pub bound_ns: u64,
-    /// Cost over bound, minus 1.
+    /// Cost / bound − 1.
     pub gap: Option<f64>,
-    /// With the jitter that the spec says: what one step of twenty costs more than.
+    /// With jitter: the cost that 1 step in 20 exceeds.
     pub late_ns: Option<u64>,
-    /// The cost with waits at transfers, as the spec has them placed and carried; none where that could hang.
+    /// The cost with communication: ranks wait for P2P transfers, with the lowering and the transport of the spec. None
+    /// if that could hang.
     pub carried_ns: Option<u64>,
-    /// What the best is chosen by, see [`judged_ns`](pipeplan_core::plan::planner::judged_ns).
+    /// The criterion of `best`, see [`judged_ns`](pipeplan_core::plan::planner::judged_ns).
     pub judged_ns: u64,
-    /// What binds the bound, as a sentence.
+    /// The reason of the bound, as a sentence.
     pub binding: String,
-    /// The whole training step; of a model only.
+    /// The whole training step; only for a model.
     pub step: Option<StepFigures>,
 }
 
-/// A whole training step, its gradients' sums and its optimizer included.
+/// A whole training step, with gradient sync and optimizer.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StepFigures {
-    /// How long it takes.
+    /// The step time.
     pub step_ns: u64,
-    /// Tokens of all copies, a second.
+    /// Tokens per second of all replicas.
     pub tokens_per_s: f64,
-    /// Model FLOPs utilisation.
+    /// Model FLOPs utilization.
     pub mfu: f64,
-    /// The whole training, where the spec says of how many tokens.
+    /// The whole training, if the spec gives its tokens.
     pub training: Option<Training>,
 }
 
@@ -86,17 +87,17 @@ pub struct StepFigures {
 pub struct Row {
     /// Name.
     pub schedule: String,
-    /// The name a person reads.
+    /// The display name.
     pub title: String,
     /// Paper and section.
     pub source: String,
-    /// For an absent schedule why; for `best` which one it is.
+    /// Why an absent schedule is absent; for `best`, which schedule it is.
     pub reason: Option<String>,
-    /// What it costs; none where it is absent.
+    /// Its costs; none if it is absent.
     pub costs: Option<RowCosts>,
 }
 
-/// What a schedule of the comparison costs.
+/// The costs of a schedule of the comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RowCosts {
     /// End of the last op minus start of the first.
@@ -105,16 +106,17 @@ pub struct RowCosts {
     pub longest_span_ns: u64,
     /// Idle share under the objective.
     pub bubble_ratio: f64,
-    /// Most bytes held by any rank.
+    /// The peak memory of the fullest rank.
     pub peak_bytes: u64,
-    /// Cost over bound, minus 1.
+    /// Cost / bound − 1.
     pub gap: Option<f64>,
-    /// With the jitter that the spec says: what one step of twenty costs more than.
+    /// With jitter: the cost that 1 step in 20 exceeds.
     pub late_ns: Option<u64>,
-    /// The cost with waits at transfers, as the spec has them placed and carried; none where that could hang.
+    /// The cost with communication: ranks wait for P2P transfers, with the lowering and the transport of the spec. None
+    /// if that could hang.
     pub carried_ns: Option<u64>,
-    /// What the best is chosen by, see [`judged_ns`](pipeplan_core::plan::planner::judged_ns).
+    /// The criterion of `best`, see [`judged_ns`](pipeplan_core::plan::planner::judged_ns).
     pub judged_ns: u64,
-    /// The whole training step; of a model only.
+    /// The whole training step; only for a model.
     pub step: Option<StepFigures>,
 }

@@ -1,9 +1,11 @@
-//! What the worker replies to the page.
+//! Replies of the worker.
 
+use pipeplan_core::base::fields::Fault;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Calibrated, ChartNews, Layouts, Measured, Picture, Purpose, Row, Sensed, Shorter, TraceSummary, Unfit, WireSpan,
+    Calibrated, ChartNews, Layouts, Measured, Picture, Purpose, Row, SensitivityRows, Shorter, TraceSummary, Unfit,
+    WireSpan,
 };
 
 /// From the worker to the page.
@@ -11,96 +13,96 @@ use super::{
 pub struct Reply {
     /// The question that this belongs to.
     pub id: u32,
-    /// What is said.
-    pub said: Said,
+    /// The response.
+    pub response: Response,
 }
 
-/// What the worker may say.
+/// The responses of the worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Said {
-    /// The spec is at fault.
+pub enum Response {
+    /// The spec has faults.
     Refused(Vec<FieldFault>),
-    /// Rows that belong before those of the next picture or measured step: a million spans in one message would
-    /// take the page away while it reads them.
+    /// Rows that come before those of the next picture or measured step. One message with a million spans would block
+    /// the page.
     Rows(Vec<Vec<WireSpan>>),
     /// The plan that was asked for.
     Planned(Box<Picture>),
-    /// There is no such plan, and why.
+    /// There is no such plan, with the reason.
     NoPlan {
         /// The schedule that was asked for.
         schedule: String,
-        /// Why there is none.
+        /// The reason.
         reason: String,
-        /// The one field that is to blame for that, where there is one.
+        /// The one field that causes it, if there is one.
         fault: Option<FieldFault>,
     },
-    /// Where times are from: measured ones, or (none) estimates alone.
+    /// The measured times in use; none: estimates only.
     Timed(Option<Timed>),
-    /// The comparison starts anew: the spec has changed in more than its schedule.
+    /// The comparison starts again: more than the schedule of the spec has changed.
     Comparing {
         /// Rows to come.
         rows: u32,
     },
     /// The next row of the comparison.
     Compared(Row),
-    /// How far the search for the best has come.
+    /// The progress of the search for the best.
     Searching {
         /// The cost of the best so far.
         cost_ns: u64,
-        /// What no schedule of what is being searched goes under.
+        /// The lower bound of the schedules in this search.
         bound_ns: u64,
     },
-    /// All that was asked for has been said. The chart of time against memory may still grow.
+    /// The answer is complete. The chart of time against memory can still grow.
     Done,
-    /// What is new about time against memory.
+    /// New points of time against memory.
     Charted(ChartNews),
-    /// Why the schedule that was asked for does not fit in memory.
+    /// Why the requested schedule does not fit in memory.
     Unfit(Box<Unfit>),
-    /// What the memory limit costs the best schedule, which fits.
+    /// The cost of the memory limit for the best schedule, which fits.
     Shorter(Box<Shorter>),
     /// A plan file.
     Exported {
         /// Its text.
         text: String,
-        /// What it was asked for.
+        /// The purpose of the question.
         purpose: Purpose,
     },
-    /// The plan that was kept before the page was loaded anew.
+    /// The plan that was kept before a reload of the page.
     KeptOpened {
-        /// The plan as it stands in the file.
+        /// The plan of the file.
         picture: Box<Picture>,
     },
     /// A plan file was read.
     Opened {
         /// The spec in it, as JSON.
         spec: String,
-        /// The plan as it stands in the file, not planned again.
+        /// The plan of the file, not planned again.
         picture: Box<Picture>,
     },
-    /// What the time of an order hangs on.
-    Sensed(Sensed),
-    /// What the passes did, in lines; empty where there is no plan of a model.
+    /// The sensitivity of a schedule.
+    Sensitivity(SensitivityRows),
+    /// Reports of the compiler passes, as lines; empty if there is no plan of a model.
     Passes(String),
     /// The fastest layouts so far.
     Tuned(Box<Layouts>),
-    /// There is nothing to tune.
+    /// Why there is no search for layouts.
     NotTuned(Vec<FieldFault>),
-    /// The order behind a point of the chart is not shown, and why.
+    /// The schedule of a point of the chart is not shown, with the reason.
     NoPoint {
-        /// In a sentence.
+        /// The reason, as a sentence.
         reason: String,
     },
-    /// The plan file of an order from elsewhere.
+    /// The plan file of a custom schedule.
     Ordered {
         /// Its text.
         plan: String,
     },
-    /// The trace file of what was recorded.
+    /// The trace file made of torch.profiler files.
     Traced {
         /// Its text.
         trace: String,
     },
-    /// What was recorded is no run of that order, and why.
+    /// The torch.profiler files are not a run of that schedule, with the reasons.
     NotTraced(Vec<FieldFault>),
     /// A trace was read.
     TraceOpened(TraceSummary),
@@ -108,7 +110,7 @@ pub enum Said {
     TraceShown(Box<Measured>),
     /// Where the run of the open trace lost time against the plan on screen.
     Calibrated(Box<Calibrated>),
-    /// The open trace is no run of that plan, and why.
+    /// The open trace is not a run of that plan, with the reasons.
     NotCalibrated(Vec<FieldFault>),
     /// A file could not be read.
     Unreadable {
@@ -119,22 +121,29 @@ pub enum Said {
     },
 }
 
-/// One thing wrong with a field.
+/// One fault of a field.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FieldFault {
     /// The field's path.
     pub field: String,
-    /// What stood there.
+    /// The value of the field.
     pub found: String,
-    /// What would be accepted.
+    /// The accepted values.
     pub accepted: String,
 }
 
-/// Measured times that are planned with.
+/// The measured times in use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timed {
-    /// What was measured.
+    /// The measured device.
     pub device: String,
-    /// How much of what is planned that is, as far as anything is.
+    /// Which operators of the plan have measured times.
     pub covers: String,
+}
+
+impl From<&Fault> for FieldFault {
+    fn from(fault: &Fault) -> FieldFault {
+        let Fault { field, found, accepted } = fault.clone();
+        FieldFault { field, found, accepted }
+    }
 }

@@ -9,8 +9,8 @@ pub(crate) fn same_work(one: &Spec, other: &Spec) -> bool {
     *one == Spec { name: one.name.clone(), schedule: one.schedule.clone(), ..other.clone() }
 }
 
-/// Whether what layers compute again, or where they lie, follows from the limit of `spec`: then its points, which are drawn
-/// without one, are other orders under it.
+/// Whether recomputation or the assignment of layers follows from the memory limit of `spec`. The chart has no limit,
+/// so its points are then other plans under the limit.
 pub fn follows_from_limit(spec: &Spec) -> bool {
     match &spec.work {
         Work::Model(work) => work.layout.fits() || work.layout.partition == Partition::WithinLimit,

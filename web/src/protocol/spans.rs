@@ -4,7 +4,7 @@ use pipeplan_core::problem::op::{Op, OpKind};
 use pipeplan_core::simulate::timeline::Span;
 use serde::{Deserialize, Serialize};
 
-use super::{Reply, Said};
+use super::{Reply, Response};
 
 const KINDS: [OpKind; 4] = [OpKind::F, OpKind::B, OpKind::W, OpKind::BW];
 
@@ -19,7 +19,7 @@ pub struct WireSpan {
     pub microbatch: u32,
     /// From the end of the one before it.
     pub gap_ns: u64,
-    /// How long it takes.
+    /// The step time.
     pub duration_ns: u64,
 }
 
@@ -56,14 +56,14 @@ pub fn unpack(row: &[WireSpan]) -> Vec<Span> {
 /// Spans of one message, unless a single rank has more: some milliseconds of the page's time.
 const SPANS_A_MESSAGE: usize = 30_000;
 
-/// A reply in messages that the page reads quickly: rows ahead, and what they belong to last.
+/// A reply in messages that the page reads quickly: first rows, last the picture that they belong to.
 pub fn in_parts(reply: Reply) -> Vec<Reply> {
-    let Reply { id, mut said } = reply;
-    let rows = match &mut said {
-        Said::Planned(picture) | Said::Opened { picture, .. } | Said::KeptOpened { picture } => {
+    let Reply { id, mut response } = reply;
+    let rows = match &mut response {
+        Response::Planned(picture) | Response::Opened { picture, .. } | Response::KeptOpened { picture } => {
             core::mem::take(&mut picture.rows)
         }
-        Said::TraceShown(measured) => core::mem::take(&mut measured.rows),
+        Response::TraceShown(measured) => core::mem::take(&mut measured.rows),
         _ => Vec::new(),
     };
     let mut parts = Vec::new();
@@ -71,18 +71,20 @@ pub fn in_parts(reply: Reply) -> Vec<Reply> {
     let mut spans = 0;
     for row in rows {
         if spans > 0 && spans + row.len() > SPANS_A_MESSAGE {
-            parts.push(Reply { id, said: Said::Rows(core::mem::take(&mut part)) });
+            parts.push(Reply { id, response: Response::Rows(core::mem::take(&mut part)) });
             spans = 0;
         }
         spans += row.len();
         part.push(row);
     }
-    match &mut said {
-        Said::Planned(picture) | Said::Opened { picture, .. } | Said::KeptOpened { picture } => picture.rows = part,
-        Said::TraceShown(measured) => measured.rows = part,
+    match &mut response {
+        Response::Planned(picture) | Response::Opened { picture, .. } | Response::KeptOpened { picture } => {
+            picture.rows = part
+        }
+        Response::TraceShown(measured) => measured.rows = part,
         _ => {}
     }
-    parts.push(Reply { id, said });
+    parts.push(Reply { id, response });
     parts
 }
 
@@ -102,10 +104,10 @@ mod tests {
                 index: 0, rows, makespan_ns: 0, bubble_ratio: 0.0, tokens: 0, duration_ns: 0,
             };
             let mut seen = Vec::new();
-            for part in in_parts(Reply { id: 3, said: Said::TraceShown(Box::new(measured)) }) {
-                let rows = match part.said {
-                    Said::Rows(rows) => rows,
-                    Said::TraceShown(measured) => measured.rows,
+            for part in in_parts(Reply { id: 3, response: Response::TraceShown(Box::new(measured)) }) {
+                let rows = match part.response {
+                    Response::Rows(rows) => rows,
+                    Response::TraceShown(measured) => measured.rows,
                     other => panic!("{other:?}"),
                 };
                 let spans: usize = rows.iter().map(Vec::len).sum();

@@ -4,12 +4,12 @@ use serde::{Deserialize, Serialize};
 
 use super::WireSpan;
 
-/// What a trace file holds.
+/// The summary of a trace file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TraceSummary {
-    /// What computed.
+    /// The backend.
     pub backend: String,
-    /// What carried the messages.
+    /// The transport.
     pub transport: String,
     /// The digest of the plan that ran; may be empty.
     pub plan_digest: String,
@@ -17,24 +17,24 @@ pub struct TraceSummary {
     pub steps: Vec<(u64, Option<f64>)>,
     /// Most bytes held, by rank.
     pub peak_bytes: Vec<u64>,
-    /// On how many processors the ranks took turns, where they did.
+    /// Number of processors, if ranks were time-sliced on them.
     pub shared_processors: Option<usize>,
 }
 
 /// Where a run lost time against its plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Calibrated {
-    /// Steps that count.
+    /// Counted steps.
     pub steps: usize,
-    /// The makespan of the plan's order.
+    /// The makespan of the plan.
     pub planned_ns: u64,
-    /// What each cause adds: ops, hops, spread, rest.
+    /// The time of each cause: ops, hops, spread, rest.
     pub causes_ns: [i64; 4],
-    /// The mean over those steps.
+    /// The mean of the counted steps.
     pub measured_ns: u64,
-    /// The ops that decide most of the makespan, such as `3F`, and their share of it.
+    /// The ops with the largest shares of the critical path, such as `3F`.
     pub deciding: Vec<(String, f64)>,
-    /// How much ops differ from the mean of their stage and job, in thousandths.
+    /// Deviation of ops from the mean of their stage and job, in thousandths.
     pub jitter_permille: u64,
     /// The problem with measured times, as the JSON of a problem file.
     pub problem: String,
@@ -45,7 +45,7 @@ pub struct Calibrated {
 pub struct Measured {
     /// Position in the file.
     pub index: u32,
-    /// The spans of each rank that have not been sent ahead.
+    /// The spans of each rank that earlier messages did not contain.
     pub rows: Vec<Vec<WireSpan>>,
     /// From the first op's start to the last one's end.
     pub makespan_ns: u64,

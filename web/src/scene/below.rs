@@ -1,12 +1,12 @@
-//! What stands under the plan on the same time axis: a measured step, or a plan that is kept.
+//! The part under the plan on the same time axis: a measured step, or a kept plan.
 
 use std::sync::Arc;
 
 use super::{MeasuredScene, Scene, measured_scale};
-use crate::draw::lane::Lane;
+use crate::draw::track::Track;
 use crate::text;
 
-/// What stands under the plan on the same axis.
+/// The part under the plan.
 #[derive(Clone, Debug)]
 pub enum Below {
     /// A measured step.
@@ -16,17 +16,17 @@ pub enum Below {
 }
 
 impl Below {
-    /// One lane a rank.
-    pub fn lanes(&self) -> &[Lane] {
+    /// One track a rank.
+    pub fn tracks(&self) -> &[Track] {
         match self {
-            Below::Measured(measured) => &measured.lanes,
-            Below::Kept(kept) => &kept.lanes,
+            Below::Measured(measured) => &measured.tracks,
+            Below::Kept(kept) => &kept.tracks,
         }
     }
 
     /// When the last op ends.
     pub fn end_ns(&self) -> u64 {
-        self.lanes().iter().map(Lane::end_ns).max().unwrap_or(0)
+        self.tracks().iter().map(Track::end_ns).max().unwrap_or(0)
     }
 
     /// By how much its times are drawn shorter. Plans are always compared in their own time.
@@ -37,7 +37,7 @@ impl Below {
         }
     }
 
-    /// What it is, in a line.
+    /// Its title, in a line.
     pub fn headline(&self, scale: f64) -> String {
         match self {
             Below::Measured(_) if scale == 1.0 => "Measured".to_owned(),
@@ -73,13 +73,13 @@ impl Below {
         }
     }
 
-    /// Lines of a tooltip for a span of `rank`, beside what `plan` says of the same op.
+    /// Lines of a tooltip for a span of `rank`, compared with the same op of `plan`.
     pub fn describe(&self, rank: usize, index: usize, plan: &Scene) -> Vec<(String, String)> {
         match self {
             Below::Measured(measured) => measured.describe(rank, index, Some(plan)),
             Below::Kept(kept) => {
                 let mut lines = kept.describe(rank, index);
-                let op = kept.lanes.get(rank).and_then(|lane| lane.spans().get(index)).map(|span| span.op);
+                let op = kept.tracks.get(rank).and_then(|track| track.spans().get(index)).map(|span| span.op);
                 if let Some((_, same)) = op.and_then(|op| plan.span_of(op)) {
                     lines.push(("above it starts".to_owned(), text::duration(same.start_ns as f64)));
                 }
@@ -88,11 +88,12 @@ impl Below {
         }
     }
 
-    /// Lines of a tooltip for the gap before a place of a rank's row. What a measured rank waited for is not in its trace.
+    /// Lines of a tooltip for the gap before a position in the op list of a rank. A trace does not say what a measured
+    /// rank waited for.
     pub fn describe_wait(&self, rank: usize, place: usize) -> Vec<(String, String)> {
         match self {
             Below::Measured(measured) => {
-                let gap = measured.lanes.get(rank).and_then(|lane| lane.gap_before(place, self.end_ns()));
+                let gap = measured.tracks.get(rank).and_then(|track| track.gap_before(place, self.end_ns()));
                 let lines = |(from_ns, to_ns): (u64, u64)| {
                     [("waited", to_ns - from_ns), ("from", from_ns)]
                         .map(|(name, ns)| (name.to_owned(), text::duration(ns as f64)))

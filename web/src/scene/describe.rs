@@ -11,19 +11,19 @@ use super::Scene;
 use crate::text;
 
 impl Scene {
-    /// Where its stages are, in words.
+    /// The name of its placement.
     pub fn placement(&self) -> String {
         text::placement(&self.problem)
     }
 
-    /// What that placement means.
+    /// The meaning of that placement.
     pub fn placement_meaning(&self) -> String {
         text::placement_meaning(&self.problem)
     }
 
     /// Lines of a tooltip for a span of `rank`.
     pub fn describe(&self, rank: usize, index: usize) -> Vec<(String, String)> {
-        let Some(span) = self.lanes.get(rank).and_then(|lane| lane.spans().get(index)) else { return Vec::new() };
+        let Some(span) = self.tracks.get(rank).and_then(|track| track.spans().get(index)) else { return Vec::new() };
         let mut lines = describe_op(span.op, self.problem.stage_count());
         lines.push(("rank".to_owned(), rank.to_string()));
         if let Some(from) = self.up_from() {
@@ -55,7 +55,7 @@ impl Scene {
         lines
     }
 
-    /// Schedule, what it is judged by, and bubble in a line.
+    /// Schedule, cost and bubble in a line.
     pub fn headline(&self) -> String {
         let figures = &self.figures;
         format!(
@@ -74,7 +74,7 @@ impl Scene {
         format!("{}, {}", text::schedule_title(&self.schedule), text::duration(self.cost_ns() as f64))
     }
 
-    /// What the schedule does, in a few sentences, and who published it; empty where it comes from elsewhere.
+    /// The idea of the schedule and its source; empty for a custom schedule.
     pub fn idea(&self) -> String {
         match schedule::find(&self.schedule) {
             Some(published) => format!("{} ({})", published.idea, published.source),
@@ -86,7 +86,7 @@ impl Scene {
     }
 }
 
-/// What is planned, in a line: model, device, ranks and microbatches.
+/// The subject of a plan, in a line: model, device, ranks and microbatches.
 pub fn subject(spec: &Spec, plan: &Scene) -> String {
     let of_model = match &spec.work {
         Work::Model(work) => {

@@ -1,4 +1,4 @@
-//! Why a rank waits: what it runs next, what that needs, and what it could run or has no room for meanwhile.
+//! Why a rank waits: its next op, the inputs of that op, and another op that could run in the gap or lacks memory.
 
 use pipeplan_core::problem::op::{Op, OpKind};
 use pipeplan_core::simulate;
@@ -17,12 +17,12 @@ pub struct Wait {
     pub from_ns: u64,
     /// When it ends.
     pub to_ns: u64,
-    /// What the rank runs then; none after its last op.
+    /// The op after the gap; none after the last op.
     pub next: Option<Op>,
-    /// What that waits for to the last: one op, or several that come at the same time.
+    /// The last inputs of that op: one op, or several that arrive at the same time.
     pub needs: Vec<Need>,
     /// Another op of the row that has all it needs before the gap ends.
-    pub other: Option<Other>,
+    pub other: Option<Alternative>,
 }
 
 /// An op that is waited for.
@@ -34,31 +34,31 @@ pub struct Need {
     pub at: (usize, usize),
     /// When it ends.
     pub end_ns: u64,
-    /// What its transfer takes.
+    /// The time of its transfer.
     pub hop_ns: u64,
 }
 
-/// An op that stands later in the row and has its inputs.
+/// A later op of the rank that has its inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Other {
+pub enum Alternative {
     /// It has room, too: the order alone has it later.
     Later(Op),
     /// The rank would exceed its limit.
     NoRoom {
         /// The op.
         op: Op,
-        /// What has to end and give back before.
+        /// The op that must first end and free memory.
         until: Op,
     },
 }
 
 impl Scene {
-    /// The gap before a place of a rank's row, or after its last op; none where there is none.
+    /// The gap before a position in the op list of a rank, or after its last op, if there is one.
     pub fn wait(&self, rank: usize, place: usize) -> Option<Wait> {
-        let spans = self.lanes.get(rank)?.spans();
-        let (from_ns, to_ns) = self.lanes.get(rank)?.gap_before(place, self.end_ns())?;
+        let spans = self.tracks.get(rank)?.spans();
+        let (from_ns, to_ns) = self.tracks.get(rank)?.gap_before(place, self.end_ns())?;
         let next = spans.get(place).map(|span| span.op);
-        // A pair starts when both of its ops have what they need.
+        // A pair starts when both ops have their inputs.
         let partner = spans.get(place + 1).filter(|span| self.is_second(span)).map(|span| span.op);
         let mut needs: Vec<Need> = next.into_iter().chain(partner).flat_map(|op| self.needs(op)).collect();
         needs.retain(|need| need.end_ns.saturating_add(need.hop_ns) == to_ns);
@@ -84,8 +84,8 @@ impl Scene {
             }
         }
         lines.extend(wait.other.map(|other| match other {
-            Other::Later(op) => ("could start", format!("{op}, which the order has later")),
-            Other::NoRoom { op, until } => ("no room for", format!("{op} until {until} ends")),
+            Alternative::Later(op) => ("could start", format!("{op}, which the order has later")),
+            Alternative::NoRoom { op, until } => ("no room for", format!("{op} until {until} ends")),
         }));
         lines.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
@@ -93,10 +93,10 @@ impl Scene {
     fn needs(&self, op: Op) -> Vec<Need> {
         let mut needs = Vec::new();
         simulate::needs(&self.problem, op, |needed, hop_ns| {
-            // A needed B is the BW of that stage and microbatch where those are one op.
+            // A needed B can be the BW of that stage and microbatch.
             let whole = Op::new(needed.stage(), OpKind::BW, needed.microbatch());
             let known = [needed, whole].into_iter().find_map(|op| self.find(op));
-            let span = known.and_then(|(rank, place)| self.lanes.get(rank)?.spans().get(place));
+            let span = known.and_then(|(rank, place)| self.tracks.get(rank)?.spans().get(place));
             if let (Some(at), Some(span)) = (known, span) {
                 needs.push(Need { op: span.op, at, end_ns: span.end_ns, hop_ns });
             }
@@ -104,15 +104,15 @@ impl Scene {
         needs
     }
 
-    /// The second op of a pair has travelled without a time of its own.
+    /// The second op of a pair arrives without a separate time.
     pub(crate) fn is_second(&self, span: &Span) -> bool {
         span.start_ns == span.end_ns && self.problem.duration(span.op) > 0
     }
 
-    /// The first op of those that come next of their stage and kind, behind what the gap ends with, that has its inputs
-    /// before that. Pairs are left out: they have to find each other.
-    fn other(&self, rank: usize, place: usize, (from_ns, to_ns): (u64, u64)) -> Option<Other> {
-        let spans = self.lanes.get(rank)?.spans().get(place..)?;
+    /// The first op after the gap that is the next of its stage and kind and has its inputs before the gap ends. Pairs
+    /// are excluded: both ops must start together.
+    fn other(&self, rank: usize, place: usize, (from_ns, to_ns): (u64, u64)) -> Option<Alternative> {
+        let spans = self.tracks.get(rank)?.spans().get(place..)?;
         let spans = &spans[..spans.len().min(LOOKS_AHEAD)];
         let is_second = |at: usize| spans.get(at).is_some_and(|span| self.is_second(span));
         let mut seen: Vec<(usize, OpKind)> =
@@ -130,15 +130,15 @@ impl Scene {
             }
             let held = self.curve(rank)?.at((from_ns as f64 + to_ns as f64) / 2.0);
             return Some(match self.room_at(rank, &spans[..at], span.op, held) {
-                0 => Other::Later(span.op),
-                place => Other::NoRoom { op: span.op, until: spans[place - 1].op },
+                0 => Alternative::Later(span.op),
+                place => Alternative::NoRoom { op: span.op, until: spans[place - 1].op },
             });
         }
         None
     }
 
-    /// The first place among `ahead` where `op`, which stands behind them, could run within the rank's limit, its own bytes
-    /// kept by all that then come after it. `held` is what the rank holds before them.
+    /// The first position among `ahead` where `op`, which comes after them, could run within the memory limit of the
+    /// rank. All ops after that position then also hold its bytes. `held` is the memory before `ahead`.
     fn room_at(&self, rank: usize, ahead: &[Span], op: Op, held: u64) -> usize {
         let Some(limit) = self.problem.limit_bytes(rank) else { return 0 };
         let bytes = |op: Op| {
@@ -146,14 +146,14 @@ impl Scene {
             (i128::from(cost.takes(op.kind())), i128::from(cost.gives(op.kind())))
         };
         let (limit, (takes, gives)) = (i128::from(limit), bytes(op));
-        // Before each op of `ahead`, and after the last one: what is held; and the most while it runs.
+        // `held`: memory before each op of `ahead` and after the last one. `most`: peak while each op runs.
         let mut held = vec![i128::from(held)];
         let mut most: Vec<i128> = Vec::with_capacity(ahead.len());
         for (at, span) in ahead.iter().enumerate() {
             let (takes, gives) = bytes(span.op);
             let before = held[at];
             match most.last_mut().filter(|_| self.is_second(span)) {
-                // The two of a pair hold theirs together. What the first gives back it has by then.
+                // Both ops of a pair hold their bytes together. The first has freed its bytes by then.
                 Some(first) => {
                     let (_, given) = bytes(ahead[at - 1].op);
                     *first = before + given + takes;
@@ -223,7 +223,7 @@ mod tests {
             "waits 72 ns; rank 0; from 40 ns; next 0BW0; needs 1BW0 of rank 1; which ends 110 ns; its transfer 2 ns; could start 0F4, which the order has later"
         );
         assert_eq!(said(&scene, 0, 0), "", "it begins at once");
-        let last = scene.lanes[3].spans().len();
+        let last = scene.tracks[3].spans().len();
         assert!(said(&scene, 3, last).contains("next nothing, its last op has ended"), "{}", said(&scene, 3, last));
         assert_eq!(said(&scene, 0, last) + &said(&scene, 9, 0) + &said(&scene, 0, last + 1), "");
     }
@@ -246,12 +246,12 @@ mod tests {
                 json!({ "chunks": 2, "limit_bytes": 30, "overlap_permille": 300 }),
             ] {
                 let Some(scene) = scene_of(published.name, change) else { continue };
-                for (rank, lane) in scene.lanes.iter().enumerate() {
-                    for place in 0..=lane.spans().len() {
+                for (rank, track) in scene.tracks.iter().enumerate() {
+                    for place in 0..=track.spans().len() {
                         let Some(wait) = scene.wait(rank, place) else { continue };
                         assert_eq!(
                             wait.needs.is_empty(),
-                            place == lane.spans().len(),
+                            place == track.spans().len(),
                             "{} {rank} {place}",
                             published.name
                         );

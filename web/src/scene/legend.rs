@@ -1,14 +1,14 @@
-//! What the colours of a picture mean.
+//! The meaning of the colours of a picture.
 
 use pipeplan_core::problem::op::OpKind;
 
 use super::{Below, Scene};
-use crate::draw::lane::Lane;
+use crate::draw::track::Track;
 
-/// Which kinds of ops occur in any of `lanes`: a searched order may have one on a single rank.
-pub fn kinds_of(lanes: &[Lane]) -> Vec<OpKind> {
+/// Which kinds of ops occur in any of `tracks`: a searched order may have one on a single rank.
+pub fn kinds_of(tracks: &[Track]) -> Vec<OpKind> {
     let mut kinds: Vec<OpKind> = Vec::new();
-    for span in lanes.iter().flat_map(Lane::spans) {
+    for span in tracks.iter().flat_map(Track::spans) {
         if !kinds.contains(&span.op.kind()) {
             kinds.push(span.op.kind());
             if kinds.len() == 4 {
@@ -30,13 +30,13 @@ pub const fn title_of(kind: OpKind) -> &'static str {
     }
 }
 
-/// What the legend says of shades.
+/// The legend of shades.
 pub const SHADES_TITLE: &str = "shade: virtual stage";
 
 /// The colours that are on a picture.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Key {
-    /// Kinds of ops of the plan and of what is compared with it.
+    /// Kinds of ops of the plan and of the part under it.
     pub kinds: Vec<OpKind>,
     /// Whether any rank has several chunks, which have shades of their own.
     pub shaded: bool,
@@ -47,8 +47,8 @@ pub struct Key {
 impl Key {
     /// Of `plan` above `below`.
     pub fn of(plan: &Scene, below: Option<&Below>) -> Key {
-        let mut kinds = kinds_of(&plan.lanes);
-        kinds.extend(below.map(|below| kinds_of(below.lanes())).unwrap_or_default());
+        let mut kinds = kinds_of(&plan.tracks);
+        kinds.extend(below.map(|below| kinds_of(below.tracks())).unwrap_or_default());
         kinds.sort_unstable();
         kinds.dedup();
         let chunks = below.map_or(1, |below| below.chunks(plan)).max(plan.problem.chunks());

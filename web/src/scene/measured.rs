@@ -3,8 +3,8 @@
 use pipeplan_core::problem::op::Op;
 
 use super::describe::describe_op;
-use super::{Scene, lanes_of};
-use crate::draw::lane::Lane;
+use super::{Scene, tracks_of};
+use crate::draw::track::Track;
 use crate::protocol::Measured;
 use crate::text;
 
@@ -13,8 +13,8 @@ use crate::text;
 pub struct MeasuredScene {
     /// Position in the trace file.
     pub index: u32,
-    /// One lane a rank.
-    pub lanes: Vec<Lane>,
+    /// One track a rank.
+    pub tracks: Vec<Track>,
     /// From the first op's start to the last one's end.
     pub makespan_ns: u64,
     /// Idle share.
@@ -26,13 +26,13 @@ pub struct MeasuredScene {
 }
 
 impl MeasuredScene {
-    /// The scene of a measured step whose lanes are `ahead` and then its own rows.
-    pub fn of(measured: Measured, ahead: Vec<Lane>) -> MeasuredScene {
-        let mut lanes = ahead;
-        lanes.extend(lanes_of(&measured.rows));
+    /// The scene of a measured step whose tracks are `ahead` and then its own rows.
+    pub fn of(measured: Measured, ahead: Vec<Track>) -> MeasuredScene {
+        let mut tracks = ahead;
+        tracks.extend(tracks_of(&measured.rows));
         MeasuredScene {
             index: measured.index,
-            lanes,
+            tracks,
             makespan_ns: measured.makespan_ns,
             bubble_ratio: measured.bubble_ratio,
             tokens: measured.tokens,
@@ -42,22 +42,23 @@ impl MeasuredScene {
 
     /// When the last op ends.
     pub fn end_ns(&self) -> u64 {
-        self.lanes.iter().map(Lane::end_ns).max().unwrap_or(0)
+        self.tracks.iter().map(Track::end_ns).max().unwrap_or(0)
     }
 
-    /// Why this is no run of `plan`, or of several copies of it; none where every rank ran the plan's ops, in whatever order.
+    /// Why this is not a run of `plan` or of several replicas of it; none if every rank ran the ops of the plan, in any
+    /// order.
     pub fn differs_from(&self, plan: &Scene) -> Option<String> {
-        let (ran, planned) = (self.lanes.len(), plan.lanes.len().max(1));
-        let ops = |lane: &Lane| lane.spans().iter().map(|span| span.op).collect::<Vec<Op>>();
-        let same = |(rank, lane): (usize, &Lane)| {
-            let (mut here, mut there) = (ops(lane), plan.lanes.get(rank % planned).map(&ops).unwrap_or_default());
+        let (ran, planned) = (self.tracks.len(), plan.tracks.len().max(1));
+        let ops = |track: &Track| track.spans().iter().map(|span| span.op).collect::<Vec<Op>>();
+        let same = |(rank, track): (usize, &Track)| {
+            let (mut here, mut there) = (ops(track), plan.tracks.get(rank % planned).map(&ops).unwrap_or_default());
             here == there || {
                 here.sort_unstable();
                 there.sort_unstable();
                 here == there
             }
         };
-        if ran.is_multiple_of(planned) && self.lanes.iter().enumerate().all(same) {
+        if ran.is_multiple_of(planned) && self.tracks.iter().enumerate().all(same) {
             return None;
         }
         Some(match ran == planned {
@@ -66,15 +67,14 @@ impl MeasuredScene {
         })
     }
 
-    /// What each rank has held at most, as the trace of this step says, to stand beside what `plan` says; none where this is
-    /// no run of it.
+    /// The measured peak memory of each rank, to compare with `plan`; none if this is not a run of `plan`.
     pub fn peaks_beside(&self, plan: &Scene, peaks: Vec<u64>) -> Option<Vec<u64>> {
         self.differs_from(plan).is_none().then_some(peaks)
     }
 
-    /// Lines of a tooltip for a span of `rank`, beside what `plan` predicts for the same op.
+    /// Lines of a tooltip for a span of `rank`, compared with the prediction of `plan` for the same op.
     pub fn describe(&self, rank: usize, index: usize, plan: Option<&Scene>) -> Vec<(String, String)> {
-        let Some(span) = self.lanes.get(rank).and_then(|lane| lane.spans().get(index)) else { return Vec::new() };
+        let Some(span) = self.tracks.get(rank).and_then(|track| track.spans().get(index)) else { return Vec::new() };
         let stages = plan.map_or(0, |plan| plan.problem.stage_count());
         let mut lines = describe_op(span.op, stages);
         lines.push(("rank".to_owned(), rank.to_string()));
@@ -83,7 +83,7 @@ impl MeasuredScene {
         lines.push(("took".to_owned(), text::duration(took)));
         // The same op of the plan's rank: a trace of another plan has none.
         let planned = plan
-            .filter(|plan| plan.span_of(span.op).is_some_and(|(planned, _)| planned == rank % plan.lanes.len()))
+            .filter(|plan| plan.span_of(span.op).is_some_and(|(planned, _)| planned == rank % plan.tracks.len()))
             .map(|plan| plan.problem.duration(span.op) as f64);
         if let Some(planned) = planned.filter(|planned| *planned > 0.0) {
             lines.push(("planned".to_owned(), format!("{} (×{:.2})", text::duration(planned), took / planned)));
@@ -92,8 +92,8 @@ impl MeasuredScene {
     }
 }
 
-/// By how much measured times are drawn shorter so that both steps are equally long, where `aligned`: a CPU
-/// run beside a plan for a GPU would otherwise leave the plan a dot.
+/// The scale of measured times. If `aligned`, both steps are drawn equally long. Else a plan for a GPU would be a dot
+/// next to a CPU run.
 pub fn measured_scale(planned_ns: u64, measured_ns: u64, aligned: bool) -> f64 {
     if aligned && planned_ns > 0 && measured_ns > 0 { planned_ns as f64 / measured_ns as f64 } else { 1.0 }
 }

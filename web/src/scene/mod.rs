@@ -1,7 +1,7 @@
 //! A plan or a measured step as the page holds it: all that painting and pointing need.
 //!
 //! - In: pictures and measured steps as they travelled.
-//! - Out: lanes, memory curves, figures, and the lines of tooltips.
+//! - Out: tracks, memory curves, figures, and the lines of tooltips.
 //! - Knows: the planner's problems, [`draw`](crate::draw), [`protocol`](crate::protocol), [`text`](crate::text). No browser.
 
 mod below;
@@ -13,18 +13,18 @@ mod plan;
 #[cfg(test)]
 mod tests;
 
-use crate::draw::lane::Lane;
+use crate::draw::track::Track;
 use crate::protocol::WireSpan;
 use crate::protocol::spans;
 
 pub use below::Below;
 pub use describe::subject;
-pub use gaps::{Need, Other, Wait};
+pub use gaps::{Alternative, Need, Wait};
 pub use legend::{Key, SHADES_TITLE, kinds_of, title_of};
 pub use measured::{MeasuredScene, measured_scale};
 pub use plan::Scene;
 
-/// Rows that have travelled, as lanes.
-pub fn lanes_of(rows: &[Vec<WireSpan>]) -> Vec<Lane> {
-    rows.iter().map(|row| Lane::new(spans::unpack(row))).collect()
+/// Rows that have travelled, as tracks.
+pub fn tracks_of(rows: &[Vec<WireSpan>]) -> Vec<Track> {
+    rows.iter().map(|row| Track::new(spans::unpack(row))).collect()
 }

@@ -7,9 +7,9 @@ use pipeplan_core::problem::placement::Placement;
 use pipeplan_core::problem::{Objective, PlacementChoice, Problem, Schedule, Statement};
 use pipeplan_core::simulate::timeline::{self, Span, Timeline};
 
-use super::lanes_of;
-use crate::draw::lane::Lane;
+use super::tracks_of;
 use crate::draw::memory::Curve;
+use crate::draw::track::Track;
 use crate::protocol::{Figures, Picture, RankBytes};
 
 /// A plan on the page.
@@ -17,36 +17,36 @@ use crate::protocol::{Figures, Picture, RankBytes};
 pub struct Scene {
     /// The schedule's name.
     pub schedule: String,
-    /// What it solves.
+    /// The problem of the plan.
     pub problem: Problem,
-    /// One lane a rank.
-    pub lanes: Vec<Lane>,
+    /// One track a rank.
+    pub tracks: Vec<Track>,
     curves: Vec<OnceLock<Curve>>,
-    /// What it costs.
+    /// Its cost.
     pub figures: Figures,
-    /// Its bytes by rank and kind; empty where costs are typed.
+    /// Its bytes by rank and kind; empty if costs are typed.
     pub memory: Vec<RankBytes>,
 }
 
 impl Scene {
-    /// The scene of a picture whose lanes are `ahead` and then its own rows. `None` where its problem cannot be
-    /// read or its ops are not of that problem, which no worker of ours sends.
-    pub fn of(picture: Picture, ahead: Vec<Lane>) -> Option<Scene> {
+    /// The scene of a picture. Its tracks are `ahead`, then its own rows. `None` if its problem cannot be read or if
+    /// its ops do not belong to the problem; the worker never sends that.
+    pub fn of(picture: Picture, ahead: Vec<Track>) -> Option<Scene> {
         let value = serde_json::from_str(&picture.problem).ok()?;
         let statement = Statement::read(&value).ok()?;
         let PlacementChoice::Fixed(placement) = statement.placement.clone() else { return None };
         let problem = statement.problem(placement).ok()?;
-        let mut lanes = ahead;
-        lanes.extend(lanes_of(&picture.rows));
+        let mut tracks = ahead;
+        tracks.extend(tracks_of(&picture.rows));
         let foreign = |op: Op| op.stage() >= problem.stage_count() || op.microbatch() >= problem.microbatches();
-        if lanes.len() != problem.ranks() || lanes.iter().flat_map(Lane::spans).any(|span| foreign(span.op)) {
+        if tracks.len() != problem.ranks() || tracks.iter().flat_map(Track::spans).any(|span| foreign(span.op)) {
             return None;
         }
         let curves = (0..problem.ranks()).map(|_| OnceLock::new()).collect();
         Some(Scene {
             schedule: picture.schedule,
             problem,
-            lanes,
+            tracks,
             curves,
             figures: picture.figures,
             memory: picture.memory,
@@ -55,10 +55,10 @@ impl Scene {
 
     /// Bytes over time on `rank`, worked out when first looked at: of many ranks few are in sight.
     pub fn curve(&self, rank: usize) -> Option<&Curve> {
-        let lane = self.lanes.get(rank)?;
+        let track = self.tracks.get(rank)?;
         let curve = || {
             let mut timeline = Timeline { rows: vec![Vec::new(); rank] };
-            timeline.rows.push(lane.spans().to_vec());
+            timeline.rows.push(track.spans().to_vec());
             Curve::new(timeline.memory(&self.problem, rank))
         };
         Some(self.curves.get(rank)?.get_or_init(curve))
@@ -66,13 +66,13 @@ impl Scene {
 
     /// When the last op ends.
     pub fn end_ns(&self) -> u64 {
-        self.lanes.iter().map(Lane::end_ns).max().unwrap_or(0)
+        self.tracks.iter().map(Track::end_ns).max().unwrap_or(0)
     }
 
-    /// What `ranks` of this plan and its copies take that take turns on `processors`.
+    /// The time of this plan if `ranks` ranks of its replicas are time-sliced on `processors`.
     pub fn in_turns_ns(&self, ranks: usize, processors: usize) -> u64 {
-        let work = self.lanes.iter().flat_map(Lane::spans).map(|span| self.problem.duration(span.op));
-        let pipelines = (ranks / self.lanes.len().max(1)).max(1);
+        let work = self.tracks.iter().flat_map(Track::spans).map(|span| self.problem.duration(span.op));
+        let pipelines = (ranks / self.tracks.len().max(1)).max(1);
         self.figures.makespan_ns.max(timeline::in_turns_ns(work, pipelines, processors))
     }
 
@@ -89,7 +89,7 @@ impl Scene {
         chunks
     }
 
-    /// The microbatches from this one on go up the ranks; none where all go one way.
+    /// Microbatches from this index on go up the ranks; none if all go one way.
     pub fn up_from(&self) -> Option<usize> {
         (*self.problem.placement() == Placement::TwoWay).then(|| self.problem.microbatches() / 2)
     }
@@ -99,7 +99,8 @@ impl Scene {
         self.figures.peak_bytes.iter().copied().max().unwrap_or(0)
     }
 
-    /// The rank nearest to its limit, or the fullest where there are no limits; of equals the last, which the command names.
+    /// The rank nearest to its limit, or the fullest rank without limits. Among equals the last one, as the command
+    /// does.
     pub fn tightest_rank(&self) -> usize {
         let room = |rank: &usize| {
             let peak = self.figures.peak_bytes.get(*rank).copied().unwrap_or(0);
@@ -114,16 +115,17 @@ impl Scene {
         self.figures.objective == Objective::LongestSpan.name()
     }
 
-    /// What it is judged by.
+    /// The cost, by the objective.
     pub fn cost_ns(&self) -> u64 {
         if self.is_judged_by_span() { self.figures.longest_span_ns } else { self.figures.makespan_ns }
     }
 
-    /// The least and the most that a rank waits, as a share of what is judged: the bubble is the mean of all ranks.
+    /// The smallest and largest idle share of a rank, of the cost by the objective. The bubble is the mean of all
+    /// ranks.
     pub fn idle_shares(&self) -> Option<(f64, f64)> {
         let whole = self.cost_ns() as f64;
-        let idle = |lane: &Lane| 1.0 - lane.busy_ns(0, lane.spans().len()) as f64 / whole;
-        let shares = self.lanes.iter().map(idle).filter(|share| share.is_finite());
+        let idle = |track: &Track| 1.0 - track.busy_ns(0, track.spans().len()) as f64 / whole;
+        let shares = self.tracks.iter().map(idle).filter(|share| share.is_finite());
         shares.map(|share| (share, share)).reduce(|one, other| (one.0.min(other.0), one.1.max(other.1)))
     }
 
@@ -132,19 +134,19 @@ impl Scene {
         self.figures.limit_bytes.iter().copied().collect::<Option<Vec<u64>>>()?.into_iter().max()
     }
 
-    /// Its order: a row of ops for each rank, and where in it pairs begin, whose second op has travelled without a time of its
-    /// own.
+    /// Its schedule: an op list for each rank, and the positions of pairs. The second op of a pair has no separate
+    /// time.
     pub fn order(&self) -> (Vec<String>, Vec<Vec<u32>>) {
-        let rows = self.lanes.iter().map(|lane| lane.spans().iter().map(|span| span.op).collect()).collect();
-        let firsts = |lane: &Lane| {
-            let places = lane.spans().iter().enumerate().skip(1);
+        let rows = self.tracks.iter().map(|track| track.spans().iter().map(|span| span.op).collect()).collect();
+        let firsts = |track: &Track| {
+            let places = track.spans().iter().enumerate().skip(1);
             places.filter(|(_, span)| self.is_second(span)).map(|(place, _)| place as u32 - 1).collect()
         };
-        (Schedule::of(rows).text_rows(), self.lanes.iter().map(firsts).collect())
+        (Schedule::of(rows).text_rows(), self.tracks.iter().map(firsts).collect())
     }
 
-    /// The ops that `op` waits for and those that wait for it, as far as they run on another rank or not:
-    /// each as the rank and position of the earlier and of the later one.
+    /// The ops that `op` waits for and the ops that wait for it, on any rank. Each entry is the rank and position of
+    /// the earlier and of the later op.
     pub fn dependencies(&self, op: Op) -> Vec<[(usize, usize); 2]> {
         let Some(here) = self.find(op) else { return Vec::new() };
         let (stage, microbatch) = (op.stage(), op.microbatch());
@@ -170,16 +172,16 @@ impl Scene {
         before.into_iter().chain(after).collect()
     }
 
-    /// The rank and the span of an op, where this plan has it.
+    /// The rank and the span of an op, if this plan has it.
     pub fn span_of(&self, op: Op) -> Option<(usize, &Span)> {
         let known = op.stage() < self.problem.stage_count() && op.microbatch() < self.problem.microbatches();
         let (rank, index) = known.then(|| self.find(op)).flatten()?;
-        Some((rank, self.lanes.get(rank)?.spans().get(index)?))
+        Some((rank, self.tracks.get(rank)?.spans().get(index)?))
     }
 
     /// The rank of an op and its place in that row.
     pub(crate) fn find(&self, op: Op) -> Option<(usize, usize)> {
         let rank = self.problem.rank_of(op.stage(), op.microbatch());
-        Some((rank, self.lanes.get(rank)?.position(op)?))
+        Some((rank, self.tracks.get(rank)?.position(op)?))
     }
 }

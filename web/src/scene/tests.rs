@@ -33,7 +33,7 @@ fn a_scene_shows_what_the_planner_found() {
     assert_eq!(scene.curve(0).unwrap().peak(), 3 + 4 * 4);
     assert_eq!(scene.curve(3).unwrap().peak(), 3 + 4);
     assert_eq!(scene.tightest_rank(), 0);
-    assert_eq!(kinds_of(&scene.lanes), [OpKind::F, OpKind::BW]);
+    assert_eq!(kinds_of(&scene.tracks), [OpKind::F, OpKind::BW]);
     let lines = scene.describe(2, 0);
     assert_eq!(lines[0], ("2F0".to_owned(), "forward".to_owned()));
     assert!(lines.contains(&("starts".to_owned(), "20 ns".to_owned())), "{lines:?}");
@@ -50,7 +50,7 @@ fn ranks_wait_in_what_the_plan_is_judged_by() {
     scene.figures.objective = Objective::LongestSpan.name().to_owned();
     assert_eq!(scene.idle_shares(), Some((1.0 - 240.0 / 300.0, 1.0 - 240.0 / 300.0)));
     assert!(scene.headline().contains(": longest span 300 ns, "), "{}", scene.headline());
-    scene.lanes[3] = Lane::new(Vec::new());
+    scene.tracks[3] = Track::new(Vec::new());
     assert_eq!(scene.idle_shares(), Some((1.0 - 240.0 / 300.0, 1.0)));
 }
 
@@ -85,10 +85,10 @@ fn a_drawing_says_what_it_is_of() {
 
 #[test]
 fn a_kind_that_a_single_rank_has_is_found() {
-    let mut lanes = example("zb-h1", 1).lanes;
-    assert_eq!(kinds_of(&lanes), [OpKind::F, OpKind::B, OpKind::W]);
-    lanes[3] = Lane::new(vec![Span { op: Op::new(3, OpKind::BW, 0), start_ns: 0, end_ns: 1 }]);
-    assert_eq!(kinds_of(&lanes), [OpKind::F, OpKind::B, OpKind::W, OpKind::BW]);
+    let mut tracks = example("zb-h1", 1).tracks;
+    assert_eq!(kinds_of(&tracks), [OpKind::F, OpKind::B, OpKind::W]);
+    tracks[3] = Track::new(vec![Span { op: Op::new(3, OpKind::BW, 0), start_ns: 0, end_ns: 1 }]);
+    assert_eq!(kinds_of(&tracks), [OpKind::F, OpKind::B, OpKind::W, OpKind::BW]);
 }
 
 /// Pairs too, although the second op of a pair has travelled without a time of its own.
@@ -128,7 +128,7 @@ fn dependencies_follow_the_microbatch_through_the_ranks() {
     let scene = example("1f1b", 1);
     let names = |text: &str| -> Vec<String> {
         let op = text.parse().unwrap();
-        let name = |(rank, index): (usize, usize)| scene.lanes[rank].spans()[index].op.to_string();
+        let name = |(rank, index): (usize, usize)| scene.tracks[rank].spans()[index].op.to_string();
         scene.dependencies(op).into_iter().map(|[from, to]| format!("{}>{}", name(from), name(to))).collect()
     };
     assert_eq!(names("0F3"), ["0F3>1F3"]);
@@ -155,8 +155,8 @@ fn chunks_count_within_their_rank() {
 
 /// A step that ran as planned, in so many copies of the pipeline.
 fn ran(plan: &Scene, copies: usize) -> MeasuredScene {
-    let lanes = (0..copies).flat_map(|_| plan.lanes.clone()).collect();
-    MeasuredScene { index: 0, lanes, makespan_ns: 1, bubble_ratio: 0.0, tokens: 0, duration_ns: 1 }
+    let tracks = (0..copies).flat_map(|_| plan.tracks.clone()).collect();
+    MeasuredScene { index: 0, tracks, makespan_ns: 1, bubble_ratio: 0.0, tokens: 0, duration_ns: 1 }
 }
 
 #[test]
@@ -171,14 +171,14 @@ fn a_run_is_of_the_plan_whose_ops_its_ranks_ran() {
     assert_eq!(ran(&plan, 1).peaks_beside(&plan, vec![7; 4]), Some(vec![7; 4]));
     assert_eq!(ran(&example("zb-h1", 1), 1).peaks_beside(&plan, vec![7; 4]), None);
     let mut more = ran(&plan, 1);
-    more.lanes.push(plan.lanes[0].clone());
+    more.tracks.push(plan.tracks[0].clone());
     assert_eq!(more.differs_from(&plan).as_deref(), Some("trace of another plan, with 5 ranks instead of 4"));
     // What is pointed at is set beside the same op of the same rank alone.
     let planned = |measured: &MeasuredScene, rank: usize| {
         measured.describe(rank, 0, Some(&plan)).iter().any(|(name, _)| name == "planned")
     };
     assert!(planned(&ran(&plan, 2), 5) && !planned(&more, 4 + 1));
-    more.lanes.swap(0, 1);
+    more.tracks.swap(0, 1);
     assert!(!planned(&more, 0), "an op of another rank");
 }
 

@@ -2,7 +2,7 @@
 //!
 //! - In: nanoseconds, bytes, shares, names, messages of the planner.
 //! - Out: text.
-//! - Knows: the planner, and the labels of the form. No browser.
+//! - Knows: the planner. No browser, and no other folder of this crate.
 
 mod names;
 mod numbers;
@@ -10,7 +10,7 @@ mod sentences;
 
 pub use names::{CUSTOM_SCHEDULE, placement, placement_meaning, schedule_title};
 pub use numbers::{MFU, bytes, change, count, counted, duration, is_less, mfu, percent, trimmed};
-pub use sentences::{capital, fault_of, humanised, no_file, on_page, sentence, within_device, worded};
+pub use sentences::{capital, for_page, readable, sentence, unreadable_file, within_device};
 
 #[cfg(test)]
 mod tests;

@@ -10,7 +10,7 @@ use super::sentence;
 /// The name of a custom schedule in a plan file. Files keep it; a person reads "Custom schedule".
 pub const CUSTOM_SCHEDULE: &str = "Own order";
 
-/// Where a problem's stages are, in words.
+/// The name of the placement of a problem.
 pub fn placement(problem: &Problem) -> String {
     let placement = match problem.placement() {
         Placement::TwoWay => "bidirectional",
@@ -22,7 +22,7 @@ pub fn placement(problem: &Problem) -> String {
     }
 }
 
-/// What that placement means, in a sentence.
+/// The meaning of that placement, in a sentence.
 pub fn placement_meaning(problem: &Problem) -> String {
     let meaning = match problem.placement() {
         Placement::Linear => "one stage per rank, in the order of the ranks",
@@ -37,7 +37,7 @@ pub fn placement_meaning(problem: &Problem) -> String {
     sentence(meaning)
 }
 
-/// The name a person reads.
+/// The display name.
 pub fn schedule_title(name: &str) -> String {
     match (schedule::find(name), name.split_once(':')) {
         (Some(published), Some((_, group))) => format!("{}, groups of {group}", published.title),

@@ -1,6 +1,6 @@
 //! Numbers with their units as a person reads them.
 
-/// What MFU is, in a tip.
+/// The tooltip of MFU.
 pub const MFU: &str = "Model FLOPs utilization: see How to read this";
 
 /// A duration with three or four significant digits: `12.35 ms`.
@@ -69,7 +69,7 @@ pub fn count(number: u64) -> String {
     text
 }
 
-/// `1 core`, `2 cores`: a whole number of what `thing` names.
+/// `1 core`, `2 cores`: a number with its noun.
 pub fn counted(number: usize, thing: &str) -> String {
     let end = match number {
         1 => "",

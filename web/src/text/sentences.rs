@@ -1,37 +1,15 @@
-//! Sentences of the planner as the page says them.
+//! Messages of the planner, adapted to the page.
 
 use pipeplan_core::spec::SpecError;
 
 use super::{bytes, duration};
-use crate::form::FIELDS;
-use crate::protocol::FieldFault;
 
 /// A sentence of the planner with its raw numbers as a person reads them: `4200000 ns` becomes `4.2 ms`.
-pub fn humanised(text: &str) -> String {
+pub fn readable(text: &str) -> String {
     pipeplan_core::formats::sentence::spelled(text, &|ns| duration(ns as f64), &bytes)
 }
 
-/// As [`humanised`], of what is wrong with a form: with the names of its fields, so that `limit_bytes` becomes
-/// `“Limit a rank”`.
-pub fn worded(text: &str) -> String {
-    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.');
-    let mut said = String::new();
-    for piece in humanised(text).split_inclusive(|c| !is_name(c)) {
-        // A full stop is no part of a name; a point before more of the name is.
-        let name = piece.trim_end_matches(|c| !is_name(c) || c == '.');
-        let after = &piece[name.len()..];
-        let is_whole = !after.starts_with('.') || after.trim_end() == ".";
-        match label_of(name).filter(|_| is_whole) {
-            Some(label) => said.push_str(&format!("“{label}”")),
-            None => said.push_str(name),
-        }
-        said.push_str(after);
-    }
-    said
-}
-
-/// A sentence of the planner that does not advise to raise a limit where a rank needs more than its device has: what the
-/// limit of a real device is raised above is not there.
+/// A message of the planner without the advice to raise a limit above the memory of the device.
 pub fn within_device(text: &str, device_bytes: u64) -> String {
     const ADVICE: &str = "; raise limit_bytes, or ";
     let needed = || text.split_once("at least ")?.1.split_once(" bytes")?.0.parse::<u64>().ok();
@@ -43,18 +21,9 @@ pub fn within_device(text: &str, device_bytes: u64) -> String {
     }
 }
 
-/// The fault of a field of the form that a sentence of the planner tells of, as faults are written: `FIELD: found …, accepted
-/// is …`.
-pub fn fault_of(sentence: &str) -> Option<FieldFault> {
-    let (field, fault) = sentence.split_once(": found ")?;
-    let (found, accepted) = fault.split_once(", accepted is ")?;
-    FIELDS.iter().find(|known| known.path == field)?;
-    Some(FieldFault { field: field.to_owned(), found: found.to_owned(), accepted: accepted.to_owned() })
-}
-
-/// What a file is taken for that cannot be read as a spec, after all else has been tried.
-pub fn no_file(text: &str, error: &SpecError) -> String {
-    // As drawings have ops, and as papers do: of which stage they are is said by the row.
+/// The message for a file that cannot be read as a spec or as any other file.
+pub fn unreadable_file(text: &str, error: &SpecError) -> String {
+    // Ops as in drawings of papers: the row gives the stage.
     let is_bare = |word: &str| {
         let number = word.trim_start_matches(['F', 'B', 'W', 'I']);
         number.len() < word.len() && !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
@@ -73,16 +42,9 @@ pub fn no_file(text: &str, error: &SpecError) -> String {
     .to_owned()
 }
 
-/// A sentence of the planner that tells of the command, for those who have the page before them.
-pub fn on_page(sentence: &str) -> String {
+/// A message about the command, adapted to the page.
+pub fn for_page(sentence: &str) -> String {
     sentence.replace("give it with `--order` to a spec", "open its op lists as a text file over the form of its spec")
-}
-
-/// What the form calls a field, by its path or, where it is no word of a sentence, by the last part of it.
-fn label_of(name: &str) -> Option<&'static str> {
-    let is_it = |path: &str| path == name || name.contains('_') && path.rsplit('.').next() == Some(name);
-    let known = name.contains(['_', '.']).then(|| FIELDS.iter().find(|field| is_it(field.path))).flatten();
-    known.map(|field| field.label)
 }
 
 /// A text that begins with a capital.
@@ -95,7 +57,7 @@ pub fn capital(text: &str) -> String {
 pub fn sentence(message: &str) -> String {
     let message = message.trim();
     let first = message.split_whitespace().next().unwrap_or_default();
-    // `operators[0].ns: found …` is to be found in a file as it stands here.
+    // `operators[0].ns: found …` names a place in a file and stays as it is.
     let is_field = first.strip_suffix(':').is_some_and(|name| name.contains(['.', '_', '[']));
     let mut sentence = if is_field { message.to_owned() } else { capital(message) };
     if !sentence.is_empty() && !sentence.ends_with(['.', '!', '?', ':']) {

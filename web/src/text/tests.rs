@@ -36,22 +36,9 @@ fn a_small_share_is_not_shown_as_none() {
 #[test]
 fn numbers_in_sentences_become_readable() {
     assert_eq!(
-        humanised("rank 3 has 4200000 ns of work, and 90000 ns must follow (1024 bytes)."),
+        readable("rank 3 has 4200000 ns of work, and 90000 ns must follow (1024 bytes)."),
         "rank 3 has 4.2 ms of work, and 90 µs must follow (1 KiB)."
     );
-}
-
-#[test]
-fn fields_in_sentences_are_called_what_the_form_calls_them() {
-    for (said, read) in [
-        ("raise limit_bytes, or take less.", "raise “Memory limit per GPU”, or take less."),
-        ("training.microbatches: found 0; accepted is 1", "“Microbatches”: found 0; accepted is 1"),
-        ("its model holds 1.5 GiB... and x_y", "its model holds 1.5 GiB... and x_y"),
-        ("ranks of this name", "ranks of this name"),
-        ("model.layers.*.weight, as jitter_permille.", "model.layers.*.weight, as “Jitter”."),
-    ] {
-        assert_eq!(worded(said), read);
-    }
 }
 
 /// As both say it that know how little a rank can do with.
@@ -88,7 +75,7 @@ fn a_file_that_cannot_be_read_is_taken_for_what_it_is_most_like() {
         ("[1, 2]", "This file is not a plan"),
         ("Dear Sir or Madam", "This file is not a plan"),
     ] {
-        let told = no_file(text, &Spec::read(text).unwrap_err());
+        let told = unreadable_file(text, &Spec::read(text).unwrap_err());
         assert!(told.starts_with(said), "{text}: {told}");
     }
 }
@@ -103,7 +90,7 @@ fn the_page_is_told_of_without_options_of_the_command() {
         Spec::read(r#"{ "ranks": 2, "microbatches": 2, "stages": { "forward_ns": 1, "backward_input_ns": 1 } }"#);
     let plan = planner::plan(&spec.unwrap(), "1f1b").unwrap().to_json();
     let changed = Plan::from_json(&plan.replace("1f1b", "gpipe")).unwrap_err().to_string();
-    let told = on_page(&changed);
+    let told = for_page(&changed);
     assert!(changed.contains("--order") && !told.contains("--order"), "{told}");
     assert!(told.contains("open its op lists as a text file"), "{told}");
 }

@@ -9,23 +9,23 @@ use super::frontier::FrontierSearch;
 use super::limit_price::LimitPrice;
 use super::specs::{no_plan, one_fault};
 use super::{LOOK_WITHIN_MS, Watch};
-use crate::protocol::{FieldFault, Row, Said, from_core};
+use crate::protocol::{FieldFault, Response, Row, from_core};
 use crate::text;
 
-/// A comparison under way, or finished and kept: another schedule of the same spec does not start it anew.
+/// A comparison, running or finished. Another schedule of the same spec does not restart it.
 pub(super) struct Comparison {
     pub(super) id: u32,
     pub(super) spec: Spec,
     pub(super) begun_ms: f64,
-    /// Whether the best is what the page shows, so that every better one is sent.
+    /// Whether the page shows the best. Then every better plan is sent.
     pub(super) shows_best: bool,
     /// The next published schedule.
     pub(super) next: usize,
     pub(super) best: Best,
-    /// What the best that the page has is judged by.
+    /// The cost of the best plan that the page has.
     pub(super) shown_ns: Option<u64>,
     pub(super) finished: bool,
-    /// Whether it is to end, or has ended, with the best so far.
+    /// Whether it was stopped, with the best so far.
     pub(super) stops: bool,
     pub(super) shortening: LimitPrice,
 }
@@ -35,25 +35,24 @@ impl Comparison {
         self.next >= schedule::published().len()
     }
 
-    /// The next row or the next search, and the plan on screen where it has become better.
-    pub(super) fn step(&mut self, chart: &mut Option<FrontierSearch>, watch: &mut Watch) -> Vec<Said> {
-        let mut said = self.step_quietly(chart, watch);
-        said.extend(self.show());
+    /// Does the next row or the next search. Sends a better plan if there is one.
+    pub(super) fn step(&mut self, chart: &mut Option<FrontierSearch>, watch: &mut Watch) -> Vec<Response> {
+        let mut response = self.advance(chart, watch);
+        response.extend(self.better_plan());
         if self.finished {
-            said.push(Said::Done);
+            response.push(Response::Done);
         }
-        said
+        response
     }
 
-    /// That published schedules have been looked at for long and still are, which can be ended. Nothing is known of what is
-    /// still to gain.
-    pub(super) fn looks_long(&self, now_ms: f64) -> Option<Said> {
+    /// A progress message if published schedules take long. A person can stop then. The possible gain is unknown.
+    pub(super) fn slow_notice(&self, now_ms: f64) -> Option<Response> {
         let cost_ns = self.best.so_far().map_or(u64::MAX, Answer::cost_ns);
         let is_long = !self.has_offered_all() && now_ms >= self.begun_ms + LOOK_WITHIN_MS;
-        is_long.then_some(Said::Searching { cost_ns, bound_ns: 0 })
+        is_long.then_some(Response::Searching { cost_ns, bound_ns: 0 })
     }
 
-    pub(super) fn step_quietly(&mut self, chart: &mut Option<FrontierSearch>, watch: &mut Watch) -> Vec<Said> {
+    pub(super) fn advance(&mut self, chart: &mut Option<FrontierSearch>, watch: &mut Watch) -> Vec<Response> {
         if self.finished {
             return Vec::new();
         }
@@ -61,7 +60,7 @@ impl Comparison {
             self.next += 1;
             if self.stops && self.best.so_far().is_some() {
                 let reason = "not evaluated: the search was stopped".to_owned();
-                return vec![Said::Compared(from_core::absent_row(published.name, Some(reason)))];
+                return vec![Response::Compared(from_core::absent_row(published.name, Some(reason)))];
             }
             let answer = planner::answer(&self.spec, published);
             if let (Some(chart), Ok(answer)) = (chart, &answer) {
@@ -72,7 +71,7 @@ impl Comparison {
                 Err(absent) => from_core::absent_row(published.name, Some(absent.reason.clone())),
             };
             self.best.offer(published.name, answer);
-            return vec![Said::Compared(row)];
+            return vec![Response::Compared(row)];
         }
         let (id, known_ns) = (self.id, self.best.so_far().map_or(u64::MAX, Answer::cost_ns));
         let mut stopped = false;
@@ -91,18 +90,18 @@ impl Comparison {
                 if let (Some(chart), Some(best)) = (chart, self.best.so_far()) {
                     chart.offer(best);
                 }
-                vec![Said::Compared(self.best_row())]
+                vec![Response::Compared(self.best_row())]
             }
             Err(error) => {
                 self.finished = true;
-                vec![Said::Compared(from_core::absent_row(BEST, Some(error.to_string())))]
+                vec![Response::Compared(from_core::absent_row(BEST, Some(error.to_string())))]
             }
         }
     }
 
     pub(super) fn best_row(&self) -> Row {
         match self.best.so_far() {
-            // A published schedule that nothing beats is named; what the search found has no name.
+            // If nothing beats a published schedule, `best` has its name. A schedule of the search has no name.
             Some(answer) => {
                 let won = match (answer.name == BEST, self.stops) {
                     (true, false) => "found by search".to_owned(),
@@ -112,13 +111,13 @@ impl Comparison {
                 };
                 Row { reason: Some(won), ..from_core::row(&self.spec, BEST, answer) }
             }
-            None => from_core::absent_row(BEST, Some(self.why_none().0)),
+            None => from_core::absent_row(BEST, Some(self.why_no_plan().0)),
         }
     }
 
-    /// Why nothing fits. What each published schedule lacks stands in its row; here it is what the search says,
-    /// of the placement that comes nearest, or the field that is wrong for each of them.
-    pub(super) fn why_none(&self) -> (String, Option<FieldFault>) {
+    /// Why no schedule fits. Each row has the reason of its schedule. This is the reason of the search for the nearest
+    /// placement, or the one field that is wrong for all schedules.
+    pub(super) fn why_no_plan(&self) -> (String, Option<FieldFault>) {
         let (reason, fault) = match self.best.clone().finish() {
             Err(PlanError::NoSchedule { nearest: Some(infeasible), .. }) => (infeasible.to_string(), None),
             Err(PlanError::NoSchedule { reasons, .. }) => match one_fault(&reasons) {
@@ -131,20 +130,20 @@ impl Comparison {
         (text::sentence(&format!("No schedule fits: {}", no_plan(&self.spec, &reason))), fault)
     }
 
-    /// The best so far, where the page shows the best and has another one.
-    pub(super) fn show(&mut self) -> Option<Said> {
-        // A plan before all published schedules have been looked at would only flicker.
+    /// The best so far, if the page shows the best and has an older one.
+    pub(super) fn better_plan(&mut self) -> Option<Response> {
+        // A plan before the last published schedule would flicker.
         if !self.shows_best || !self.has_offered_all() {
             return None;
         }
         match self.best.so_far() {
             Some(answer) if self.shown_ns != Some(self.best.least_ns()) => {
                 self.shown_ns = Some(self.best.least_ns());
-                Some(Said::Planned(Box::new(from_core::picture_of(&self.spec, answer))))
+                Some(Response::Planned(Box::new(from_core::picture_of(&self.spec, answer))))
             }
             None if self.finished => {
-                let (reason, fault) = self.why_none();
-                Some(Said::NoPlan { schedule: BEST.to_owned(), reason, fault })
+                let (reason, fault) = self.why_no_plan();
+                Some(Response::NoPlan { schedule: BEST.to_owned(), reason, fault })
             }
             _ => None,
         }

@@ -14,14 +14,15 @@ use pipeplan_core::spec::{Spec, Work};
 use super::Worker;
 use super::comparison::Comparison;
 use super::specs::{case_of, no_plan, read_spec, unreadable};
+use crate::form::with_labels;
 use crate::protocol::frontier::{FROM_CHART, OF_POINT};
 use crate::protocol::same_spec::same_work;
-use crate::protocol::{FieldFault, Picture, Purpose, Said, Timed, from_core};
+use crate::protocol::{FieldFault, Picture, Purpose, Response, Timed, from_core};
 use crate::text;
 
 impl Worker {
-    /// The plan file of a spec: of what the comparison has found, where it has ended, else planned again.
-    pub(super) fn export(&self, spec: &str, purpose: Purpose) -> Said {
+    /// The plan file of a spec: from the finished comparison if there is one, else planned again.
+    pub(super) fn export(&self, spec: &str, purpose: Purpose) -> Response {
         let text = || -> Result<String, String> {
             let spec = self.with_profile(Spec::read(spec).map_err(|error| error.to_string())?);
             let finished = |running: &&Comparison| running.finished && same_work(&running.spec, &spec);
@@ -33,12 +34,12 @@ impl Worker {
             Ok(plan.map_err(|error| error.to_string())?.to_json())
         };
         match text() {
-            Ok(text) => Said::Exported { text, purpose },
-            Err(reason) => Said::NoPlan { schedule: String::new(), reason: text::worded(&reason), fault: None },
+            Ok(text) => Response::Exported { text, purpose },
+            Err(reason) => Response::NoPlan { schedule: String::new(), reason: with_labels(&reason), fault: None },
         }
     }
 
-    /// The spec that a text says, with measured times where there are some.
+    /// Reads a spec and adds the measured times in use.
     pub(super) fn read(&self, text: &str) -> Result<Spec, Vec<FieldFault>> {
         read_spec(text).map(|spec| self.with_profile(spec))
     }
@@ -50,7 +51,7 @@ impl Worker {
         spec
     }
 
-    /// What of `spec` has measured times, where any are open.
+    /// Which operators of `spec` have measured times, if a profile is open.
     pub(super) fn timed(&self, spec: &Spec) -> Option<Timed> {
         let profile = self.profile.as_ref()?;
         let covers = match &spec.work {
@@ -64,22 +65,22 @@ impl Worker {
         Some(Timed { device: profile.device.clone(), covers })
     }
 
-    pub(super) fn measure(&mut self, profile: Option<&str>) -> Said {
+    pub(super) fn measure(&mut self, profile: Option<&str>) -> Response {
         let read = profile.map(Profile::of_json).transpose();
         match read {
             Ok(profile) => {
                 self.profile = profile.map(Arc::new);
                 let timed = self.profile.as_ref();
-                Said::Timed(timed.map(|profile| Timed { device: profile.device.clone(), covers: String::new() }))
+                Response::Timed(timed.map(|profile| Timed { device: profile.device.clone(), covers: String::new() }))
             }
             Err(ProfileError::Faults(faults)) => {
-                Said::Unreadable { what: "profile".to_owned(), faults: from_core::faults(&faults) }
+                Response::Unreadable { what: "profile".to_owned(), faults: from_core::faults(&faults) }
             }
             Err(ProfileError::Syntax(error)) => unreadable("profile", error.to_string()),
         }
     }
 
-    /// A plan file, and how the page shows it.
+    /// Reads a plan file and makes its picture.
     ///
     /// # Errors
     /// Why it is none, in words.
@@ -95,7 +96,7 @@ impl Worker {
         };
         picture.figures.carried_ns = carried.map(|carried| carried.cost_ns(plan.problem.objective()));
         picture.figures.judged_ns = from_core::plan_judged_ns(&plan, &timeline);
-        // A plan of ours follows from its spec, with measured times or without; what its bytes are for is not in the file.
+        // The file does not give bytes by kind. They follow from the spec, with or without measured times.
         let case = case_of(&plan, &plan.spec).or_else(|| case_of(&plan, &self.with_profile(plan.spec.clone())));
         if let Some(derived) = case.and_then(|case| case.derived) {
             picture.memory = from_core::ranks_bytes(&verdict::by_rank(&derived, &plan.problem, &timeline));
@@ -103,28 +104,28 @@ impl Worker {
         Ok((plan, picture))
     }
 
-    /// A plan that this page kept. One that another version of the page left, and that cannot be read, is forgotten.
-    pub(super) fn open_kept(&self, text: &str) -> Option<Said> {
+    /// A plan that this page kept. If another version of the page wrote it and it cannot be read, it is dropped.
+    pub(super) fn open_kept(&self, text: &str) -> Option<Response> {
         let (_, picture) = self.read_plan(text).ok()?;
-        Some(Said::KeptOpened { picture: Box::new(picture) })
+        Some(Response::KeptOpened { picture: Box::new(picture) })
     }
 
-    /// The plan of an order from elsewhere, as a file, so that what is shown is what can be exported.
-    pub(super) fn open_order(&self, spec: &str, text: &str) -> Said {
+    /// The plan of a custom schedule, as a file, so that the page shows the plan that it exports.
+    pub(super) fn open_order(&self, spec: &str, text: &str) -> Response {
         let plan = || -> Result<Plan, String> {
             let spec = self.with_profile(Spec::read(spec).map_err(|error| error.to_string())?);
             let order = order::read(text).map_err(|error| error.to_string())?;
             planner::plan_order(&spec, text::CUSTOM_SCHEDULE, order).map_err(|error| error.to_string())
         };
         match plan() {
-            Ok(plan) => Said::Ordered { plan: plan.to_json() },
-            Err(reason) => unreadable("order", text::worded(&reason)),
+            Ok(plan) => Response::Ordered { plan: plan.to_json() },
+            Err(reason) => unreadable("order", with_labels(&reason)),
         }
     }
 
-    /// The plan of the chart's order that holds at most `bytes`, as a file; why there is none, or none that is judged by less
+    /// The plan of the chart's schedule within `bytes`, as a file. Else the reason why there is none that costs less
     /// than `below_ns`, and the end of the answer.
-    pub(super) fn open_point(&self, spec: &str, bytes: u64, below_ns: u64) -> Vec<Said> {
+    pub(super) fn open_point(&self, spec: &str, bytes: u64, below_ns: u64) -> Vec<Response> {
         let plan = || -> Result<Plan, String> {
             let spec = self.read(spec).map_err(|_| "belongs to another form".to_owned())?;
             let chart = self.chart.as_ref().filter(|chart| chart.is_of(&spec));
@@ -140,23 +141,23 @@ impl Worker {
             Err(format!("has a step time of {there} under this limit; this plan has {here}"))
         };
         match plan() {
-            Ok(plan) => vec![Said::Ordered { plan: plan.to_json() }],
+            Ok(plan) => vec![Response::Ordered { plan: plan.to_json() }],
             Err(reason) => {
                 let reason = text::sentence(&format!("{OF_POINT} {reason}"));
-                vec![Said::NoPoint { reason }, Said::Done]
+                vec![Response::NoPoint { reason }, Response::Done]
             }
         }
     }
 
-    pub(super) fn open_plan(&mut self, id: u32, text: &str) -> Vec<Said> {
+    pub(super) fn open_plan(&mut self, id: u32, text: &str) -> Vec<Response> {
         let (plan, picture) = match self.read_plan(text) {
             Ok(read) => read,
             Err(reason) => return vec![unreadable("plan", reason)],
         };
-        let mut said = vec![Said::Opened { spec: plan.spec.to_json(), picture: Box::new(picture) }];
+        let mut response = vec![Response::Opened { spec: plan.spec.to_json(), picture: Box::new(picture) }];
         let spec = self.with_profile(plan.spec.clone());
-        said.extend(self.timed(&spec).map(|timed| {
-            // The times of a plan stand in its file, whatever has been measured since.
+        response.extend(self.timed(&spec).map(|timed| {
+            // A plan file contains its times; a profile does not change them.
             let covers = match (&spec.work, case_of(&plan, &spec)) {
                 (Work::Model(_), None) => {
                     "not in the open plan file, which contains its own times; the comparison uses the measured times"
@@ -164,10 +165,10 @@ impl Worker {
                 }
                 _ => timed.covers,
             };
-            Said::Timed(Some(Timed { covers, ..timed }))
+            Response::Timed(Some(Timed { covers, ..timed }))
         }));
-        said.extend(self.start_comparison(id, spec, false));
-        said.extend(self.done());
-        said
+        response.extend(self.start_comparison(id, spec, false));
+        response.extend(self.done());
+        response
     }
 }

@@ -17,29 +17,29 @@ use crate::text;
 /// The effort of one point: few enough milliseconds that a newer question hardly waits.
 const EFFORT: Effort = Effort(300_000);
 
-/// What a search needs besides for each op, however little effort it may take.
+/// The additional cost of a search for each op, at any effort.
 const EFFORT_AN_OP: u64 = 600;
 
 /// The effort of a whole chart: some seconds of a core.
 const WHOLE_EFFORT: u64 = 100_000_000;
 
-/// Points of each placement: fewer tell little, more cannot be told apart.
+/// Points of each placement: fewer show little, more cannot be distinguished.
 const POINTS: core::ops::RangeInclusive<u64> = 6..=20;
 
-/// Beyond so many ops a single point takes too long; then only known schedules are points.
+/// With more ops a single point takes too long. Then only known schedules are points.
 const MOST_OPS: u64 = 60_000;
 
-/// The chart of one spec, whatever its limit.
+/// The chart of one spec, for any memory limit.
 pub struct FrontierSearch {
     /// The spec without its limit: another one does not change the chart.
     free: Spec,
-    /// The best known ones, from the least memory to the most time saved.
+    /// The Pareto curve, from the least memory to the least time.
     curve: Vec<ChartPoint>,
-    /// The orders behind its points, by what they hold and are judged by: the search for the best within a limit may miss one.
+    /// The schedules of its points, by bytes and cost. The search for the best within a limit can miss one.
     orders: BTreeMap<(u64, u64), Schedule>,
     /// Placements that are still searched; none before the first search.
     open: Option<Vec<Open>>,
-    /// Whose turn it is.
+    /// The index of the next placement.
     turn: usize,
     finished: bool,
     news: ChartNews,
@@ -60,7 +60,7 @@ impl FrontierSearch {
         FrontierSearch { free, curve, orders, open: None, turn: 0, finished: false, news }
     }
 
-    /// Whether this is the chart of `spec`, too.
+    /// Whether this is also the chart of `spec`.
     pub fn is_of(&self, spec: &Spec) -> bool {
         self.free == without_limit(spec)
     }
@@ -75,7 +75,7 @@ impl FrontierSearch {
         self.finished
     }
 
-    /// Takes a schedule that is known anyway.
+    /// Adds a known schedule.
     pub fn offer(&mut self, answer: &Answer) {
         let by = if answer.name == planner::BEST {
             searched(&answer.case.problem)
@@ -90,7 +90,7 @@ impl FrontierSearch {
         if !insert(&mut self.curve, point.clone()) {
             return;
         }
-        // What is larger is a published schedule, which the best is never slower than.
+        // A larger schedule is a published one, and the best is never slower than that.
         if order.op_count() as u64 <= MOST_OPS {
             self.orders.insert((point.bytes, point.judged_ns), order.clone());
         }
@@ -99,7 +99,7 @@ impl FrontierSearch {
         self.news.points.push(point);
     }
 
-    /// The fastest order of the curve that holds at most `bytes`.
+    /// The fastest schedule of the curve within `bytes`.
     pub fn order_within(&self, bytes: u64) -> Option<&Schedule> {
         self.orders.range(..=(bytes, u64::MAX)).next_back().map(|(_, order)| order)
     }
@@ -149,14 +149,14 @@ impl FrontierSearch {
         self.open = Some(if most_ops > MOST_OPS { Vec::new() } else { open });
     }
 
-    /// What has become known since the last call.
+    /// The news since the last call.
     pub fn take_news(&mut self) -> Option<ChartNews> {
         let news = core::mem::take(&mut self.news);
         (news != ChartNews::default()).then_some(news)
     }
 }
 
-/// What a person calls a schedule without a name.
+/// The display name of a schedule without a name.
 fn searched(problem: &Problem) -> String {
     format!("found by search, {}", text::placement(problem))
 }

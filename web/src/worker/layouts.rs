@@ -4,24 +4,24 @@ use pipeplan_core::advise::tune::{self, Tuner};
 use pipeplan_core::search::{Effort, Flow};
 
 use super::Worker;
-use crate::protocol::{Said, from_core};
+use crate::protocol::{Response, from_core};
 
 /// The search for the fastest layouts under way.
 pub(super) struct LayoutSearch {
     pub(super) id: u32,
     pub(super) tuner: Tuner,
-    /// When the page was last told.
+    /// When the page last received a message.
     pub(super) said_ms: f64,
 }
 
-/// How often the page is told of layouts that are being looked for.
+/// Interval of progress messages of the search for layouts.
 const TOLD_EVERY_MS: f64 = 200.0;
 
 impl Worker {
-    pub(super) fn tune(&mut self, id: u32, spec: Option<String>, devices: Option<u64>) -> Option<Said> {
+    pub(super) fn tune(&mut self, id: u32, spec: Option<String>, devices: Option<u64>) -> Option<Response> {
         let ended = self.tuning.take();
         let Some(spec) = spec else {
-            return ended.map(|tuning| Said::Tuned(Box::new(from_core::layouts(&tuning.tuner, true))));
+            return ended.map(|tuning| Response::Tuned(Box::new(from_core::layouts(&tuning.tuner, true))));
         };
         let question = tune::Question { devices, ..tune::Question::default() };
         let tuner = self
@@ -29,23 +29,23 @@ impl Worker {
             .and_then(|spec| Tuner::new(&spec, &question).map_err(|faults| from_core::faults(&faults)));
         match tuner {
             Ok(tuner) => {
-                let begun = Said::Tuned(Box::new(from_core::layouts(&tuner, false)));
+                let begun = Response::Tuned(Box::new(from_core::layouts(&tuner, false)));
                 self.tuning = Some(LayoutSearch { id, tuner, said_ms: (self.clock)() });
                 Some(begun)
             }
-            Err(faults) => Some(Said::NotTuned(faults)),
+            Err(faults) => Some(Response::NotTuned(faults)),
         }
     }
 }
 
 impl LayoutSearch {
-    /// The next piece, and from time to time what is known.
-    pub(super) fn step(&mut self, now_ms: f64) -> Option<Said> {
+    /// Does the next piece. Sends the layouts so far from time to time.
+    pub(super) fn step(&mut self, now_ms: f64) -> Option<Response> {
         let finished = !self.tuner.step(Effort::default(), &mut |_| Flow::Continue);
         if !finished && now_ms - self.said_ms < TOLD_EVERY_MS {
             return None;
         }
         self.said_ms = now_ms;
-        Some(Said::Tuned(Box::new(from_core::layouts(&self.tuner, finished))))
+        Some(Response::Tuned(Box::new(from_core::layouts(&self.tuner, finished))))
     }
 }

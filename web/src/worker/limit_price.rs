@@ -4,31 +4,31 @@ use pipeplan_core::advise::suggest::Shortener;
 use pipeplan_core::spec::Work;
 
 use super::comparison::Comparison;
-use crate::protocol::{Said, Shorter, from_core};
+use crate::protocol::{Response, Shorter, from_core};
 
-/// The look for what the memory limit costs the best.
+/// The search for the cost of the memory limit.
 pub(super) enum LimitPrice {
     NotBegun,
     Begun {
         step_ns: u64,
         shortener: Box<Shortener>,
     },
-    /// Found, and to be said, perhaps again.
+    /// Found, and not yet sent for this question.
     Found(Box<Shorter>),
-    /// Said, where there was anything to say.
+    /// Sent, if there was a cost.
     Done(Option<Box<Shorter>>),
 }
 
 impl Comparison {
-    /// Whether there is anything to find out about what the memory limit costs.
+    /// Whether the cost of the memory limit is still unknown.
     pub(super) fn may_shorten(&self) -> bool {
         let is_model = matches!(self.spec.work, Work::Model(_));
         is_model && self.finished && self.shows_best && !matches!(self.shortening, LimitPrice::Done(_))
     }
 
-    /// The next piece of that. Said at its end, where the limit costs anything.
-    pub(super) fn shorten(&mut self) -> Option<Said> {
-        let (next, said) = match core::mem::replace(&mut self.shortening, LimitPrice::Done(None)) {
+    /// Does the next piece of that search. Sends the cost at the end, if there is any.
+    pub(super) fn shorten(&mut self) -> Option<Response> {
+        let (next, response) = match core::mem::replace(&mut self.shortening, LimitPrice::Done(None)) {
             LimitPrice::NotBegun => (self.begin_shortening().unwrap_or(LimitPrice::Done(None)), None),
             LimitPrice::Begun { step_ns, mut shortener } => match shortener.step() {
                 true => (LimitPrice::Begun { step_ns, shortener }, None),
@@ -37,11 +37,11 @@ impl Comparison {
                     (found.map_or(LimitPrice::Done(None), LimitPrice::Found), None)
                 }
             },
-            LimitPrice::Found(found) => (LimitPrice::Done(Some(found.clone())), Some(Said::Shorter(found))),
+            LimitPrice::Found(found) => (LimitPrice::Done(Some(found.clone())), Some(Response::Shorter(found))),
             done @ LimitPrice::Done(_) => (done, None),
         };
         self.shortening = next;
-        said
+        response
     }
 
     pub(super) fn begin_shortening(&self) -> Option<LimitPrice> {

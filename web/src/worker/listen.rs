@@ -1,4 +1,4 @@
-//! The worker's end of the wire.
+//! The worker's end of the connection.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -11,15 +11,15 @@ use pipeplan_core::search::Flow;
 
 use super::{Watch, Worker};
 use crate::protocol::spans;
-use crate::protocol::{Ask, Question, Reply, Said};
+use crate::protocol::{Ask, Question, Reply, Response};
 
-/// How often the page is told of a search, and asked whether it goes on.
+/// Interval of progress messages of a search, and of checks whether it continues.
 const WATCHED_EVERY_MS: f64 = 300.0;
 
-/// Listens for questions and works on them piece by piece.
+/// Receives questions and works on them in pieces.
 ///
-/// Between two pieces the worker lets go, by a message to itself: questions that came meanwhile stand before
-/// it in the queue, so the newest question is always the next one worked on.
+/// Between two pieces the worker sends a message to itself. Questions that arrived before it come first in the queue,
+/// so the worker always takes the newest question next.
 pub fn start(scope: DedicatedWorkerGlobalScope) {
     let Ok(channel) = MessageChannel::new() else { return };
     let going_on: Rc<RefCell<Option<String>>> = Rc::default();
@@ -57,12 +57,12 @@ pub fn start(scope: DedicatedWorkerGlobalScope) {
     let on_question = Closure::<dyn FnMut(MessageEvent)>::new(move |event: MessageEvent| {
         let bytes = Uint8Array::new(&event.data()).to_vec();
         match postcard::from_bytes::<Question>(&bytes) {
-            Ok(Question { ask: Ask::GoOnWhile { url }, .. }) => {
-                // Where a host forbids such addresses, a search ends between two pieces.
+            Ok(Question { ask: Ask::SearchWhileReadable { url }, .. }) => {
+                // If a host forbids such addresses, a search stops between two pieces.
                 going_on.replace(Some(url).filter(|url| can_be_read(url)));
             }
             Ok(question) => {
-                work.borrow_mut().take(question);
+                work.borrow_mut().receive(question);
                 go_on();
             }
             Err(_) => {}
@@ -70,12 +70,12 @@ pub fn start(scope: DedicatedWorkerGlobalScope) {
     });
     scope.set_onmessage(Some(on_question.as_ref().unchecked_ref()));
     on_question.forget();
-    // An empty message: from now on questions are heard.
+    // An empty message: the worker now receives questions.
     let _ = scope.post_message(&Uint8Array::new_with_length(0));
 }
 
-/// Tells the page how far a search has come. A worker that computes hears no question, and shared memory needs headers that
-/// not every host sends; but it can see whether an address of the page can still be read.
+/// Sends the progress of a search. A worker that computes receives no question, and shared memory needs headers that
+/// not every host sends. The worker can check whether an address of the page can still be read.
 fn watch(scope: &DedicatedWorkerGlobalScope, going_on: &Rc<RefCell<Option<String>>>) -> Watch {
     let (scope, going_on) = (scope.clone(), going_on.clone());
     let (mut of, mut told_ms) = (0, 0.0);
@@ -88,7 +88,7 @@ fn watch(scope: &DedicatedWorkerGlobalScope, going_on: &Rc<RefCell<Option<String
             return Flow::Continue;
         }
         told_ms = now_ms;
-        post(&scope, &Reply { id, said: Said::Searching { cost_ns, bound_ns } });
+        post(&scope, &Reply { id, response: Response::Searching { cost_ns, bound_ns } });
         let ended = going_on.borrow().as_ref().is_some_and(|url| !can_be_read(url));
         if ended { Flow::Stop } else { Flow::Continue }
     })

@@ -1,4 +1,4 @@
-//! What a schedule that does not fit needs, and what would make it fit.
+//! The memory of a schedule that does not fit, and suggestions.
 
 use pipeplan_core::advise::suggest::{Finder, Suggestions};
 use pipeplan_core::plan::planner::BEST;
@@ -7,26 +7,26 @@ use pipeplan_core::schedule;
 use pipeplan_core::spec::{Spec, Work};
 
 use super::Worker;
-use crate::protocol::{Said, Unfit, from_core};
+use crate::protocol::{Response, Unfit, from_core};
 
-/// Why a schedule does not fit in memory, as far as it is known.
+/// The search for suggestions for a schedule that does not fit.
 pub(super) struct MemoryAdvice {
     pub(super) id: u32,
     pub(super) spec: Spec,
-    /// Schedules whose bytes are still to be looked at.
+    /// Schedules whose bytes are not yet known.
     pub(super) names: Vec<String>,
-    /// The one that needs least: its bytes, and its name.
+    /// The schedule that needs least: its bytes and its name.
     pub(super) nearest: Option<(u64, String)>,
-    /// What the nearest holds, and who looks for what would help.
+    /// The memory of the nearest schedule, and the search for suggestions.
     pub(super) suggestion: Option<(Unfit, Finder)>,
 }
 
 impl Worker {
-    /// A model that has no plan may lack memory: what it needs is worked out after the comparison.
-    pub(super) fn explain_later(&mut self, id: u32, said: &[Said]) {
+    /// A model without a plan may lack memory. The worker computes its memory after the comparison.
+    pub(super) fn queue_memory_advice(&mut self, id: u32, response: &[Response]) {
         let Some(spec) = self.comparison.as_ref().map(|comparison| &comparison.spec) else { return };
-        for said in said {
-            if let (Said::NoPlan { schedule, .. }, Work::Model(_)) = (said, &spec.work)
+        for response in response {
+            if let (Response::NoPlan { schedule, .. }, Work::Model(_)) = (response, &spec.work)
                 && !schedule.is_empty()
             {
                 let all = || schedule::published().iter().map(|published| published.name.to_owned()).collect();
@@ -39,15 +39,15 @@ impl Worker {
 }
 
 impl MemoryAdvice {
-    /// Looks at the next schedule. `Some` at the end, with what is to be said where memory is what lacks.
-    pub(super) fn step(&mut self) -> Option<Option<Said>> {
-        let most = |ranks: &[RankMemory]| ranks.iter().map(|rank| rank.peak).max().unwrap_or(0);
+    /// Evaluates the next schedule. `Some` at the end, with a response if memory is the reason.
+    pub(super) fn step(&mut self) -> Option<Option<Response>> {
+        let peak = |ranks: &[RankMemory]| ranks.iter().map(|rank| rank.peak).max().unwrap_or(0);
         if let Some(name) = self.names.pop() {
             let verdict = schedule::find(&name).and_then(|published| verdict::verdict(&self.spec, &published).ok());
             if let Some((_, ranks)) = verdict
-                && self.nearest.as_ref().is_none_or(|(least, _)| most(&ranks) < *least)
+                && self.nearest.as_ref().is_none_or(|(least, _)| peak(&ranks) < *least)
             {
-                self.nearest = Some((most(&ranks), name));
+                self.nearest = Some((peak(&ranks), name));
             }
             return None;
         }
@@ -58,7 +58,7 @@ impl MemoryAdvice {
         if finder.step() {
             return None;
         }
-        let said = self.suggestion.take().map(|(mut unfit, finder)| {
+        let response = self.suggestion.take().map(|(mut unfit, finder)| {
             let found = finder.finish();
             let cheapest = found.cheapest().cloned();
             let Suggestions { single, combined, all } = found;
@@ -68,12 +68,12 @@ impl MemoryAdvice {
             };
             unfit.suggestions = combined.into_iter().chain(all).chain(single).map(row).collect();
             unfit.suggestions.sort_by_key(|suggestion| !suggestion.cheapest);
-            Said::Unfit(Box::new(unfit))
+            Response::Unfit(Box::new(unfit))
         });
-        Some(said)
+        Some(response)
     }
 
-    /// What the nearest schedule holds, where that is too much, and who looks for what would help.
+    /// The memory of the nearest schedule if it is too much, and a search for suggestions.
     pub(super) fn unfit(&self) -> Option<(Unfit, Finder)> {
         let (_, name) = self.nearest.as_ref()?;
         let published = schedule::find(name)?;

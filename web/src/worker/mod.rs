@@ -1,8 +1,8 @@
-//! What the worker does about a question: small pieces, so that a newer question can come between any two.
+//! The worker: it answers a question in small pieces, so that a newer question can come between two pieces.
 //!
 //! - In: questions.
 //! - Out: replies, piece by piece.
-//! - Knows: the planner, [`protocol`](crate::protocol), [`text`](crate::text). Only `listen` knows a browser.
+//! - Knows: the planner, [`form`](crate::form) for labels, [`protocol`](crate::protocol), [`text`](crate::text). Only `listen` knows a browser.
 
 mod comparison;
 mod files;
@@ -34,27 +34,26 @@ use pipeplan_core::trace::Trace;
 use sensitivity::SensitivityRun;
 use traces::RecordedRanks;
 
-use crate::protocol::{Ask, Question, Reply, Said, from_core};
+use crate::protocol::{Ask, Question, Reply, Response, from_core};
 
-/// An answer that is better than what is known so far is waited for this long before the page shows what is
-/// known: short enough to follow a hand, long enough that small plans appear once and not in stages.
+/// The page waits this long for a better plan before it shows the known one. It is short enough to follow a hand, and
+/// long enough that small plans appear once.
 const SHOW_WITHIN_MS: f64 = 50.0;
 
-/// All published schedules are looked at before anything is shown where that takes no longer than this. Else they come one
-/// after the other, and looking at them can be ended.
+/// If all published schedules take at most this long, the page shows the result of all. Else they come one by one, and
+/// a person can stop.
 const LOOK_WITHIN_MS: f64 = 1000.0;
 
-/// How long nothing has to be asked before the chart of time against memory begins: while a hand drags, every moment
-/// is for plans.
+/// The chart of time against memory starts after this time without questions. While a hand drags, plans have priority.
 const REST_MS: i32 = 200;
 
-/// Who watches the search for the best: is told the question, the cost of the best so far and the bound, and answers
-/// whether it goes on.
+/// Watches the search for the best: receives the question, the cost of the best so far and the bound, and answers
+/// whether the search continues.
 pub type Watch = Box<dyn FnMut(u32, u64, u64) -> Flow>;
 
-/// The worker's memory between questions.
+/// The state of the worker between questions.
 pub struct Worker {
-    /// Milliseconds since any moment.
+    /// A clock in milliseconds, from any origin.
     clock: fn() -> f64,
     watch: Watch,
     questions: VecDeque<Question>,
@@ -65,12 +64,12 @@ pub struct Worker {
     tuning: Option<LayoutSearch>,
     trace: Option<Trace>,
     recorded: RecordedRanks,
-    /// Measured times, which all is planned with.
+    /// The measured times in use.
     profile: Option<Arc<Profile>>,
 }
 
 impl Worker {
-    /// A worker that knows nothing yet. `clock` tells milliseconds.
+    /// A worker without a question. `clock` gives milliseconds.
     pub fn new(clock: fn() -> f64, watch: Watch) -> Worker {
         Worker {
             clock,
@@ -87,32 +86,32 @@ impl Worker {
         }
     }
 
-    /// Takes a question. Those that it makes pointless are forgotten.
-    pub fn take(&mut self, question: Question) {
+    /// Takes a question. Older questions that it replaces are dropped.
+    pub fn receive(&mut self, question: Question) {
         self.questions.retain(|older| !question.ask.supersedes(&older.ask));
         self.questions.push_back(question);
     }
 
-    /// Does the next piece of work. Empty when there is none, or when it has led to nothing new.
+    /// Does the next piece of work. Empty if there is none, or if it gives nothing new.
     pub fn step(&mut self) -> Vec<Reply> {
-        let (id, mut said) = match self.questions.pop_front() {
+        let (id, mut response) = match self.questions.pop_front() {
             Some(Question { id, ask }) => (id, self.answer(id, ask)),
-            None => self.go_on(),
+            None => self.continue_work(),
         };
-        self.explain_later(id, &said);
-        let last = said.pop_if(|said| *said == Said::Done);
-        said.extend(self.chart.as_mut().and_then(FrontierSearch::take_news).map(Said::Charted));
-        said.extend(last);
-        said.into_iter().map(|said| Reply { id, said }).collect()
+        self.queue_memory_advice(id, &response);
+        let last = response.pop_if(|response| *response == Response::Done);
+        response.extend(self.chart.as_mut().and_then(FrontierSearch::take_news).map(Response::Charted));
+        response.extend(last);
+        response.into_iter().map(|response| Reply { id, response }).collect()
     }
 
-    /// The next piece of what has been begun, the most wanted first.
-    fn go_on(&mut self) -> (u32, Vec<Said>) {
+    /// Does the next piece of running work, the most urgent first.
+    fn continue_work(&mut self) -> (u32, Vec<Response>) {
         let id = self.comparison.as_ref().map_or(0, |comparison| comparison.id);
         if let Some(running) = self.comparison.as_mut().filter(|comparison| !comparison.finished) {
-            let mut said = running.step(&mut self.chart, &mut self.watch);
-            said.extend(running.looks_long((self.clock)()));
-            return (id, said);
+            let mut response = running.step(&mut self.chart, &mut self.watch);
+            response.extend(running.slow_notice((self.clock)()));
+            return (id, response);
         }
         if let Some(explanation) = &mut self.explanation {
             let (id, step) = (explanation.id, explanation.step());
@@ -122,15 +121,15 @@ impl Worker {
             return (id, step.flatten().into_iter().collect());
         }
         if let Some(tuning) = &mut self.tuning {
-            let (id, said) = (tuning.id, tuning.step((self.clock)()));
-            if matches!(&said, Some(Said::Tuned(layouts)) if layouts.finished) {
+            let (id, response) = (tuning.id, tuning.step((self.clock)()));
+            if matches!(&response, Some(Response::Tuned(layouts)) if layouts.finished) {
                 self.tuning = None;
             }
-            return (id, said.into_iter().collect());
+            return (id, response.into_iter().collect());
         }
         if let Some(SensitivityRun { id, problem, schedule, found }) = &mut self.sensing {
             let (id, goes_on) = (*id, found.step(problem, schedule));
-            let sensed = (!goes_on).then(|| Said::Sensed(from_core::sensed(problem, found)));
+            let sensed = (!goes_on).then(|| Response::Sensitivity(from_core::sensed(problem, found)));
             if sensed.is_some() {
                 self.sensing = None;
             }
@@ -151,7 +150,7 @@ impl Worker {
         self.is_answered() && !shortens && self.chart.as_ref().is_none_or(FrontierSearch::is_finished)
     }
 
-    /// Whether nothing is left but the chart of time against memory.
+    /// Whether only the chart of time against memory is left.
     fn is_answered(&self) -> bool {
         let compared = self.comparison.as_ref().is_none_or(|comparison| comparison.finished);
         let begun = self.explanation.is_some() || self.tuning.is_some() || self.sensing.is_some();
@@ -161,7 +160,7 @@ impl Worker {
     /// How long to wait for a question before the next step.
     pub fn rest_ms(&self) -> i32 {
         let begins = self.is_answered() && self.chart.as_ref().is_some_and(|chart| !chart.has_begun());
-        // What has begun goes on in small pieces.
+        // Running work continues in small pieces.
         let goes_on = self
             .comparison
             .as_ref()
@@ -169,25 +168,25 @@ impl Worker {
         if begins && !goes_on { REST_MS } else { 0 }
     }
 
-    fn answer(&mut self, id: u32, ask: Ask) -> Vec<Said> {
+    fn answer(&mut self, id: u32, ask: Ask) -> Vec<Response> {
         match ask {
             Ask::Plan { spec } => match self.read(&spec) {
                 Ok(spec) => {
-                    let mut said: Vec<Said> =
-                        self.timed(&spec).map(|timed| Said::Timed(Some(timed))).into_iter().collect();
-                    said.extend(self.plan(id, spec));
-                    said
+                    let mut response: Vec<Response> =
+                        self.timed(&spec).map(|timed| Response::Timed(Some(timed))).into_iter().collect();
+                    response.extend(self.plan(id, spec));
+                    response
                 }
                 Err(faults) => {
                     self.comparison = None;
-                    vec![Said::Refused(faults), Said::Done]
+                    vec![Response::Refused(faults), Response::Done]
                 }
             },
             Ask::Stop => self.stop(),
-            // Heard before it comes here.
-            Ask::GoOnWhile { .. } => Vec::new(),
+            // `listen` handles it.
+            Ask::SearchWhileReadable { .. } => Vec::new(),
             Ask::Tune { spec, devices } => self.tune(id, spec, devices).into_iter().collect(),
-            Ask::Passes { spec } => vec![Said::Passes(self.passes(&spec).unwrap_or_default())],
+            Ask::Passes { spec } => vec![Response::Passes(self.passes(&spec).unwrap_or_default())],
             Ask::Export { spec, purpose } => vec![self.export(&spec, purpose)],
             Ask::OpenKept { text } => self.open_kept(&text).into_iter().collect(),
             Ask::OpenPlan { text } => self.open_plan(id, &text),
@@ -196,7 +195,7 @@ impl Worker {
             Ask::OpenPoint { spec, bytes, below_ns } => self.open_point(&spec, bytes, below_ns),
             Ask::OpenTrace { text } => self.open_trace(&text),
             Ask::TraceStep { index } => self.trace_step(index).into_iter().collect(),
-            Ask::Sense(order) => self.sense(id, order.as_ref()).into_iter().collect(),
+            Ask::Sensitivity(order) => self.start_sensitivity(id, order.as_ref()).into_iter().collect(),
             Ask::Calibrate(order) => self.calibrate(&order).into_iter().collect(),
             Ask::Record { batch, name, text } => {
                 if self.recorded.batch != batch {

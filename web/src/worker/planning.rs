@@ -10,63 +10,68 @@ use super::frontier::FrontierSearch;
 use super::limit_price::LimitPrice;
 use super::specs::{no_plan, solve};
 use super::{LOOK_WITHIN_MS, SHOW_WITHIN_MS, Worker};
+use crate::form::fault_of;
 use crate::protocol::same_spec::same_work;
-use crate::protocol::{Said, from_core};
+use crate::protocol::{FieldFault, Response, from_core};
 use crate::text;
 
 impl Worker {
-    pub(super) fn plan(&mut self, id: u32, spec: Spec) -> Vec<Said> {
+    pub(super) fn plan(&mut self, id: u32, spec: Spec) -> Vec<Response> {
         let name = spec.schedule.clone();
         self.explanation = None;
         if name == BEST {
-            let mut said = self.start_comparison(id, spec, true);
+            let mut response = self.start_comparison(id, spec, true);
             let begun_ms = (self.clock)();
             if let Some(running) = &mut self.comparison {
-                // A hand that drags on would see nothing of less than all published schedules.
+                // A plan before the last published schedule would never be shown while a hand drags.
                 let waits = |running: &Comparison, now_ms: f64| match running.has_offered_all() {
                     true => now_ms < begun_ms + SHOW_WITHIN_MS,
                     false => now_ms < begun_ms + LOOK_WITHIN_MS,
                 };
                 while !running.finished && waits(running, (self.clock)()) {
-                    said.extend(running.step_quietly(&mut self.chart, &mut self.watch));
+                    response.extend(running.advance(&mut self.chart, &mut self.watch));
                 }
-                said.extend(running.show());
-                said.extend(running.looks_long((self.clock)()));
+                response.extend(running.better_plan());
+                response.extend(running.slow_notice((self.clock)()));
             }
-            said.extend(self.done());
-            return said;
+            response.extend(self.done());
+            return response;
         }
-        let mut said = vec![match solve(&spec, &name) {
-            Ok(answer) => Said::Planned(Box::new(from_core::picture_of(&spec, &answer))),
+        let mut response = vec![match solve(&spec, &name) {
+            Ok(answer) => Response::Planned(Box::new(from_core::picture_of(&spec, &answer))),
             Err(error) => {
                 let fault = match &error {
-                    PlanError::Absent { reason, .. } => text::fault_of(reason),
+                    PlanError::Absent { reason, .. } => fault_of(reason).map(|fault| FieldFault::from(&fault)),
                     _ => None,
                 };
-                Said::NoPlan { schedule: name, reason: text::sentence(&no_plan(&spec, &error.to_string())), fault }
+                Response::NoPlan {
+                    schedule: name,
+                    reason: text::sentence(&no_plan(&spec, &error.to_string())),
+                    fault,
+                }
             }
         }];
-        said.extend(self.start_comparison(id, spec, false));
-        said.extend(self.done());
-        said
+        response.extend(self.start_comparison(id, spec, false));
+        response.extend(self.done());
+        response
     }
 
-    /// The end of an answer whose comparison was finished before.
-    pub(super) fn done(&self) -> Option<Said> {
-        self.comparison.as_ref().filter(|comparison| comparison.finished).map(|_| Said::Done)
+    /// The end of an answer if its comparison is finished.
+    pub(super) fn done(&self) -> Option<Response> {
+        self.comparison.as_ref().filter(|comparison| comparison.finished).map(|_| Response::Done)
     }
 
-    pub(super) fn start_comparison(&mut self, id: u32, spec: Spec, shows_best: bool) -> Vec<Said> {
+    pub(super) fn start_comparison(&mut self, id: u32, spec: Spec, shows_best: bool) -> Vec<Response> {
         if self.chart.as_ref().is_none_or(|chart| !chart.is_of(&spec)) {
             self.chart = Some(FrontierSearch::new(&spec));
         }
         match &mut self.comparison {
-            // Who asks for the best again wants what a search that was ended has left.
+            // A second question for the best continues a stopped search.
             Some(running) if same_work(&running.spec, &spec) && !(shows_best && running.stops) => {
                 running.id = id;
                 running.shows_best = shows_best;
                 running.shown_ns = None;
-                // The page has forgotten it with the plan before.
+                // The page dropped it with the plan before.
                 if let LimitPrice::Done(found) = &mut running.shortening
                     && let Some(found) = found.take()
                 {
@@ -87,20 +92,20 @@ impl Worker {
                     shortening: LimitPrice::NotBegun,
                     spec,
                 });
-                vec![Said::Comparing { rows: schedule::published().len() as u32 + 1 }]
+                vec![Response::Comparing { rows: schedule::published().len() as u32 + 1 }]
             }
         }
     }
 
-    /// Ends the search for the best, where there is one to end. Its answer stays that of the question before.
-    pub(super) fn stop(&mut self) -> Vec<Said> {
+    /// Stops the search for the best, if there is one. The answer belongs to the question before.
+    pub(super) fn stop(&mut self) -> Vec<Response> {
         if let Some(running) = self.comparison.as_mut().filter(|running| !running.finished) {
             running.stops = true;
         }
         Vec::new()
     }
 
-    /// What the passes did to the stages of the plan that `spec` has got.
+    /// The reports of the compiler passes for the plan of `spec`.
     pub(super) fn passes(&self, spec: &str) -> Option<String> {
         let spec = self.read(spec).ok()?;
         let Work::Model(work) = &spec.work else { return None };
@@ -111,6 +116,6 @@ impl Worker {
             planner::case(&spec, &schedule::find(&spec.schedule)?).ok()?
         };
         let accounts = Accounts::of(work, case.derived.as_ref()?, case.fitted.as_ref(), |_| true);
-        Some(text::humanised(&accounts.text()))
+        Some(text::readable(&accounts.text()))
     }
 }

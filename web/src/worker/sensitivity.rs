@@ -1,13 +1,13 @@
-//! Which times the plan depends on most.
+//! Sensitivity: the times that a plan depends on most.
 
 use pipeplan_core::advise::sensitivity::Sensitivity;
 use pipeplan_core::problem::{Problem, Schedule};
 
 use super::Worker;
 use super::specs::read_order;
-use crate::protocol::{Order, Said, Sensed};
+use crate::protocol::{Order, Response, SensitivityRows};
 
-/// What the time of an order hangs on, as far as it is known.
+/// The sensitivity of a schedule, so far.
 pub(super) struct SensitivityRun {
     pub(super) id: u32,
     pub(super) problem: Problem,
@@ -15,17 +15,17 @@ pub(super) struct SensitivityRun {
     pub(super) found: Sensitivity,
 }
 
-/// How much longer, and how much less, in thousandths.
+/// The size of a change, in thousandths.
 const SENSED_PERMILLE: u32 = 100;
 
 impl Worker {
-    /// Begins to find what the time of `order` hangs on, where its times can be longer.
-    pub(super) fn sense(&mut self, id: u32, order: Option<&Order>) -> Option<Said> {
+    /// Starts the sensitivity of `order`, if its times can change.
+    pub(super) fn start_sensitivity(&mut self, id: u32, order: Option<&Order>) -> Option<Response> {
         self.sensing = None;
         let (problem, schedule) = read_order(order?)?;
         match Sensitivity::new(&problem, &schedule, SENSED_PERMILLE) {
             Ok(found) => self.sensing = Some(SensitivityRun { id, problem, schedule, found }),
-            Err(_) => return Some(Said::Sensed(Sensed::default())),
+            Err(_) => return Some(Response::Sensitivity(SensitivityRows::default())),
         }
         None
     }

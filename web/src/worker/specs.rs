@@ -6,7 +6,8 @@ use pipeplan_core::problem::{Problem, Schedule, Statement};
 use pipeplan_core::schedule;
 use pipeplan_core::spec::{Spec, Work};
 
-use crate::protocol::{FieldFault, Order, Said, from_core};
+use crate::form::{fault_of, with_labels};
+use crate::protocol::{FieldFault, Order, Response, from_core};
 use crate::text;
 
 pub(super) fn read_spec(text: &str) -> Result<Spec, Vec<FieldFault>> {
@@ -16,7 +17,7 @@ pub(super) fn read_spec(text: &str) -> Result<Spec, Vec<FieldFault>> {
     })
 }
 
-/// What the page sent of a plan; none where that is none.
+/// Reads the schedule that the page sent; none if it is not one.
 pub(super) fn read_order(order: &Order) -> Option<(Problem, Schedule)> {
     let statement = Statement::read(&serde_json::from_str(&order.problem).ok()?).ok()?;
     let problem = statement.problem(statement.placements().first()?.clone()).ok()?;
@@ -26,39 +27,38 @@ pub(super) fn read_order(order: &Order) -> Option<(Problem, Schedule)> {
 
 pub(super) fn solve(spec: &Spec, name: &str) -> Result<Answer, PlanError> {
     let published = schedule::find(name).ok_or_else(|| PlanError::UnknownSchedule { name: name.to_owned() })?;
-    // With the size of its groups, which the published schedule does not know as a part of its name.
+    // The name includes the group size, which the name of the published schedule does not.
     planner::answer(spec, &published)
         .map(|answer| Answer { name: name.to_owned(), ..answer })
         .map_err(|absent| PlanError::Absent { schedule: text::schedule_title(name), reason: absent.reason })
 }
 
-/// What `plan` was made of where it follows from `spec`.
+/// The case of `spec` that has the problem of `plan`, if there is one.
 pub(super) fn case_of(plan: &Plan, spec: &Spec) -> Option<Case> {
     planner::open_cases(spec).unwrap_or_default().into_iter().find(|case| case.problem == plan.problem)
 }
 
-/// Why `spec` has no plan, for those who have its form before them.
+/// Why `spec` has no plan, with the labels of the form.
 pub(super) fn no_plan(spec: &Spec, reason: &str) -> String {
     match &spec.work {
-        Work::Model(work) => text::worded(&text::within_device(reason, work.device.memory_bytes)),
-        Work::Typed(_) => text::worded(reason),
+        Work::Model(work) => with_labels(&text::within_device(reason, work.device.memory_bytes)),
+        Work::Typed(_) => with_labels(reason),
     }
 }
 
-/// The first of these reasons and the fault that it tells of, where all of them blame one field: each schedule does it in
-/// numbers of its own.
+/// The first reason and its fault, if all reasons name the same field. The numbers differ by schedule.
 pub(super) fn one_fault(reasons: &[(String, String)]) -> Option<(&str, FieldFault)> {
-    let mut faults = reasons.iter().map(|(_, reason)| text::fault_of(reason));
+    let mut faults = reasons.iter().map(|(_, reason)| fault_of(reason).map(|fault| FieldFault::from(&fault)));
     let first = faults.next()??;
     let same = |fault: Option<FieldFault>| fault.is_some_and(|fault| fault.field == first.field);
     faults.all(same).then(|| (reasons[0].1.as_str(), first))
 }
 
-pub(super) fn unreadable(what: &str, reason: String) -> Said {
-    Said::Unreadable { what: what.to_owned(), faults: vec![whole_fault(reason)] }
+pub(super) fn unreadable(what: &str, reason: String) -> Response {
+    Response::Unreadable { what: what.to_owned(), faults: vec![whole_fault(reason)] }
 }
 
-/// A fault that no field is to blame for: its sentence alone.
+/// A fault without a field: only a sentence.
 pub(super) fn whole_fault(sentence: String) -> FieldFault {
     FieldFault { field: String::new(), found: sentence, accepted: String::new() }
 }

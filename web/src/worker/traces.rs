@@ -6,18 +6,18 @@ use pipeplan_core::trace::{Trace, calibrate};
 
 use super::Worker;
 use super::specs::read_order;
-use crate::protocol::{Measured, Order, Said, TraceSummary, from_core, spans};
+use crate::protocol::{Measured, Order, Response, TraceSummary, from_core, spans};
 
-/// What torch recorded of single ranks, in files that were opened together.
+/// The torch.profiler files of a batch.
 #[derive(Default)]
 pub(super) struct RecordedRanks {
     pub(super) batch: u32,
-    /// By name: what was recorded, or why that is not known.
+    /// By file name: the recording, or the fault of the file.
     pub(super) files: Vec<(String, Result<Recording, Fault>)>,
 }
 
 impl Worker {
-    pub(super) fn open_trace(&mut self, text: &str) -> Vec<Said> {
+    pub(super) fn open_trace(&mut self, text: &str) -> Vec<Response> {
         match Trace::from_json(text) {
             Ok(trace) => {
                 let summary = TraceSummary {
@@ -30,18 +30,20 @@ impl Worker {
                 };
                 let last = trace.steps.len().saturating_sub(1) as u32;
                 self.trace = Some(trace);
-                let mut said = vec![Said::TraceOpened(summary)];
-                said.extend(self.trace_step(last));
-                said
+                let mut response = vec![Response::TraceOpened(summary)];
+                response.extend(self.trace_step(last));
+                response
             }
-            Err(faults) => vec![Said::Unreadable { what: "trace".to_owned(), faults: from_core::faults(&faults) }],
+            Err(faults) => {
+                vec![Response::Unreadable { what: "trace".to_owned(), faults: from_core::faults(&faults) }]
+            }
         }
     }
 
-    pub(super) fn trace_step(&self, index: u32) -> Option<Said> {
+    pub(super) fn trace_step(&self, index: u32) -> Option<Response> {
         let step = self.trace.as_ref()?.steps.get(index as usize)?;
         let timeline = step.timeline();
-        Some(Said::TraceShown(Box::new(Measured {
+        Some(Response::TraceShown(Box::new(Measured {
             index,
             rows: timeline.rows.iter().map(|row| spans::pack(row)).collect(),
             makespan_ns: timeline.makespan_ns(),
@@ -51,18 +53,18 @@ impl Worker {
         })))
     }
 
-    /// The open trace against the plan of these rows; nothing where none is open, or what the page sent is no plan.
-    pub(super) fn calibrate(&self, order: &Order) -> Option<Said> {
+    /// Compares the open trace with the plan of these op lists. None if no trace is open, or if the page sent no plan.
+    pub(super) fn calibrate(&self, order: &Order) -> Option<Response> {
         let trace = self.trace.as_ref()?;
         let (problem, schedule) = read_order(order)?;
         Some(match calibrate::calibrate(&problem, &schedule, trace) {
-            Ok(calibration) => Said::Calibrated(Box::new(from_core::calibrated(&calibration))),
-            Err(faults) => Said::NotCalibrated(from_core::faults(&faults)),
+            Ok(calibration) => Response::Calibrated(Box::new(from_core::calibrated(&calibration))),
+            Err(faults) => Response::NotCalibrated(from_core::faults(&faults)),
         })
     }
 
-    /// The trace of what was recorded in a batch, which is forgotten then.
-    pub(super) fn trace_recorded(&mut self, batch: u32, order: &Order) -> Option<Said> {
+    /// Makes a trace of the files of a batch, and drops the files.
+    pub(super) fn trace_recorded(&mut self, batch: u32, order: &Order) -> Option<Response> {
         let recorded = core::mem::take(&mut self.recorded);
         let (problem, schedule) = read_order(order)?;
         let mut faults = Vec::new();
@@ -78,8 +80,8 @@ impl Worker {
             false => Err(Faults(faults)),
         };
         Some(match trace {
-            Ok(trace) => Said::Traced { trace: trace.to_json() },
-            Err(faults) => Said::NotTraced(from_core::faults(&faults)),
+            Ok(trace) => Response::Traced { trace: trace.to_json() },
+            Err(faults) => Response::NotTraced(from_core::faults(&faults)),
         })
     }
 }

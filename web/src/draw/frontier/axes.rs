@@ -1,4 +1,4 @@
-//! Where bytes and values are on the drawing.
+//! The axes of the chart: bytes and values to pixels, and ticks.
 
 use core::fmt::Write;
 
@@ -18,7 +18,7 @@ pub(super) const TOP: f64 = 10.0;
 
 pub(super) const BOTTOM: f64 = 22.0;
 
-/// Where bytes and values are on a drawing of some width.
+/// The axes of a chart of some width.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Plot {
     pub(super) width_px: f64,
@@ -32,7 +32,7 @@ pub struct Plot {
 }
 
 impl Plot {
-    /// A drawing that shows the whole curve, the plan, and the limit where it is not far off. `None` without a curve.
+    /// A chart that shows the whole curve, the plan, and the limit if it is near. `None` without a curve.
     pub fn new(chart: &Chart, marks: &Marks, measure: Measure, width_px: f64) -> Option<Plot> {
         let points = || chart.curve.iter().chain(&marks.plan).chain(&marks.published);
         let held = points().map(|point| point.bytes).chain(chart.least_bytes);
@@ -94,7 +94,7 @@ impl Plot {
         path
     }
 
-    /// Labelled places on the axis of memory.
+    /// Labelled ticks of the memory axis.
     pub fn byte_ticks(&self) -> Vec<(f64, String)> {
         let units = [(1u64 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
         let (unit, name) = units.into_iter().find(|(unit, _)| self.bytes.1 >= *unit as f64).unwrap_or((1, "B"));
@@ -104,7 +104,7 @@ impl Plot {
         ticks.into_iter().map(|(value, label)| (self.x_of(value * unit), format!("{label} {name}"))).collect()
     }
 
-    /// Labelled places on the axis of what is drawn.
+    /// Labelled ticks of the vertical axis.
     pub fn value_ticks(&self) -> Vec<(f64, String)> {
         let units = [(1e9, "s"), (1e6, "ms"), (1e3, "µs")];
         let (unit, name) = match self.measure {

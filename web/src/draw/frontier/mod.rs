@@ -14,10 +14,10 @@ use crate::text;
 
 pub use axes::{HEIGHT, Plot};
 
-/// What the page knows of time against memory.
+/// Time against memory, as the page has it.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct Chart {
-    /// Rising bytes; falling what the best is chosen by.
+    /// The points, by rising bytes and falling cost.
     pub curve: Vec<ChartPoint>,
     /// Below this no schedule exists.
     pub least_bytes: Option<u64>,
@@ -28,8 +28,8 @@ pub struct Chart {
 }
 
 impl Chart {
-    /// Takes what is new. The points of another spec stay until the first of this one come: nothing flickers.
-    pub fn hear(&mut self, news: ChartNews) {
+    /// Adds news. Points of another spec stay until the first points of this one arrive, so that nothing flickers.
+    pub fn add(&mut self, news: ChartNews) {
         if news.started {
             self.stale = true;
         }
@@ -43,20 +43,20 @@ impl Chart {
         self.finished |= news.finished;
     }
 
-    /// What memory buys: the best of all that hold at most `bytes`; the one that holds least where none does.
+    /// The best point within `bytes`, or the point with the least memory if none fits.
     pub fn within(&self, bytes: f64) -> Option<usize> {
         let fitting = self.curve.partition_point(|point| point.bytes as f64 <= bytes);
         (!self.curve.is_empty()).then(|| fitting.saturating_sub(1))
     }
 }
 
-/// What is drawn against memory.
+/// The quantity on the vertical axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Measure {
-    /// What points are chosen by: it falls with more memory.
+    /// The criterion of `best`: it falls with more memory.
     #[default]
     Time,
-    /// Idle share of the same points: it need not fall, where the end of the step, waits or jitter decide.
+    /// The idle share of the same points. It need not fall if step epilogue, waits or jitter decide.
     Bubble,
 }
 
@@ -70,7 +70,7 @@ impl Measure {
     }
 }
 
-/// What stands out in a drawing.
+/// Marks on the chart.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct Marks {
     /// The limit in force.
@@ -79,23 +79,23 @@ pub struct Marks {
     pub plan: Option<ChartPoint>,
     /// The point that is looked at.
     pub picked: Option<usize>,
-    /// What published schedules come to, each by its name.
+    /// Published schedules, with their names.
     pub published: Vec<ChartPoint>,
-    /// What points are chosen by.
+    /// The criterion of points.
     pub judged: Judged,
 }
 
-/// What points are chosen by, as the page calls it.
+/// The criterion of points, as the page names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Judged {
-    /// `step`, or what there is of one.
+    /// `step time`, or a part of it.
     pub name: &'static str,
     /// Whether ops differ: then one in twenty takes longer than that.
     pub jitters: bool,
 }
 
 impl Judged {
-    /// What the best of `spec` is chosen by.
+    /// The criterion for the best of `spec`.
     pub fn of(spec: &Spec) -> Judged {
         let name = match (&spec.work, spec.objective()) {
             (Work::Model(_), Objective::Makespan) => "step time",
@@ -106,7 +106,7 @@ impl Judged {
         Judged { name, jitters: spec.jitter_permille > 0 }
     }
 
-    /// What the best is best by.
+    /// The criterion of the best, in words.
     pub fn least(&self) -> String {
         let late = if self.jitters { ", 1 step in 20" } else { "" };
         format!("least {}{late}", self.name)

@@ -1,4 +1,4 @@
-//! The drawing as SVG, with the names of schedules where they have room.
+//! The chart as SVG, with the names of schedules if they have room.
 
 use core::fmt::Write;
 
@@ -11,7 +11,7 @@ use crate::text;
 pub(super) const LETTER_PX: f64 = 6.4;
 
 impl Plot {
-    /// The drawing, as what stands within an `svg` element of its width and [`HEIGHT`]. Colours are the page's.
+    /// The content of an `svg` element of its width and [`HEIGHT`]. Colours come from the page.
     pub fn svg(&self, chart: &Chart, marks: &Marks) -> String {
         let (bottom, right) = (HEIGHT - BOTTOM, self.width_px - RIGHT);
         let mut svg = String::new();
@@ -76,8 +76,8 @@ impl Plot {
         }
     }
 
-    /// Published schedules with their names, where the names have room: the fastest come first. A name stays off other
-    /// names and all points, and off lines too where it can.
+    /// Published schedules with their names if they have room, the fastest first. A name does not cover other names and
+    /// points, and avoids lines if possible.
     fn draw_published(&self, svg: &mut String, chart: &Chart, marks: &Marks) {
         let mut by_time: Vec<&ChartPoint> = marks.published.iter().collect();
         by_time.sort_by_key(|point| (point.judged_ns, point.bytes));

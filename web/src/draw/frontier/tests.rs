@@ -14,7 +14,7 @@ fn point(bytes: u64, judged_ns: u64) -> ChartPoint {
 fn chart(points: &[(u64, u64)]) -> Chart {
     let mut chart = Chart::default();
     let points = points.iter().map(|(bytes, judged_ns)| point(*bytes, *judged_ns)).collect();
-    chart.hear(ChartNews { started: true, least_bytes: Some(8), points, finished: false });
+    chart.add(ChartNews { started: true, least_bytes: Some(8), points, finished: false });
     chart
 }
 
@@ -45,7 +45,7 @@ fn what_the_best_would_not_choose_is_no_point_and_more_memory_never_looks_worse(
 fn a_point_is_said_by_what_it_is_chosen_by() {
     let said = |point: &ChartPoint, jitters| describe(point, &Judged { name: "step", jitters });
     assert_eq!(said(&point(2048, 200), false), "2 KiB: step 200 ns, bubble 50.0 % (1F1B)");
-    assert_eq!(said(&point(2048, 200), true), "2 KiB: step 200 ns, 1 in 20 takes more, bubble 50.0 % (1F1B)");
+    assert_eq!(said(&point(2048, 200), true), "2 KiB: step 200 ns, 1 step in 20 takes longer, bubble 50.0 % (1F1B)");
     // Drawn at the top, beside one that ends.
     let hangs = point(1024, u64::MAX / 2 + 200);
     assert!(said(&hangs, false).contains("hangs"));
@@ -73,11 +73,11 @@ fn times_are_drawn_by_their_ratios() {
 #[test]
 fn the_chart_before_stays_until_there_is_another() {
     let mut chart = chart(&[(10, 200)]);
-    chart.hear(ChartNews { started: true, ..ChartNews::default() });
+    chart.add(ChartNews { started: true, ..ChartNews::default() });
     assert!(chart.stale && chart.curve.len() == 1);
-    chart.hear(ChartNews { points: vec![point(5, 300), point(6, 250)], ..ChartNews::default() });
+    chart.add(ChartNews { points: vec![point(5, 300), point(6, 250)], ..ChartNews::default() });
     assert!(!chart.stale && chart.curve.len() == 2 && chart.least_bytes.is_none());
-    chart.hear(ChartNews { least_bytes: Some(4), finished: true, ..ChartNews::default() });
+    chart.add(ChartNews { least_bytes: Some(4), finished: true, ..ChartNews::default() });
     assert!(chart.finished && chart.curve.len() == 2 && chart.least_bytes == Some(4));
 }
 

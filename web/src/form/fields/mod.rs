@@ -1,24 +1,24 @@
-//! Every field of the form: where it stands in a spec, what it is called and in which unit it is typed.
+//! The fields of the form: path in a spec, label, unit, group, help.
 
 mod stage_list;
 mod table;
 mod unit;
 
 use pipeplan_core::base::fields::Fault;
-use stage_list::told_of_lines;
+use stage_list::explain_line_fault;
 
 pub use table::FIELDS;
 
 /// Which part of the form a field is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
-    /// Beside the picture.
+    /// Above all groups.
     Top,
     /// The model by name.
     Model,
     /// Its sizes by hand.
     ModelSizes,
-    /// What its layers have beside the usual.
+    /// Special features of its layers.
     Layers,
     /// Experts of its feed-forward parts.
     Experts,
@@ -34,13 +34,13 @@ pub enum Group {
     Parallel,
     /// Devices beyond the pipeline's ranks.
     Split,
-    /// What one step trains.
+    /// The batch and precision of a step.
     Training,
     /// How operators are written.
     Operators,
     /// The memory of a rank.
     Memory,
-    /// What is judged.
+    /// The objective.
     Objective,
     /// How transfers go.
     Messages,
@@ -61,7 +61,7 @@ pub enum Group {
 /// How a field's text becomes a value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Unit {
-    /// Text as it stands: words of one's own, or choices that are never numbers.
+    /// Plain text, or options that are never numbers.
     Words,
     /// The name of a choice, or numbers with commas between.
     Text,
@@ -84,11 +84,11 @@ pub enum Unit {
 pub struct Field {
     /// Its path in a spec.
     pub path: &'static str,
-    /// What a person reads beside it.
+    /// Its label.
     pub label: &'static str,
     /// How its text is read.
     pub unit: Unit,
-    /// Where it is in the form.
+    /// Its group in the form.
     pub group: Group,
     /// A sentence that explains it; may be empty.
     pub help: &'static str,
@@ -101,8 +101,8 @@ const fn of(path: &'static str, label: &'static str, unit: Unit, group: Group, h
 }
 
 impl Field {
-    /// What it is called where its legend is not seen with it; none where its label is enough.
-    pub fn spoken(&self) -> Option<String> {
+    /// Its name for screen readers, if its label is not enough without the legend.
+    pub fn accessible_name(&self) -> Option<String> {
         match self.label {
             "F" | "B" | "W" | "BW" => {}
             _ => return None,
@@ -115,15 +115,15 @@ impl Field {
         Some(format!("{}, {of}", self.label))
     }
 
-    /// What is wrong with this field that `typed` stands in, in its own terms.
-    pub fn told(&self, typed: &str, fault: &Fault) -> String {
+    /// A fault of this field with the text `typed`, in the units of the field.
+    pub fn explain_fault(&self, typed: &str, fault: &Fault) -> String {
         let inside = fault.field.strip_prefix(self.path).unwrap_or_default();
         if self.unit == Unit::Stages {
-            return told_of_lines(inside, fault);
+            return explain_line_fault(inside, fault);
         }
         let inside = inside.trim_start_matches('.');
         let place = if inside.is_empty() { String::new() } else { format!("{inside}: ") };
-        place + &self.unit.told(typed, &fault.found, &fault.accepted)
+        place + &self.unit.explain_fault(typed, &fault.found, &fault.accepted)
     }
 }
 

@@ -21,7 +21,7 @@ pub(super) const STAGE_KEYS: [&str; 13] = [
     "backward_exchange_ns",
 ];
 
-/// What each of them is in a line.
+/// The name of each number in a line.
 const STAGE_NUMBERS: [&str; 13] = [
     "ns of F",
     "ns of B",
@@ -38,13 +38,13 @@ const STAGE_NUMBERS: [&str; 13] = [
     "ns of B's exchanges",
 ];
 
-/// A stage of up to thirteen numbers in a line. What is no number stays text; what is missing stays out.
+/// The costs of a stage: up to thirteen numbers in a line. Other words stay text; missing numbers stay out.
 pub(super) fn stage(line: &str) -> Value {
     let words = line.split(|c: char| c.is_whitespace() || c == ',').filter(|word| !word.is_empty());
     let mut keys = STAGE_KEYS.iter();
     let mut table = serde_json::Map::new();
     for word in words {
-        // A fourteenth number is named as what it is: one too many.
+        // A fourteenth number is an error with this name.
         let key = keys.next().copied().unwrap_or("a fourteenth number");
         if word != "none" {
             table.insert(key.to_owned(), Unit::Whole.value_of(word));
@@ -53,8 +53,8 @@ pub(super) fn stage(line: &str) -> Value {
     Value::Object(table)
 }
 
-/// What is wrong with lines of costs, which the planner knows as a list of tables.
-pub(super) fn told_of_lines(inside: &str, fault: &Fault) -> String {
+/// A fault in lines of costs, which the planner reads as a list of tables.
+pub(super) fn explain_line_fault(inside: &str, fault: &Fault) -> String {
     let Fault { found, accepted, .. } = fault;
     let number = |text: &str| text.split(' ').find_map(|word| word.parse::<usize>().ok());
     let place = || {

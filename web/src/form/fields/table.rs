@@ -2,7 +2,7 @@
 
 use super::{Field, GIB, Group, Unit, of};
 
-/// All fields. A path stands before the paths within it.
+/// All fields. A path comes before the paths within it.
 pub const FIELDS: &[Field] = &[
     of("name", "Name", Unit::Words, Group::Top, ""),
     of("schedule", "Schedule", Unit::Text, Group::Top, ""),

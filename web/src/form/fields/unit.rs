@@ -6,7 +6,7 @@ use super::stage_list::{STAGE_KEYS, stage};
 use super::{GIB, Unit};
 
 impl Unit {
-    /// What stands behind the field.
+    /// The suffix behind the field.
     pub const fn suffix(self) -> &'static str {
         match self {
             Unit::Of(_, suffix) | Unit::List(suffix) => suffix,
@@ -14,7 +14,8 @@ impl Unit {
         }
     }
 
-    /// The value of a text. What cannot be read stays text, for core to refuse by name.
+    /// The value of a text. A text that cannot be read stays text, and the planner refuses it with the name of the
+    /// field.
     pub fn value_of(self, text: &str) -> Value {
         let number = |text: &str| -> Option<Value> {
             let text = text.trim();
@@ -24,7 +25,7 @@ impl Unit {
         if self == Unit::Words {
             return json!(text);
         }
-        // What has no short form, such as hop times between each two ranks, is typed as JSON.
+        // Values without a short form, such as transfer times between each two ranks, are typed as JSON.
         if text.starts_with(['[', '{'])
             && let Ok(value) = serde_json::from_str(text)
         {
@@ -60,9 +61,9 @@ impl Unit {
         read.unwrap_or_else(|| json!(text))
     }
 
-    /// What is wrong with a field that `typed` stands in, with numbers as the field has them: `found 101; accepted is a number
-    /// from 0 to 100, in %`. Amounts of memory are said in whatever unit is short.
-    pub fn told(self, typed: &str, found: &str, accepted: &str) -> String {
+    /// A fault of a field with the text `typed`, with numbers in the unit of the field: `found 101; accepted is a
+    /// number from 0 to 100, in %`. Amounts of memory have a short unit.
+    pub fn explain_fault(self, typed: &str, found: &str, accepted: &str) -> String {
         // A spec has it in other units, and with the digits of a machine.
         let read = |text: &str| text.parse::<f64>().ok().filter(|number| number.is_finite());
         let number = Some(typed.trim()).filter(|typed| read(typed).is_some());
@@ -74,14 +75,14 @@ impl Unit {
         let accepted = match accepted.strip_prefix("bytes from ") {
             Some(bytes) if factor == GIB => {
                 let unit = number.map(|_| format!(" {suffix}")).unwrap_or_default();
-                let bytes = respelled(bytes, |number| crate::text::bytes(number as u64));
+                let bytes = replace_numbers(bytes, |number| crate::text::bytes(number as u64));
                 return format!("found {found}{unit}; accepted is {bytes}");
             }
             // A rate is read as an amount of a second, but is no text with a unit.
             Some(rate) => format!("a number from {}", rate.split(", or text").next().unwrap_or(rate)),
             None => accepted.replace("a whole number", "a number"),
         };
-        let accepted = respelled(&accepted, |number| (number / factor).to_string());
+        let accepted = replace_numbers(&accepted, |number| (number / factor).to_string());
         format!("found {found}; accepted is {accepted}, in {suffix}")
     }
 
@@ -101,7 +102,7 @@ impl Unit {
             (Unit::Stages, Value::Array(stages)) => {
                 let line = |stage: &Value| {
                     let mut keys = &STAGE_KEYS[..];
-                    // Workspaces are seldom typed: what is missing at the end is left out.
+                    // Workspaces are rare: missing numbers at the end are left out.
                     while let [before @ .., last] = keys
                         && stage.get(last).is_none()
                     {
@@ -129,7 +130,7 @@ impl Unit {
 }
 
 /// A text with each word that is a number as `spelled` has it.
-fn respelled(text: &str, spelled: impl Fn(f64) -> String) -> String {
+fn replace_numbers(text: &str, spelled: impl Fn(f64) -> String) -> String {
     let word = |word: &str| {
         let end = word.trim_end_matches([';', ',']);
         match end.parse::<f64>() {

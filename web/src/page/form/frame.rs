@@ -1,4 +1,4 @@
-//! What stands around an input: label, help, faults, and what an empty field means.
+//! The frame of an input: label, help, faults, and the meaning of an empty field.
 
 use leptos::prelude::*;
 use pipeplan_core::base::fields::Fault;
@@ -29,7 +29,7 @@ pub(super) fn framed(
 pub(super) fn faults_of(planner: Planner, field: &'static Field) -> Memo<Vec<String>> {
     Memo::new(move |_| {
         let typed = planner.form.with(|form| form.text(field.path).to_owned());
-        let sentence = |fault: &Fault| field.told(&typed, fault);
+        let sentence = |fault: &Fault| field.explain_fault(&typed, fault);
         let mine = |fault: &&Fault| Form::field_of(fault).is_some_and(|owner| owner.path == field.path);
         planner.faults_of_fields().iter().filter(mine).take(4).map(sentence).collect()
     })
@@ -51,18 +51,18 @@ pub(super) fn help_id(field: &Field) -> String {
     format!("{}-help", id(field))
 }
 
-/// What describes a field: its help, and what is wrong with it.
+/// The ids that describe a field: its help and its faults.
 pub(super) fn described_by(field: &Field) -> String {
     format!("{} {}", help_id(field), fault_id(field))
 }
 
-/// What a field means, under it while it has the focus: fingers and keys reach no tip of a label.
+/// The help of a field, shown while it has the focus: touch and keyboard cannot reach a tooltip.
 #[component]
 pub(super) fn Help(id: String, help: &'static str) -> impl IntoView {
     (!help.is_empty()).then(|| view! { <p class="help tip" id=id>{help}</p> })
 }
 
-/// What an empty field means, as far as it is known: what it said before it was emptied means nothing.
+/// The meaning of an empty field, if it is known. The text before it was emptied does not count.
 pub(super) fn placeholder(planner: Planner, field: &'static Field) -> String {
     let empty = planner.resolved.with(|(form, resolved)| {
         if !form.text(field.path).is_empty() {
@@ -81,7 +81,7 @@ pub(super) fn placeholder(planner: Planner, field: &'static Field) -> String {
             })
             .unwrap_or_default(),
         (None, "problem.limit_bytes") => "none".to_owned(),
-        // No spec says both.
+        // No spec gives both.
         (None, "training.global_batch_size") => planner
             .resolved
             .with(|(_, resolved)| global_batch(resolved))

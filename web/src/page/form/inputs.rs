@@ -9,7 +9,7 @@ use crate::page::state::Planner;
 
 /// A line of text.
 #[component]
-pub(super) fn Text(path: &'static str, #[prop(optional)] list: &'static str) -> impl IntoView {
+pub(super) fn TextField(path: &'static str, #[prop(optional)] list: &'static str) -> impl IntoView {
     let Some(field) = field(path) else { return ().into_any() };
     let planner = expect_context::<Planner>();
     let text = Memo::new(move |_| planner.form.with(|form| form.text(path).to_owned()));
@@ -22,11 +22,11 @@ pub(super) fn Text(path: &'static str, #[prop(optional)] list: &'static str) -> 
                 list=(!list.is_empty()).then(|| list_id.clone())
                 prop:value=text
                 placeholder=move || placeholder(planner, field)
-                aria-label=field.spoken()
+                aria-label=field.accessible_name()
                 aria-describedby=described_by(field)
                 aria-invalid=move || is_faulty(faults).to_string()
                 on:input=move |event| planner.type_in(path, |form| form.set(path, event_target_value(&event)))
-                on:change=move |_| planner.typed() />
+                on:change=move |_| planner.end_typing() />
             <span class="suffix">{field.unit.suffix()}</span>
             {(!list.is_empty()).then(|| view! { <datalist id=list_id.clone()>{options}</datalist> })}
         </div>
@@ -36,7 +36,7 @@ pub(super) fn Text(path: &'static str, #[prop(optional)] list: &'static str) -> 
 
 /// Several lines of text.
 #[component]
-pub(super) fn Lines(path: &'static str) -> impl IntoView {
+pub(super) fn LinesField(path: &'static str) -> impl IntoView {
     let Some(field) = field(path) else { return ().into_any() };
     let planner = expect_context::<Planner>();
     let text = Memo::new(move |_| planner.form.with(|form| form.text(path).to_owned()));
@@ -46,14 +46,14 @@ pub(super) fn Lines(path: &'static str) -> impl IntoView {
             aria-describedby=described_by(field)
             aria-invalid=move || is_faulty(faults).to_string()
             on:input=move |event| planner.type_in(path, |form| form.set(path, event_target_value(&event)))
-            on:change=move |_| planner.typed()></textarea>
+            on:change=move |_| planner.end_typing()></textarea>
     };
     framed(field, false, faults, input).into_any()
 }
 
 /// A number with a slider: dragging plans live.
 #[component]
-pub(super) fn Slid(path: &'static str) -> impl IntoView {
+pub(super) fn SliderField(path: &'static str) -> impl IntoView {
     let Some(field) = field(path) else { return ().into_any() };
     let planner = expect_context::<Planner>();
     let place =
@@ -69,13 +69,13 @@ pub(super) fn Slid(path: &'static str) -> impl IntoView {
     };
     view! {
         <div class="slid">
-            <Text path />
+            <TextField path />
             <input type="range" aria-label=format!("{}, slider", field.label) data-test=format!("slider-{path}")
                 min=of(|place| place.least) max=of(|place| place.most) step=of(|place| place.step)
                 prop:value=of(|place| place.value)
                 hidden=move || place.with(|place| place.is_none())
                 on:input=moved
-                on:change=move |_| planner.typed() />
+                on:change=move |_| planner.end_typing() />
         </div>
     }
     .into_any()
@@ -83,12 +83,12 @@ pub(super) fn Slid(path: &'static str) -> impl IntoView {
 
 /// A choice.
 #[component]
-pub(super) fn Select(path: &'static str, choices: Choices, #[prop(optional)] alone: bool) -> impl IntoView {
+pub(super) fn ListField(path: &'static str, choices: Choices, #[prop(optional)] alone: bool) -> impl IntoView {
     let Some(field) = field(path) else { return ().into_any() };
     let planner = expect_context::<Planner>();
     let text = Memo::new(move |_| {
         planner.form.with(|form| match path {
-            // The size of its groups has a field of its own.
+            // The group size has a separate field.
             "schedule" => form.schedule_and_group().0.to_owned(),
             _ => form.text(path).to_owned(),
         })
@@ -130,13 +130,13 @@ pub(super) fn Select(path: &'static str, choices: Choices, #[prop(optional)] alo
 pub(super) fn Texts(group: Group, but: &'static str) -> impl IntoView {
     let fields = FIELDS.iter().filter(move |field| field.group == group && field.path != but);
     let input = |field: &'static Field| match field.unit {
-        Unit::Flag => view! { <Select path=field.path choices=flag() /> }.into_any(),
-        _ => view! { <Text path=field.path /> }.into_any(),
+        Unit::Flag => view! { <ListField path=field.path choices=flag() /> }.into_any(),
+        _ => view! { <TextField path=field.path /> }.into_any(),
     };
     fields.map(input).collect_view()
 }
 
 #[component]
 pub(super) fn Triple(paths: [&'static str; 3]) -> impl IntoView {
-    paths.map(|path| view! { <Text path /> }).collect_view()
+    paths.map(|path| view! { <TextField path /> }).collect_view()
 }

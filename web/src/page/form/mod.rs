@@ -1,4 +1,8 @@
 //! The form for the spec.
+//!
+//! - In: the state of the page.
+//! - Out: the inputs of all fields, with labels, help and faults.
+//! - Knows: [`form`](crate::form), the catalogs of the planner, the state of the page.
 
 mod frame;
 mod inputs;
@@ -7,7 +11,7 @@ mod options;
 mod schedule;
 mod typed;
 
-use inputs::{Select, Text};
+use inputs::{ListField, TextField};
 use leptos::prelude::*;
 use model::ModelFields;
 use options::schedules;
@@ -42,14 +46,14 @@ pub fn SpecForm() -> impl IntoView {
             }}
             <fieldset>
                 <legend>"Schedule"</legend>
-                <Select alone=true path="schedule" choices=schedules() />
+                <ListField alone=true path="schedule" choices=schedules() />
                 <GroupSize />
                 <Folded title="P2P transfers" groups=&[Group::Messages]>
-                    <Text path="messages.lowering" list="overlapped overlapped:2 grouped receive-first in-pieces" />
-                    <Text path="messages.transport" list="grouped rendezvous buffered buffered:4 pair-ordered streams" />
+                    <TextField path="messages.lowering" list="overlapped overlapped:2 grouped receive-first in-pieces" />
+                    <TextField path="messages.transport" list="grouped rendezvous buffered buffered:4 pair-ordered streams" />
                 </Folded>
-                <Text path="jitter_permille" />
-                <Text path="name" />
+                <TextField path="jitter_permille" />
+                <TextField path="name" />
             </fieldset>
         </form>
     }
@@ -69,8 +73,7 @@ fn KindButton(
     }
 }
 
-/// Fields that are seldom needed. Opens by itself when one of them comes to say something, and whenever a fault comes up
-/// in it, also where a person has closed it before.
+/// Rarely used fields. Opens by itself when one of them gets a value or a fault, also if a person has closed it.
 #[component]
 pub(super) fn Folded(title: &'static str, groups: &'static [Group], children: Children) -> impl IntoView {
     let planner = expect_context::<Planner>();

@@ -1,4 +1,4 @@
-//! What lists offer: the value in a spec, and what a person reads.
+//! The options of lists: the value in a spec and its label.
 
 use pipeplan_core::hardware::cluster;
 use pipeplan_core::model::catalog;
@@ -12,12 +12,12 @@ pub(super) fn named(choices: &[(&str, &str)]) -> Choices {
     choices.iter().map(|(name, title)| ((*name).to_owned(), (*title).to_owned())).collect()
 }
 
-/// Of what a model of the catalog has its own way of.
+/// The options of a feature that each model of the catalog sets.
 pub(super) fn flag() -> Choices {
     named(&[("", "as the model"), ("true", "on"), ("false", "off")])
 }
 
-/// Of what a model has by its fields, or not at all.
+/// The options of a feature with several fields.
 pub(super) fn or_none() -> Choices {
     named(&[("", "as the model, or as below"), ("none", "none")])
 }

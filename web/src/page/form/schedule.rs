@@ -22,7 +22,7 @@ pub(super) fn GroupSize() -> impl IntoView {
                     <input type="text" id="schedule-group" data-test="schedule-group" autocomplete="off" placeholder="number of ranks" prop:value=text
                         aria-describedby="schedule-group-help"
                         on:input=move |event| planner.type_in("schedule", |form| form.set_group(event_target_value(&event).trim()))
-                        on:change=move |_| planner.typed() />
+                        on:change=move |_| planner.end_typing() />
                     <Help id="schedule-group-help".to_owned() help=GROUP_HELP />
                 </div>
             }

@@ -3,7 +3,7 @@
 use leptos::prelude::*;
 
 use super::Folded;
-use super::inputs::{Lines, Select, Slid, Text, Texts, Triple};
+use super::inputs::{LinesField, ListField, SliderField, TextField, Texts, Triple};
 use super::options::{named, objectives};
 use crate::form::Group;
 
@@ -12,17 +12,17 @@ pub(super) fn TypedFields() -> impl IntoView {
     view! {
         <fieldset>
             <legend>"Shape"</legend>
-            <Slid path="problem.ranks" />
-            <Slid path="problem.microbatches" />
-            <Text path="problem.chunks" />
-            <Text path="problem.placement" list="linear looped v wave two-way any" />
-            <Select path="problem.backward" choices=named(&[("", "split or fused"), ("fused", "fused")]) />
-            <Text path="problem.overlap_permille" />
+            <SliderField path="problem.ranks" />
+            <SliderField path="problem.microbatches" />
+            <TextField path="problem.chunks" />
+            <TextField path="problem.placement" list="linear looped v wave two-way any" />
+            <ListField path="problem.backward" choices=named(&[("", "split or fused"), ("fused", "fused")]) />
+            <TextField path="problem.overlap_permille" />
         </fieldset>
         <fieldset>
             <legend>"Time per op, ns"</legend>
             <div class="triples"><Triple paths=["problem.stages.forward_ns", "problem.stages.backward_input_ns", "problem.stages.backward_weight_ns"] /></div>
-            <Text path="problem.transfer_ns" />
+            <TextField path="problem.transfer_ns" />
         </fieldset>
         <fieldset>
             <legend>"Bytes per op"</legend>
@@ -30,21 +30,21 @@ pub(super) fn TypedFields() -> impl IntoView {
             <Folded title="Workspace, fused BW, stages" groups=&[Group::Workspace, Group::Fused, Group::StageList]>
                 <p class="help">"Bytes that an op needs only while it runs:"</p>
                 <div class="triples"><Texts group=Group::Workspace but="" /></div>
-                <Text path="problem.stages.backward_workspace_bytes" />
-                <Text path="problem.stages.backward_ns" />
-                <Text path="problem.stages.forward_exchange_ns" />
-                <Text path="problem.stages.backward_exchange_ns" />
-                <Lines path=crate::form::STAGE_LIST />
+                <TextField path="problem.stages.backward_workspace_bytes" />
+                <TextField path="problem.stages.backward_ns" />
+                <TextField path="problem.stages.forward_exchange_ns" />
+                <TextField path="problem.stages.backward_exchange_ns" />
+                <LinesField path=crate::form::STAGE_LIST />
             </Folded>
         </fieldset>
         <fieldset>
             <legend>"Memory"</legend>
-            <Slid path="problem.limit_bytes" />
-            <Text path="problem.static_bytes" />
+            <SliderField path="problem.limit_bytes" />
+            <TextField path="problem.static_bytes" />
         </fieldset>
         <fieldset>
             <legend>"Objective"</legend>
-            <Select alone=true path="problem.objective" choices=objectives() />
+            <ListField alone=true path="problem.objective" choices=objectives() />
         </fieldset>
     }
 }

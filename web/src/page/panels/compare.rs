@@ -49,7 +49,7 @@ pub fn Compare() -> impl IntoView {
                         <tr>
                             <Head ranking column=Column::Schedule>"Schedule"</Head>
                             <Head ranking column=Column::Cost>{cost}</Head>
-                            // Said in numbers beside it.
+                            // The numbers in the other columns say the same.
                             <th scope="col" class="bar" aria-hidden="true"
                                 title="Length: time. Light part: bubble.">"Busy, idle"</th>
                             <Show when=move || with_steps.get()>
@@ -100,7 +100,7 @@ fn Head(
     #[prop(optional)] title: &'static str,
     children: Children,
 ) -> impl IntoView {
-    // What a step is made of, which a phone has no room for beside it.
+    // Parts of a step, which a phone has no room for.
     let is_part = matches!(column, Column::Cost | Column::Bubble | Column::Gap);
     let mark = move || match ranking.get().aria(column) {
         "ascending" => " ▲",
@@ -124,7 +124,7 @@ fn CompareRow(name: String, of_form: Memo<bool>) -> impl IntoView {
         let name = name.clone();
         Memo::new(move |_| planner.rows.with(|rows| rows.iter().find(|row| row.schedule == name).cloned()))
     };
-    // An order from a file is shown as long as it has a row; the form names another schedule.
+    // A custom schedule is on screen if it has a row; the form names another schedule.
     let is_own = !is_schedule(&name);
     let chosen = {
         let name = name.clone();
@@ -231,12 +231,12 @@ fn columns(
     move || 5 + u8::from(with_jitter.get()) + u8::from(with_waits.get()) + 2 * u8::from(with_steps.get())
 }
 
-/// Whether the spec says that times of ops differ.
+/// Whether the spec has jitter.
 fn jitters(planner: Planner) -> Memo<bool> {
     Memo::new(move |_| planner.spec.with(|spec| spec.as_ref().is_some_and(|spec| spec.jitter_permille > 0)))
 }
 
-/// Whether rows say what a whole training step takes: those of a model do.
+/// Whether rows have step times: those of a model do.
 fn steps(planner: Planner) -> Memo<bool> {
     let has_step = |row: &Row| row.costs.is_some_and(|costs| costs.step.is_some());
     Memo::new(move |_| planner.rows.with(|rows| rows.iter().any(has_step)))
@@ -250,7 +250,7 @@ fn waits(planner: Planner) -> Memo<bool> {
     Memo::new(move |_| planner.rows.with(|rows| rows.iter().any(waits)))
 }
 
-/// What the rows are judged by.
+/// The objective of the rows.
 fn judged(planner: Planner) -> Memo<Objective> {
     Memo::new(move |_| planner.spec.with(|spec| spec.as_ref().map(|spec| spec.objective()).unwrap_or_default()))
 }

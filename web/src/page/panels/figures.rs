@@ -57,7 +57,7 @@ pub fn FigureRow() -> impl IntoView {
     }
 }
 
-/// How near the tightest rank comes to its limit.
+/// How close the tightest rank is to its limit.
 #[component]
 fn MemoryMeter(scene: Arc<Scene>) -> impl IntoView {
     let rank = scene.tightest_rank();
@@ -87,17 +87,17 @@ fn idle(scene: &Scene) -> String {
     }
 }
 
-/// Ops for which a proof may be asked: what takes the solver seconds to minutes, where it ends.
+/// The largest number of ops for a proof: the solver takes seconds to minutes, if it ends.
 const MOST_OPS: usize = 4096;
 
-/// What is said of the exact search: it has the focus where the button that had it goes.
+/// The message of the exact search. It gets the focus when its button disappears.
 pub(in crate::page) const PROOF: &str = ".proof";
 
-/// The exact search behind the plan: begin it, stop it, and what it says.
+/// The exact search: its start and stop buttons, and its message.
 #[component]
 fn ProofLine() -> impl IntoView {
     let planner = expect_context::<Planner>();
-    let ops = |scene: &Scene| scene.lanes.iter().map(|lane| lane.spans().len()).sum::<usize>();
+    let ops = |scene: &Scene| scene.tracks.iter().map(|track| track.spans().len()).sum::<usize>();
     let may_prove = move || {
         planner.scene.with(|scene| {
             scene.as_ref().is_some_and(|scene| scene.figures.gap != Some(0.0) && ops(scene) <= MOST_OPS)
@@ -120,7 +120,7 @@ fn ProofLine() -> impl IntoView {
     }
 }
 
-/// What no schedule goes under, by bound or by proof.
+/// The lower bound, from bounds or from a proof.
 fn bound_ns(planner: Planner, scene: &Scene) -> u64 {
     scene.figures.bound_ns.max(planner.proof.with(|proof| proof.lower_ns))
 }
@@ -140,12 +140,12 @@ fn gap(planner: Planner, scene: &Scene) -> String {
     }
 }
 
-/// How long all ranks take together, where that is not what is judged.
+/// The makespan, if it is not the objective.
 fn whole(scene: &Scene) -> Option<String> {
     scene.is_judged_by_span().then(|| format!("makespan {}", text::duration(scene.figures.makespan_ns as f64)))
 }
 
-/// What waits at transfers make of the cost, where they cost anything.
+/// The cost with communication, if it differs.
 fn carried(scene: &Scene) -> Option<String> {
     match scene.figures.carried_ns {
         Some(carried) if carried <= scene.cost_ns() => None,
@@ -156,7 +156,7 @@ fn carried(scene: &Scene) -> Option<String> {
     }
 }
 
-/// What a whole training step comes to, where the spec is of a model.
+/// The step time and throughput, if the spec is of a model.
 fn whole_step(scene: &Scene) -> String {
     scene.figures.step.map_or_else(String::new, |step| {
         format!(
@@ -172,7 +172,7 @@ fn mfu(scene: &Scene) -> Option<String> {
     scene.figures.step.map(|step| text::mfu(step.mfu))
 }
 
-/// How long the whole training takes, where the spec says of how many tokens.
+/// The time of the whole training, if the spec gives its tokens.
 fn training(scene: &Scene) -> Option<String> {
     scene.figures.step.and_then(|step| step.training).map(|training| training.to_string())
 }

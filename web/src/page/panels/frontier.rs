@@ -1,4 +1,4 @@
-//! Time against memory: what each byte buys.
+//! Time against memory.
 
 use leptos::html;
 use leptos::prelude::*;
@@ -25,7 +25,7 @@ pub fn FrontierPanel() -> impl IntoView {
             follow_width(&holder, width);
         }
     });
-    // What is drawn may be of the form before: then there is nothing to look up in it, and nothing to choose.
+    // The chart can belong to the form before. Then a person cannot pick or choose points.
     let of_before = Memo::new(move |_| planner.chart_is_of_before());
     Effect::new(move |_| {
         if of_before.get() {
@@ -40,7 +40,7 @@ pub fn FrontierPanel() -> impl IntoView {
         published: published(planner),
         judged: judged.get(),
     });
-    // Not memos of their own: what follows from `marks` in two ways is not always told of its changes.
+    // These are not memos: a value that depends on `marks` in two ways does not always get its changes.
     let plot =
         move || planner.chart.with(|chart| marks.with(|marks| Plot::new(chart, marks, measure.get(), width.get())));
     let drawing = move || {
@@ -108,7 +108,7 @@ pub fn FrontierPanel() -> impl IntoView {
     }
 }
 
-/// What a key does on the chart.
+/// The action of a key on the chart.
 enum Pressed {
     /// The point that is picked sets the limit.
     Choose,
@@ -118,7 +118,7 @@ enum Pressed {
     Leave,
 }
 
-/// What `key` does where the point `at` is picked, of points up to `last`.
+/// The action of `key` if the point `at` is picked, of points up to `last`.
 fn pressed(key: &str, at: Option<usize>, last: usize) -> Option<Pressed> {
     Some(match key {
         "ArrowLeft" | "ArrowDown" => Pressed::Pick(at.map_or(last, |at| at.saturating_sub(1))),
@@ -139,7 +139,7 @@ fn Choice(measure: RwSignal<Measure>, this: Measure, title: &'static str, test: 
     }
 }
 
-/// What is drawn.
+/// The quantity on the chart.
 fn heading(measure: Measure, judged: &Judged) -> String {
     match measure {
         Measure::Time => text::capital(&format!("{} against memory", judged.name)),
@@ -156,7 +156,7 @@ fn what(measure: Measure, judged: &Judged) -> String {
     }
 }
 
-/// What is said while nothing is pointed at.
+/// The text while no point is picked.
 fn summary(planner: Planner, of_before: bool, judged: &Judged) -> String {
     match (of_before, planner.is_faulty()) {
         (true, true) => return "This belongs to the form before its errors.".to_owned(),
@@ -184,7 +184,7 @@ fn summary(planner: Planner, of_before: bool, judged: &Judged) -> String {
     })
 }
 
-/// The point of the chart that the limit leaves room for, where the plan on screen is a slower best.
+/// The point of the chart within the limit, if the plan on screen is a slower best.
 fn better_than_shown(planner: Planner, chart: &Chart) -> Option<&ChartPoint> {
     let (limit, shown) = (limit(planner)?, plan(planner)?);
     let is_best = planner.spec.with(|spec| spec.as_ref().is_some_and(|spec| spec.schedule == BEST));
@@ -192,7 +192,7 @@ fn better_than_shown(planner: Planner, chart: &Chart) -> Option<&ChartPoint> {
     (is_best && point.bytes <= limit && text::is_less(point.judged_ns, shown.judged_ns)).then_some(point)
 }
 
-/// The limit in force: the tightest where ranks have several.
+/// The memory limit: the tightest if ranks have several.
 fn limit(planner: Planner) -> Option<u64> {
     planner.spec.with(|spec| match &spec.as_ref()?.work {
         Work::Model(work) => Some(work.limit_bytes.unwrap_or(work.device.memory_bytes)),
@@ -213,7 +213,7 @@ fn plan(planner: Planner) -> Option<ChartPoint> {
     })
 }
 
-/// What published schedules come to, as the comparison says.
+/// The points of published schedules, from the comparison.
 fn published(planner: Planner) -> Vec<ChartPoint> {
     let point = |row: &Row| {
         let costs = row.costs.filter(|_| row.schedule != BEST)?;

@@ -1,4 +1,4 @@
-//! The fastest ways to deal the form's model to its devices, looked for where a person asks.
+//! The fastest layouts of the form's model on its devices. A person starts the search.
 
 use leptos::prelude::*;
 
@@ -13,10 +13,10 @@ pub fn LayoutsPanel() -> impl IntoView {
     let usual = Memo::new(move |_| planner.devices().map(|devices| devices.to_string()));
     let stale = Memo::new(move |_| planner.layouts_are_stale());
     // A search for another form gives way to one for this form.
-    let stops = Memo::new(move |_| planner.is_tuning());
+    let stops = Memo::new(move |_| planner.is_finding_layouts());
     let press = move |_| match stops.get_untracked() {
-        true => planner.stop_tuning(),
-        false => planner.tune(),
+        true => planner.stop_finding_layouts(),
+        false => planner.find_layouts(),
     };
     let begin = move |event: leptos::ev::SubmitEvent| {
         event.prevent_default();
@@ -28,7 +28,7 @@ pub fn LayoutsPanel() -> impl IntoView {
     };
     let faults = move || {
         planner
-            .not_tuned
+            .layout_faults
             .get()
             .into_iter()
             .map(|fault| view! { <p class="fault" role="alert">{fault}</p> })
@@ -56,7 +56,7 @@ pub fn LayoutsPanel() -> impl IntoView {
     }
 }
 
-/// How far the search has come, or what came of it.
+/// The progress of the search, or its result.
 fn said(layouts: &Layouts) -> String {
     let Layouts { rows, settled, all, searched, finished, .. } = layouts;
     match (finished, rows.is_empty()) {
@@ -70,7 +70,7 @@ fn said(layouts: &Layouts) -> String {
     }
 }
 
-// Heads of columns; where there is no room for a table, each figure has its head beside it.
+// Column headings. On narrow screens each figure has its heading next to it.
 const MICROBATCHES: &str = "Microbatches";
 const STEP: &str = "Step time";
 const TOKENS: &str = "Tokens/s";

@@ -1,8 +1,8 @@
-//! Bytes by rank and kind, and what to change first where they do not fit.
+//! Bytes by rank and kind, and suggestions if they do not fit.
 
 use leptos::prelude::*;
 
-use crate::form::{called, field};
+use crate::form::{field, value_label};
 use crate::page::browser;
 use crate::page::state::Planner;
 use crate::protocol::{RankBytes, Shorter, SuggestionRow, from_core};
@@ -46,13 +46,13 @@ pub fn MemoryPanel() -> impl IntoView {
     }
 }
 
-/// What the limit does to the step.
+/// The effect of the limit on the step.
 fn times(shorter: &Shorter) -> String {
     let times = shorter.step_ns as f64 / shorter.without_limit_ns.max(1) as f64;
     format!("the limit makes the step {times:.2} times as long")
 }
 
-/// What the limit costs, and what costs less.
+/// The cost of the limit, and suggestions.
 #[component]
 fn Price(shorter: Shorter) -> impl IntoView {
     let [step, free] = [shorter.step_ns, shorter.without_limit_ns].map(|ns| text::duration(ns as f64));
@@ -71,7 +71,7 @@ fn Price(shorter: Shorter) -> impl IntoView {
     }
 }
 
-/// What would help, each with what it comes to.
+/// Suggestions, each with its result.
 #[component]
 fn Suggestions(heading: &'static str, suggestions: Vec<SuggestionRow>) -> impl IntoView {
     let planner = expect_context::<Planner>();
@@ -87,7 +87,7 @@ fn Suggestions(heading: &'static str, suggestions: Vec<SuggestionRow>) -> impl I
     let row = move |suggestion: SuggestionRow| {
         let said = |[path, from, to]: &[String; 3]| {
             let label = field(path).map_or(path.as_str(), |field| field.label);
-            format!("{label}: {} → {}", called(path, from), called(path, to))
+            format!("{label}: {} → {}", value_label(path, from), value_label(path, to))
         };
         let said = suggestion.changes.iter().map(said).collect::<Vec<_>>().join("; ");
         let fits = if suggestion.fits { "fits" } else { "still does not fit" };

@@ -1,4 +1,4 @@
-//! What the passes over the operators did to the stages of the plan on screen, and why.
+//! Reports of the compiler passes for the plan on screen.
 
 use leptos::prelude::*;
 use wasm_bindgen::JsCast;
@@ -21,7 +21,7 @@ pub fn PassesPanel() -> impl IntoView {
                 <details class="panel" data-test="passes" on:toggle=toggled>
                     <summary>"Compiler passes"</summary>
                     <p class="hint">"Layer 0 is the first layer of a stage."</p>
-                    <div class="scroll" class:before=planner.passes_before><pre>{move || planner.passes.get()}</pre></div>
+                    <div class="scroll" class:before=planner.passes_outdated><pre>{move || planner.passes.get()}</pre></div>
                 </details>
             }
         })

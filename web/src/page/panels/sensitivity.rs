@@ -1,10 +1,10 @@
-//! What the time of the plan on screen hangs on.
+//! The sensitivity of the plan on screen.
 
 use leptos::prelude::*;
 use wasm_bindgen::JsCast;
 
 use crate::page::state::Planner;
-use crate::protocol::Sensed;
+use crate::protocol::SensitivityRows;
 use crate::text;
 
 #[component]
@@ -13,15 +13,15 @@ pub fn SensitivityPanel() -> impl IntoView {
     let has_plan = Memo::new(move |_| planner.scene.with(Option::is_some));
     let toggled = move |event: leptos::ev::Event| {
         let details = event.target().and_then(|target| target.dyn_into::<web_sys::Element>().ok());
-        planner.sensing_open.set(details.is_some_and(|details| details.has_attribute("open")));
+        planner.sensitivity_open.set(details.is_some_and(|details| details.has_attribute("open")));
         planner.ask_sensitivity();
     };
     move || {
         has_plan.get().then(|| {
             view! {
-                <details class="panel" data-test="sensitivity" prop:open=planner.sensing_open.get_untracked() on:toggle=toggled>
+                <details class="panel" data-test="sensitivity" prop:open=planner.sensitivity_open.get_untracked() on:toggle=toggled>
                     <summary>"Sensitivity"</summary>
-                    {move || match planner.sensed.get() {
+                    {move || match planner.sensitivity.get() {
                         Some(sensed) if sensed.rows.is_empty() => view! { <p class="hint">"No times of this plan can change."</p> }.into_any(),
                         Some(sensed) => view! { <Effects sensed /> }.into_any(),
                         None => view! { <p class="hint">"Running the schedule with changed times…"</p> }.into_any(),
@@ -33,8 +33,8 @@ pub fn SensitivityPanel() -> impl IntoView {
 }
 
 #[component]
-fn Effects(sensed: Sensed) -> impl IntoView {
-    let Sensed { cost_ns, permille, rows, others } = sensed;
+fn Effects(sensed: SensitivityRows) -> impl IntoView {
+    let SensitivityRows { cost_ns, permille, rows, others } = sensed;
     let by = f64::from(permille) / 10.0;
     let row = |(name, longer_ns, less_ns): (String, u64, u64)| {
         view! {

@@ -13,13 +13,13 @@ use crate::page::session::{self, Item};
 use crate::protocol::Ask;
 use crate::text;
 
-/// How long the form rests before its link stands in the address: browsers slow pages down that change it
-/// with every movement of a slider.
+/// The form writes its link to the address after this pause. Browsers slow down pages that change the address at every
+/// movement of a slider.
 const LINK_AFTER_MS: i32 = 200;
 
 impl Planner {
-    /// Opens what was open before the page was loaded anew, or else what the address asks for: a link's spec, files
-    /// beside the page, or the example.
+    /// Opens what was open before a reload of the page. Else opens what the address gives: the spec of a link, files of
+    /// the same site, or the example.
     pub fn open_address(self) {
         self.notice.set(None);
         // Before anything is planned.
@@ -30,7 +30,7 @@ impl Planner {
         let open_plan = session::recall(Item::Plan, &fragment);
         let plan = browser::query("plan").filter(|_| fragment.is_empty() && open_plan.is_none());
         if let Some(text) = open_plan {
-            // Should the plan not be readable any more, the form is planned.
+            // If the plan cannot be read any more, the page plans the form.
             if let Ok(spec) = link::read(&fragment) {
                 self.form.update(|form| form.open(&spec));
             }
@@ -58,7 +58,7 @@ impl Planner {
                 match browser::fetch_text(&address).await {
                     Ok(text) => self.open_file(&address, &text, Origin::Address),
                     Err(reason) => {
-                        self.complain_too(vec![text::sentence(&reason)]);
+                        self.report_also(vec![text::sentence(&reason)]);
                         if plan.as_ref() == Some(&address) {
                             self.plan_opened();
                         }
@@ -77,7 +77,7 @@ impl Planner {
                 self.form.update(|form| form.open(&spec));
             }
             Err(error) => {
-                self.complain(vec![
+                self.report(vec![
                     text::sentence(&format!("This link cannot be opened ({}): {error}", error.part())),
                     "The form does not come from the link.".to_owned(),
                 ]);
@@ -86,14 +86,14 @@ impl Planner {
         self.plan_opened();
     }
 
-    /// The address has got another fragment, not by us.
+    /// The fragment of the address has changed, and the page did not change it.
     pub fn fragment_changed(self) {
         let fragment = browser::fragment();
         if fragment == self.own_fragment.get_value() {
             return;
         }
         if fragment.is_empty() {
-            // Back where the page began, with files beside it.
+            // Back at the first address, which gives files.
             self.own_fragment.set_value(fragment);
             self.open_address();
         } else {
@@ -104,7 +104,7 @@ impl Planner {
     /// Puts the link on the clipboard.
     pub fn copy_link(self) {
         if untrack(|| self.is_faulty()) {
-            return self.complain(vec![
+            return self.report(vec![
                 "The form has errors, so there is no link. Correct the marked fields, then copy the link.".to_owned(),
             ]);
         }
@@ -112,10 +112,10 @@ impl Planner {
         leptos::task::spawn_local(async move {
             let lines = if browser::copy(&browser::address_with(&link)).await {
                 let mut lines = vec!["The link is on the clipboard. It contains the whole form.".to_owned()];
-                if self.opened.with_value(Option::is_some) {
+                if self.open_plan_file.with_value(Option::is_some) {
                     lines.push("The link does not contain the open plan file or its custom schedule. It opens the form, which is planned again. Export plan saves the file.".to_owned());
                 }
-                if self.timed.with_untracked(Option::is_some) {
+                if self.measured_times.with_untracked(Option::is_some) {
                     lines.push("The link does not contain measured times: it opens with estimates.".to_owned());
                 }
                 lines
@@ -148,10 +148,10 @@ impl Planner {
         });
     }
 
-    /// Remembers what of the form the address does not say.
+    /// Stores what the address does not contain of the form.
     pub(super) fn remember_unlinked(self) {
         match self.form.with_untracked(Form::unlinked) {
-            // As short as it is, it is not worth a word where the browser stores nothing.
+            // It is short: no message is needed if the browser stores nothing.
             Some(text) => drop(session::remember(Item::Unlinked, "", &text)),
             None => session::forget(Item::Unlinked),
         }

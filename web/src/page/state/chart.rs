@@ -1,4 +1,4 @@
-//! Time against memory: whether it is of this form, and what a chosen point leads to.
+//! Time against memory: whether it belongs to this form, and what a chosen point does.
 
 use leptos::prelude::*;
 use pipeplan_core::plan::planner::BEST;
@@ -11,24 +11,24 @@ use crate::protocol::{Ask, ChartPoint};
 use crate::text;
 
 impl Planner {
-    /// Asks for the best schedule within the memory of a point of the chart: no slower than the point.
+    /// Asks for the best schedule within the memory of a point of the chart. It is not slower than the point.
     pub fn take_point(self, point: ChartPoint) {
-        self.unsay(|line| line.starts_with(OF_POINT));
+        self.withdraw(|line| line.starts_with(OF_POINT));
         self.change_with(|form| {
             let path = form.limit_path();
             form.set(path, limit_text(path, point.bytes));
             form.set("schedule", BEST);
         });
-        self.promised.set_value(Some(point));
+        self.chosen_point.set_value(Some(point));
     }
 
-    /// Opens the order behind the point that was chosen, where the best within its memory has turned out worse: the chart
-    /// comes to a limit from less memory, and may find what the search for one limit does not. Whether there was reason to.
-    pub(super) fn keep_promise(self) -> bool {
-        let Some(point) = self.promised.try_update_value(Option::take).flatten() else { return false };
+    /// Opens the schedule of the chosen point if the best within its memory is slower. The chart reaches a limit from
+    /// less memory, and can find schedules that the search for one limit misses. Returns whether it was needed.
+    pub(super) fn open_chosen_point(self) -> bool {
+        let Some(point) = self.chosen_point.try_update_value(Option::take).flatten() else { return false };
         let shown = self.scene.with_untracked(|scene| scene.as_ref().map(|scene| scene.figures.judged_ns));
         let below_ns = shown.unwrap_or(u64::MAX);
-        // What reads the same is as good.
+        // Times that read the same are equal.
         if text::is_less(point.judged_ns, below_ns)
             && let Some(spec) = self.read_form()
         {
@@ -38,10 +38,10 @@ impl Planner {
         false
     }
 
-    /// Whether the chart is of another form than the one that is there: of another limit and schedule it is the same.
+    /// Whether the chart belongs to another form. Another limit or schedule does not change the chart.
     pub fn chart_is_of_before(self) -> bool {
         let is_of_form = || {
-            let (charted, spec) = (self.charted.get(), self.spec.get());
+            let (charted, spec) = (self.chart_spec.get(), self.spec.get());
             charted.zip(spec).is_some_and(|(charted, spec)| same_chart(&charted, &spec))
         };
         self.chart.with(|chart| chart.stale) || self.is_faulty() || !is_of_form()

@@ -6,28 +6,28 @@ use super::Planner;
 use crate::page::browser;
 use crate::protocol::{Ask, Purpose};
 
-/// What is said where a plan file is wanted before it is known.
+/// The message if a person exports a plan before it is known.
 const SAVED_LATER: &str = "The plan file is saved when the search ends.";
 
 impl Planner {
-    /// Downloads the plan file of the form; where that is still searched for, when it is found.
+    /// Downloads the plan file of the form. If the search still runs, downloads it at the end.
     pub fn export(self) {
-        if let Some(text) = self.opened.get_value() {
+        if let Some(text) = self.open_plan_file.get_value() {
             browser::download(&self.file_name("plan.json"), "application/json", &text);
         } else if self.busy.get_untracked() {
-            self.saves_later.set_value(true);
-            self.say(SAVED_LATER);
+            self.saves_when_found.set_value(true);
+            self.notify(SAVED_LATER);
         } else if let Some(text) = self.read_form() {
             self.ask(Ask::Export { spec: text, purpose: Purpose::Download }, false);
         }
     }
 
-    /// Whether the plan file was to be saved; it is no longer.
-    pub(super) fn stop_saving_later(self) -> bool {
-        let wanted = self.saves_later.get_value();
+    /// Whether a download was waiting for the search. It no longer is.
+    pub(super) fn stop_saving_when_found(self) -> bool {
+        let wanted = self.saves_when_found.get_value();
         if wanted {
-            self.saves_later.set_value(false);
-            self.unsay(|line| line == SAVED_LATER);
+            self.saves_when_found.set_value(false);
+            self.withdraw(|line| line == SAVED_LATER);
         }
         wanted
     }

@@ -20,14 +20,14 @@ use crate::protocol::frontier::FROM_CHART;
 use crate::scene::Scene;
 use crate::text;
 
-/// Tokens of a sequence where nothing has said how many.
+/// The sequence length if nothing gives one.
 const USUAL_SEQUENCE: u64 = 4096;
 
 /// A file on its way to the page.
 #[derive(Clone)]
 pub(super) struct Opening {
     pub(super) text: Rc<str>,
-    /// What the file is called; empty where no file of a person's own brought it.
+    /// The name of the file; empty if no file of a person has brought it.
     pub(super) name: Rc<str>,
     pub(super) from: Origin,
 }
@@ -35,7 +35,7 @@ pub(super) struct Opening {
 /// Where a file comes from.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// A person opened it: loading the page anew must not lose it.
+    /// A person opened it: a reload must not lose it.
     Person,
     /// The address names it, or the browser remembered it.
     Address,
@@ -73,7 +73,7 @@ impl Planner {
         } else if order::looks_like_one(text) {
             let Some(spec) = self.read_form() else {
                 let why = "The form has errors, so this custom schedule has no costs. Correct the marked fields.";
-                return self.complain_too(vec![of_file(name, why)]);
+                return self.report_also(vec![of_file(name, why)]);
             };
             self.busy.set(true);
             self.opening.set_value(Some(opening()));
@@ -87,16 +87,16 @@ impl Planner {
             match form.open_text(text) {
                 Ok(()) => self.change_with(|before| *before = form),
                 Err(error) => {
-                    let mut lines = vec![of_file(name, &text::no_file(text, &error))];
+                    let mut lines = vec![of_file(name, &text::unreadable_file(text, &error))];
                     lines.extend(error.to_string().lines().take(6).map(str::to_owned));
-                    self.complain_too(lines);
+                    self.report_also(lines);
                 }
             }
         }
     }
 
-    /// Puts what a run of Megatron-LM says of itself into the form, on the device that stands there, which no log names; and on
-    /// as many, where it does not say that either.
+    /// Puts the arguments of a run of Megatron-LM into the form. A log does not name the device, so the form keeps its
+    /// device; if the log does not give the number of devices, the form keeps that too.
     pub(super) fn open_run(self, name: &str, run: &MegatronRun) {
         let (device, devices) = self.resolved.with_untracked(|(_, known)| {
             let device = known["cluster"]["device"]["name"].as_str().filter(|name| cluster::find(name).is_some());
@@ -117,27 +117,27 @@ impl Planner {
                     said.push(format!("Its measured step time is {}.", text::duration(step_ns as f64)));
                 }
                 said.extend(imported.notes.iter().map(|note| text::sentence(note)));
-                self.say(&said.join(" "));
+                self.notify(&said.join(" "));
             }
             Err(faults) => {
                 let mut lines = vec![of_file(name, "This is a run of Megatron-LM, but some arguments are missing.")];
                 lines.extend(faults.0.iter().take(6).map(|fault| text::sentence(&fault.to_string())));
-                self.complain_too(lines);
+                self.report_also(lines);
             }
         }
     }
 
-    /// Puts the model that a `config.json` describes into the form, and leaves the rest of it.
+    /// Puts the model of a `config.json` into the form, and keeps the rest of the form.
     pub(super) fn open_config(self, name: &str, config: Value) {
         const SEQUENCE: &str = "training.sequence";
         let mut form = self.form.get_untracked();
-        // What the file before has put there was typed by nobody.
+        // No person typed the value of the file before.
         let before = self.configured.get_value().filter(|(text, _)| form.text(SEQUENCE) == text);
         if before.is_some() {
             form.set(SEQUENCE, "");
         }
         let is_typed = !form.text(SEQUENCE).is_empty();
-        // The catalog's model said it, and stands in the form no more.
+        // It was the default of the model before.
         let said = || self.resolved.with_untracked(|(_, known)| known["training"]["sequence"].as_u64());
         let wanted = before.map(|(_, wanted)| wanted).or_else(said).unwrap_or(USUAL_SEQUENCE);
         match Spec::from_value(&form.value_with(config, wanted)) {
@@ -150,7 +150,7 @@ impl Planner {
                 let why = "The model of this config.json does not work with the rest of the form.";
                 let mut lines = vec![of_file(name, why)];
                 lines.extend(faults.0.iter().take(6).map(|fault| text::sentence(&fault.to_string())));
-                self.complain_too(lines);
+                self.report_also(lines);
             }
         }
     }
@@ -159,8 +159,8 @@ impl Planner {
         if let Ok(spec) = Spec::read(spec) {
             let mut form = self.form.get_untracked();
             form.open(&spec);
-            // The file may hold another schedule than its spec asks for; the form names what is shown, where the planner
-            // knows that name.
+            // The file can hold another schedule than its spec names. The form names the shown one, if the planner
+            // knows it.
             if let Some(scene) = scene.as_ref().filter(|scene| is_schedule(&scene.schedule)) {
                 form.set("schedule", scene.schedule.clone());
             }
@@ -168,21 +168,21 @@ impl Planner {
             self.read_form();
         }
         let opening = self.opening.try_update_value(Option::take).flatten();
-        self.opened.set_value(opening.as_ref().map(|opening| opening.text.clone()));
+        self.open_plan_file.set_value(opening.as_ref().map(|opening| opening.text.clone()));
         let better = self.proof.with_untracked(|proof| proof.better.clone());
         let found = better.is_some_and(|better| self.shows_file(&better));
         if let (Some(Opening { text, from: Origin::Person, .. }), Some(link)) = (opening, self.link()) {
-            // It is known again by its form's link, which stands in the address from now on.
+            // After a reload, the link in the address identifies the file.
             self.remember(Item::Plan, &link, &text);
             self.edits.update_value(Edits::other);
             self.write_link_later();
         }
         self.remembers.set_value(true);
-        self.shown.set_value(id);
+        self.newest_shown.set_value(id);
         let own = scene.as_ref().filter(|scene| !is_schedule(&scene.schedule));
         self.rows.update(|rows| {
             rows.retain(|row| is_schedule(&row.schedule));
-            // Where the best is none, it is the first to be looked at.
+            // It stands first, also if there is no best.
             let source = match own.map(|scene| scene.schedule.as_str()) {
                 _ if found => "Found by the exact search",
                 Some(FROM_CHART) => "The schedule of the chosen point of the chart",
@@ -191,27 +191,27 @@ impl Planner {
             own.into_iter().for_each(|scene| rows.insert(0, own_row(scene, source)));
         });
         match own.map(|scene| scene.schedule.as_str()) {
-            Some(_) if found => self.say("The exact search found this schedule. A change of the form removes it. Export plan saves it."),
-            Some(FROM_CHART) => self.say(
+            Some(_) if found => self.notify("The exact search found this schedule. A change of the form removes it. Export plan saves it."),
+            Some(FROM_CHART) => self.notify(
                 "This is the schedule of the point of the chart: the search within this limit found a \
                  slower one. A change of the form removes it, and the link does not contain it. Export plan saves it.",
             ),
-            Some(_) => self.say("This is the custom schedule of the file. A change of the form removes it."),
+            Some(_) => self.notify("This is the custom schedule of the file. A change of the form removes it."),
             None => {}
         }
         self.show(scene.map(Arc::new));
     }
 
-    /// A number for files that are opened together: what is said from now on is of them, and stays until all are open.
+    /// A number for files that are opened together. Messages from now on belong to them, and stay until all are open.
     pub fn next_batch(self) -> u32 {
         self.notice.set(None);
         self.batch.update_value(|batch| *batch += 1);
         self.batch.get_value()
     }
 
-    /// Whether what is shown is the plan file with this text.
+    /// Whether the plan file with this text is on screen.
     pub fn shows_file(self, text: &str) -> bool {
-        self.opened.with_value(|opened| opened.as_deref() == Some(text))
+        self.open_plan_file.with_value(|opened| opened.as_deref() == Some(text))
     }
 
     /// Whether a file is being read.
@@ -220,32 +220,32 @@ impl Planner {
         self.busy.get_untracked() && reads(self.opening) || reads(self.opening_trace) || reads(self.opening_profile)
     }
 
-    /// Plans with the times of this profile, or with estimates.
+    /// Uses the times of this profile, or estimates.
     pub fn measure(self, profile: Option<&str>) {
         if profile.is_none() {
             session::forget(Item::Profile);
         }
         // Layouts were found with other times.
-        self.tuned_for.set(None);
+        self.layouts_for.set(None);
         self.ask(Ask::Measure { profile: profile.map(str::to_owned) }, false);
         self.plan();
     }
 
-    /// Remembers a file for when the page is loaded anew, or says that it will not be there then.
+    /// Stores a file for a reload of the page, or says that this failed.
     pub(super) fn remember(self, item: Item, fragment: &str, text: &str) {
         if !session::remember(item, fragment, text) {
-            self.say("This file is too large for the browser to store: it is gone after a reload of the page.");
+            self.notify("This file is too large for the browser to store: it is gone after a reload of the page.");
         }
     }
 }
 
-/// What a model's `config.json` holds, where `text` is one.
+/// The value of a `config.json`, if `text` is one.
 fn config_of(text: &str) -> Option<Value> {
     let value = pipeplan_core::base::json::parse(text).ok()?;
     hf_config::looks_like_one(&value).then_some(value)
 }
 
-/// What is said of the file `name`: of several that are opened together, which one it is.
+/// A message about the file `name`.
 pub(super) fn of_file(name: &str, said: &str) -> String {
     if name.is_empty() { said.to_owned() } else { format!("{name}: {said}") }
 }

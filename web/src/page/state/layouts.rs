@@ -18,48 +18,48 @@ impl Planner {
         })
     }
 
-    /// Whether another layout may have a plan where the form's has none: no field is to blame.
+    /// Whether another layout can have a plan if the form has none: no field is the cause.
     pub fn may_find_layouts(self) -> bool {
         self.devices().is_some() && self.no_plan_at.with(Option::is_none) && !self.is_faulty()
     }
 
-    /// Whether layouts of this form are being looked for.
-    pub fn is_tuning(self) -> bool {
+    /// Whether a search for layouts of this form runs.
+    pub fn is_finding_layouts(self) -> bool {
         let runs = |layouts: &Option<Arc<Layouts>>| layouts.as_ref().is_some_and(|layouts| !layouts.finished);
         self.layouts.with(runs) && !self.layouts_are_stale()
     }
 
-    /// Looks for the fastest layouts of the form's model.
-    pub fn tune(self) {
+    /// Searches the fastest layouts of the form's model.
+    pub fn find_layouts(self) {
         self.layouts.set(None);
-        self.tuned_for.set(None);
-        self.not_tuned.set(Vec::new());
+        self.layouts_for.set(None);
+        self.layout_faults.set(Vec::new());
         let typed = self.layout_devices.get_untracked();
         let devices = typed.trim();
         let number = devices.parse::<u64>();
         match (number, self.read_form()) {
             (Err(_), _) if !devices.is_empty() => {
-                self.not_tuned.set(vec![format!("Devices: found {devices}; give a whole number.")]);
+                self.layout_faults.set(vec![format!("Devices: found {devices}; give a whole number.")]);
             }
-            (_, None) => self.not_tuned.set(vec!["The form has errors.".to_owned()]),
+            (_, None) => self.layout_faults.set(vec!["The form has errors.".to_owned()]),
             (number, spec) => {
-                self.tuned_for.set(self.spec.get_untracked());
+                self.layouts_for.set(self.spec.get_untracked());
                 self.ask(Ask::Tune { spec, devices: number.ok() }, false);
             }
         }
     }
 
-    /// Whether the layouts that were found are of another form than the one that is there.
+    /// Whether the layouts belong to another form.
     pub fn layouts_are_stale(self) -> bool {
         let are_of = |layouts: &Layouts| {
-            let (asked, spec) = (self.tuned_for.get(), self.spec.get());
+            let (asked, spec) = (self.layouts_for.get(), self.spec.get());
             asked.zip(spec).is_some_and(|(asked, spec)| layouts::are_of(layouts, &asked, &spec))
         };
         self.layouts.with(|layouts| layouts.as_ref().is_some_and(|layouts| !are_of(layouts)))
     }
 
-    /// Ends the search for layouts with what it has found.
-    pub fn stop_tuning(self) {
+    /// Stops the search for layouts and keeps the results.
+    pub fn stop_finding_layouts(self) {
         self.ask(Ask::Tune { spec: None, devices: None }, false);
     }
 

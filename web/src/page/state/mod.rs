@@ -1,4 +1,4 @@
-//! What the page knows, as signals, and what happens to it.
+//! The state of the page, as signals, and its changes.
 //!
 //! - In: what a person does, and what the worker replies.
 //! - Out: signals that the components show, and questions to the worker.
@@ -33,15 +33,15 @@ use web_sys::Worker;
 
 use self::files::Opening;
 use crate::draw::frontier::Chart;
-use crate::draw::lane::Lane;
+use crate::draw::track::Track;
 use crate::draw::view::View;
 use crate::form::Form;
 use crate::logic::comparison::Compared;
 use crate::logic::edits::Edits;
 use crate::logic::proof::Proof;
 use crate::page::browser;
-use crate::page::courier::Courier;
-use crate::protocol::{Calibrated, ChartPoint, Layouts, Row, Sensed, Shorter, Timed, TraceSummary, Unfit};
+use crate::page::worker_client::WorkerClient;
+use crate::protocol::{Calibrated, ChartPoint, Layouts, Row, SensitivityRows, Shorter, Timed, TraceSummary, Unfit};
 use crate::scene::{MeasuredScene, Scene};
 
 pub use notices::Notice;
@@ -55,65 +55,66 @@ pub struct Planner {
     pub form_open: RwSignal<bool>,
     /// What is wrong with it.
     pub faults: RwSignal<Vec<Fault>>,
-    /// What the newest form without faults means.
+    /// The spec of the newest form without faults.
     pub spec: RwSignal<Option<Arc<Spec>>>,
-    /// That form, and its spec with every default said, for what empty fields show.
+    /// That form, and its spec with every default, for the placeholders of empty fields.
     pub resolved: RwSignal<(Form, Value)>,
     /// The plan on screen.
     pub scene: RwSignal<Option<Arc<Scene>>>,
     /// Why there is no plan on screen.
     pub no_plan: RwSignal<Option<String>>,
-    /// The field that is to blame for that: the form by itself is without faults.
+    /// The field that causes it, although the form has no faults.
     no_plan_at: RwSignal<Option<Fault>>,
-    /// What to change where the plan does not fit in memory.
+    /// Suggestions if the plan does not fit in memory.
     pub unfit: RwSignal<Option<Arc<Unfit>>>,
-    /// What the memory limit costs the best schedule.
+    /// The cost of the memory limit for the best schedule.
     pub shorter: RwSignal<Option<Arc<Shorter>>>,
-    /// What the time of the plan on screen hangs on, as far as it has been asked for.
-    pub sensed: RwSignal<Option<Sensed>>,
-    /// Whether that is shown.
-    pub sensing_open: RwSignal<bool>,
-    /// What the passes did to the plan on screen, as far as it has been asked for.
+    /// The sensitivity of the plan on screen, if it was asked for.
+    pub sensitivity: RwSignal<Option<SensitivityRows>>,
+    /// Whether its panel is open.
+    pub sensitivity_open: RwSignal<bool>,
+    /// The reports of the compiler passes, if they were asked for.
     pub passes: RwSignal<String>,
-    /// Whether that was said of a plan before it.
-    pub passes_before: RwSignal<bool>,
-    /// Whether it is shown.
+    /// Whether they belong to an older plan.
+    pub passes_outdated: RwSignal<bool>,
+    /// Whether their panel is open.
     pub passes_open: RwSignal<bool>,
-    /// Time against memory, as far as it is known.
+    /// Time against memory, so far.
     pub chart: RwSignal<Chart>,
-    /// What that is of; none where it is of a form that has been overtaken.
-    charted: RwSignal<Option<Arc<Spec>>>,
-    /// On how many devices layouts are looked for; on those that the form has where it is empty.
+    /// The spec of the chart; none if it belongs to an older form.
+    chart_spec: RwSignal<Option<Arc<Spec>>>,
+    /// The number of devices for layouts; empty: that of the form.
     pub layout_devices: RwSignal<String>,
-    /// The fastest layouts, as far as they were looked for.
+    /// The fastest layouts, so far.
     pub layouts: RwSignal<Option<Arc<Layouts>>>,
-    /// Why they were not.
-    pub not_tuned: RwSignal<Vec<String>>,
-    /// What they were looked for; none where times have changed since.
-    tuned_for: RwSignal<Option<Arc<Spec>>>,
-    /// The comparison, as far as it has come.
+    /// Why there is no search for layouts.
+    pub layout_faults: RwSignal<Vec<String>>,
+    /// The spec of the layouts; none if times have changed since.
+    layouts_for: RwSignal<Option<Arc<Spec>>>,
+    /// The rows of the comparison, so far.
     pub rows: RwSignal<Vec<Row>>,
-    /// What those rows are of.
+    /// The spec that those rows belong to.
     pub compared: RwSignal<Compared>,
-    /// Measured times that all is planned with.
-    pub timed: RwSignal<Option<Timed>>,
+    /// The measured times in use.
+    pub measured_times: RwSignal<Option<Timed>>,
     /// The open trace.
     pub trace: RwSignal<Option<TraceSummary>>,
     /// The step of it on screen.
     pub measured: RwSignal<Option<Arc<MeasuredScene>>>,
-    /// Where the run of the open trace lost time against the plan on screen, or why that cannot be said; none where nobody asked.
+    /// Where the run of the open trace lost time against the plan on screen, or the reasons why that is unknown; none
+    /// if it was not asked.
     pub calibrated: RwSignal<Option<Result<Calibrated, Vec<String>>>>,
     /// Whether the measured step is drawn as long as the plan.
     pub aligned: RwSignal<bool>,
     /// A plan kept to be compared with others.
     pub kept: RwSignal<Option<Arc<Scene>>>,
-    /// Questions without their last reply.
+    /// Whether an answer is incomplete.
     pub busy: RwSignal<bool>,
-    /// Schedules that the comparison has looked at, and all that it will.
+    /// Evaluated schedules of the comparison, and all schedules.
     pub progress: RwSignal<(u32, u32)>,
-    /// The cost of the best that a search has so far, and the bound; none where it has not taken long.
+    /// The cost of the best so far and the bound; none if the search is short.
     pub searching: RwSignal<Option<(u64, u64)>>,
-    /// Whether the plan on screen is of the form before a change.
+    /// Whether the plan on screen belongs to the form before a change.
     pub outdated: RwSignal<bool>,
     /// The exact search behind the plan on screen.
     pub proof: RwSignal<Proof>,
@@ -123,45 +124,43 @@ pub struct Planner {
     pub view: RwSignal<View>,
     /// Width of the time axis in CSS pixels.
     pub width: RwSignal<f64>,
-    /// How many pictures of the timeline have been asked for.
+    /// The number of requested pictures of the timeline.
     pub png_wanted: RwSignal<u32>,
     /// The newest plan question, and the newest whose answer is on screen.
-    asked: StoredValue<u32>,
-    shown: StoredValue<u32>,
-    /// The point of the chart that was chosen, until what comes of it is known.
-    promised: StoredValue<Option<ChartPoint>>,
-    /// The plan file that is open, as long as nothing in the form has changed since: exporting gives it back as it
-    /// is, whoever wrote it.
-    opened: StoredValue<Option<Rc<str>>, LocalStorage>,
-    /// Whether the plan file is to be saved when the search for the plan has ended.
-    saves_later: StoredValue<bool>,
-    /// The plan file, or the order, that the worker is reading.
+    newest_asked: StoredValue<u32>,
+    newest_shown: StoredValue<u32>,
+    /// The chosen point of the chart, until its plan is known.
+    chosen_point: StoredValue<Option<ChartPoint>>,
+    /// The open plan file, until the form changes. Exporting returns its text unchanged.
+    open_plan_file: StoredValue<Option<Rc<str>>, LocalStorage>,
+    /// Whether to save the plan file when the search ends.
+    saves_when_found: StoredValue<bool>,
+    /// The plan file or custom schedule that the worker reads.
     opening: StoredValue<Option<Opening>, LocalStorage>,
-    /// The trace file that the worker is reading.
+    /// The trace file that the worker reads.
     opening_trace: StoredValue<Option<Opening>, LocalStorage>,
-    /// The profile that the worker is reading.
+    /// The profile that the worker reads.
     opening_profile: StoredValue<Option<Opening>, LocalStorage>,
-    /// The tokens of a sequence that a `config.json` has put into the form, and those that the model before had.
+    /// The sequence length that a `config.json` put into the form, and that of the model before.
     configured: StoredValue<Option<(String, u64)>>,
-    /// Whether a plan or trace is remembered, for when the page is loaded anew.
+    /// Whether a plan or trace is stored for a reload.
     remembers: StoredValue<bool>,
-    /// Lanes sent ahead of their picture, and the question that they belong to.
-    ahead: StoredValue<(u32, Vec<Lane>)>,
-    /// The question of where time went that is under way, or whose answer is shown.
-    calibrating: StoredValue<Option<u32>>,
-    /// The question after what the plan's time hangs on.
-    sensing: StoredValue<Option<u32>>,
-    /// The question after what the passes did.
-    passing: StoredValue<Option<u32>>,
-    /// Of files that are opened together.
+    /// Tracks that arrived before their picture, and their question.
+    early_tracks: StoredValue<(u32, Vec<Track>)>,
+    /// The question of the calibration that runs or is shown.
+    calibration_question: StoredValue<Option<u32>>,
+    /// The question of the sensitivity.
+    sensitivity_question: StoredValue<Option<u32>>,
+    /// The question of the reports of compiler passes.
+    passes_question: StoredValue<Option<u32>>,
+    /// The number of the last files that were opened together.
     batch: StoredValue<u32>,
     link_timer: StoredValue<u32>,
-    /// What stands after `#`, as far as the page knows.
+    /// The fragment of the address that the page knows.
     own_fragment: StoredValue<String>,
-    /// Whether the next link takes the place of the one in the address or comes after it, so that going back leads to what
-    /// was there before.
+    /// Whether the next link replaces the one in the address or adds an entry to the history.
     edits: StoredValue<Edits>,
-    courier: StoredValue<Option<Rc<Courier>>, LocalStorage>,
+    client: StoredValue<Option<Rc<WorkerClient>>, LocalStorage>,
     /// The worker of a proof under way.
     prover: StoredValue<Option<Worker>, LocalStorage>,
 }
@@ -180,20 +179,20 @@ impl Planner {
             no_plan_at: RwSignal::new(None),
             unfit: RwSignal::new(None),
             shorter: RwSignal::new(None),
-            sensed: RwSignal::new(None),
-            sensing_open: RwSignal::new(false),
+            sensitivity: RwSignal::new(None),
+            sensitivity_open: RwSignal::new(false),
             passes: RwSignal::new(String::new()),
-            passes_before: RwSignal::new(false),
+            passes_outdated: RwSignal::new(false),
             passes_open: RwSignal::new(false),
             chart: RwSignal::new(Chart::default()),
-            charted: RwSignal::new(None),
+            chart_spec: RwSignal::new(None),
             layout_devices: RwSignal::new(String::new()),
             layouts: RwSignal::new(None),
-            tuned_for: RwSignal::new(None),
-            not_tuned: RwSignal::new(Vec::new()),
+            layouts_for: RwSignal::new(None),
+            layout_faults: RwSignal::new(Vec::new()),
             rows: RwSignal::new(Vec::new()),
             compared: RwSignal::new(Compared::default()),
-            timed: RwSignal::new(None),
+            measured_times: RwSignal::new(None),
             trace: RwSignal::new(None),
             measured: RwSignal::new(None),
             calibrated: RwSignal::new(None),
@@ -208,40 +207,40 @@ impl Planner {
             view: RwSignal::new(View { start_ns: 0.0, ns_per_px: 1.0 }),
             width: RwSignal::new(600.0),
             png_wanted: RwSignal::new(0),
-            asked: StoredValue::new(0),
-            shown: StoredValue::new(0),
-            promised: StoredValue::new(None),
-            opened: StoredValue::new_local(None),
-            saves_later: StoredValue::new(false),
+            newest_asked: StoredValue::new(0),
+            newest_shown: StoredValue::new(0),
+            chosen_point: StoredValue::new(None),
+            open_plan_file: StoredValue::new_local(None),
+            saves_when_found: StoredValue::new(false),
             opening: StoredValue::new_local(None),
             opening_trace: StoredValue::new_local(None),
             opening_profile: StoredValue::new_local(None),
             configured: StoredValue::new(None),
             remembers: StoredValue::new(true),
-            ahead: StoredValue::new((0, Vec::new())),
-            calibrating: StoredValue::new(None),
-            sensing: StoredValue::new(None),
-            passing: StoredValue::new(None),
+            early_tracks: StoredValue::new((0, Vec::new())),
+            calibration_question: StoredValue::new(None),
+            sensitivity_question: StoredValue::new(None),
+            passes_question: StoredValue::new(None),
             batch: StoredValue::new(0),
             link_timer: StoredValue::new(0),
             own_fragment: StoredValue::new(String::new()),
             edits: StoredValue::new(Edits::default()),
-            courier: StoredValue::new_local(None),
+            client: StoredValue::new_local(None),
             prover: StoredValue::new_local(None),
         };
-        let courier = Courier::start(
+        let client = WorkerClient::start(
             Rc::new(move |reply| planner.receive(reply)),
             Rc::new(move |reason| {
                 planner.busy.set(false);
-                planner.complain(vec![reason]);
+                planner.report(vec![reason]);
             }),
         );
-        planner.courier.set_value(Some(courier));
+        planner.client.set_value(Some(client));
         planner
     }
 }
 
-/// Whether the planner makes schedules of this name.
+/// Whether the planner has a schedule of this name.
 pub(super) fn is_schedule(name: &str) -> bool {
     name == BEST || pipeplan_core::schedule::find(name).is_some()
 }

@@ -1,22 +1,22 @@
-//! What the page says above the picture.
+//! Messages above the picture.
 
 use leptos::prelude::*;
 
 use super::Planner;
 use crate::protocol::FieldFault;
 
-/// A sentence above the picture.
+/// A message above the picture.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Notice {
-    /// Whether something went wrong.
+    /// Whether it is an error.
     pub wrong: bool,
-    /// What to say.
+    /// The lines of the message.
     pub lines: Vec<String>,
 }
 
 impl Planner {
-    /// Says something more that is no fault.
-    pub(super) fn say(self, line: &str) {
+    /// Adds a line that is not an error.
+    pub(super) fn notify(self, line: &str) {
         self.notice.update(|notice| match notice {
             Some(Notice { lines, .. }) => {
                 if !lines.iter().any(|said| said == line) {
@@ -27,8 +27,8 @@ impl Planner {
         });
     }
 
-    /// Takes back what was said.
-    pub(super) fn unsay(self, is_it: impl Fn(&str) -> bool) {
+    /// Removes lines.
+    pub(super) fn withdraw(self, is_it: impl Fn(&str) -> bool) {
         if self
             .notice
             .with_untracked(|notice| notice.as_ref().is_some_and(|said| said.lines.iter().any(|line| is_it(line))))
@@ -42,19 +42,19 @@ impl Planner {
         }
     }
 
-    pub(super) fn complain(self, lines: Vec<String>) {
+    pub(super) fn report(self, lines: Vec<String>) {
         self.notice.set(Some(Notice { wrong: true, lines }));
     }
 
-    /// Says what is wrong with one of several things, beside what was said of the others.
-    pub(super) fn complain_too(self, lines: Vec<String>) {
+    /// Adds errors to those that are shown.
+    pub(super) fn report_also(self, lines: Vec<String>) {
         let before = self.notice.get_untracked().map(|notice| notice.lines).unwrap_or_default();
-        self.complain([before, lines].concat());
+        self.report([before, lines].concat());
     }
 
-    /// Says that a file is no text.
-    pub fn say_unreadable(self, name: &str) {
-        self.complain_too(vec![format!("{name} is not a text file.")]);
+    /// Says that a file is not text.
+    pub fn report_unreadable(self, name: &str) {
+        self.report_also(vec![format!("{name} is not a text file.")]);
     }
 }
 

@@ -1,4 +1,4 @@
-//! What is on the timeline: the plan, what stands under it, the visible part of time.
+//! The timeline: the plan, what is under it, the visible part of time.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use pipeplan_core::formats::svg;
 use pipeplan_core::simulate::timeline::Timeline;
 
 use super::Planner;
-use crate::draw::lane::Lane;
+use crate::draw::track::Track;
 use crate::draw::view::Extent;
 use crate::logic::kept_plan;
 use crate::page::browser;
@@ -21,10 +21,10 @@ const SVG_WIDTH: u32 = 1200;
 impl Planner {
     pub(super) fn show(self, scene: Option<Arc<Scene>>) {
         let before = self.extent();
-        if self.shown.get_value() == self.asked.get_value() {
+        if self.newest_shown.get_value() == self.newest_asked.get_value() {
             self.outdated.set(false);
-            // Whatever is answered, the worker's chart is of the same spec by then.
-            self.charted.set(self.spec.get_untracked());
+            // The chart of the worker belongs to the same spec by then.
+            self.chart_spec.set(self.spec.get_untracked());
         }
         if scene.is_some() {
             self.no_plan.set(None);
@@ -38,7 +38,7 @@ impl Planner {
         self.ask_sensitivity();
     }
 
-    /// All that is shown together.
+    /// The extent of all tracks together.
     pub fn extent(self) -> Extent {
         let planned = self.scene.with_untracked(|scene| scene.as_ref().map_or(0, |scene| scene.end_ns()));
         let below = untrack(|| self.below());
@@ -47,31 +47,31 @@ impl Planner {
         Extent { whole_ns, width_px: self.width.get_untracked() }
     }
 
-    /// Keeps the view over a change of what is shown.
+    /// Keeps the view when the shown plans change.
     pub fn carry_view(self, before: Extent) {
         let now = self.extent();
         self.view.update(|view| *view = view.carried(before, now));
     }
 
-    /// What stands under the plan: a measured step before a plan that was kept.
+    /// The part under the plan: a measured step, else a kept plan.
     pub fn below(self) -> Option<Below> {
         let kept = || self.kept.get().filter(|_| self.kept_unseen().is_none()).map(Below::Kept);
         self.measured.get().map(Below::Measured).or_else(kept)
     }
 
-    /// Why the plan that is kept is not drawn; none where it is, or nothing is kept.
+    /// Why the kept plan is not drawn; none if it is drawn or nothing is kept.
     pub fn kept_unseen(self) -> Option<String> {
         let kept = self.kept.get()?;
         let trace_is_open = self.measured.with(Option::is_some);
         self.scene.with(|shown| kept_plan::why_not_drawn(&kept, shown.as_deref(), trace_is_open))
     }
 
-    /// Keeps the plan on screen to be compared with others, or lets go of the one that is kept.
+    /// Keeps the plan on screen for comparison, or releases the kept plan.
     pub fn keep(self, keep: bool) {
         let before = self.extent();
         if keep {
             self.kept.set(self.scene.get_untracked());
-            if let Some(text) = self.opened.get_value() {
+            if let Some(text) = self.open_plan_file.get_value() {
                 self.remember(Item::Kept, "", &text);
             } else if let (false, Some(spec)) = (self.outdated.get_untracked(), self.read_form()) {
                 self.ask(Ask::Export { spec, purpose: Purpose::Keep }, false);
@@ -83,7 +83,7 @@ impl Planner {
         self.carry_view(before);
     }
 
-    /// Draws the measured step as long as the plan, or in its own time.
+    /// Scales the measured step to the plan, or draws it in real time.
     pub fn set_aligned(self, aligned: bool) {
         let before = self.extent();
         self.aligned.set(aligned);
@@ -98,7 +98,7 @@ impl Planner {
         Some(Order { problem, rows, pairs })
     }
 
-    /// What the plan on screen is of, in a line.
+    /// The model, device and shape of the plan on screen, in a line.
     pub fn subject(self) -> String {
         match (self.spec.get(), self.scene.get()) {
             (Some(spec), Some(scene)) => subject(&spec, &scene),
@@ -109,20 +109,20 @@ impl Planner {
     /// Downloads the timeline as a drawing.
     pub fn save_svg(self) {
         let Some(scene) = self.scene.get_untracked() else { return };
-        let rows = scene.lanes.iter().map(|lane| lane.spans().to_vec()).collect();
+        let rows = scene.tracks.iter().map(|track| track.spans().to_vec()).collect();
         let title = format!("{} ({})", scene.headline(), untrack(|| self.subject()));
         let drawing = svg::draw(&Timeline { rows }, &title, SVG_WIDTH);
         browser::download(&self.file_name("timeline.svg"), "image/svg+xml", &drawing);
     }
 
-    /// Downloads what is seen as a picture.
+    /// Downloads the visible time range as a picture.
     pub fn save_png(self) {
         self.png_wanted.update(|wanted| *wanted += 1);
     }
 
-    /// The lanes that were sent ahead of the picture that answers question `id`.
-    pub(super) fn take_ahead(self, id: u32) -> Vec<Lane> {
-        let (of, lanes) = self.ahead.try_update_value(core::mem::take).unwrap_or_default();
-        if of == id { lanes } else { Vec::new() }
+    /// The tracks that arrived before the picture of question `id`.
+    pub(super) fn take_early_tracks(self, id: u32) -> Vec<Track> {
+        let (of, tracks) = self.early_tracks.try_update_value(core::mem::take).unwrap_or_default();
+        if of == id { tracks } else { Vec::new() }
     }
 }

@@ -1,4 +1,4 @@
-//! What the form means, and the plan that is asked for it.
+//! The form as a spec, and the question for its plan.
 
 use std::sync::Arc;
 
@@ -8,37 +8,37 @@ use pipeplan_core::base::fields::Fault;
 use super::{Planner, is_schedule};
 use crate::form::{Form, Kind};
 use crate::logic::edits::Edits;
-use crate::page::courier::Courier;
 use crate::page::session::{self, Item};
+use crate::page::worker_client::WorkerClient;
 use crate::protocol::frontier::{FROM_CHART, OF_POINT};
 use crate::protocol::{Ask, Row};
 use crate::text;
 
 impl Planner {
-    /// Sets a field and plans anew.
+    /// Sets a field and plans again.
     pub fn change(self, path: &str, text: impl Into<String>) {
         self.change_with(|form| form.set(path, text));
     }
 
-    /// Changes the form as a whole and plans anew.
+    /// Changes the form and plans again.
     pub fn change_with(self, change: impl FnOnce(&mut Form)) {
         self.form.update(change);
         self.plan();
     }
 
-    /// Changes the form by what is typed, or dragged, in the field `path`, and plans anew.
+    /// Changes the form by typing or dragging in the field `path`, and plans again.
     pub fn type_in(self, path: &'static str, change: impl FnOnce(&mut Form)) {
         self.form.update(change);
         self.edits.update_value(|edits| edits.typed(path));
         self.plan_form();
     }
 
-    /// The field is left, or Enter pressed in it.
-    pub fn typed(self) {
+    /// A person left the field, or pressed Enter in it.
+    pub fn end_typing(self) {
         self.edits.update_value(Edits::ended);
     }
 
-    /// Reads the form; plans it if it is without faults, else shows them.
+    /// Reads the form. Plans it if it has no faults, else shows the faults.
     pub fn plan(self) {
         self.edits.update_value(Edits::other);
         self.plan_form();
@@ -51,22 +51,22 @@ impl Planner {
     }
 
     pub(super) fn plan_form(self) {
-        self.promised.set_value(None);
+        self.chosen_point.set_value(None);
         self.searching.set(None);
-        self.opened.set_value(None);
-        // It was to be of the form before.
-        self.stop_saving_later();
-        self.unsay(|line| line.starts_with(OF_POINT));
+        self.open_plan_file.set_value(None);
+        // The download was for the form before.
+        self.stop_saving_when_found();
+        self.withdraw(|line| line.starts_with(OF_POINT));
         let is_own = |row: &&Row| !is_schedule(&row.schedule);
         let own = self.rows.with_untracked(|rows| rows.iter().find(is_own).map(|row| row.schedule.clone()));
         if let Some(own) = own {
-            // What was said of an order from elsewhere goes with it.
+            // Messages about a custom schedule go with it.
             self.rows.update(|rows| rows.retain(|row| is_schedule(&row.schedule)));
             self.notice.update(|notice| *notice = notice.take().filter(|notice| notice.wrong));
             // A point of the chart is a click away.
             if own != FROM_CHART {
                 let own = text::schedule_title(&own);
-                self.say(&format!(
+                self.notify(&format!(
                     "The custom schedule ({own}) is no longer shown: the form has changed. Open its file \
                      to see it again."
                 ));
@@ -79,9 +79,9 @@ impl Planner {
         self.forget_proof();
         match self.read_form() {
             Some(text) => {
-                // The newer wish counts: a file that is still being read would else bring a form that is not what is planned.
+                // The newer change counts. Else the file would bring a form that differs from the plan.
                 if self.opening.try_update_value(Option::take).flatten().is_some() {
-                    self.say("The opened file is not shown: the form changed while the file was read.");
+                    self.notify("The opened file is not shown: the form changed while the file was read.");
                 }
                 self.busy.set(true);
                 self.outdated.set(true);
@@ -95,7 +95,7 @@ impl Planner {
         }
     }
 
-    /// Reads the form without planning it. The JSON of its spec where it has no faults.
+    /// Reads the form without planning. Returns the JSON of its spec if it has no faults.
     pub(super) fn read_form(self) -> Option<String> {
         match self.form.with_untracked(Form::read) {
             Ok(spec) => {
@@ -111,38 +111,38 @@ impl Planner {
         }
     }
 
-    /// Asks the worker. The question's number, where there is a worker.
+    /// Asks the worker. Returns the number of the question, if there is a worker.
     pub(super) fn ask(self, ask: Ask, newest: bool) -> Option<u32> {
-        let id = self.courier.with_value(|courier| courier.as_ref().map(|courier| courier.ask(ask)));
+        let id = self.client.with_value(|client| client.as_ref().map(|client| client.ask(ask)));
         if let (Some(id), true) = (id, newest) {
-            self.asked.set_value(id);
+            self.newest_asked.set_value(id);
         }
         id
     }
 
-    /// All that was asked for is known.
-    pub(super) fn answered(self) {
+    /// The answer is complete.
+    pub(super) fn finish_answer(self) {
         self.searching.set(None);
-        if !self.keep_promise() {
+        if !self.open_chosen_point() {
             self.busy.set(false);
             self.outdated.set(false);
-            if self.stop_saving_later() {
+            if self.stop_saving_when_found() {
                 self.export();
             }
         }
     }
 
-    /// Ends the search for the best with what it has found.
+    /// Stops the search for the best and keeps the best so far.
     pub fn stop_searching(self) {
-        self.courier.with_value(|courier| courier.iter().for_each(Courier::stop));
+        self.client.with_value(|client| client.iter().for_each(WorkerClient::stop));
     }
 
-    /// All that is wrong with fields: with the form, and with what no schedule could be made of.
+    /// All faults of fields: those of the form, and the field that no schedule accepts.
     pub fn faults_of_fields(self) -> Vec<Fault> {
         self.faults.get().into_iter().chain(self.no_plan_at.get()).collect()
     }
 
-    /// Whether the form has faults: what is shown is then of the form before them.
+    /// Whether the form has faults. Then the plan on screen belongs to the form before them.
     pub fn is_faulty(self) -> bool {
         self.faults.with(|faults| !faults.is_empty())
     }

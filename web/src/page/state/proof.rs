@@ -9,16 +9,16 @@ use crate::page::{browser, prover};
 use crate::protocol::{Ask, Purpose};
 
 impl Planner {
-    /// Searches exactly for a better plan than the one on screen, or for a proof that there is none.
+    /// Starts an exact search for a better plan, or for a proof that there is none.
     pub fn prove(self) {
-        if let Some(text) = self.opened.get_value() {
+        if let Some(text) = self.open_plan_file.get_value() {
             self.proof.set(Proof::begun());
             self.start_prover(&text);
         } else if let Some(text) = self.read_form() {
             self.proof.set(Proof::begun());
             self.ask(Ask::Export { spec: text, purpose: Purpose::Proof }, false);
         } else {
-            self.complain(vec![
+            self.report(vec![
                 "The form has errors, so there is nothing to prove. Correct the marked fields.".to_owned(),
             ]);
         }
@@ -35,9 +35,9 @@ impl Planner {
         }
     }
 
-    /// Ends the proof under way, and shows the better plan that it found.
+    /// Ends the exact search, and shows the better plan that it found.
     pub fn end_proof(self, state: State) {
-        // What stops it goes with it.
+        // The stop button disappears.
         if browser::has_focus("[data-test='stop-proof']") {
             browser::focus(PROOF);
         }
@@ -54,7 +54,7 @@ impl Planner {
         }
     }
 
-    /// Another plan will be on screen: what was proved is not of it.
+    /// Drops the proof: another plan will be on screen.
     pub(super) fn forget_proof(self) {
         self.stop_prover();
         if self.proof.with_untracked(|proof| proof.state != State::None) {

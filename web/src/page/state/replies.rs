@@ -1,4 +1,4 @@
-//! What the worker replies, and what the page does about it.
+//! Replies of the worker.
 
 use std::sync::Arc;
 
@@ -11,92 +11,92 @@ use super::rows::put_row;
 use super::{Planner, is_schedule};
 use crate::page::browser;
 use crate::page::session::Item;
-use crate::protocol::{FieldFault, Purpose, Reply, Said, Timed};
-use crate::scene::{MeasuredScene, Scene, lanes_of};
+use crate::protocol::{FieldFault, Purpose, Reply, Response, Timed};
+use crate::scene::{MeasuredScene, Scene, tracks_of};
 use crate::text;
 
 impl Planner {
     /// Takes a reply of the worker.
     pub(super) fn receive(self, reply: Reply) {
-        let Reply { id, said } = reply;
-        match said {
-            Said::Rows(rows) => self.ahead.update_value(|(of, lanes)| {
+        let Reply { id, response } = reply;
+        match response {
+            Response::Rows(rows) => self.early_tracks.update_value(|(of, tracks)| {
                 if *of != id {
-                    (*of, *lanes) = (id, Vec::new());
+                    (*of, *tracks) = (id, Vec::new());
                 }
-                lanes.extend(lanes_of(&rows));
+                tracks.extend(tracks_of(&rows));
             }),
-            Said::Planned(_)
-            | Said::NoPlan { .. }
-            | Said::Refused(_)
-            | Said::NoPoint { .. }
-            | Said::KeptOpened { .. }
-            | Said::Opened { .. }
-            | Said::Ordered { .. } => self.receive_plan(id, said),
-            Said::Comparing { .. } | Said::Compared(_) | Said::Searching { .. } | Said::Done => {
-                self.receive_comparison(id, said)
+            Response::Planned(_)
+            | Response::NoPlan { .. }
+            | Response::Refused(_)
+            | Response::NoPoint { .. }
+            | Response::KeptOpened { .. }
+            | Response::Opened { .. }
+            | Response::Ordered { .. } => self.receive_plan(id, response),
+            Response::Comparing { .. } | Response::Compared(_) | Response::Searching { .. } | Response::Done => {
+                self.receive_comparison(id, response)
             }
-            Said::Charted(_)
-            | Said::Unfit(_)
-            | Said::Shorter(_)
-            | Said::Sensed(_)
-            | Said::Passes(_)
-            | Said::Tuned(_)
-            | Said::NotTuned(_) => self.receive_advice(id, said),
-            Said::Traced { .. }
-            | Said::NotTraced(_)
-            | Said::TraceOpened(_)
-            | Said::TraceShown(_)
-            | Said::Calibrated(_)
-            | Said::NotCalibrated(_) => self.receive_trace(id, said),
-            Said::Exported { text, purpose } => self.receive_export(&text, purpose),
-            Said::Timed(timed) => self.receive_times(timed),
-            Said::Unreadable { what, faults } => self.receive_unreadable(id, &what, &faults),
+            Response::Charted(_)
+            | Response::Unfit(_)
+            | Response::Shorter(_)
+            | Response::Sensitivity(_)
+            | Response::Passes(_)
+            | Response::Tuned(_)
+            | Response::NotTuned(_) => self.receive_advice(id, response),
+            Response::Traced { .. }
+            | Response::NotTraced(_)
+            | Response::TraceOpened(_)
+            | Response::TraceShown(_)
+            | Response::Calibrated(_)
+            | Response::NotCalibrated(_) => self.receive_trace(id, response),
+            Response::Exported { text, purpose } => self.receive_export(&text, purpose),
+            Response::Timed(timed) => self.receive_times(timed),
+            Response::Unreadable { what, faults } => self.receive_unreadable(id, &what, &faults),
         }
     }
 
     /// Whether the page shows the answer to a newer question already.
     fn is_stale(self, id: u32) -> bool {
-        id < self.shown.get_value()
+        id < self.newest_shown.get_value()
     }
 
     /// Whether no newer plan has been asked for.
     fn is_newest(self, id: u32) -> bool {
-        id >= self.asked.get_value()
+        id >= self.newest_asked.get_value()
     }
 
     /// The plan of the form or of a file, or why there is none.
-    fn receive_plan(self, id: u32, said: Said) {
-        match said {
-            Said::Planned(picture) if !self.is_stale(id) => {
-                self.shown.set_value(id);
-                self.show(Scene::of(*picture, self.take_ahead(id)).map(Arc::new));
+    fn receive_plan(self, id: u32, response: Response) {
+        match response {
+            Response::Planned(picture) if !self.is_stale(id) => {
+                self.newest_shown.set_value(id);
+                self.show(Scene::of(*picture, self.take_early_tracks(id)).map(Arc::new));
             }
-            Said::NoPlan { schedule, reason, .. } if schedule.is_empty() => self.complain(vec![reason]),
-            Said::NoPlan { reason, fault, .. } if !self.is_stale(id) => {
-                self.shown.set_value(id);
+            Response::NoPlan { schedule, reason, .. } if schedule.is_empty() => self.report(vec![reason]),
+            Response::NoPlan { reason, fault, .. } if !self.is_stale(id) => {
+                self.newest_shown.set_value(id);
                 self.no_plan.set(Some(reason));
                 self.no_plan_at.set(fault.map(|fault| Fault::new(fault.field, fault.found, fault.accepted)));
                 self.forget_advice();
                 self.show(None);
             }
-            Said::Refused(faults) if self.is_newest(id) => {
+            Response::Refused(faults) if self.is_newest(id) => {
                 self.no_plan.set(Some(sentences(&faults).join(" ")));
                 self.no_plan_at.set(None);
                 self.forget_advice();
                 self.show(None);
             }
-            Said::NoPoint { reason } if self.is_newest(id) => self.say(&reason),
-            Said::KeptOpened { picture } if self.kept.with_untracked(Option::is_none) => {
+            Response::NoPoint { reason } if self.is_newest(id) => self.notify(&reason),
+            Response::KeptOpened { picture } if self.kept.with_untracked(Option::is_none) => {
                 let before = self.extent();
-                self.kept.set(Scene::of(*picture, self.take_ahead(id)).map(Arc::new));
+                self.kept.set(Scene::of(*picture, self.take_early_tracks(id)).map(Arc::new));
                 self.carry_view(before);
             }
-            // Of a file that was opened before a change of the form, which has the plan that it asked for.
-            Said::Opened { spec, picture } if self.is_newest(id) => {
-                self.opened(id, &spec, Scene::of(*picture, self.take_ahead(id)))
+            // An older file is dropped: the form has changed since.
+            Response::Opened { spec, picture } if self.is_newest(id) => {
+                self.opened(id, &spec, Scene::of(*picture, self.take_early_tracks(id)))
             }
-            Said::Ordered { plan } if self.is_newest(id) => {
+            Response::Ordered { plan } if self.is_newest(id) => {
                 let name = self.opening.with_value(|opening| opening.as_ref().map(|opening| opening.name.clone()));
                 self.open_file(&name.unwrap_or_default(), &plan, Origin::Person);
             }
@@ -105,9 +105,9 @@ impl Planner {
     }
 
     /// The comparison, and how far it has come.
-    fn receive_comparison(self, id: u32, said: Said) {
-        match said {
-            Said::Comparing { rows } => {
+    fn receive_comparison(self, id: u32, response: Response) {
+        match response {
+            Response::Comparing { rows } => {
                 self.progress.set((0, rows));
                 let of = if self.is_newest(id) { self.spec.get_untracked() } else { None };
                 let known = self.rows.with_untracked(|rows| {
@@ -115,62 +115,64 @@ impl Planner {
                 });
                 self.compared.update(|compared| compared.begin(of, known.into_iter()));
             }
-            Said::Compared(row) if !self.is_stale(id) => {
+            Response::Compared(row) if !self.is_stale(id) => {
                 self.progress.update(|(done, _)| *done += 1);
-                self.compared.update(|compared| compared.come(&row.schedule));
+                self.compared.update(|compared| compared.row_arrived(&row.schedule));
                 self.rows.update(|rows| put_row(rows, row));
             }
-            Said::Searching { cost_ns, bound_ns } if self.is_newest(id) => {
+            Response::Searching { cost_ns, bound_ns } if self.is_newest(id) => {
                 self.searching.set(Some((cost_ns, bound_ns)))
             }
-            Said::Done if self.is_newest(id) => {
+            Response::Done if self.is_newest(id) => {
                 self.compared.update(|compared| compared.end(self.spec.get_untracked()));
-                self.answered();
+                self.finish_answer();
             }
             _ => {}
         }
     }
 
-    /// What would help, and what the plan depends on.
-    fn receive_advice(self, id: u32, said: Said) {
-        match said {
-            // In order, whatever question it answers: there is one chart, and it says when it starts anew.
-            Said::Charted(news) => {
+    /// Suggestions, chart, sensitivity, compiler passes and layouts.
+    fn receive_advice(self, id: u32, response: Response) {
+        match response {
+            // For any question: there is one chart, and it says when it starts again.
+            Response::Charted(news) => {
                 if news.started {
-                    self.charted.set(if self.is_newest(id) { self.spec.get_untracked() } else { None });
+                    self.chart_spec.set(if self.is_newest(id) { self.spec.get_untracked() } else { None });
                 }
-                self.chart.update(|chart| chart.hear(news));
+                self.chart.update(|chart| chart.add(news));
             }
-            Said::Unfit(unfit) if self.is_newest(id) && untrack(|| !self.is_faulty()) => {
+            Response::Unfit(unfit) if self.is_newest(id) && untrack(|| !self.is_faulty()) => {
                 self.unfit.set(Some(Arc::new(*unfit)))
             }
-            Said::Shorter(shorter) if self.is_newest(id) && untrack(|| !self.is_faulty()) => {
+            Response::Shorter(shorter) if self.is_newest(id) && untrack(|| !self.is_faulty()) => {
                 self.shorter.set(Some(Arc::new(*shorter)));
             }
-            // Of a plan before the one on screen nothing is shown.
-            Said::Sensed(found) if self.sensing.get_value() == Some(id) => self.sensed.set(Some(found)),
-            Said::Passes(text) if self.passing.get_value() == Some(id) => {
-                self.passes.set(text);
-                self.passes_before.set(false);
+            // Results of an older plan are dropped.
+            Response::Sensitivity(found) if self.sensitivity_question.get_value() == Some(id) => {
+                self.sensitivity.set(Some(found))
             }
-            Said::Tuned(layouts) => self.layouts.set(Some(Arc::new(*layouts))),
-            Said::NotTuned(faults) => {
+            Response::Passes(text) if self.passes_question.get_value() == Some(id) => {
+                self.passes.set(text);
+                self.passes_outdated.set(false);
+            }
+            Response::Tuned(layouts) => self.layouts.set(Some(Arc::new(*layouts))),
+            Response::NotTuned(faults) => {
                 self.layouts.set(None);
-                self.not_tuned.set(sentences(&faults));
+                self.layout_faults.set(sentences(&faults));
             }
             _ => {}
         }
     }
 
     /// The open trace, and where its time went.
-    fn receive_trace(self, id: u32, said: Said) {
-        match said {
-            Said::Traced { trace } => self.open_file("", &trace, Origin::Person),
-            Said::NotTraced(faults) => {
+    fn receive_trace(self, id: u32, response: Response) {
+        match response {
+            Response::Traced { trace } => self.open_file("", &trace, Origin::Person),
+            Response::NotTraced(faults) => {
                 let what = "The torch.profiler files are not a run of the plan on screen.".to_owned();
-                self.complain_too([vec![what], sentences(&faults)].concat());
+                self.report_also([vec![what], sentences(&faults)].concat());
             }
-            Said::TraceOpened(summary) => {
+            Response::TraceOpened(summary) => {
                 let opening = self.opening_trace.try_update_value(Option::take).flatten();
                 if let Some(Opening { text, from: Origin::Person, .. }) = opening {
                     self.remember(Item::Trace, "", &text);
@@ -178,16 +180,16 @@ impl Planner {
                 self.forget_calibration();
                 self.trace.set(Some(summary));
             }
-            Said::TraceShown(measured) => {
+            Response::TraceShown(measured) => {
                 let before = self.extent();
-                self.measured.set(Some(Arc::new(MeasuredScene::of(*measured, self.take_ahead(id)))));
+                self.measured.set(Some(Arc::new(MeasuredScene::of(*measured, self.take_early_tracks(id)))));
                 self.carry_view(before);
             }
-            // Of the plan on screen, and not of one before it.
-            Said::Calibrated(found) if self.calibrating.get_value() == Some(id) => {
+            // Only for the plan on screen.
+            Response::Calibrated(found) if self.calibration_question.get_value() == Some(id) => {
                 self.calibrated.set(Some(Ok(*found)));
             }
-            Said::NotCalibrated(faults) if self.calibrating.get_value() == Some(id) => {
+            Response::NotCalibrated(faults) if self.calibration_question.get_value() == Some(id) => {
                 self.calibrated.set(Some(Err(sentences(&faults))));
             }
             _ => {}
@@ -210,12 +212,12 @@ impl Planner {
         if let (Some(Opening { text, .. }), true) = (opened, timed.is_some()) {
             self.remember(Item::Profile, "", &text);
         }
-        self.timed.set(timed);
+        self.measured_times.set(timed);
     }
 
     /// A file could not be read.
     fn receive_unreadable(self, id: u32, what: &str, faults: &[FieldFault]) {
-        // What is told of later is not of this file.
+        // Later messages are not about this file.
         let opening = match what {
             "profile" => self.opening_profile.try_update_value(Option::take),
             "trace" => self.opening_trace.try_update_value(Option::take),
@@ -224,9 +226,11 @@ impl Planner {
         };
         let name = opening.flatten().map(|opening| opening.name).unwrap_or_default();
         let mut lines = vec![of_file(&name, &format!("This {what} file cannot be opened."))];
-        let said = sentences(faults);
-        lines.extend(said.iter().flat_map(|said| said.lines()).map(|line| text::sentence(&text::on_page(line))));
-        self.complain_too(lines);
+        let response = sentences(faults);
+        lines.extend(
+            response.iter().flat_map(|response| response.lines()).map(|line| text::sentence(&text::for_page(line))),
+        );
+        self.report_also(lines);
         if self.is_newest(id) {
             self.busy.set(false);
         }

@@ -4,7 +4,7 @@ use crate::protocol::{Row, RowCosts};
 use crate::scene::Scene;
 use crate::text;
 
-/// The row of an order that a file has brought.
+/// The row of a custom schedule.
 pub(super) fn own_row(scene: &Scene, source: &str) -> Row {
     let figures = &scene.figures;
     Row {
@@ -26,7 +26,7 @@ pub(super) fn own_row(scene: &Scene, source: &str) -> Row {
     }
 }
 
-/// Replaces a schedule's row, or adds it: while a comparison comes in, the rows of the one before stay.
+/// Replaces the row of a schedule, or adds it. While a comparison runs, rows of the one before stay.
 pub(super) fn put_row(rows: &mut Vec<Row>, row: Row) {
     match rows.iter_mut().find(|known| known.schedule == row.schedule) {
         Some(known) => *known = row,

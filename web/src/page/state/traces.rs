@@ -1,4 +1,4 @@
-//! The open trace, and what it says of the plan on screen.
+//! The open trace, compared with the plan on screen.
 
 use std::rc::Rc;
 
@@ -16,38 +16,38 @@ impl Planner {
         self.ask(Ask::TraceStep { index }, false);
     }
 
-    /// Holds the open trace against the plan on screen, or shows that no longer.
+    /// Compares the open trace with the plan on screen, or hides the result.
     pub fn calibrate(self) {
         if self.calibrated.with_untracked(Option::is_some) {
             return self.forget_calibration();
         }
         let Some(order) = self.shown_order() else { return };
-        self.calibrating.set_value(self.ask(Ask::Calibrate(order), false));
+        self.calibration_question.set_value(self.ask(Ask::Calibrate(order), false));
     }
 
-    /// What was said of where time went no longer holds.
+    /// Drops the calibration: it is outdated.
     pub(super) fn forget_calibration(self) {
         self.calibrated.set(None);
-        self.calibrating.set_value(None);
+        self.calibration_question.set_value(None);
     }
 
-    /// Takes in what torch recorded of a rank.
+    /// Sends a torch.profiler file of a rank to the worker.
     pub fn record(self, batch: u32, name: String, text: String) {
         self.ask(Ask::Record { batch, name, text }, false);
     }
 
-    /// Opens the trace of what torch recorded, which is to be of the plan on screen.
+    /// Opens the trace of the torch.profiler files. It must be a run of the plan on screen.
     pub fn trace_recorded(self, batch: u32) {
         match self.shown_order() {
             Some(order) => {
                 self.ask(Ask::Trace { batch, order }, false);
             }
-            None => self.complain_too(vec!["There is no plan for this run. Open its plan first.".to_owned()]),
+            None => self.report_also(vec!["There is no plan for this run. Open its plan first.".to_owned()]),
         }
     }
 
-    /// Plans `problem`, a problem file's text, with the schedule that the form has, where ops differ by `jitter_permille` or as
-    /// the form says.
+    /// Plans `problem`, the text of a problem file, with the schedule of the form. Jitter is `jitter_permille`, or that
+    /// of the form.
     pub fn plan_measured(self, problem: &str, jitter_permille: Option<u16>) {
         let Ok(problem) = serde_json::from_str::<Value>(problem) else { return };
         let (name, schedule, said) = self
@@ -64,16 +64,16 @@ impl Planner {
         self.open_text(&spec.to_string());
     }
 
-    /// Whether the open trace is known to be of another plan than the one that was opened.
+    /// Whether the open trace belongs to another plan than the open plan file.
     pub fn trace_of_another_plan(self) -> bool {
         let digest =
             self.trace.with(|trace| trace.as_ref().map(|trace| trace.plan_digest.clone())).unwrap_or_default();
         let other = |text: &Option<Rc<str>>| text.as_ref().is_some_and(|text| !text.contains(&digest));
-        // Asks for the scene so that the answer follows what is shown.
-        self.scene.with(Option::is_some) && !digest.is_empty() && self.opened.with_value(other)
+        // Reads the scene, so that the answer follows the screen.
+        self.scene.with(Option::is_some) && !digest.is_empty() && self.open_plan_file.with_value(other)
     }
 
-    /// What the open trace has measured of each rank's memory; nothing where it is of another plan than the one on screen.
+    /// The measured peak memory of each rank; empty if the trace belongs to another plan.
     pub fn measured_peaks(self) -> Vec<u64> {
         if self.trace_of_another_plan() {
             return Vec::new();

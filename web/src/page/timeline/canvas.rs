@@ -23,7 +23,7 @@ use crate::scene::{Below, Scene};
 /// All that one frame shows.
 pub struct Frame {
     pub scene: Arc<Scene>,
-    /// What is compared with the plan, and by how much its times are scaled.
+    /// The part under the plan, and the scale of its times.
     pub below: Option<(Below, f64)>,
     /// The most bytes that each rank really held; empty without a trace of this plan.
     pub measured_peaks: Vec<u64>,
@@ -36,7 +36,7 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// The plan that is kept, where that is compared with the one on screen.
+    /// The kept plan, if it is under the plan on screen.
     pub fn kept(&self) -> Option<&Scene> {
         match &self.below {
             Some((Below::Kept(kept), _)) => Some(kept),
@@ -45,7 +45,7 @@ impl Frame {
     }
 }
 
-/// What the picture is made of: its elements, and where a hand is on it.
+/// The elements of the picture, and the state of pointer and selection.
 #[derive(Clone, Copy)]
 pub(super) struct Screen {
     pub(super) planner: Planner,
@@ -70,8 +70,8 @@ impl Screen {
         let scroll = RwSignal::new(0.0_f64);
         let paper = RwSignal::new(false);
         let layout = Memo::new(move |_| {
-            let ranks = planner.scene.with(|scene| scene.as_ref().map_or(4, |scene| scene.lanes.len()));
-            let below = planner.below().map_or(0, |below| below.lanes().len());
+            let ranks = planner.scene.with(|scene| scene.as_ref().map_or(4, |scene| scene.tracks.len()));
+            let below = planner.below().map_or(0, |below| below.tracks().len());
             match paper.get() {
                 true => Layout::whole(whole_width.get(), ranks, below),
                 false => Layout::new(whole_width.get(), ranks, below, scroll.get()),
@@ -94,7 +94,7 @@ impl Screen {
         }
     }
 
-    /// What the next frame shows; none without a plan.
+    /// The content of the next frame; none without a plan.
     fn frame(self) -> Option<Frame> {
         let scene = self.planner.scene.get()?;
         let aligned = self.planner.aligned.get();
@@ -134,7 +134,7 @@ impl Screen {
         browser::on_media_change("(prefers-color-scheme: dark)", move || dark.set(browser::prefers_dark()));
     }
 
-    /// Paints when anything that is shown has changed, and at once where it is to be printed.
+    /// Paints when anything visible has changed, and at once before printing.
     fn paint_on_change(self, shown: Memo<Option<Pointed>>) {
         let kept: Rc<RefCell<Option<Image>>> = Rc::default();
         let paint = move || {
@@ -161,7 +161,7 @@ impl Screen {
         });
     }
 
-    /// Downloads a picture of all ranks where one has been asked for.
+    /// Downloads a picture of all ranks on request.
     fn save_png_on_demand(self) {
         let planner = self.planner;
         Effect::new(move |_| {
@@ -169,8 +169,8 @@ impl Screen {
                 return;
             }
             let Some(frame) = untrack(|| self.frame()) else { return };
-            let below = frame.below.as_ref().map_or(0, |(below, _)| below.lanes().len());
-            let layout = Layout::whole(self.whole_width.get_untracked(), frame.scene.lanes.len(), below);
+            let below = frame.below.as_ref().map_or(0, |(below, _)| below.tracks().len());
+            let layout = Layout::whole(self.whole_width.get_untracked(), frame.scene.tracks.len(), below);
             let of = untrack(|| planner.subject());
             if let Some(whole) = overlay::picture(&Frame { layout, ..frame }, &of, self.selected.get_untracked()) {
                 browser::download_png(planner.file_name("timeline.png"), &whole);
@@ -181,7 +181,7 @@ impl Screen {
     fn key_pressed(self, event: &KeyboardEvent) {
         let before = self.layout.get_untracked();
         if select_by_key(self.planner, &before, self.scroll, self.selected, event) {
-            // A pointer that rests on the picture does not hide what the keys have come to.
+            // A pointer that rests on the picture does not hide the selection by keys.
             self.pointer.set(None);
             event.prevent_default();
         } else {

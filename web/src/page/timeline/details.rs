@@ -1,10 +1,10 @@
-//! What is said of a block, a gap or a memory curve, and where on the picture that stands.
+//! The details of a block, a gap or a memory curve, and their position on the picture.
 
 use leptos::prelude::*;
 
 use super::overlay::Pointed;
 use crate::draw::paint::{Layout, Place};
-use crate::draw::walk::{Block, Ranks};
+use crate::draw::selection::{Block, Ranks};
 use crate::page::state::Planner;
 use crate::scene::Below;
 use crate::text;
@@ -19,8 +19,8 @@ pub(super) fn Tooltip(
     let lines = Memo::new(move |_| shown.get().map(|shown| details(planner, shown)).unwrap_or_default());
     let place = move || {
         let (x, y) = anchor.get().unwrap_or_default();
-        // On the side with more room. Where that is too little, as on a phone, what is left free beside it gives way first, so
-        // that it never leaves the picture.
+        // On the side with more room. On narrow screens the free space shrinks first, so that the tooltip never leaves
+        // the picture.
         let beside = |px: f64| format!("minmax(0,{:.0}px)", px + 14.0);
         let columns = if x > whole_width.get() / 2.0 {
             format!("minmax(0,1fr) max-content {}", beside(whole_width.get() - x))
@@ -38,7 +38,7 @@ pub(super) fn Tooltip(
     }
 }
 
-/// What is said of a block, or of a rank's memory.
+/// The details of a block, or of a rank's memory.
 pub(super) fn details(planner: Planner, pointed: Pointed) -> Vec<(String, String)> {
     let Some(scene) = planner.scene.get_untracked() else { return Vec::new() };
     match pointed {
@@ -64,28 +64,28 @@ pub(super) fn details(planner: Planner, pointed: Pointed) -> Vec<(String, String
     }
 }
 
-/// What the pointer is on.
+/// The element under the pointer.
 pub(super) fn point_at(planner: Planner, layout: &Layout, x: f64, y: f64) -> Option<Pointed> {
     let scene = planner.scene.get()?;
     let view = planner.view.get();
     let time_ns = view.time_at(x - layout.left_px);
-    // Two pixels: what is narrower than a pixel can still be pointed at.
+    // Two pixels, so that a person can point at blocks narrower than a pixel.
     let reach_ns = 2.0 * view.ns_per_px;
     if x < layout.left_px {
         return None;
     }
     match layout.place_at(y)? {
         Place::Planned(rank) => {
-            let block = scene.lanes.get(rank)?.at(time_ns, reach_ns);
+            let block = scene.tracks.get(rank)?.at(time_ns, reach_ns);
             let block = block.map(|index| Block { below: false, rank, index, gap: false });
             block.or_else(|| with_ranks(planner, |ranks| ranks.gap_at(rank, time_ns))).map(Pointed::Block)
         }
         Place::Below(rank) => {
             let below = planner.below()?;
             let scale = below.scale(scene.end_ns(), planner.aligned.get());
-            let block = below.lanes().get(rank)?.at(time_ns / scale, reach_ns / scale);
+            let block = below.tracks().get(rank)?.at(time_ns / scale, reach_ns / scale);
             let block = block.map(|index| Block { below: true, rank, index, gap: false });
-            let row = scene.lanes.len() + rank;
+            let row = scene.tracks.len() + rank;
             block.or_else(|| with_ranks(planner, |ranks| ranks.gap_at(row, time_ns))).map(Pointed::Block)
         }
         Place::Memory(rank) => {
@@ -99,10 +99,10 @@ pub(super) fn with_ranks<T>(planner: Planner, then: impl FnOnce(&Ranks<'_>) -> O
     let scene = planner.scene.get()?;
     let below = planner.below();
     let scale = below.as_ref().map_or(1.0, |below| below.scale(scene.end_ns(), planner.aligned.get()));
-    then(&Ranks { planned: &scene.lanes, below: below.as_ref().map_or(&[], Below::lanes), scale })
+    then(&Ranks { planned: &scene.tracks, below: below.as_ref().map_or(&[], Below::tracks), scale })
 }
 
-/// Where the details of what was selected stand: under the middle of its visible part.
+/// The position of the details of the selection: under the middle of its visible part.
 pub(super) fn anchor(planner: Planner, layout: &Layout, selected: Pointed) -> Option<(f64, f64)> {
     let view = planner.view.get();
     let (panel, rank, (from_ns, to_ns)) = match selected {
@@ -118,11 +118,11 @@ pub(super) fn anchor(planner: Planner, layout: &Layout, selected: Pointed) -> Op
     Some((middle, panel.top_px + bottom.clamp(0.0, panel.rows.height_px)))
 }
 
-/// The picture in a sentence, for those who do not see it.
+/// The picture in a sentence, for screen readers.
 pub(super) fn describe(planner: Planner) -> String {
     planner.scene.with(|scene| match scene {
         Some(scene) => {
-            let ops: usize = scene.lanes.iter().map(|lane| lane.spans().len()).sum();
+            let ops: usize = scene.tracks.iter().map(|track| track.spans().len()).sum();
             let kept = match planner.below() {
                 Some(Below::Kept(kept)) => format!(" Kept below: {}.", kept.headline()),
                 _ => String::new(),
@@ -130,7 +130,7 @@ pub(super) fn describe(planner: Planner) -> String {
             format!(
                 "Timeline of {}: {} ranks, {ops} ops in {}.{kept} Arrow keys pan and zoom. Enter selects a block; arrow keys then go from block to block and gap to gap.",
                 crate::text::schedule_title(&scene.schedule),
-                scene.lanes.len(),
+                scene.tracks.len(),
                 crate::text::duration(scene.end_ns() as f64)
             )
         }

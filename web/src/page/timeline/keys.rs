@@ -7,8 +7,8 @@ use super::ZOOM_STEP;
 use super::details::with_ranks;
 use super::overlay::Pointed;
 use crate::draw::paint::Layout;
+use crate::draw::selection::Step;
 use crate::draw::view::View;
-use crate::draw::walk::Step;
 use crate::page::state::Planner;
 
 /// How much one press of a key pans, of the width.

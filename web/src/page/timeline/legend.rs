@@ -1,4 +1,4 @@
-//! What the colours mean, and how the picture is read.
+//! The meaning of colours, and how to read the picture.
 
 use leptos::prelude::*;
 use pipeplan_core::formats::colour::UP_TITLE;
@@ -32,7 +32,7 @@ pub fn Legend() -> impl IntoView {
     }
 }
 
-/// How the picture is read, for who sees one for the first time.
+/// How to read the picture, for a first visit.
 #[component]
 pub fn Guide() -> impl IntoView {
     view! {

@@ -1,4 +1,4 @@
-//! The picture: planned ranks, what is compared with them, and memory on one time axis.
+//! The picture: planned ranks, the part under them, and memory on one time axis.
 //!
 //! - In: the plan on screen, and what stands under it.
 //! - Out: a canvas with ranks, memory and tooltips.
@@ -25,10 +25,10 @@ const ZOOM_STEP: f64 = 1.25;
 pub fn TimelinePanel() -> impl IntoView {
     let planner = expect_context::<Planner>();
     let find_layouts = move |_| {
-        if !untrack(|| planner.is_tuning()) {
-            planner.tune();
+        if !untrack(|| planner.is_finding_layouts()) {
+            planner.find_layouts();
         }
-        // Where they come, and can be stopped.
+        // The panel that shows them and has the stop button.
         browser::show_mostly(".layouts");
         browser::focus("[data-test='find-layouts']");
     };
@@ -62,7 +62,7 @@ fn Toolbar() -> impl IntoView {
             .with(|scene| scene.as_ref().map(|scene| crate::text::schedule_title(&scene.schedule)))
             .unwrap_or_default()
     };
-    // Why nothing can be kept; none where it can, or where what is kept can be let go.
+    // Why nothing can be kept; none if a plan can be kept or released.
     let no_keep = move || match (planner.kept.with(Option::is_none), planner.is_faulty(), planner.outdated.get()) {
         (true, true, _) => Some("This plan belongs to the form before its errors: correct the marked fields"),
         (true, _, true) => Some("This plan belongs to the form before the last change: planning is under way"),

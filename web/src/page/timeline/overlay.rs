@@ -10,13 +10,13 @@ use web_sys::{CanvasRenderingContext2d, HtmlCanvasElement, ImageData};
 
 use super::canvas::Frame;
 use crate::draw::colour::{Palette, Rgb};
-use crate::draw::lane::Lane;
 use crate::draw::memory::{self, Curve};
 use crate::draw::paint::{self, Below, Layout, Panel, RULER_PX, Subject, TITLE_PX};
 use crate::draw::raster::Image;
 use crate::draw::ruler;
+use crate::draw::selection::Block;
+use crate::draw::track::Track;
 use crate::draw::view::View;
-use crate::draw::walk::Block;
 use crate::scene::{self, Key};
 use crate::text;
 
@@ -75,7 +75,7 @@ impl SubjectData {
     fn of(frame: &Frame) -> SubjectData {
         let scene = &frame.scene;
         SubjectData {
-            static_bytes: (0..scene.lanes.len()).map(|rank| scene.problem.static_bytes(rank)).collect(),
+            static_bytes: (0..scene.tracks.len()).map(|rank| scene.problem.static_bytes(rank)).collect(),
             chunk_of_stage: scene.chunk_of_stage(),
             chunk_below: frame.below.as_ref().map(|(below, _)| below.chunk_of_stage(scene)).unwrap_or_default(),
             up_below: frame.below.as_ref().and_then(|(below, _)| below.up_from(scene)),
@@ -93,9 +93,9 @@ impl SubjectData {
         curve_below: &'s dyn Fn(usize) -> Option<&'s Curve>,
     ) -> Subject<'s> {
         Subject {
-            planned: &frame.scene.lanes,
+            planned: &frame.scene.tracks,
             below: frame.below.as_ref().map(|(below, scale)| Below {
-                lanes: below.lanes(),
+                tracks: below.tracks(),
                 scale: *scale,
                 chunk_of_stage: &self.chunk_below,
                 up_from: self.up_below,
@@ -145,7 +145,7 @@ pub fn paint_text(canvas: &HtmlCanvasElement, frame: &Frame, pointed: Option<Poi
     if let (Some(panel), Some(below), Some((shown, scale))) = (&layout.below, subject.below, &frame.below) {
         brush.title(panel, &and_some(shown.headline(*scale), panel));
         brush.names(panel);
-        brush.labels(panel, &subject.of(below), below.lanes, below.view(frame.view));
+        brush.labels(panel, &subject.of(below), below.tracks, below.view(frame.view));
     }
     let limit = frame.scene.limit_bytes().filter(|limit| *limit <= data.top_bytes);
     let whose = some(&layout.memory).map_or_else(|| "each rank".to_owned(), |some| format!("r{some}"));
@@ -309,7 +309,7 @@ impl Brush<'_> {
         }
     }
 
-    fn labels(&self, panel: &Panel, subject: &Subject<'_>, lanes: &[Lane], view: View) {
+    fn labels(&self, panel: &Panel, subject: &Subject<'_>, tracks: &[Track], view: View) {
         if panel.rows.pitch_px < LEAST_TEXT_ROW_PX {
             return;
         }
@@ -317,13 +317,13 @@ impl Brush<'_> {
         self.context.set_text_baseline("middle");
         let mut ink: Option<Rgb> = None;
         for rank in panel.rows.visible() {
-            let Some(lane) = lanes.get(rank) else { continue };
+            let Some(track) = tracks.get(rank) else { continue };
             let (top, bottom) = panel.rows.span_of(rank);
             let y = panel.top_px + (top + bottom) / 2.0 + 0.5;
             if y < panel.top_px || y > panel.top_px + panel.rows.height_px {
                 continue;
             }
-            for label in paint::labels(subject, lane, view, self.layout.width_px, CHAR_PX, self.palette) {
+            for label in paint::labels(subject, track, view, self.layout.width_px, CHAR_PX, self.palette) {
                 let wanted = label.colour.ink();
                 if ink != Some(wanted) {
                     self.context.set_fill_style_str(&wanted.css());
@@ -379,7 +379,7 @@ impl Brush<'_> {
             }
             Some(Pointed::Block(Block { below: false, rank, index, .. })) => {
                 let scene = &frame.scene;
-                let Some(span) = scene.lanes.get(rank).and_then(|lane| lane.spans().get(index)) else { return };
+                let Some(span) = scene.tracks.get(rank).and_then(|track| track.spans().get(index)) else { return };
                 for [from, to] in scene.dependencies(span.op) {
                     self.arrow(frame, from, to);
                 }
@@ -387,12 +387,12 @@ impl Brush<'_> {
             }
             Some(Pointed::Block(Block { below: true, rank, index, gap })) => {
                 let (Some(panel), Some((below, scale))) = (&self.layout.below, &frame.below) else { return };
-                let Some(lane) = below.lanes().get(rank) else { return };
+                let Some(track) = below.tracks().get(rank) else { return };
                 let view = View { start_ns: frame.view.start_ns / scale, ns_per_px: frame.view.ns_per_px / scale };
-                if let (true, Some((from_ns, to_ns))) = (gap, lane.gap_before(index, below.end_ns())) {
+                if let (true, Some((from_ns, to_ns))) = (gap, track.gap_before(index, below.end_ns())) {
                     return self.outline(panel, view, rank, from_ns, to_ns);
                 }
-                let Some(span) = lane.spans().get(index) else { return };
+                let Some(span) = track.spans().get(index) else { return };
                 self.outline(panel, view, rank, span.start_ns, span.end_ns);
                 // The same op in the plan, to compare the two.
                 if let Some((rank, same)) = frame.scene.span_of(span.op) {
@@ -429,7 +429,7 @@ impl Brush<'_> {
 
     /// From the end of one op to the start of the one that waits for it.
     fn arrow(&self, frame: &Frame, from: (usize, usize), to: (usize, usize)) {
-        let span = |(rank, index): (usize, usize)| frame.scene.lanes.get(rank)?.spans().get(index).copied();
+        let span = |(rank, index): (usize, usize)| frame.scene.tracks.get(rank)?.spans().get(index).copied();
         let (Some(earlier), Some(later)) = (span(from), span(to)) else { return };
         let rows = &self.layout.planned.rows;
         let y = |rank: usize| {

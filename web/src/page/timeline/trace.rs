@@ -1,4 +1,4 @@
-//! The controls of an open trace: its step, its scale, its figures, and where its time went.
+//! The controls of an open trace: step, scale, figures and lost time.
 
 use leptos::prelude::*;
 use pipeplan_core::simulate::jitter;
@@ -8,7 +8,7 @@ use crate::protocol::Calibrated;
 use crate::scene::Scene;
 use crate::text;
 
-/// Which step of the trace is shown, on which scale, and what it measured.
+/// Controls of the trace: its step, scale and figures.
 #[component]
 pub fn TraceControls() -> impl IntoView {
     let planner = expect_context::<Planner>();
@@ -105,7 +105,7 @@ fn WhereTimeWent(found: Result<Calibrated, Vec<String>>) -> impl IntoView {
     .into_any()
 }
 
-/// What was measured, beside what was planned.
+/// Measured figures, compared with the plan.
 fn figures(planner: Planner) -> String {
     let Some(measured) = planner.measured.get() else { return String::new() };
     let took = measured.makespan_ns as f64;
@@ -113,7 +113,7 @@ fn figures(planner: Planner) -> String {
     let turns = planner.trace.with(|trace| trace.as_ref()?.shared_processors);
     let planned = |scene: &Scene| match turns {
         None => scene.figures.makespan_ns,
-        Some(processors) => scene.in_turns_ns(measured.lanes.len(), processors),
+        Some(processors) => scene.in_turns_ns(measured.tracks.len(), processors),
     };
     let planned = planner.scene.with(|scene| scene.as_ref().map_or(0, |scene| planned(scene)));
     let differs = planner.scene.with(|scene| measured.differs_from(scene.as_ref()?));
@@ -124,7 +124,7 @@ fn figures(planner: Planner) -> String {
     }
     if let Some(processors) = turns {
         let on = text::counted(processors, "processor");
-        words.push(format!("{} time-sliced on {on}", text::counted(measured.lanes.len(), "rank")));
+        words.push(format!("{} time-sliced on {on}", text::counted(measured.tracks.len(), "rank")));
     }
     words.push(format!("bubble {}", text::percent(measured.bubble_ratio)));
     if measured.tokens > 0 && measured.duration_ns > 0 {

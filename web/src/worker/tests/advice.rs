@@ -5,7 +5,7 @@ use pipeplan_core::schedule;
 use pipeplan_core::spec::Spec;
 
 use super::{SPEC, finish, plan, unwatched};
-use crate::protocol::{Ask, Layouts, Order, Question, Reply, Said, from_core};
+use crate::protocol::{Ask, Layouts, Order, Question, Reply, Response, from_core};
 use crate::script_api::plan_file;
 use crate::worker::Worker;
 use crate::worker::limit_price::LimitPrice;
@@ -17,17 +17,17 @@ fn layouts_are_found_beside_plans_and_can_be_ended() {
         "parallel": { "pipeline": 2 }, "training": { "microbatches": 4, "sequence": 16 } }"#;
     let tune = |spec: Option<&str>| Ask::Tune { spec: spec.map(str::to_owned), devices: None };
     let layouts = |replies: &[Reply]| -> Vec<Layouts> {
-        let of = |reply: &Reply| match &reply.said {
-            Said::Tuned(layouts) => Some((**layouts).clone()),
+        let of = |reply: &Reply| match &reply.response {
+            Response::Tuned(layouts) => Some((**layouts).clone()),
             _ => None,
         };
         replies.iter().filter_map(of).collect()
     };
     let mut work = Worker::new(|| 0.0, unwatched());
-    work.take(Question { id: 1, ask: tune(Some(model)) });
+    work.receive(Question { id: 1, ask: tune(Some(model)) });
     assert_eq!(layouts(&work.step()).len(), 1, "it says at once how many there are");
-    work.take(plan(2, SPEC));
-    assert!(work.step().iter().any(|reply| matches!(reply.said, Said::Planned(_))));
+    work.receive(plan(2, SPEC));
+    assert!(work.step().iter().any(|reply| matches!(reply.response, Response::Planned(_))));
     let told = layouts(&finish(&mut work));
     let last = told.last().unwrap();
     assert!(last.finished && last.settled == last.all && last.given.is_some(), "{last:?}");
@@ -36,13 +36,15 @@ fn layouts_are_found_beside_plans_and_can_be_ended() {
         assert!(Spec::read(&row.spec).is_ok());
     }
 
-    work.take(Question { id: 3, ask: tune(Some(model)) });
+    work.receive(Question { id: 3, ask: tune(Some(model)) });
     work.step();
-    work.take(Question { id: 4, ask: tune(None) });
+    work.receive(Question { id: 4, ask: tune(None) });
     let ended = layouts(&work.step());
     assert!(ended[0].finished && ended[0].settled < ended[0].all, "{ended:?}");
-    work.take(Question { id: 5, ask: tune(Some(SPEC)) });
-    assert!(work.step().iter().any(|reply| matches!(&reply.said, Said::NotTuned(faults) if !faults.is_empty())));
+    work.receive(Question { id: 5, ask: tune(Some(SPEC)) });
+    assert!(
+        work.step().iter().any(|reply| matches!(&reply.response, Response::NotTuned(faults) if !faults.is_empty()))
+    );
     assert!(work.is_answered());
 }
 
@@ -52,9 +54,9 @@ fn a_model_that_does_not_fit_is_told_what_would() {
         "parallel": { "pipeline": 2 }, "training": { "microbatches": 4, "microbatch_size": 2 }, "memory": { "limit_bytes": 1000 } }"#;
     for (schedule, explained) in [("1f1b", "1f1b"), ("best", "")] {
         let mut work = Worker::new(|| 0.0, unwatched());
-        work.take(plan(1, &spec.replace("1f1b", schedule)));
+        work.receive(plan(1, &spec.replace("1f1b", schedule)));
         let replies = finish(&mut work);
-        let Some(Said::Unfit(unfit)) = replies.last().map(|reply| &reply.said) else { panic!("{replies:?}") };
+        let Some(Response::Unfit(unfit)) = replies.last().map(|reply| &reply.response) else { panic!("{replies:?}") };
         assert!(explained.is_empty() || unfit.schedule == explained);
         assert_eq!(unfit.memory.len(), 2);
         for rank in &unfit.memory {
@@ -67,8 +69,8 @@ fn a_model_that_does_not_fit_is_told_what_would() {
     // The cheapest of what fits comes first, as the command names it.
     let fits = spec.replace("\"limit_bytes\": 1000", "\"limit_bytes\": 6300000");
     let mut work = Worker::new(|| 0.0, unwatched());
-    work.take(plan(1, &fits));
-    let Some(Said::Unfit(unfit)) = finish(&mut work).pop().map(|reply| reply.said) else { panic!("it fits") };
+    work.receive(plan(1, &fits));
+    let Some(Response::Unfit(unfit)) = finish(&mut work).pop().map(|reply| reply.response) else { panic!("it fits") };
     let found =
         pipeplan_core::advise::suggest::suggestions(&Spec::read(&fits).unwrap(), &schedule::find("1f1b").unwrap())
             .unwrap();
@@ -90,16 +92,16 @@ fn a_limit_that_costs_time_is_told_once_the_best_is_known() {
         )
     };
     let told = |work: &mut Worker, id: u32, limit: &str, schedule: &str| {
-        work.take(plan(id, &spec(limit, schedule)));
+        work.receive(plan(id, &spec(limit, schedule)));
         let mut told = Vec::new();
         let mut done = false;
         while !work.is_idle() {
             if let Some(LimitPrice::Begun { .. }) = work.comparison.as_ref().map(|running| &running.shortening) {
                 assert_eq!(work.rest_ms(), 0, "its pieces are small, and many");
             }
-            for Reply { id: of, said } in work.step() {
-                done |= said == Said::Done;
-                if let Said::Shorter(shorter) = said {
+            for Reply { id: of, response } in work.step() {
+                done |= response == Response::Done;
+                if let Response::Shorter(shorter) = response {
                     assert!(done && of == id, "it comes once all else is said");
                     told.push(*shorter);
                 }
@@ -133,11 +135,11 @@ fn what_the_passes_did_is_said_when_asked() {
             "parallel": {{ "pipeline": 2 }}, "training": {{ "microbatches": 4, "recompute": "full" }} }}"#
         );
         let mut work = Worker::new(|| 0.0, unwatched());
-        work.take(plan(1, &spec));
+        work.receive(plan(1, &spec));
         finish(&mut work);
-        work.take(Question { id: 2, ask: Ask::Passes { spec } });
+        work.receive(Question { id: 2, ask: Ask::Passes { spec } });
         let replies = finish(&mut work);
-        let Some(Said::Passes(text)) = replies.last().map(|reply| &reply.said) else { panic!("{replies:?}") };
+        let Some(Response::Passes(text)) = replies.last().map(|reply| &reply.response) else { panic!("{replies:?}") };
         // Weights by their own names, which are like those of fields.
         for part in ["stage", "split of the backward into B and W: ", "recompute: ", "model.layers.*.mlp"] {
             assert!(text.contains(part), "{part}: {text}");
@@ -155,17 +157,17 @@ fn what_a_plan_hangs_on_is_said_when_asked() {
         rows: plan.schedule.text_rows(),
         pairs: Vec::new(),
     };
-    work.take(Question { id: 1, ask: Ask::Sense(Some(order.clone())) });
+    work.receive(Question { id: 1, ask: Ask::Sensitivity(Some(order.clone())) });
     work.step();
     assert!(!work.is_idle());
-    work.take(Question { id: 2, ask: Ask::Sense(Some(order)) });
+    work.receive(Question { id: 2, ask: Ask::Sensitivity(Some(order)) });
     let replies = finish(&mut work);
-    let [Reply { id: 2, said: Said::Sensed(sensed) }] = &replies[..] else { panic!("{replies:?}") };
+    let [Reply { id: 2, response: Response::Sensitivity(sensed) }] = &replies[..] else { panic!("{replies:?}") };
     assert_eq!(sensed.cost_ns, plan.prediction.makespan_ns);
     let names: Vec<&str> = sensed.rows.iter().map(|(name, ..)| name.as_str()).collect();
     assert_eq!(names[..3], ["every op", "all BW", "all F"]);
     assert_eq!(names.iter().filter(|name| name.starts_with("rank ")).count(), plan.problem.ranks());
     assert!(sensed.rows.iter().all(|(_, longer, less)| less <= &sensed.cost_ns && &sensed.cost_ns <= longer));
-    work.take(Question { id: 3, ask: Ask::Sense(None) });
+    work.receive(Question { id: 3, ask: Ask::Sensitivity(None) });
     assert_eq!(finish(&mut work), []);
 }

@@ -7,14 +7,14 @@ use pipeplan_core::spec::Spec;
 
 use super::{SPEC, charted, finish, plan, unwatched};
 use crate::protocol::frontier::FROM_CHART;
-use crate::protocol::{Ask, Question, Said};
+use crate::protocol::{Ask, Question, Response};
 use crate::worker::Worker;
 
 #[test]
 fn the_chart_reaches_from_the_least_memory_to_the_best_of_all() {
     let mut work = Worker::new(|| 0.0, unwatched());
     let small = SPEC.replace("\"microbatches\": 8", "\"microbatches\": 4");
-    work.take(plan(1, &small));
+    work.receive(plan(1, &small));
     let chart = charted(&mut work);
     assert!(chart.finished && !chart.stale);
     // One microbatch at a time: a forward's bytes on every rank, and no overlap of ranks at all.
@@ -22,7 +22,7 @@ fn the_chart_reaches_from_the_least_memory_to_the_best_of_all() {
     let free = planner::plan(&Spec::read(&small).unwrap(), BEST).unwrap();
     assert_eq!(chart.curve.last().map(|point| point.judged_ns), Some(free.prediction.makespan_ns));
     // Another limit is another place on the same chart.
-    work.take(plan(2, &small.replace("\"ranks\": 4,", "\"ranks\": 4, \"limit_bytes\": 4,")));
+    work.receive(plan(2, &small.replace("\"ranks\": 4,", "\"ranks\": 4, \"limit_bytes\": 4,")));
     finish(&mut work);
     assert!(work.is_idle());
 }
@@ -32,32 +32,35 @@ fn the_chart_reaches_from_the_least_memory_to_the_best_of_all() {
 fn a_point_of_the_chart_is_a_plan_where_it_is_better_than_what_is_shown() {
     let small = SPEC.replace("\"microbatches\": 8", "\"microbatches\": 4");
     let mut work = Worker::new(|| 0.0, unwatched());
-    work.take(plan(1, &small));
+    work.receive(plan(1, &small));
     let chart = charted(&mut work);
     assert!(chart.curve.len() > 2, "{chart:?}");
     for point in &chart.curve {
         let limited = format!("\"ranks\": 4, \"limit_bytes\": {},", point.bytes);
         let mut asked = |below_ns: u64| {
             let spec = small.replace("\"ranks\": 4,", &limited);
-            work.take(Question { id: 2, ask: Ask::OpenPoint { spec, bytes: point.bytes, below_ns } });
-            finish(&mut work).remove(0).said
+            work.receive(Question { id: 2, ask: Ask::OpenPoint { spec, bytes: point.bytes, below_ns } });
+            finish(&mut work).remove(0).response
         };
-        let Said::Ordered { plan } = asked(point.judged_ns + 1) else { panic!("{point:?} is no plan") };
+        let Response::Ordered { plan } = asked(point.judged_ns + 1) else { panic!("{point:?} is no plan") };
         let plan = Plan::from_json(&plan).expect("a plan");
         assert_eq!(plan.schedule_name, FROM_CHART);
         assert_eq!(plan.prediction.makespan_ns, point.judged_ns);
         assert_eq!(plan.prediction.peak_bytes.iter().max(), Some(&point.bytes));
-        let said = asked(point.judged_ns);
-        assert!(matches!(&said, Said::NoPoint { reason } if reason.contains("under this limit")), "{said:?}");
+        let response = asked(point.judged_ns);
+        assert!(
+            matches!(&response, Response::NoPoint { reason } if reason.contains("under this limit")),
+            "{response:?}"
+        );
     }
     let other = small.replace("\"forward_ns\": 10", "\"forward_ns\": 11");
-    work.take(Question { id: 3, ask: Ask::OpenPoint { spec: other, bytes: u64::MAX, below_ns: u64::MAX } });
+    work.receive(Question { id: 3, ask: Ask::OpenPoint { spec: other, bytes: u64::MAX, below_ns: u64::MAX } });
     let replies = finish(&mut work);
     assert!(
-        matches!(&replies[0].said, Said::NoPoint { reason } if reason.contains("no stored schedule")),
+        matches!(&replies[0].response, Response::NoPoint { reason } if reason.contains("no stored schedule")),
         "{replies:?}"
     );
-    assert_eq!(replies[1].said, Said::Done);
+    assert_eq!(replies[1].response, Response::Done);
 }
 
 /// What is promised is what the best is chosen by: with waits at transfers, the end of a step and jitter.
@@ -96,11 +99,11 @@ fn points_of_the_chart_are_judged_as_the_best_is() {
             assert_eq!(judged_ns, best.least_ns(), "{} of {text}", published.name);
         }
         let mut work = Worker::new(|| 0.0, unwatched());
-        work.take(plan(1, &text));
+        work.receive(plan(1, &text));
         let mut shown_ns = None;
         while !work.is_answered() {
-            shown_ns = work.step().into_iter().rev().fold(shown_ns, |shown_ns, reply| match reply.said {
-                Said::Planned(picture) => Some(picture.figures.judged_ns),
+            shown_ns = work.step().into_iter().rev().fold(shown_ns, |shown_ns, reply| match reply.response {
+                Response::Planned(picture) => Some(picture.figures.judged_ns),
                 _ => shown_ns,
             });
         }

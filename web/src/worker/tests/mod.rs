@@ -7,7 +7,7 @@ mod frontier;
 
 use pipeplan_core::search::Flow;
 
-use crate::protocol::{Ask, Question, Reply, Said};
+use crate::protocol::{Ask, Question, Reply, Response};
 use crate::worker::{Watch, Worker};
 
 pub(super) const SPEC: &str = r#"{ "ranks": 4, "microbatches": 8, "chunks": 1, "placement": "linear",
@@ -27,7 +27,7 @@ pub(super) fn finish(work: &mut Worker) -> Vec<Reply> {
         replies.extend(work.step());
     }
     // The chart is a matter of its own.
-    replies.retain(|reply| !matches!(reply.said, Said::Charted(_)));
+    replies.retain(|reply| !matches!(reply.response, Response::Charted(_)));
     replies
 }
 
@@ -36,8 +36,8 @@ pub(super) fn charted(work: &mut Worker) -> crate::draw::frontier::Chart {
     let mut chart = crate::draw::frontier::Chart::default();
     while !work.is_idle() {
         for reply in work.step() {
-            if let Said::Charted(news) = reply.said {
-                chart.hear(news);
+            if let Response::Charted(news) = reply.response {
+                chart.add(news);
             }
         }
     }

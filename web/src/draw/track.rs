@@ -5,16 +5,16 @@ use pipeplan_core::simulate::timeline::Span;
 
 /// The spans of one rank in order of time, none over another.
 #[derive(Clone, Debug, Default)]
-pub struct Lane {
+pub struct Track {
     spans: Vec<Span>,
     /// Busy time before each span, and after the last: the share of a pixel that is busy in two look-ups.
     busy_before: Vec<u64>,
 }
 
-impl Lane {
-    /// A lane of `spans`. Measured spans may come in any order and touch each other's edges by clock noise:
+impl Track {
+    /// A track of `spans`. Measured spans may come in any order and touch each other's edges by clock noise:
     /// they are sorted, and each starts no earlier than the one before it ends.
-    pub fn new(mut spans: Vec<Span>) -> Lane {
+    pub fn new(mut spans: Vec<Span>) -> Track {
         if !spans.is_sorted_by_key(|span| (span.start_ns, span.end_ns)) {
             spans.sort_by_key(|span| (span.start_ns, span.end_ns));
         }
@@ -29,7 +29,7 @@ impl Lane {
             busy_ns = busy_ns.saturating_add(span.end_ns - span.start_ns);
         }
         busy_before.push(busy_ns);
-        Lane { spans, busy_before }
+        Track { spans, busy_before }
     }
 
     /// All spans.
@@ -116,13 +116,13 @@ pub(crate) mod tests {
     use proptest::prelude::*;
 
     /// Forwards of one stage, with these starts and ends.
-    pub(crate) fn lane(times: &[(u64, u64)]) -> Lane {
+    pub(crate) fn track(times: &[(u64, u64)]) -> Track {
         let span = |(index, &(start_ns, end_ns)): (usize, &(u64, u64))| Span {
             op: Op::new(0, OpKind::F, index),
             start_ns,
             end_ns,
         };
-        Lane::new(times.iter().enumerate().map(span).collect())
+        Track::new(times.iter().enumerate().map(span).collect())
     }
 
     fn span(start_ns: u64, end_ns: u64) -> Span {
@@ -131,21 +131,21 @@ pub(crate) mod tests {
 
     #[test]
     fn measured_spans_are_sorted_and_kept_apart() {
-        let lane = Lane::new(vec![span(20, 30), span(0, 12), span(10, 20)]);
-        let times: Vec<_> = lane.spans().iter().map(|span| (span.start_ns, span.end_ns)).collect();
+        let track = Track::new(vec![span(20, 30), span(0, 12), span(10, 20)]);
+        let times: Vec<_> = track.spans().iter().map(|span| (span.start_ns, span.end_ns)).collect();
         assert_eq!(times, [(0, 12), (12, 20), (20, 30)]);
-        assert_eq!(lane.busy_ns(0, 3), 30);
+        assert_eq!(track.busy_ns(0, 3), 30);
     }
 
     #[test]
     fn pointing_beside_a_narrow_span_finds_it() {
-        let lane = Lane::new(vec![span(0, 10), span(100, 101), span(200, 300)]);
-        assert_eq!(lane.at(5.0, 0.0), Some(0));
-        assert_eq!(lane.at(50.0, 10.0), None);
-        assert_eq!(lane.at(97.0, 5.0), Some(1));
-        assert_eq!(lane.at(104.0, 5.0), Some(1));
-        assert_eq!(lane.at(1e9, 5.0), None);
-        assert_eq!(Lane::default().at(0.0, 1.0), None);
+        let track = Track::new(vec![span(0, 10), span(100, 101), span(200, 300)]);
+        assert_eq!(track.at(5.0, 0.0), Some(0));
+        assert_eq!(track.at(50.0, 10.0), None);
+        assert_eq!(track.at(97.0, 5.0), Some(1));
+        assert_eq!(track.at(104.0, 5.0), Some(1));
+        assert_eq!(track.at(1e9, 5.0), None);
+        assert_eq!(Track::default().at(0.0, 1.0), None);
     }
 
     proptest! {

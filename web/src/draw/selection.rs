@@ -1,11 +1,11 @@
 //! From block to block by keys: along a row, and between rows.
 
-use super::lane::Lane;
+use super::track::Track;
 
 /// A block of the picture, or a gap between two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// Whether it is one of what is compared with the plan.
+    /// Whether it belongs to the part under the plan.
     pub below: bool,
     /// Its row.
     pub rank: usize,
@@ -15,12 +15,12 @@ pub struct Block {
     pub gap: bool,
 }
 
-/// Where to go from a block.
+/// The next selection from a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// To what is before it on its rank, a block or a gap.
+    /// The block or gap before it on its rank.
     Earlier,
-    /// To what is after it.
+    /// The block or gap after it.
     Later,
     /// To the row above.
     Up,
@@ -36,22 +36,22 @@ pub enum Step {
 #[derive(Clone, Copy)]
 pub struct Ranks<'s> {
     /// The planned ones.
-    pub planned: &'s [Lane],
-    /// Those of what is compared with the plan.
-    pub below: &'s [Lane],
+    pub planned: &'s [Track],
+    /// The tracks of the part under the plan.
+    pub below: &'s [Track],
     /// By how much the times of those are scaled.
     pub scale: f64,
 }
 
 impl Ranks<'_> {
-    fn lane(&self, row: usize) -> Option<&Lane> {
+    fn track(&self, row: usize) -> Option<&Track> {
         self.planned.get(row).or_else(|| self.below.get(row.checked_sub(self.planned.len())?))
     }
 
     /// The block of a row, counted from the top, that is nearest to a time of the plan.
     pub fn nearest(&self, row: usize, time_ns: f64) -> Option<Block> {
         let below = row >= self.planned.len();
-        let index = self.lane(row)?.at(if below { time_ns / self.scale } else { time_ns }, f64::INFINITY)?;
+        let index = self.track(row)?.at(if below { time_ns / self.scale } else { time_ns }, f64::INFINITY)?;
         let rank = if below { row - self.planned.len() } else { row };
         Some(Block { below, rank, index, gap: false })
     }
@@ -60,22 +60,22 @@ impl Ranks<'_> {
     pub fn gap_at(&self, row: usize, time_ns: f64) -> Option<Block> {
         let below = row >= self.planned.len();
         let time_ns = if below { time_ns / self.scale } else { time_ns };
-        let index = self.lane(row)?.first_ending_after(time_ns);
+        let index = self.track(row)?.first_ending_after(time_ns);
         let rank = if below { row - self.planned.len() } else { row };
-        let (from_ns, to_ns) = self.lane(row)?.gap_before(index, self.end_ns(below))?;
+        let (from_ns, to_ns) = self.track(row)?.gap_before(index, self.end_ns(below))?;
         let is_in = (from_ns as f64..to_ns as f64).contains(&time_ns);
         is_in.then_some(Block { below, rank, index, gap: true })
     }
 
     /// When the last op of the plan, or of what is compared with it, ends.
     fn end_ns(&self, below: bool) -> u64 {
-        let lanes = if below { self.below } else { self.planned };
-        lanes.iter().map(Lane::end_ns).max().unwrap_or(0)
+        let tracks = if below { self.below } else { self.planned };
+        tracks.iter().map(Track::end_ns).max().unwrap_or(0)
     }
 
     /// The gap before a place of a block's row, else what `otherwise` says.
     fn gap_or(&self, block: Block, index: usize, otherwise: usize) -> Block {
-        let gap = self.lane(self.row(block)).and_then(|lane| lane.gap_before(index, self.end_ns(block.below)));
+        let gap = self.track(self.row(block)).and_then(|track| track.gap_before(index, self.end_ns(block.below)));
         match gap {
             Some(_) => Block { index, gap: true, ..block },
             None => Block { index: otherwise, gap: false, ..block },
@@ -84,11 +84,11 @@ impl Ranks<'_> {
 
     /// When a block begins and ends, in the time of the plan.
     pub fn times(&self, block: Block) -> Option<(f64, f64)> {
-        let lane = self.lane(self.row(block))?;
+        let track = self.track(self.row(block))?;
         let (from_ns, to_ns) = if block.gap {
-            lane.gap_before(block.index, self.end_ns(block.below))?
+            track.gap_before(block.index, self.end_ns(block.below))?
         } else {
-            lane.spans().get(block.index).map(|span| (span.start_ns, span.end_ns))?
+            track.spans().get(block.index).map(|span| (span.start_ns, span.end_ns))?
         };
         let scale = if block.below { self.scale } else { 1.0 };
         Some((from_ns as f64 * scale, to_ns as f64 * scale))
@@ -101,7 +101,7 @@ impl Ranks<'_> {
     /// The block that a step leads to; the same one at an edge.
     pub fn stepped(&self, block: Block, step: Step) -> Block {
         let row = self.row(block);
-        let last = self.lane(row).map_or(0, |lane| lane.spans().len().saturating_sub(1));
+        let last = self.track(row).map_or(0, |track| track.spans().len().saturating_sub(1));
         let (from_ns, to_ns) = self.times(block).unwrap_or_default();
         let middle = (from_ns + to_ns) / 2.0;
         // A rank without ops has nothing to stop at.
@@ -128,13 +128,13 @@ impl Ranks<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::draw::lane::tests::lane;
+    use crate::draw::track::tests::track;
 
     #[test]
     fn keys_go_along_a_row_and_to_what_stands_nearest_in_the_next_one() {
-        let planned = [lane(&[(0, 10), (10, 20), (30, 40)]), lane(&[]), lane(&[(12, 16), (50, 60)])];
+        let planned = [track(&[(0, 10), (10, 20), (30, 40)]), track(&[]), track(&[(12, 16), (50, 60)])];
         // Drawn at half of its time.
-        let below = [lane(&[(0, 20), (20, 120)])];
+        let below = [track(&[(0, 20), (20, 120)])];
         let ranks = Ranks { planned: &planned, below: &below, scale: 0.5 };
         let mut at = ranks.nearest(0, 14.0).unwrap();
         assert_eq!(at, Block { below: false, rank: 0, index: 1, gap: false });
@@ -160,8 +160,8 @@ mod tests {
 
     #[test]
     fn keys_and_pointers_find_the_gaps_between_blocks() {
-        let planned = [lane(&[(4, 10), (10, 20), (30, 40)]), lane(&[(40, 50)])];
-        let below = [lane(&[(0, 20), (60, 80)])];
+        let planned = [track(&[(4, 10), (10, 20), (30, 40)]), track(&[(40, 50)])];
+        let below = [track(&[(0, 20), (60, 80)])];
         let ranks = Ranks { planned: &planned, below: &below, scale: 0.5 };
         let mut at = Block { below: false, rank: 0, index: 1, gap: false };
         for (step, index, gap) in [

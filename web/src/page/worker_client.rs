@@ -8,10 +8,10 @@ use wasm_bindgen::prelude::*;
 use web_sys::{MessageEvent, Worker, WorkerOptions, WorkerType};
 
 use super::browser;
-use crate::protocol::{Ask, Question, Reply, Said};
+use crate::protocol::{Ask, Question, Reply, Response};
 
-/// A plan that keeps a newer question waiting for longer than this is abandoned with its worker.
-const PATIENCE_MS: i32 = 2500;
+/// If a newer question waits for longer than this, the worker is restarted.
+const STUCK_AFTER_MS: i32 = 2500;
 
 #[wasm_bindgen]
 extern "C" {
@@ -23,9 +23,9 @@ extern "C" {
 type OnReply = Rc<dyn Fn(Reply)>;
 type OnFailure = Rc<dyn Fn(String)>;
 
-/// Sends questions to the worker and hands its replies to the page. Starts the worker anew where it works on
-/// what nobody wants to know any more.
-pub struct Courier {
+/// Sends questions to the worker and gives its replies to the page. Restarts the worker if it is stuck in outdated
+/// work.
+pub struct WorkerClient {
     on_reply: OnReply,
     on_failure: OnFailure,
     worker: RefCell<Option<Worker>>,
@@ -34,35 +34,35 @@ pub struct Courier {
     ready: Cell<bool>,
     next_id: Cell<u32>,
     /// The newest reply's question.
-    heard: Cell<u32>,
-    /// The newest plan that was asked for, and the open trace: a new worker has to be told again.
+    newest_answered: Cell<u32>,
+    /// The newest plan question and the open trace: a new worker needs them again.
     newest_plan: RefCell<Option<Question>>,
     open_trace: RefCell<Option<Question>>,
     /// The layouts that are being looked for: so, too.
     tuning: RefCell<Option<Question>>,
-    /// As long as it can be read, a search goes on.
-    going_on: RefCell<Option<String>>,
+    /// A search continues while this address can be read.
+    stop_signal: RefCell<Option<String>>,
 }
 
-impl Courier {
+impl WorkerClient {
     /// A courier with a worker under way.
-    pub fn start(on_reply: OnReply, on_failure: OnFailure) -> Rc<Courier> {
-        let courier = Rc::new(Courier {
+    pub fn start(on_reply: OnReply, on_failure: OnFailure) -> Rc<WorkerClient> {
+        let client = Rc::new(WorkerClient {
             on_reply,
             on_failure,
             worker: RefCell::new(None),
             waiting: RefCell::new(Vec::new()),
             ready: Cell::new(false),
             next_id: Cell::new(1),
-            heard: Cell::new(0),
+            newest_answered: Cell::new(0),
             newest_plan: RefCell::new(None),
             open_trace: RefCell::new(None),
             tuning: RefCell::new(None),
-            going_on: RefCell::new(None),
+            stop_signal: RefCell::new(None),
         });
-        courier.spawn();
-        courier.let_go_on();
-        courier
+        client.spawn();
+        client.give_stop_signal();
+        client
     }
 
     /// Asks, and returns the question's number.
@@ -73,8 +73,8 @@ impl Courier {
         match &question.ask {
             Ask::Plan { .. } | Ask::OpenPlan { .. } | Ask::OpenOrder { .. } => {
                 let before = self.newest_plan.replace(Some(question.clone()));
-                if before.is_some_and(|before| before.id > self.heard.get()) {
-                    self.lose_patience_later(id);
+                if before.is_some_and(|before| before.id > self.newest_answered.get()) {
+                    self.restart_if_stuck(id);
                 }
             }
             Ask::OpenTrace { .. } => {
@@ -89,20 +89,20 @@ impl Courier {
         id
     }
 
-    /// Ends the search for the best with what it has found.
+    /// Stops the search for the best and keeps the best so far.
     pub fn stop(self: &Rc<Self>) {
-        if let Some(address) = self.going_on.take() {
+        if let Some(address) = self.stop_signal.take() {
             browser::forget_address(&address);
         }
         self.ask(Ask::Stop);
-        self.let_go_on();
+        self.give_stop_signal();
     }
 
     /// Gives the worker an address to watch while it searches.
-    fn let_go_on(self: &Rc<Self>) {
+    fn give_stop_signal(self: &Rc<Self>) {
         if let Some(url) = browser::readable_address() {
-            self.going_on.replace(Some(url.clone()));
-            self.ask(Ask::GoOnWhile { url });
+            self.stop_signal.replace(Some(url.clone()));
+            self.ask(Ask::SearchWhileReadable { url });
         }
     }
 
@@ -122,13 +122,14 @@ impl Courier {
             Ok(worker) => worker,
             Err(_) => return (self.on_failure)("This browser cannot start a web worker.".to_owned()),
         };
-        let courier = self.clone();
-        let on_message = Closure::<dyn FnMut(MessageEvent)>::new(move |event: MessageEvent| courier.hear(&event));
+        let client = self.clone();
+        let on_message =
+            Closure::<dyn FnMut(MessageEvent)>::new(move |event: MessageEvent| client.on_message(&event));
         worker.set_onmessage(Some(on_message.as_ref().unchecked_ref()));
         on_message.forget();
-        let courier = self.clone();
+        let client = self.clone();
         let on_error = Closure::<dyn FnMut()>::new(move || {
-            (courier.on_failure)("The planner stopped. Reload the page to start it again.".to_owned());
+            (client.on_failure)("The planner stopped. Reload the page to start it again.".to_owned());
         });
         worker.set_onerror(Some(on_error.as_ref().unchecked_ref()));
         on_error.forget();
@@ -136,7 +137,7 @@ impl Courier {
         self.worker.replace(Some(worker));
     }
 
-    fn hear(&self, event: &MessageEvent) {
+    fn on_message(&self, event: &MessageEvent) {
         if let Some(reason) = event.data().as_string() {
             return (self.on_failure)(format!("The planner could not be loaded: {reason}"));
         }
@@ -149,31 +150,30 @@ impl Courier {
             return;
         }
         if let Ok(reply) = postcard::from_bytes::<Reply>(&bytes) {
-            if matches!(&reply.said, Said::Tuned(layouts) if layouts.finished) {
+            if matches!(&reply.response, Response::Tuned(layouts) if layouts.finished) {
                 self.tuning.replace(None);
             }
-            self.heard.set(self.heard.get().max(reply.id));
+            self.newest_answered.set(self.newest_answered.get().max(reply.id));
             (self.on_reply)(reply);
         }
     }
 
     /// If the worker still has not got round to question `id` after a while, it is stuck in an older one.
-    fn lose_patience_later(self: &Rc<Self>, id: u32) {
-        let courier = self.clone();
-        browser::after(PATIENCE_MS, move || {
-            let newest = courier.newest_plan.borrow().as_ref().map(|question| question.id);
-            if newest != Some(id) || courier.heard.get() >= id || !courier.ready.get() {
+    fn restart_if_stuck(self: &Rc<Self>, id: u32) {
+        let client = self.clone();
+        browser::after(STUCK_AFTER_MS, move || {
+            let newest = client.newest_plan.borrow().as_ref().map(|question| question.id);
+            if newest != Some(id) || client.newest_answered.get() >= id || !client.ready.get() {
                 return;
             }
-            if let Some(worker) = courier.worker.take() {
+            if let Some(worker) = client.worker.take() {
                 worker.terminate();
             }
-            let again =
-                [&courier.open_trace, &courier.newest_plan, &courier.tuning].map(|kept| kept.borrow().clone());
-            let url = courier.going_on.borrow().clone();
-            let going_on = url.map(|url| Question { id: 0, ask: Ask::GoOnWhile { url } });
-            courier.waiting.borrow_mut().extend(going_on.into_iter().chain(again.into_iter().flatten()));
-            courier.spawn();
+            let again = [&client.open_trace, &client.newest_plan, &client.tuning].map(|kept| kept.borrow().clone());
+            let url = client.stop_signal.borrow().clone();
+            let stop_signal = url.map(|url| Question { id: 0, ask: Ask::SearchWhileReadable { url } });
+            client.waiting.borrow_mut().extend(stop_signal.into_iter().chain(again.into_iter().flatten()));
+            client.spawn();
         });
     }
 }
