@@ -44,6 +44,8 @@ fn commands_are_as_their_help_says() {
     let names: Vec<&str> = names.filter(|line| line.starts_with("  ") && !line.starts_with("   ")).collect();
     assert!(names.len() >= 20, "{names:?}");
     for name in names.iter().filter_map(|line| line.split_whitespace().next()) {
+        let how_to = book().join(format!("howto/{name}.md"));
+        assert!(how_to.exists(), "{} is missing: purpose, one example, what to do with it", how_to.display());
         let help = printed(&[name, "--help"]);
         let help = help.split("Exit codes:").next().unwrap_or_default();
         write!(page, "\n## pipeplan {name}\n\n```text\n{}\n```\n", trimmed(help)).unwrap();
@@ -85,7 +87,8 @@ fn fields_of_specs_are_as_the_crate_says() {
     write("spec.md", &page);
 }
 
-/// Markdown without links into the crate's documentation: `[text](crate::path)` is `text`.
+/// Markdown without links into the crate's documentation: `[text](crate::path)` is `text`, and nothing where it stands in
+/// parentheses by itself.
 fn without_links(line: &str) -> String {
     let mut out = String::new();
     let mut rest = line;
@@ -100,10 +103,14 @@ fn without_links(line: &str) -> String {
             rest = &from[1..];
             continue;
         };
-        out.push_str(&from[1..end]);
-        rest = &from[end + 1..];
-        if rest.starts_with('(') {
-            rest = rest.find(')').map_or("", |close| &rest[close + 1..]);
+        let after = &from[end + 1..];
+        let is_link = after.starts_with('(');
+        rest = if is_link { after.find(')').map_or("", |close| &after[close + 1..]) } else { after };
+        if is_link && out.ends_with(" (") && rest.starts_with(')') {
+            out.truncate(out.len() - 2);
+            rest = &rest[1..];
+        } else {
+            out.push_str(&from[1..end]);
         }
     }
     out + rest
@@ -145,10 +152,23 @@ fn write_fields(page: &mut String, schema: &Value, object: &Value, path: &str, d
         // The spec and the problem have a table each.
         let has_its_own = matches!(reference, Some("spec" | "problem"));
         if depth < 4 && !has_its_own {
-            write_fields(page, schema, target, &path, depth + 1);
-            let items = resolved(schema, &target["items"]);
-            write_fields(page, schema, items, &format!("{path}[]"), depth + 1);
+            write_parts(page, schema, target, &path, depth + 1);
         }
+    }
+}
+
+/// Rows for the fields of the object that `target` is, lists, or gives a choice of.
+fn write_parts(page: &mut String, schema: &Value, target: &Value, path: &str, depth: usize) {
+    let target = resolved(schema, target);
+    let items = resolved(schema, &target["items"]);
+    let choices = ["oneOf", "anyOf"].into_iter().find_map(|choice| target[choice].as_array());
+    if target["properties"].is_object() {
+        write_fields(page, schema, target, path, depth);
+    } else if items["properties"].is_object() {
+        write_fields(page, schema, items, &format!("{path}[]"), depth);
+    } else if let Some(choice) = choices.and_then(|choices| choices.first()) {
+        // One of them, or a list of the same.
+        write_parts(page, schema, choice, path, depth);
     }
 }
 

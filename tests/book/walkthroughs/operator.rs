@@ -1,7 +1,7 @@
 //! Walk-through: add an operator.
 
 // ANCHOR: formulas
-/// ReLU² (Primer, arXiv:2109.08668, §4.1): `y = max(x, 0)²`, by element.
+/// ReLU² (Primer, arXiv:2109.08668): `y = max(x, 0)²`, by element.
 pub fn squared_relu(x: &[f64]) -> Vec<f64> {
     x.iter().map(|x| x.max(0.0) * x.max(0.0)).collect()
 }

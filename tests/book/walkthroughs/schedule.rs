@@ -9,7 +9,7 @@ use pipeplan_core::simulate::simulate;
 use serde_json::json;
 
 // ANCHOR: rule
-/// 1F1B with a split backward, whose W all run after the last B: close to 2BP (arXiv:2405.18047, §3). A rank sends each
+/// 1F1B with a split backward, whose W all run after the last B: close to 2BP (arXiv:2405.18047). A rank sends each
 /// input gradient as early as it can. It keeps what W needs of all microbatches.
 ///
 /// Makespan with equal stages and free transfers: `(M + P − 1)(F + B) + M·W`.
