@@ -73,8 +73,8 @@ impl std::fmt::Display for Refused {
         match self {
             Refused::TooLarge { ops, most } => write!(
                 f,
-                "the problem has {ops} ops, and exact search tries at most {most}: \
-                 take fewer microbatches or ranks, or the search"
+                "the problem has {ops} ops; exact search takes at most {most}: use fewer microbatches or \
+                 ranks, or the heuristic search"
             ),
             Refused::Infeasible => f.write_str("no schedule fits the memory limit: raise limit_bytes"),
         }

@@ -49,7 +49,7 @@ pub enum Unexplained {
 impl fmt::Display for Unexplained {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Unexplained::Typed => f.write_str("bytes are explained for a model; these costs are typed"),
+            Unexplained::Typed => f.write_str("a breakdown of bytes needs a model; these costs are typed"),
             Unexplained::Plan(error) => fmt::Display::fmt(error, f),
         }
     }
@@ -116,7 +116,7 @@ fn of_best(
                 .filter_map(|published| Some((peak(&published)?, published)))
                 .min_by_key(|(peak, _)| *peak);
             let Some((_, leanest)) = leanest else { return Err(error.into()) };
-            let note = format!("no schedule fits the limit; this is {}, which holds the least", leanest.name);
+            let note = format!("no schedule fits the limit; this is {}, which needs the least memory", leanest.name);
             of_published(spec, leanest, Some(note))
         }
         Err(error) => Err(error.into()),

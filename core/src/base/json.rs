@@ -43,7 +43,7 @@ impl Syntax {
 
 impl fmt::Display for Syntax {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "this is no {}: line {}, column {}: {}", self.format, self.line, self.column, self.message)
+        write!(f, "this is not {}: line {}, column {}: {}", self.format, self.line, self.column, self.message)
     }
 }
 
@@ -125,7 +125,7 @@ impl<'de> Deserialize<'de> for Once {
                 let mut table = Map::new();
                 while let Some(key) = fields.next_key::<String>()? {
                     if table.contains_key(&key) {
-                        return Err(A::Error::custom(format_args!("the field {key:?} stands twice")));
+                        return Err(A::Error::custom(format_args!("the field {key:?} is given twice")));
                     }
                     let Once(value) = fields.next_value()?;
                     table.insert(key, value);

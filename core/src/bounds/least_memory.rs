@@ -40,8 +40,8 @@ impl fmt::Display for Infeasible {
         let Infeasible { rank, needed_bytes, limit_bytes, op } = self;
         write!(
             f,
-            "no schedule fits: rank {rank} holds at least {needed_bytes} bytes while it runs {op}, and its limit \
-             is {limit_bytes}; raise limit_bytes, or take smaller microbatches"
+            "no schedule fits: rank {rank} needs at least {needed_bytes} bytes while it runs {op}; the limit \
+             is {limit_bytes}: raise limit_bytes, or use smaller microbatches"
         )
     }
 }

@@ -197,7 +197,11 @@ pub struct CircleWait {
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Violation::Rows { found, ranks } => write!(f, "{found} rows for {ranks} ranks: write one row a rank"),
+            Violation::Rows { found, ranks } => write!(
+                f,
+                "{found} op lists for {ranks} ranks: write one op \
+                                                           list per rank"
+            ),
             Violation::Foreign { rank, index, op } => {
                 write!(f, "rank {rank}, op {index}: {op} names a stage or microbatch that the problem does not have")
             }
@@ -207,12 +211,13 @@ impl fmt::Display for Violation {
             Violation::Twice { rank, index, op } => write!(f, "rank {rank}, op {index}: {op} has run already"),
             Violation::Missing { op } => write!(f, "{op} never runs"),
             Violation::Cut { rank, index, op } => {
-                write!(f, "rank {rank}, op {index}: {op} cuts the backward, and the problem allows only BW")
+                write!(f, "rank {rank}, op {index}: {op} splits the backward; the problem allows only BW")
             }
             Violation::Pair { rank, index } => {
                 write!(
                     f,
-                    "rank {rank}, op {index}: a pair is a forward and a backward right after it, in no other pair"
+                    "rank {rank}, op {index}: a pair is a forward and a backward right after it; neither is in \
+                     another pair"
                 )
             }
             Violation::Circle { waits } => {
@@ -224,16 +229,16 @@ impl fmt::Display for Violation {
                 Ok(())
             }
             Violation::OverLimit { rank, index, op, held, limit } => {
-                write!(f, "rank {rank}, op {index}: {op} holds {held} bytes, and the limit is {limit}")
+                write!(f, "rank {rank}, op {index}: {op} needs {held} bytes; the limit is {limit}")
             }
             Violation::ForeignMessage { rank, index, message } => {
-                write!(f, "rank {rank}, step {index}: {message} is no transfer of this rank")
+                write!(f, "rank {rank}, step {index}: {message} is not a transfer of this rank")
             }
             Violation::MessageTwice { rank, index, message } => {
-                write!(f, "rank {rank}, step {index}: {message} is there already")
+                write!(f, "rank {rank}, step {index}: {message} is listed twice")
             }
             Violation::NotStarted { rank, index, message } => {
-                write!(f, "rank {rank}, step {index}: {message} is awaited and has not been started")
+                write!(f, "rank {rank}, step {index}: {message} is awaited before it is started")
             }
             Violation::MessageMissing { rank, message } => {
                 write!(f, "rank {rank}: {message} is missing, or started and never awaited")
@@ -244,7 +249,8 @@ impl fmt::Display for Violation {
             },
             Violation::ChannelOrder { from, to, place, sent, received } => write!(
                 f,
-                "rank {from} to rank {to}: message {place} is {sent} where it is sent and {received} where it is received"
+                "rank {from} to rank {to}: P2P transfer {place} is {sent} on the sender and {received} on the \
+                 receiver"
             ),
             Violation::Optimizer { rank } => write!(f, "rank {rank}: write OPTIMIZER once, as the last step"),
             Violation::Stuck(stuck) => fmt::Display::fmt(stuck, f),

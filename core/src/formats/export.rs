@@ -49,6 +49,27 @@ impl Format {
         ("svg", Format::Svg),
         ("text", Format::Text),
     ];
+
+    /// The format of this name.
+    pub fn named(name: &str) -> Option<Format> {
+        Format::NAMED.into_iter().find(|(known, _)| *known == name).map(|(_, format)| format)
+    }
+
+    /// What the format is for, for people.
+    pub const fn about(self) -> &'static str {
+        match self {
+            Format::ChromeTrace => "Events for ui.perfetto.dev and chrome://tracing",
+            Format::TorchCsv => "The compute-only order that torch.distributed.pipelining loads",
+            Format::Megatron => {
+                "The layers of each stage in Megatron's form, which a spec's `parallel.partition` reads too"
+            }
+            Format::MegatronArgs => {
+                "What the plan decides, as arguments of Megatron-LM in a Bash array; of 1f1b and interleaved-1f1b"
+            }
+            Format::Svg => "A drawing for papers and slides",
+            Format::Text => "A drawing in characters",
+        }
+    }
 }
 
 /// Why there is no such export.
@@ -82,22 +103,20 @@ impl fmt::Display for ExportError {
         match self {
             ExportError::Deadlock(deadlock) => fmt::Display::fmt(deadlock, f),
             ExportError::Torch(absent) => write!(f, "torch cannot run this plan: {}", absent.reason),
-            ExportError::Typed => f.write_str("a layout is of a model's layers, and these costs are typed"),
+            ExportError::Typed => f.write_str("a layout needs a model's layers; these costs are typed"),
             ExportError::Placement { schedule, placement } => write!(
                 f,
-                "Megatron puts stage s on rank s mod P, and {schedule} places stages as {placement}: plan it as 1f1b or \
-                 interleaved-1f1b"
+                "Megatron puts stage s on rank s mod P; the placement of {schedule} is {placement}: plan it as \
+                 1f1b or interleaved-1f1b"
             ),
             ExportError::Schedule(schedule) => write!(
                 f,
-                "Megatron-LM runs {}, and this plan is of {schedule}: plan it with one of them",
+                "Megatron-LM runs {}; this plan's schedule is {schedule}: plan it with one of them",
                 megatron_args::SCHEDULES.join(" and ")
             ),
             ExportError::Spec(faults) => fmt::Display::fmt(faults, f),
             ExportError::NoSteps => f.write_str("the trace holds no steps"),
-            ExportError::OfTrace => {
-                f.write_str("a trace has no order of its own: export the plan that it was measured from")
-            }
+            ExportError::OfTrace => f.write_str("a trace holds no order: export the plan that it was measured from"),
         }
     }
 }

@@ -75,10 +75,13 @@ pub fn write(work: &ModelWork, stages: &[StageLayout], layout: &str) -> String {
     }
     recompute(work, stages, &mut lines);
     if form.offload != Offload::None {
-        lines.note("the plan keeps activations in the host's memory, which Megatron-LM does without a pipeline only");
+        lines.note("the plan offloads activations to the host; Megatron-LM does so only without a pipeline");
     }
     if form.async_reduce {
-        lines.note("the plan sums dX beside the dW matmul: --tp-comm-overlap is what is nearest");
+        lines.note(
+            "the plan overlaps the all-reduce of dX with the dW matmul; --tp-comm-overlap is the \
+                    nearest option",
+        );
     }
     let devices = work.devices();
     format!(
@@ -141,7 +144,7 @@ fn recompute(work: &ModelWork, stages: &[StageLayout], lines: &mut Lines) {
         RecomputeLayers::Groups(size) => return lines.full("uniform", *size as usize),
         RecomputeLayers::First(layers) if usual == Recompute::Full => return lines.full("block", *layers as usize),
         RecomputeLayers::First(layers) => {
-            lines.note(&format!("the plan does so in {layers} layers of each stage, and Megatron-LM in all"));
+            lines.note(&format!("the plan does so in {layers} layers of each stage; Megatron-LM does so in all"));
             return lines.parts(usual, latent);
         }
         RecomputeLayers::Each(choices) => choices,
@@ -157,7 +160,10 @@ fn recompute(work: &ModelWork, stages: &[StageLayout], lines: &mut Lines) {
     if strongest != Recompute::Full {
         let again = choices.iter().filter(|choice| **choice != Recompute::None).count();
         if again < choices.len() {
-            lines.note(&format!("the plan does so in {again} of {} layers, and Megatron-LM in all", choices.len()));
+            lines.note(&format!(
+                "the plan does so in {again} of {} layers; Megatron-LM does so in all",
+                choices.len()
+            ));
         }
         return lines.parts(strongest, latent);
     }
@@ -165,12 +171,13 @@ fn recompute(work: &ModelWork, stages: &[StageLayout], lines: &mut Lines) {
     let (most, least) = (any.iter().max().copied().unwrap_or(0), any.iter().min().copied().unwrap_or(0));
     if counted(&|choice| choice == Recompute::Full) != any {
         lines.note(
-            "the plan computes less again in some of these layers, which Megatron-LM cannot mix with whole ones",
+            "the plan recomputes less in some of these layers; Megatron-LM cannot mix that with full recompute",
         );
     }
     if least < most {
         lines.note(&format!(
-            "the plan does so in {least} to {most} layers of a stage, and Megatron-LM in as many of each"
+            "the plan does so in {least} to {most} layers of a stage; Megatron-LM does so in the same number \
+             of each"
         ));
     }
     lines.full("block", most);

@@ -109,9 +109,9 @@ impl Reader {
                 None if depth == 0 => return Ok(tokens),
                 None => return self.wrong("a `(` is not closed: add `)`"),
                 Some(')') if depth > 0 => return Ok(tokens),
-                Some(')') => return self.wrong("this `)` closes nothing"),
+                Some(')') => return self.wrong("this `)` has no `(`"),
                 Some('(') if depth == DEEPEST => {
-                    return self.wrong(format!("more than {DEEPEST} groups within each other"));
+                    return self.wrong(format!("groups are nested deeper than {DEEPEST}"));
                 }
                 Some('(') => {
                     self.at += 1;
@@ -129,7 +129,7 @@ impl Reader {
                         self.at += 1;
                         vec![Some(part)]
                     }
-                    None => return self.wrong(format!("`{letter}` is no part: write E, t, m, L, |, ( ) or *n")),
+                    None => return self.wrong(format!("`{letter}` is not a part: write E, t, m, L, |, ( ) or *n")),
                 },
             };
             let times = self.times()?;
@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_pointed_at() {
         let text = |layout: &str| read(layout).unwrap_err().to_string();
-        assert_eq!(text("Etx"), "character 3 of the layout: `x` is no part: write E, t, m, L, |, ( ) or *n");
+        assert_eq!(text("Etx"), "character 3 of the layout: `x` is not a part: write E, t, m, L, |, ( ) or *n");
         assert_eq!(text("(t|"), "character 4 of the layout: a `(` is not closed: add `)`");
         assert!(text("t)").starts_with("character 2"));
         assert!(text("*3").contains("repeats nothing"));

@@ -90,21 +90,25 @@ impl fmt::Display for OrderSyntax {
             OrderSyntax::Csv(csv) => fmt::Display::fmt(csv, f),
             OrderSyntax::Syntax(syntax) => fmt::Display::fmt(syntax, f),
             OrderSyntax::Json(found) => {
-                write!(f, "found {found}; accepted is an array with one string of ops a rank, or a plan file")
+                write!(f, "found {found}; accepted is an array with one string of ops per rank, or a plan file")
             }
             OrderSyntax::Empty => {
-                f.write_str("found no op; accepted is one line a rank, such as `0F0 0F1 0BW0 0BW1`")
+                f.write_str("found no op; accepted is one line per rank, such as `0F0 0F1 0BW0 0BW1`")
             }
             OrderSyntax::Whole(op) => {
                 let (stage, microbatch) = (op.stage(), op.microbatch());
                 write!(
                     f,
-                    "found {stage}W{microbatch} beside {stage}B{microbatch}: with commas this is torch's CSV, whose B is the \
-                     whole backward; accepted is {stage}I{microbatch} for the half before {stage}W{microbatch}, or blanks \
-                     between ops"
+                    "found {stage}W{microbatch} and {stage}B{microbatch}: with commas this is torch's CSV, \
+                     where B is the whole backward; accepted is {stage}I{microbatch} for the half before \
+                     {stage}W{microbatch}, or blanks between ops"
                 )
             }
-            OrderSyntax::TooManyRows => write!(f, "found more than {MAX_RANKS} rows; accepted is one row a rank"),
+            OrderSyntax::TooManyRows => write!(
+                f,
+                "found more than {MAX_RANKS} op lists; accepted is one op \
+                                                   list per rank"
+            ),
         }
     }
 }
@@ -309,8 +313,8 @@ mod tests {
             ("{\"rows\": [\"0F0\"], \"pairs\": {\"0\": [1]}}", "`pairs`"),
             ("", "found no op"),
             ("# nothing\n", "found no op"),
-            ("[", "this is no JSON: line 1"),
-            ("{\"rows\": [\"0F0\"],\n\"rows\": [\"0F1\"]}", "the field \"rows\" stands twice"),
+            ("[", "this is not JSON: line 1"),
+            ("{\"rows\": [\"0F0\"],\n\"rows\": [\"0F1\"]}", "the field \"rows\" is given twice"),
         ] {
             let error = read(text).unwrap_err().to_string();
             assert!(error.contains(says), "{text}: {error}");

@@ -25,12 +25,12 @@ use crate::schedule::Absent;
 pub fn write(problem: &Problem, schedule: &Schedule) -> Result<String, Absent> {
     if *problem.placement() == Placement::TwoWay {
         return Err(Absent::because(
-            "torch keeps each stage on one rank, and this plan has two copies of the model: set `schedule` to zb-h1, \
-             zb-v or interleaved-1f1b, which have one",
+            "torch keeps each stage on one rank; this plan is bidirectional, with two copies of the model: set \
+             `schedule` to zb-h1, zb-v or interleaved-1f1b, which have one",
         ));
     }
     if let Some(rank) = schedule.rows.iter().position(Vec::is_empty) {
-        return Err(Absent::because(alloc::format!("torch wants an action on every rank, and rank {rank} has none")));
+        return Err(Absent::because(alloc::format!("torch needs an action on every rank; rank {rank} has none")));
     }
     let last = problem.stage_count() - 1;
     for (rank, row) in schedule.rows.iter().enumerate() {
@@ -38,9 +38,10 @@ pub fn write(problem: &Problem, schedule: &Schedule) -> Result<String, Absent> {
         let forwards: Vec<usize> = forwards.map(|op| op.microbatch()).collect();
         if let Some([before, early]) = forwards.windows(2).find(|two| two[0] > two[1]) {
             return Err(Absent::because(alloc::format!(
-                "torch takes losses in the order in which the last stage runs, and on rank {rank} that runs microbatch {early} \
-                 after {before}: set `schedule` to one that runs them in order, such as zb-h1, zb-v or interleaved-1f1b, or \
-                 let an order of your own have {last}F{early} before {last}F{before}"
+                "torch takes losses in the order in which the last stage runs; on rank {rank} that stage runs \
+                 microbatch {early} after {before}: set `schedule` to one that runs them in order, such as \
+                 zb-h1, zb-v or interleaved-1f1b, or put {last}F{early} before {last}F{before} in a custom \
+                 schedule"
             )));
         }
     }
@@ -94,8 +95,8 @@ impl fmt::Display for CsvSyntax {
         let CsvSyntax { row, cell, text } = self;
         write!(
             f,
-            "line {row}, cell {cell}: `{text}` is no compute action of torch: write stage, kind and microbatch, such \
-             as `0F3`, with kind F, B, I or W, or `(0F3;7B1)OVERLAP_F_B`"
+            "line {row}, cell {cell}: `{text}` is not a compute action of torch: write stage, kind and \
+             microbatch, such as `0F3`, with kind F, B, I or W, or `(0F3;7B1)OVERLAP_F_B`"
         )
     }
 }

@@ -56,7 +56,7 @@ impl Plan {
             let problem = &self.problem;
             let case = derived_case(&self.spec, work, problem.placement().clone(), problem.chunks());
             let derived = case.as_ref().ok().and_then(|case| case.derived.as_ref());
-            let differs = "not what is estimated from `spec`, as with measured times or by another version";
+            let differs = "not what `spec` gives: the times are measured, or another version wrote the plan";
             if case.as_ref().map_or(true, |case| case.problem != *problem) {
                 found.push(format!("problem: {differs}"));
             }
@@ -67,7 +67,8 @@ impl Plan {
         let (written, proved) = (self.prediction.bound_ns, lower_bound(&self.problem).value_ns);
         if written < proved {
             found.push(format!(
-                "prediction.bound_ns: {written}, though {proved} is proved here, as by an earlier version"
+                "prediction.bound_ns: {written}, but this version proves {proved}: an earlier version wrote \
+                 the plan"
             ));
         }
         found

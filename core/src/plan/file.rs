@@ -82,25 +82,30 @@ impl fmt::Display for PlanFileError {
         };
         match self {
             PlanFileError::TooLong { bytes } => {
-                write!(f, "the file has {bytes} bytes, and at most {MAX_FILE_BYTES} are read")
+                write!(f, "the file has {bytes} bytes; the limit is {MAX_FILE_BYTES}")
             }
             PlanFileError::Syntax(syntax) => fmt::Display::fmt(syntax, f),
             PlanFileError::Format { found } => {
-                write!(f, "this is no plan: its `format` is {found}, and a plan's is \"{FORMAT}\"")
+                write!(f, "this is not a plan: its `format` is {found}; a plan's is \"{FORMAT}\"")
             }
             PlanFileError::Version { found } => {
-                write!(f, "the plan's version is {found}, and this planner reads version {VERSION}: use a newer one")
+                write!(
+                    f,
+                    "the plan's version is {found}; this planner reads version {VERSION}: use a newer \
+                           planner"
+                )
             }
             PlanFileError::Digest { written, computed } => write!(
                 f,
                 "the plan was changed after it was written: its digest is {written}, and its content gives \
-                 {computed}; plan it again, or give it with `--order` to a spec, to have its order as it stands there now"
+                 {computed}; plan it again, or pass it with `--order` and a spec to keep the order that it has \
+                 now"
             ),
             PlanFileError::Faults(faults) => write!(f, "the plan has faults:\n{faults}"),
             PlanFileError::Schedule(violations) => list(f, "schedule", violations),
             PlanFileError::Program(violations) => list(f, "program", violations),
             PlanFileError::Untrue { field, written, derived } => {
-                write!(f, "the plan says {field} is {written}, and what follows from it is {derived}")
+                write!(f, "the plan says that {field} is {written}; its content gives {derived}")
             }
         }
     }
@@ -381,7 +386,7 @@ fn read_pairs(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Vec<Vec<u32>> {
     let row = |value: &Value| value.as_array()?.iter().map(place).collect::<Option<Vec<u32>>>();
     let pairs = value.as_array().and_then(|rows| rows.iter().map(row).collect::<Option<Vec<_>>>());
     if pairs.is_none() {
-        faults.push(Fault::new(path, shown(value), "for each rank a list of the places at which pairs begin"));
+        faults.push(Fault::new(path, shown(value), "for each rank a list of the positions at which pairs begin"));
     }
     pairs.unwrap_or_default()
 }
@@ -400,7 +405,7 @@ fn read_rows<T>(
         faults.push(Fault::new(
             path,
             rows.map_or_else(|| "nothing".to_string(), shown),
-            "a list of texts, one a rank",
+            "a list of texts, one per rank",
         ));
         return None;
     };
@@ -448,7 +453,7 @@ fn read_numbers(table: &mut Table<'_>, key: &'static str, each: &str, faults: &m
     let numbers: Option<Vec<u64>> = list.and_then(Value::as_array).and_then(|list| list.iter().map(whole).collect());
     if numbers.is_none() {
         let found = list.map_or_else(|| "nothing".to_string(), shown);
-        faults.push(Fault::new(table.path(key), found, format!("a list of whole numbers, one a {each}")));
+        faults.push(Fault::new(table.path(key), found, format!("a list of whole numbers, one per {each}")));
     }
     numbers
 }

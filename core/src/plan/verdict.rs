@@ -97,7 +97,7 @@ pub fn on_host(behind: &[[Bytes; 2]], ops: impl Iterator<Item = Op>) -> Bytes {
 /// [`Absent`] where the costs are typed, so that there is nothing to explain, or where the schedule does not exist.
 pub fn verdict(spec: &Spec, published: &Published) -> Result<(Answer, Vec<RankMemory>), Absent> {
     let Work::Model(work) = &spec.work else {
-        return Err(Absent::because("bytes are explained for a model; these costs are typed"));
+        return Err(Absent::because("a breakdown of bytes needs a model; these costs are typed"));
     };
     // What is left to the limit is settled under it; where nothing fits, all of that gives way.
     let fitted = match work.layout.fits() {
@@ -121,7 +121,7 @@ pub fn verdict(spec: &Spec, published: &Published) -> Result<(Answer, Vec<RankMe
     let mut answer = planner::answer(&unlimited, published)?;
     answer.case.fitted = fitted;
     let Some(derived) = &mut answer.case.derived else {
-        return Err(Absent::because("bytes are explained for a model; these costs are typed"));
+        return Err(Absent::because("a breakdown of bytes needs a model; these costs are typed"));
     };
     derived.dealt = dealt;
     let limit = work.limit_bytes.unwrap_or(work.device.memory_bytes);

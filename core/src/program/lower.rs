@@ -83,8 +83,9 @@ impl Lowering {
     }
 
     /// What [`Lowering::read`] takes, for error texts.
-    pub const ACCEPTED: &'static str = "in-pieces, receive-first, grouped, overlapped, or overlapped with the messages of a \
-        link that are received ahead, up to 1024, such as overlapped:2";
+    pub const ACCEPTED: &'static str = "in-pieces, receive-first, grouped, overlapped, or overlapped with the \
+                                        number of P2P transfers of a link that are received ahead, up to 1024, \
+                                        such as overlapped:2";
 
     /// Reads the text form; none for anything else.
     pub fn read(text: &str) -> Option<Lowering> {
@@ -160,7 +161,7 @@ pub fn passes(problem: &Problem, schedule: &Schedule, lowering: Lowering) -> Res
     let timeline = simulate(problem, schedule)?;
     let mut passes = vec![Pass {
         name: "place",
-        does: "each op receives what it needs and sends what it makes, one message at a time",
+        does: "each op receives what it needs and sends what it makes, one P2P transfer at a time",
         program: in_pieces(problem, schedule),
     }];
     if lowering == Lowering::ReceiveFirst {
@@ -173,19 +174,19 @@ pub fn passes(problem: &Problem, schedule: &Schedule, lowering: Lowering) -> Res
     if matches!(lowering, Lowering::Grouped | Lowering::Overlapped { .. }) {
         passes.push(Pass {
             name: "group",
-            does: "all messages between two ops go in one group, in the order of one line through all ranks",
+            does: "all P2P transfers between two ops go in one group, in one order for all ranks",
             program: grouped(problem, schedule, &timeline),
         });
     }
     if let (Lowering::Overlapped { prefetch }, Some(grouped)) = (lowering, passes.last()) {
         passes.push(Pass {
             name: "overlap",
-            does: "messages are started as soon as they can be, and awaited only where data is used",
+            does: "P2P transfers start as soon as possible; a rank waits for one only where it uses the data",
             program: overlapped(problem, schedule, &grouped.program, prefetch),
         });
     }
     let program = with_optimizer(passes.last().map(|pass| pass.program.clone()).unwrap_or_default());
-    passes.push(Pass { name: "optimizer", does: "each rank ends with its update of weights", program });
+    passes.push(Pass { name: "optimizer", does: "each rank ends with its optimizer step", program });
     Ok(passes)
 }
 

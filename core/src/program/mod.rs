@@ -193,5 +193,5 @@ fn read_row(row: &str) -> Result<Vec<Step>, OpSyntax> {
             steps.push(kind(messages));
         }
     }
-    if group.is_some() { Err(refused("a group without its closing bracket")) } else { Ok(steps) }
+    if group.is_some() { Err(refused("a group has no closing bracket")) } else { Ok(steps) }
 }

@@ -28,7 +28,7 @@ pub fn dualpipe_v(problem: &Problem) -> Result<Schedule, Absent> {
     let (ranks, microbatches) = (problem.ranks(), problem.microbatches());
     if microbatches < 2 * ranks {
         return Err(Absent::because(alloc::format!(
-            "it needs at least 2P microbatches, {} here, and the problem has {microbatches}",
+            "it needs at least 2P = {} microbatches; the problem has {microbatches}",
             2 * ranks
         )));
     }
@@ -42,13 +42,16 @@ pub fn dualpipe_v(problem: &Problem) -> Result<Schedule, Absent> {
 /// DualPipe: an even number of ranks, two directions with half of the microbatches each, at least 2P in all.
 pub fn dualpipe(problem: &Problem) -> Result<Schedule, Absent> {
     if *problem.placement() != Placement::TwoWay {
-        return Err(Absent::because("it needs two copies of the model, one for each direction (placement two-way)"));
+        return Err(Absent::because(
+            "it is bidirectional: it needs two copies of the model, one for each \
+                                    direction (placement two-way)",
+        ));
     }
     splits(problem)?;
     let (ranks, microbatches) = (problem.ranks(), problem.microbatches());
     if microbatches < 2 * ranks {
         return Err(Absent::because(alloc::format!(
-            "it needs at least 2P microbatches, {} here, and the problem has {microbatches}",
+            "it needs at least 2P = {} microbatches; the problem has {microbatches}",
             2 * ranks
         )));
     }

@@ -18,7 +18,10 @@ use crate::problem::placement::Placement;
 /// and `P` in all.
 pub fn chimera(problem: &Problem) -> Result<Schedule, Absent> {
     if *problem.placement() != Placement::TwoWay {
-        return Err(Absent::because("it needs two copies of the model, one for each direction (placement two-way)"));
+        return Err(Absent::because(
+            "it is bidirectional: it needs two copies of the model, one for each \
+                                    direction (placement two-way)",
+        ));
     }
     let (ranks, half) = (problem.ranks(), problem.microbatches() / 2);
     let lanes = (0..ranks).flat_map(|stage| {
@@ -51,7 +54,10 @@ fn wave_shaped(problem: &Problem) -> Result<(), Absent> {
     if same && problem.chunks() >= 2 && *problem.placement() != Placement::TwoWay {
         Ok(())
     } else {
-        Err(Absent::because("it needs two or more chunks a rank, each dealt in the other direction (placement wave)"))
+        Err(Absent::because(
+            "it needs two or more chunks per rank, each in the opposite direction to the one \
+                             before (placement wave)",
+        ))
     }
 }
 

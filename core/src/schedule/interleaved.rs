@@ -124,7 +124,7 @@ fn groups(problem: &Problem, asked: Option<usize>, least: usize) -> Result<Vec<u
         let least = least.min(microbatches);
         if size < least || size > microbatches {
             return Err(Absent::because(alloc::format!(
-                "groups hold from {least} to {microbatches} microbatches here, and {size} were asked for"
+                "groups hold from {least} to {microbatches} microbatches here; {size} were requested"
             )));
         }
         return Ok(groups_of(size, microbatches));

@@ -134,7 +134,7 @@ impl fmt::Display for Infeasible {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "rank {} needs at least {} bytes to run one microbatch at a time, and its limit is {}; raise \
+            "rank {} needs at least {} bytes to run one microbatch at a time; the limit is {}: raise \
              limit_bytes, or give the rank less to hold",
             self.rank, self.least_bytes, self.limit_bytes
         )

@@ -81,7 +81,7 @@ impl Sensitivity {
         let by = i64::from(permille);
         let accepted = match permille {
             1..=MAX_PERMILLE if largest.iter().all(|what| changed(problem, *what, by).is_some()) => None,
-            1..=MAX_PERMILLE => Some("a change that leaves times no longer than a problem may have".to_string()),
+            1..=MAX_PERMILLE => Some("a change that keeps all times within the limits of a problem".to_string()),
             _ => Some(format!("from 1 to {MAX_PERMILLE} thousandths")),
         };
         if let Some(accepted) = accepted {

@@ -68,7 +68,8 @@ pub(super) fn layouts(work: &ModelWork, devices: u64, keep: &[Field]) -> Result<
                         });
                         if found.len() > MOST_LAYOUTS {
                             let accepted = format!(
-                                "a number of devices with at most {MOST_LAYOUTS} ways to deal them: keep some fields as they are"
+                                "a number of devices with at most {MOST_LAYOUTS} layouts: keep some fields as \
+                                 they are"
                             );
                             return Err(Fault::new("devices", devices, accepted).into());
                         }
@@ -79,7 +80,8 @@ pub(super) fn layouts(work: &ModelWork, devices: u64, keep: &[Field]) -> Result<
     }
     if found.is_empty() {
         let accepted = format!(
-            "a number that degrees multiply to which keep the {sequences} sequences of a step whole in each copy, and what is to be kept"
+            "a number of devices that is a product of parallel degrees, which split the {sequences} sequences \
+             of a step evenly over the data-parallel copies and leave the kept fields as they are"
         );
         return Err(Fault::new("devices", devices, accepted).into());
     }

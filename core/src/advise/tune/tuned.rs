@@ -41,8 +41,8 @@ impl Tuned {
     pub fn saved(&self) -> String {
         let on_host = match self.offload {
             Offload::None => String::new(),
-            Offload::First(layers) => format!("; on the host: {layers} of each stage"),
-            Offload::All => "; on the host: all".to_string(),
+            Offload::First(layers) => format!("; offload: {layers} of each stage"),
+            Offload::All => "; offload: all".to_string(),
         };
         let shared = if self.degrees.zero >= 2 { format!("; ZeRO {}", self.degrees.zero) } else { String::new() };
         format!("{}{on_host}{shared}", self.recompute)

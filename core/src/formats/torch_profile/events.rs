@@ -32,7 +32,7 @@ pub fn read(text: &str) -> Result<Recording, Fault> {
         return Err(Fault::new("traceEvents", "nothing", ACCEPTED));
     };
     if let Some(pair) = events.pair {
-        let accepted = "ranges of single actions: of a pair, torch does not say when its second op began";
+        let accepted = "ranges of single actions: torch does not record when the second op of a pair begins";
         return Err(Fault::new("traceEvents", format!("the pair {pair}"), accepted));
     }
     if events.ranges.is_empty() {
@@ -44,7 +44,7 @@ pub fn read(text: &str) -> Result<Recording, Fault> {
     let group = file.group.unwrap_or_default();
     let over_nccl = group.backend.as_ref().is_some_and(|backend| backend.contains("nccl"));
     if !events.on_gpu && (over_nccl || events.peak_bytes.is_some()) {
-        let accepted = "kernels of a GPU: profile with ProfilerActivity.CUDA, too";
+        let accepted = "kernels of a GPU: profile with ProfilerActivity.CUDA as well";
         return Err(Fault::new("traceEvents", "a run on GPUs without any", accepted));
     }
     let steps = events.profiled.iter().map(|(start_ns, number)| (start_ns.saturating_add(base_ns), *number));

@@ -138,7 +138,7 @@ fn refusal(problem: &Problem, schedule: &Schedule, violations: &[Violation]) -> 
     };
     match (0..problem.ranks()).filter_map(missed).max() {
         Some((_, rank, peak, limit)) if over => {
-            Absent::because(format!("rank {rank} would hold {peak} bytes, and its limit is {limit}"))
+            Absent::because(format!("rank {rank} needs {peak} bytes; the limit is {limit}"))
         }
         _ => Absent::because(violations.first().map_or_else(String::new, ToString::to_string)),
     }

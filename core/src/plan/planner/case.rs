@@ -77,13 +77,13 @@ pub(super) fn typed_case(statement: &Statement, published: &Published) -> Result
     let (wanted, chunks) = (published.shape)(statement.chunks);
     if chunks != statement.chunks {
         return Err(Absent::because(format!(
-            "it holds {chunks} chunk{} a rank, and the problem fixes {}",
+            "it has {chunks} chunk{} per rank; the problem fixes {}",
             if chunks == 1 { "" } else { "s" },
             statement.chunks
         )));
     }
     if published.splits_backward && statement.backward == Backward::Fused {
-        return Err(Absent::because("it cuts the backward in two, which the problem rules out"));
+        return Err(Absent::because("it splits the backward; the problem's backward is fused"));
     }
     let placement = match &statement.placement {
         PlacementChoice::Any => wanted,
@@ -91,9 +91,9 @@ pub(super) fn typed_case(statement: &Statement, published: &Published) -> Result
         PlacementChoice::Fixed(fixed) if fixed.same_as(&wanted, statement.ranks, chunks) => fixed.clone(),
         PlacementChoice::Fixed(fixed) => {
             return Err(Absent::because(format!(
-                "it places stages as {}, and the problem fixes {}",
+                "its placement is {}; the problem fixes {}",
                 wanted.name().unwrap_or("a list"),
-                fixed.name().unwrap_or("a list of its own")
+                fixed.name().unwrap_or("a custom list")
             )));
         }
     };

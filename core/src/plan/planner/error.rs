@@ -76,8 +76,8 @@ impl fmt::Display for PlanError {
                 violations.iter().try_for_each(|violation| write!(f, "\n{violation}"))?;
                 let names: Vec<String> = completing.iter().map(|lowering| format!("`{lowering}`")).collect();
                 match names.split_last() {
-                    Some((last, [])) => write!(f, "\nsay {last}, which completes there")?,
-                    Some((last, others)) => write!(f, "\nsay {} or {last}, which complete there", others.join(", "))?,
+                    Some((last, [])) => write!(f, "\nuse {last}, which completes there")?,
+                    Some((last, others)) => write!(f, "\nuse {} or {last}, which complete there", others.join(", "))?,
                     None => f.write_str("\nname another transport")?,
                 }
                 // Room for messages cures a wait, and none that meet out of order.
