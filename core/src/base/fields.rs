@@ -1,5 +1,5 @@
-//! Reading a person's JSON or TOML field by field, so that every fault is reported at once, each with its
-//! place, what stood there and what would be accepted.
+//! Reads a person's JSON or TOML field by field. Every fault is reported at once, each with its place, what was found and what
+//! is accepted.
 
 use alloc::borrow::ToOwned;
 use alloc::format;

@@ -1,4 +1,4 @@
-//! JSON as it is read everywhere here: with the place of an error, and each field once.
+//! JSON as every room reads it: an error has its place, and each field may be given once.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;

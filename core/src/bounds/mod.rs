@@ -63,7 +63,7 @@ pub use least_memory::{Infeasible, LeastMemory, feasible, least_memory};
 
 use crate::base::units::{Bytes, Nanos};
 use crate::problem::{Objective, Problem};
-use longest_paths::Ways;
+use longest_paths::PathLengths;
 use one_machine::Window;
 use precedence::{B, F, Net};
 
@@ -253,11 +253,11 @@ impl Best {
 }
 
 fn windows(net: &Net, back: &[Vec<[Nanos; 2]>], objective: Objective, ops: usize, best: &mut Best) {
-    let mut heads = Ways::new(net);
-    let mut tails = Ways::new(net);
+    let mut heads = PathLengths::new(net);
+    let mut tails = PathLengths::new(net);
     // Of the rank judged last: most are alike.
     let mut shares: Option<memory_idle::Shares> = None;
-    let mut judge = |rank: usize, heads: &Ways, tails: &Ways, later: Nanos, best: &mut Best| {
+    let mut judge = |rank: usize, heads: &PathLengths, tails: &PathLengths, later: Nanos, best: &mut Best| {
         let window = Window { net, rank, heads, tails, later, back };
         let carlier = window.carlier();
         let load_ns = carlier.value - carlier.head - carlier.tail;
@@ -271,7 +271,7 @@ fn windows(net: &Net, back: &[Vec<[Nanos; 2]>], objective: Objective, ops: usize
             best.take(area.value, || Binding::Area { rank, round_trip_ns: area.round_trip, room_bytes: area.room });
         }
     };
-    let crosses = |lane: usize, heads: &Ways, tails: &Ways, best: &mut Best| {
+    let crosses = |lane: usize, heads: &PathLengths, tails: &PathLengths, best: &mut Best| {
         if let Some(cross) = crossing::bound(net, lane, heads, tails, best.value) {
             let rank = net.lanes[lane].ranks[0];
             best.take(cross.value, || Binding::Cross { rank, at_once: cross.at_once });

@@ -1,4 +1,4 @@
-//! The problem as the bounds see it: lanes, durations they may count on, and precedences that memory forces.
+//! The problem as the bounds use it: lanes, durations that the bounds may count on, and precedences that memory forces.
 
 use alloc::vec::Vec;
 use core::cmp::Reverse;

@@ -4,15 +4,14 @@
 //! - Out: a verdict, with every violation.
 //! - Knows: problems and programs. Nothing of the code that it judges.
 //!
-//! Nothing here is shared with the generators, the search, the lowering or the simulator: the rules are
-//! written a second time, so that a slip in one is found by the other.
+//! This room shares nothing with the generators, the search, the lowering or the simulator. The rules are written a second time,
+//! so that each finds the mistakes of the other.
 //!
 //! # What acceptance promises
-//! For a schedule: every op of the problem runs once, on the rank that holds its stage; the ranks never
-//! wait for each other in a circle; no rank ever holds more than its limit. For a program, besides: every
-//! transfer that the placement calls for is there once, with both ends, after what makes it and before what
-//! uses it; both ends of every channel list their messages in the same order; each rank's optimizer step
-//! comes once and last; and the named transport completes it.
+//! For a schedule: every op of the problem runs once, on the rank that holds its stage; ranks never wait for each other in a
+//! circle; no rank holds more than its limit. For a program, in addition: every transfer that the placement needs stands once,
+//! with both ends, after the op that makes it and before the op that uses it; both ends of every channel list their transfers in
+//! the same order; the optimizer step of each rank comes once and last; and the named transport completes the program.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -23,14 +22,14 @@ use crate::problem::Schedule;
 use crate::problem::op::Op;
 use crate::program::{Message, Program, Step, Transport, Way};
 
-mod messages;
 mod rows;
+mod transfers;
 mod transport;
 
 pub use transport::{Stuck, Wait};
 
-use messages::{check_channels, check_messages};
 use rows::check_rows;
+use transfers::{check_channels, check_messages};
 use transport::complete;
 
 /// Faults reported at most; a schedule of a million ops may have a million.

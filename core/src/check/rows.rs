@@ -1,4 +1,4 @@
-//! Every op once, no circle, no rank over its limit.
+//! Op lists: every op stands once, ranks never wait in a circle, and no rank exceeds its limit.
 
 use alloc::collections::VecDeque;
 use alloc::vec;

@@ -6,7 +6,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 
-use super::messages::transfer_number;
+use super::transfers::transfer_number;
 use crate::problem::Problem;
 use crate::program::{Message, Payload, Program, Step, Transport, Way};
 

@@ -1,7 +1,7 @@
-//! Colours of ops in drawings on white, the page's among them.
+//! Colours of ops in drawings on white, those of the page included.
 //!
-//! Hues follow Okabe and Ito's set ("Color universal design", 2008), which stays apart under the common
-//! colour-vision deficiencies; kinds also differ in lightness, so no reading depends on hue alone.
+//! Hues follow Okabe and Ito's set ("Color universal design", 2008), which people with the common colour-vision deficiencies can
+//! tell apart. Kinds also differ in lightness, so no reading depends on hue alone.
 
 use crate::problem::op::OpKind;
 

@@ -1,5 +1,5 @@
-//! What a plan decides, as arguments of Megatron-LM: a Bash array, to be added to those of the model, the optimizer and the
-//! data. What Megatron-LM cannot do as planned stands in comments, with what is nearest that fits.
+//! What a plan decides, as arguments of Megatron-LM: a Bash array, to be added to the arguments of the model, the optimizer and
+//! the data. Comments name what Megatron-LM cannot do as planned, with the nearest setting that fits.
 
 use alloc::format;
 use alloc::string::{String, ToString};

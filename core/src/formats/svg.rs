@@ -1,5 +1,5 @@
-//! A timeline as an SVG drawing, for papers, slides and issues: no script, no font of its own, the same bytes
-//! on every machine.
+//! A timeline as an SVG drawing, for papers, slides and issues. It has no script and no embedded font, and the same bytes on
+//! every machine.
 
 use alloc::format;
 use alloc::string::{String, ToString};

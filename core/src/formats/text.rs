@@ -1,4 +1,4 @@
-//! A timeline as text, one line a rank.
+//! A timeline as text, one line per rank.
 //!
 //! Where all times are small multiples of one unit, a column stands for exactly one unit:
 //!
@@ -8,7 +8,7 @@
 //! makespan 12, bubble 3/12 on each rank, in-flight 2 1
 //! ```
 //!
-//! Else the columns are scaled to the width, and an op shows as much of its name as has room:
+//! Else the columns are scaled to the width, and an op shows the part of its name that has room:
 //!
 //! ```text
 //! 0 | F0----F1----......BW0---------F2--

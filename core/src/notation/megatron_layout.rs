@@ -1,9 +1,9 @@
 //! Megatron-LM's pipeline layout, `--pipeline-model-parallel-layout`: which parts of a model each stage holds.
 //!
-//! One letter a part: `E` embedding, `t` decoder layer, `m` multi-token-prediction layer, `L` loss. `|` ends a stage
-//! and starts the next; a stage may be empty. `*n` repeats what stands before it, a letter or a group in parentheses,
-//! and a group may hold `|`. Commas and blanks mean nothing. So `Et*3|(tt|)*29,m|L` has 32 stages. Stage `i` of a
-//! pipeline of `p` ranks is chunk `i div p` of rank `i mod p`.
+//! One letter for each part: `E` embedding, `t` decoder layer, `m` multi-token-prediction layer, `L` loss. `|` ends a stage and
+//! starts the next; a stage may be empty. `*n` repeats the letter or the group in parentheses before it, and a group may hold
+//! `|`. Commas and blanks mean nothing. So `Et*3|(tt|)*29,m|L` has 32 stages. Stage `i` of a pipeline of `p` ranks is chunk
+//! `i div p` of rank `i mod p`.
 
 use alloc::format;
 use alloc::string::String;

@@ -1,12 +1,12 @@
-//! An order of compute from elsewhere: written by hand, by another scheduler, or taken out of a plan.
+//! A custom schedule: an order of compute that a person or another scheduler wrote, or that was taken from a plan.
 //!
-//! Read as it comes:
+//! The form is detected:
 //!
-//! | Form | Such as | Told by |
+//! | Form | Such as | Detected by |
 //! |---|---|---|
-//! | a line a rank | `0F0 0F1 0B0 0W0 0BW1` | neither of the others; empty lines and what follows a `#` are left out, and so is a rank's number before a bar: `0 \| 0F0` |
+//! | one line per rank | `0F0 0F1 0B0 0W0 0BW1` | neither of the others; empty lines and text after a `#` are left out, and so is a rank's number before a bar: `0 \| 0F0` |
 //! | [torch's compute-only CSV](super::torch_csv) | `0F0,0F1,0I0,0W0,0B1` | a comma; kinds are torch's, whose B is our BW |
-//! | JSON | `["0F0 0BW0", "1F0 1BW0"]`, or a plan file, of which nothing but the order is read | `[` or `{` at the start |
+//! | JSON | `["0F0 0BW0", "1F0 1BW0"]`, or a plan file, of which only the order is read | `[` or `{` at the start |
 
 use alloc::collections::BTreeSet;
 use alloc::format;

@@ -1,11 +1,10 @@
-//! Orders for torch.distributed.pipelining: the compute-only CSV that `_PipelineScheduleRuntime._load_csv`
-//! reads (2.7 and later, with pairs 2.9 and later; 2.11 and 2.15 were tried).
+//! Orders for torch.distributed.pipelining: the compute-only CSV that `_PipelineScheduleRuntime._load_csv` reads (2.7 and later,
+//! with pairs 2.9 and later; tested with 2.11 and 2.15).
 //!
-//! A row a rank and a cell an action, `0F0,0F1,0B0`: torch writes `I` for our B, and `B` for our BW. It works
-//! the transfers out by itself, from any map of stages to ranks that the rows imply; so where a file has them, as those
-//! with its communication do, they are left out here. What torch asks of an
-//! order beyond a valid one is checked here, because it finds out too late or not at all:
-//! every stage on one rank, an action on every rank, and on the last stage the forwards in order.
+//! One row per rank and one cell per action, `0F0,0F1,0B0`: torch writes `I` for our B, and `B` for our BW. torch derives the
+//! transfers from the map of stages to ranks that the rows imply, so transfers in a file are left out here. torch asks more of
+//! an order than validity, and finds the rest out too late or not at all. So it is checked here: every stage on one rank, an
+//! action on every rank, and on the last stage the forwards in order.
 
 use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};

@@ -1,4 +1,4 @@
-//! Which transports complete a plan, and who waits for whom on those that do not.
+//! Which transports complete a plan, and which ranks wait for which on those that do not.
 
 use alloc::format;
 use alloc::string::{String, ToString};

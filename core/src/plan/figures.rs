@@ -1,4 +1,4 @@
-//! Figures of a plan that are worked out when they are asked for, and are not written in its file.
+//! Figures of a plan that are computed on request and are not written to its file.
 
 use super::Plan;
 use crate::estimate::derive::derive;

@@ -1,5 +1,5 @@
-//! Whether a schedule of a model fits its devices: bytes by rank and kind. [`suggest`](crate::advise::suggest) says what to change
-//! where it does not.
+//! Whether a schedule of a model fits its devices: bytes by rank and kind. Where it does not,
+//! [`suggest`](crate::advise::suggest) says what to change.
 
 use alloc::vec::Vec;
 

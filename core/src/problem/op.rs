@@ -1,4 +1,4 @@
-//! One piece of compute: what a stage does for one microbatch.
+//! One op: what a stage computes for one microbatch.
 
 use alloc::string::{String, ToString};
 use core::fmt;

@@ -1,4 +1,4 @@
-//! The answer to a problem: the order of ops on each rank, without times.
+//! The answer to a problem: the op list of each rank, without times.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;

@@ -1,4 +1,5 @@
-//! The problem file: the form in which a person or another program states a scheduling problem. Reading, checking, writing.
+//! The problem file: the form in which a person or another program states a scheduling problem. It is read, checked and written
+//! here.
 
 use alloc::format;
 use alloc::string::{String, ToString};

@@ -1,18 +1,17 @@
-//! From a program to times: what [`simulate`](crate::simulate::simulate) is to an order, where transfers are placed and a
-//! transport carries them.
+//! From a program to times: as [`simulate`](crate::simulate::simulate) does for an order, with transfers in their places and a
+//! transport that carries them.
 //!
-//! # What time passes where
-//! - An op takes its planned time, and starts when its rank comes to it and its input has arrived.
-//! - A transfer takes its hop, from the end of the op that made the data to where the receiving rank may use it. It keeps
-//!   no rank busy: whoever needs it waits for the rest of the hop.
-//! - Ranks wait for each other as the program and the transport have it. A receive ends when both ends have come to it. A
-//!   send ends when no more than `slots` messages of its channel (sender, receiver and payload) still wait to be taken, its
-//!   own among them: with 0 slots when both ends have come to it.
+//! # Where time passes
+//! - An op takes its planned time. It starts when its rank comes to it and its input has arrived.
+//! - A transfer takes its hop, from the end of the op that made the data until the receiving rank may use it. It keeps no rank
+//!   busy: a rank that needs the data waits for the rest of the hop.
+//! - Ranks wait for each other as the program and the transport say. A receive ends when both ends have come to it. A send ends
+//!   when at most `slots` transfers of its channel (sender, receiver and payload), itself included, still wait to be taken. With
+//!   0 slots it ends when both ends have come to it.
 //!
-//! That is what the runner does with planned times (`run --backend modelled`), so each can be held against the other. A
-//! wait costs nothing where the program has it where the order waits anyway; so a program takes at least the time of its
-//! order. The ops of a pair start together, when both have their inputs, and end together, where no message stands between
-//! them; else they run one after the other.
+//! The runner does the same with planned times (`run --backend modelled`), so each can be compared with the other. A wait costs
+//! nothing where the order waits anyway, so a program takes at least the time of its order. The ops of a pair start together,
+//! when both have their inputs, and end together, where no transfer stands between them. Else they run one after the other.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec;

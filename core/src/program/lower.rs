@@ -1,23 +1,22 @@
 //! From a schedule to what ranks execute: where each transfer starts, and where a rank waits for it.
 //!
-//! # Why our programs cannot hang
-//! All ops and transfers are put into one line, in which everything comes after what it needs; each rank
-//! executes its part of that line, and its messages between two ops form one group. Then the first thing in
-//! the line that has not ended can always go on: whatever its ranks do before it comes earlier in the line
-//! and has ended. So the program completes when sends wait for their receives, one message at a time or a
-//! group at once; both ends of a channel see its messages in the same order; and so do both ends of a
-//! communicator that carries two directions.
+//! # Why these programs cannot hang
+//! All ops and transfers stand in one total order, in which everything comes after what it needs. Each rank executes its part
+//! of that order, and its transfers between two ops form one group. Then the first item that has not ended can always run:
+//! whatever its ranks do before it comes earlier in the order and has ended. So the program completes where sends wait for their
+//! receives, one transfer at a time or a group at once. Both ends of a channel see its transfers in the same order, and so do
+//! both ends of a communicator that carries two directions.
 //!
-//! The two ops of a pair are one thing in the line: both inputs come before, both outputs after, and no message stands
-//! between them. [`Lowering::InPieces`] and [`Lowering::ReceiveFirst`] know no pairs.
+//! The two ops of a pair are one item of the order: both inputs come before, both outputs after, and no transfer stands between
+//! them. [`Lowering::InPieces`] and [`Lowering::ReceiveFirst`] do not handle pairs.
 //!
-//! [`Lowering::Overlapped`] starts messages without waiting. A rank then waits only for what its next op
-//! needs, and for its sends where that costs nothing; both ends of a link start its messages in the line's
-//! order. Take the ops in the line's order: each has its inputs made by earlier ops, whose ranks start the
-//! sends at once; the receives before it on the same link have been started too, and so it runs.
+//! [`Lowering::Overlapped`] starts transfers without waiting. A rank then waits only for what its next op needs, and for its
+//! sends where that costs nothing. Both ends of a link start its transfers in the total order. Take the ops in that order: each
+//! has inputs that earlier ops made, whose ranks start the sends at once; the receives before it on the same link have been
+//! started too, and so it runs.
 //!
-//! The other two ways are how published systems place transfers. They can hang, which `check` shows; they
-//! are here to be compared and taught.
+//! The other two lowerings place transfers as published systems do. They can hang, which `check` shows; they serve to compare
+//! and to teach.
 
 use alloc::collections::{BTreeMap, BinaryHeap};
 use alloc::vec;

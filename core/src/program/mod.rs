@@ -1,4 +1,4 @@
-//! What a rank really executes: its ops with the transfers that they need, and the optimizer step.
+//! What a rank executes: its ops, the transfers that they need, and the optimizer step.
 //!
 //! - In: a schedule with its times.
 //! - Out: the op lists with sends, receives and the optimizer ([`lower`]); times as the transfers allow ([`execute`]).

@@ -1,4 +1,4 @@
-//! How messages move between ranks, by name: the rules that a lowered program is written for and checked under.
+//! How P2P transfers move between ranks, by name: the rules that a lowered program is written for and checked under.
 
 use core::fmt;
 

@@ -1,5 +1,5 @@
-//! Published schedules that are stated as a rule for what to run next, not as a pattern: Chimera, Hanayo's
-//! waves, and zero-bubble waves. One list scheduler serves them, on the problem's own times.
+//! Published schedules that are stated as a rule for the next op, not as a pattern: Chimera, Hanayo's waves, and zero-bubble
+//! waves. One list scheduler makes them all, on the problem's times.
 
 use alloc::collections::BinaryHeap;
 use alloc::vec;

@@ -1,7 +1,7 @@
-//! Schedules over looped chunks: interleaved 1F1B, its zero-bubble forms, and looped breadth-first.
+//! Schedules with looped chunks: interleaved 1F1B, its zero-bubble forms, and looped breadth-first.
 //!
-//! Stage `c · P + r` is chunk `c` of rank `r`. A rank's virtual steps walk through groups of microbatches:
-//! a whole group through chunk 0, then through chunk 1, and so on.
+//! Stage `c · P + r` is chunk `c` of rank `r`. The virtual steps of a rank go through groups of microbatches: a whole group
+//! through chunk 0, then through chunk 1, and so on.
 
 use alloc::vec::Vec;
 

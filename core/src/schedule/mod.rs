@@ -1,4 +1,4 @@
-//! The order of compute on each rank, and the published rules that make one: a file for each.
+//! The op list of each rank by a published rule, with a file for each rule.
 //!
 //! - In: a problem.
 //! - Out: the op list of each rank, by a published rule.

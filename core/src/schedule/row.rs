@@ -1,4 +1,4 @@
-//! A rank's row under construction.
+//! The op list of a rank under construction.
 
 use alloc::vec;
 use alloc::vec::Vec;

@@ -1,4 +1,4 @@
-//! ZB-H1 and ZB-H2 (arXiv:2401.10241, §2): 1F1B with the weight backward put off to fill the bubble.
+//! ZB-H1 and ZB-H2 (arXiv:2401.10241, §2): 1F1B in which W waits to fill the bubble.
 
 use super::{Absent, Row, by_stage, one_chunk, splits};
 use crate::problem::Problem;

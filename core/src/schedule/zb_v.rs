@@ -1,4 +1,4 @@
-//! ZB-V by hand (arXiv:2401.10241, §6 and Figure 6): two chunks a rank, dealt down the ranks and back up.
+//! ZB-V by hand (arXiv:2401.10241, §6 and Figure 6): two chunks per rank, assigned down the ranks and back up.
 
 use alloc::vec::Vec;
 

@@ -1,5 +1,5 @@
-//! Which new orders a search goes on from that makes them whole, not move by move: those that cost no more, now and then one
-//! that costs more, and after long without gain the best again.
+//! Acceptance of new orders by a search that makes whole orders, not single moves: those that cost no more, now and then one that
+//! costs more, and after many tries without gain the best again.
 
 use super::flat_problem::{Flat, Rows};
 use super::makespan::{Cost, Eval};

@@ -1,9 +1,8 @@
-//! Whether a rank that takes memory now can still finish what it has begun.
+//! The banker's algorithm (Dijkstra, EWD 108): whether a rank that takes memory now can still finish what it has begun.
 //!
-//! The banker's algorithm, with one customer a microbatch: a rank finishes its microbatches one after the other, oldest first,
-//! each with all its F and then all its B. Nobody waits for a W, so W go where they fit: each as soon as there is room for what
-//! it needs while it runs. One that gives bytes back and fits now is never worth waiting for, so this finishes whatever
-//! microbatches in this order can.
+//! Each microbatch is a customer. A rank finishes its microbatches one after the other, oldest first, each with all its F and
+//! then all its B. No op waits for a W, so W run where they fit: each as soon as there is room for what it needs while it runs. A
+//! W that gives bytes back and fits now is never worth delaying, so this finishes whatever microbatches in this order can.
 
 use alloc::vec::Vec;
 

@@ -1,15 +1,15 @@
-//! The problem as the search's inner loops want it: flat arrays, and rows without microbatches.
+//! The problem in flat arrays, for the inner loops of the search. Op lists have no microbatch numbers.
 //!
 //! # Lanes
-//! A *lane* is one stage for one direction of microbatches: with one direction (all placements but
-//! [`TwoWay`](crate::problem::placement::Placement::TwoWay)) lane and stage are the same number. The lanes of one
-//! direction form a *chain*; a microbatch goes down its chain with F and back up with B.
+//! A *lane* is one stage for one direction of microbatches. With one direction (all placements but
+//! [`TwoWay`](crate::problem::placement::Placement::TwoWay)) lane and stage are the same number. The lanes of one direction form a
+//! *chain*; a microbatch goes down its chain with F and back up with B.
 //!
-//! # Why a row needs no microbatch numbers
-//! Microbatches are alike. Whatever order of microbatches a valid schedule takes on a lane, renumbering its
-//! n-th F, n-th B and n-th W of that lane as those of microbatch n keeps every op's time and bytes, and no
-//! op then starts before what it needs: if n forwards of the lane before have ended when the n-th F of this
-//! lane starts, then so has the n-th of them. So a row is a list of (lane, kind) and nothing is lost.
+//! # Why an op list needs no microbatch numbers
+//! Microbatches are alike. Whatever order of microbatches a valid schedule has on a lane, number its n-th F, n-th B and n-th W of
+//! that lane as those of microbatch n. This keeps every op's time and bytes, and no op then starts before its inputs: if n
+//! forwards of the lane before have ended when the n-th F of this lane starts, then so has the n-th of them. So an op list is a
+//! list of (lane, kind), and nothing is lost.
 
 use alloc::vec;
 use alloc::vec::Vec;

@@ -1,4 +1,4 @@
-//! Time against memory: what each byte is worth.
+//! The frontier of step time against memory: what each byte is worth.
 
 use alloc::vec;
 use alloc::vec::Vec;

@@ -1,13 +1,13 @@
-//! Backwards that are left whole, where that takes less time or memory than their halves.
+//! Fused backwards: where BW takes less time or memory than B and W, some backwards stay whole.
 //!
-//! The search orders F, B and W. A BW that is shorter than B and then W, as where W's operators run beside a
-//! collective that B would wait for, or that holds less, as with recomputed layers, is worth having on some stages or
-//! for some microbatches and not for others: whole in the middle of a pipe that is full, cut where others wait for B.
+//! The search orders F, B and W. A BW may be shorter than B and then W, as where W's operators overlap a collective that B waits
+//! for, or may hold less, as with recomputed layers. Then it pays on some stages or for some microbatches and not for others: whole
+//! in the steady state, split where other ranks wait for B.
 //!
-//! So the problem is also searched with all backwards whole, and with those whole that hold less ([`variants`]). And in
-//! each order that a search finds, backwards are put together, or cut, one by one and in groups, as long as that makes
-//! it shorter ([`mixed`]). Small problems have orders grown with both ([`grown`]). Local search from what all this leads
-//! to changes backwards too ([`improved`]).
+//! So the problem is also searched with all backwards whole, and with those whole that hold less ([`variants`]). In each order that
+//! a search finds, backwards are joined or split, one by one and in groups, as long as that makes it shorter ([`mixed`]). On small
+//! problems the beam search grows orders with both ([`grown`]). Tabu search from all these orders changes backwards too
+//! ([`improved`]).
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;

@@ -1,5 +1,5 @@
-//! GIS with groups of every size (PipeOffload, arXiv:2503.01328, §3): [`interleaved::grouped`](crate::schedule) says
-//! what that is, and what a size costs and saves. Rows here need no microbatches, and many are tried.
+//! GIS with groups of every size (PipeOffload, arXiv:2503.01328, §3). [`interleaved::grouped`](crate::schedule) describes the
+//! rule, and what a size costs and saves. Op lists here have no microbatch numbers, and many sizes are tried.
 
 use alloc::vec::Vec;
 

@@ -1,28 +1,27 @@
-//! More memory never gives a worse plan, at any two limits.
+//! The tree of limits: more memory never gives a worse plan, at any two limits.
 //!
-//! A search at one limit is luck in part: with a little more memory it may end a little worse. To repeat at a limit
-//! all searches of all lower limits would mend that, and cost too much. So the limits form a tree, which depends on
-//! the problem but not on the limit asked for:
+//! A search at one limit depends on luck in part: with a little more memory it may end a little worse. To repeat all searches of
+//! all lower limits at each limit would repair that, and cost too much. So the limits form a tree, which depends on the problem
+//! but not on the limit asked for:
 //!
-//! - The root is the range from the least limit with which any schedule exists to what the best schedule without a
-//!   limit holds.
-//! - A range splits at a limit between its ends: at a whole multiple of a quarter of what 1F1B holds, of what one
-//!   microbatch holds, of what one chunk holds, and then of halves of that, whichever comes first.
-//! - The *value* of a limit is the least cost that a search there finds which is not below the value of the upper end of
-//!   the range that it splits; or the value of the lower end, if that is less.
+//! - The root is the range from the least limit with which any schedule exists to the bytes of the best schedule without a limit.
+//! - A range splits at a limit between its ends: at a whole multiple of a quarter of what 1F1B holds, of what one microbatch
+//!   holds, of what one chunk holds, and then of halves of that, whichever comes first.
+//! - The *value* of a limit is the least cost that a search there finds which is not below the value of the upper end of the
+//!   range that it splits; or the value of the lower end, if that is less.
 //!
-//! So the value of a limit lies between those of the two ends, and values fall from the least limit to the
-//! largest. The answer at any limit is the value of the lowest limit in the tree that is above it, if what that leads to fits
-//! all the same, and else the value of the highest that is not above it. Whatever schedules hold are sums of a few numbers, so
-//! of those in the narrow range between the two the one asked for is often the highest. It takes as many searches as the tree
-//! is deep, and fewer where a bound shows that a lower end has nothing to give.
+//! So the value of a limit lies between those of the two ends, and values fall from the least limit to the largest. The answer at
+//! any limit is the value of the lowest limit in the tree above it, if that schedule fits all the same, and else the value of the
+//! highest limit that is not above it. The bytes of schedules are sums of a few numbers, so in the narrow range between the two
+//! limits the one asked for is often the highest. This takes as many searches as the tree is deep, and fewer where a bound shows
+//! that a lower end cannot gain.
 //!
-//! Most of those are not asked for themselves: all that is wanted of an upper end is something that its value is not
-//! above. A *rough* search with a small part of the effort says as much, since a full one starts from what it found, and
-//! what a search below finds seldom costs as little. Where it does, the value itself is worked out.
+//! Most of these limits are not asked for themselves: of an upper end only a cost is needed that its value is not above. A *rough*
+//! search with a small part of the effort gives one, since a full search starts from its result, and a search below seldom finds so
+//! low a cost. Where it does, the value itself is computed.
 //!
-//! Where limits of ranks differ, all of them rise and fall together: what is said here holds for limits that differ by
-//! the same bytes on every rank.
+//! Where the limits of ranks differ, all rise and fall together: all of this holds for limits that differ by the same bytes on
+//! every rank.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;

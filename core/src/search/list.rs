@@ -1,17 +1,15 @@
-//! From a policy to an order: a list scheduler driven by events.
+//! List scheduling (Graham, 1969), driven by events: from a policy to an order.
 //!
-//! Time runs forward. Whenever a rank is free it looks at the next F, B and W of each of its lanes and at
-//! what is already on its way to it, and either starts one, or sleeps until the next arrival. What it prefers
-//! is the [`Policy`]; what it may do is the memory limit and the rule below. One run costs a few tens of
-//! nanoseconds an op, so many policies can be tried.
+//! Time runs forward. Whenever a rank is free it looks at the next F, B and W of each of its lanes and at the inputs on their way
+//! to it, and either starts an op or sleeps until the next arrival. The [`Policy`] says what it prefers; the memory limit and the
+//! rule below say what it may do. One run costs a few tens of nanoseconds per op, so many policies can be tried.
 //!
 //! # Why it never gets stuck
-//! A rank that fills its memory with early forwards may lack the bytes to finish any of them. So an op that
-//! takes memory is started only if afterwards *each rank by itself* could still finish its admitted microbatches one after
-//! the other, oldest first ([`allowed`]). Those completions fit together: the order "all of microbatch 0, then all of
-//! 1, …" keeps every dependency over all ranks, and for a W nobody waits. So there is always an op that may start, down to
-//! the least memory at which a single microbatch fits. A cap on forwards in flight holds back no microbatch that is the
-//! oldest.
+//! A rank that fills its memory with early forwards may lack the bytes to finish any of them. So an op that takes memory is
+//! started only if afterwards *each rank alone* could still finish its admitted microbatches one after the other, oldest first
+//! ([`allowed`]). Those completions fit together: the order "all of microbatch 0, then all of 1, …" keeps every dependency over all
+//! ranks, and no op waits for a W. So there is always an op that may start, down to the least memory at which a single microbatch
+//! fits. A cap on forwards in flight never holds back the oldest microbatch.
 
 use alloc::collections::BinaryHeap;
 use alloc::vec;

@@ -1,7 +1,7 @@
-//! How long an order takes: the search's inner loop.
+//! The time of an order: the inner loop of the search.
 //!
-//! Does what [`simulate`](crate::simulate::simulate) does, but keeps only the ends, works on reused arrays,
-//! and gives up as soon as the order cannot be better than what is known. A test holds the two side by side.
+//! It does what [`simulate`](crate::simulate::simulate) does, but keeps only the ends, works on reused arrays, and stops as soon
+//! as the order cannot be better than what is known. A test compares the two.
 
 use alloc::vec;
 use alloc::vec::Vec;

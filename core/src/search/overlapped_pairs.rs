@@ -1,12 +1,12 @@
-//! Forwards beside backwards: which ops of an order run as pairs, where the problem lets one hide behind the other.
+//! Overlapped pairs: which forwards and backwards of an order run as pairs, where the problem lets one hide behind the other.
 //!
-//! The search orders ops by themselves. Here the forwards and backwards that stand next to each other in an order are
-//! paired, all at first, and then each pair is taken apart, or put together again, where that makes the order shorter:
-//! a pair starts when both have what they need and ends for both at once, so it can also cost time.
+//! The search orders single ops. Here neighbouring forwards and backwards of an order are paired, all at first; then each pair is
+//! split, or joined again, where that makes the order shorter. A pair starts when both ops have their inputs and ends for both at
+//! once, so it can also cost time.
 //!
-//! DualPipe (DeepSeek-V3, arXiv:2412.19437, §3.2.1) pairs a forward with a whole backward. So a B with its W right
-//! behind it is tried as one op too, and forwards right behind a backward before it: those that leave it without a partner, or
-//! all of them, which is one microbatch more on its way on each rank.
+//! DualPipe (DeepSeek-V3, arXiv:2412.19437, §3.2.1) pairs a forward with a whole backward. So a B with its W right behind it is
+//! also tried as one op, and forwards right behind a backward before it: those that leave it without a partner, or all of them,
+//! which is one more microbatch in flight on each rank.
 
 use alloc::vec;
 use alloc::vec::Vec;

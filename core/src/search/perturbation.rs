@@ -1,11 +1,11 @@
-//! From an order to a better one: some of its ops are planned sooner or later, and the list scheduler makes an order of the
-//! plan.
+//! Perturbation: some ops of an order are planned sooner or later, and the list scheduler makes an order of the plan (random keys:
+//! Bean, ORSA Journal on Computing 6, 1994).
 //!
-//! What an order looks like from afar, say how many microbatches go through one chunk before the next one takes them, no
-//! recipe of [`policies`](super::policies) says for each microbatch, and moves along one rank change it only against the
-//! cost: all ranks have to follow. Here every op has a planned time, at first its start. That of a *wave* is shifted: of one
-//! kind of op of a few microbatches, on all stages of a chunk. Whatever the plan, the list scheduler makes a valid order of it,
-//! so nothing has to be mended for memory (random keys: Bean, ORSA Journal on Computing 6, 1994).
+//! The coarse shape of an order, such as how many microbatches go through one chunk before the next chunk takes them, is fixed by
+//! no recipe of [`policies`](super::policies) for each microbatch. Moves along one rank change it only against the cost: all
+//! ranks have to follow. Here every op has a planned time, at first its start. A move shifts the times of a *wave*: one kind of
+//! op, of a few microbatches, on all stages of a chunk. Whatever the plan, the list scheduler makes a valid order, so memory
+//! needs no repair.
 
 use alloc::vec;
 use alloc::vec::Vec;

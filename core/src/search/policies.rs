@@ -1,9 +1,8 @@
-//! The policies worth trying: few parameters, each a known idea, over their whole range.
+//! Policies for the list scheduler: few parameters, each a known idea, over their whole range.
 //!
-//! Everything hangs on the round trip of a lane: from the start of its F to the end of its B when nothing is
-//! in the way. A rank that has to keep its lane busy holds at least round trip ÷ period microbatches (Little's
-//! law); published schedules are points on that line. 1F1B and ZB-H1 hold once the round trip, ZB-H2 and
-//! ZB-2p twice; V-Min, V-Half and ZB-V are the same line on a V.
+//! Everything depends on the round trip of a lane: from the start of its F to the end of its B when nothing delays it. A rank that
+//! keeps its lane busy holds at least round trip ÷ period microbatches (Little's law); published schedules are points on that
+//! line. 1F1B and ZB-H1 hold one round trip, ZB-H2 and ZB-2p two; V-Min, V-Half and ZB-V are the same line on a V.
 
 use alloc::vec::Vec;
 

@@ -1,17 +1,17 @@
-//! From an order to a better one: some microbatches are taken out and put in again, each as a whole.
+//! Large neighbourhood search (Shaw, 1998; “ruin and recreate”, Schrimpf, Schneider, Stamm-Wilbrandt and Dueck, Journal of
+//! Computational Physics 159, 2000): some microbatches are removed from an order, and each is inserted again as a whole.
 //!
-//! Where memory is full, hardly an op can move by itself: what it needs room for has to go elsewhere first, on all
-//! ranks at once. So two microbatches that travel opposite ways never change places by moves along one rank. Here a few
-//! that follow each other are taken out, which leaves a valid order, and put in again one by one, in another sequence
-//! or at another time (“ruin and recreate”, Schrimpf, Schneider, Stamm-Wilbrandt and Dueck, Journal of Computational
-//! Physics 159, 2000).
+//! Where memory is full, an op can hardly move alone: what it needs room for has to move first, on all ranks at once. So two
+//! microbatches of opposite directions never change places by moves along one rank. Here a few consecutive microbatches are
+//! removed, which leaves a valid order. They are inserted one by one, in another sequence or at another time.
 //!
-//! # How a microbatch is put in
-//! The ops that stand already have the starts of their order. Each op of the new one gets a time no sooner than what it
-//! needs allows, and stands before the first op that starts no sooner: so a circle of ops that wait for each other would
-//! have to go back in time, and there is none. Where an op finds its rank's memory full, or fills it for one that stands
-//! there, the op of the new microbatch that took the memory goes behind it and all times are worked out again: at the
-//! latest the new microbatch stands behind all others. Local search then mends what it holds up, and [`accept`](super::acceptance) says which order it goes on from.
+//! # How a microbatch is inserted
+//! The ops that remain keep the starts of their order. Each op of the new microbatch gets a time no sooner than its inputs allow,
+//! and stands before the first op that starts no sooner. So ops cannot wait for each other in a circle, which would have to go
+//! back in time. Where an op finds its rank's memory full, or fills it for one that stands there, the op of the new microbatch
+//! that took the memory moves behind it, and all times are computed again. At the latest the new microbatch stands behind all
+//! others. Local search then repairs what the insertion delays, and [`accept`](super::acceptance) chooses the order to continue
+//! from.
 
 use alloc::vec;
 use alloc::vec::Vec;

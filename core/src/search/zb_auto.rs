@@ -1,17 +1,17 @@
-//! A round for each microbatch: the rule that zero-bubble planners follow on a linear pipe (ZB-auto, Qi et al.,
-//! arXiv:2401.10241, §3.1), for stages of any cost and ranks of any limit.
+//! ZB-auto (Qi et al., arXiv:2401.10241, §3.1), the rule of zero-bubble planners on a linear pipeline, for stages of any cost and
+//! ranks of any limit: one round for each microbatch.
 //!
-//! 1. *Warm-up.* Stage by stage, as many forwards as memory takes, fewer on each later stage; at most as many as
-//!    end before the first backward arrives, or (a variant) as many as there is memory for.
-//! 2. *Rounds.* In round `i` each stage takes at most one more forward and then the backward of microbatch `i`.
-//!    A forward that the round does not need is put off, in variants, where the backward would wait for it, and
-//!    made up for in a later round that has the time.
-//! 3. *W* fills gaps: where it fits; where memory is full; and in a variant where it does not fit, but waiting
-//!    would leave this rank idle for longer than any may be. How long that is, is not known at first: the most
-//!    that a rank has been idle so far; then the rule is run again with what the worst rank came to.
+//! 1. *Warm-up.* Stage by stage, as many forwards as memory holds, fewer on each later stage. They are at most as many as end
+//!    before the first backward arrives, or, in a variant, as many as there is memory for.
+//! 2. *Rounds.* In round `i` each stage takes at most one more forward and then the backward of microbatch `i`. In variants, a
+//!    forward that the round does not need is delayed where the backward would wait for it, and made up for in a later round that
+//!    has the time.
+//! 3. *W* fills gaps: where it fits; where memory is full; and in a variant where it does not fit, but waiting would leave this
+//!    rank idle for longer than any rank may be. That time is not known at first: it is the most that a rank has been idle so far.
+//!    Then the rule runs again with the idle time of the worst rank.
 //!
-//! A list scheduler decides for one rank at one time, and cannot see that a gap costs nothing where another
-//! rank has a larger one. That is what this rule adds.
+//! A list scheduler decides for one rank at one time, and cannot see that a gap costs nothing where another rank has a larger one.
+//! This rule can.
 
 use alloc::vec;
 use alloc::vec::Vec;

@@ -1,16 +1,16 @@
-//! What jitter costs: one order, run many times with ops that take now more and now less than planned.
+//! What jitter costs: one order runs many times, with ops that take sometimes more and sometimes less than planned.
 //!
-//! A planned time comes true where every op takes just what was planned. On a cluster ops of one kind differ: clocks
-//! change, links and hosts are shared, routing is uneven. A rank that is late passes that on to all that wait for it,
-//! unless they have something else to do meanwhile; so two orders that are planned to take as long may be far apart
-//! when they run, and what a schedule gains on paper it may lose there.
+//! A planned time comes true only where every op takes what was planned. On a cluster, ops of one kind differ: clocks change,
+//! links and hosts are shared, routing is uneven. A late rank delays all ranks that wait for it, unless they have other work
+//! meanwhile. So two orders with equal planned times may differ widely when they run, and a schedule may lose there what it
+//! gains on paper.
 //!
-//! In each run every op's time is multiplied with a number of its own, `1 + jitter · (e − 1)`, where `e` is
-//! exponential with mean 1: the shifted exponential that stragglers are usually modelled with (Lee et al.,
-//! arXiv:1512.02673, §III). Its mean is 1 and its standard deviation is the jitter; much longer happens, much shorter
-//! does not. The numbers hang on the op and the run alone, so that all orders of a problem meet the same ones; a whole
-//! backward is longer as its halves would be, each by its share. Ops differ each for itself: of more and shorter ones the sum
-//! is steadier, and a rank that is slower than others all the time belongs into its times. Messages take what is planned.
+//! In each run the time of every op is multiplied by its own random number, `1 + jitter · (e − 1)`, where `e` is exponential
+//! with mean 1. This is the shifted exponential that usually models stragglers (Lee et al., arXiv:1512.02673, §III). Its mean is
+//! 1 and its standard deviation is the jitter. Much longer times occur; much shorter ones do not. The numbers depend on the op
+//! and the run alone, so all orders of a problem meet the same ones. A whole backward is longer as its halves would be, each by
+//! its share. Ops vary independently: the sum of more and shorter ops is steadier. A rank that is always slower than others
+//! belongs into the times of the problem. P2P transfers take what is planned.
 
 use alloc::vec;
 use alloc::vec::Vec;

@@ -1,4 +1,4 @@
-//! From an order to times: every op starts as soon as its rank is free and what it needs has arrived.
+//! From an order to times: every op starts as soon as its rank is free and its inputs have arrived.
 //!
 //! - In: a problem and a schedule.
 //! - Out: start and end of each op, bytes of each rank ([`timeline`]); the same with times that vary ([`jitter`]).

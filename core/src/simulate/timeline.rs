@@ -1,5 +1,5 @@
-//! When each op runs and how much memory each rank holds: predicted by [`simulate`](crate::simulate), or
-//! measured by the runner and read back.
+//! When each op runs and how much memory each rank holds. [`simulate`](crate::simulate) predicts it, or the runner measures it
+//! and it is read back.
 
 use alloc::vec::Vec;
 

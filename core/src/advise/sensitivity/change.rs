@@ -1,4 +1,4 @@
-//! What is changed, and the problem that it makes: an op, a rank, a stage, a link or the memory, by some thousandths.
+//! One change of a problem, by some thousandths: of an op kind, a rank, a stage, a link or the memory.
 
 use alloc::format;
 use alloc::string::String;

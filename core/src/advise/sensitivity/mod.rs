@@ -1,13 +1,13 @@
-//! What a plan's time hangs on: what its order takes where a rank, a stage, a job or the messages take longer or less, and
-//! what it takes planned anew for that.
+//! Sensitivity: how the step time changes where a rank, a stage, an op kind or the P2P transfers take longer or less, in the
+//! present order and in an order that is planned again for the change.
 //!
-//! An order is a promise about times that nobody knows exactly. Where one rank alone decides, a tenth more of its work is
-//! a tenth more of the step, and a layer that moves away from it is time won; where a rank idles anyway, neither matters.
-//! The figures are simulations of the same order, exact for changes of that size: the derivative that a longest path
-//! gives holds only until another path is the longest.
+//! An order rests on times that nobody knows exactly. Where one rank alone decides, a tenth more work there is a tenth more step
+//! time, and a layer that moves away from it saves time. Where a rank is idle anyway, neither matters. The figures are
+//! simulations of the same order and exact for changes of that size: the derivative that a longest path gives holds only until
+//! another path is the longest.
 //!
-//! Planned anew says how much of a change a schedule can make good, such as around a slow link, or how much of a gain
-//! it can use.
+//! Planning again says how much of a loss a schedule can make good, such as around a slow link, or how much of a gain it can
+//! use.
 
 use alloc::format;
 use alloc::string::ToString;

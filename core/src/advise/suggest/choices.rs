@@ -1,4 +1,4 @@
-//! The changes of a spec that make its ranks hold fewer bytes, or give them others to hold.
+//! Suggestions one by one: the changes of a spec that reduce the bytes of its ranks, or spread them differently.
 
 use alloc::string::ToString;
 use alloc::vec;

@@ -1,11 +1,11 @@
-//! What to change first where a schedule of a model does not fit its devices: single changes of the spec, and where none
-//! of them is enough, combinations of them. Each has been planned. Where it fits and the limit makes the step longer, what
-//! would make it shorter ([`Shortener`]).
+//! Suggestions: what to change first where a schedule of a model does not fit its devices. Single changes of the spec come first,
+//! then combinations where none of them is enough. Each has been planned. Where the schedule fits and the limit makes the step
+//! longer, [`Shortener`] finds changes that make it shorter.
 //!
-//! Combinations take one change of each field at most. First those that need no more devices than there are; and only where
-//! nothing fits, the others. Those of two are tried first, then those of three and so on, up to the first number at which
-//! one fits: a larger one does more than it has to. Of one number, those come first whose changes alone leave the fewest
-//! bytes, and [`MOST_TRIES`] are tried.
+//! A combination takes at most one change of each field. Combinations that need no more devices than there are come first; the
+//! others only where nothing fits. Those of two changes are tried first, then those of three and so on, up to the first number at
+//! which one fits: a larger combination changes more than needed. Among combinations of one number, those whose single changes
+//! leave the fewest bytes come first, and [`MOST_TRIES`] are tried.
 
 use alloc::format;
 use alloc::string::{String, ToString};

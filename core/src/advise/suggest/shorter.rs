@@ -1,8 +1,8 @@
-//! What the memory limit costs the step of a model that fits: how much shorter it would be without one, and changes of the
+//! What the memory limit costs the step of a model that fits: how much shorter the step is without a limit, and changes of the
 //! spec, on the same devices, with which the limit costs less.
 //!
-//! Of each change the first orders are looked at, which a search may improve on. The shortest of each
-//! field are then taken together, one after the other, where each makes the step shorter still.
+//! For each change the first orders are planned, which a search may improve. Then the shortest change of each field is added, one
+//! after the other, where it makes the step shorter still.
 
 use alloc::vec;
 use alloc::vec::Vec;

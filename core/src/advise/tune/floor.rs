@@ -1,4 +1,4 @@
-//! What a layout takes at least, before any schedule is planned: bytes of all ranks, and a time that no step goes under.
+//! What a layout needs at least, before any schedule is planned: the bytes of all ranks, and a lower bound on its step time.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;

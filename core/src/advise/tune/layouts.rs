@@ -1,4 +1,4 @@
-//! Every layout that a number of devices allows.
+//! Every parallel layout of a number of devices.
 
 use super::question::{Degrees, Field, Question};
 use super::{LEAST_PART, MOST_DEVICES, MOST_LAYOUTS, MOST_SEQUENCES, Tuner};

@@ -1,17 +1,16 @@
-//! The fastest ways to deal a model to so many devices: degrees of parallelism, size of microbatches, chunks,
-//! recomputation and schedule together, of the same tokens a step and within the same memory.
+//! Tune: the fastest parallel layouts of a model on a number of devices. Parallel degrees, micro-batch size, chunks,
+//! recomputation and schedule are chosen together, for the same tokens per step and the same memory limit.
 //!
-//! Every layout that divides the devices is looked at. First roughly: what its ranks hold throughout, and a time that none
-//! of its steps goes under, which is the work of all ranks and the ends of their steps, spread evenly. Then one after the
-//! other, from the least such time on, with each published schedule and the least recomputation that fits
-//! ([`fit`](crate::estimate::fit)), until what is left could not be among the best any more. Last, the best schedule is searched for
-//! on the layouts that were kept.
+//! 1. Every layout that divides the devices gets a rough look: the static bytes of its ranks, and a lower bound on its step
+//!    time, which is the work of all ranks and their step epilogues, spread evenly.
+//! 2. Layouts are planned one after the other, from the least lower bound on, with each published schedule and the least
+//!    recomputation that fits ([`fit`](crate::estimate::fit)), until no other layout can be among the fastest.
+//! 3. The best schedule is searched for on the layouts that were kept.
 //!
-//! What is left alone: number format, attention, partition by rule, when gradients are reduced, and how transfers go.
-//! Two things are taken because they never cost time here: devices that share matrices share the tokens between them, too,
-//! where those divide (`sequence_parallel`, arXiv:2205.05198 §4.2.2), and copies share out the optimizer's state (ZeRO 1,
-//! arXiv:1910.02054). Where there is no pipeline, copies that share out gradients and weights (ZeRO 3, as in FSDP) are tried
-//! beside: with one, each microbatch would gather and reduce all of them.
+//! Not changed: precision, attention, a partition by rule, gradient reduction, and how transfers run. Two settings are always
+//! taken, because they never cost time here: sequence parallelism where the tokens divide (`sequence_parallel`,
+//! arXiv:2205.05198 §4.2.2), and ZeRO 1 over data-parallel copies (optimizer states, arXiv:1910.02054). Without a pipeline, ZeRO 3
+//! (gradients and weights, as in FSDP) is tried as well: with a pipeline, each microbatch would gather and reduce all of them.
 
 use alloc::collections::BTreeMap;
 use alloc::format;

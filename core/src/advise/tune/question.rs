@@ -1,4 +1,4 @@
-//! What is asked of `tune`: how many devices, what is kept, and the degrees of a layout.
+//! The question to `tune`: how many devices, which fields stay, and the parallel degrees of a layout.
 
 use crate::spec::ModelWork;
 use alloc::string::String;

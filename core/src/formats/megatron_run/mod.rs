@@ -1,9 +1,9 @@
-//! A run of Megatron-LM, as it says itself: the arguments that its log begins with, or those of a command line or launch
+//! A run of Megatron-LM, read from what it prints: the arguments at the start of its log, or those of a command line or launch
 //! script, and what the log says of steps and memory.
 //!
-//! A log has one line for each argument, `  num_layers ...... 32`, with every default. A command line has `--num-layers 32`;
-//! of a script, variables that it sets to plain text are known. What decides bytes and operations becomes a spec; the
-//! rest is passed over. What a spec has no word for is noted.
+//! A log has one line for each argument, `  num_layers ...... 32`, with every default. A command line has `--num-layers 32`; in a
+//! script, variables that it sets to plain text are known. Arguments that decide bytes and operations become a spec; the rest is
+//! left out. Where a spec cannot say what an argument says, a note tells so.
 
 use alloc::borrow::ToOwned;
 use alloc::collections::BTreeMap;

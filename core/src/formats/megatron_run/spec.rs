@@ -1,4 +1,4 @@
-//! What decides bytes and operations, as a spec says it.
+//! Arguments of Megatron-LM that decide bytes and operations, as a spec.
 
 use alloc::borrow::ToOwned;
 use alloc::format;

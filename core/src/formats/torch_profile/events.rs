@@ -1,4 +1,4 @@
-//! The events of one rank's file, looked at one by one: of most of them nothing is kept.
+//! The events of one rank's file, read one by one: most of them are not kept.
 
 use alloc::borrow::Cow;
 use alloc::collections::BTreeMap;

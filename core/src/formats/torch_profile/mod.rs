@@ -1,27 +1,27 @@
-//! What `torch.profiler` recorded of a run: a trace of a plan whose order torch carried out.
+//! What `torch.profiler` recorded of a run: a trace of a plan whose order torch ran.
 //!
-//! [`torch_csv`] takes an order to `torch.distributed.pipelining`; this brings back what came of it. Its runtime puts each
-//! action into a range with its name, `PP:1F3`, and the profiler of each rank writes a file in the form of Chrome traces
-//! (`export_chrome_trace`, or `tensorboard_trace_handler`). Tried with torch 2.15 on CPUs and 2.11 on a GPU. Its
-//! schedules of one stage a rank record no such ranges, and of a pair of ops one for both.
+//! [`torch_csv`] writes an order for `torch.distributed.pipelining`; this module reads what came of it. The runtime of torch puts
+//! each action into a range with its name, `PP:1F3`, and the profiler of each rank writes a file in the form of Chrome traces
+//! (`export_chrome_trace`, or `tensorboard_trace_handler`). Tested with torch 2.15 on CPUs and 2.11 on a GPU. Schedules of torch
+//! with one stage per rank record no such ranges, and for a pair of ops torch records one range.
 //!
-//! A range is begun by the host before the op's input is there, and waits for it inside. What the op itself took is
+//! The host begins a range before the op's input has arrived, and waits for it inside. The time of the op itself
 //!
 //! | | starts | ends |
 //! |---|---|---|
 //! | on a GPU | with the first kernel that was launched during the range, of those that begin when its input is there | with the last |
 //! | on a CPU | with the range's first operator | with the range |
 //!
-//! Kernels follow from their launches, whichever thread made them: those of a backward come from threads of autograd, and
-//! the range's own copy among the GPU's events leaves them out (Kineto's issue 1022). What begins before the input is there
-//! is what a sharded stage does to gather its weights. Collectives count where they stand between kernels, and messages never
-//! do. An op without any kernel, such as torch's `I` of the first stage, takes no time.
+//! Kernels follow from their launches, whichever thread made them: those of a backward come from threads of autograd, and the
+//! range's copy among the GPU's events leaves them out (Kineto's issue 1022). Kernels that begin before the input has arrived
+//! gather the weights of a sharded stage. Collectives count where they stand between kernels; P2P transfers never count. An op
+//! without any kernel, such as torch's `I` of the first stage, takes no time.
 //!
-//! Where a rank waits for what another one sends, that is a step of its own: on a CPU from where the op's range begins to
-//! where the op does, on a GPU from the end of the op before to that of NCCL's kernel, launched in `PP:1RECV_F3`.
+//! Where a rank waits for a transfer from another rank, the wait is a separate step: on a CPU from the start of the op's range to
+//! the start of the op, on a GPU from the end of the op before to that of NCCL's kernel, launched in `PP:1RECV_F3`.
 //!
-//! Times of ranks are compared as they are: those of several hosts are as good as their clocks agree, and [`skew`] says where
-//! they cannot be right.
+//! Times of ranks are compared as they are. Those of several hosts are as good as their clocks agree; [`skew`] says where they
+//! cannot be right.
 
 use alloc::collections::BTreeMap;
 use alloc::format;

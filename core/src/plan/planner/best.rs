@@ -1,4 +1,4 @@
-//! The best of the published answers and of searches, and what is best where times of ops differ.
+//! The best of the published answers and of searches, also where the times of ops vary.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;

@@ -1,4 +1,4 @@
-//! The problem that a published schedule gets from a spec.
+//! The problem that a spec gives to a published schedule.
 
 use crate::base::fields::Faults;
 use crate::estimate::derive::{Derived, derive};

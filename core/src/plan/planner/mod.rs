@@ -1,8 +1,8 @@
-//! The planner as the page and the command line see it: a spec in, a comparison or a plan out.
+//! The planner as the page and the command line use it: a spec in, a comparison or a plan out.
 //!
-//! The same schedule may stand on different problems: for a model each schedule deals layers into as many
-//! stages as it wants, while typed costs fix the stages. [`case`] makes that choice in one place, and `best`
-//! searches over every problem that it leaves open.
+//! One schedule may be planned on different problems: for a model, each schedule assigns layers to as many stages as it wants;
+//! typed costs fix the stages. [`case`] makes that choice in one place, and `best` searches over every problem that it leaves
+//! open.
 
 use alloc::string::ToString;
 use alloc::vec::Vec;

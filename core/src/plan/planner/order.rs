@@ -1,4 +1,4 @@
-//! A plan for an order that the planner did not make.
+//! A plan for a custom schedule, which the planner did not make.
 
 use alloc::format;
 use alloc::string::{String, ToString};

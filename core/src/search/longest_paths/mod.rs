@@ -1,9 +1,8 @@
-//! An order of ops, with the longest ways to and from each op, kept up to date from move to move.
+//! An order of ops with the longest paths to and from each op, kept up to date from move to move.
 //!
-//! A move changes some ops of one row. The line of all ops in which each stands behind what it needs is mended only
-//! between the ends of the move (Pearce and Kelly, “A dynamic topological sort algorithm for directed acyclic
-//! graphs”, 2006), and only those ops are timed again of which something before them, or behind them, has changed.
-//! So a move costs in proportion to what it changes.
+//! A move changes some ops of one op list. The topological order of all ops is repaired only between the ends of the move (Pearce
+//! and Kelly, “A dynamic topological sort algorithm for directed acyclic graphs”, 2006). Times are computed again only for ops
+//! with a change before or behind them. So a move costs in proportion to what it changes.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -21,7 +20,7 @@ pub(super) use reorder::Shift;
 
 use ops::{NOTHING, links, nodes, numbered};
 
-pub(super) struct Walk {
+pub(super) struct LongestPaths {
     pub nodes: Vec<Node>,
     pub states: Vec<State>,
     /// By node: the ops of its rank that it needs directly, and that need it; of the same kind, lane or microbatch.
@@ -51,14 +50,14 @@ pub(super) struct Walk {
     pub ops: u64,
 }
 
-impl Walk {
+impl LongestPaths {
     /// `rows`, which have to be valid; none where the ranks wait for each other for ever. `mixes` says whether backwards
     /// may change between cut and whole: then those of a stage may have their W in any order.
-    pub fn new(flat: &Flat, rows: &[Vec<Code>], mixes: bool) -> Option<Walk> {
+    pub fn new(flat: &Flat, rows: &[Vec<Code>], mixes: bool) -> Option<LongestPaths> {
         let (nodes, states) = nodes(flat);
         let (needs, needed) = links(flat, mixes);
         let count = nodes.len();
-        let mut walk = Walk {
+        let mut paths = LongestPaths {
             states,
             needs,
             needed,
@@ -80,9 +79,9 @@ impl Walk {
             nodes,
         };
         let (rows, whole) = numbered(flat, rows);
-        walk.held = rows.iter().map(|row| vec![0; row.len()]).collect();
-        whole.iter().for_each(|backward| walk.make(flat, *backward, true));
-        walk.start_at(flat, &rows).then_some(walk)
+        paths.held = rows.iter().map(|row| vec![0; row.len()]).collect();
+        whole.iter().for_each(|backward| paths.make(flat, *backward, true));
+        paths.start_at(flat, &rows).then_some(paths)
     }
 
     /// The codes of rows of nodes.

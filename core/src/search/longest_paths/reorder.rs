@@ -1,6 +1,6 @@
 //! The dynamic topological sort: ops of one rank change places.
 
-use super::Walk;
+use super::LongestPaths;
 use super::ops::{NEVER, NONE, State};
 use crate::search::flat_problem::Flat;
 
@@ -15,7 +15,7 @@ pub(in crate::search) struct Shift {
     pub ahead: bool,
 }
 
-impl Walk {
+impl LongestPaths {
     /// Puts all ops into line, with their starts.
     pub(super) fn line_up(&mut self, flat: &Flat) -> bool {
         for state in &mut self.states {

@@ -1,12 +1,12 @@
 //! The ends of ops, and the longest paths from them to the end.
 
-use super::Walk;
+use super::LongestPaths;
 use super::ops::NONE;
 use crate::problem::Objective;
 use crate::search::flat_problem::Flat;
 use crate::search::makespan::Cost;
 
-impl Walk {
+impl LongestPaths {
     #[inline]
     pub(super) fn end(&self, id: usize) -> u64 {
         let state = &self.states[id];

@@ -1,11 +1,11 @@
 //! A backward changes between cut (B and W) and whole (BW).
 
-use super::Walk;
+use super::LongestPaths;
 use super::ops::NOTHING;
 use super::reorder::Shift;
 use crate::search::flat_problem::{B, BW, Flat, W, code, kind_of, lane_of};
 
-impl Walk {
+impl LongestPaths {
     /// The B of a backward that may change between cut and whole, and its W, for either of them.
     pub fn backward(&self, flat: &Flat, id: u32) -> Option<(u32, u32)> {
         let (kind, slot) = (id as usize / flat.slots, id % flat.slots as u32);

@@ -63,7 +63,7 @@ impl Search<'_, '_> {
 
     /// Goes a way of the rule of ZB-V on the real problem.
     pub(super) fn replay_zbv(&mut self, way: zbv::Way) {
-        let (found, ops) = zbv::follow(&self.full.flat, &mut self.full.eval, way);
+        let (found, ops) = zbv::replay(&self.full.flat, &mut self.full.eval, way);
         self.full.list.ops += ops;
         if let Some(found) = found.into_iter().next() {
             self.offer(found.rows, "zb-v rule");

@@ -3,9 +3,9 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use super::compact::{compacted, pull_left};
 use super::kinds::{is_backward, is_weight, weight_of};
-use super::lay::Block;
-use super::squeeze::{pull_left, squeezed};
+use super::shape::Block;
 use super::{Cells, IDLE, most_held, row_holds};
 use crate::schedule::{BACKWARD_0, BACKWARD_1, FORWARD_0, FORWARD_1, KINDS, PERIOD, WEIGHT_0, WEIGHT_1};
 
@@ -32,9 +32,9 @@ pub(in crate::search) fn build(block: &Block, microbatches: usize, all_fit: bool
         }
         held = most_held(&cells);
     }
-    let mut cells = squeezed(&cells, microbatches)?;
+    let mut cells = compacted(&cells, microbatches)?;
     cool_down(&mut cells, microbatches, held)?;
-    let mut cells = squeezed(&cells, microbatches)?;
+    let mut cells = compacted(&cells, microbatches)?;
     pull_left(&mut cells, microbatches);
     for row in &mut cells {
         row.retain(|kind| *kind != IDLE);

@@ -1,4 +1,4 @@
-//! Every transfer once with both ends, in its place, in the same order at both ends.
+//! P2P transfers: every one stands once, with both ends, in its place, and in the same order at both ends.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec;

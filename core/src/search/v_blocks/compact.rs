@@ -46,10 +46,10 @@ impl Progress {
 
 /// Rows by slot in which each op starts as soon as its input and its rank let it, in the same order; none where ranks
 /// wait for each other for ever.
-pub(super) fn squeezed(cells: &Cells, microbatches: usize) -> Option<Cells> {
+pub(super) fn compacted(cells: &Cells, microbatches: usize) -> Option<Cells> {
     let ranks = cells.len();
     let mut progress = Progress::new(ranks, microbatches);
-    let mut squeezed: Cells = cells.iter().map(|row| Vec::with_capacity(row.len())).collect();
+    let mut compacted: Cells = cells.iter().map(|row| Vec::with_capacity(row.len())).collect();
     let mut at = vec![0; ranks];
     let mut awake: Vec<usize> = (0..ranks).collect();
     while let Some(rank) = awake.pop() {
@@ -57,7 +57,7 @@ pub(super) fn squeezed(cells: &Cells, microbatches: usize) -> Option<Cells> {
         while let Some(&kind) = cells[rank].get(at[rank]) {
             if kind != IDLE {
                 let Some(ready) = progress.ready(rank, kind) else { break };
-                let row = &mut squeezed[rank];
+                let row = &mut compacted[rank];
                 row.resize(row.len().max(ready), IDLE);
                 progress.place(rank, kind, row.len());
                 row.push(kind);
@@ -69,9 +69,9 @@ pub(super) fn squeezed(cells: &Cells, microbatches: usize) -> Option<Cells> {
             awake.extend(Some(rank + 1).filter(|rank| *rank < ranks));
         }
     }
-    let length = squeezed.iter().map(Vec::len).max()?;
-    squeezed.iter_mut().for_each(|row| row.resize(length, IDLE));
-    (0..ranks).all(|rank| at[rank] == cells[rank].len()).then_some(squeezed)
+    let length = compacted.iter().map(Vec::len).max()?;
+    compacted.iter_mut().for_each(|row| row.resize(length, IDLE));
+    (0..ranks).all(|rank| at[rank] == cells[rank].len()).then_some(compacted)
 }
 
 /// Step 3: rows by slot, all of one length.
