@@ -7,7 +7,7 @@ use core::fmt;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// Text that is no TOML or JSON at all.
+/// Text that is not TOML or JSON.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Syntax {
     /// `TOML` or `JSON`.
@@ -49,15 +49,15 @@ impl fmt::Display for Syntax {
 
 impl core::error::Error for Syntax {}
 
-/// JSON as a value, with the place of an error. A field that stands twice in one table is an error, as in TOML: which of
-/// the two was meant nobody can say.
+/// JSON as a value, with the place of an error. A field that is given twice in one table is an error, as in TOML:
+/// nobody knows which of the two is meant.
 ///
 /// # Errors
 /// [`Syntax`] with the place.
 pub fn parse(text: &str) -> Result<Value, Syntax> {
     serde_json::from_str::<Once>(text).map(|once| once.0).map_err(|error| {
         let offset = offset_of(text, error.line(), error.column());
-        // The parser's own sentence ends with the place that stands beside it here.
+        // The parser's sentence ends with the place, which is a separate field here.
         let message = error.to_string();
         let message = message.split(" at line ").next().unwrap_or_default().to_string();
         Syntax::at("JSON", text, offset, message)

@@ -24,7 +24,7 @@ use super::one_machine::Window;
 use super::precedence::{B, Cost, F, Net, W};
 use crate::base::units::{Bytes, Nanos};
 
-/// Work of one microbatch beside the bytes that it holds.
+/// The work of one microbatch, with the bytes that it holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Share {
     work: u64,
@@ -55,7 +55,7 @@ struct Measure {
     is_exact: bool,
 }
 
-/// How many sizes beside the exact one bytes are counted in.
+/// The number of sizes, in addition to the exact one, in which bytes are counted.
 const MOST_UNITS: usize = 3;
 
 impl Measure {

@@ -285,7 +285,7 @@ fn windows(net: &Net, back: &[Vec<[Nanos; 2]>], objective: Objective, ops: usize
             (0..net.lanes.len()).for_each(|lane| crosses(lane, &heads, &tails, best));
         }
         Objective::LongestSpan => {
-            // Going two ways, no rank is known to open its window first.
+            // In a bidirectional placement, no rank is known to open its window first.
             let one_way = net.lanes.len() == 1;
             if one_way {
                 let first = net.lanes[0].ranks[0];

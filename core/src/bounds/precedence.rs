@@ -26,7 +26,7 @@ pub(super) struct Cost {
     pub takes: [i64; 2],
 }
 
-/// Microbatches that travel the same way: all of them, or one half of a two-way placement.
+/// Microbatches of one direction: all of them, or one half of a bidirectional placement.
 #[derive(Clone, Debug)]
 pub(super) struct Lane {
     /// By stage.

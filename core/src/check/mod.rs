@@ -79,7 +79,7 @@ pub enum Violation {
         /// The op.
         op: Op,
     },
-    /// A cut backward where the problem allows only the fused one.
+    /// A split backward where the problem allows only the fused one.
     Cut {
         /// The rank.
         rank: usize,
@@ -92,7 +92,7 @@ pub enum Violation {
     Pair {
         /// The rank.
         rank: usize,
-        /// The place at which the pair begins.
+        /// The position at which the pair begins.
         index: usize,
     },
     /// Ops that wait for each other in a circle: each for the next, the last for the first.
@@ -100,7 +100,7 @@ pub enum Violation {
         /// In the order of waiting.
         waits: Vec<CircleWait>,
     },
-    /// More memory held than the rank has.
+    /// More memory than the limit of the rank.
     OverLimit {
         /// The rank.
         rank: usize,
@@ -113,7 +113,7 @@ pub enum Violation {
         /// The rank's limit.
         limit: Bytes,
     },
-    /// A message that names no transfer of the problem, or stands on the wrong rank.
+    /// A transfer that the problem does not have, or that stands on the wrong rank.
     ForeignMessage {
         /// The rank.
         rank: usize,
@@ -122,7 +122,7 @@ pub enum Violation {
         /// The message.
         message: Message,
     },
-    /// A message that is there a second time.
+    /// A transfer that is listed twice.
     MessageTwice {
         /// The rank.
         rank: usize,
@@ -131,7 +131,7 @@ pub enum Violation {
         /// The message.
         message: Message,
     },
-    /// A wait for a message that has not been started.
+    /// A wait for a transfer that has not been started.
     NotStarted {
         /// The rank.
         rank: usize,
@@ -140,14 +140,14 @@ pub enum Violation {
         /// The message.
         message: Message,
     },
-    /// A message that the placement calls for and that is not there, or is started and never awaited.
+    /// A transfer that the placement needs and that is missing, or that is started and never awaited.
     MessageMissing {
         /// The rank that lacks it.
         rank: usize,
         /// The message.
         message: Message,
     },
-    /// A message on the wrong side of the op that makes or uses it.
+    /// A transfer on the wrong side of the op that makes or uses it.
     MessageMisplaced {
         /// The rank.
         rank: usize,
@@ -158,7 +158,7 @@ pub enum Violation {
         /// The op that makes or uses it.
         op: Op,
     },
-    /// The two ends of a channel disagree about the order of messages.
+    /// The two ends of a channel have different orders of transfers.
     ChannelOrder {
         /// The sender.
         from: usize,
@@ -260,7 +260,7 @@ impl fmt::Display for Violation {
 /// Checks a schedule against its problem.
 ///
 /// # Errors
-/// What is wrong, at most 20 entries, never none.
+/// All violations, at most 20, at least one.
 pub fn check_schedule(problem: &Problem, schedule: &Schedule) -> Result<(), Vec<Violation>> {
     let mut violations = Vec::new();
     let rows: Vec<&[Op]> = schedule.rows.iter().map(Vec::as_slice).collect();
@@ -271,7 +271,7 @@ pub fn check_schedule(problem: &Problem, schedule: &Schedule) -> Result<(), Vec<
 /// Checks a program against its problem, and whether `transport` completes it.
 ///
 /// # Errors
-/// What is wrong, at most 20 entries, never none.
+/// All violations, at most 20, at least one.
 pub fn check_program(problem: &Problem, program: &Program, transport: Transport) -> Result<(), Vec<Violation>> {
     let mut violations = Vec::new();
     let computes: Vec<Vec<Op>> = program
@@ -283,7 +283,7 @@ pub fn check_program(problem: &Problem, program: &Program, transport: Transport)
         })
         .collect();
     let rows: Vec<&[Op]> = computes.iter().map(Vec::as_slice).collect();
-    // A program says no pairs: what they hold together is the schedule's to be checked for.
+    // A program has no pairs: the schedule is checked for what they hold together.
     check_rows(problem, &rows, &[], &mut violations);
     if violations.is_empty() {
         check_messages(problem, program, &mut violations);

@@ -10,7 +10,8 @@ pub const SHADES: usize = 4;
 /// How far the shade of each goes towards white, in percent: neighbours differ most.
 pub const TOWARDS_WHITE: [u8; SHADES] = [0, 42, 20, 55];
 
-/// In two-way schedules what goes up the ranks has the shade of a second chunk, which no rank of one has.
+/// In bidirectional schedules, microbatches that go up the ranks have the shade of a second chunk, which no rank of
+/// such a schedule has.
 pub const UP_SHADE: usize = 1;
 /// What a legend says of it.
 pub const UP_TITLE: &str = "light, underlined: up the ranks";

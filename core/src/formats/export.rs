@@ -79,9 +79,9 @@ pub enum ExportError {
     Deadlock(Deadlock),
     /// torch cannot run the plan.
     Torch(Absent),
-    /// A layout is of a model's layers, and the costs are typed.
+    /// A layout needs a model's layers; the costs are typed.
     Typed,
-    /// Megatron does not place stages so.
+    /// Megatron has no such placement.
     Placement {
         /// The schedule.
         schedule: String,
@@ -94,7 +94,7 @@ pub enum ExportError {
     Spec(Faults),
     /// The trace holds no training step.
     NoSteps,
-    /// A trace has no order of its own.
+    /// A trace holds no order.
     OfTrace,
 }
 

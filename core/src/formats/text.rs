@@ -38,7 +38,7 @@ const MOST_CELLS: u64 = 400;
 /// More ranks than this are summed up in the last line instead of listed.
 const MOST_LISTED: usize = 16;
 
-/// The drawing: a line a rank, then one with makespan, bubble and in-flight microbatches.
+/// The drawing: one line per rank, then one with makespan, bubble and in-flight microbatches.
 ///
 /// `width` is the number of characters that a line may take, at least 40; an exact drawing that is a little
 /// wider is not given up for a scaled one unless it exceeds `width`.

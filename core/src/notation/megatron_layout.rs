@@ -19,7 +19,7 @@ pub enum Part {
     Embedding,
     /// `t`: a decoder layer.
     Layer,
-    /// `m`: a layer that predicts further tokens.
+    /// `m`: a multi-token prediction (MTP) layer.
     MultiToken,
     /// `L`: the head and the loss.
     Loss,
@@ -46,16 +46,16 @@ impl Part {
 pub struct LayoutSyntax {
     /// The character, from 1; one beyond the last where the text ends too early.
     pub position: usize,
-    /// What is wrong there, and what would do.
+    /// What is wrong there, and what is accepted.
     pub problem: String,
 }
 
 /// Most parts and stages of a layout together.
 const MOST: usize = 100_000;
-/// Most groups within each other.
+/// The deepest nesting of groups.
 const DEEPEST: usize = 16;
 
-/// The parts of `stages`, the modules of multi-token prediction beside the loss: what [`write()`] writes for a plan.
+/// The parts of `stages`, with the multi-token prediction modules next to the loss: [`write()`] writes them for a plan.
 pub fn of_stages(stages: &[StageLayout], multi_token: u32) -> Vec<Vec<Part>> {
     let parts = |stage: &StageLayout| {
         let embedding = stage.embedding.then_some(Part::Embedding);

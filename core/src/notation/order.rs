@@ -22,7 +22,7 @@ use crate::problem::MAX_RANKS;
 use crate::problem::Schedule;
 use crate::problem::op::{Op, OpKind, OpSyntax};
 
-/// An order, and what a person who wrote it wants to hear of.
+/// An order, with notes for its author.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
     /// The order.
@@ -71,15 +71,15 @@ pub enum OrderSyntax {
     },
     /// A cell that torch would not read.
     Csv(CsvSyntax),
-    /// No JSON, though it begins as such.
+    /// Not JSON, although it begins like it.
     Syntax(Syntax),
     /// JSON that holds no rows.
     Json(String),
     /// Not a single op.
     Empty,
-    /// More rows than a problem may have ranks.
+    /// More op lists than a problem may have ranks.
     TooManyRows,
-    /// A row of torch's CSV with a W beside a B that has done its work already.
+    /// A row of torch's CSV with a W of a B that already includes it.
     Whole(Op),
 }
 
@@ -115,7 +115,7 @@ impl fmt::Display for OrderSyntax {
 
 impl core::error::Error for OrderSyntax {}
 
-/// Whether a text begins as an order does: for a file that does not say what it is.
+/// Whether a text begins like an order, for a file without a format.
 pub fn looks_like_one(text: &str) -> bool {
     let first = lines(text).next().map_or("", |(_, line)| line);
     let first =
@@ -123,7 +123,7 @@ pub fn looks_like_one(text: &str) -> bool {
     read(first.trim_matches('"')).is_ok() || torch_csv::read(first).is_ok_and(|order| order.op_count() > 0)
 }
 
-/// Reads an order, and nothing of its text besides.
+/// Reads an order without the places in its text.
 ///
 /// # Errors
 /// As [`read_whole`].

@@ -78,14 +78,14 @@ pub(crate) fn action(op: Op) -> String {
     alloc::format!("{}{kind}{}", op.stage(), op.microbatch())
 }
 
-/// A cell that is no compute action, or a file that is too large.
+/// A cell that is not a compute action, or a file that is too large.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CsvSyntax {
-    /// The line, from 1: a row a rank.
+    /// The line, from 1: one row per rank.
     pub row: usize,
     /// The cell, from 1.
     pub cell: usize,
-    /// What stands there, shortened.
+    /// The text there, shortened.
     pub text: String,
 }
 
@@ -102,8 +102,8 @@ impl fmt::Display for CsvSyntax {
 
 impl core::error::Error for CsvSyntax {}
 
-/// Actions that torch works out by itself: transfers, and what keeps parameters and gradients among replicas. From 2.15 on
-/// it waits for them apart.
+/// Actions that torch derives itself: transfers, and the exchange of parameters and gradients among replicas. From 2.15
+/// on it has separate waits for them.
 const WORKED_OUT: [&str; 7] = ["SEND_F", "RECV_F", "SEND_B", "RECV_B", "UNSHARD", "RESHARD", "REDUCE_GRAD"];
 
 /// Which of those `action` is, of a stage and perhaps a microbatch.
@@ -116,7 +116,7 @@ fn worked_out(action: &str) -> Option<&str> {
     (numbered && WORKED_OUT.contains(&begun)).then_some(name)
 }
 
-/// What a file has beside its order of compute.
+/// What a file holds in addition to its order of compute.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeftOut {
     /// Sends and receives.
@@ -299,7 +299,7 @@ mod tests {
         let schedule = read("0F0, ,\"0F1\",(0F2;0B0)OVERLAP_F_B\r\n1F0,1I0,1W0").unwrap();
         assert_eq!(schedule.text_rows(), ["0F0 0F1 0F2 0BW0", "1F0 1B0 1W0"]);
         assert_eq!(schedule.pairs, [alloc::vec![2], Vec::new()]);
-        // What torch 2.15 writes of its own orders, with what it works out by itself.
+        // Orders that torch 2.15 writes, with the actions that it derives itself.
         let with_communication = "0UNSHARD,0F0,0SEND_F0,0RECV_B0,0WAIT_SEND_F0,0B0,0REDUCE_GRAD,0WAIT_REDUCE_GRAD\n1RECV_F0,1F0,1B0,1SEND_B0";
         assert_eq!(read(with_communication).unwrap().text_rows(), ["0F0 0BW0", "1F0 1BW0"]);
         for (text, row, cell) in

@@ -30,7 +30,7 @@ pub const MAX_FILE_BYTES: usize = 512 << 20;
 const FORMAT: &str = "pipeplan-plan";
 const DIGEST: &str = "digest";
 
-/// Why a file is no plan.
+/// Why a file is not a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlanFileError {
     /// Longer than is read.
@@ -38,7 +38,7 @@ pub enum PlanFileError {
         /// Its bytes.
         bytes: usize,
     },
-    /// No JSON.
+    /// Not JSON.
     Syntax(Syntax),
     /// JSON, but no plan.
     Format {
@@ -63,7 +63,7 @@ pub enum PlanFileError {
     Schedule(Vec<Violation>),
     /// The program is not valid for the problem.
     Program(Vec<Violation>),
-    /// The file says what does not follow from the rest of it.
+    /// A field does not follow from the rest of the file.
     Untrue {
         /// The field.
         field: &'static str,
@@ -165,8 +165,8 @@ impl Plan {
     /// Reads a file's text.
     ///
     /// # Errors
-    /// [`PlanFileError`]: the version and the digest are looked at first, then the fields, then whether the
-    /// plan is valid and true.
+    /// [`PlanFileError`]: the version and the digest are checked first, then the fields, then whether the plan is valid
+    /// and true.
     pub fn from_json(text: &str) -> Result<Plan, PlanFileError> {
         if text.len() > MAX_FILE_BYTES {
             return Err(PlanFileError::TooLong { bytes: text.len() });
@@ -200,7 +200,7 @@ impl Plan {
     fn check_truth(&self) -> Result<(), PlanFileError> {
         let problem = &self.problem;
         check_schedule(problem, &self.schedule).map_err(PlanFileError::Schedule)?;
-        // A run asks again, of the transport that it has.
+        // A run checks this again, with its real transport.
         check_program(problem, &self.program, self.spec.messages.transport).map_err(PlanFileError::Program)?;
         for (rank, (row, steps)) in self.schedule.rows.iter().zip(&self.program.rows).enumerate() {
             let computes = steps.iter().filter_map(|step| if let Step::Compute(op) = step { Some(op) } else { None });
@@ -233,7 +233,7 @@ impl Plan {
                 return untrue(field, format!("{written:?}"), format!("{derived:?}"));
             }
         }
-        // An older planner may have proved less; more than can be proved here is no proof.
+        // An older planner may have proved less. A bound above the one proved here is not a proof.
         if written.bound_ns > derived.bound_ns {
             return untrue("prediction.bound_ns", written.bound_ns.to_string(), derived.bound_ns.to_string());
         }
@@ -272,7 +272,7 @@ impl Plan {
         self.check_ends()
     }
 
-    /// Whether what ends its steps is of as many ranks and stages as it has.
+    /// Whether the step epilogue has the plan's number of ranks and stages.
     fn check_ends(&self) -> Result<(), PlanFileError> {
         let Some(Ends { tails, reduces_ns }) = &self.ends else { return Ok(()) };
         let untrue = |field, written: String, derived: String| Err(PlanFileError::Untrue { field, written, derived });
@@ -378,7 +378,7 @@ fn read_problem(value: &Value, faults: &mut Vec<Fault>) -> Option<Problem> {
     }
 }
 
-/// The places at which pairs begin, by rank; none where the file has none.
+/// The positions at which pairs begin, by rank; none where the file has none.
 fn read_pairs(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Vec<Vec<u32>> {
     let path = table.path("pairs");
     let Some(value) = table.get("pairs") else { return Vec::new() };

@@ -20,19 +20,19 @@ use crate::spec::{ModelWork, Spec, Work};
 pub struct RankMemory {
     /// The rank.
     pub rank: usize,
-    /// What it holds throughout.
+    /// Its static bytes.
     pub fixed: StaticBytes,
-    /// The most that its microbatches hold at once, beside what is fixed.
+    /// The most that its microbatches hold at once, in addition to the static bytes.
     pub activations: Bytes,
     /// The op during which that is.
     pub at: Option<Op>,
     /// When that op starts.
     pub at_ns: Nanos,
-    /// The most of the host's memory that it holds at once: of its microbatches, and what the optimizer keeps there.
+    /// The most host memory that it uses at once: activation offload and optimizer offload.
     pub on_host: Bytes,
     /// Fixed and activations together.
     pub peak: Bytes,
-    /// What it may hold.
+    /// Its limit.
     pub limit: Option<Bytes>,
 }
 
@@ -91,7 +91,7 @@ pub fn on_host(behind: &[[Bytes; 2]], ops: impl Iterator<Item = Op>) -> Bytes {
     most
 }
 
-/// What `published` needs for `spec` without regard to its limit: its bytes by rank beside the limit, and its cost.
+/// The memory that `published` needs for `spec` whatever the limit: bytes by rank with the limit of each, and its cost.
 ///
 /// # Errors
 /// [`Absent`] where the costs are typed, so that there is nothing to explain, or where the schedule does not exist.
@@ -99,7 +99,7 @@ pub fn verdict(spec: &Spec, published: &Published) -> Result<(Answer, Vec<RankMe
     let Work::Model(work) = &spec.work else {
         return Err(Absent::because("a breakdown of bytes needs a model; these costs are typed"));
     };
-    // What is left to the limit is settled under it; where nothing fits, all of that gives way.
+    // Settings that the limit decides are chosen under it; where nothing fits, all of them save memory.
     let fitted = match work.layout.fits() {
         true => planner::case(spec, published).ok().and_then(|case| case.fitted),
         false => None,
@@ -112,7 +112,7 @@ pub fn verdict(spec: &Spec, published: &Published) -> Result<(Answer, Vec<RankMe
     let (placement, chunks) = (published.shape)(work.chunks as usize);
     let mut dealt = None;
     if work.layout.partition == Partition::WithinLimit {
-        // As dealt for the limit that is, and evenly where no deal keeps it.
+        // Layers are assigned for the real limit, and evenly where no assignment keeps it.
         let found = dealt_within_limit(&settled, &placement, chunks);
         dealt = found.as_ref().map(|(_, dealt)| *dealt);
         unlimited.layout.partition = found.map_or(Partition::Balanced, |(counts, _)| Partition::ByHand(counts));
@@ -147,7 +147,7 @@ mod tests {
         Spec::read(&text).unwrap_or_else(|faults| panic!("{faults}"))
     }
 
-    /// The same bytes as those that a plan is judged by.
+    /// The bytes are those that judge a plan.
     #[test]
     fn the_table_is_the_timeline_s() {
         for published in schedule::published() {

@@ -36,28 +36,28 @@ use crate::simulate::{Deadlock, simulate};
 /// How transfers are placed. As text: `in-pieces`, `receive-first`, `grouped`, `overlapped` and, with a prefetch,
 /// `overlapped:2`.
 ///
-/// [`Lowering::Overlapped`] is the usual one: there a program takes the time of its order. In groups the best orders may
+/// [`Lowering::Overlapped`] is the default: a program then takes the time of its order. In groups the best orders may
 /// take longer than 1F1B.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lowering {
-    /// Each op receives, computes and sends, one message at a time: what schedulers that ignore transfers
-    /// write. Two ranks that send to each other first wait for ever where a send waits for its receive.
+    /// Each op receives, computes and sends, one P2P transfer at a time, as schedulers write that ignore transfers. Two
+    /// ranks that first send to each other wait for ever where a send waits for its receive.
     InPieces,
     /// As [`Lowering::InPieces`], with the receive of a forward before the send of the backward that it
     /// follows (PaddlePaddle's B-r-s-F order). Cures 1F1B, not interleaved schedules.
     ReceiveFirst,
-    /// All messages between two ops of a rank in one group, placed by the line (see the module). Completes on
-    /// every transport.
+    /// All P2P transfers between two ops of a rank in one group, placed by the total order (see the module). Completes
+    /// on every transport.
     Grouped,
-    /// Messages run beside compute, each direction of a link on its own stream. Receives of a link are started
-    /// `prefetch` messages ahead, 0 meaning just before their op; each takes a buffer of one boundary tensor.
+    /// P2P transfers overlap compute, each direction of a link on its own stream. Receives of a link are started
+    /// `prefetch` transfers ahead, 0 meaning just before their op; each takes a buffer of one boundary tensor.
     Overlapped {
-        /// Messages of a link that are received ahead, at most [`MAX_PREFETCH`].
+        /// P2P transfers of a link that are received ahead, at most [`MAX_PREFETCH`].
         prefetch: usize,
     },
 }
 
-/// The deepest prefetch: more than any rank has messages to wait for at once.
+/// The largest prefetch: more than any rank has transfers to wait for at once.
 pub const MAX_PREFETCH: usize = 1024;
 
 impl Default for Lowering {
@@ -67,7 +67,7 @@ impl Default for Lowering {
 }
 
 impl Lowering {
-    /// The usual one on `transport`: where both directions of a pair of ranks keep one order, messages that start beside
+    /// The default on `transport`. Where both directions of a pair of ranks keep one order, transfers that overlap
     /// compute could wait for each other, so there they go in groups.
     pub fn usual_on(transport: Transport) -> Lowering {
         match transport {
@@ -115,7 +115,7 @@ impl fmt::Display for Lowering {
     }
 }
 
-/// What one pass of the lowering has made.
+/// The result of one pass of the lowering.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pass {
     /// Its name.
@@ -126,8 +126,8 @@ pub struct Pass {
     pub program: Program,
 }
 
-/// The program of a schedule that `check` accepts: its ops, the transfers between ranks beside them and the optimizer
-/// step. Takes `n log n` time for `n` ops.
+/// The program of a schedule that `check` accepts: its ops, the transfers between ranks and the optimizer step. Takes
+/// `n log n` time for `n` ops.
 ///
 /// # Errors
 /// [`Deadlock`] where the order cannot be run at all.
@@ -194,7 +194,7 @@ fn with_optimizer(mut program: Program) -> Program {
     program
 }
 
-/// The messages of `op` that cross ranks: what it needs, what it makes.
+/// The P2P transfers of `op`: its input and its output.
 fn crossing(problem: &Problem, op: Op) -> (Option<Message>, Option<Message>) {
     let rank = problem.rank_of(op.stage(), op.microbatch());
     let crosses = |message: &Message| problem.rank_of(message.peer_stage(), op.microbatch()) != rank;
@@ -224,7 +224,7 @@ fn receive_first(mut program: Program) -> Program {
     program
 }
 
-/// Every rank's part of the line, messages between two ops together.
+/// Every rank's part of the total order, transfers between two ops together.
 fn grouped(problem: &Problem, schedule: &Schedule, timeline: &Timeline) -> Program {
     let mut program =
         Program { rows: schedule.rows.iter().map(|row| Vec::with_capacity(2 * row.len() + 1)).collect() };
@@ -267,7 +267,7 @@ fn units<'o>(ops: &'o [Op], pairs: &[u32]) -> Vec<&'o [Op]> {
     units
 }
 
-/// The receives of one link on one rank, in the line's order.
+/// The receives of one link on one rank, in the total order.
 #[derive(Default)]
 struct Inbox {
     receives: Vec<Message>,
@@ -377,7 +377,8 @@ fn in_line(problem: &Problem, schedule: &Schedule, timeline: &Timeline, mut hand
             heads
         })
         .collect();
-    // What a place still waits for: the op before it in its row, and the transfers or the neighbour stages' ops of its own.
+    // The inputs that a position still lacks: the op before it in its op list, and its transfers or the ops of its
+    // neighbour stages.
     let mut open: Vec<Vec<u8>> = timeline.rows.iter().map(|row| vec![0; row.len()]).collect();
     let users = users(problem, timeline);
     for (rank, row) in timeline.rows.iter().enumerate() {

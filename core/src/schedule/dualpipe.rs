@@ -66,7 +66,7 @@ pub fn dualpipe(problem: &Problem) -> Result<Schedule, Absent> {
     Ok(paired(problem, rows))
 }
 
-/// Rows with their pairs, where pairs gain anything.
+/// Op lists with their pairs, where pairs save time.
 fn paired(problem: &Problem, rows: impl Iterator<Item = (Vec<Op>, Vec<u32>)>) -> Schedule {
     let (rows, pairs): (Vec<_>, Vec<_>) = rows.unzip();
     if problem.pairs_gain() { Schedule { rows, pairs } } else { Schedule::of(rows) }

@@ -20,7 +20,7 @@ impl Row {
         Row { ops: Vec::new(), next: vec![[0; 3]; stages] }
     }
 
-    /// As [`Row::new`], with the first microbatch of each stage given: a two-way schedule starts its second
+    /// As [`Row::new`], with the first microbatch of each stage given: a bidirectional schedule starts its second
     /// direction halfway.
     pub fn starting_at(first: Vec<usize>) -> Row {
         Row { ops: Vec::new(), next: first.into_iter().map(|first| [first; 3]).collect() }

@@ -71,24 +71,24 @@ pub(super) struct LimitTree<'a> {
     effort: Effort,
     observer: &'a mut dyn FnMut(Progress) -> Flow,
     stopped: bool,
-    /// The published schedules, which do not look at limits.
+    /// The published schedules, which do not depend on limits.
     published: &'a Library,
-    /// By rank: how much more than the least it may hold; none where it has no limit.
+    /// By rank: the limit above the least limit; none where it has no limit.
     more: Vec<Option<Bytes>>,
     /// The least limit of a rank that was asked for.
     asked: Bytes,
-    /// What a rough search without a limit holds: the upper end of the root.
+    /// The bytes of a rough search without a limit: the upper end of the root.
     most: Bytes,
     nodes: BTreeMap<Bytes, Node>,
     roughly: BTreeMap<Bytes, Found>,
-    /// What searches found, each with what the value of its limit is not below.
+    /// The results of searches, each with a lower bound on the value of its limit.
     searches: BTreeMap<Bytes, (Found, Nanos)>,
     values: BTreeMap<Bytes, Found>,
-    /// By limit, what no schedule goes under.
+    /// By limit, the lower bound.
     bounds: BTreeMap<Bytes, Nanos>,
-    /// What the usual effort finds, where more is asked for.
+    /// The result of the usual effort, where more is asked for.
     usual: Option<Found>,
-    /// What is known at the limit asked for, and its bound.
+    /// The best known at the limit asked for, and its bound.
     known: Option<Found>,
     bound_ns: Nanos,
     spent: u64,
@@ -103,7 +103,7 @@ pub(super) fn climb(
     effort: Effort,
     observer: &mut dyn FnMut(Progress) -> Flow,
 ) -> Result<Found, Infeasible> {
-    // Whoever ends a long search gets no less than the usual one finds: that comes first.
+    // The usual search comes first, so that a long search that is stopped is no worse.
     let mut usual: Option<Found> = None;
     if effort.0 > Effort::default().0 {
         let mut stopped = false;
@@ -123,7 +123,7 @@ pub(super) fn climb(
     let scope = Scope { published_only: true, known: Some(&published), ..Scope::default() };
     let first = search(problem, Effort(0), scope, &mut |_| Flow::Continue)?;
     if first.cost_ns == first.bound_ns {
-        // It holds as well with more memory, so nothing has to be held against what other limits lead to.
+        // It is also valid with more memory, so no other limit has to be searched.
         observer(Progress { ops: first.ops, cost_ns: first.cost_ns, bound_ns: first.bound_ns });
         return Ok(first);
     }
@@ -151,7 +151,7 @@ pub(super) fn climb(
 
 impl<'a> LimitTree<'a> {
     fn answer(&mut self) -> Result<Found, Infeasible> {
-        // Something to show at once, and to answer with when stopped.
+        // An answer to show at once, and to return when stopped.
         let first = self.look(Scope { quick: true, ..Scope::default() })?;
         let first = self.usual.clone().filter(|usual| usual.cost_ns <= first.cost_ns).unwrap_or(first);
         self.report(&first);
@@ -162,7 +162,7 @@ impl<'a> LimitTree<'a> {
         let scope = Scope { halved: ROUGH, ..Scope::default() };
         let Some(rough) = self.search(NO_LIMIT, scope) else { return self.end(None) };
         self.most = self.held(&rough);
-        // What is as good and holds less spares the levels between.
+        // An equally good schedule that holds less saves the levels in between.
         let enough = self.twice_1f1b();
         let frugal = if self.most > enough {
             self.search(enough, Scope { floor: rough.cost_ns, ..scope })
@@ -252,8 +252,8 @@ impl<'a> LimitTree<'a> {
         base.saturating_add(microbatch.saturating_mul(2 * flat.ranks as u64))
     }
 
-    /// Goes down the tree to the highest limit that is not above the one asked for, and the lowest that is, noting the ranges on
-    /// the way.
+    /// Goes down the tree to the highest limit that is not above the one asked for, and the lowest that is, and records
+    /// the ranges on the path.
     fn descend(&mut self) -> (Bytes, Bytes) {
         let flat = Flat::new(self.problem);
         let least_of = |problem: &Problem| {
@@ -289,7 +289,7 @@ impl<'a> LimitTree<'a> {
         (below, above)
     }
 
-    /// What the two limits around the one asked for lead to there.
+    /// The answer from the two limits around the one asked for.
     fn value_between(&mut self, below: Bytes, above: Bytes) -> Option<Found> {
         let found = self.value(below)?;
         if self.stopped || below == self.asked || found.cost_ns == self.bound_ns {
@@ -339,8 +339,8 @@ impl<'a> LimitTree<'a> {
         self.search(self.most, Scope { given: Some(given(&rough)), floor: top.cost_ns, ..Scope::default() })
     }
 
-    /// The least that searches at a limit and at those below it lead to. What lies below a limit whose bound is no better
-    /// than what is known has nothing to give.
+    /// The least cost of searches at a limit and at those below it. A limit whose bound is no better than the best
+    /// known cannot gain, and nor can those below it.
     fn value_within(&mut self, at: Bytes) -> Option<Found> {
         let Node { mut below, halved, .. } = *self.nodes.get(&at)?;
         let (mut found, floor) = self.searched(at)?;
@@ -390,7 +390,7 @@ impl<'a> LimitTree<'a> {
         }
         let rough_floor = match self.nodes.get(&above) {
             Some(above) if above.halved > 0 => None,
-            // Where nothing seems to be gained by more memory, what is found here comes down to it soon.
+            // Where more memory seems to gain nothing, the search here soon reaches the same cost.
             _ => Some(self.rough_floor(at)?)
                 .filter(|floor| *floor <= bound_ns || start.cost_ns - start.cost_ns / 512 > *floor),
         };
@@ -415,7 +415,7 @@ impl<'a> LimitTree<'a> {
         Some((found, floor))
     }
 
-    /// What a rough search finds at a limit, which its value is not above. Only for whole chunks.
+    /// The cost of a rough search at a limit, an upper bound of its value. Only for whole chunks.
     fn rough(&mut self, at: Bytes) -> Option<Found> {
         if let Some(found) = self.roughly.get(&at) {
             return Some(found.clone());
@@ -456,7 +456,7 @@ impl<'a> LimitTree<'a> {
         self.problem.with_limits(self.more.iter().map(|more| more.map(|more| limit + more)).collect())
     }
 
-    /// A search at some limit, with the effort halved as often as `scope` says. What it finds counts as progress where it
+    /// A search at some limit, with the effort halved as often as `scope` says. Its result counts as progress where it
     /// is valid at the limit asked for.
     fn search(&mut self, at: Bytes, scope: Scope) -> Option<Found> {
         let problem = self.at(at);

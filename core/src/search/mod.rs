@@ -73,8 +73,8 @@ use one_limit::{Scope, search, whole_orders};
 
 pub use frontier::{Frontier, Point, frontier};
 
-/// How much work a search may do, in ops run through its simulator: the core has no clock. One unit is some
-/// ten to fifty nanoseconds of one core.
+/// The work that a search may do, in ops run through its simulator, since this crate has no clock. One unit takes ten
+/// to fifty nanoseconds of one core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effort(pub u64);
 
@@ -91,11 +91,11 @@ pub struct Progress {
     pub ops: u64,
     /// The objective of the best schedule so far.
     pub cost_ns: Nanos,
-    /// What no schedule goes under.
+    /// The lower bound.
     pub bound_ns: Nanos,
 }
 
-/// What an observer answers.
+/// The answer of an observer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
     /// Go on.
@@ -111,7 +111,7 @@ pub struct Found {
     pub schedule: Schedule,
     /// Its objective.
     pub cost_ns: Nanos,
-    /// What no schedule of the problem goes under.
+    /// The lower bound of the problem.
     pub bound_ns: Nanos,
     /// How it was found, for people.
     pub origin: &'static str,
@@ -145,12 +145,12 @@ impl core::error::Error for Infeasible {}
 
 /// The best schedule for `problem` within `effort`.
 ///
-/// `observer` is called after every improvement and now and then between; what it answers stops the search.
-/// The answer depends on the problem and the effort alone. More memory never costs more: limits are rounded down to one
-/// of a tree of limits, a hundredth of a chunk apart at the finest, and the answer there is held between those for
-/// more and for less memory. The effort is for one search, of which this takes a few: mostly one, and a rough one for
-/// each level of the tree. Where a stage's BW holds less or takes less time than its B and W apart, as with recomputed
-/// layers, both are searched: all backwards cut, and all whole; and such mixtures as help.
+/// `observer` is called after every improvement and sometimes in between; its answer may stop the search. The answer
+/// depends on the problem and the effort alone. More memory never costs more: limits are rounded down to one of a tree
+/// of limits, a hundredth of a chunk apart at the finest, and the answer there is held between those for more and for
+/// less memory. The effort is for one search. A call takes a few: mostly one, and a rough one for each level of the
+/// tree. Where a stage's BW holds less or takes less time than its B and W apart, as with recomputed layers, both are
+/// searched: all backwards cut, and all whole; and such mixtures as help.
 ///
 /// # Errors
 /// [`Infeasible`] where the limit of a rank is below the least with which any schedule exists.
@@ -209,15 +209,15 @@ pub fn first(problem: &Problem) -> Result<Found, Infeasible> {
     whole_orders(problem, scope).into_iter().map(Ok).fold(cut, better)
 }
 
-/// Of a problem with very many microbatches that with a part of them, as many as are searched as they are, and how often it
-/// has to be answered.
+/// For a problem with very many microbatches: the same with a part of them, small enough to be searched, and how often
+/// that part repeats.
 fn again_and_again(problem: &Problem) -> Option<(Problem, usize)> {
     let ops = Flat::new(problem).ops;
     if ops <= 2 * portfolio::MANY || problem.pairs_gain() {
         return None;
     }
     let mut statement = problem.statement();
-    // Going two ways as many go each way.
+    // In a bidirectional problem half of the microbatches go each way.
     let each = if *problem.placement() == Placement::TwoWay { 2 } else { 1 };
     let all = statement.microbatches / each;
     let times = (2..=all).find(|times| all.is_multiple_of(*times) && ops / times <= portfolio::MANY)?;
@@ -225,11 +225,11 @@ fn again_and_again(problem: &Problem) -> Option<(Problem, usize)> {
     Some((statement.problem(problem.placement().clone()).ok()?, times))
 }
 
-/// The answer for a part of the microbatches, given so many times: it leaves each rank as it found it.
+/// The answer for a part of the microbatches, repeated: it leaves each rank as it found it.
 fn repeated(problem: &Problem, few: &Problem, times: usize, of_few: &Found, bound_ns: Nanos) -> Option<Found> {
     let flat = Flat::new(problem);
     let rows: Rows = Flat::new(few).rows(&of_few.schedule)?.iter().map(|row| row.repeat(times)).collect();
-    // Where a microbatch leaves something behind, it does not.
+    // Where a microbatch leaves bytes behind, it does not.
     if !(0..flat.ranks).all(|rank| flat.is_valid_row(rank, &rows[rank])) {
         return None;
     }
@@ -238,7 +238,7 @@ fn repeated(problem: &Problem, few: &Problem, times: usize, of_few: &Found, boun
     Some(Found { schedule, cost_ns: cost.objective, bound_ns, origin: "repeated", ops })
 }
 
-/// The answer that costs less, with the work of both; where there is none, the refusal that lacks less.
+/// The answer that costs less, with the work of both. Where there is none, the refusal with the smaller lack of memory.
 fn better(apart: Result<Found, Infeasible>, whole: Result<Found, Infeasible>) -> Result<Found, Infeasible> {
     let lacks = |refused: &Infeasible| refused.least_bytes - refused.limit_bytes;
     match (apart, whole) {
@@ -274,7 +274,7 @@ pub fn best_of(
             }
         }
     }
-    // Where most can be gained comes first: what is found there may leave nothing to gain elsewhere.
+    // The problem with the most to gain comes first: its result may leave nothing to gain elsewhere.
     open.sort_by_key(|(bound, _)| *bound);
     for (bound, problem) in open {
         let has_nothing = |(_, best): &(Problem, Found)| stopped || bound >= best.cost_ns;

@@ -194,7 +194,7 @@ fn search_orders(
     observer: &mut dyn FnMut(Progress) -> Flow,
 ) -> Result<Found, Infeasible> {
     let flat = Flat::new(problem);
-    // Of several ranks the one that lacks most: a person who gives as much is not sent back for another rank.
+    // Of several ranks the one that lacks most is reported: with that much more memory the others fit too.
     let lacks = |rank: usize| (flat.least(rank) - flat.limit[rank], Reverse(rank));
     if let Some((lack, Reverse(rank))) = (0..flat.ranks).map(lacks).max()
         && lack > 0
@@ -212,7 +212,7 @@ fn search_orders(
         None => search.run(problem, &Library::of(problem), scope),
     }
     let ops = search.all_ops();
-    // The list scheduler always ends, so there is always an answer; an empty one is left to `check`.
+    // The list scheduler always ends, so there is always an answer; `check` refuses an empty one.
     let (rows, cost, origin) = search.best.take().unwrap_or((Vec::new(), Cost::WORST, "none"));
     Ok(Found { schedule: search.flat().schedule(&rows), cost_ns: cost.objective, bound_ns, origin, ops })
 }

@@ -23,8 +23,8 @@ use crate::simulate::timeline::Timeline;
 const MOST_OPS: usize = 1_000_000;
 const LEAST_RUNS: usize = 8;
 
-/// The order of `schedule` with pairs, where it costs less than `below` and not less than `floor`, and what it costs. Work is
-/// halved so many times.
+/// The order of `schedule` with pairs, and its cost, where that is less than `below` and not less than `floor`. The
+/// work is halved `halved` times.
 pub(super) fn paired(
     problem: &Problem,
     schedule: &Schedule,
@@ -68,7 +68,7 @@ pub(super) fn all_paired(
     best
 }
 
-/// What `schedule` costs, if it runs and keeps the limits.
+/// The cost of `schedule`, if it runs and keeps the limits.
 pub(super) fn cost(problem: &Problem, schedule: &Schedule) -> Option<Cost> {
     let timeline = simulate(problem, schedule).ok()?;
     let fits =
@@ -147,7 +147,7 @@ fn fit_together(problem: &Problem, rank: usize, row: &[Op]) -> Vec<bool> {
 /// The places of `row` where a forward stands before a backward and both fit.
 fn places_of(problem: &Problem, rank: usize, row: &[Op]) -> Vec<u32> {
     let is_pair = |pair: &[Op]| {
-        // No backward runs beside its own forward.
+        // No backward overlaps the forward of its microbatch.
         let own = pair[0].stage() == pair[1].stage() && pair[0].microbatch() == pair[1].microbatch();
         pair[0].kind() == OpKind::F && pair[1].kind().makes_input_gradient() && !own
     };

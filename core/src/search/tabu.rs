@@ -21,23 +21,23 @@ use super::longest_paths::{LongestPaths, NONE, Shift};
 use super::makespan::Cost;
 use crate::base::random::Random;
 
-/// Candidates that a step looks at.
+/// Candidates that a step tries.
 const LOOKED_AT: usize = 48;
-/// Ops that may be taken along by a move.
+/// The most ops that a move takes along.
 const ALONG: usize = 2;
-/// Steps without gain after which it goes back to the best order.
+/// Steps without gain after which the search returns to the best order.
 const PATIENCE: u32 = 200;
-/// Steps for which the ops of a move that cannot be made are left alone.
+/// Steps for which the ops of an impossible move are not tried again.
 const REFUSED: u32 = 40;
-/// Where backwards may be cut or whole, one step in so many changes one; and one change in so many stays that is for the
-/// worse.
+/// Where backwards may be split or whole, one step in this many changes one; and one change for the worse in this many
+/// stays.
 const FLIPS: u64 = 4;
 const WORSE: u64 = 6;
 
 /// Ops that are moved, for the list of those which may not be moved again.
 type Moved = [u32; ALONG + 1];
 
-/// A change of one row; the ops that it puts there are kept beside it.
+/// A change of one op list; the ops that it puts there are kept separately.
 #[derive(Clone, Copy)]
 struct Move {
     shift: Shift,
@@ -45,17 +45,17 @@ struct Move {
     estimate: u64,
 }
 
-/// A search that stands at an order and remembers the best.
+/// A search at its present order, with the best order so far.
 pub(super) struct Tabu {
     paths: LongestPaths,
-    /// By node: the step from which on it may be moved again.
+    /// By node: the first step at which it may move again.
     until: Vec<u32>,
     best: Vec<Vec<u32>>,
     /// The best order as codes, kept only where backwards may change between cut and whole.
     best_mix: Rows,
     mixes: bool,
     pub best_cost: Cost,
-    /// By rank: whether its row is another one than in the best order.
+    /// By rank: whether its op list differs from that of the best order.
     changed: Vec<bool>,
     step: u32,
     /// Steps since the best was found.
@@ -70,7 +70,7 @@ pub(super) struct Tabu {
 }
 
 impl Tabu {
-    /// A search from `rows`, which have to be valid; none where the ranks wait for each other for ever.
+    /// A search from `rows`, which must be valid; none where the ranks deadlock.
     pub fn new(flat: &Flat, rows: &[Vec<Code>]) -> Option<Tabu> {
         Tabu::start(flat, rows, false)
     }
@@ -128,15 +128,14 @@ impl Tabu {
         match self.choose(flat, random) {
             Some(chosen) => self.apply(flat, &chosen, random),
             None => {
-                // Everything is forbidden, or there is nothing to move: from somewhere else then.
+                // Every move is forbidden, or there is none: the search continues from elsewhere.
                 self.shake(flat, random);
                 false
             }
         }
     }
 
-    /// Makes a move to the chosen piece; true where it led to a new best order. One that no rank can get through is
-    /// not made.
+    /// Makes a move to the chosen piece; true where it led to a new best order. A move that deadlocks is not made.
     fn apply(&mut self, flat: &Flat, chosen: &Move, random: &mut Random) -> bool {
         let tenure = 6 + random.below(10) as u32;
         let made = self.paths.change(flat, chosen.shift, &self.chosen);
@@ -169,8 +168,8 @@ impl Tabu {
         true
     }
 
-    /// Cuts a whole backward of the critical path, or makes a cut one whole: none where there is none that may change,
-    /// or else whether that led to a new best order. A change for the worse is mostly taken back.
+    /// Splits a whole backward of the critical path, or joins a split one. None where no backward may change; else
+    /// whether that led to a new best order. A change for the worse is mostly undone.
     fn flip(&mut self, flat: &Flat, random: &mut Random) -> Option<bool> {
         let count = self.path.len();
         let first = random.below(count.max(1) as u64) as usize;
@@ -204,7 +203,7 @@ impl Tabu {
         Some(made && self.keep_best())
     }
 
-    /// Goes on from the best order, some random moves aside.
+    /// Continues near the best order, some random moves away.
     fn go_back(&mut self, flat: &Flat, random: &mut Random) {
         self.idle = 0;
         if self.mixes {
@@ -342,7 +341,7 @@ impl Tabu {
         chosen
     }
 
-    /// The op at `at` goes before the one at `to`, with what gives it the bytes it needs.
+    /// The op at `at` goes before the one at `to`, with the ops that free the bytes it needs.
     fn move_ahead(&mut self, flat: &Flat, rank: usize, at: usize, to: usize) -> Option<Move> {
         let id = self.paths.rows[rank][at];
         if !self.may_pass_left(id, rank, to) {
@@ -394,7 +393,7 @@ impl Tabu {
                 let shift = Shift { rank, from: at, count: along, ahead: false };
                 return Some(Move { shift, moved: taken, estimate: self.estimate(rank, at, to) });
             };
-            // What does not fit any more goes behind too, unless it is what the others were to make way for.
+            // Ops that no longer fit go behind too, unless the others were to make way for them.
             let other = self.piece[over];
             let place = self.paths.states[other as usize].place as usize;
             if along > ALONG || place == to || taken.contains(&other) || !self.may_pass_right(other, rank, to) {
@@ -410,14 +409,14 @@ impl Tabu {
         let paths = &self.paths;
         let state = &paths.states[id as usize];
         if state.before != NONE {
-            // A way from the first op passed to what this one needs would close a circle.
+            // A path from the first op passed to the input of this one closes a circle.
             let first = paths.rows[rank][to] as usize;
             let ends = paths.states[first].end;
             if paths.start(state.before as usize) >= ends && ends > paths.start(first) {
                 return false;
             }
         }
-        // What needs what stands between as well would stand between itself.
+        // An op that also needs the ops between stands between itself.
         paths.needs[id as usize]
             .iter()
             .all(|other| *other == NONE || (paths.states[*other as usize].place as usize) < to)
@@ -449,7 +448,7 @@ impl Tabu {
         })
     }
 
-    /// The longest way through the piece where it stands from place `from` up to `to`.
+    /// The longest path through the piece at the positions from `from` up to `to`.
     fn estimate(&mut self, rank: usize, from: usize, to: usize) -> u64 {
         let paths = &mut self.paths;
         paths.ops += self.piece.len() as u64 / 2;

@@ -14,18 +14,18 @@ use crate::schedule;
 use crate::search::{Effort, Flow, Progress};
 use crate::spec::{Spec, Work};
 
-/// A layout whose best schedule is being searched for. Searches know nothing of each other: whoever has threads can let
-/// each go on one ([`Tuner::searches`]).
+/// A layout whose best schedule is being searched for. Searches are independent: a caller with threads may run each on
+/// one ([`Tuner::searches`]).
 #[derive(Clone, Debug)]
 pub struct Search {
     /// The fastest so far.
     fastest: Tuned,
-    /// What is searched now, and what the search has to know of it.
+    /// The spec that is searched now, and its search.
     pub(super) spec: Spec,
     pub(super) best: Best,
     /// The next published schedule that the search has to know.
     next: usize,
-    /// What is searched after that: the same with nothing computed again, since a search minds the limit itself.
+    /// The spec to search after that: the same without recomputation, since a search keeps the limit itself.
     then: Option<Spec>,
     /// Whether it is the spec as it was given.
     pub(super) is_given: bool,

@@ -18,7 +18,7 @@ use crate::spec::{FIT, ModelWork, Spec, Work};
 pub struct Tuned {
     /// The spec that says all of it, its schedule included.
     pub spec: Spec,
-    /// How devices are dealt.
+    /// The parallel degrees of a layout.
     pub degrees: Degrees,
     /// Chunks a rank of its schedule.
     pub chunks: usize,

@@ -8,7 +8,7 @@
 //!
 //! A block is built from the first forward to the last backward, each op in the first free slots after its input. The search
 //! chooses the slope, how it changes along the ranks, and the gaps where a microbatch turns from chunk to chunk. Slots give an
-//! order, which [`compact`] then runs with the real times: ops move ahead into the idle time of the warm-up as far as memory
+//! order, which [`compact()`] then runs with the real times: ops move ahead into the idle time of the warm-up as far as memory
 //! allows, and in the cool-down the gradients that other ranks wait for go first.
 //!
 //! Slots are assigned in two ways: one slot for each op, whatever its time, since a period can then be filled without a gap; and

@@ -29,15 +29,15 @@ pub(super) struct LongestPaths {
     pub rows: Vec<Vec<u32>>,
     /// By rank and place: bytes held before the op.
     pub held: Vec<Vec<i64>>,
-    /// By rank: what its end counts for beyond itself, so that the largest sum is the cost and `shift`.
+    /// By rank: the weight that is added to its end, so that the largest sum is the cost plus `shift`.
     pub weight: Vec<u64>,
     pub shift: u64,
     pub cost: Cost,
-    /// All ops, each behind what it needs.
+    /// All ops in topological order.
     line: Vec<u32>,
-    /// By spot: whether the op there has to be timed.
+    /// By position in that order: whether the op there has to be timed.
     due: Vec<u64>,
-    /// By node: the last move that it was looked at for.
+    /// By node: the last move that visited it.
     seen: Vec<u32>,
     moves: u32,
     stack: Vec<u32>,
@@ -51,7 +51,7 @@ pub(super) struct LongestPaths {
 }
 
 impl LongestPaths {
-    /// `rows`, which have to be valid; none where the ranks wait for each other for ever. `mixes` says whether backwards
+    /// The longest paths of `rows`, which must be valid; none where the ranks deadlock. `mixes` says whether backwards
     /// may change between cut and whole: then those of a stage may have their W in any order.
     pub fn new(flat: &Flat, rows: &[Vec<Code>], mixes: bool) -> Option<LongestPaths> {
         let (nodes, states) = nodes(flat);
@@ -92,7 +92,7 @@ impl LongestPaths {
         rows.iter().map(codes).collect()
     }
 
-    /// Goes on from rows of codes, whichever backwards are whole there; false where the ranks wait for each other for ever.
+    /// Continues from op lists of codes, with any backwards whole; false where the ranks deadlock.
     pub fn start_at_codes(&mut self, flat: &Flat, rows: &[Vec<Code>]) -> bool {
         let (rows, whole) = numbered(flat, rows);
         for backward in flat.slots as u32..2 * flat.slots as u32 {
@@ -104,7 +104,7 @@ impl LongestPaths {
         self.start_at(flat, &rows)
     }
 
-    /// Goes on from `rows`; false where the ranks wait for each other for ever.
+    /// Continues from `rows`; false where the ranks deadlock.
     pub fn start_at(&mut self, flat: &Flat, rows: &[Vec<u32>]) -> bool {
         self.rows.clear();
         self.rows.extend_from_slice(rows);

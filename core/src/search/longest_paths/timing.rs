@@ -35,7 +35,7 @@ impl LongestPaths {
         self.states[id].end - self.states[id].duration
     }
 
-    /// Works out the cost from the starts, and what the end of each rank counts for; true where that has changed.
+    /// Computes the cost from the starts, and the weight of each rank's end; true where that has changed.
     pub(super) fn weigh(&mut self, flat: &Flat) -> bool {
         let spans = flat.objective == Objective::LongestSpan;
         let firsts = || self.rows.iter().filter_map(|row| row.first()).map(|id| self.start(*id as usize));
@@ -56,7 +56,7 @@ impl LongestPaths {
         changed
     }
 
-    /// Works out what a rank holds before each op from `from` up to `to`.
+    /// Computes the bytes that a rank holds before each op from `from` up to `to`.
     pub(super) fn hold(&mut self, rank: usize, from: usize, to: usize) {
         let row = &self.rows[rank];
         let net = |place: usize| self.nodes[row[place] as usize].net;
@@ -75,7 +75,7 @@ impl LongestPaths {
         }
     }
 
-    /// Times what a change of a row from `from` up to `to` has changed.
+    /// Computes again the times that a change of an op list from `from` up to `to` affects.
     pub(super) fn time(&mut self, flat: &Flat, rank: usize, from: usize, to: usize) {
         let first = self.rows[rank][from];
         let mut word = self.states[first as usize].spot as usize / 64;

@@ -36,7 +36,7 @@ impl Search<'_, '_> {
         {
             return true;
         }
-        // A person who watches wants to be able to stop, also while nothing gets better.
+        // A person who watches may stop the search, also while nothing gets better.
         let spent = spent + self.grown;
         if spent - self.reported > 200_000 {
             self.reported = spent;
@@ -46,7 +46,7 @@ impl Search<'_, '_> {
         self.stopped
     }
 
-    /// What an order has to cost less than to be of use.
+    /// The cost that an order has to beat.
     pub(super) fn cutoff(&mut self) -> Nanos {
         if self.is_over() { 0 } else { self.best.as_ref().map_or(Nanos::MAX, |(_, cost, _)| cost.objective) }
     }
@@ -70,7 +70,7 @@ impl Search<'_, '_> {
         let share = (for_size * over * 200 / bound).min(for_size);
         let far = (for_size * (over * 20).min(bound * MOST_TIMES) / bound).min(self.for_far.into());
         let allowed = self.effort.saturating_add(share.max(far) as u64);
-        // What has come nearer late is worth its share from then on.
+        // An order that comes near the bound late gets its share from then on.
         let late = self.ops().saturating_add(share as u64).min(self.effort.saturating_add(self.for_far));
         self.allowed = allowed.max(late);
     }

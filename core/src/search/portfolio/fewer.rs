@@ -50,7 +50,7 @@ impl Search<'_, '_> {
         self.best.as_ref().map(|(_, cost, _)| *cost) != before
     }
 
-    /// Extends candidates, one after the other.
+    /// Extends candidates to the whole problem, one after the other.
     pub(super) fn extend_all(&mut self, small: &mut Bench, candidates: &[Candidate]) {
         for candidate in candidates {
             let spent = self.ops() + small.ops();
@@ -61,7 +61,7 @@ impl Search<'_, '_> {
         }
     }
 
-    /// Goes a way of the rule of ZB-V on the real problem.
+    /// Repeats a variant of the rule of ZB-V on the whole problem.
     pub(super) fn replay_zbv(&mut self, way: zbv::Way) {
         let (found, ops) = zbv::replay(&self.full.flat, &mut self.full.eval, way);
         self.full.list.ops += ops;
@@ -70,7 +70,7 @@ impl Search<'_, '_> {
         }
     }
 
-    /// Lays a block of a V for the real problem.
+    /// Builds the order of a V block for the whole problem.
     pub(super) fn place_v_block(&mut self, block: &v_blocks::Block) {
         let Bench { flat, eval, .. } = &mut self.full;
         if let Some(rows) = v_blocks::order(flat, eval, block) {
@@ -78,7 +78,7 @@ impl Search<'_, '_> {
         }
     }
 
-    /// Offers what a candidate of a smaller problem becomes for the real one.
+    /// Stretches a candidate of the smaller problem and offers the order of the whole problem.
     pub(super) fn extend(&mut self, small: &mut Bench, candidate: &Candidate) {
         if let Some(recipe) = candidate.recipe {
             self.list(recipe);

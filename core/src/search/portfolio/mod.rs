@@ -49,17 +49,17 @@ pub(super) struct Search<'a, 'b> {
     /// Orders that cost less are passed over, and noted.
     floor: Nanos,
     below_floor: Option<&'b Cell<bool>>,
-    /// Ops that may be run whatever is known, and those that may be run besides while the best is far from the bound.
+    /// Ops that may always be run, and further ops while the best is far from the bound.
     effort: u64,
     for_size: u64,
-    /// The most of those while it is very far.
+    /// The most of those further ops while the best is very far from the bound.
     for_far: u64,
     /// Ops run to grow orders of a small problem, which are not counted among those allowed.
     grown: u64,
-    /// Both together, as the best now known has it.
+    /// Both together, for the best now known.
     allowed: u64,
     pub best: Option<(Rows, Cost, &'static str)>,
-    /// The best that the climb has found, best first.
+    /// The best recipes found, best first.
     recipes: Vec<Recipe>,
     observer: &'a mut dyn FnMut(Progress) -> Flow,
     reported: u64,
@@ -302,7 +302,7 @@ impl<'a, 'b> Search<'a, 'b> {
         }
     }
 
-    /// Adds the best of `waves`, if the climb has not come upon it or better.
+    /// Adds the best of `waves` that are new and good enough to keep.
     fn add_candidates(&self, known: &mut Vec<Candidate>, waves: Vec<Candidate>) {
         for candidate in waves {
             let at = known.partition_point(|other| other.score < candidate.score);
@@ -322,7 +322,7 @@ impl<'a, 'b> Search<'a, 'b> {
     }
 }
 
-/// Whether microbatches are taken out and put in besides: going two ways, and in small problems.
+/// Whether reinsertion is also run: in bidirectional problems, and in small ones.
 fn may_reinsert(flat: &Flat) -> bool {
     flat.chains.len() > 1 || beam::is_small(flat)
 }
