@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::advise::suggest::{self, Change, Shortener, Shorter, Suggestion, Suggestions};
 use crate::base::units::{Bytes, Nanos};
 use crate::plan::planner::{self, Answer, PlanError};
-use crate::plan::verdict::{self, RankMemory};
+use crate::plan::verdict::{self, RankMemory, TYPED_COSTS};
 use crate::problem::op::OpKind;
 use crate::schedule::{self, Absent, BEST, Published};
 use crate::search::{Effort, Flow, Progress};
@@ -49,7 +49,7 @@ pub enum Unexplained {
 impl fmt::Display for Unexplained {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Unexplained::Typed => f.write_str("a breakdown of bytes needs a model; these costs are typed"),
+            Unexplained::Typed => f.write_str(TYPED_COSTS),
             Unexplained::Plan(error) => fmt::Display::fmt(error, f),
         }
     }

@@ -27,7 +27,7 @@ use crate::base::units::Nanos;
 /// Stages × stages × microbatches up to which all exchanges are followed.
 const MOST_STEPS: usize = 4_000_000;
 
-/// What exchanges make a lane take, from its first F to its last W.
+/// The least time of a lane because of exchanges, from its first F to its last W.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cross {
     pub value: Nanos,
@@ -57,7 +57,7 @@ fn limits(net: &Net, lane: usize) -> Vec<Limit> {
     found
 }
 
-/// PathLengths within a lane, between its stages and a cut.
+/// Path lengths within a lane, between its stages and a cut.
 struct Legs {
     /// From the start of F of the stage at the cut to the end of F of the last stage.
     down_from: Vec<Nanos>,
@@ -109,10 +109,10 @@ struct Exchange {
     up: Nanos,
 }
 
-/// What the lane takes at least, given soonest starts and least remainders of a window that holds all of it; none where
-/// that is no more than `known`.
+/// The least time of the lane, given heads and tails of a window that holds all of it; none where that is no more than
+/// `known`.
 pub(super) fn bound(net: &Net, lane: usize, heads: &PathLengths, tails: &PathLengths, known: Nanos) -> Option<Cross> {
-    // Of microbatches that are not looked at one by one neither start nor remainder is known.
+    // Microbatches that are not looked at one by one have no known head or tail.
     if net.between > 0 || net.room[net.lanes[lane].ranks[0]].is_none() {
         return None;
     }
@@ -129,7 +129,7 @@ pub(super) fn bound(net: &Net, lane: usize, heads: &PathLengths, tails: &PathLen
         let steps = net.costs.len() * net.costs.len() * net.microbatches / half;
         for first in 0..(MOST_STEPS / steps.max(1)).clamp(1, half) {
             let known = best.as_ref().map_or(known, |best| best.value);
-            // Most say nothing new, which one way for all shows sooner than all ways do.
+            // Most exchanges give no better bound; a bound for all cuts at once shows that sooner.
             if chase.with_one_cut(first, heads, tails) > known {
                 let value = chase.follow(first, heads, tails);
                 if value > known {

@@ -82,8 +82,8 @@ impl Busy {
     }
 }
 
-/// The soonest start of each op of the stages from `root` on, given that the window opens no later than the
-/// first F of the roots. Ops of stages before it, which the window need not hold, are left at 0.
+/// The soonest start of each op of the stages from `root` on, where the window opens no later than the first F of the
+/// roots. Ops of stages before it, which the window need not hold, are left at 0.
 pub(super) fn heads(net: &Net, root: &[usize], heads: &mut PathLengths) {
     heads.values.fill(0);
     let stages = net.costs.len();

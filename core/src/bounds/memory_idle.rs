@@ -94,7 +94,7 @@ impl Measure {
     }
 }
 
-/// How far microbatches of one lane may have got, or may have been held up, at some time.
+/// How far microbatches of one lane may have come, or may be left behind, at some time.
 struct Reach {
     lane: usize,
     /// The ops that say so, each of them out of reach before the next: stage and kind.

@@ -75,7 +75,7 @@ impl Format {
 /// Why there is no such export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExportError {
-    /// The plan's order cannot be run: never of a plan that the planner made or that was read.
+    /// The plan's order cannot run. This never happens to a plan that the planner made or that was read.
     Deadlock(Deadlock),
     /// torch cannot run the plan.
     Torch(Absent),
@@ -123,10 +123,10 @@ impl fmt::Display for ExportError {
 
 impl core::error::Error for ExportError {}
 
-/// `plan` as `format` has it.
+/// `plan` in this format.
 ///
 /// # Errors
-/// [`ExportError`] where the format has no words for the plan.
+/// [`ExportError`] where the format cannot express the plan.
 pub fn of_plan(plan: &Plan, format: Format) -> Result<String, ExportError> {
     let timeline = plan.timeline().map_err(ExportError::Deadlock)?;
     Ok(match format {
@@ -153,7 +153,7 @@ fn arguments(plan: &Plan) -> Result<String, ExportError> {
     Ok(megatron_args::write(work, &stages, &layout))
 }
 
-/// The stages, and which parts of the model each of them holds, where Megatron would place them so.
+/// The stages, and the parts of the model that each holds, where Megatron has this placement.
 fn layout(plan: &Plan) -> Result<(Vec<StageLayout>, String), ExportError> {
     let Work::Model(work) = &plan.spec.work else { return Err(ExportError::Typed) };
     let (placement, chunks) = (plan.problem.placement(), plan.problem.chunks());
@@ -172,7 +172,7 @@ fn title(plan: &Plan) -> String {
     format!("{name}{}, {} ranks, {} microbatches", plan.schedule_name, problem.ranks(), problem.microbatches())
 }
 
-/// `trace` as `format` has it. All of its steps become events, and the last one is drawn.
+/// `trace` in this format. All of its steps become events, and the last one is drawn.
 ///
 /// # Errors
 /// [`ExportError`] where the format is one of plans, or there is nothing to draw.

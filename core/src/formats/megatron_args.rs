@@ -108,7 +108,7 @@ impl Lines {
         self.0.push_str(&format!("    # {note}\n"));
     }
 
-    /// What copies share out, with the parts of Megatron-LM that do so.
+    /// ZeRO, with the options of Megatron-LM for it.
     fn sharded(&mut self, what: &str) {
         self.switch("--use-megatron-fsdp");
         self.add("--data-parallel-sharding-strategy", what);
@@ -135,7 +135,7 @@ impl Lines {
     }
 }
 
-/// What is computed again: in all layers alike, or fully in so many at the start of each stage.
+/// The recomputation: the same in all layers, or full in a number of layers at the start of each stage.
 fn recompute(work: &ModelWork, stages: &[StageLayout], lines: &mut Lines) {
     let (usual, latent) = (work.layout.form.recompute, work.model.variant.latent.is_some());
     let choices = match &work.layout.recompute_layers {
@@ -192,7 +192,7 @@ mod tests {
     use crate::search::{Effort, Flow};
     use crate::spec::{Spec, Work};
 
-    /// What is said of the model, as its script says it.
+    /// Arguments of the model, as its script has them.
     const LLAMA_3_8B: &str = "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --swiglu \
         --group-query-attention --num-query-groups 8 --normalization RMSNorm --disable-bias-linear --bf16 \
         --position-embedding-type rope --untie-embeddings-and-output-weights --attention-dropout 0 --hidden-dropout 0 \

@@ -186,7 +186,7 @@ fn escaped(text: &str) -> String {
             '<' => escaped.push_str("&lt;"),
             '>' => escaped.push_str("&gt;"),
             '"' => escaped.push_str("&quot;"),
-            // Control characters are no XML.
+            // Control characters are not valid XML.
             c if c.is_control() => escaped.push(' '),
             c => escaped.push(c),
         }

@@ -84,7 +84,7 @@ struct Block {
     to: Nanos,
     kind: OpKind,
     label: String,
-    /// What there is room for in a column or two.
+    /// The name that fits into a column or two.
     initials: String,
 }
 
@@ -132,7 +132,7 @@ fn scaled_row(blocks: &[Block], whole: Nanos, room: usize, line: &mut Vec<Piece>
         if from > at {
             line.push(Piece { text: ".".repeat(from - at), kind: None });
         }
-        // What has less than a column is not drawn: its neighbours are.
+        // An op of less than a column is not drawn; its neighbours are.
         if to > from {
             line.push(Piece { text: squeezed(block, to - from), kind: Some(block.kind) });
         }

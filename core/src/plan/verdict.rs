@@ -15,6 +15,9 @@ use crate::schedule::{Absent, Published};
 use crate::simulate::timeline::Timeline;
 use crate::spec::{ModelWork, Spec, Work};
 
+/// Why typed costs have no breakdown of bytes, for people.
+pub(crate) const TYPED_COSTS: &str = "a breakdown of bytes needs a model; these costs are typed";
+
 /// The memory of one rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankMemory {
@@ -97,7 +100,7 @@ pub fn on_host(behind: &[[Bytes; 2]], ops: impl Iterator<Item = Op>) -> Bytes {
 /// [`Absent`] where the costs are typed, so that there is nothing to explain, or where the schedule does not exist.
 pub fn verdict(spec: &Spec, published: &Published) -> Result<(Answer, Vec<RankMemory>), Absent> {
     let Work::Model(work) = &spec.work else {
-        return Err(Absent::because("a breakdown of bytes needs a model; these costs are typed"));
+        return Err(Absent::because(TYPED_COSTS));
     };
     // Settings that the limit decides are chosen under it; where nothing fits, all of them save memory.
     let fitted = match work.layout.fits() {
@@ -121,7 +124,7 @@ pub fn verdict(spec: &Spec, published: &Published) -> Result<(Answer, Vec<RankMe
     let mut answer = planner::answer(&unlimited, published)?;
     answer.case.fitted = fitted;
     let Some(derived) = &mut answer.case.derived else {
-        return Err(Absent::because("a breakdown of bytes needs a model; these costs are typed"));
+        return Err(Absent::because(TYPED_COSTS));
     };
     derived.dealt = dealt;
     let limit = work.limit_bytes.unwrap_or(work.device.memory_bytes);

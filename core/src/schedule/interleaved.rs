@@ -24,9 +24,9 @@ pub fn interleaved(problem: &Problem, group: Option<usize>) -> Result<Schedule, 
     }))
 }
 
-/// Interleaved zero bubble (torch's `ScheduleInterleavedZeroBubble`, after arXiv:2401.10241): half the
-/// warm-up, since B alone comes back sooner, and W of rank `r` put off by `r` steps. Every rank holds at
-/// most `P · V` chunk activations when P divides M.
+/// Interleaved zero bubble (torch's `ScheduleInterleavedZeroBubble`, after arXiv:2401.10241): half the warm-up, since B
+/// alone comes back sooner, and W of rank `r` delayed by `r` steps. Every rank holds at most `P · V` chunk activations
+/// when P divides M.
 pub fn interleaved_zero_bubble(problem: &Problem, group: Option<usize>) -> Result<Schedule, Absent> {
     looped(problem)?;
     splits(problem)?;

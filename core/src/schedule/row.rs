@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 
 use crate::problem::op::{Op, OpKind};
 
-/// A row that numbers microbatches by itself: the n-th F of a stage is that of microbatch n, and so for B,
-/// W and BW. Microbatches are alike, so taking them first in, first out loses nothing.
+/// An op list that numbers microbatches itself: the n-th F of a stage is that of microbatch n, and so for B, W and BW.
+/// Microbatches are alike, so taking them first in, first out loses nothing.
 #[derive(Clone, Debug)]
 pub struct Row {
     ops: Vec<Op>,

@@ -4,34 +4,35 @@
 //! - Out: the best [`Schedule`] found, or the least memory at which one exists.
 //! - Knows: problems, published schedules, the simulator, the bound. No models, no clock.
 //!
-//! Published planners each follow one rule. This one tries many rules, and improves their schedules:
+//! Published planners each follow one rule. This search tries many rules, and improves their schedules:
 //!
 //! | File | Method |
 //! |---|---|
+//! | `one_limit` | one search at one memory limit: orders of F, B and W, then fused backwards and overlapped pairs |
 //! | `portfolio` | which method runs when, and for how long (algorithm portfolio: Huberman, Lukose and Hogg, Science 275, 1997) |
 //! | `list` | list scheduling driven by events (Graham, 1969), which memory never stalls |
 //! | `bankers` | whether a rank that takes memory now can still finish what it has begun (banker's algorithm: Dijkstra, EWD 108) |
 //! | `policies` | parameters of list scheduling, with the published schedules among them, and a local search over them |
 //! | `zbv` | the rule of ZB-V: waves, then rounds, and W in the gaps (arXiv:2401.10241) |
-//! | `zb_auto` | the rule of zero-bubble planners on a linear pipeline: a round for each microbatch |
+//! | `zb_auto` | the rule of zero-bubble planners on a linear pipeline (ZB-auto, arXiv:2401.10241): one round for each microbatch |
 //! | `grouped` | interleaving in groups of fewer microbatches than ranks, for less memory (GIS, arXiv:2503.01328 §3) |
 //! | `building_blocks` | building blocks: the ops of one microbatch in slots, repeated (arXiv:2405.15362) |
 //! | `v_blocks` | building blocks of a V, as the public controllable-memory search makes and repairs them |
-//! | `beam` | beam search (Lowerre, 1976) over orders grown op by op, for small problems |
+//! | `beam` | beam search (Lowerre, 1976) over orders that grow op by op, for small problems |
 //! | `tabu` | tabu search along the critical path (Nowicki and Smutnicki, 1996) |
-//! | `reinsertion` | large neighbourhood search (Shaw, 1998): takes whole microbatches out of an order and inserts them again |
-//! | `perturbation` | moves some ops of an order sooner or later, and gives the result to list scheduling |
+//! | `reinsertion` | large neighbourhood search (Shaw, 1998): removes whole microbatches from an order and inserts them again |
+//! | `perturbation` | moves some ops of an order sooner or later, and gives the result to list scheduling (random keys: Bean, 1994) |
 //! | `acceptance` | which order `reinsertion` and `perturbation` continue from |
-//! | `fused_backward` | leaves a backward whole (BW), where that takes less time or memory than B and W |
+//! | `fused_backward` | keeps a backward whole (BW), where that takes less time or memory than B and W |
 //! | `overlapped_pairs` | runs forwards and backwards as pairs, where the problem lets one hide behind the other |
-//! | `steady_state` | repeats the middle of a schedule, so that many microbatches cost little more than few |
+//! | `steady_state` | repeats the steady state of a schedule, so that many microbatches cost little more than few |
 //! | `limit_tree` | which limits are searched, so that more memory never costs more time |
-//! | `flat_problem`, `makespan`, `longest_paths` | the inner loop: the problem in flat arrays, the time of an order, the longest paths through it from move to move |
+//! | `flat_problem`, `makespan`, `longest_paths` | the inner loop: the problem in flat arrays, the time of an order, its longest paths from move to move |
 //! | [`frontier()`] | step time against memory, from the least memory to all |
 //!
-//! Every published schedule that exists for a problem and fits its limit is a candidate, so an answer is
-//! never worse than those. A schedule that meets the lower bound ends the search. All of it is counted in ops
-//! run, not in time, so the same problem and effort give the same answer everywhere.
+//! Every published schedule that exists for a problem and fits its limit is a candidate, so an answer is never worse than those.
+//! A schedule that meets the lower bound ends the search. Effort is counted in ops run, not in time, so the same problem and
+//! effort give the same answer everywhere.
 
 use alloc::vec::Vec;
 use core::fmt;

@@ -30,10 +30,10 @@ pub const MAX_PERMILLE: u16 = 1000;
 const RUNS: u64 = 200;
 const LEAST_RUNS: u64 = 20;
 const RUN_OPS: u64 = 2_000_000;
-/// Above so many microbatches on all ranks, no runs are made: that would take seconds for each order.
+/// With more microbatches on all ranks, no runs are made: they take seconds for each order.
 const MOST_RANK_MICROBATCHES: u64 = 100_000;
 
-/// What an order comes to, run after run, by the problem's objective.
+/// The costs of an order, run after run, by the problem's objective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcomes {
     /// Half of the runs take at most this: the median.
@@ -42,7 +42,8 @@ pub struct Outcomes {
     pub late_ns: Nanos,
 }
 
-/// What `schedule` comes to where an op's time has a standard deviation of `permille` thousandths of what is planned.
+/// The outcomes of `schedule` where an op's time has a standard deviation of `permille` thousandths of its planned
+/// time.
 ///
 /// Takes 200 runs; fewer, and at least 20, of problems with more than 10,000 ops. None without jitter, of an order that cannot
 /// be run, and where the microbatches of all ranks are more than 100,000: as many for each order of a problem.
@@ -60,7 +61,7 @@ pub fn outcomes(problem: &Problem, schedule: &Schedule, permille: u16) -> Option
     Some(Outcomes { typical_ns: of(50), late_ns: of(95) })
 }
 
-/// What run number `run` of `schedule` takes.
+/// The cost of run number `run` of `schedule`.
 pub(crate) fn cost(problem: &Problem, schedule: &Schedule, permille: u16, run: u64) -> Result<Nanos, Deadlock> {
     // By rank, the start of its first op and the end of its last.
     let mut spans: Vec<Option<(Nanos, Nanos)>> = vec![None; schedule.rows.len()];
@@ -79,7 +80,7 @@ pub(crate) fn cost(problem: &Problem, schedule: &Schedule, permille: u16, run: u
     })
 }
 
-/// What each op of `schedule` takes in run number `run`, by rank, place and op.
+/// The time of each op of `schedule` in run number `run`, by rank, place and op.
 pub(crate) fn took<'p>(
     problem: &'p Problem,
     schedule: &Schedule,

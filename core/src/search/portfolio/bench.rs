@@ -11,16 +11,16 @@ use crate::search::makespan::{Cost, Eval};
 use crate::search::policies::{Recipe, Shape};
 use crate::search::{building_blocks, v_blocks, zbv};
 
-/// Orders that building blocks lead to and are run.
+/// The most orders of building blocks that are run.
 const BLOCKS: usize = 40;
 
-/// Those of the public rule for a V: the best has been among the first twelve wherever all were tried.
+/// The most orders of the public rule for a V: where all were tried, the best was among the first twelve.
 const V_BLOCKS: usize = 12;
 
 /// Orders that the search over recipes keeps, and tabu search starts from.
 pub(super) const KEPT: usize = 6;
 
-/// A problem with all that it takes to try an order of it.
+/// A problem with all that is needed to try an order of it.
 pub(super) struct Bench {
     pub(super) flat: Flat,
     pub(super) eval: Eval,
@@ -114,7 +114,7 @@ impl Bench {
         found
     }
 
-    /// The cost and, for each microbatch that is left out, the time that one takes in the middle.
+    /// The cost, plus the steady-state time of a microbatch for each one that is left out.
     pub(super) fn score(&self, cost: Cost) -> Cost {
         if self.more == 0 {
             return cost;

@@ -7,18 +7,19 @@ use crate::base::units::Nanos;
 use crate::search::flat_problem::Rows;
 use crate::search::{Flow, Progress};
 
-/// Effort for each op of a problem, up to so many ops; then for each further op, and the most for those.
+/// Effort for each op of a problem, up to `SMALL` ops; then for each further op, and the most for those.
 pub(super) const SMALL_EFFORT: u64 = 1000;
 pub(super) const SMALL: u64 = 8192;
 pub(super) const SIZE_EFFORT: u64 = 300;
 pub(super) const MOST_SIZE_EFFORT: u64 = 40_000_000;
 
-/// How many times the effort for its size a problem gets at most whose best stays far above the bound, and the most effort
-/// that it may get so.
+/// The largest factor on the effort for its size that a problem gets while its best is far above the bound, and the
+/// most effort that it may get so.
 const MOST_TIMES: u128 = 8;
 pub(super) const MOST_FAR_EFFORT: u64 = 48_000_000;
 
-/// Ops of a problem that is searched as it is: beyond twice as many, one of so many is searched and stretched.
+/// Ops of a problem that is searched directly. With more than twice as many, a problem of this many ops is searched,
+/// and its answer is stretched.
 pub(in crate::search) const MANY: usize = 49_152;
 
 impl Search<'_, '_> {

@@ -13,14 +13,15 @@ use crate::problem::Problem;
 use crate::search::steady_state::{self, PIECES, STRIDE};
 use crate::search::{Progress, Scope, v_blocks, zbv};
 
-/// As many of them as are laid for all microbatches.
+/// The number of V blocks that are built for all microbatches.
 pub(super) const V_BLOCKS_OF_WHOLE: usize = 2;
 
-/// Effort for each op of a problem from which on what was best with fewer microbatches is built for all of them.
+/// The effort for each op of a problem from which on the best rules with fewer microbatches are also run for all of
+/// them.
 pub(super) const AGAIN: u64 = 320;
 
-/// Where an order of the whole problem is built by a recipe only a few times: so many at first, and so many of those that
-/// were best with fewer microbatches.
+/// Where only a few recipes are run on the whole problem: the number of seeds at first, and of recipes that were best
+/// with fewer microbatches.
 pub(super) const SEEDS_OF_MANY: usize = 4;
 const RECIPES_OF_FEWER: usize = 4;
 
@@ -41,7 +42,7 @@ impl Search<'_, '_> {
         let (found, recipes) = (search.best.take(), core::mem::take(&mut search.recipes));
         self.full.eval.ops += ops;
         self.stopped |= stopped;
-        // What is best in the middle shows late: with fewer microbatches filling and draining weigh more.
+        // The best steady state shows late: with fewer microbatches, warm-up and cool-down weigh more.
         recipes.into_iter().take(RECIPES_OF_FEWER).for_each(|recipe| self.list(recipe));
         let Some((rows, cost, _)) = found else { return false };
         let candidate = Candidate { score: cost, cost, recipe: None, rows };

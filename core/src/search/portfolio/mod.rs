@@ -66,10 +66,10 @@ pub(super) struct Search<'a, 'b> {
     stopped: bool,
 }
 
-/// Local search on the whole problem takes effort for running it so often, or it is left.
+/// The number of runs of the whole problem that the effort must allow for tabu search on it.
 const LEAST_POLISH: u64 = 20;
 
-/// The share of what is left for local search that goes to plans of single ops.
+/// The share of the effort left for tabu search that goes to perturbation.
 const PERTURBATION_SHARE: u64 = 3;
 
 impl<'a, 'b> Search<'a, 'b> {
@@ -82,7 +82,7 @@ impl<'a, 'b> Search<'a, 'b> {
     ) -> Search<'a, 'b> {
         let full = Bench::new(problem, 0);
         let small = fewer(problem, &full).map(|(fewer, more)| Bench::new(&fewer, more));
-        // What has more ops needs more effort only to be built and run a few hundred times.
+        // A problem with more ops needs more effort just to run a few hundred orders.
         let ops = match &small {
             Some(small) => small.flat.ops + full.flat.ops.min(2 * MANY) / 8,
             None => full.flat.ops,
@@ -302,9 +302,9 @@ impl<'a, 'b> Search<'a, 'b> {
         }
     }
 
-    /// Adds the best of `waves` that are new and good enough to keep.
-    fn add_candidates(&self, known: &mut Vec<Candidate>, waves: Vec<Candidate>) {
-        for candidate in waves {
+    /// Adds the best of `found` that are new and good enough to keep.
+    fn add_candidates(&self, known: &mut Vec<Candidate>, found: Vec<Candidate>) {
+        for candidate in found {
             let at = known.partition_point(|other| other.score < candidate.score);
             if at < KEPT && known.iter().all(|other| other.cost != candidate.cost) {
                 known.insert(at, candidate);

@@ -44,8 +44,8 @@ impl Progress {
     }
 }
 
-/// Rows by slot in which each op starts as soon as its input and its rank let it, in the same order; none where ranks
-/// wait for each other for ever.
+/// Rows by slot in which each op starts as soon as its input and its rank allow, in the same order; none where ranks
+/// deadlock.
 pub(super) fn compacted(cells: &Cells, microbatches: usize) -> Option<Cells> {
     let ranks = cells.len();
     let mut progress = Progress::new(ranks, microbatches);
@@ -106,8 +106,8 @@ pub(super) fn pull_left(cells: &mut Cells, microbatches: usize) {
     }
 }
 
-/// The slot of the first op behind `slot` that may run in it, where `room` more chunks may be held; of each kind that is
-/// left there only the first is asked for.
+/// The slot of the first op behind `slot` that may run in it, where `room` more chunks may be held. Of each kind only
+/// the first op is tried.
 fn first_to_pull(
     row: &[usize],
     slot: usize,
@@ -115,7 +115,7 @@ fn first_to_pull(
     room: i64,
     may: impl Fn(usize) -> bool,
 ) -> Option<usize> {
-    // What the ops between add, and the most of it.
+    // The chunks that the ops between add, and their maximum.
     let (mut more, mut most) = (0, 0);
     for (from, &kind) in row.iter().enumerate().skip(slot + 1) {
         if left == [false; KINDS] {

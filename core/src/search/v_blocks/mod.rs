@@ -58,7 +58,7 @@ pub(super) fn blocks(flat: &Flat, eval: &mut Eval) -> Vec<Block> {
         return blocks;
     }
     let mut held = 0;
-    // Those in which a microbatch turns at once: the others have nothing that these have not.
+    // Only blocks in which a microbatch turns at once: the others are never better.
     for first in firsts().filter(|first| first[0] == 1) {
         for block in blocks_from(first, flat.ranks, |block| {
             eval.ops += flat.ranks as u64;

@@ -6,7 +6,7 @@ use super::kinds::{goes_down, is_backward, op_of, weight_of};
 use crate::schedule::{BACKWARD_0, BACKWARD_1, FORWARD_0, FORWARD_1, KINDS, PERIOD};
 use crate::search::flat_problem::{Flat, UNLIMITED};
 
-/// The steepest way down the ranks.
+/// The steepest slope down the ranks.
 const STEEPEST: usize = 5;
 
 /// The shape of a block.
@@ -15,7 +15,7 @@ struct BlockShape {
     /// Slots within the period of the ops of the first rank after the F of chunk 0: of F of chunk 1, and of B of
     /// chunk 1 and chunk 0.
     pub(super) first: [usize; 3],
-    /// Slots from rank to rank on the way down, up to the rank `bend` and behind it.
+    /// Slots from rank to rank on the path down, up to the rank `bend` and behind it.
     slopes: [usize; 2],
     bend: usize,
 }
@@ -45,7 +45,7 @@ pub(in crate::search) fn blocks_from(
     let mut wanted = Vec::new();
     for steep in 1..=STEEPEST {
         for flat in 1..=steep {
-            // One slope all the way is met once, as a steeper one that goes all the way.
+            // A single slope is tried once, as the steeper one that goes all the way.
             let bends = match (steep, flat) {
                 (1, _) => 1..2,
                 (_, 1) => 1..ranks,
@@ -119,7 +119,7 @@ fn with_weights(places: [usize; 4]) -> Option<[usize; KINDS]> {
     Some(all)
 }
 
-/// What a rank holds before an op of `kind`, where the block is repeated for ever and each kind adds `each`.
+/// The bytes that a rank holds before an op of `kind`, where the block is repeated for ever and each kind adds `each`.
 pub(super) fn before(slots: &[usize; KINDS], kind: usize, each: &[i64; KINDS]) -> i64 {
     let most = slots.iter().copied().max().unwrap_or(0);
     let now = most / PERIOD * PERIOD + PERIOD + slots[kind] % PERIOD;
