@@ -25,7 +25,7 @@ pub(crate) use building_block::{BACKWARD_0, BACKWARD_1, FORWARD_0, FORWARD_1, KI
 pub(crate) use interleaved::{forward_steps, groups_of};
 pub use row::Row;
 
-/// The name that asks for the best schedule, whoever published it.
+/// The name that asks for the best schedule, published or found by search.
 pub const BEST: &str = "best";
 
 /// Every name of a schedule that a spec takes, [`BEST`] first.
