@@ -33,7 +33,7 @@ pub fn schedule_names() -> Vec<&'static str> {
     core::iter::once(BEST).chain(published().iter().map(|published| published.name)).collect()
 }
 
-/// Why a published schedule does not exist for a problem, as a sentence without its full stop.
+/// Why a published schedule does not exist for a problem, as a sentence without a full stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Absent {
     /// The reason.
@@ -54,7 +54,7 @@ pub struct Published {
     pub name: &'static str,
     /// The name a person reads: `1F1B`.
     pub title: &'static str,
-    /// What it does, and what that brings and costs, for who meets it for the first time. Whole sentences.
+    /// What it does, with its benefits and costs, for newcomers, in whole sentences.
     pub idea: &'static str,
     /// Paper and section.
     pub source: &'static str,

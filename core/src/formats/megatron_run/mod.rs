@@ -150,7 +150,7 @@ impl MegatronRun {
     /// The spec of the run on `device`, of the catalog, and on so many `devices` where it does not say so itself.
     ///
     /// # Errors
-    /// What is missing or has no spec, each fault with the argument that it is about.
+    /// The missing arguments, and those that no spec can express, each fault with its argument.
     pub fn spec(&self, device: &str, devices: Option<u64>) -> Result<Imported, Faults> {
         let mut reader = Reader { run: self, faults: Vec::new(), notes: Vec::new() };
         let value = reader.spec(device, devices.or(self.devices));

@@ -281,7 +281,7 @@ impl Reader<'_> {
         (parallel, chunks)
     }
 
-    /// Says which layers each stage holds. The chunks of a rank.
+    /// Sets the layers of each stage. Returns the chunks of a rank.
     fn stages(&mut self, parallel: &mut Value, pipeline: u64, layers: Option<u64>) -> u64 {
         let layout =
             self.said("pipeline_model_parallel_layout").filter(|layout| layout.contains('|')).map(String::from);
@@ -359,7 +359,7 @@ impl Reader<'_> {
         if backend.contains("unfused") || backend.contains("local") || is_local {
             say("attention", json!("materialised"));
         }
-        // What is usual where nothing is said.
+        // The default of Megatron-LM.
         let dropout = |reader: &mut Self, name| reader.float(name).unwrap_or(0.1) > 0.0;
         if dropout(self, "hidden_dropout") || dropout(self, "attention_dropout") {
             say("dropout", json!(true));
@@ -455,8 +455,8 @@ pub(super) fn layers_of_experts(frequency: &str, layers: u64) -> Option<Vec<bool
     (said.len() as u64 == layers).then_some(said)
 }
 
-/// The layers of each stage as Megatron-LM deals them: as many to each, but for the first and the last rank where that is
-/// said, or where embedding or loss count as a layer. None where they cannot be dealt so.
+/// The layers of each stage as Megatron-LM assigns them: the same number to each, except for the first and the last
+/// rank where arguments say so, or where embedding or loss count as a layer. None where they do not divide.
 pub(super) fn dealt(
     layers: u64,
     stages: u64,

@@ -41,12 +41,12 @@ mod events;
 #[cfg(test)]
 mod tests;
 
-/// What the files of one rank say of the pipeline.
+/// The pipeline as the files of one rank record it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recording {
     /// The rank among all processes; none where the file does not say.
     rank: Option<u64>,
-    /// What carried messages, such as `nccl`.
+    /// The transport of P2P transfers, such as `nccl`.
     transport: Option<String>,
     /// Whether a GPU computed.
     on_gpu: bool,
@@ -65,9 +65,9 @@ struct Ran {
     host_ns: Nanos,
     start_ns: Nanos,
     end_ns: Nanos,
-    /// Since when the rank waited for its input: 0 for since the end of the op before.
+    /// The time from which the rank waited for its input: 0 for the end of the op before.
     asked_ns: Nanos,
-    /// When that was there, as far as it is known.
+    /// When the input arrived, if known.
     arrived_ns: Option<Nanos>,
 }
 
@@ -117,7 +117,7 @@ pub fn trace(
     let rows = &schedule.rows;
     let mut faults = Vec::new();
     let files = joined(files, &mut faults);
-    // By rank of the plan, what has its ops.
+    // By rank of the plan, the recordings with its ops.
     let mut of_rank: Vec<Vec<&Recording>> = rows.iter().map(|_| Vec::new()).collect();
     let mut first: Option<(&str, &Recording, Vec<Option<u64>>)> = None;
     for (name, recording) in &files {
@@ -221,10 +221,10 @@ fn joined(files: &[(String, Recording)], faults: &mut Vec<Fault>) -> Vec<(String
     joined
 }
 
-/// The rank of the plan whose ops `recording` has, and how many times over; what it has instead of which else.
+/// The rank of the plan whose ops `recording` has, and how often. Else the ops that were found, and those of the plan.
 fn row_of(rows: &[Vec<Op>], recording: &Recording) -> Result<(usize, usize), (String, String)> {
     let ran = &recording.ops;
-    // The row that goes with it the furthest.
+    // The op list that agrees with it the longest.
     let agree = |row: &Vec<Op>| ran.iter().zip(row.iter().cycle()).take_while(|(ran, op)| ran.op == **op).count();
     let furthest = rows.iter().enumerate().filter(|(_, row)| !row.is_empty()).map(|(rank, row)| (agree(row), rank));
     let Some((agreed, rank)) = furthest.max_by_key(|(agreed, rank)| (*agreed, core::cmp::Reverse(*rank))) else {
@@ -282,7 +282,7 @@ fn step(problem: &Problem, ranks: &[&Recording], index: usize, count: usize) -> 
     rows.into_iter().map(spans).collect()
 }
 
-/// What `op` needs of another rank.
+/// The input of `op` from another rank.
 fn received(problem: &Problem, op: Op) -> Option<Message> {
     let (stage, microbatch) = (op.stage(), op.microbatch());
     let payload = match op.kind() {
