@@ -1,5 +1,5 @@
-//! How long the search for the best schedule takes: by size and limit, with more and more microbatches, for a model
-//! that leaves the placement open; and time against memory over the whole range.
+//! The time of the search for the best schedule: by size and limit, with more and more microbatches, and for a model that leaves
+//! the placement open; and the frontier over the whole range of memory.
 
 mod common;
 

@@ -64,11 +64,7 @@ fn main() {
         if references.is_empty() || size > max_ops {
             continue;
         }
-        let mut read = statement.clone();
-        read["objective"] = json!("makespan");
-        let statement = Statement::read(&read).expect("a statement");
-        let placement = statement.placements().remove(0);
-        let makespan: Problem = statement.problem(placement).expect("a placement");
+        let makespan = problem_of(statement);
         for (objective, problem) in [
             (Objective::Makespan, makespan.clone()),
             (Objective::LongestSpan, makespan.with_objective(Objective::LongestSpan)),
@@ -104,46 +100,80 @@ fn main() {
             if let Some((reference, theirs)) = beaten_by {
                 lost += 1;
                 if losses {
-                    println!(
-                        "LOSS {:5.2}% {:8} {} > {} (bound {}) {} {} {:.0}ms ops {} by {} p={} v={} m={} {:?} F{} B{} W{} hop {} limit {:?}",
-                        100.0 * (found.cost_ns as f64 / theirs as f64 - 1.0),
-                        objective.name(),
-                        found.cost_ns,
-                        theirs,
-                        found.bound_ns,
-                        reference.scheduler,
-                        reference.cap,
-                        seconds * 1e3,
-                        found.ops,
-                        found.origin,
-                        problem.ranks(),
-                        problem.chunks(),
-                        problem.microbatches(),
-                        problem.placement(),
-                        problem.cost(0).forward_ns,
-                        problem.cost(0).backward_input_ns,
-                        problem.cost(0).backward_weight_ns,
-                        problem.hop(0, problem.ranks() - 1),
-                        problem.limit_bytes(0).map(|limit| limit as f64 / problem.cost(0).forward_bytes as f64),
-                    );
+                    report_loss(&problem, &found, objective, reference, theirs, seconds);
                 }
             }
         }
     }
-    println!("{:18} {:>10} | makespan: better equal worse | span: better equal worse", "scheduler", "cap");
-    for ((scheduler, cap), n) in &table {
-        println!("{scheduler:18} {cap:>10} | {:6} {:6} {:6} | {:6} {:6} {:6}", n[0], n[1], n[2], n[3], n[4], n[5]);
-    }
+    print_table(&table);
     if gaps.is_empty() {
         return;
     }
-    gaps.sort_by(f64::total_cmp);
     println!(
-        "{count} searches, {lost} lost; {total_seconds:.1} s in all, worst {:.0} ms; gap to the bound: mean {:.3}%, median {:.2}%, 90th {:.2}%",
+        "{count} searches, {lost} lost; {total_seconds:.1} s in all, worst {:.0} ms; {}",
         worst * 1e3,
+        spread(gaps)
+    );
+}
+
+/// The mean and the quantiles of gaps to the bound.
+fn spread(mut gaps: Vec<f64>) -> String {
+    gaps.sort_by(f64::total_cmp);
+    format!(
+        "gap to the bound: mean {:.3}%, median {:.2}%, 90th {:.2}%",
         100.0 * gaps.iter().sum::<f64>() / gaps.len() as f64,
         100.0 * gaps[gaps.len() / 2],
         100.0 * gaps[gaps.len() * 9 / 10],
+    )
+}
+
+/// The problem of a statement, judged by its makespan.
+fn problem_of(statement: &Value) -> Problem {
+    let mut read = statement.clone();
+    read["objective"] = json!("makespan");
+    let statement = Statement::read(&read).expect("a statement");
+    let placement = statement.placements().remove(0);
+    statement.problem(placement).expect("a placement")
+}
+
+/// Prints how often the search was better, equal and worse than each scheduler.
+fn print_table(table: &BTreeMap<(String, String), [u64; 6]>) {
+    println!("{:18} {:>10} | makespan: better equal worse | span: better equal worse", "scheduler", "cap");
+    for ((scheduler, cap), n) in table {
+        println!("{scheduler:18} {cap:>10} | {:6} {:6} {:6} | {:6} {:6} {:6}", n[0], n[1], n[2], n[3], n[4], n[5]);
+    }
+}
+
+/// Prints a search that found less than a reference.
+fn report_loss(
+    problem: &Problem,
+    found: &search::Found,
+    objective: Objective,
+    reference: &Reference,
+    theirs: u64,
+    seconds: f64,
+) {
+    println!(
+        "LOSS {:5.2}% {:8} {} > {} (bound {}) {} {} {:.0}ms ops {} by {} p={} v={} m={} {:?} F{} B{} W{} hop {} limit {:?}",
+        100.0 * (found.cost_ns as f64 / theirs as f64 - 1.0),
+        objective.name(),
+        found.cost_ns,
+        theirs,
+        found.bound_ns,
+        reference.scheduler,
+        reference.cap,
+        seconds * 1e3,
+        found.ops,
+        found.origin,
+        problem.ranks(),
+        problem.chunks(),
+        problem.microbatches(),
+        problem.placement(),
+        problem.cost(0).forward_ns,
+        problem.cost(0).backward_input_ns,
+        problem.cost(0).backward_weight_ns,
+        problem.hop(0, problem.ranks() - 1),
+        problem.limit_bytes(0).map(|limit| limit as f64 / problem.cost(0).forward_bytes as f64),
     );
 }
 

@@ -1,4 +1,5 @@
-//! The checker, lied to: each test spoils one thing of a good schedule or program and expects it named.
+//! The checker with wrong input: each test breaks one thing of a valid schedule or program, and expects the checker to name
+//! it.
 
 use pipeplan_core::check::{Stuck, Violation, check_program, check_schedule};
 use pipeplan_core::problem::Schedule;

@@ -1,4 +1,4 @@
-//! How layers are dealt to stages, seen through whole plans.
+//! How layers are assigned to stages, tested through whole plans.
 
 use pipeplan_core::notation::megatron_layout;
 use pipeplan_core::plan::planner::{self, Answer};

@@ -1,8 +1,7 @@
 //! The checker's verdict on transports against every interleaving of small programs, explored one by one.
 //!
-//! The explorer knows only what a transport may do next; it tries all of it, in every order. A program can
-//! hang if some reachable state has nothing left to do and is not the end. The checker follows a single
-//! order; this is the proof that for it one order is enough.
+//! The explorer knows only what a transport may do next; it tries every step, in every order. A program can hang if some reachable
+//! state has no next step and is not the end. The checker follows a single order; this test proves that one order is enough.
 
 use std::collections::HashSet;
 

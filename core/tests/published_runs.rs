@@ -1,4 +1,4 @@
-//! Estimates beside runs that others measured.
+//! Estimates compared with runs that others measured.
 
 use pipeplan_core::plan::planner;
 use pipeplan_core::plan::verdict;

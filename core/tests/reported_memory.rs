@@ -25,7 +25,7 @@ struct Stage {
     graph: Graph,
     job: Job,
     layer: Option<u32>,
-    /// Sequences of a microbatch.
+    /// Micro-batch size, in sequences.
     batch: u64,
     /// Devices that share its matrices.
     tensor: u64,

@@ -1,5 +1,5 @@
-//! Every published schedule from 1 to 1024 ranks, with uneven costs: built, checked, simulated, and held against the
-//! bounds under the memory that it takes.
+//! Every published schedule from 1 to 1024 ranks, with uneven costs: built, checked, simulated, and compared with the bounds
+//! under the memory that it needs.
 
 use pipeplan_core::bounds::{feasible, least_memory, lower_bound};
 use pipeplan_core::check::check_schedule;

@@ -5,7 +5,7 @@
 //! objective. It settles a hundred ops with real costs in a tenth of a second and, where the lower bound is
 //! tight (a linear pipeline from 1F1B's memory up), 576 ops in one second. Beyond that it stops with its best schedule and its best bound.
 //!
-//! The crate stands beside `pipeplan-core` because the solver needs `std`.
+//! This is a separate crate from `pipeplan-core`, because the solver needs `std`.
 
 #![forbid(unsafe_code)]
 
@@ -23,7 +23,7 @@ use pipeplan_core::simulate::simulate;
 use pumpkin_core::termination::TerminationCondition;
 use pumpkin_core::{Duration, Instant};
 
-/// How long a proof may take. Whatever runs out first stops it.
+/// The budget of a proof. Whatever runs out first stops it.
 #[derive(Clone, Debug, Default)]
 pub struct Budget {
     /// Wall-clock time.
@@ -41,12 +41,12 @@ impl Budget {
     }
 }
 
-/// What was found, and what was proved about it.
+/// The result of a search, and what is proved about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exact {
     /// The best schedule found; none where the budget ran out before any.
     pub schedule: Option<Schedule>,
-    /// What the schedule costs under the problem's objective; the largest value where there is none.
+    /// The cost of the schedule under the problem's objective; the largest value where there is none.
     pub value_ns: Nanos,
     /// No valid schedule costs less when its ops run as soon as they can, which is how a schedule is timed.
     pub lower_ns: Nanos,
@@ -57,7 +57,7 @@ pub struct Exact {
 /// Why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// More ops than a proof could be hoped for.
+    /// More ops than can be proved.
     TooLarge {
         /// Ops of the problem.
         ops: usize,
@@ -73,8 +73,8 @@ impl std::fmt::Display for Refused {
         match self {
             Refused::TooLarge { ops, most } => write!(
                 f,
-                "the problem has {ops} ops, and exact search tries at most {most}: \
-                 take fewer microbatches or ranks, or the search"
+                "the problem has {ops} ops; exact search takes at most {most}: use fewer microbatches or \
+                 ranks, or the heuristic search"
             ),
             Refused::Infeasible => f.write_str("no schedule fits the memory limit: raise limit_bytes"),
         }
@@ -97,8 +97,8 @@ pub fn solve(problem: &Problem, upper: Option<&Schedule>, budget: &Budget) -> Re
     solve_from(problem, upper, lower_bound(problem).value_ns, budget)
 }
 
-/// As [`solve`], given `lower_ns` as the value that no schedule goes under: 0 leaves all of the proof to the
-/// solver, which then judges the bound.
+/// As [`solve`], with `lower_ns` as a known lower bound: 0 leaves all of the proof to the solver, which then judges the
+/// bound.
 ///
 /// # Errors
 /// As [`solve`].
@@ -153,27 +153,27 @@ pub fn solve_watched(
         model::improve(problem, &mut best, &mut clock)?;
     }
     if problem.pairs_gain() {
-        // The model knows no pairs, so what it proves holds for orders without them only.
+        // The model has no pairs, so its proofs hold for orders without pairs only.
         best.lower_ns = lower_bound(problem).value_ns;
     }
     best.optimal = best.schedule.is_some() && best.value_ns == best.lower_ns;
     Ok(best)
 }
 
-/// What `schedule` costs, or `None` where it cannot run or breaks a limit.
+/// The cost of `schedule`, or `None` where it cannot run or breaks a limit.
 fn value(problem: &Problem, schedule: &Schedule) -> Option<Nanos> {
     check_schedule(problem, schedule).ok()?;
     simulate(problem, schedule).ok().map(|timeline| timeline.cost_ns(problem.objective()))
 }
 
-/// Steps between two words to a watcher.
+/// Steps between two reports to a watcher.
 const STEPS_A_WORD: u64 = 1024;
 
 /// A budget being spent.
 struct Clock<'w> {
     watch: &'w mut dyn FnMut(Watched<'_>),
     steps: u64,
-    /// What the watcher was last told of value and bound.
+    /// The value and bound that the watcher was last told.
     known: (Nanos, Nanos),
     until: Option<Instant>,
     steps_left: Option<u64>,

@@ -218,7 +218,7 @@ pub fn export_as(
     let text = input::text(file, "file", "the text of a plan or of a trace")?;
     let names = Format::NAMED.map(|(name, _)| name);
     let wanted = format.as_string().unwrap_or_default();
-    let Some((_, format)) = Format::NAMED.into_iter().find(|(name, _)| *name == wanted) else {
+    let Some(format) = Format::named(&wanted) else {
         return Err(Refusal::of_field("format", &wanted, &one_of_like(&wanted, &names)).into());
     };
     let exported = if format_of(&text) == Some("pipeplan-trace") {

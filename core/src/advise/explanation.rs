@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::advise::suggest::{self, Change, Shortener, Shorter, Suggestion, Suggestions};
 use crate::base::units::{Bytes, Nanos};
 use crate::plan::planner::{self, Answer, PlanError};
-use crate::plan::verdict::{self, RankMemory};
+use crate::plan::verdict::{self, RankMemory, TYPED_COSTS};
 use crate::problem::op::OpKind;
 use crate::schedule::{self, Absent, BEST, Published};
 use crate::search::{Effort, Flow, Progress};
@@ -21,15 +21,15 @@ use crate::spec::{Spec, Work};
 /// What each rank holds under a schedule of a model.
 #[derive(Clone, Debug)]
 pub struct Explanation {
-    /// The schedule; without regard to the limit where none keeps it.
+    /// The schedule, planned without the limit where none keeps it.
     pub answer: Answer,
-    /// Whether it is the best within the limit, whoever published it.
+    /// Whether it is the best within the limit, published or found by search.
     pub is_best: bool,
     /// What each rank holds.
     pub ranks: Vec<RankMemory>,
-    /// What would help, where it does not fit.
+    /// Suggestions, where it does not fit.
     pub suggestions: Option<Suggestions>,
-    /// What the limit costs, where the best schedule fits; once that was [looked for](Explanation::shorten).
+    /// The cost of the limit, where the best schedule fits and [`Explanation::shorten`] has run.
     pub shorter: Option<Shorter>,
     /// The time of a whole step.
     pub step_ns: Option<Nanos>,
@@ -40,7 +40,7 @@ pub struct Explanation {
 /// Why nothing is explained.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unexplained {
-    /// The costs are typed: what their bytes are for is not known.
+    /// The costs are typed: the purpose of their bytes is not known.
     Typed,
     /// There is no such plan, with a limit or without.
     Plan(PlanError),
@@ -49,7 +49,7 @@ pub enum Unexplained {
 impl fmt::Display for Unexplained {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Unexplained::Typed => f.write_str("bytes are explained for a model; these costs are typed"),
+            Unexplained::Typed => f.write_str(TYPED_COSTS),
             Unexplained::Plan(error) => fmt::Display::fmt(error, f),
         }
     }
@@ -93,7 +93,7 @@ fn of_published(spec: &Spec, published: &Published, note: Option<String>) -> Res
     Ok(Explanation { answer, is_best: false, ranks, suggestions, shorter: None, step_ns, note })
 }
 
-/// The best schedule within the limit. Where there is none: the published one that holds the least.
+/// The best schedule within the limit. Where there is none: the published one that needs the least memory.
 fn of_best(
     spec: &Spec,
     effort: Effort,
@@ -116,7 +116,7 @@ fn of_best(
                 .filter_map(|published| Some((peak(&published)?, published)))
                 .min_by_key(|(peak, _)| *peak);
             let Some((_, leanest)) = leanest else { return Err(error.into()) };
-            let note = format!("no schedule fits the limit; this is {}, which holds the least", leanest.name);
+            let note = format!("no schedule fits the limit; this is {}, which needs the least memory", leanest.name);
             of_published(spec, leanest, Some(note))
         }
         Err(error) => Err(error.into()),
@@ -124,8 +124,8 @@ fn of_best(
 }
 
 impl Explanation {
-    /// By stage: what a microbatch holds after F, and what it still holds after B, for W; on the device and in the host's
-    /// memory. Where B computes again what F did not keep, the latter may be more.
+    /// By stage: what a microbatch holds after F, and what it still holds after B, for W; on the device and in the
+    /// host's memory. Where B recomputes what F did not keep, the latter may be more.
     pub fn held_for_w(&self) -> Vec<[Bytes; 2]> {
         let case = &self.answer.case;
         let held = |stage| {
@@ -137,13 +137,13 @@ impl Explanation {
         (0..case.problem.stage_count()).map(held).collect()
     }
 
-    /// Whether the schedule cuts a backward in two, so that something waits for W.
+    /// Whether the schedule splits a backward, so that bytes wait for W.
     pub fn cuts_backwards(&self) -> bool {
         self.answer.schedule.rows.iter().flatten().any(|op| op.kind() == OpKind::W)
     }
 
-    /// Looks for what the memory limit of `spec`, which this explains, costs its best schedule, and for changes with which it
-    /// costs less. `observer` is told how many of how many were planned, and may end it.
+    /// Finds how much time the memory limit of `spec`, which this explains, costs its best schedule, and changes with
+    /// which it costs less. `observer` gets the number of plans made and of all, and may stop the search.
     pub fn shorten(&mut self, spec: &Spec, observer: &mut dyn FnMut(usize, usize) -> Flow) {
         if !self.is_best {
             return;

@@ -1,5 +1,5 @@
-//! JSON with one text for one value: keys in order of their bytes, whatever order the map keeps them in
-//! (another crate of a build may switch serde_json's `preserve_order` on).
+//! JSON with one text for each value: keys stand in the order of their bytes, whatever order the map keeps them in (another
+//! crate of a build may turn on serde_json's `preserve_order`).
 
 use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};

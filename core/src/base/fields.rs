@@ -1,5 +1,5 @@
-//! Reading a person's JSON or TOML field by field, so that every fault is reported at once, each with its
-//! place, what stood there and what would be accepted.
+//! Reads a person's JSON or TOML field by field. Every fault is reported at once, each with its place, what was found and what
+//! is accepted.
 
 use alloc::borrow::ToOwned;
 use alloc::format;
@@ -10,14 +10,14 @@ use core::ops::RangeInclusive;
 
 use serde_json::{Map, Value};
 
-/// One thing wrong with an input: where, what stood there, and what to write instead.
+/// One fault of an input: where, what was found, and what is accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// The field's path, such as `training.microbatches` or `stages[3].forward_ns`.
     pub field: String,
-    /// What stood there, shortened; `nothing` where the field is missing.
+    /// What was found, shortened; `nothing` where the field is missing.
     pub found: String,
-    /// What would be accepted, as a noun phrase: `a whole number from 1 to 1024`.
+    /// What is accepted, as a noun phrase: `a whole number from 1 to 1024`.
     pub accepted: String,
 }
 
@@ -34,7 +34,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// All that is wrong with an input, in the order of its fields. Never empty.
+/// All faults of an input, in the order of its fields. Never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Faults(pub Vec<Fault>);
 
@@ -310,7 +310,7 @@ impl<'v> Table<'v> {
         chosen.map(|(_, choice)| choice.clone())
     }
 
-    /// Reports every key that nothing has read, with the names that would have been.
+    /// Reports every key that nothing has read, with the accepted names.
     pub fn finish(self, faults: &mut Vec<Fault>) {
         for key in self.map.keys() {
             if !self.known.contains(&key.as_str()) {

@@ -1,4 +1,4 @@
-//! JSON as it is read everywhere here: with the place of an error, and each field once.
+//! JSON as every room reads it: an error has its place, and each field may be given once.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -7,7 +7,7 @@ use core::fmt;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// Text that is no TOML or JSON at all.
+/// Text that is not TOML or JSON.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Syntax {
     /// `TOML` or `JSON`.
@@ -43,21 +43,21 @@ impl Syntax {
 
 impl fmt::Display for Syntax {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "this is no {}: line {}, column {}: {}", self.format, self.line, self.column, self.message)
+        write!(f, "this is not {}: line {}, column {}: {}", self.format, self.line, self.column, self.message)
     }
 }
 
 impl core::error::Error for Syntax {}
 
-/// JSON as a value, with the place of an error. A field that stands twice in one table is an error, as in TOML: which of
-/// the two was meant nobody can say.
+/// JSON as a value, with the place of an error. A field that is given twice in one table is an error, as in TOML:
+/// nobody knows which of the two is meant.
 ///
 /// # Errors
 /// [`Syntax`] with the place.
 pub fn parse(text: &str) -> Result<Value, Syntax> {
     serde_json::from_str::<Once>(text).map(|once| once.0).map_err(|error| {
         let offset = offset_of(text, error.line(), error.column());
-        // The parser's own sentence ends with the place that stands beside it here.
+        // The parser's sentence ends with the place, which is a separate field here.
         let message = error.to_string();
         let message = message.split(" at line ").next().unwrap_or_default().to_string();
         Syntax::at("JSON", text, offset, message)
@@ -125,7 +125,7 @@ impl<'de> Deserialize<'de> for Once {
                 let mut table = Map::new();
                 while let Some(key) = fields.next_key::<String>()? {
                     if table.contains_key(&key) {
-                        return Err(A::Error::custom(format_args!("the field {key:?} stands twice")));
+                        return Err(A::Error::custom(format_args!("the field {key:?} is given twice")));
                     }
                     let Once(value) = fields.next_value()?;
                     table.insert(key, value);

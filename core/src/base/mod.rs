@@ -1,4 +1,4 @@
-//! What every other room uses, and what knows none of them.
+//! What every other room uses. This room knows none of them.
 //!
 //! - In: numbers and JSON values as people write them.
 //! - Out: nanoseconds and bytes ([`units`]), fields with faults that name the place ([`fields`]), JSON within stated limits

@@ -1,35 +1,33 @@
-//! Microbatches that pass each other on their way.
+//! Microbatches that pass each other between two stages.
 //!
-//! Take two microbatches `i` and `j = i + l` of a lane. On each stage either B of `i` or F of `j` comes first.
-//! B of `i` climbs towards stage 0 while F of `j` comes down, so there is one *cut* `q`: on the stages from `q`
-//! on, B of `i` comes first; on those before, F of `j` does. (Cut 0: `j` enters after `i` has left. Cut S: `j`
-//! reaches the last stage before `i` turns.) At the cut they exchange places: F of `j` enters stage `q`, and B
-//! of `i` enters stage `q − 1`, no sooner than both B of `i` on `q` and F of `j` on `q − 1` have ended, give or
-//! take a hop.
+//! Take two microbatches `i` and `j = i + l` of a lane. On each stage either B of `i` or F of `j` comes first. B of `i` goes up
+//! towards stage 0 while F of `j` comes down, so there is one *cut* `q`: on the stages from `q` on, B of `i` comes first; on
+//! those before, F of `j` does. (Cut 0: `j` enters after `i` has left. Cut S: `j` reaches the last stage before `i` turns.) At
+//! the cut they exchange places: F of `j` enters stage `q`, and B of `i` enters stage `q − 1`, no sooner than both B of `i` on
+//! `q` and F of `j` on `q − 1` have ended, give or take a hop.
 //!
-//! From there `j` goes down to the last stage, turns, and comes to its own cut with `j + l`. And `i` goes up to
-//! where it makes room for microbatch `i + 2l`, if memory holds no more than that many at once; it enters and
-//! comes down to its cut with `i + l = j`: the same exchange. So from one exchange to the next takes as long as
-//! the longer of both ways, whichever cuts a schedule chooses; where the ways do not divide evenly, that is more
-//! than half of a round trip. The least over all sequences of cuts is a shortest path, found stage by stage.
+//! From there `j` goes down to the last stage, turns, and comes to its cut with `j + l`. And `i` goes up to where it makes room
+//! for microbatch `i + 2l`, if memory holds no more than that many at once; that one enters and comes down to its cut with
+//! `i + l = j`: the same exchange. So the time from one exchange to the next is that of the longer of the two paths, whichever
+//! cuts a schedule chooses. Where the paths do not divide evenly, it is more than half of a round trip. The least over all
+//! sequences of cuts is a shortest path, found stage by stage.
 //!
-//! Besides, F of `i + 2l` follows F of `j`, and B of `j` follows B of `i`, on each stage by `l` ops or more.
+//! In addition, on each stage F of `i + 2l` follows F of `j`, and B of `j` follows B of `i`, by `l` ops or more.
 //!
-//! Where memory holds `k < 2l` microbatches, `i + 2l` comes later still, by as many F of the first stage.
-//! The ways before the first and after the last exchange are the soonest starts and least remainders of the
-//! module [`super::longest_paths`].
+//! Where memory holds `k < 2l` microbatches, `i + 2l` comes later still, by as many F of the first stage. The paths before the
+//! first exchange and after the last are the heads and tails of the module [`super::longest_paths`].
 
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::longest_paths::Ways;
+use super::longest_paths::PathLengths;
 use super::precedence::{B, F, Lane, Net};
 use crate::base::units::Nanos;
 
 /// Stages × stages × microbatches up to which all exchanges are followed.
 const MOST_STEPS: usize = 4_000_000;
 
-/// What exchanges make a lane take, from its first F to its last W.
+/// The least time of a lane because of exchanges, from its first F to its last W.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cross {
     pub value: Nanos,
@@ -59,7 +57,7 @@ fn limits(net: &Net, lane: usize) -> Vec<Limit> {
     found
 }
 
-/// Ways within a lane, between its stages and a cut.
+/// Path lengths within a lane, between its stages and a cut.
 struct Legs {
     /// From the start of F of the stage at the cut to the end of F of the last stage.
     down_from: Vec<Nanos>,
@@ -111,10 +109,10 @@ struct Exchange {
     up: Nanos,
 }
 
-/// What the lane takes at least, given soonest starts and least remainders of a window that holds all of it; none where
-/// that is no more than `known`.
-pub(super) fn bound(net: &Net, lane: usize, heads: &Ways, tails: &Ways, known: Nanos) -> Option<Cross> {
-    // Of microbatches that are not looked at one by one neither start nor remainder is known.
+/// The least time of the lane, given heads and tails of a window that holds all of it; none where that is no more than
+/// `known`.
+pub(super) fn bound(net: &Net, lane: usize, heads: &PathLengths, tails: &PathLengths, known: Nanos) -> Option<Cross> {
+    // Microbatches that are not looked at one by one have no known head or tail.
     if net.between > 0 || net.room[net.lanes[lane].ranks[0]].is_none() {
         return None;
     }
@@ -131,7 +129,7 @@ pub(super) fn bound(net: &Net, lane: usize, heads: &Ways, tails: &Ways, known: N
         let steps = net.costs.len() * net.costs.len() * net.microbatches / half;
         for first in 0..(MOST_STEPS / steps.max(1)).clamp(1, half) {
             let known = best.as_ref().map_or(known, |best| best.value);
-            // Most say nothing new, which one way for all shows sooner than all ways do.
+            // Most exchanges give no better bound; a bound for all cuts at once shows that sooner.
             if chase.with_one_cut(first, heads, tails) > known {
                 let value = chase.follow(first, heads, tails);
                 if value > known {
@@ -193,7 +191,7 @@ impl<'a> Chase<'a> {
         }
     }
 
-    fn start(&self, first: usize, heads: &Ways, cut: usize) -> Exchange {
+    fn start(&self, first: usize, heads: &PathLengths, cut: usize) -> Exchange {
         let (net, lane) = (self.net, self.lane);
         let above = match cut < self.stages() {
             true => heads.of(lane, cut, B)[first] + net.costs[cut].b,
@@ -225,7 +223,7 @@ impl<'a> Chase<'a> {
     }
 
     /// What must follow the last exchange.
-    fn close(&self, first: usize, steps: usize, tails: &Ways, cut: usize, at: Exchange) -> Nanos {
+    fn close(&self, first: usize, steps: usize, tails: &PathLengths, cut: usize, at: Exchange) -> Nanos {
         let (net, lane) = (self.net, self.lane);
         let i = first + steps * self.half;
         let j = i + self.half;
@@ -242,7 +240,7 @@ impl<'a> Chase<'a> {
 
     /// The least time for the exchanges of microbatches `first`, `first + half`, and so on, all at the same cut: no less
     /// than at any cuts.
-    fn with_one_cut(&self, first: usize, heads: &Ways, tails: &Ways) -> Nanos {
+    fn with_one_cut(&self, first: usize, heads: &PathLengths, tails: &PathLengths) -> Nanos {
         let Some(steps) = self.steps(first) else { return 0 };
         let value = |cut: usize| {
             let at = (0..steps).fold(self.start(first, heads, cut), |at, _| self.next(at, cut, cut));
@@ -252,7 +250,7 @@ impl<'a> Chase<'a> {
     }
 
     /// The least time for the exchanges of microbatches `first`, `first + half`, and so on.
-    fn follow(&self, first: usize, heads: &Ways, tails: &Ways) -> Nanos {
+    fn follow(&self, first: usize, heads: &PathLengths, tails: &PathLengths) -> Nanos {
         let Some(steps) = self.steps(first) else { return 0 };
         let cuts = 0..=self.stages();
         let mut at: Vec<Exchange> = cuts.clone().map(|cut| self.start(first, heads, cut)).collect();

@@ -13,7 +13,7 @@ use crate::problem::{Backward, Problem, StageCost};
 pub struct LeastMemory {
     /// The rank.
     pub rank: usize,
-    /// No schedule holds less at its peak, static bytes included.
+    /// Every schedule has at least this peak, static bytes included.
     pub needed_bytes: Bytes,
     /// Running one microbatch after the other, each W right after its B, fits in this much: the same number
     /// but for stages whose W takes bytes, or whose W has a workspace larger than what its B holds.
@@ -40,8 +40,8 @@ impl fmt::Display for Infeasible {
         let Infeasible { rank, needed_bytes, limit_bytes, op } = self;
         write!(
             f,
-            "no schedule fits: rank {rank} holds at least {needed_bytes} bytes while it runs {op}, and its limit \
-             is {limit_bytes}; raise limit_bytes, or take smaller microbatches"
+            "no schedule fits: rank {rank} needs at least {needed_bytes} bytes while it runs {op}; the limit \
+             is {limit_bytes}: raise limit_bytes, or use smaller microbatches"
         )
     }
 }
@@ -76,7 +76,7 @@ pub fn feasible(problem: &Problem) -> Result<(), Infeasible> {
     Ok(())
 }
 
-/// What a stage leaves held after F, after B and after W.
+/// The bytes that a stage holds after F, after B and after W.
 fn left(cost: &StageCost) -> [i64; 3] {
     let after_b = cost.forward_bytes + cost.backward_input_bytes;
     [cost.forward_bytes, after_b, after_b + cost.backward_weight_bytes]
@@ -91,7 +91,7 @@ fn least(problem: &Problem, rank: usize) -> LeastMemory {
     };
     let takes = |stage: usize, kind: OpKind| problem.cost(stage).takes(kind) as i64;
     let mut needed = (0, Op::new(problem.stages_of(rank).first().copied().unwrap_or(0), OpKind::F, 0));
-    // What the microbatches before leave for good, in the serial order.
+    // The bytes that the microbatches before leave for good, in the serial order.
     let others = |stages: &[usize]| -> i64 {
         let each: i64 = stages.iter().map(|stage| left(problem.cost(*stage))[2]).sum();
         each * (microbatches / last.len()) as i64

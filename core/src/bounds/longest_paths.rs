@@ -1,14 +1,14 @@
-//! Longest ways: the soonest that each op can start after the window opens, and the least time from its end
-//! until the window closes.
+//! Longest paths: the head of each op, which is its soonest start after the window opens, and its tail, which is the least time
+//! from its end until the window closes.
 //!
-//! The ways run along dependencies with their hops, from one microbatch to the next of the same kind and
-//! stage, along the precedences that memory forces ([`super::precedence`]), and through the work of a rank: all F
-//! and B of a lane's microbatches up to `k` on a rank end with B of microbatch `k` of the rank's first stage,
-//! so that B ends no sooner than the soonest of those ops can start plus the work of them all.
+//! The paths run along dependencies with their hops, from one microbatch to the next of the same kind and stage, along the
+//! precedences that memory forces ([`super::precedence`]), and through the work of a rank. All F and B of a lane's microbatches
+//! up to `k` on a rank end with B of microbatch `k` of the rank's first stage. So that B ends no sooner than the soonest start
+//! of those ops plus the work of them all.
 //!
-//! Heads of a microbatch come from those before it, and tails from those after it. So where microbatches in the
-//! middle are left out, the first have their heads and the last their tails as if none were; the others take the
-//! nearest value known, which is no more than theirs, since ops of a stage and kind keep their order.
+//! Heads of a microbatch come from those before it, and tails from those after it. So where microbatches in the middle are left
+//! out, the first keep their heads and the last their tails. The others take the nearest known value, which is no more than
+//! theirs, since ops of a stage and kind keep their order.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -18,16 +18,16 @@ use crate::base::units::Nanos;
 
 /// A value for every op.
 #[derive(Clone, Debug)]
-pub(super) struct Ways {
+pub(super) struct PathLengths {
     microbatches: usize,
     stages: usize,
     values: Vec<Nanos>,
 }
 
-impl Ways {
-    pub fn new(net: &Net) -> Ways {
+impl PathLengths {
+    pub fn new(net: &Net) -> PathLengths {
         let (stages, microbatches) = (net.costs.len(), net.microbatches);
-        Ways { microbatches, stages, values: vec![0; net.lanes.len() * stages * 3 * microbatches] }
+        PathLengths { microbatches, stages, values: vec![0; net.lanes.len() * stages * 3 * microbatches] }
     }
 
     fn row(&self, lane: usize, stage: usize, kind: usize) -> usize {
@@ -82,9 +82,9 @@ impl Busy {
     }
 }
 
-/// The soonest start of each op of the stages from `root` on, given that the window opens no later than the
-/// first F of the roots. Ops of stages before it, which the window need not hold, are left at 0.
-pub(super) fn heads(net: &Net, root: &[usize], heads: &mut Ways) {
+/// The soonest start of each op of the stages from `root` on, where the window opens no later than the first F of the
+/// roots. Ops of stages before it, which the window need not hold, are left at 0.
+pub(super) fn heads(net: &Net, root: &[usize], heads: &mut PathLengths) {
     heads.values.fill(0);
     let stages = net.costs.len();
     let mut busy = vec![Busy::default(); net.lanes.len() * net.ranks];
@@ -157,7 +157,7 @@ pub(super) fn heads(net: &Net, root: &[usize], heads: &mut Ways) {
 
 /// The least time from the end of each op until the window closes, where W of `closing` lie in the window:
 /// all of them for the makespan; for the span of a rank its own. An op with no way to the close is at 0.
-pub(super) fn tails(net: &Net, closing: impl Fn(usize) -> bool, tails: &mut Ways) {
+pub(super) fn tails(net: &Net, closing: impl Fn(usize) -> bool, tails: &mut PathLengths) {
     tails.values.fill(0);
     let stages = net.costs.len();
     let mut busy = vec![Busy::default(); net.lanes.len() * net.ranks];

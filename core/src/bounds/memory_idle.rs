@@ -1,21 +1,20 @@
 //! Idle time that a full memory forces on a rank, and bytes that it cannot hold yet, or any more.
 //!
-//! *Fill.* Of each kind and stage only so many ops can have started by the time `t`: those whose soonest start
-//! is before it. So it is known how far each microbatch may have got. Wherever it stopped, it has done some
-//! work on the rank and holds some bytes there, and together they hold no more than the room. The most work
-//! that so many microbatches can have done is a knapsack with one choice for each of them; its linear
-//! relaxation (Sinha and Zoltners, "The multiple-choice knapsack problem", Operations Research 27, 1979) is
-//! solved by taking, of all steps on the upper hulls, those with the most work for a byte. The rank has idled
-//! for at least `t` less that.
+//! *Fill.* By the time `t`, only the ops of each kind and stage whose head is before `t` can have started. So it is known how
+//! far each microbatch may have come. Wherever it stopped, it has done some work on the rank and holds some bytes there, and
+//! all together hold no more than the room. The most work that these microbatches can have done is a knapsack with one choice
+//! for each. Its linear relaxation (Sinha and Zoltners, "The multiple-choice knapsack problem", Operations Research 27, 1979)
+//! takes, of all steps on the upper hulls, those with the most work for a byte. The rank has been idle for at least `t` less
+//! that work.
 //!
-//! *Drain.* In the same way, backwards: `t` before the window closes, all ops with a longer tail have ended.
-//! The others are the work that can be left, by microbatches that hold no more than the room.
+//! *Drain.* The same, backwards: `t` before the window closes, all ops with a longer tail have ended. The others are the work
+//! that can be left, of microbatches that hold no more than the room.
 //!
-//! The two idle times lie apart where the window is known to last for both times together; then they add up.
+//! The two idle times are disjoint where the window lasts at least both times together; then they add up.
 //!
-//! *Area.* Each microbatch holds a stage's bytes at least from F through the shortest round trip to B, and what
-//! B leaves until W has run. The same counts say how many bytes can be held at all near both ends of the
-//! window. What is held between is no more than the room (Little's law, with the ends cut off).
+//! *Area.* Each microbatch holds a stage's bytes at least from F through the shortest round trip to B, and what B leaves until W
+//! has run. The same counts say how many bytes a rank can hold near both ends of the window. What it holds in between is no more
+//! than the room (Little's law, with the ends cut off).
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -25,7 +24,7 @@ use super::one_machine::Window;
 use super::precedence::{B, Cost, F, Net, W};
 use crate::base::units::{Bytes, Nanos};
 
-/// Work of one microbatch beside the bytes that it holds.
+/// The work of one microbatch, with the bytes that it holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Share {
     work: u64,
@@ -56,7 +55,7 @@ struct Measure {
     is_exact: bool,
 }
 
-/// How many sizes beside the exact one bytes are counted in.
+/// The number of sizes, in addition to the exact one, in which bytes are counted.
 const MOST_UNITS: usize = 3;
 
 impl Measure {
@@ -95,7 +94,7 @@ impl Measure {
     }
 }
 
-/// How far microbatches of one lane may have got, or may have been held up, at some time.
+/// How far microbatches of one lane may have come, or may be left behind, at some time.
 struct Reach {
     lane: usize,
     /// The ops that say so, each of them out of reach before the next: stage and kind.

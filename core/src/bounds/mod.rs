@@ -8,12 +8,12 @@
 //! holds for any order of F, B and W, fused or apart, and for ops that start later than they could.
 //!
 //! # What is proved
-//! **Order of microbatches.** Microbatches that travel the same way are alike. In any valid schedule give the
-//! n-th F, B and W of each stage to microbatch n: the n-th F of a stage still starts no sooner than n F of the
-//! stage before have ended, and so for B and W, and the rank holds the same bytes at any time. So it is enough
-//! to bound schedules that keep the order. A fused BW may be replaced in place by its halves, which hold no
-//! more; so with [`Backward::Split`](crate::problem::Backward::Split) it is enough to bound schedules of F, B and W. Where a stage says that its BW
-//! holds less than its halves, the halves are given what BW holds.
+//! **Order of microbatches.** Microbatches that have the same direction are alike. In any valid schedule give the n-th
+//! F, B and W of each stage to microbatch n: the n-th F of a stage still starts no sooner than n F of the stage before
+//! have ended, and so for B and W, and the rank holds the same bytes at any time. So it is enough to bound schedules
+//! that keep the order. A fused BW may be replaced in place by its halves, which hold no more; so with
+//! [`Backward::Split`](crate::problem::Backward::Split) it is enough to bound schedules of F, B and W. Where a stage
+//! says that its BW holds less than its halves, the halves are given what BW holds.
 //!
 //! **Windows.** The makespan is a window from the first start to the last end over all ranks. The longest span
 //! S is one window for each rank, each at most S long. The window of rank r opens with the first F of its
@@ -63,11 +63,11 @@ pub use least_memory::{Infeasible, LeastMemory, feasible, least_memory};
 
 use crate::base::units::{Bytes, Nanos};
 use crate::problem::{Objective, Problem};
-use longest_paths::Ways;
+use longest_paths::PathLengths;
 use one_machine::Window;
 use precedence::{B, F, Net};
 
-/// A value that no valid schedule goes under.
+/// A lower bound on the cost of every valid schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bound {
     /// Every valid schedule costs at least this.
@@ -78,7 +78,7 @@ pub struct Bound {
     pub binding: Binding,
 }
 
-/// What keeps a schedule from being faster. Its text is one sentence.
+/// The reason of the bound. Its text is one sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Binding {
     /// All the work of one rank.
@@ -88,7 +88,7 @@ pub enum Binding {
         /// Its work.
         load_ns: Nanos,
     },
-    /// A rank's work together with the way to it and the way from it.
+    /// A rank's work, with the head before it and the tail after it.
     Rank {
         /// The rank.
         rank: usize,
@@ -99,7 +99,7 @@ pub enum Binding {
         /// After the last of them has ended.
         tail_ns: Nanos,
     },
-    /// A rank's work, and the time that it idles because its memory is full.
+    /// A rank's work, and its idle time because its memory is full.
     Memory {
         /// The rank.
         rank: usize,
@@ -110,7 +110,7 @@ pub enum Binding {
         /// Idle after the last forwards.
         drain_ns: Nanos,
     },
-    /// Microbatches that pass each other: the ways between two such meetings do not divide evenly.
+    /// Microbatches that pass each other: the paths between two such exchanges do not divide evenly.
     Cross {
         /// The rank of the first stage.
         rank: usize,
@@ -126,7 +126,7 @@ pub enum Binding {
         /// Bytes that the rank's ops may hold.
         room_bytes: Bytes,
     },
-    /// One of the others, for ops that are as much shorter as pairs could at most hide.
+    /// One of the others, for ops that are shorter by the most that pairs could hide.
     Hidden(Box<Binding>),
 }
 
@@ -192,13 +192,13 @@ impl fmt::Display for Binding {
     }
 }
 
-/// Ops that are looked at one by one: the longest ways take some 20 ns an op. Of larger problems it is those of the
-/// first and the last microbatches, which fill and drain the pipe; those between count by their work.
+/// The most ops that are looked at one by one: the longest paths take about 20 ns per op. Of larger problems the first
+/// and the last microbatches are looked at, which fill and drain the pipe; those between count by their work.
 const MOST_STEPS: usize = 3_000_000;
 /// Ops, counted once for each window, beyond which fewer windows are looked at: some milliseconds.
 const MOST_WINDOW_STEPS: usize = 300_000;
 
-/// A lower bound on what `problem` asks to be small: no valid schedule costs less.
+/// A lower bound on the objective of `problem`: no valid schedule costs less.
 ///
 /// The work is in proportion to the ops, up to some millions, for the makespan; for the longest span up to
 /// ranks × ops, as far as that takes some milliseconds, and fewer ranks are looked at beyond it.
@@ -210,9 +210,9 @@ fn looking_at(problem: &Problem, most_ops: usize) -> Bound {
     if !problem.pairs_gain() {
         return one_by_one(problem, most_ops);
     }
-    // What follows is proved for ops that run one after the other. Each is shortened by half of what a pair can hide, rounded:
-    // in a finer unit that takes nothing of ops of a few nanoseconds. Whatever a schedule costs, it costs so many times as much
-    // at most there.
+    // The bounds are proved for ops that run one after the other. Each op is shortened by half of what a pair can hide,
+    // rounded. In a finer unit the rounding takes nothing from ops of a few nanoseconds; a schedule costs at most
+    // `finer` times as much there.
     let (finer, problem) = [1 << 10, 1 << 5]
         .into_iter()
         .find_map(|finer| Some((finer, problem.in_finer_time(finer)?)))
@@ -253,11 +253,11 @@ impl Best {
 }
 
 fn windows(net: &Net, back: &[Vec<[Nanos; 2]>], objective: Objective, ops: usize, best: &mut Best) {
-    let mut heads = Ways::new(net);
-    let mut tails = Ways::new(net);
+    let mut heads = PathLengths::new(net);
+    let mut tails = PathLengths::new(net);
     // Of the rank judged last: most are alike.
     let mut shares: Option<memory_idle::Shares> = None;
-    let mut judge = |rank: usize, heads: &Ways, tails: &Ways, later: Nanos, best: &mut Best| {
+    let mut judge = |rank: usize, heads: &PathLengths, tails: &PathLengths, later: Nanos, best: &mut Best| {
         let window = Window { net, rank, heads, tails, later, back };
         let carlier = window.carlier();
         let load_ns = carlier.value - carlier.head - carlier.tail;
@@ -271,7 +271,7 @@ fn windows(net: &Net, back: &[Vec<[Nanos; 2]>], objective: Objective, ops: usize
             best.take(area.value, || Binding::Area { rank, round_trip_ns: area.round_trip, room_bytes: area.room });
         }
     };
-    let crosses = |lane: usize, heads: &Ways, tails: &Ways, best: &mut Best| {
+    let crosses = |lane: usize, heads: &PathLengths, tails: &PathLengths, best: &mut Best| {
         if let Some(cross) = crossing::bound(net, lane, heads, tails, best.value) {
             let rank = net.lanes[lane].ranks[0];
             best.take(cross.value, || Binding::Cross { rank, at_once: cross.at_once });
@@ -285,7 +285,7 @@ fn windows(net: &Net, back: &[Vec<[Nanos; 2]>], objective: Objective, ops: usize
             (0..net.lanes.len()).for_each(|lane| crosses(lane, &heads, &tails, best));
         }
         Objective::LongestSpan => {
-            // Going two ways, no rank is known to open its window first.
+            // In a bidirectional placement, no rank is known to open its window first.
             let one_way = net.lanes.len() == 1;
             if one_way {
                 let first = net.lanes[0].ranks[0];

@@ -1,10 +1,10 @@
-//! One rank with soonest starts and least remainders: what its own work adds to them.
+//! One rank with heads and tails: what its own work adds to them.
 
 use alloc::collections::BinaryHeap;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
-use super::longest_paths::Ways;
+use super::longest_paths::PathLengths;
 use super::precedence::{B, F, Net, W};
 use crate::base::units::Nanos;
 
@@ -35,8 +35,8 @@ impl Class<'_> {
 pub(super) struct Window<'a> {
     pub net: &'a Net,
     pub rank: usize,
-    pub heads: &'a Ways,
-    pub tails: &'a Ways,
+    pub heads: &'a PathLengths,
+    pub tails: &'a PathLengths,
     /// The window closes this much later than the one that the tails were made for.
     pub later: Nanos,
     /// By lane and stage: the least time from the end of F to the end of W through B, whatever the window.

@@ -1,4 +1,4 @@
-//! The problem as the bounds see it: lanes, durations they may count on, and precedences that memory forces.
+//! The problem as the bounds use it: lanes, durations that the bounds may count on, and precedences that memory forces.
 
 use alloc::vec::Vec;
 use core::cmp::Reverse;
@@ -26,7 +26,7 @@ pub(super) struct Cost {
     pub takes: [i64; 2],
 }
 
-/// Microbatches that travel the same way: all of them, or one half of a two-way placement.
+/// Microbatches of one direction: all of them, or one half of a bidirectional placement.
 #[derive(Clone, Debug)]
 pub(super) struct Lane {
     /// By stage.
@@ -35,8 +35,8 @@ pub(super) struct Lane {
     pub down: Vec<Nanos>,
     /// By stage: the hop to the stage before, backward.
     pub up: Vec<Nanos>,
-    /// By stage: how long B of the stages before it take one after the other, with the hops from stage to stage: what lies
-    /// between two stages is the difference of theirs.
+    /// By stage: the time of B of all stages before it, one after the other, with the hops between. The time between
+    /// two stages is the difference of theirs.
     pub climbs: Vec<Nanos>,
     /// By stage and microbatch that is looked at: how many B, and how many W, of the stage must have ended before
     /// this F; and how many W before this B. Empty where no rank has a limit.
@@ -47,7 +47,7 @@ pub(super) struct Lane {
     pub behinds: Vec<Vec<(usize, Ahead)>>,
 }
 
-/// F of a stage runs at most so many microbatches ahead of B of a stage of its rank, the same or a later one.
+/// The most microbatches that F of a stage runs ahead of B of a stage of its rank, the same or a later one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ahead {
     /// The stage of that B.
@@ -223,7 +223,7 @@ fn needed(cost: &Cost, below: i64, room: i64, k: usize) -> [u32; 3] {
         if excess <= 0 || gain <= 0 {
             return 0;
         }
-        // No more than all of them: then the limit is below the least memory, which is another's business.
+        // At most all of them: then the limit is below the least memory, which `least_memory` reports.
         excess.unsigned_abs().div_ceil(gain.unsigned_abs()).min(k as u64) as u32
     };
     let k_bytes = k as i64;
@@ -239,7 +239,7 @@ fn needed(cost: &Cost, below: i64, room: i64, k: usize) -> [u32; 3] {
 /// Stages of the same rank that are looked at.
 const MOST_ABOVE: usize = 5;
 
-/// What a microbatch has given back on a rank, and the work that this takes.
+/// The bytes that a microbatch has freed on a rank, and the work that this takes.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     freed: i64,
@@ -334,7 +334,7 @@ impl<'a> Held<'a> {
         for last in (at..self.stages.len()).take(MOST_ABOVE) {
             let above = self.stages[last];
             let most = (room - (self.bytes[last + 1] - each)).div_euclid(each);
-            // None at all: then the limit is below the least memory, which is another's business.
+            // None at all: then the limit is below the least memory, which `least_memory` reports.
             let Some(most) = usize::try_from(most).ok().filter(|most| *most > 0) else { continue };
             let rest = room.saturating_sub(each.saturating_mul(most as i64));
             let back = self.climbs[above] - self.climbs[stage];

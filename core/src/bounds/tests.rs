@@ -54,7 +54,7 @@ proptest! {
         let whole = lower_bound(&problem).value_ns;
         let part = looking_at(&problem, 6 * each_end * problem.stage_count()).value_ns;
         prop_assert!(part <= whole, "{part} > {whole} {problem:?}");
-        // Going two ways, a rank runs a stage for one half of the microbatches.
+        // In a bidirectional placement, a rank runs a stage for one half of the microbatches.
         let of = |cost: &StageCost| cost.forward_ns + cost.backward_input_ns + cost.backward_weight_ns;
         let work = problem.costs().iter().map(of).max().unwrap() * half as u64;
         prop_assert!(work <= part);

@@ -4,15 +4,14 @@
 //! - Out: a verdict, with every violation.
 //! - Knows: problems and programs. Nothing of the code that it judges.
 //!
-//! Nothing here is shared with the generators, the search, the lowering or the simulator: the rules are
-//! written a second time, so that a slip in one is found by the other.
+//! This room shares nothing with the generators, the search, the lowering or the simulator. The rules are written a second time,
+//! so that each finds the mistakes of the other.
 //!
 //! # What acceptance promises
-//! For a schedule: every op of the problem runs once, on the rank that holds its stage; the ranks never
-//! wait for each other in a circle; no rank ever holds more than its limit. For a program, besides: every
-//! transfer that the placement calls for is there once, with both ends, after what makes it and before what
-//! uses it; both ends of every channel list their messages in the same order; each rank's optimizer step
-//! comes once and last; and the named transport completes it.
+//! For a schedule: every op of the problem runs once, on the rank that holds its stage; ranks never wait for each other in a
+//! circle; no rank holds more than its limit. For a program, in addition: every transfer that the placement needs stands once,
+//! with both ends, after the op that makes it and before the op that uses it; both ends of every channel list their transfers in
+//! the same order; the optimizer step of each rank comes once and last; and the named transport completes the program.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -23,14 +22,14 @@ use crate::problem::Schedule;
 use crate::problem::op::Op;
 use crate::program::{Message, Program, Step, Transport, Way};
 
-mod messages;
 mod rows;
+mod transfers;
 mod transport;
 
 pub use transport::{Stuck, Wait};
 
-use messages::{check_channels, check_messages};
 use rows::check_rows;
+use transfers::{check_channels, check_messages};
 use transport::complete;
 
 /// Faults reported at most; a schedule of a million ops may have a million.
@@ -80,7 +79,7 @@ pub enum Violation {
         /// The op.
         op: Op,
     },
-    /// A cut backward where the problem allows only the fused one.
+    /// A split backward where the problem allows only the fused one.
     Cut {
         /// The rank.
         rank: usize,
@@ -93,7 +92,7 @@ pub enum Violation {
     Pair {
         /// The rank.
         rank: usize,
-        /// The place at which the pair begins.
+        /// The position at which the pair begins.
         index: usize,
     },
     /// Ops that wait for each other in a circle: each for the next, the last for the first.
@@ -101,7 +100,7 @@ pub enum Violation {
         /// In the order of waiting.
         waits: Vec<CircleWait>,
     },
-    /// More memory held than the rank has.
+    /// More memory than the limit of the rank.
     OverLimit {
         /// The rank.
         rank: usize,
@@ -114,7 +113,7 @@ pub enum Violation {
         /// The rank's limit.
         limit: Bytes,
     },
-    /// A message that names no transfer of the problem, or stands on the wrong rank.
+    /// A transfer that the problem does not have, or that stands on the wrong rank.
     ForeignMessage {
         /// The rank.
         rank: usize,
@@ -123,7 +122,7 @@ pub enum Violation {
         /// The message.
         message: Message,
     },
-    /// A message that is there a second time.
+    /// A transfer that is listed twice.
     MessageTwice {
         /// The rank.
         rank: usize,
@@ -132,7 +131,7 @@ pub enum Violation {
         /// The message.
         message: Message,
     },
-    /// A wait for a message that has not been started.
+    /// A wait for a transfer that has not been started.
     NotStarted {
         /// The rank.
         rank: usize,
@@ -141,14 +140,14 @@ pub enum Violation {
         /// The message.
         message: Message,
     },
-    /// A message that the placement calls for and that is not there, or is started and never awaited.
+    /// A transfer that the placement needs and that is missing, or that is started and never awaited.
     MessageMissing {
         /// The rank that lacks it.
         rank: usize,
         /// The message.
         message: Message,
     },
-    /// A message on the wrong side of the op that makes or uses it.
+    /// A transfer on the wrong side of the op that makes or uses it.
     MessageMisplaced {
         /// The rank.
         rank: usize,
@@ -159,7 +158,7 @@ pub enum Violation {
         /// The op that makes or uses it.
         op: Op,
     },
-    /// The two ends of a channel disagree about the order of messages.
+    /// The two ends of a channel have different orders of transfers.
     ChannelOrder {
         /// The sender.
         from: usize,
@@ -197,7 +196,11 @@ pub struct CircleWait {
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Violation::Rows { found, ranks } => write!(f, "{found} rows for {ranks} ranks: write one row a rank"),
+            Violation::Rows { found, ranks } => write!(
+                f,
+                "{found} op lists for {ranks} ranks: write one op \
+                                                           list per rank"
+            ),
             Violation::Foreign { rank, index, op } => {
                 write!(f, "rank {rank}, op {index}: {op} names a stage or microbatch that the problem does not have")
             }
@@ -207,12 +210,13 @@ impl fmt::Display for Violation {
             Violation::Twice { rank, index, op } => write!(f, "rank {rank}, op {index}: {op} has run already"),
             Violation::Missing { op } => write!(f, "{op} never runs"),
             Violation::Cut { rank, index, op } => {
-                write!(f, "rank {rank}, op {index}: {op} cuts the backward, and the problem allows only BW")
+                write!(f, "rank {rank}, op {index}: {op} splits the backward; the problem allows only BW")
             }
             Violation::Pair { rank, index } => {
                 write!(
                     f,
-                    "rank {rank}, op {index}: a pair is a forward and a backward right after it, in no other pair"
+                    "rank {rank}, op {index}: a pair is a forward and a backward right after it; neither is in \
+                     another pair"
                 )
             }
             Violation::Circle { waits } => {
@@ -224,16 +228,16 @@ impl fmt::Display for Violation {
                 Ok(())
             }
             Violation::OverLimit { rank, index, op, held, limit } => {
-                write!(f, "rank {rank}, op {index}: {op} holds {held} bytes, and the limit is {limit}")
+                write!(f, "rank {rank}, op {index}: {op} needs {held} bytes; the limit is {limit}")
             }
             Violation::ForeignMessage { rank, index, message } => {
-                write!(f, "rank {rank}, step {index}: {message} is no transfer of this rank")
+                write!(f, "rank {rank}, step {index}: {message} is not a transfer of this rank")
             }
             Violation::MessageTwice { rank, index, message } => {
-                write!(f, "rank {rank}, step {index}: {message} is there already")
+                write!(f, "rank {rank}, step {index}: {message} is listed twice")
             }
             Violation::NotStarted { rank, index, message } => {
-                write!(f, "rank {rank}, step {index}: {message} is awaited and has not been started")
+                write!(f, "rank {rank}, step {index}: {message} is awaited before it is started")
             }
             Violation::MessageMissing { rank, message } => {
                 write!(f, "rank {rank}: {message} is missing, or started and never awaited")
@@ -244,7 +248,8 @@ impl fmt::Display for Violation {
             },
             Violation::ChannelOrder { from, to, place, sent, received } => write!(
                 f,
-                "rank {from} to rank {to}: message {place} is {sent} where it is sent and {received} where it is received"
+                "rank {from} to rank {to}: P2P transfer {place} is {sent} on the sender and {received} on the \
+                 receiver"
             ),
             Violation::Optimizer { rank } => write!(f, "rank {rank}: write OPTIMIZER once, as the last step"),
             Violation::Stuck(stuck) => fmt::Display::fmt(stuck, f),
@@ -255,7 +260,7 @@ impl fmt::Display for Violation {
 /// Checks a schedule against its problem.
 ///
 /// # Errors
-/// What is wrong, at most 20 entries, never none.
+/// All violations, at most 20, at least one.
 pub fn check_schedule(problem: &Problem, schedule: &Schedule) -> Result<(), Vec<Violation>> {
     let mut violations = Vec::new();
     let rows: Vec<&[Op]> = schedule.rows.iter().map(Vec::as_slice).collect();
@@ -266,7 +271,7 @@ pub fn check_schedule(problem: &Problem, schedule: &Schedule) -> Result<(), Vec<
 /// Checks a program against its problem, and whether `transport` completes it.
 ///
 /// # Errors
-/// What is wrong, at most 20 entries, never none.
+/// All violations, at most 20, at least one.
 pub fn check_program(problem: &Problem, program: &Program, transport: Transport) -> Result<(), Vec<Violation>> {
     let mut violations = Vec::new();
     let computes: Vec<Vec<Op>> = program
@@ -278,7 +283,7 @@ pub fn check_program(problem: &Problem, program: &Program, transport: Transport)
         })
         .collect();
     let rows: Vec<&[Op]> = computes.iter().map(Vec::as_slice).collect();
-    // A program says no pairs: what they hold together is the schedule's to be checked for.
+    // A program has no pairs: the schedule is checked for what they hold together.
     check_rows(problem, &rows, &[], &mut violations);
     if violations.is_empty() {
         check_messages(problem, program, &mut violations);

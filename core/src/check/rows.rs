@@ -1,4 +1,4 @@
-//! Every op once, no circle, no rank over its limit.
+//! Op lists: every op stands once, ranks never wait in a circle, and no rank exceeds its limit.
 
 use alloc::collections::VecDeque;
 use alloc::vec;
@@ -71,7 +71,7 @@ fn check_census(problem: &Problem, rows: &[&[Op]], violations: &mut Vec<Violatio
                 if violations.len() >= MOST_REPORTED {
                     return;
                 }
-                // The stage's whole backward is missing: say so once.
+                // The whole backward of the stage is missing: this is reported once.
                 let kind = if runs & (B_RUNS | W_RUNS) == 0 && kind != OpKind::F { OpKind::BW } else { kind };
                 if kind != OpKind::BW || bit == B_RUNS {
                     violations.push(Violation::Missing { op: Op::new(stage, kind, microbatch) });
@@ -109,8 +109,8 @@ fn together(pairs: &[Vec<u32>], rank: usize, index: usize) -> usize {
     if is_pair { 2 } else { 1 }
 }
 
-/// Lets every rank run as far as it can, on bare done-marks. Ranks that are left wait in circles; one is
-/// walked out: what a rank lacks stands on a rank that cannot go on either.
+/// Runs every rank as far as it can, with marks for ops that are done. Ranks that remain wait in circles. One circle is
+/// followed: the input that a rank lacks is on a rank that cannot run either.
 fn check_circles(problem: &Problem, rows: &[&[Op]], pairs: &[Vec<u32>], violations: &mut Vec<Violation>) {
     let microbatches = problem.microbatches();
     let last_stage = problem.stage_count() - 1;
@@ -201,7 +201,7 @@ fn check_memory(problem: &Problem, rows: &[&[Op]], pairs: &[Vec<u32>], violation
                 }
             }
             if held > limit {
-                // One entry a rank: what follows is over the limit for the same reason.
+                // One entry per rank: later ops exceed the limit for the same reason.
                 break;
             }
             held -= given;

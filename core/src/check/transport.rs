@@ -6,7 +6,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 
-use super::messages::transfer_number;
+use super::transfers::transfer_number;
 use crate::problem::Problem;
 use crate::program::{Message, Payload, Program, Step, Transport, Way};
 
@@ -15,7 +15,7 @@ use crate::program::{Message, Payload, Program, Step, Transport, Way};
 pub struct Stuck {
     /// The transport.
     pub transport: Transport,
-    /// Rank, step, what it waits for, and the rank that would have to act.
+    /// Rank, step, the transfer that it waits for, and the rank that has to act.
     pub waits: Vec<Wait>,
     /// Ranks that wait for each other in a circle, if they do: each for the next, the last for the first.
     pub circle: Vec<usize>,
@@ -30,9 +30,9 @@ pub struct Wait {
     pub index: usize,
     /// The message that does not complete.
     pub message: Message,
-    /// The rank that would have to act.
+    /// The rank that has to act.
     pub on: usize,
-    /// A few steps of the row around it, as text, with the step in brackets.
+    /// A few steps of the op list around it, as text, with the step in brackets.
     pub around: String,
 }
 
@@ -56,7 +56,7 @@ impl fmt::Display for Stuck {
     }
 }
 
-/// Runs the program's steps under `transport`, without times, until all have ended or none can go on.
+/// Runs the program's steps under `transport`, without times, until all have ended or none can run.
 pub(super) fn complete(problem: &Problem, program: &Program, transport: Transport) -> Result<(), Stuck> {
     let transfers = 2 * problem.stage_count() * problem.microbatches();
     let ranks = program.rows.len();
@@ -69,7 +69,7 @@ pub(super) fn complete(problem: &Problem, program: &Program, transport: Transpor
         pairs: Default::default(),
     };
     let mut at = vec![0usize; ranks];
-    // Within a step that goes message by message: how many have ended.
+    // Within a step that runs one transfer at a time: how many have ended.
     let mut within = vec![0usize; ranks];
     let mut look: VecDeque<usize> = (0..ranks).collect();
     while let Some(rank) = look.pop_front() {
@@ -164,8 +164,8 @@ impl World<'_> {
         self.ended[usize::from(message.way == Way::Receive)][transfer_number(self.problem, message)] = true;
     }
 
-    /// Starts `message` unless it has been started, and ends what that lets end. Ranks that may go on are
-    /// added to `look`.
+    /// Starts `message` unless it has been started, and ends what that lets end. Ranks that may run are added to
+    /// `look`.
     fn start(&mut self, rank: usize, message: Message, look: &mut VecDeque<usize>) {
         let end = usize::from(message.way == Way::Receive);
         let number = transfer_number(self.problem, message);

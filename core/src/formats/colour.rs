@@ -1,7 +1,7 @@
-//! Colours of ops in drawings on white, the page's among them.
+//! Colours of ops in drawings on white, those of the page included.
 //!
-//! Hues follow Okabe and Ito's set ("Color universal design", 2008), which stays apart under the common
-//! colour-vision deficiencies; kinds also differ in lightness, so no reading depends on hue alone.
+//! Hues follow Okabe and Ito's set ("Color universal design", 2008), which people with the common colour-vision deficiencies can
+//! tell apart. Kinds also differ in lightness, so no reading depends on hue alone.
 
 use crate::problem::op::OpKind;
 
@@ -10,7 +10,8 @@ pub const SHADES: usize = 4;
 /// How far the shade of each goes towards white, in percent: neighbours differ most.
 pub const TOWARDS_WHITE: [u8; SHADES] = [0, 42, 20, 55];
 
-/// In two-way schedules what goes up the ranks has the shade of a second chunk, which no rank of one has.
+/// In bidirectional schedules, microbatches that go up the ranks have the shade of a second chunk, which no rank of
+/// such a schedule has.
 pub const UP_SHADE: usize = 1;
 /// What a legend says of it.
 pub const UP_TITLE: &str = "light, underlined: up the ranks";

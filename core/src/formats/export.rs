@@ -49,18 +49,39 @@ impl Format {
         ("svg", Format::Svg),
         ("text", Format::Text),
     ];
+
+    /// The format of this name.
+    pub fn named(name: &str) -> Option<Format> {
+        Format::NAMED.into_iter().find(|(known, _)| *known == name).map(|(_, format)| format)
+    }
+
+    /// What the format is for, for people.
+    pub const fn about(self) -> &'static str {
+        match self {
+            Format::ChromeTrace => "Events for ui.perfetto.dev and chrome://tracing",
+            Format::TorchCsv => "The compute-only order that torch.distributed.pipelining loads",
+            Format::Megatron => {
+                "The layers of each stage in Megatron's form, which a spec's `parallel.partition` reads too"
+            }
+            Format::MegatronArgs => {
+                "What the plan decides, as arguments of Megatron-LM in a Bash array; of 1f1b and interleaved-1f1b"
+            }
+            Format::Svg => "A drawing for papers and slides",
+            Format::Text => "A drawing in characters",
+        }
+    }
 }
 
 /// Why there is no such export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExportError {
-    /// The plan's order cannot be run: never of a plan that the planner made or that was read.
+    /// The plan's order cannot run. This never happens to a plan that the planner made or that was read.
     Deadlock(Deadlock),
     /// torch cannot run the plan.
     Torch(Absent),
-    /// A layout is of a model's layers, and the costs are typed.
+    /// A layout needs a model's layers; the costs are typed.
     Typed,
-    /// Megatron does not place stages so.
+    /// Megatron has no such placement.
     Placement {
         /// The schedule.
         schedule: String,
@@ -73,7 +94,7 @@ pub enum ExportError {
     Spec(Faults),
     /// The trace holds no training step.
     NoSteps,
-    /// A trace has no order of its own.
+    /// A trace holds no order.
     OfTrace,
 }
 
@@ -82,32 +103,30 @@ impl fmt::Display for ExportError {
         match self {
             ExportError::Deadlock(deadlock) => fmt::Display::fmt(deadlock, f),
             ExportError::Torch(absent) => write!(f, "torch cannot run this plan: {}", absent.reason),
-            ExportError::Typed => f.write_str("a layout is of a model's layers, and these costs are typed"),
+            ExportError::Typed => f.write_str("a layout needs a model's layers; these costs are typed"),
             ExportError::Placement { schedule, placement } => write!(
                 f,
-                "Megatron puts stage s on rank s mod P, and {schedule} places stages as {placement}: plan it as 1f1b or \
-                 interleaved-1f1b"
+                "Megatron puts stage s on rank s mod P; the placement of {schedule} is {placement}: plan it as \
+                 1f1b or interleaved-1f1b"
             ),
             ExportError::Schedule(schedule) => write!(
                 f,
-                "Megatron-LM runs {}, and this plan is of {schedule}: plan it with one of them",
+                "Megatron-LM runs {}; this plan's schedule is {schedule}: plan it with one of them",
                 megatron_args::SCHEDULES.join(" and ")
             ),
             ExportError::Spec(faults) => fmt::Display::fmt(faults, f),
             ExportError::NoSteps => f.write_str("the trace holds no steps"),
-            ExportError::OfTrace => {
-                f.write_str("a trace has no order of its own: export the plan that it was measured from")
-            }
+            ExportError::OfTrace => f.write_str("a trace holds no order: export the plan that it was measured from"),
         }
     }
 }
 
 impl core::error::Error for ExportError {}
 
-/// `plan` as `format` has it.
+/// `plan` in this format.
 ///
 /// # Errors
-/// [`ExportError`] where the format has no words for the plan.
+/// [`ExportError`] where the format cannot express the plan.
 pub fn of_plan(plan: &Plan, format: Format) -> Result<String, ExportError> {
     let timeline = plan.timeline().map_err(ExportError::Deadlock)?;
     Ok(match format {
@@ -134,7 +153,7 @@ fn arguments(plan: &Plan) -> Result<String, ExportError> {
     Ok(megatron_args::write(work, &stages, &layout))
 }
 
-/// The stages, and which parts of the model each of them holds, where Megatron would place them so.
+/// The stages, and the parts of the model that each holds, where Megatron has this placement.
 fn layout(plan: &Plan) -> Result<(Vec<StageLayout>, String), ExportError> {
     let Work::Model(work) = &plan.spec.work else { return Err(ExportError::Typed) };
     let (placement, chunks) = (plan.problem.placement(), plan.problem.chunks());
@@ -153,7 +172,7 @@ fn title(plan: &Plan) -> String {
     format!("{name}{}, {} ranks, {} microbatches", plan.schedule_name, problem.ranks(), problem.microbatches())
 }
 
-/// `trace` as `format` has it. All of its steps become events, and the last one is drawn.
+/// `trace` in this format. All of its steps become events, and the last one is drawn.
 ///
 /// # Errors
 /// [`ExportError`] where the format is one of plans, or there is nothing to draw.

@@ -1,5 +1,5 @@
-//! What a plan decides, as arguments of Megatron-LM: a Bash array, to be added to those of the model, the optimizer and the
-//! data. What Megatron-LM cannot do as planned stands in comments, with what is nearest that fits.
+//! What a plan decides, as arguments of Megatron-LM: a Bash array, to be added to the arguments of the model, the optimizer and
+//! the data. Comments name what Megatron-LM cannot do as planned, with the nearest setting that fits.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -75,10 +75,13 @@ pub fn write(work: &ModelWork, stages: &[StageLayout], layout: &str) -> String {
     }
     recompute(work, stages, &mut lines);
     if form.offload != Offload::None {
-        lines.note("the plan keeps activations in the host's memory, which Megatron-LM does without a pipeline only");
+        lines.note("the plan offloads activations to the host; Megatron-LM does so only without a pipeline");
     }
     if form.async_reduce {
-        lines.note("the plan sums dX beside the dW matmul: --tp-comm-overlap is what is nearest");
+        lines.note(
+            "the plan overlaps the all-reduce of dX with the dW matmul; --tp-comm-overlap is the \
+                    nearest option",
+        );
     }
     let devices = work.devices();
     format!(
@@ -105,7 +108,7 @@ impl Lines {
         self.0.push_str(&format!("    # {note}\n"));
     }
 
-    /// What copies share out, with the parts of Megatron-LM that do so.
+    /// ZeRO, with the options of Megatron-LM for it.
     fn sharded(&mut self, what: &str) {
         self.switch("--use-megatron-fsdp");
         self.add("--data-parallel-sharding-strategy", what);
@@ -132,7 +135,7 @@ impl Lines {
     }
 }
 
-/// What is computed again: in all layers alike, or fully in so many at the start of each stage.
+/// The recomputation: the same in all layers, or full in a number of layers at the start of each stage.
 fn recompute(work: &ModelWork, stages: &[StageLayout], lines: &mut Lines) {
     let (usual, latent) = (work.layout.form.recompute, work.model.variant.latent.is_some());
     let choices = match &work.layout.recompute_layers {
@@ -141,7 +144,7 @@ fn recompute(work: &ModelWork, stages: &[StageLayout], lines: &mut Lines) {
         RecomputeLayers::Groups(size) => return lines.full("uniform", *size as usize),
         RecomputeLayers::First(layers) if usual == Recompute::Full => return lines.full("block", *layers as usize),
         RecomputeLayers::First(layers) => {
-            lines.note(&format!("the plan does so in {layers} layers of each stage, and Megatron-LM in all"));
+            lines.note(&format!("the plan does so in {layers} layers of each stage; Megatron-LM does so in all"));
             return lines.parts(usual, latent);
         }
         RecomputeLayers::Each(choices) => choices,
@@ -157,7 +160,10 @@ fn recompute(work: &ModelWork, stages: &[StageLayout], lines: &mut Lines) {
     if strongest != Recompute::Full {
         let again = choices.iter().filter(|choice| **choice != Recompute::None).count();
         if again < choices.len() {
-            lines.note(&format!("the plan does so in {again} of {} layers, and Megatron-LM in all", choices.len()));
+            lines.note(&format!(
+                "the plan does so in {again} of {} layers; Megatron-LM does so in all",
+                choices.len()
+            ));
         }
         return lines.parts(strongest, latent);
     }
@@ -165,12 +171,13 @@ fn recompute(work: &ModelWork, stages: &[StageLayout], lines: &mut Lines) {
     let (most, least) = (any.iter().max().copied().unwrap_or(0), any.iter().min().copied().unwrap_or(0));
     if counted(&|choice| choice == Recompute::Full) != any {
         lines.note(
-            "the plan computes less again in some of these layers, which Megatron-LM cannot mix with whole ones",
+            "the plan recomputes less in some of these layers; Megatron-LM cannot mix that with full recompute",
         );
     }
     if least < most {
         lines.note(&format!(
-            "the plan does so in {least} to {most} layers of a stage, and Megatron-LM in as many of each"
+            "the plan does so in {least} to {most} layers of a stage; Megatron-LM does so in the same number \
+             of each"
         ));
     }
     lines.full("block", most);
@@ -185,7 +192,7 @@ mod tests {
     use crate::search::{Effort, Flow};
     use crate::spec::{Spec, Work};
 
-    /// What is said of the model, as its script says it.
+    /// Arguments of the model, as its script has them.
     const LLAMA_3_8B: &str = "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --swiglu \
         --group-query-attention --num-query-groups 8 --normalization RMSNorm --disable-bias-linear --bf16 \
         --position-embedding-type rope --untie-embeddings-and-output-weights --attention-dropout 0 --hidden-dropout 0 \

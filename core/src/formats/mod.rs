@@ -1,4 +1,4 @@
-//! Other forms of a plan or a timeline: for people, and for other people's programs.
+//! Files of other programs, and drawings for people: plans and timelines in other forms.
 //!
 //! - In: plans, traces and timelines; files of other programs.
 //! - Out: Chrome traces, SVG, text drawings, Megatron-LM arguments; specs and traces read from Megatron-LM and

@@ -1,5 +1,5 @@
-//! A timeline as an SVG drawing, for papers, slides and issues: no script, no font of its own, the same bytes
-//! on every machine.
+//! A timeline as an SVG drawing, for papers, slides and issues. It has no script and no embedded font, and the same bytes on
+//! every machine.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -21,9 +21,9 @@ const LINE: [u64; 2] = [4, 2];
 
 /// The drawing, `width` CSS pixels wide and as high as its ranks need.
 ///
-/// Ops of one pixel or less are merged with their neighbours of the same kind, so that a timeline of a million
-/// ops stays a file that a browser opens. Where ops stand as in a two-way schedule, those that go up the ranks are lighter,
-/// and underlined for those who tell shades apart badly.
+/// Ops of one pixel or less are merged with their neighbours of the same kind, so that a timeline of a million ops
+/// stays a file that a browser opens. In a bidirectional schedule, ops that go up the ranks are lighter, and underlined
+/// for readers who cannot tell the shades apart.
 pub fn draw(timeline: &Timeline, title: &str, width: u32) -> String {
     let label_width = LETTER * (timeline.rows.len().saturating_sub(1).to_string().len() as u64 + 5);
     let left = MARGIN + label_width;
@@ -45,7 +45,7 @@ pub fn draw(timeline: &Timeline, title: &str, width: u32) -> String {
     let _ = writeln!(svg, "<text x=\"{MARGIN}\" y=\"{}\">{title}</text>", MARGIN + 12);
     for (rank, row) in timeline.rows.iter().enumerate() {
         let y = top + (ROW + GAP) * rank as u64;
-        // A two-way schedule tells directions apart by shade, and its ranks have no chunks.
+        // A bidirectional schedule shows directions by shade, and its ranks have no chunks.
         let stages = if up_from.is_some() { Vec::new() } else { stages_of(row) };
         let _ = writeln!(svg, "<text x=\"{MARGIN}\" y=\"{}\">rank {rank}</text>", y + 16);
         let _ = writeln!(svg, "<rect x=\"{left}\" y=\"{y}\" width=\"{room}\" height=\"{ROW}\" fill=\"#f2f2f2\"/>");
@@ -112,8 +112,8 @@ fn footer(timeline: &Timeline, two_way: bool) -> String {
     said
 }
 
-/// In two-way schedules the microbatches from this one on go up the ranks: where ops stand as [`Placement::TwoWay`] has
-/// them, which a measured step shows too.
+/// In bidirectional schedules the microbatches from this one on go up the ranks. It is found from the ranks of the ops
+/// ([`Placement::TwoWay`]), so measured steps have it too.
 ///
 /// [`Placement::TwoWay`]: crate::problem::placement::Placement::TwoWay
 fn up_from(timeline: &Timeline) -> Option<usize> {
@@ -186,7 +186,7 @@ fn escaped(text: &str) -> String {
             '<' => escaped.push_str("&lt;"),
             '>' => escaped.push_str("&gt;"),
             '"' => escaped.push_str("&quot;"),
-            // Control characters are no XML.
+            // Control characters are not valid XML.
             c if c.is_control() => escaped.push(' '),
             c => escaped.push(c),
         }

@@ -1,4 +1,4 @@
-//! A timeline as text, one line a rank.
+//! A timeline as text, one line per rank.
 //!
 //! Where all times are small multiples of one unit, a column stands for exactly one unit:
 //!
@@ -8,7 +8,7 @@
 //! makespan 12, bubble 3/12 on each rank, in-flight 2 1
 //! ```
 //!
-//! Else the columns are scaled to the width, and an op shows as much of its name as has room:
+//! Else the columns are scaled to the width, and an op shows the part of its name that has room:
 //!
 //! ```text
 //! 0 | F0----F1----......BW0---------F2--
@@ -38,7 +38,7 @@ const MOST_CELLS: u64 = 400;
 /// More ranks than this are summed up in the last line instead of listed.
 const MOST_LISTED: usize = 16;
 
-/// The drawing: a line a rank, then one with makespan, bubble and in-flight microbatches.
+/// The drawing: one line per rank, then one with makespan, bubble and in-flight microbatches.
 ///
 /// `width` is the number of characters that a line may take, at least 40; an exact drawing that is a little
 /// wider is not given up for a scaled one unless it exceeds `width`.
@@ -84,7 +84,7 @@ struct Block {
     to: Nanos,
     kind: OpKind,
     label: String,
-    /// What there is room for in a column or two.
+    /// The name that fits into a column or two.
     initials: String,
 }
 
@@ -132,7 +132,7 @@ fn scaled_row(blocks: &[Block], whole: Nanos, room: usize, line: &mut Vec<Piece>
         if from > at {
             line.push(Piece { text: ".".repeat(from - at), kind: None });
         }
-        // What has less than a column is not drawn: its neighbours are.
+        // An op of less than a column is not drawn; its neighbours are.
         if to > from {
             line.push(Piece { text: squeezed(block, to - from), kind: Some(block.kind) });
         }

@@ -1,9 +1,9 @@
 //! Megatron-LM's pipeline layout, `--pipeline-model-parallel-layout`: which parts of a model each stage holds.
 //!
-//! One letter a part: `E` embedding, `t` decoder layer, `m` multi-token-prediction layer, `L` loss. `|` ends a stage
-//! and starts the next; a stage may be empty. `*n` repeats what stands before it, a letter or a group in parentheses,
-//! and a group may hold `|`. Commas and blanks mean nothing. So `Et*3|(tt|)*29,m|L` has 32 stages. Stage `i` of a
-//! pipeline of `p` ranks is chunk `i div p` of rank `i mod p`.
+//! One letter for each part: `E` embedding, `t` decoder layer, `m` multi-token-prediction layer, `L` loss. `|` ends a stage and
+//! starts the next; a stage may be empty. `*n` repeats the letter or the group in parentheses before it, and a group may hold
+//! `|`. Commas and blanks mean nothing. So `Et*3|(tt|)*29,m|L` has 32 stages. Stage `i` of a pipeline of `p` ranks is chunk
+//! `i div p` of rank `i mod p`.
 
 use alloc::format;
 use alloc::string::String;
@@ -19,7 +19,7 @@ pub enum Part {
     Embedding,
     /// `t`: a decoder layer.
     Layer,
-    /// `m`: a layer that predicts further tokens.
+    /// `m`: a multi-token prediction (MTP) layer.
     MultiToken,
     /// `L`: the head and the loss.
     Loss,
@@ -46,16 +46,16 @@ impl Part {
 pub struct LayoutSyntax {
     /// The character, from 1; one beyond the last where the text ends too early.
     pub position: usize,
-    /// What is wrong there, and what would do.
+    /// What is wrong there, and what is accepted.
     pub problem: String,
 }
 
 /// Most parts and stages of a layout together.
 const MOST: usize = 100_000;
-/// Most groups within each other.
+/// The deepest nesting of groups.
 const DEEPEST: usize = 16;
 
-/// The parts of `stages`, the modules of multi-token prediction beside the loss: what [`write()`] writes for a plan.
+/// The parts of `stages`, with the multi-token prediction modules next to the loss: [`write()`] writes them for a plan.
 pub fn of_stages(stages: &[StageLayout], multi_token: u32) -> Vec<Vec<Part>> {
     let parts = |stage: &StageLayout| {
         let embedding = stage.embedding.then_some(Part::Embedding);
@@ -109,9 +109,9 @@ impl Reader {
                 None if depth == 0 => return Ok(tokens),
                 None => return self.wrong("a `(` is not closed: add `)`"),
                 Some(')') if depth > 0 => return Ok(tokens),
-                Some(')') => return self.wrong("this `)` closes nothing"),
+                Some(')') => return self.wrong("this `)` has no `(`"),
                 Some('(') if depth == DEEPEST => {
-                    return self.wrong(format!("more than {DEEPEST} groups within each other"));
+                    return self.wrong(format!("groups are nested deeper than {DEEPEST}"));
                 }
                 Some('(') => {
                     self.at += 1;
@@ -129,7 +129,7 @@ impl Reader {
                         self.at += 1;
                         vec![Some(part)]
                     }
-                    None => return self.wrong(format!("`{letter}` is no part: write E, t, m, L, |, ( ) or *n")),
+                    None => return self.wrong(format!("`{letter}` is not a part: write E, t, m, L, |, ( ) or *n")),
                 },
             };
             let times = self.times()?;
@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_pointed_at() {
         let text = |layout: &str| read(layout).unwrap_err().to_string();
-        assert_eq!(text("Etx"), "character 3 of the layout: `x` is no part: write E, t, m, L, |, ( ) or *n");
+        assert_eq!(text("Etx"), "character 3 of the layout: `x` is not a part: write E, t, m, L, |, ( ) or *n");
         assert_eq!(text("(t|"), "character 4 of the layout: a `(` is not closed: add `)`");
         assert!(text("t)").starts_with("character 2"));
         assert!(text("*3").contains("repeats nothing"));

@@ -1,12 +1,12 @@
-//! An order of compute from elsewhere: written by hand, by another scheduler, or taken out of a plan.
+//! A custom schedule: an order of compute that a person or another scheduler wrote, or that was taken from a plan.
 //!
-//! Read as it comes:
+//! The form is detected:
 //!
-//! | Form | Such as | Told by |
+//! | Form | Such as | Detected by |
 //! |---|---|---|
-//! | a line a rank | `0F0 0F1 0B0 0W0 0BW1` | neither of the others; empty lines and what follows a `#` are left out, and so is a rank's number before a bar: `0 \| 0F0` |
+//! | one line per rank | `0F0 0F1 0B0 0W0 0BW1` | neither of the others; empty lines and text after a `#` are left out, and so is a rank's number before a bar: `0 \| 0F0` |
 //! | [torch's compute-only CSV](super::torch_csv) | `0F0,0F1,0I0,0W0,0B1` | a comma; kinds are torch's, whose B is our BW |
-//! | JSON | `["0F0 0BW0", "1F0 1BW0"]`, or a plan file, of which nothing but the order is read | `[` or `{` at the start |
+//! | JSON | `["0F0 0BW0", "1F0 1BW0"]`, or a plan file, of which only the order is read | `[` or `{` at the start |
 
 use alloc::collections::BTreeSet;
 use alloc::format;
@@ -22,7 +22,7 @@ use crate::problem::MAX_RANKS;
 use crate::problem::Schedule;
 use crate::problem::op::{Op, OpKind, OpSyntax};
 
-/// An order, and what a person who wrote it wants to hear of.
+/// An order, with notes for its author.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
     /// The order.
@@ -71,15 +71,15 @@ pub enum OrderSyntax {
     },
     /// A cell that torch would not read.
     Csv(CsvSyntax),
-    /// No JSON, though it begins as such.
+    /// Not JSON, although it begins like it.
     Syntax(Syntax),
     /// JSON that holds no rows.
     Json(String),
     /// Not a single op.
     Empty,
-    /// More rows than a problem may have ranks.
+    /// More op lists than a problem may have ranks.
     TooManyRows,
-    /// A row of torch's CSV with a W beside a B that has done its work already.
+    /// A row of torch's CSV with a W of a B that already includes it.
     Whole(Op),
 }
 
@@ -90,28 +90,32 @@ impl fmt::Display for OrderSyntax {
             OrderSyntax::Csv(csv) => fmt::Display::fmt(csv, f),
             OrderSyntax::Syntax(syntax) => fmt::Display::fmt(syntax, f),
             OrderSyntax::Json(found) => {
-                write!(f, "found {found}; accepted is an array with one string of ops a rank, or a plan file")
+                write!(f, "found {found}; accepted is an array with one string of ops per rank, or a plan file")
             }
             OrderSyntax::Empty => {
-                f.write_str("found no op; accepted is one line a rank, such as `0F0 0F1 0BW0 0BW1`")
+                f.write_str("found no op; accepted is one line per rank, such as `0F0 0F1 0BW0 0BW1`")
             }
             OrderSyntax::Whole(op) => {
                 let (stage, microbatch) = (op.stage(), op.microbatch());
                 write!(
                     f,
-                    "found {stage}W{microbatch} beside {stage}B{microbatch}: with commas this is torch's CSV, whose B is the \
-                     whole backward; accepted is {stage}I{microbatch} for the half before {stage}W{microbatch}, or blanks \
-                     between ops"
+                    "found {stage}W{microbatch} and {stage}B{microbatch}: with commas this is torch's CSV, \
+                     where B is the whole backward; accepted is {stage}I{microbatch} for the half before \
+                     {stage}W{microbatch}, or blanks between ops"
                 )
             }
-            OrderSyntax::TooManyRows => write!(f, "found more than {MAX_RANKS} rows; accepted is one row a rank"),
+            OrderSyntax::TooManyRows => write!(
+                f,
+                "found more than {MAX_RANKS} op lists; accepted is one op \
+                                                   list per rank"
+            ),
         }
     }
 }
 
 impl core::error::Error for OrderSyntax {}
 
-/// Whether a text begins as an order does: for a file that does not say what it is.
+/// Whether a text begins like an order, for a file without a format.
 pub fn looks_like_one(text: &str) -> bool {
     let first = lines(text).next().map_or("", |(_, line)| line);
     let first =
@@ -119,7 +123,7 @@ pub fn looks_like_one(text: &str) -> bool {
     read(first.trim_matches('"')).is_ok() || torch_csv::read(first).is_ok_and(|order| order.op_count() > 0)
 }
 
-/// Reads an order, and nothing of its text besides.
+/// Reads an order without the places in its text.
 ///
 /// # Errors
 /// As [`read_whole`].
@@ -309,8 +313,8 @@ mod tests {
             ("{\"rows\": [\"0F0\"], \"pairs\": {\"0\": [1]}}", "`pairs`"),
             ("", "found no op"),
             ("# nothing\n", "found no op"),
-            ("[", "this is no JSON: line 1"),
-            ("{\"rows\": [\"0F0\"],\n\"rows\": [\"0F1\"]}", "the field \"rows\" stands twice"),
+            ("[", "this is not JSON: line 1"),
+            ("{\"rows\": [\"0F0\"],\n\"rows\": [\"0F1\"]}", "the field \"rows\" is given twice"),
         ] {
             let error = read(text).unwrap_err().to_string();
             assert!(error.contains(says), "{text}: {error}");

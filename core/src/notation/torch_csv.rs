@@ -1,11 +1,10 @@
-//! Orders for torch.distributed.pipelining: the compute-only CSV that `_PipelineScheduleRuntime._load_csv`
-//! reads (2.7 and later, with pairs 2.9 and later; 2.11 and 2.15 were tried).
+//! Orders for torch.distributed.pipelining: the compute-only CSV that `_PipelineScheduleRuntime._load_csv` reads (2.7 and later,
+//! with pairs 2.9 and later; tested with 2.11 and 2.15).
 //!
-//! A row a rank and a cell an action, `0F0,0F1,0B0`: torch writes `I` for our B, and `B` for our BW. It works
-//! the transfers out by itself, from any map of stages to ranks that the rows imply; so where a file has them, as those
-//! with its communication do, they are left out here. What torch asks of an
-//! order beyond a valid one is checked here, because it finds out too late or not at all:
-//! every stage on one rank, an action on every rank, and on the last stage the forwards in order.
+//! One row per rank and one cell per action, `0F0,0F1,0B0`: torch writes `I` for our B, and `B` for our BW. torch derives the
+//! transfers from the map of stages to ranks that the rows imply, so transfers in a file are left out here. torch asks more of
+//! an order than validity, and finds the rest out too late or not at all. So it is checked here: every stage on one rank, an
+//! action on every rank, and on the last stage the forwards in order.
 
 use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
@@ -25,12 +24,12 @@ use crate::schedule::Absent;
 pub fn write(problem: &Problem, schedule: &Schedule) -> Result<String, Absent> {
     if *problem.placement() == Placement::TwoWay {
         return Err(Absent::because(
-            "torch keeps each stage on one rank, and this plan has two copies of the model: set `schedule` to zb-h1, \
-             zb-v or interleaved-1f1b, which have one",
+            "torch keeps each stage on one rank; this plan is bidirectional, with two copies of the model: set \
+             `schedule` to zb-h1, zb-v or interleaved-1f1b, which have one",
         ));
     }
     if let Some(rank) = schedule.rows.iter().position(Vec::is_empty) {
-        return Err(Absent::because(alloc::format!("torch wants an action on every rank, and rank {rank} has none")));
+        return Err(Absent::because(alloc::format!("torch needs an action on every rank; rank {rank} has none")));
     }
     let last = problem.stage_count() - 1;
     for (rank, row) in schedule.rows.iter().enumerate() {
@@ -38,9 +37,10 @@ pub fn write(problem: &Problem, schedule: &Schedule) -> Result<String, Absent> {
         let forwards: Vec<usize> = forwards.map(|op| op.microbatch()).collect();
         if let Some([before, early]) = forwards.windows(2).find(|two| two[0] > two[1]) {
             return Err(Absent::because(alloc::format!(
-                "torch takes losses in the order in which the last stage runs, and on rank {rank} that runs microbatch {early} \
-                 after {before}: set `schedule` to one that runs them in order, such as zb-h1, zb-v or interleaved-1f1b, or \
-                 let an order of your own have {last}F{early} before {last}F{before}"
+                "torch takes losses in the order in which the last stage runs; on rank {rank} that stage runs \
+                 microbatch {early} after {before}: set `schedule` to one that runs them in order, such as \
+                 zb-h1, zb-v or interleaved-1f1b, or put {last}F{early} before {last}F{before} in a custom \
+                 schedule"
             )));
         }
     }
@@ -78,14 +78,14 @@ pub(crate) fn action(op: Op) -> String {
     alloc::format!("{}{kind}{}", op.stage(), op.microbatch())
 }
 
-/// A cell that is no compute action, or a file that is too large.
+/// A cell that is not a compute action, or a file that is too large.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CsvSyntax {
-    /// The line, from 1: a row a rank.
+    /// The line, from 1: one row per rank.
     pub row: usize,
     /// The cell, from 1.
     pub cell: usize,
-    /// What stands there, shortened.
+    /// The text there, shortened.
     pub text: String,
 }
 
@@ -94,16 +94,16 @@ impl fmt::Display for CsvSyntax {
         let CsvSyntax { row, cell, text } = self;
         write!(
             f,
-            "line {row}, cell {cell}: `{text}` is no compute action of torch: write stage, kind and microbatch, such \
-             as `0F3`, with kind F, B, I or W, or `(0F3;7B1)OVERLAP_F_B`"
+            "line {row}, cell {cell}: `{text}` is not a compute action of torch: write stage, kind and \
+             microbatch, such as `0F3`, with kind F, B, I or W, or `(0F3;7B1)OVERLAP_F_B`"
         )
     }
 }
 
 impl core::error::Error for CsvSyntax {}
 
-/// Actions that torch works out by itself: transfers, and what keeps parameters and gradients among replicas. From 2.15 on
-/// it waits for them apart.
+/// Actions that torch derives itself: transfers, and the exchange of parameters and gradients among replicas. From 2.15
+/// on it has separate waits for them.
 const WORKED_OUT: [&str; 7] = ["SEND_F", "RECV_F", "SEND_B", "RECV_B", "UNSHARD", "RESHARD", "REDUCE_GRAD"];
 
 /// Which of those `action` is, of a stage and perhaps a microbatch.
@@ -116,7 +116,7 @@ fn worked_out(action: &str) -> Option<&str> {
     (numbered && WORKED_OUT.contains(&begun)).then_some(name)
 }
 
-/// What a file has beside its order of compute.
+/// What a file holds in addition to its order of compute.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeftOut {
     /// Sends and receives.
@@ -299,7 +299,7 @@ mod tests {
         let schedule = read("0F0, ,\"0F1\",(0F2;0B0)OVERLAP_F_B\r\n1F0,1I0,1W0").unwrap();
         assert_eq!(schedule.text_rows(), ["0F0 0F1 0F2 0BW0", "1F0 1B0 1W0"]);
         assert_eq!(schedule.pairs, [alloc::vec![2], Vec::new()]);
-        // What torch 2.15 writes of its own orders, with what it works out by itself.
+        // Orders that torch 2.15 writes, with the actions that it derives itself.
         let with_communication = "0UNSHARD,0F0,0SEND_F0,0RECV_B0,0WAIT_SEND_F0,0B0,0REDUCE_GRAD,0WAIT_REDUCE_GRAD\n1RECV_F0,1F0,1B0,1SEND_B0";
         assert_eq!(read(with_communication).unwrap().text_rows(), ["0F0 0BW0", "1F0 1BW0"]);
         for (text, row, cell) in

@@ -1,4 +1,4 @@
-//! Which transports complete a plan, and who waits for whom on those that do not.
+//! Which transports complete a plan, and which ranks wait for which on those that do not.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -15,7 +15,7 @@ use crate::program::lower::{Lowering, lower_as};
 use crate::simulate::Deadlock;
 use crate::spec::Work;
 
-/// The transports that are asked where none is named.
+/// The transports that are checked where none is named.
 pub const TRANSPORTS: [Transport; 5] = [
     Transport::Rendezvous,
     Transport::Buffered { slots: 1 },
@@ -24,19 +24,19 @@ pub const TRANSPORTS: [Transport; 5] = [
     Transport::Streams,
 ];
 
-/// What each transport makes of a plan's program.
+/// Whether each transport completes a plan's program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked {
     /// The plan's digest.
     pub digest: String,
-    /// In the order in which they were asked: whether the program completes, or what is in the way.
+    /// In the order of the check: whether the program completes, or what stops it.
     pub by_transport: Vec<(Transport, Result<(), Vec<Violation>>)>,
-    /// What was taken as the file says it, since it does not follow from the rest of it.
+    /// What was taken from the file unchecked, since it does not follow from the rest.
     pub on_trust: Vec<String>,
 }
 
 impl Plan {
-    /// Asks each transport for the plan's program; for its order with transfers placed anew where there is a `lowering`.
+    /// Checks each transport with the plan's program; with a `lowering`, the transfers of its order are placed again.
     ///
     /// # Errors
     /// [`Deadlock`] where the order cannot be run: never for a plan that the planner made or that was read.
@@ -48,15 +48,15 @@ impl Plan {
         Ok(Checked { digest: self.digest(), by_transport, on_trust: self.on_trust() })
     }
 
-    /// What the file says otherwise than would be planned from its spec here. Measured times and other versions of the planner
-    /// do so rightly, and whoever changes a file wrongly.
+    /// The fields of the file that differ from a new plan of its spec. Measured times and other planner versions are
+    /// valid reasons; a wrong change of the file is not.
     fn on_trust(&self) -> Vec<String> {
         let mut found = Vec::new();
         if let Work::Model(work) = &self.spec.work {
             let problem = &self.problem;
             let case = derived_case(&self.spec, work, problem.placement().clone(), problem.chunks());
             let derived = case.as_ref().ok().and_then(|case| case.derived.as_ref());
-            let differs = "not what is estimated from `spec`, as with measured times or by another version";
+            let differs = "not what `spec` gives: the times are measured, or another version wrote the plan";
             if case.as_ref().map_or(true, |case| case.problem != *problem) {
                 found.push(format!("problem: {differs}"));
             }
@@ -67,7 +67,8 @@ impl Plan {
         let (written, proved) = (self.prediction.bound_ns, lower_bound(&self.problem).value_ns);
         if written < proved {
             found.push(format!(
-                "prediction.bound_ns: {written}, though {proved} is proved here, as by an earlier version"
+                "prediction.bound_ns: {written}, but this version proves {proved}: an earlier version wrote \
+                 the plan"
             ));
         }
         found
@@ -93,7 +94,7 @@ impl Checked {
     }
 }
 
-/// Where every rank waits, and in which circle.
+/// What every rank waits for, and the circle of waits.
 fn hang(violation: &Violation) -> Value {
     let Violation::Stuck(stuck) = violation else { return json!({ "error": violation.to_string() }) };
     let waits = stuck.waits.iter().map(|wait| {

@@ -1,4 +1,4 @@
-//! Figures of a plan that are worked out when they are asked for, and are not written in its file.
+//! Figures of a plan that are computed on request and are not written to its file.
 
 use super::Plan;
 use crate::estimate::derive::derive;
@@ -8,12 +8,12 @@ use crate::simulate::jitter::{self, Outcomes};
 use crate::spec::Work;
 
 impl Plan {
-    /// What this costs with the jitter that its spec says; none where it says none, and as [`jitter::outcomes`].
+    /// The cost with the jitter of its spec, as [`jitter::outcomes`]; none where the spec has none.
     pub fn outcomes(&self) -> Option<Outcomes> {
         jitter::outcomes(&self.problem, &self.schedule, self.spec.jitter_permille)
     }
 
-    /// The step that this plan's program makes on its transport, where its spec is of a model.
+    /// The training step of this plan's program on its transport, where its spec is of a model.
     pub fn step(&self) -> Option<Step> {
         let Work::Model(work) = &self.spec.work else { return None };
         let mut derived = derive(work, self.problem.placement().clone(), self.problem.chunks()).ok()?;
@@ -26,8 +26,8 @@ impl Plan {
         Some(Step::taking(work, derived.step_flops, timeline.rows.len(), derived.ends.step_ns(&timeline)))
     }
 
-    /// What ends its steps: what it says itself, or else, as a plan of an earlier planner does not, what follows from its
-    /// spec. None where that is not of a model.
+    /// The step epilogue: that of the file, or, in plans of earlier planners without one, the one that follows from the
+    /// spec. None where the spec is not of a model.
     pub fn step_ends(&self) -> Option<Ends> {
         let Work::Model(work) = &self.spec.work else { return None };
         let derived = || derive(work, self.problem.placement().clone(), self.problem.chunks()).ok();

@@ -30,7 +30,7 @@ pub const MAX_FILE_BYTES: usize = 512 << 20;
 const FORMAT: &str = "pipeplan-plan";
 const DIGEST: &str = "digest";
 
-/// Why a file is no plan.
+/// Why a file is not a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlanFileError {
     /// Longer than is read.
@@ -38,7 +38,7 @@ pub enum PlanFileError {
         /// Its bytes.
         bytes: usize,
     },
-    /// No JSON.
+    /// Not JSON.
     Syntax(Syntax),
     /// JSON, but no plan.
     Format {
@@ -63,7 +63,7 @@ pub enum PlanFileError {
     Schedule(Vec<Violation>),
     /// The program is not valid for the problem.
     Program(Vec<Violation>),
-    /// The file says what does not follow from the rest of it.
+    /// A field does not follow from the rest of the file.
     Untrue {
         /// The field.
         field: &'static str,
@@ -82,25 +82,30 @@ impl fmt::Display for PlanFileError {
         };
         match self {
             PlanFileError::TooLong { bytes } => {
-                write!(f, "the file has {bytes} bytes, and at most {MAX_FILE_BYTES} are read")
+                write!(f, "the file has {bytes} bytes; the limit is {MAX_FILE_BYTES}")
             }
             PlanFileError::Syntax(syntax) => fmt::Display::fmt(syntax, f),
             PlanFileError::Format { found } => {
-                write!(f, "this is no plan: its `format` is {found}, and a plan's is \"{FORMAT}\"")
+                write!(f, "this is not a plan: its `format` is {found}; a plan's is \"{FORMAT}\"")
             }
             PlanFileError::Version { found } => {
-                write!(f, "the plan's version is {found}, and this planner reads version {VERSION}: use a newer one")
+                write!(
+                    f,
+                    "the plan's version is {found}; this planner reads version {VERSION}: use a newer \
+                           planner"
+                )
             }
             PlanFileError::Digest { written, computed } => write!(
                 f,
                 "the plan was changed after it was written: its digest is {written}, and its content gives \
-                 {computed}; plan it again, or give it with `--order` to a spec, to have its order as it stands there now"
+                 {computed}; plan it again, or pass it with `--order` and a spec to keep the order that it has \
+                 now"
             ),
             PlanFileError::Faults(faults) => write!(f, "the plan has faults:\n{faults}"),
             PlanFileError::Schedule(violations) => list(f, "schedule", violations),
             PlanFileError::Program(violations) => list(f, "program", violations),
             PlanFileError::Untrue { field, written, derived } => {
-                write!(f, "the plan says {field} is {written}, and what follows from it is {derived}")
+                write!(f, "the plan says that {field} is {written}; its content gives {derived}")
             }
         }
     }
@@ -160,8 +165,8 @@ impl Plan {
     /// Reads a file's text.
     ///
     /// # Errors
-    /// [`PlanFileError`]: the version and the digest are looked at first, then the fields, then whether the
-    /// plan is valid and true.
+    /// [`PlanFileError`]: the version and the digest are checked first, then the fields, then whether the plan is valid
+    /// and true.
     pub fn from_json(text: &str) -> Result<Plan, PlanFileError> {
         if text.len() > MAX_FILE_BYTES {
             return Err(PlanFileError::TooLong { bytes: text.len() });
@@ -195,7 +200,7 @@ impl Plan {
     fn check_truth(&self) -> Result<(), PlanFileError> {
         let problem = &self.problem;
         check_schedule(problem, &self.schedule).map_err(PlanFileError::Schedule)?;
-        // A run asks again, of the transport that it has.
+        // A run checks this again, with its real transport.
         check_program(problem, &self.program, self.spec.messages.transport).map_err(PlanFileError::Program)?;
         for (rank, (row, steps)) in self.schedule.rows.iter().zip(&self.program.rows).enumerate() {
             let computes = steps.iter().filter_map(|step| if let Step::Compute(op) = step { Some(op) } else { None });
@@ -228,7 +233,7 @@ impl Plan {
                 return untrue(field, format!("{written:?}"), format!("{derived:?}"));
             }
         }
-        // An older planner may have proved less; more than can be proved here is no proof.
+        // An older planner may have proved less. A bound above the one proved here is not a proof.
         if written.bound_ns > derived.bound_ns {
             return untrue("prediction.bound_ns", written.bound_ns.to_string(), derived.bound_ns.to_string());
         }
@@ -267,7 +272,7 @@ impl Plan {
         self.check_ends()
     }
 
-    /// Whether what ends its steps is of as many ranks and stages as it has.
+    /// Whether the step epilogue has the plan's number of ranks and stages.
     fn check_ends(&self) -> Result<(), PlanFileError> {
         let Some(Ends { tails, reduces_ns }) = &self.ends else { return Ok(()) };
         let untrue = |field, written: String, derived: String| Err(PlanFileError::Untrue { field, written, derived });
@@ -373,7 +378,7 @@ fn read_problem(value: &Value, faults: &mut Vec<Fault>) -> Option<Problem> {
     }
 }
 
-/// The places at which pairs begin, by rank; none where the file has none.
+/// The positions at which pairs begin, by rank; none where the file has none.
 fn read_pairs(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Vec<Vec<u32>> {
     let path = table.path("pairs");
     let Some(value) = table.get("pairs") else { return Vec::new() };
@@ -381,7 +386,7 @@ fn read_pairs(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Vec<Vec<u32>> {
     let row = |value: &Value| value.as_array()?.iter().map(place).collect::<Option<Vec<u32>>>();
     let pairs = value.as_array().and_then(|rows| rows.iter().map(row).collect::<Option<Vec<_>>>());
     if pairs.is_none() {
-        faults.push(Fault::new(path, shown(value), "for each rank a list of the places at which pairs begin"));
+        faults.push(Fault::new(path, shown(value), "for each rank a list of the positions at which pairs begin"));
     }
     pairs.unwrap_or_default()
 }
@@ -400,7 +405,7 @@ fn read_rows<T>(
         faults.push(Fault::new(
             path,
             rows.map_or_else(|| "nothing".to_string(), shown),
-            "a list of texts, one a rank",
+            "a list of texts, one per rank",
         ));
         return None;
     };
@@ -448,7 +453,7 @@ fn read_numbers(table: &mut Table<'_>, key: &'static str, each: &str, faults: &m
     let numbers: Option<Vec<u64>> = list.and_then(Value::as_array).and_then(|list| list.iter().map(whole).collect());
     if numbers.is_none() {
         let found = list.map_or_else(|| "nothing".to_string(), shown);
-        faults.push(Fault::new(table.path(key), found, format!("a list of whole numbers, one a {each}")));
+        faults.push(Fault::new(table.path(key), found, format!("a list of whole numbers, one per {each}")));
     }
     numbers
 }

@@ -56,9 +56,9 @@ pub const SCHEMA: &str = include_str!("../../schema/plan.schema.json");
 /// A plan for one training step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// What was asked for.
+    /// The spec.
     pub spec: Spec,
-    /// What had to be scheduled.
+    /// The problem.
     pub problem: Problem,
     /// The schedule's name; for `best`, the name of the one that won.
     pub schedule_name: String,
@@ -66,8 +66,8 @@ pub struct Plan {
     pub schedule: Schedule,
     /// What each rank executes, transfers and optimizer included.
     pub program: Program,
-    /// What ends a step, by the times that the plan was made with; none where its costs are typed, and in files of earlier
-    /// planners.
+    /// The step epilogue, with the times of the planner that made the plan; none where costs are typed, and in files of
+    /// earlier planners.
     pub ends: Option<Ends>,
     /// What the plan costs if every op takes the time that the problem says.
     pub prediction: Prediction,
@@ -82,7 +82,7 @@ impl Plan {
         simulate(&self.problem, &self.schedule)
     }
 
-    /// What the passes did to its stages, where its spec is of a model.
+    /// The pass reports of its stages, where its spec is of a model.
     pub fn accounts(&self) -> Option<Accounts> {
         let Work::Model(work) = &self.spec.work else { return None };
         let derived = derive(work, self.problem.placement().clone(), self.problem.chunks()).ok()?;
@@ -106,7 +106,7 @@ pub struct Prediction {
 }
 
 impl Prediction {
-    /// What the plan is judged by.
+    /// The figure that judges the plan.
     pub fn cost_ns(&self, objective: Objective) -> Nanos {
         match objective {
             Objective::Makespan => self.makespan_ns,
@@ -114,7 +114,7 @@ impl Prediction {
         }
     }
 
-    /// What `timeline` costs.
+    /// The cost of `timeline`.
     pub fn of(problem: &Problem, timeline: &Timeline) -> Prediction {
         Prediction {
             makespan_ns: timeline.makespan_ns(),

@@ -64,7 +64,7 @@ fn another_version_and_a_wrong_digest_are_refused_by_name() {
     let error = Plan::from_json(&text.replace("0F0 0F1", "0F1 0F0")).unwrap_err();
     assert!(matches!(&error, PlanFileError::Digest { .. }), "{error}");
     let error = Plan::from_json("{\"ranks\": 4}").unwrap_err();
-    assert!(error.to_string().contains("this is no plan: its `format` is nothing"), "{error}");
+    assert!(error.to_string().contains("this is not a plan: its `format` is nothing"), "{error}");
     let error = Plan::from_json("{\n  \"format\": }").unwrap_err();
     assert!(error.to_string().contains("line 2, column 13"), "{error}");
 }

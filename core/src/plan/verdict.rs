@@ -1,5 +1,5 @@
-//! Whether a schedule of a model fits its devices: bytes by rank and kind. [`suggest`](crate::advise::suggest) says what to change
-//! where it does not.
+//! Whether a schedule of a model fits its devices: bytes by rank and kind. Where it does not,
+//! [`suggest`](crate::advise::suggest) says what to change.
 
 use alloc::vec::Vec;
 
@@ -15,24 +15,27 @@ use crate::schedule::{Absent, Published};
 use crate::simulate::timeline::Timeline;
 use crate::spec::{ModelWork, Spec, Work};
 
+/// Why typed costs have no breakdown of bytes, for people.
+pub(crate) const TYPED_COSTS: &str = "a breakdown of bytes needs a model; these costs are typed";
+
 /// The memory of one rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankMemory {
     /// The rank.
     pub rank: usize,
-    /// What it holds throughout.
+    /// Its static bytes.
     pub fixed: StaticBytes,
-    /// The most that its microbatches hold at once, beside what is fixed.
+    /// The most that its microbatches hold at once, in addition to the static bytes.
     pub activations: Bytes,
     /// The op during which that is.
     pub at: Option<Op>,
     /// When that op starts.
     pub at_ns: Nanos,
-    /// The most of the host's memory that it holds at once: of its microbatches, and what the optimizer keeps there.
+    /// The most host memory that it uses at once: activation offload and optimizer offload.
     pub on_host: Bytes,
     /// Fixed and activations together.
     pub peak: Bytes,
-    /// What it may hold.
+    /// Its limit.
     pub limit: Option<Bytes>,
 }
 
@@ -91,15 +94,15 @@ pub fn on_host(behind: &[[Bytes; 2]], ops: impl Iterator<Item = Op>) -> Bytes {
     most
 }
 
-/// What `published` needs for `spec` without regard to its limit: its bytes by rank beside the limit, and its cost.
+/// The memory that `published` needs for `spec` whatever the limit: bytes by rank with the limit of each, and its cost.
 ///
 /// # Errors
 /// [`Absent`] where the costs are typed, so that there is nothing to explain, or where the schedule does not exist.
 pub fn verdict(spec: &Spec, published: &Published) -> Result<(Answer, Vec<RankMemory>), Absent> {
     let Work::Model(work) = &spec.work else {
-        return Err(Absent::because("bytes are explained for a model; these costs are typed"));
+        return Err(Absent::because(TYPED_COSTS));
     };
-    // What is left to the limit is settled under it; where nothing fits, all of that gives way.
+    // Settings that the limit decides are chosen under it; where nothing fits, all of them save memory.
     let fitted = match work.layout.fits() {
         true => planner::case(spec, published).ok().and_then(|case| case.fitted),
         false => None,
@@ -112,7 +115,7 @@ pub fn verdict(spec: &Spec, published: &Published) -> Result<(Answer, Vec<RankMe
     let (placement, chunks) = (published.shape)(work.chunks as usize);
     let mut dealt = None;
     if work.layout.partition == Partition::WithinLimit {
-        // As dealt for the limit that is, and evenly where no deal keeps it.
+        // Layers are assigned for the real limit, and evenly where no assignment keeps it.
         let found = dealt_within_limit(&settled, &placement, chunks);
         dealt = found.as_ref().map(|(_, dealt)| *dealt);
         unlimited.layout.partition = found.map_or(Partition::Balanced, |(counts, _)| Partition::ByHand(counts));
@@ -121,7 +124,7 @@ pub fn verdict(spec: &Spec, published: &Published) -> Result<(Answer, Vec<RankMe
     let mut answer = planner::answer(&unlimited, published)?;
     answer.case.fitted = fitted;
     let Some(derived) = &mut answer.case.derived else {
-        return Err(Absent::because("bytes are explained for a model; these costs are typed"));
+        return Err(Absent::because(TYPED_COSTS));
     };
     derived.dealt = dealt;
     let limit = work.limit_bytes.unwrap_or(work.device.memory_bytes);
@@ -147,7 +150,7 @@ mod tests {
         Spec::read(&text).unwrap_or_else(|faults| panic!("{faults}"))
     }
 
-    /// The same bytes as those that a plan is judged by.
+    /// The bytes are those that judge a plan.
     #[test]
     fn the_table_is_the_timeline_s() {
         for published in schedule::published() {

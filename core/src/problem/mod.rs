@@ -49,7 +49,7 @@ pub const MAX_TOTAL_BYTES: u64 = 1 << 62;
 pub(crate) const MAX_NS: u64 = 1 << 53;
 pub(crate) const MAX_BYTES: u64 = 1 << 53;
 
-/// What a schedule is judged by.
+/// The objective that judges a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Objective {
     /// End of the last op over all ranks minus the start of the first.
@@ -69,7 +69,7 @@ impl Objective {
     }
 }
 
-/// Whether the backward of a stage may be cut in two.
+/// Whether the backward of a stage may be split into B and W.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Backward {
     /// B and W may run apart, or fused.
@@ -133,12 +133,12 @@ impl Problem {
         &self.placement
     }
 
-    /// What a schedule is judged by.
+    /// The objective that judges a schedule.
     pub fn objective(&self) -> Objective {
         self.objective
     }
 
-    /// Whether the backward may be cut.
+    /// Whether the backward may be split.
     pub fn backward(&self) -> Backward {
         self.backward
     }
@@ -193,13 +193,13 @@ impl Problem {
         self.together([forward, backward], [self.duration(forward), self.duration(backward)])
     }
 
-    /// How long two ops of a pair take together that take so long each.
+    /// The time of a pair whose ops take the given times alone.
     pub(crate) fn together(&self, ops: [Op; 2], took: [Nanos; 2]) -> Nanos {
         let exchanges = ops.map(|op| self.stages[op.stage()].exchange(op.kind()));
         took[0] + took[1] - hidden(took, exchanges, self.overlap_permille)
     }
 
-    /// Bytes held by `rank` throughout.
+    /// The static bytes of `rank`.
     pub fn static_bytes(&self, rank: usize) -> Bytes {
         self.static_bytes[rank]
     }
@@ -209,7 +209,7 @@ impl Problem {
         self.limit_bytes[rank]
     }
 
-    /// Whether both ask for the same, whatever their placements are called.
+    /// Whether both ask for the same, whatever the names of their placements.
     pub fn same_as(&self, other: &Problem) -> bool {
         self.placement.same_as(&other.placement, self.ranks, self.chunks)
             && Problem { placement: other.placement.clone(), ..self.clone() } == *other
@@ -233,8 +233,8 @@ impl Problem {
     }
 }
 
-/// What a pair saves whose ops take `took`, of which `exchanges` in exchanges: a share of the shorter one, or what each
-/// computes while the other exchanges, whichever is more.
+/// The time that a pair saves. Its ops take `took`, of which `exchanges` are communication. The saving is a share of
+/// the shorter op, or the compute of each during the communication of the other, whichever is more.
 fn hidden(took: [Nanos; 2], exchanges: [Nanos; 2], overlap_permille: u16) -> Nanos {
     let [a, b] = [0, 1].map(|at| exchanges[at].min(took[at]));
     let beside = a.min(took[1] - b) + b.min(took[0] - a);

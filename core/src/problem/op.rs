@@ -1,4 +1,4 @@
-//! One piece of compute: what a stage does for one microbatch.
+//! One op: what a stage computes for one microbatch.
 
 use alloc::string::{String, ToString};
 use core::fmt;
@@ -6,7 +6,7 @@ use core::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Which of a stage's jobs an op runs.
+/// The kind of an op: which job of a stage it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum OpKind {
@@ -16,7 +16,7 @@ pub enum OpKind {
     B,
     /// Backward for the stage's weights.
     W,
-    /// Both backwards, fused: the gradient of the inputs leaves only when all of it has ended.
+    /// Both backwards, fused: the gradient of the inputs leaves only when all of the op has ended.
     BW,
 }
 

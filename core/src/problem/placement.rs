@@ -2,22 +2,22 @@
 
 use alloc::vec::Vec;
 
-/// How stages are dealt to ranks. `P` ranks hold `V` chunks each, so there are `P · V` stages.
+/// How stages are assigned to ranks. `P` ranks hold `V` chunks each, so there are `P · V` stages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// One chunk a rank: stage `s` on rank `s`.
+    /// One chunk per rank: stage `s` on rank `s`.
     Linear,
     /// Stage `s` on rank `s mod P` (interleaved 1F1B, arXiv:2104.04473 §2.2.2).
     Looped,
-    /// Two chunks a rank: down the ranks and back up (ZB-V, arXiv:2401.10241 §6).
+    /// Two chunks per rank: down the ranks and back up (ZB-V, arXiv:2401.10241 §6).
     V,
     /// The V continued: the direction alternates with each chunk (Hanayo, arXiv:2308.15762).
     Wave,
-    /// The rank of each stage, by hand.
+    /// The rank of each stage, as a list.
     List(Vec<u16>),
-    /// Two copies of the model: the first half of the microbatches goes down the ranks, the other half up
-    /// (Chimera, arXiv:2107.06925; DualPipe). Stage `s` is on rank `s` for the first half and on
-    /// `P − 1 − s` for the second.
+    /// Bidirectional, with two copies of the model: the first half of the microbatches goes down the ranks, the other
+    /// half up (Chimera, arXiv:2107.06925; DualPipe). Stage `s` is on rank `s` for the first half and on `P − 1 − s`
+    /// for the second.
     TwoWay,
 }
 
@@ -50,7 +50,7 @@ impl Placement {
             .collect()
     }
 
-    /// Whether both put every stage on the same rank for every microbatch, whatever they are called.
+    /// Whether both put every stage on the same rank for every microbatch, whatever their names.
     pub fn same_as(&self, other: &Placement, ranks: usize, chunks: usize) -> bool {
         let fits =
             |placement: &Placement| !matches!(placement, Placement::List(list) if list.len() != ranks * chunks);

@@ -1,16 +1,16 @@
-//! The answer to a problem: the order of ops on each rank, without times.
+//! The answer to a problem: the op list of each rank, without times.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use super::op::{Op, OpSyntax};
 
-/// One ordered row of ops for each rank: order only, no time.
+/// One op list for each rank: order only, no times.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Schedule {
-    /// What each rank runs, in order.
+    /// The op list of each rank.
     pub rows: Vec<Vec<Op>>,
-    /// By rank, ascending: places of forwards that run as a pair with the backward right after them (DualPipe's
+    /// By rank, ascending: positions of forwards that run as a pair with the backward right after them (DualPipe's
     /// overlapped forward and backward). Empty where there are none.
     pub pairs: Vec<Vec<u32>>,
 }
@@ -21,7 +21,7 @@ impl Schedule {
         Schedule { rows, pairs: Vec::new() }
     }
 
-    /// The places of `rank` at which a pair begins, ascending.
+    /// The positions of `rank` at which a pair begins, ascending.
     pub fn pairs_of(&self, rank: usize) -> &[u32] {
         self.pairs.get(rank).map_or(&[], Vec::as_slice)
     }
@@ -31,7 +31,7 @@ impl Schedule {
         self.rows.iter().map(Vec::len).sum()
     }
 
-    /// The short form, one string a rank: `0F0 0F1 0BW0`.
+    /// The short form, one string per rank: `0F0 0F1 0BW0`.
     pub fn text_rows(&self) -> Vec<String> {
         self.rows
             .iter()
@@ -45,7 +45,7 @@ impl Schedule {
     /// Reads the short form back.
     ///
     /// # Errors
-    /// The rank and the text of the first word that is no op.
+    /// The rank and the text of the first word that is not an op.
     pub fn from_text_rows<S: AsRef<str>>(rows: &[S]) -> Result<Schedule, (usize, OpSyntax)> {
         let read = |(rank, row): (usize, &S)| {
             row.as_ref()

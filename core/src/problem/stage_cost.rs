@@ -15,10 +15,10 @@ pub struct StageCost {
     pub backward_input_ns: Nanos,
     /// Duration of W.
     pub backward_weight_ns: Nanos,
-    /// Duration of the fused BW, where it is less than that of B and then W: at most their sum. So it is where W's
-    /// operators run beside a collective that B would wait for.
+    /// Duration of the fused BW, where it is less than that of B and then W: at most their sum. This is so where W's
+    /// operators overlap a collective that B waits for.
     pub backward_ns: Option<Nanos>,
-    /// The part of F in which its rank does not compute but exchanges with others, and in which the other op of a pair may
+    /// The communication of F: the part in which its rank does not compute, and in which the other op of a pair may
     /// compute.
     pub forward_exchange_ns: Nanos,
     /// The same of B, and of BW.
@@ -36,8 +36,8 @@ pub struct StageCost {
     /// Bytes that W needs only while it runs.
     pub backward_weight_workspace_bytes: Bytes,
     /// Bytes that the fused BW needs only while it runs, where it is more than B and then W: B's and W's changes of
-    /// bytes are then one change, their sum. So it is where a layer's recomputed tensors are used up by its W before the
-    /// next layer's are made.
+    /// bytes are then one change, their sum. This is so where W of a layer frees its recomputed tensors before those of
+    /// the next layer are made.
     pub backward_workspace_bytes: Option<Bytes>,
 }
 
@@ -55,7 +55,7 @@ impl StageCost {
         }
     }
 
-    /// How much of an op of `kind` its rank spends in exchanges.
+    /// The communication time of an op of `kind`.
     pub const fn exchange(&self, kind: OpKind) -> Nanos {
         match kind {
             OpKind::F => self.forward_exchange_ns,
@@ -64,8 +64,8 @@ impl StageCost {
         }
     }
 
-    /// The least that B and W may count on to keep their rank busy, whether they run apart or fused: neither more than
-    /// it takes alone, nor both more than BW takes.
+    /// The least time that B and W keep their rank busy, split or fused: neither more than it takes alone, nor both
+    /// together more than BW takes.
     pub const fn least_backward(&self) -> [Nanos; 2] {
         let fused = self.duration(OpKind::BW);
         let first = if self.backward_input_ns < fused { self.backward_input_ns } else { fused };
@@ -88,7 +88,7 @@ impl StageCost {
         (self.takes(OpKind::BW) as i64) < apart.max(self.takes(OpKind::B) as i64)
     }
 
-    /// The same with BW as its B, and nothing as its W.
+    /// The same stage with BW as its B, and an empty W.
     pub(super) fn whole(&self) -> StageCost {
         let change = self.backward_input_bytes + self.backward_weight_bytes;
         StageCost {

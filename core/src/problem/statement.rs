@@ -1,4 +1,5 @@
-//! The problem file: the form in which a person or another program states a scheduling problem. Reading, checking, writing.
+//! The problem file: the form in which a person or another program states a scheduling problem. It is read, checked and written
+//! here.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -16,7 +17,7 @@ use super::{
 use crate::base::fields::{Fault, Faults, Table, bytes_in, one_of, shown, whole};
 use crate::base::units::{Bytes, Nanos};
 
-/// Where the statement leaves stages.
+/// The placement that a statement asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlacementChoice {
     /// An answer keeps this placement.
@@ -25,7 +26,7 @@ pub enum PlacementChoice {
     Any,
 }
 
-/// A scheduling problem as it stands in a problem file: the common form that other programs write.
+/// A scheduling problem as a problem file states it, in the common form that other programs write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Statement {
     /// Ranks, P.
@@ -40,13 +41,13 @@ pub struct Statement {
     pub stages: Vec<StageCost>,
     /// Hop times.
     pub transfers: Transfers,
-    /// Bytes held throughout: one value, or one for each rank.
+    /// Static bytes: one value, or one for each rank.
     pub static_bytes: Vec<Bytes>,
     /// The memory of a rank: one value, or one for each; none for no limit.
     pub limit_bytes: Vec<Option<Bytes>>,
     /// What an answer is judged by.
     pub objective: Objective,
-    /// Whether the backward may be cut.
+    /// Whether the backward may be split.
     pub backward: Backward,
     /// Where a schedule runs a forward and a backward as a pair: thousandths of the shorter one that hide behind
     /// the longer. What each computes while the other [exchanges](StageCost::exchange) hides in any case.
@@ -143,7 +144,7 @@ impl Statement {
             "objective": self.objective.name(),
             "backward": match self.backward { Backward::Split => "split", Backward::Fused => "fused" },
         });
-        // Our addition to the common form: written only where it says something.
+        // An addition to the common form, written only where it is set.
         if self.overlap_permille > 0 {
             value["overlap_permille"] = json!(self.overlap_permille);
         }
@@ -197,13 +198,13 @@ impl Statement {
         })
     }
 
-    /// The placements that an answer may use, the plainest first. Never empty for a statement that was read.
+    /// The placements that an answer may use, the simplest first. Never empty for a statement that was read.
     pub fn placements(&self) -> Vec<Placement> {
         match &self.placement {
             PlacementChoice::Fixed(placement) => vec![placement.clone()],
             PlacementChoice::Any if self.chunks == 1 => {
                 let mut open = vec![Placement::Linear];
-                // Schedules that go two ways are offered beside the others, so what is best of all is looked for there, too.
+                // Bidirectional schedules are offered with the others, so the best is searched for there too.
                 if suits(&Placement::TwoWay, self.ranks, self.chunks, self.microbatches) {
                     open.push(Placement::TwoWay);
                 }
@@ -217,7 +218,7 @@ impl Statement {
         }
     }
 
-    /// What cannot be seen field by field: sizes of the whole, and bytes that fall below zero.
+    /// Faults that no single field shows: total sizes, and bytes that fall below zero.
     pub(crate) fn find_faults(&self, path: &str, faults: &mut Vec<Fault>) {
         let at = |key: &str| if path.is_empty() { key.to_string() } else { format!("{path}.{key}") };
         let stages = self.ranks * self.chunks;
@@ -268,7 +269,7 @@ impl Statement {
             }
         }
         if time > u128::from(MAX_TOTAL_NS) {
-            // The field to blame is the one that has most of it.
+            // The fault names the field that contributes most.
             faults.push(Fault::new(
                 at(if hops > time / 2 { "transfer_ns" } else { "stages" }),
                 format!("{time} ns over all ops and hops"),
@@ -402,7 +403,7 @@ fn read_stage(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Option<Stag
         backward_workspace_bytes: table.whole("backward_workspace_bytes", 0..=MAX_BYTES, faults),
     };
     let apart = cost.backward_input_ns + cost.backward_weight_ns;
-    // The sum of both says nothing that they do not.
+    // The sum of both adds no information.
     cost.backward_ns = table.whole("backward_ns", 0..=apart, faults).filter(|fused| *fused < apart);
     cost.forward_exchange_ns = table.whole("forward_exchange_ns", 0..=cost.forward_ns, faults).unwrap_or(0);
     let least = cost.backward_input_ns.min(cost.duration(OpKind::BW));
@@ -471,7 +472,7 @@ fn stage_value(cost: &StageCost) -> Value {
     ] {
         map.insert(String::from(key), value);
     }
-    // Our addition to the common form: written only where it says something.
+    // An addition to the common form, written only where it is set.
     if let Some(duration) = cost.backward_ns {
         map.insert(String::from("backward_ns"), json!(duration));
     }

@@ -10,7 +10,7 @@ use crate::problem::op::OpKind;
 use crate::problem::placement::Placement;
 
 impl Problem {
-    /// The same problem where pairs gain nothing: their ops one after the other.
+    /// The same problem without gain from pairs: their ops run one after the other.
     pub(crate) fn with_pairs_in_turn(&self) -> Problem {
         let in_turn = |cost: &StageCost| StageCost { forward_exchange_ns: 0, backward_exchange_ns: 0, ..*cost };
         Problem { stages: self.stages.iter().map(in_turn).collect(), overlap_permille: 0, ..self.clone() }
@@ -30,7 +30,7 @@ impl Problem {
         // grows with each.
         let partner = |rank: usize, kind: OpKind| {
             let held = self.stages_of_rank[rank].iter();
-            // With two directions a rank also holds the stage of its mirror.
+            // In a bidirectional placement a rank also holds the stage of its mirror.
             let mirrored = (self.placement == Placement::TwoWay).then(|| &self.stages_of_rank[self.ranks - 1 - rank]);
             held.chain(mirrored.into_iter().flatten()).fold([0; 3], |[longest, computes, exchanges], stage| {
                 let cost = &self.stages[*stage];
@@ -63,14 +63,14 @@ impl Problem {
         shorter.with_pairs_in_turn()
     }
 
-    /// The same problem under another memory limit, one entry a rank.
+    /// The same problem under another memory limit, one entry per rank.
     pub fn with_limits(&self, limit_bytes: Vec<Option<Bytes>>) -> Problem {
         assert_eq!(limit_bytes.len(), self.ranks, "one limit a rank");
         Problem { limit_bytes, ..self.clone() }
     }
 
-    /// The same problem with every backward left whole, where that may be of use: where a BW holds less or takes less
-    /// time than its B and then its W. Its schedules are schedules of this problem too.
+    /// The same problem with every backward whole, where that may help: where a BW holds less or takes less time than
+    /// its B and then its W. Its schedules are schedules of this problem too.
     pub fn with_whole_backwards(&self) -> Option<Problem> {
         let is_shorter =
             |cost: &StageCost| cost.duration(OpKind::BW) < cost.duration(OpKind::B) + cost.duration(OpKind::W);

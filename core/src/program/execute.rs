@@ -1,18 +1,17 @@
-//! From a program to times: what [`simulate`](crate::simulate::simulate) is to an order, where transfers are placed and a
-//! transport carries them.
+//! From a program to times: as [`simulate`](crate::simulate::simulate) does for an order, with transfers in their places and a
+//! transport that carries them.
 //!
-//! # What time passes where
-//! - An op takes its planned time, and starts when its rank comes to it and its input has arrived.
-//! - A transfer takes its hop, from the end of the op that made the data to where the receiving rank may use it. It keeps
-//!   no rank busy: whoever needs it waits for the rest of the hop.
-//! - Ranks wait for each other as the program and the transport have it. A receive ends when both ends have come to it. A
-//!   send ends when no more than `slots` messages of its channel (sender, receiver and payload) still wait to be taken, its
-//!   own among them: with 0 slots when both ends have come to it.
+//! # Where time passes
+//! - An op takes its planned time. It starts when its rank comes to it and its input has arrived.
+//! - A transfer takes its hop, from the end of the op that made the data until the receiving rank may use it. It keeps no rank
+//!   busy: a rank that needs the data waits for the rest of the hop.
+//! - Ranks wait for each other as the program and the transport say. A receive ends when both ends have come to it. A send ends
+//!   when at most `slots` transfers of its channel (sender, receiver and payload), itself included, still wait to be taken. With
+//!   0 slots it ends when both ends have come to it.
 //!
-//! That is what the runner does with planned times (`run --backend modelled`), so each can be held against the other. A
-//! wait costs nothing where the program has it where the order waits anyway; so a program takes at least the time of its
-//! order. The ops of a pair start together, when both have their inputs, and end together, where no message stands between
-//! them; else they run one after the other.
+//! The runner does the same with planned times (`run --backend modelled`), so each can be compared with the other. A wait costs
+//! nothing where the order waits anyway, so a program takes at least the time of its order. The ops of a pair start together,
+//! when both have their inputs, and end together, where no transfer stands between them. Else they run one after the other.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec;
@@ -25,18 +24,18 @@ use crate::program::Transport;
 use crate::program::{Message, Payload, Program, Step, Way};
 use crate::simulate::timeline::{Span, Timeline};
 
-/// How a transport lets ranks go on.
+/// When a transport lets ranks continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Carrier {
-    /// Whether the messages of a step start together, or one after the other as written.
+    /// Whether the P2P transfers of a step start together, or one after the other as written.
     pub grouped: bool,
-    /// Messages of a channel that may wait to be taken while their sender goes on.
+    /// P2P transfers of a channel that may wait to be taken while their sender continues.
     pub slots: usize,
 }
 
 impl Carrier {
-    /// What `transport` promises. Where messages have to meet in the order in which both ends start them, they start in
-    /// that order too, so that it takes no time of its own.
+    /// The promises of `transport`. Where P2P transfers must meet in the order in which both ends start them, they also
+    /// start in that order, so the order costs no time.
     pub const fn of(transport: Transport) -> Carrier {
         match transport {
             Transport::Rendezvous => Carrier { grouped: false, slots: 0 },
@@ -46,11 +45,11 @@ impl Carrier {
     }
 }
 
-/// The times of `program`, which [`check_program`](crate::check::check_program) accepts on what `carrier` stands for, with
-/// `pairs` of ops as of [`Schedule::pairs`](crate::problem::Schedule::pairs); nothing where it does not end. Without pairs
-/// they run one after the other, as the runner runs them.
+/// The times of `program`, which [`check_program`](crate::check::check_program) accepts on what `carrier` stands for,
+/// with `pairs` of ops as of [`Schedule::pairs`](crate::problem::Schedule::pairs); none where it does not end. Without
+/// pairs the ops run one after the other, as in the runner.
 ///
-/// Takes time and memory in proportion to the steps, times the messages of the largest group.
+/// Takes time and memory in proportion to the steps, times the P2P transfers of the largest group.
 pub fn execute(problem: &Problem, program: &Program, pairs: &[Vec<u32>], carrier: Carrier) -> Option<Timeline> {
     let ranks = program.rows.len();
     let mut world = World {
@@ -64,7 +63,7 @@ pub fn execute(problem: &Problem, program: &Program, pairs: &[Vec<u32>], carrier
     let mut timeline = Timeline { rows: vec![Vec::new(); ranks] };
     let is_pair = |rank: usize, place: u32| pairs.get(rank).is_some_and(|row| row.binary_search(&place).is_ok());
     let mut at = vec![0usize; ranks];
-    // Within a step that goes message by message: how many have ended.
+    // Within a step that runs one transfer at a time: how many have ended.
     let mut within = vec![0usize; ranks];
     let mut now: Vec<Nanos> = vec![0; ranks];
     let mut look: VecDeque<usize> = (0..ranks).collect();
@@ -132,7 +131,7 @@ pub fn execute(problem: &Problem, program: &Program, pairs: &[Vec<u32>], carrier
 /// Sender, receiver, and whether gradients pass.
 type Channel = (usize, usize, bool);
 
-/// What has been started while a program is run.
+/// The transfers that were started while a program runs.
 struct World<'p> {
     problem: &'p Problem,
     carrier: Carrier,
@@ -235,8 +234,8 @@ mod tests {
     ];
     const BOUNDLESS: Carrier = Carrier { grouped: true, slots: usize::MAX };
 
-    /// Nobody waits for more than data where sends are taken at once and receives stand right before their op, nor where
-    /// messages run beside compute; anywhere else waits may only be added.
+    /// Ranks wait for data alone where sends are taken at once and receives stand right before their op, and where
+    /// transfers overlap compute. Elsewhere waits can only be added.
     #[test]
     fn a_program_takes_the_time_of_its_order_and_its_waits() {
         let mut waits = 0;
@@ -274,8 +273,9 @@ mod tests {
         assert!(waits > 0, "somewhere a rank waits for more than data");
     }
 
-    /// Pairs run together where their messages let them: beside compute they cost what their order does, and in groups no
-    /// more than one after the other; where each op has messages of its own right around it, they follow each other.
+    /// Pairs run together where their transfers allow. Where transfers overlap compute, pairs cost what their order
+    /// does; in groups they cost no more than one after the other. Where each op has its transfers right around it, the
+    /// ops follow each other.
     #[test]
     fn pairs_run_together() {
         for (name, chunks, placement) in [("dualpipe", 1, "two-way"), ("dualpipe-v", 2, "v")] {

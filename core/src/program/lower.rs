@@ -1,23 +1,22 @@
 //! From a schedule to what ranks execute: where each transfer starts, and where a rank waits for it.
 //!
-//! # Why our programs cannot hang
-//! All ops and transfers are put into one line, in which everything comes after what it needs; each rank
-//! executes its part of that line, and its messages between two ops form one group. Then the first thing in
-//! the line that has not ended can always go on: whatever its ranks do before it comes earlier in the line
-//! and has ended. So the program completes when sends wait for their receives, one message at a time or a
-//! group at once; both ends of a channel see its messages in the same order; and so do both ends of a
-//! communicator that carries two directions.
+//! # Why these programs cannot hang
+//! All ops and transfers stand in one total order, in which everything comes after what it needs. Each rank executes its part
+//! of that order, and its transfers between two ops form one group. Then the first item that has not ended can always run:
+//! whatever its ranks do before it comes earlier in the order and has ended. So the program completes where sends wait for their
+//! receives, one transfer at a time or a group at once. Both ends of a channel see its transfers in the same order, and so do
+//! both ends of a communicator that carries two directions.
 //!
-//! The two ops of a pair are one thing in the line: both inputs come before, both outputs after, and no message stands
-//! between them. [`Lowering::InPieces`] and [`Lowering::ReceiveFirst`] know no pairs.
+//! The two ops of a pair are one item of the order: both inputs come before, both outputs after, and no transfer stands between
+//! them. [`Lowering::InPieces`] and [`Lowering::ReceiveFirst`] do not handle pairs.
 //!
-//! [`Lowering::Overlapped`] starts messages without waiting. A rank then waits only for what its next op
-//! needs, and for its sends where that costs nothing; both ends of a link start its messages in the line's
-//! order. Take the ops in the line's order: each has its inputs made by earlier ops, whose ranks start the
-//! sends at once; the receives before it on the same link have been started too, and so it runs.
+//! [`Lowering::Overlapped`] starts transfers without waiting. A rank then waits only for what its next op needs, and for its
+//! sends where that costs nothing. Both ends of a link start its transfers in the total order. Take the ops in that order: each
+//! has inputs that earlier ops made, whose ranks start the sends at once; the receives before it on the same link have been
+//! started too, and so it runs.
 //!
-//! The other two ways are how published systems place transfers. They can hang, which `check` shows; they
-//! are here to be compared and taught.
+//! The other two lowerings place transfers as published systems do. They can hang, which `check` shows; they serve to compare
+//! and to teach.
 
 use alloc::collections::{BTreeMap, BinaryHeap};
 use alloc::vec;
@@ -37,28 +36,28 @@ use crate::simulate::{Deadlock, simulate};
 /// How transfers are placed. As text: `in-pieces`, `receive-first`, `grouped`, `overlapped` and, with a prefetch,
 /// `overlapped:2`.
 ///
-/// [`Lowering::Overlapped`] is the usual one: there a program takes the time of its order. In groups the best orders may
+/// [`Lowering::Overlapped`] is the default: a program then takes the time of its order. In groups the best orders may
 /// take longer than 1F1B.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lowering {
-    /// Each op receives, computes and sends, one message at a time: what schedulers that ignore transfers
-    /// write. Two ranks that send to each other first wait for ever where a send waits for its receive.
+    /// Each op receives, computes and sends, one P2P transfer at a time, as schedulers write that ignore transfers. Two
+    /// ranks that first send to each other wait for ever where a send waits for its receive.
     InPieces,
     /// As [`Lowering::InPieces`], with the receive of a forward before the send of the backward that it
     /// follows (PaddlePaddle's B-r-s-F order). Cures 1F1B, not interleaved schedules.
     ReceiveFirst,
-    /// All messages between two ops of a rank in one group, placed by the line (see the module). Completes on
-    /// every transport.
+    /// All P2P transfers between two ops of a rank in one group, placed by the total order (see the module). Completes
+    /// on every transport.
     Grouped,
-    /// Messages run beside compute, each direction of a link on its own stream. Receives of a link are started
-    /// `prefetch` messages ahead, 0 meaning just before their op; each takes a buffer of one boundary tensor.
+    /// P2P transfers overlap compute, each direction of a link on its own stream. Receives of a link are started
+    /// `prefetch` transfers ahead, 0 meaning just before their op; each takes a buffer of one boundary tensor.
     Overlapped {
-        /// Messages of a link that are received ahead, at most [`MAX_PREFETCH`].
+        /// P2P transfers of a link that are received ahead, at most [`MAX_PREFETCH`].
         prefetch: usize,
     },
 }
 
-/// The deepest prefetch: more than any rank has messages to wait for at once.
+/// The largest prefetch: more than any rank has transfers to wait for at once.
 pub const MAX_PREFETCH: usize = 1024;
 
 impl Default for Lowering {
@@ -68,7 +67,7 @@ impl Default for Lowering {
 }
 
 impl Lowering {
-    /// The usual one on `transport`: where both directions of a pair of ranks keep one order, messages that start beside
+    /// The default on `transport`. Where both directions of a pair of ranks keep one order, transfers that overlap
     /// compute could wait for each other, so there they go in groups.
     pub fn usual_on(transport: Transport) -> Lowering {
         match transport {
@@ -83,8 +82,9 @@ impl Lowering {
     }
 
     /// What [`Lowering::read`] takes, for error texts.
-    pub const ACCEPTED: &'static str = "in-pieces, receive-first, grouped, overlapped, or overlapped with the messages of a \
-        link that are received ahead, up to 1024, such as overlapped:2";
+    pub const ACCEPTED: &'static str = "in-pieces, receive-first, grouped, overlapped, or overlapped with the \
+                                        number of P2P transfers of a link that are received ahead, up to 1024, \
+                                        such as overlapped:2";
 
     /// Reads the text form; none for anything else.
     pub fn read(text: &str) -> Option<Lowering> {
@@ -115,7 +115,7 @@ impl fmt::Display for Lowering {
     }
 }
 
-/// What one pass of the lowering has made.
+/// The result of one pass of the lowering.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pass {
     /// Its name.
@@ -126,8 +126,8 @@ pub struct Pass {
     pub program: Program,
 }
 
-/// The program of a schedule that `check` accepts: its ops, the transfers between ranks beside them and the optimizer
-/// step. Takes `n log n` time for `n` ops.
+/// The program of a schedule that `check` accepts: its ops, the transfers between ranks and the optimizer step. Takes
+/// `n log n` time for `n` ops.
 ///
 /// # Errors
 /// [`Deadlock`] where the order cannot be run at all.
@@ -160,7 +160,7 @@ pub fn passes(problem: &Problem, schedule: &Schedule, lowering: Lowering) -> Res
     let timeline = simulate(problem, schedule)?;
     let mut passes = vec![Pass {
         name: "place",
-        does: "each op receives what it needs and sends what it makes, one message at a time",
+        does: "each op receives what it needs and sends what it makes, one P2P transfer at a time",
         program: in_pieces(problem, schedule),
     }];
     if lowering == Lowering::ReceiveFirst {
@@ -173,19 +173,19 @@ pub fn passes(problem: &Problem, schedule: &Schedule, lowering: Lowering) -> Res
     if matches!(lowering, Lowering::Grouped | Lowering::Overlapped { .. }) {
         passes.push(Pass {
             name: "group",
-            does: "all messages between two ops go in one group, in the order of one line through all ranks",
+            does: "all P2P transfers between two ops go in one group, in one order for all ranks",
             program: grouped(problem, schedule, &timeline),
         });
     }
     if let (Lowering::Overlapped { prefetch }, Some(grouped)) = (lowering, passes.last()) {
         passes.push(Pass {
             name: "overlap",
-            does: "messages are started as soon as they can be, and awaited only where data is used",
+            does: "P2P transfers start as soon as possible; a rank waits for one only where it uses the data",
             program: overlapped(problem, schedule, &grouped.program, prefetch),
         });
     }
     let program = with_optimizer(passes.last().map(|pass| pass.program.clone()).unwrap_or_default());
-    passes.push(Pass { name: "optimizer", does: "each rank ends with its update of weights", program });
+    passes.push(Pass { name: "optimizer", does: "each rank ends with its optimizer step", program });
     Ok(passes)
 }
 
@@ -194,7 +194,7 @@ fn with_optimizer(mut program: Program) -> Program {
     program
 }
 
-/// The messages of `op` that cross ranks: what it needs, what it makes.
+/// The P2P transfers of `op`: its input and its output.
 fn crossing(problem: &Problem, op: Op) -> (Option<Message>, Option<Message>) {
     let rank = problem.rank_of(op.stage(), op.microbatch());
     let crosses = |message: &Message| problem.rank_of(message.peer_stage(), op.microbatch()) != rank;
@@ -224,7 +224,7 @@ fn receive_first(mut program: Program) -> Program {
     program
 }
 
-/// Every rank's part of the line, messages between two ops together.
+/// Every rank's part of the total order, transfers between two ops together.
 fn grouped(problem: &Problem, schedule: &Schedule, timeline: &Timeline) -> Program {
     let mut program =
         Program { rows: schedule.rows.iter().map(|row| Vec::with_capacity(2 * row.len() + 1)).collect() };
@@ -267,7 +267,7 @@ fn units<'o>(ops: &'o [Op], pairs: &[u32]) -> Vec<&'o [Op]> {
     units
 }
 
-/// The receives of one link on one rank, in the line's order.
+/// The receives of one link on one rank, in the total order.
 #[derive(Default)]
 struct Inbox {
     receives: Vec<Message>,
@@ -377,7 +377,8 @@ fn in_line(problem: &Problem, schedule: &Schedule, timeline: &Timeline, mut hand
             heads
         })
         .collect();
-    // What a place still waits for: the op before it in its row, and the transfers or the neighbour stages' ops of its own.
+    // The inputs that a position still lacks: the op before it in its op list, and its transfers or the ops of its
+    // neighbour stages.
     let mut open: Vec<Vec<u8>> = timeline.rows.iter().map(|row| vec![0; row.len()]).collect();
     let users = users(problem, timeline);
     for (rank, row) in timeline.rows.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What a rank really executes: its ops with the transfers that they need, and the optimizer step.
+//! What a rank executes: its ops, the transfers that they need, and the optimizer step.
 //!
 //! - In: a schedule with its times.
 //! - Out: the op lists with sends, receives and the optimizer ([`lower`]); times as the transfers allow ([`execute`]).
@@ -109,13 +109,13 @@ impl FromStr for Message {
 pub enum Step {
     /// Run this op.
     Compute(Op),
-    /// Start all these messages together and go on when all have ended. Written `(1RECV_F0 1SEND_B2)`.
+    /// Start all these transfers together and continue when all have ended. Written `(1RECV_F0 1SEND_B2)`.
     Transfer(Vec<Message>),
-    /// Start these messages and go on at once, each on the stream of its link. Written `start(1RECV_F0)`.
+    /// Start these transfers and continue at once, each on the stream of its link. Written `start(1RECV_F0)`.
     Start(Vec<Message>),
-    /// Go on when these messages, started before, have ended. Written `wait(1RECV_F0)`.
+    /// Continue when these transfers, started before, have ended. Written `wait(1RECV_F0)`.
     Wait(Vec<Message>),
-    /// Apply the gradients that this rank has gathered. Written `OPTIMIZER`.
+    /// Run the optimizer on the gradients of this rank. Written `OPTIMIZER`.
     Optimizer,
 }
 
@@ -144,7 +144,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// One string a rank, steps apart by blanks: `(1RECV_F0) 1F0 (1SEND_F0) OPTIMIZER`.
+    /// One string per rank, steps separated by blanks: `(1RECV_F0) 1F0 (1SEND_F0) OPTIMIZER`.
     pub fn text_rows(&self) -> Vec<String> {
         self.rows
             .iter()
@@ -158,7 +158,7 @@ impl Program {
     /// Reads the text back.
     ///
     /// # Errors
-    /// The rank and the text of the first word that is no step.
+    /// The rank and the text of the first word that is not a step.
     pub fn from_text_rows<S: AsRef<str>>(rows: &[S]) -> Result<Program, (usize, OpSyntax)> {
         let mut program = Program::default();
         for (rank, row) in rows.iter().enumerate() {
@@ -193,5 +193,5 @@ fn read_row(row: &str) -> Result<Vec<Step>, OpSyntax> {
             steps.push(kind(messages));
         }
     }
-    if group.is_some() { Err(refused("a group without its closing bracket")) } else { Ok(steps) }
+    if group.is_some() { Err(refused("a group has no closing bracket")) } else { Ok(steps) }
 }

@@ -1,34 +1,34 @@
-//! How messages move between ranks, by name: the rules that a lowered program is written for and checked under.
+//! How P2P transfers move between ranks, by name: the rules that a lowered program is written for and checked under.
 
 use core::fmt;
 
-/// How messages move between ranks. As text: `rendezvous`, `buffered` (one place), `buffered:3`, `grouped`,
+/// How P2P transfers move between ranks. As text: `rendezvous`, `buffered` (one place), `buffered:3`, `grouped`,
 /// `pair-ordered`, `streams`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Transport {
-    /// One message at a time, in the order written; a send ends only when its receive has begun.
+    /// One transfer at a time, in the order written; a send ends only when its receive has begun.
     Rendezvous,
-    /// One message at a time; a send ends as soon as one of `slots` places of its channel is free. Each
-    /// sender, receiver and payload has a channel of its own.
+    /// One transfer at a time; a send ends as soon as one of the `slots` buffers of its channel is free. Each sender,
+    /// receiver and payload has a separate channel.
     Buffered {
-        /// Places of a channel, at least 1.
+        /// Buffers of a channel, at least 1.
         slots: usize,
     },
-    /// All messages of a step at once, each as in [`Transport::Rendezvous`] (an NCCL group).
+    /// All transfers of a step at once, each as in [`Transport::Rendezvous`] (an NCCL group).
     #[default]
     Grouped,
-    /// As [`Transport::Grouped`], and the messages between two ranks, both directions together, meet strictly
-    /// in the order in which each end starts them (one communicator a pair).
+    /// As [`Transport::Grouped`], and the transfers between two ranks, both directions together, meet strictly in the
+    /// order in which each end starts them (one communicator per pair).
     PairOrdered,
-    /// As [`Transport::Grouped`], and the messages from one rank to another pass strictly in the order in
-    /// which each end starts them (a stream and a communicator for each direction of a link).
+    /// As [`Transport::Grouped`], and the transfers from one rank to another run strictly in the order in which each
+    /// end starts them (a stream and a communicator for each direction of a link).
     Streams,
 }
 
 impl Transport {
     /// What [`Transport::read`] takes, for error texts.
-    pub const ACCEPTED: &'static str = "rendezvous, buffered, buffered with the places of a channel, such as buffered:4, \
-        grouped, pair-ordered or streams";
+    pub const ACCEPTED: &'static str = "rendezvous, buffered, buffered with the number of buffers per channel, \
+                                        such as buffered:4, grouped, pair-ordered or streams";
 
     /// Reads the text form; none for anything else.
     pub fn read(text: &str) -> Option<Transport> {

@@ -25,8 +25,8 @@ use crate::problem::op::{Op, OpKind};
 /// Slots from microbatch to microbatch: as many as a rank has ops for one, F, B and W of two chunks.
 pub(crate) const PERIOD: usize = 6;
 
-/// What a rank does for a microbatch, in the order in which it is done: F of chunk 0 and of chunk 1, B of chunk 1 and
-/// of chunk 0. W of chunk 1 and of chunk 0 follow, in any order.
+/// The ops of a rank for a microbatch, in order: F of chunk 0 and of chunk 1, B of chunk 1 and of chunk 0. W of chunk 1
+/// and of chunk 0 follow, in any order.
 pub(crate) const KINDS: usize = 6;
 pub(crate) const FORWARD_0: usize = 0;
 pub(crate) const FORWARD_1: usize = 1;
@@ -53,7 +53,8 @@ pub fn v_min(problem: &Problem) -> Result<Schedule, Absent> {
     })
 }
 
-/// The schedule of a block, given by the slots of F and B of its first microbatch for so many ranks, on one of them.
+/// The schedule of a block. It is given by the slots of F and B of its first microbatch, for a number of ranks and on
+/// one of them.
 fn schedule(problem: &Problem, block: impl Fn(usize, usize) -> [usize; 4]) -> Result<Schedule, Absent> {
     v_shaped(problem)?;
     splits(problem)?;
@@ -92,7 +93,7 @@ struct Placed {
     microbatch: usize,
 }
 
-/// Where a walk over all ops in order of time stands.
+/// The position of a pass over all ops in order of time.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
     /// No microbatch is back where it entered.
@@ -148,7 +149,7 @@ impl Grid {
         self.slots.iter().flatten().filter_map(|slots| slots.last()).map(|last| last + 1).max().unwrap_or(0)
     }
 
-    /// The slot behind what an F or B needs: the stage before or after, the job before, and the microbatch before.
+    /// The slot after the inputs of an F or B: the stage before or after, the job before, and the microbatch before.
     fn ready(&self, rank: usize, kind: usize, microbatch: usize) -> usize {
         let end = |rank: usize, kind: usize| self.slots[rank][kind][microbatch] + 1;
         let other = if kind.is_multiple_of(2) { rank.checked_sub(1) } else { Some(rank + 1) };
@@ -162,7 +163,7 @@ impl Grid {
         microbatch.checked_sub(1).map_or(0, |before| self.slots[rank][kind][before] + 1)
     }
 
-    /// What stands in each slot of a rank up to its last F or B.
+    /// The content of each slot of a rank up to its last F or B.
     fn row(&self, rank: usize) -> Vec<Option<usize>> {
         let jobs = &self.slots[rank][..WEIGHT_1];
         let mut row = vec![None; jobs.iter().filter_map(|slots| slots.last()).max().map_or(0, |last| last + 1)];
@@ -214,7 +215,7 @@ impl Grid {
     /// the memory allow. The most that any rank holds does not grow.
     fn pull_left(&mut self) {
         let (order, length) = (self.in_order(), self.length());
-        // Chunk activations that a rank holds after each slot. W lets go of one.
+        // Chunk activations that a rank holds after each slot. W frees one.
         let mut held = vec![vec![0u32; length]; self.ranks()];
         let mut now = vec![0u32; self.ranks()];
         let mut from = vec![0usize; self.ranks()];
@@ -251,7 +252,7 @@ impl Grid {
         });
     }
 
-    /// Walks over all ops in order of time and puts each where `to` says.
+    /// Goes over all ops in order of time and puts each where `to` says.
     fn move_ahead(
         &mut self,
         order: &[Placed],
@@ -269,7 +270,7 @@ impl Grid {
         }
     }
 
-    /// Lets every op start as soon as what it needs and its rank let it, in the same order.
+    /// Starts every op as soon as its inputs and its rank allow, in the same order.
     fn squeeze(&mut self) {
         let mut free = vec![0usize; self.ranks()];
         for Placed { rank, kind, microbatch, .. } in self.in_order() {
@@ -281,7 +282,7 @@ impl Grid {
     }
 
     /// Moves the ops of the cool-down ahead once more. W fills what is free, so where an op goes is a slot less for W,
-    /// and memory is let go of later.
+    /// and memory is freed later.
     fn pull_cool_down_left(&mut self) {
         let order = self.in_order();
         let length = self.length();
@@ -329,7 +330,7 @@ struct Filled {
     /// After each slot: chunk activations held, and W that wait.
     held: Vec<u32>,
     waiting: Vec<u32>,
-    /// The last F: from there on memory is only let go of, and nothing is kept up to date.
+    /// The last F: from there on memory is only freed, and no count is kept up to date.
     last_forward: usize,
     changed: Vec<(u32, u32)>,
 }
@@ -410,8 +411,8 @@ impl Idle {
     }
 }
 
-/// Where a search for an idle slot has come to, for the ops of one stage and kind. They ask in order of time,
-/// and what is busy behind the cursor stays so: so all their searches together walk over each slot once.
+/// Where a search for an idle slot has come to, for the ops of one stage and kind. They ask in order of time, and what
+/// is busy behind the cursor stays so: so all their searches together visit each slot once.
 #[derive(Clone, Copy, Default)]
 struct Cursor {
     asked: usize,

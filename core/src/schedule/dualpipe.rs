@@ -1,14 +1,13 @@
 //! DualPipe and its V-shaped half (DeepSeek-V3, arXiv:2412.19437, §3.2.1; github.com/deepseek-ai/DualPipe).
 //!
-//! Two streams of microbatches meet on every rank, and in the steady part the forward of one is paired with
-//! the backward of the other, so that the communication of one hides behind the compute of the other. In
-//! DualPipe the streams enter at the two ends and each rank keeps two copies of parameters; in DualPipeV
-//! they are the two chunks of a V, and one copy is enough.
+//! Two streams of microbatches meet on every rank. In the steady phase the forward of one stream is paired with the backward of
+//! the other, so compute of one hides communication of the other. In DualPipe the streams enter at the two ends, and each rank
+//! keeps two copies of the parameters. In DualPipeV the streams are the two chunks of a V, and one copy is enough.
 //!
-//! What a pair gains the problem says; where that is nothing its two ops simply follow each other.
+//! The problem says what a pair gains. Where that is nothing, the two ops follow each other.
 //!
-//! The eight phases are those of the figure, named by what they repeat: 0 is the stream that reaches the
-//! rank first, 1 the other.
+//! The eight phases are those of the paper's figure. Each is named by what it repeats: 0 is the stream that reaches the rank
+//! first, 1 is the other.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -28,7 +27,7 @@ pub fn dualpipe_v(problem: &Problem) -> Result<Schedule, Absent> {
     let (ranks, microbatches) = (problem.ranks(), problem.microbatches());
     if microbatches < 2 * ranks {
         return Err(Absent::because(alloc::format!(
-            "it needs at least 2P microbatches, {} here, and the problem has {microbatches}",
+            "it needs at least 2P = {} microbatches; the problem has {microbatches}",
             2 * ranks
         )));
     }
@@ -42,13 +41,16 @@ pub fn dualpipe_v(problem: &Problem) -> Result<Schedule, Absent> {
 /// DualPipe: an even number of ranks, two directions with half of the microbatches each, at least 2P in all.
 pub fn dualpipe(problem: &Problem) -> Result<Schedule, Absent> {
     if *problem.placement() != Placement::TwoWay {
-        return Err(Absent::because("it needs two copies of the model, one for each direction (placement two-way)"));
+        return Err(Absent::because(
+            "it is bidirectional: it needs two copies of the model, one for each \
+                                    direction (placement two-way)",
+        ));
     }
     splits(problem)?;
     let (ranks, microbatches) = (problem.ranks(), problem.microbatches());
     if microbatches < 2 * ranks {
         return Err(Absent::because(alloc::format!(
-            "it needs at least 2P microbatches, {} here, and the problem has {microbatches}",
+            "it needs at least 2P = {} microbatches; the problem has {microbatches}",
             2 * ranks
         )));
     }
@@ -64,7 +66,7 @@ pub fn dualpipe(problem: &Problem) -> Result<Schedule, Absent> {
     Ok(paired(problem, rows))
 }
 
-/// Rows with their pairs, where pairs gain anything.
+/// Op lists with their pairs, where pairs save time.
 fn paired(problem: &Problem, rows: impl Iterator<Item = (Vec<Op>, Vec<u32>)>) -> Schedule {
     let (rows, pairs): (Vec<_>, Vec<_>) = rows.unzip();
     if problem.pairs_gain() { Schedule { rows, pairs } } else { Schedule::of(rows) }

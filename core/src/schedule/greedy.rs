@@ -1,5 +1,5 @@
-//! Published schedules that are stated as a rule for what to run next, not as a pattern: Chimera, Hanayo's
-//! waves, and zero-bubble waves. One list scheduler serves them, on the problem's own times.
+//! Published schedules that are stated as a rule for the next op, not as a pattern: Chimera, Hanayo's waves, and zero-bubble
+//! waves. One list scheduler makes them all, on the problem's times.
 
 use alloc::collections::BinaryHeap;
 use alloc::vec;
@@ -18,7 +18,10 @@ use crate::problem::placement::Placement;
 /// and `P` in all.
 pub fn chimera(problem: &Problem) -> Result<Schedule, Absent> {
     if *problem.placement() != Placement::TwoWay {
-        return Err(Absent::because("it needs two copies of the model, one for each direction (placement two-way)"));
+        return Err(Absent::because(
+            "it is bidirectional: it needs two copies of the model, one for each \
+                                    direction (placement two-way)",
+        ));
     }
     let (ranks, half) = (problem.ranks(), problem.microbatches() / 2);
     let lanes = (0..ranks).flat_map(|stage| {
@@ -30,15 +33,15 @@ pub fn chimera(problem: &Problem) -> Result<Schedule, Absent> {
     Ok(run(problem, lanes.collect(), OpKind::BW))
 }
 
-/// Hanayo's waves (arXiv:2308.15762, §3): the direction alternates with each chunk, so no turn costs a hop.
-/// At most P microbatches are under way, as much as 1F1B's first rank holds.
+/// Hanayo's waves (arXiv:2308.15762, §3): the direction alternates with each chunk, so no turn costs a hop. At most P
+/// microbatches are in flight, as many as 1F1B's first rank holds.
 pub fn wave(problem: &Problem) -> Result<Schedule, Absent> {
     wave_shaped(problem)?;
     Ok(run(problem, one_way(problem), OpKind::BW))
 }
 
-/// Waves with the backward cut in two, and W where a rank would wait: the rule of ZB-V (arXiv:2401.10241, §6)
-/// for any number of chunks, which PaddlePaddle's ZBVPP also serves.
+/// Waves with a split backward, and W where a rank is idle: the rule of ZB-V (arXiv:2401.10241, §6) for any number of
+/// chunks, which PaddlePaddle's ZBVPP also serves.
 pub fn zero_bubble_wave(problem: &Problem) -> Result<Schedule, Absent> {
     wave_shaped(problem)?;
     splits(problem)?;
@@ -51,12 +54,15 @@ fn wave_shaped(problem: &Problem) -> Result<(), Absent> {
     if same && problem.chunks() >= 2 && *problem.placement() != Placement::TwoWay {
         Ok(())
     } else {
-        Err(Absent::because("it needs two or more chunks a rank, each dealt in the other direction (placement wave)"))
+        Err(Absent::because(
+            "it needs two or more chunks per rank, each in the opposite direction to the one \
+                             before (placement wave)",
+        ))
     }
 }
 
-/// One lane a stage; only the first limits how many microbatches are under way, so none can fill a rank with
-/// early chunks and leave no place for the late ones that it waits for.
+/// One lane per stage. Only the first limits the microbatches in flight, so no rank fills with early chunks and lacks
+/// room for the late ones that it waits for.
 fn one_way(problem: &Problem) -> Vec<Lane> {
     let microbatches = problem.microbatches();
     let lane = |stage: usize| Lane {
@@ -69,7 +75,7 @@ fn one_way(problem: &Problem) -> Vec<Lane> {
     (0..problem.stage_count()).map(lane).collect()
 }
 
-/// One stage's work for a run of microbatches, first in, first out.
+/// The work of one stage for consecutive microbatches, first in, first out.
 struct Lane {
     rank: usize,
     stage: usize,
@@ -80,7 +86,7 @@ struct Lane {
     in_flight: usize,
 }
 
-/// How far a lane has come: the next microbatch of F, of the backward, of W.
+/// The progress of a lane: the next microbatch of F, of the backward, of W.
 #[derive(Clone, Copy)]
 struct Progress {
     forward: usize,
@@ -88,8 +94,8 @@ struct Progress {
     weight: usize,
 }
 
-/// Runs every rank by one rule: a backward that has arrived before a forward that has, later stages before
-/// earlier; where none has arrived, a W if it ends before the next arrival; else wait.
+/// Runs every rank by one rule. A backward that has arrived goes before a forward that has, and later stages go before
+/// earlier ones. Where none has arrived, a W runs if it ends before the next arrival; else the rank waits.
 fn run(problem: &Problem, lanes: Vec<Lane>, backward: OpKind) -> Schedule {
     let microbatches = problem.microbatches();
     let mut lanes_of_rank = vec![Vec::new(); problem.ranks()];

@@ -1,7 +1,7 @@
-//! Schedules over looped chunks: interleaved 1F1B, its zero-bubble forms, and looped breadth-first.
+//! Schedules with looped chunks: interleaved 1F1B, its zero-bubble forms, and looped breadth-first.
 //!
-//! Stage `c · P + r` is chunk `c` of rank `r`. A rank's virtual steps walk through groups of microbatches:
-//! a whole group through chunk 0, then through chunk 1, and so on.
+//! Stage `c · P + r` is chunk `c` of rank `r`. The virtual steps of a rank go through groups of microbatches: a whole group
+//! through chunk 0, then through chunk 1, and so on.
 
 use alloc::vec::Vec;
 
@@ -24,9 +24,9 @@ pub fn interleaved(problem: &Problem, group: Option<usize>) -> Result<Schedule, 
     }))
 }
 
-/// Interleaved zero bubble (torch's `ScheduleInterleavedZeroBubble`, after arXiv:2401.10241): half the
-/// warm-up, since B alone comes back sooner, and W of rank `r` put off by `r` steps. Every rank holds at
-/// most `P · V` chunk activations when P divides M.
+/// Interleaved zero bubble (torch's `ScheduleInterleavedZeroBubble`, after arXiv:2401.10241): half the warm-up, since B
+/// alone comes back sooner, and W of rank `r` delayed by `r` steps. Every rank holds at most `P · V` chunk activations
+/// when P divides M.
 pub fn interleaved_zero_bubble(problem: &Problem, group: Option<usize>) -> Result<Schedule, Absent> {
     looped(problem)?;
     splits(problem)?;
@@ -124,7 +124,7 @@ fn groups(problem: &Problem, asked: Option<usize>, least: usize) -> Result<Vec<u
         let least = least.min(microbatches);
         if size < least || size > microbatches {
             return Err(Absent::because(alloc::format!(
-                "groups hold from {least} to {microbatches} microbatches here, and {size} were asked for"
+                "groups hold from {least} to {microbatches} microbatches here; {size} were requested"
             )));
         }
         return Ok(groups_of(size, microbatches));

@@ -1,4 +1,4 @@
-//! The order of compute on each rank, and the published rules that make one: a file for each.
+//! The op list of each rank by a published rule, with a file for each rule.
 //!
 //! - In: a problem.
 //! - Out: the op list of each rank, by a published rule.
@@ -25,7 +25,7 @@ pub(crate) use building_block::{BACKWARD_0, BACKWARD_1, FORWARD_0, FORWARD_1, KI
 pub(crate) use interleaved::{forward_steps, groups_of};
 pub use row::Row;
 
-/// The name that asks for the best schedule, whoever published it.
+/// The name that asks for the best schedule, published or found by search.
 pub const BEST: &str = "best";
 
 /// Every name of a schedule that a spec takes, [`BEST`] first.
@@ -33,7 +33,7 @@ pub fn schedule_names() -> Vec<&'static str> {
     core::iter::once(BEST).chain(published().iter().map(|published| published.name)).collect()
 }
 
-/// Why a published schedule does not exist for a problem, as a sentence without its full stop.
+/// Why a published schedule does not exist for a problem, as a sentence without a full stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Absent {
     /// The reason.
@@ -54,7 +54,7 @@ pub struct Published {
     pub name: &'static str,
     /// The name a person reads: `1F1B`.
     pub title: &'static str,
-    /// What it does, and what that brings and costs, for who meets it for the first time. Whole sentences.
+    /// What it does, with its benefits and costs, for newcomers, in whole sentences.
     pub idea: &'static str,
     /// Paper and section.
     pub source: &'static str,
@@ -121,8 +121,8 @@ static PUBLISHED: &[Published] = &[
     Published {
         name: "1f1b",
         title: "1F1B",
-        idea: "Each rank alternates as soon as it can: one forward, one backward. GPipe's bubble, but a rank keeps \
-              no more microbatches than there are ranks from it to the last.",
+        idea: "Each rank alternates one forward and one backward as soon as it can. The bubble is GPipe's, but \
+               a rank keeps at most as many microbatches as there are ranks from it to the last.",
         source: "Narayanan et al., arXiv:2104.04473, §2.2.1",
         shape: one_stage_each,
         splits_backward: false,
@@ -132,8 +132,8 @@ static PUBLISHED: &[Published] = &[
     Published {
         name: "eager-1f1b",
         title: "Eager 1F1B",
-        idea: "1F1B with about twice as many forwards ahead: transfers hide behind compute, and activations nearly \
-              double.",
+        idea: "1F1B with about twice as many warm-up forwards. Compute hides transfers, and activations nearly \
+               double.",
         source: "Zhuang et al., arXiv:2211.05322",
         shape: one_stage_each,
         splits_backward: false,
@@ -143,8 +143,9 @@ static PUBLISHED: &[Published] = &[
     Published {
         name: "interleaved-1f1b",
         title: "Interleaved 1F1B",
-        idea: "1F1B over several smaller stages a rank, dealt round and round: ranks fill and drain sooner, so that \
-              the bubble shrinks by the number of chunks; more transfers and more activations.",
+        idea: "1F1B over several smaller stages per rank, assigned round-robin (virtual pipeline stages). \
+               Ranks fill and drain sooner, so the bubble shrinks by the number of chunks. Transfers and \
+               activations grow.",
         source: "Narayanan et al., arXiv:2104.04473, §2.2.2",
         shape: several_looped,
         splits_backward: false,
@@ -154,8 +155,8 @@ static PUBLISHED: &[Published] = &[
     Published {
         name: "looped-bfs",
         title: "Looped BFS",
-        idea: "Several stages a rank, dealt round and round; each stage runs all microbatches before the next has \
-              its turn. A smaller bubble than GPipe's, and as many activations.",
+        idea: "Several stages per rank, assigned round-robin. Each stage runs all microbatches before the next \
+               one starts. The bubble is smaller than GPipe's; the activations are the same.",
         source: "Lamy-Poirier, arXiv:2211.05953, §4",
         shape: several_looped,
         splits_backward: false,
@@ -165,8 +166,8 @@ static PUBLISHED: &[Published] = &[
     Published {
         name: "zb-h1",
         title: "ZB-H1",
-        idea: "1F1B with the backward cut in two: B goes on to the rank before at once, W waits to fill bubbles. A \
-              third of 1F1B's bubble where F, B and W take as long, in about its memory.",
+        idea: "1F1B with the backward split: B goes to the previous rank at once, and W waits to fill bubbles. \
+               Where F, B and W take equal time, the bubble is a third of 1F1B's, in about the same memory.",
         source: "Qi et al., arXiv:2401.10241, §2.1",
         shape: one_stage_each,
         splits_backward: true,
@@ -176,7 +177,7 @@ static PUBLISHED: &[Published] = &[
     Published {
         name: "zb-h2",
         title: "ZB-H2",
-        idea: "ZB-H1 with more forwards ahead: hardly any bubble, for about twice 1F1B's activations.",
+        idea: "ZB-H1 with more warm-up forwards: almost no bubble, for about twice 1F1B's activations.",
         source: "Qi et al., arXiv:2401.10241, §2.2",
         shape: one_stage_each,
         splits_backward: true,
@@ -186,7 +187,7 @@ static PUBLISHED: &[Published] = &[
     Published {
         name: "interleaved-zb",
         title: "Interleaved ZB",
-        idea: "Interleaved 1F1B with the backward cut in two: W fills what would be idle.",
+        idea: "Interleaved 1F1B with the backward split: W fills idle time.",
         source: "Qi et al., arXiv:2401.10241; torch.distributed.pipelining",
         shape: several_looped,
         splits_backward: true,
@@ -196,8 +197,8 @@ static PUBLISHED: &[Published] = &[
     Published {
         name: "gis",
         title: "GIS",
-        idea: "Interleaved 1F1B with the backward cut in two, and half its warm-up: a smaller bubble still, in 1F1B's \
-              activations.",
+        idea: "Interleaved 1F1B with the backward split and half the warm-up. The bubble is smaller still, \
+               with 1F1B's activations.",
         source: "Wan et al., arXiv:2503.01328, §3",
         shape: several_looped,
         splits_backward: true,
@@ -207,8 +208,8 @@ static PUBLISHED: &[Published] = &[
     Published {
         name: "gis-h",
         title: "GIS-H",
-        idea: "GIS in groups of half as many microbatches as ranks: each chunk but the last keeps half as many, and \
-              ranks wait between groups.",
+        idea: "GIS in groups of half as many microbatches as ranks. Each chunk but the last keeps half as many \
+               microbatches; ranks wait between groups.",
         source: "Wan et al., arXiv:2503.01328, §3",
         shape: several_looped,
         splits_backward: true,
@@ -218,8 +219,8 @@ static PUBLISHED: &[Published] = &[
     Published {
         name: "zb-v",
         title: "ZB-V",
-        idea: "Two chunks a rank, down the ranks and back up, and the backward cut in two: where F, B and W take as \
-              long, hardly any bubble in 1F1B's memory.",
+        idea: "Two chunks per rank, down the ranks and back up, with the backward split. Where F, B and W take \
+               equal time, there is almost no bubble in 1F1B's memory.",
         source: "Qi et al., arXiv:2401.10241, §6",
         shape: two_in_a_v,
         splits_backward: true,
@@ -229,8 +230,8 @@ static PUBLISHED: &[Published] = &[
     Published {
         name: "v-half",
         title: "V-Half",
-        idea: "Chunks in a V, started in a rhythm that keeps about half of 1F1B's activations; more bubble than \
-              ZB-V.",
+        idea: "Two chunks per rank in a V, timed to keep about half of 1F1B's activations. The bubble is \
+               larger than ZB-V's.",
         source: "Qi et al., arXiv:2405.15362, §3",
         shape: two_in_a_v,
         splits_backward: true,
@@ -240,8 +241,8 @@ static PUBLISHED: &[Published] = &[
     Published {
         name: "v-min",
         title: "V-Min",
-        idea: "Chunks in a V, started in the rhythm that keeps the least: about a third of 1F1B's activations, for \
-              more bubble still.",
+        idea: "Two chunks per rank in a V, timed to keep the least activations: about a third of 1F1B's. The \
+               bubble is larger still.",
         source: "Qi et al., arXiv:2405.15362, §3",
         shape: two_in_a_v,
         splits_backward: true,
@@ -251,8 +252,8 @@ static PUBLISHED: &[Published] = &[
     Published {
         name: "1f1b-v",
         title: "1F1B-V",
-        idea: "Chunks in a V, and the backward whole: two thirds to three quarters of 1F1B's activations, for a bubble \
-              a little smaller.",
+        idea: "Two chunks per rank in a V, with a fused backward. Two thirds to three quarters of 1F1B's \
+               activations, and a slightly smaller bubble.",
         source: "Qi et al., arXiv:2405.15362, appendix I",
         shape: two_in_a_v,
         splits_backward: false,
@@ -262,8 +263,8 @@ static PUBLISHED: &[Published] = &[
     Published {
         name: "dualpipe-v",
         title: "DualPipeV",
-        idea: "DualPipe folded into a V, with one copy of the model: a forward of one chunk is paired with a \
-              backward of the other, so that transfers hide behind compute.",
+        idea: "DualPipe folded into a V, with one copy of the model. A forward of one chunk overlaps a \
+               backward of the other, so compute hides transfers.",
         source: "DeepSeek-AI, arXiv:2412.19437, §3.2.1; cut in half",
         shape: two_in_a_v,
         splits_backward: true,
@@ -273,8 +274,8 @@ static PUBLISHED: &[Published] = &[
     Published {
         name: "wave",
         title: "Waves (Hanayo)",
-        idea: "Chunks down the ranks and back up, again and again, each op as soon as it can: small stages, small \
-              bubbles, and whole backwards.",
+        idea: "Chunks go down the ranks and back up several times (a wave), and each op starts as soon as it \
+               can. Small stages give small bubbles; the backward is fused.",
         source: "Liu et al., arXiv:2308.15762, §3",
         shape: several_in_waves,
         splits_backward: false,
@@ -284,7 +285,7 @@ static PUBLISHED: &[Published] = &[
     Published {
         name: "zb-wave",
         title: "ZB waves",
-        idea: "Waves with the backward cut in two: W fills what would be idle.",
+        idea: "A wave with the backward split: W fills idle time.",
         source: "Qi et al., arXiv:2401.10241, §6, for any number of chunks",
         shape: several_in_waves,
         splits_backward: true,
@@ -294,8 +295,8 @@ static PUBLISHED: &[Published] = &[
     Published {
         name: "chimera",
         title: "Chimera",
-        idea: "Two copies of the model, one down the ranks and one up. Microbatches enter at both ends and fill \
-              each other's bubbles, for twice the weights.",
+        idea: "Bidirectional: two copies of the model, one down the ranks and one up. Microbatches enter at \
+               both ends and fill each other's bubbles, for twice the weights.",
         source: "Li and Hoefler, arXiv:2107.06925, §3",
         shape: two_way,
         splits_backward: false,
@@ -305,8 +306,8 @@ static PUBLISHED: &[Published] = &[
     Published {
         name: "dualpipe",
         title: "DualPipe",
-        idea: "Two copies of the model, microbatches from both ends: a forward of one way is paired with a backward \
-              of the other, so that transfers hide behind compute, for twice the weights.",
+        idea: "Bidirectional: two copies of the model, with microbatches from both ends. A forward of one \
+               direction overlaps a backward of the other, so compute hides transfers, for twice the weights.",
         source: "DeepSeek-AI, arXiv:2412.19437, §3.2.1",
         shape: two_way,
         splits_backward: true,
@@ -340,9 +341,12 @@ fn two_way(_: usize) -> (Placement, usize) {
 /// Refuses problems with more than one stage a rank, or with two directions.
 fn one_chunk(problem: &Problem) -> Result<(), Absent> {
     match problem.placement() {
-        Placement::TwoWay => Err(Absent::because("it runs one way, and the problem's placement is two-way")),
+        Placement::TwoWay => Err(Absent::because(
+            "it runs in one direction; the problem's placement is \
+                                                  bidirectional (two-way)",
+        )),
         _ if problem.chunks() > 1 => {
-            Err(Absent::because(alloc::format!("it runs one chunk a rank, and the problem has {}", problem.chunks())))
+            Err(Absent::because(alloc::format!("it runs one chunk per rank; the problem has {}", problem.chunks())))
         }
         _ => Ok(()),
     }
@@ -366,7 +370,7 @@ fn v_shaped(problem: &Problem) -> Result<(), Absent> {
     if same {
         Ok(())
     } else {
-        Err(Absent::because("it needs two chunks a rank, dealt down the ranks and back up (placement v)"))
+        Err(Absent::because("it needs two chunks per rank, assigned down the ranks and back up (placement v)"))
     }
 }
 
@@ -374,7 +378,10 @@ fn v_shaped(problem: &Problem) -> Result<(), Absent> {
 fn splits(problem: &Problem) -> Result<(), Absent> {
     match problem.backward() {
         Backward::Split => Ok(()),
-        Backward::Fused => Err(Absent::because("it runs B and W apart, and the problem's backward is fused")),
+        Backward::Fused => Err(Absent::because(
+            "it splits the backward into B and W; the problem's backward is \
+                                                fused",
+        )),
     }
 }
 

@@ -1,13 +1,12 @@
-//! 1F1B-V (Qi et al., arXiv:2405.15362, appendix I): a V with whole backwards, in two thirds of 1F1B's memory.
+//! 1F1B-V (Qi et al., arXiv:2405.15362, appendix I): a V with fused backwards, in two thirds of 1F1B's memory.
 //!
-//! A block is the slots of one microbatch's ops on every rank, in a time where F takes one slot and BW two. It comes
-//! again every six slots, which are then all taken: F and BW of two chunks. The four ways through the ranks follow
-//! each other at once, forwards a slot a rank and backwards two, with three slots of waiting after every third
-//! backward, where the next one's slots are those of an op that is there. So a microbatch takes `8P` slots from its
-//! entry to its return, and a rank holds `8P / 6` chunks.
+//! A block holds the slots of the ops of one microbatch on every rank. F takes one slot and BW takes two. The block repeats
+//! every six slots, and these are then full: F and BW of two chunks. The four passes through the ranks follow each other at
+//! once: forwards take one slot per rank, backwards two, and three slots of waiting follow every third backward, where the slots
+//! of the next one are taken. So a microbatch takes `8P` slots from entry to return, and a rank holds `8P / 6` chunks.
 //!
-//! Source of the slots, and of the rule that fills the warm-up and the cool-down, so that the order is the authors' op
-//! by op: `v1f1b.py` of sail-sg/zero-bubble-pipeline-parallelism.
+//! Source of the slots, and of the rule that fills the warm-up and the cool-down, op by op as the authors' planner does:
+//! `v1f1b.py` of sail-sg/zero-bubble-pipeline-parallelism.
 
 use alloc::vec;
 use alloc::vec::Vec;

@@ -1,12 +1,12 @@
-//! A rank's row under construction.
+//! The op list of a rank under construction.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::problem::op::{Op, OpKind};
 
-/// A row that numbers microbatches by itself: the n-th F of a stage is that of microbatch n, and so for B,
-/// W and BW. Microbatches are alike, so taking them first in, first out loses nothing.
+/// An op list that numbers microbatches itself: the n-th F of a stage is that of microbatch n, and so for B, W and BW.
+/// Microbatches are alike, so taking them first in, first out loses nothing.
 #[derive(Clone, Debug)]
 pub struct Row {
     ops: Vec<Op>,
@@ -20,7 +20,7 @@ impl Row {
         Row { ops: Vec::new(), next: vec![[0; 3]; stages] }
     }
 
-    /// As [`Row::new`], with the first microbatch of each stage given: a two-way schedule starts its second
+    /// As [`Row::new`], with the first microbatch of each stage given: a bidirectional schedule starts its second
     /// direction halfway.
     pub fn starting_at(first: Vec<usize>) -> Row {
         Row { ops: Vec::new(), next: first.into_iter().map(|first| [first; 3]).collect() }

@@ -1,12 +1,12 @@
-//! ZB-H1 and ZB-H2 (arXiv:2401.10241, §2): 1F1B with the weight backward put off to fill the bubble.
+//! ZB-H1 and ZB-H2 (arXiv:2401.10241, §2): 1F1B in which W waits to fill the bubble.
 
 use super::{Absent, Row, by_stage, one_chunk, splits};
 use crate::problem::Problem;
 use crate::problem::Schedule;
 use crate::problem::op::OpKind;
 
-/// ZB-H1 (§2.1): the F and B of 1F1B, W of stage `s` put off by `s` microbatches. Never more memory than
-/// 1F1B's first stage: `(P − s) M_B + s M_W`. Bubble: `(P − 1)(F + B − W)` with free hops.
+/// ZB-H1 (§2.1): the F and B of 1F1B, W of stage `s` delayed by `s` microbatches. Never more memory than 1F1B's first
+/// stage: `(P − s) M_B + s M_W`. Bubble: `(P − 1)(F + B − W)` with free hops.
 pub fn zb_h1(problem: &Problem) -> Result<Schedule, Absent> {
     one_chunk(problem)?;
     splits(problem)?;
@@ -16,8 +16,8 @@ pub fn zb_h1(problem: &Problem) -> Result<Schedule, Absent> {
     }))
 }
 
-/// ZB-H2 (§2.2): warm-up of `2(P − s) − 1` forwards, W put off by `2s` microbatches. Up to twice the memory
-/// of 1F1B; each rank's span then has a bubble of `(P − 1)(F + B − 2W)`.
+/// ZB-H2 (§2.2): warm-up of `2(P − s) − 1` forwards, W delayed by `2s` microbatches. Up to twice the memory of 1F1B;
+/// each rank's span then has a bubble of `(P − 1)(F + B − 2W)`.
 pub fn zb_h2(problem: &Problem) -> Result<Schedule, Absent> {
     one_chunk(problem)?;
     splits(problem)?;

@@ -1,4 +1,4 @@
-//! ZB-V by hand (arXiv:2401.10241, §6 and Figure 6): two chunks a rank, dealt down the ranks and back up.
+//! ZB-V by hand (arXiv:2401.10241, §6 and Figure 6): two chunks per rank, assigned down the ranks and back up.
 
 use alloc::vec::Vec;
 
@@ -7,8 +7,8 @@ use crate::problem::Problem;
 use crate::problem::Schedule;
 use crate::problem::op::OpKind;
 
-/// The order that has no bubble when F, B and W take the same time and hops are free. Every rank holds at
-/// most 2P chunk activations, as much as 1F1B's first rank.
+/// The order without a bubble where F, B and W take the same time and hops are free. Every rank holds at most 2P chunk
+/// activations, as much as 1F1B's first rank.
 ///
 /// For M < 2P − 1 the phases are laid out for 2P − 1 microbatches and the surplus is dropped, as torch's
 /// `ScheduleZBVZeroBubble` does: what is left keeps its order, so it still can be run.

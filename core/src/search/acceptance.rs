@@ -1,21 +1,21 @@
-//! Which new orders a search goes on from that makes them whole, not move by move: those that cost no more, now and then one
-//! that costs more, and after long without gain the best again.
+//! Acceptance of new orders by a search that makes whole orders, not single moves: those that cost no more, now and then one that
+//! costs more, and after many tries without gain the best again.
 
 use super::flat_problem::{Flat, Rows};
 use super::makespan::{Cost, Eval};
 use super::tabu::Tabu;
 use crate::base::random::Random;
 
-/// New orders without gain after which it goes back to the best.
+/// New orders without gain after which the search returns to the best.
 const PATIENCE: u32 = 60;
-/// An order is worth local search where it costs no more than the best and one part in so many.
+/// An order gets tabu search where it exceeds the best by at most one part in this many.
 const HOPEFUL: u64 = 16;
 /// Steps of local search on an order; four times as many on one that is no worse than the last.
 const STEPS: u32 = 8;
-/// Of so many orders that are worse than the last, it goes on from one.
+/// The search continues from one in this many orders that are worse than the last.
 const WORSE: u64 = 8;
 
-/// The order that a search stands at, and the best.
+/// The present order of a search, and the best.
 pub(super) struct Accepted {
     rows: Rows,
     cost: Cost,
@@ -25,7 +25,7 @@ pub(super) struct Accepted {
 }
 
 impl Accepted {
-    /// Stands at `rows`, which have to be valid; none where the ranks wait for each other for ever.
+    /// Stands at The longest paths of `rows`, which must be valid; none where the ranks deadlock.
     pub fn new(flat: &Flat, eval: &mut Eval, rows: &Rows) -> Option<Accepted> {
         let cost = eval.run(flat, rows, u64::MAX)?;
         Some(Accepted { rows: rows.clone(), cost, best: rows.clone(), best_cost: cost, idle: 0 })
@@ -52,7 +52,7 @@ impl Accepted {
         &self.rows
     }
 
-    /// Goes on from a new order, or stays; true where it is the best so far. Adds what it looks at to `ops`.
+    /// Continues from a new order, or stays; true where it is the best so far. Adds the ops tried to `ops`.
     pub fn offer(
         &mut self,
         flat: &Flat,
@@ -64,7 +64,7 @@ impl Accepted {
         let best = self.best_cost.objective;
         *ops += flat.ops as u64;
         let Some(mut cost) = eval.run(flat, &rows, best.saturating_add(best / HOPEFUL)) else { return false };
-        // What stands in the way of what, local search mends.
+        // Local search repairs conflicts of the new order.
         if let Some(mut search) = Tabu::new(flat, &rows) {
             let steps = if cost > self.cost { STEPS } else { 4 * STEPS };
             for _ in 0..steps {

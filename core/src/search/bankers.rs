@@ -1,26 +1,26 @@
-//! Whether a rank that takes memory now can still finish what it has begun.
+//! The banker's algorithm (Dijkstra, EWD 108): whether a rank that takes memory now can still finish what it has begun.
 //!
-//! The banker's algorithm, with one customer a microbatch: a rank finishes its microbatches one after the other, oldest first,
-//! each with all its F and then all its B. Nobody waits for a W, so W go where they fit: each as soon as there is room for what
-//! it needs while it runs. One that gives bytes back and fits now is never worth waiting for, so this finishes whatever
-//! microbatches in this order can.
+//! Each microbatch is a customer. A rank finishes its microbatches one after the other, oldest first, each with all its F and
+//! then all its B. No op waits for a W, so W run where they fit: each as soon as there is room for what it needs while it runs. A
+//! W that gives bytes back and fits now is never worth delaying, so this finishes whatever microbatches in this order can.
 
 use alloc::vec::Vec;
 
 use super::flat_problem::{B, BW, Chain, Code, F, Flat, Rows, W, code};
 use crate::problem::MAX_CHUNKS;
 
-// A bit for each lane of a rank: one a chunk, or one a direction.
+// A bit for each lane of a rank: one per chunk, or one per direction.
 const _: () = assert!(MAX_CHUNKS <= 64);
 
-/// The memory of a rank at some point of its row.
+/// The memory of a rank at some point of its op list.
 pub(super) struct Room {
     pub rank: usize,
     pub limit: i64,
     pub held: i64,
-    /// What one microbatch needs by itself.
+    /// The bytes that one microbatch alone needs.
     pub alone: i64,
-    /// Whether the microbatches of two directions count as admitted in turn, or those of the second behind all of the first.
+    /// Whether the microbatches of two directions are admitted alternately, or those of the second after all of the
+    /// first.
     pub in_turn: bool,
 }
 
@@ -73,14 +73,14 @@ impl Flat {
     }
 }
 
-/// What `rank` runs of a microbatch of `chain` that has `limit` to itself; none where it does not fit.
+/// The ops of `rank` for a microbatch of `chain` that has all of `limit`; none where it does not fit.
 fn alone(flat: &Flat, rank: usize, chain: usize, limit: i64) -> Option<Vec<Code>> {
     let mut rest = Completion { ran: Some(Vec::new()), ..Completion::new(flat, rank, limit, 0) };
     let fits = rest.microbatch(chain, |_| [false; 2]) && rest.finish();
     rest.ran.filter(|_| fits)
 }
 
-/// A rank that finishes what it has begun, and nothing else.
+/// A rank that only finishes what it has begun.
 struct Completion<'f> {
     flat: &'f Flat,
     lanes: &'f [usize],
@@ -90,7 +90,7 @@ struct Completion<'f> {
     waits: [u32; MAX_CHUNKS],
     /// The lanes with such W, a bit each.
     waiting: u64,
-    /// What has been run, for whoever wants it.
+    /// The ops that were run, where wanted.
     ran: Option<Vec<Code>>,
 }
 
@@ -119,7 +119,7 @@ impl<'f> Completion<'f> {
         (rest, move |index| [done(index, F), done(index, B)])
     }
 
-    /// Begins to wait for so many W of a lane.
+    /// Adds `count` W of a lane that wait.
     fn owe(&mut self, at: usize, count: u32) {
         self.waits[at] += count;
         self.waiting |= u64::from(count > 0) << at;
@@ -226,7 +226,7 @@ fn stays_safe(room: &Room, flat: &Flat, so_far: &[[u32; 3]], lane: usize, kind: 
 }
 
 /// As [`stays_safe`], with the n-th microbatches of all directions before the next of any. At each rank those that have
-/// not come yet and count as older need room beside those that have.
+/// not come yet and count as older need room in addition to those that have.
 fn stays_safe_in_turn(room: &Room, flat: &Flat, so_far: &[[u32; 3]], lane: usize, kind: u32) -> bool {
     let (mut rest, done) = Completion::after(room, flat, so_far, lane, kind);
     let lanes = rest.lanes;

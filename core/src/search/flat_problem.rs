@@ -1,15 +1,15 @@
-//! The problem as the search's inner loops want it: flat arrays, and rows without microbatches.
+//! The problem in flat arrays, for the inner loops of the search. Op lists have no microbatch numbers.
 //!
 //! # Lanes
-//! A *lane* is one stage for one direction of microbatches: with one direction (all placements but
-//! [`TwoWay`](crate::problem::placement::Placement::TwoWay)) lane and stage are the same number. The lanes of one
-//! direction form a *chain*; a microbatch goes down its chain with F and back up with B.
+//! A *lane* is one stage for one direction of microbatches. With one direction (all placements but
+//! [`TwoWay`](crate::problem::placement::Placement::TwoWay)) lane and stage are the same number. The lanes of one direction form a
+//! *chain*; a microbatch goes down its chain with F and back up with B.
 //!
-//! # Why a row needs no microbatch numbers
-//! Microbatches are alike. Whatever order of microbatches a valid schedule takes on a lane, renumbering its
-//! n-th F, n-th B and n-th W of that lane as those of microbatch n keeps every op's time and bytes, and no
-//! op then starts before what it needs: if n forwards of the lane before have ended when the n-th F of this
-//! lane starts, then so has the n-th of them. So a row is a list of (lane, kind) and nothing is lost.
+//! # Why an op list needs no microbatch numbers
+//! Microbatches are alike. Whatever order of microbatches a valid schedule has on a lane, number its n-th F, n-th B and n-th W of
+//! that lane as those of microbatch n. This keeps every op's time and bytes, and no op then starts before its inputs: if n
+//! forwards of the lane before have ended when the n-th F of this lane starts, then so has the n-th of them. So an op list is a
+//! list of (lane, kind), and nothing is lost.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -19,7 +19,7 @@ use crate::problem::op::{Op, OpKind};
 use crate::problem::placement::Placement;
 use crate::problem::{Backward, Objective, Problem};
 
-/// What a rank runs next: lane and kind, packed.
+/// An op of a rank: lane and kind, packed.
 pub(super) type Code = u32;
 
 pub(super) const F: u32 = 0;
@@ -39,7 +39,7 @@ pub(super) const fn kind_of(code: Code) -> u32 {
     code & 3
 }
 
-/// One row of codes a rank.
+/// One op list of codes per rank.
 pub(super) type Rows = Vec<Vec<Code>>;
 
 /// No limit, and room to add to it.
@@ -100,7 +100,7 @@ pub(super) struct Flat {
     pub chains: Vec<Chain>,
     /// By rank, its lanes in the order of the chain, chain by chain.
     pub lanes_of: Vec<Vec<usize>>,
-    /// By rank: the limit less the static bytes. Negative where even nothing does not fit.
+    /// By rank: the limit less the static bytes. Negative where the static bytes alone do not fit.
     pub limit: Vec<i64>,
     pub fused: bool,
     pub objective: Objective,
@@ -186,8 +186,8 @@ impl Flat {
         flat
     }
 
-    /// Sets apart what microbatches leave behind for good, so that below every microbatch gives back what
-    /// it took. An op runs beside at most all others ended, so that is all but what is left by one microbatch on one lane.
+    /// Reserves the bytes that microbatches leave for good, so that from here on every microbatch frees what it took.
+    /// When an op runs, at most all others have ended, so this is all but what one microbatch on one lane leaves.
     fn reserve_what_stays(&mut self) {
         let mut reserved = vec![(0, i64::MAX); self.ranks];
         for lane in &mut self.lanes {
@@ -240,10 +240,10 @@ impl Flat {
         Schedule::of(rows)
     }
 
-    /// The rows of `schedule`; none where its ops are not those of this problem, each once.
+    /// The op lists of `schedule`; none where its ops are not those of this problem, each once.
     ///
-    /// Where the backward may be cut, a BW becomes B and W: no op ends later and no rank holds more, since
-    /// what the stage before waits for is there sooner.
+    /// Where the backward may be split, a BW becomes B and W: no op ends later and no rank holds more, since the
+    /// gradient for the stage before is there sooner.
     pub fn rows(&self, schedule: &Schedule) -> Option<Rows> {
         let mut rows = self.mixed_rows(schedule)?;
         if !self.fused {
@@ -258,7 +258,7 @@ impl Flat {
         (0..self.ranks).all(|rank| self.is_complete(rank, &rows[rank])).then_some(rows)
     }
 
-    /// The rows of `schedule`, with every BW as it is; none where its ops are none of this problem.
+    /// The op lists of `schedule`, with every BW as it is; none where an op is not of this problem.
     pub fn mixed_rows(&self, schedule: &Schedule) -> Option<Rows> {
         if schedule.rows.len() != self.ranks {
             return None;

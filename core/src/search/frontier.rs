@@ -1,4 +1,4 @@
-//! Time against memory: what each byte is worth.
+//! The frontier of step time against memory: what each byte is worth.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -19,7 +19,7 @@ pub struct Point {
     pub limit_bytes: Bytes,
     /// What the objective comes to.
     pub cost_ns: Nanos,
-    /// What no schedule within this limit goes under.
+    /// The lower bound within this limit.
     pub bound_ns: Nanos,
     /// The schedule.
     pub schedule: Schedule,
@@ -49,7 +49,7 @@ pub fn frontier(
     answer
 }
 
-/// [`frontier()`] point by point: a page has to listen between two.
+/// [`frontier()`] point by point, so that a page can respond between two.
 #[derive(Clone, Debug)]
 pub struct Frontier {
     problem: Problem,

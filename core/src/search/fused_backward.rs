@@ -1,13 +1,13 @@
-//! Backwards that are left whole, where that takes less time or memory than their halves.
+//! Fused backwards: where BW takes less time or memory than B and W, some backwards stay whole.
 //!
-//! The search orders F, B and W. A BW that is shorter than B and then W, as where W's operators run beside a
-//! collective that B would wait for, or that holds less, as with recomputed layers, is worth having on some stages or
-//! for some microbatches and not for others: whole in the middle of a pipe that is full, cut where others wait for B.
+//! The search orders F, B and W. A BW may be shorter than B and then W, as where W's operators overlap a collective that B waits
+//! for, or may hold less, as with recomputed layers. Then it pays on some stages or for some microbatches and not for others: whole
+//! in the steady state, split where other ranks wait for B.
 //!
-//! So the problem is also searched with all backwards whole, and with those whole that hold less ([`variants`]). And in
-//! each order that a search finds, backwards are put together, or cut, one by one and in groups, as long as that makes
-//! it shorter ([`mixed`]). Small problems have orders grown with both ([`grown`]). Local search from what all this leads
-//! to changes backwards too ([`improved`]).
+//! So the problem is also searched with all backwards whole, and with those whole that hold less ([`variants`]). In each order that
+//! a search finds, backwards are joined or split, one by one and in groups, as long as that makes it shorter ([`mixed`]). On small
+//! problems the beam search grows orders with both ([`grown`]). Tabu search from all these orders changes backwards too
+//! ([`improved`]).
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -28,7 +28,7 @@ use crate::problem::{Backward, Problem};
 #[derive(Clone, Debug)]
 pub(super) struct Variant {
     pub problem: Problem,
-    /// Stages whose B stands for BW, and whose W for nothing. None where the problem has no W at all.
+    /// Stages whose B stands for BW and whose W is empty. None where the problem has no W at all.
     stands_for_whole: Vec<bool>,
 }
 
@@ -47,8 +47,8 @@ impl Variant {
     }
 }
 
-/// The problem with all backwards whole, where that may be of use; and with those of some stages whole, where others
-/// hold less when they are cut: there one by one, not in pairs.
+/// The problem with all backwards whole, where that may help; and with those of some stages whole, where other stages
+/// hold less when split. There ops run one by one, not in pairs.
 pub(super) fn variants(problem: &Problem) -> Vec<Variant> {
     let all = problem.with_whole_backwards().map(|problem| Variant { problem, stands_for_whole: Vec::new() });
     // Pairs are places in rows, which ops that stand for nothing would shift.
@@ -57,14 +57,14 @@ pub(super) fn variants(problem: &Problem) -> Vec<Variant> {
     all.into_iter().chain(some).collect()
 }
 
-/// Grown orders that local search starts from.
+/// Orders of the beam search that tabu search starts from.
 const KEPT: usize = 6;
 
 /// Ops that are simulated to choose which backwards are whole, and the least number of simulations.
 const MOST_OPS: usize = 400_000;
 const LEAST_RUNS: usize = 8;
 
-/// Whether a backward of `stage` may be cut, and may be better whole.
+/// Whether a backward of `stage` may be split, and may be better whole.
 fn gains(problem: &Problem, stage: usize) -> bool {
     let cost = problem.cost(stage);
     problem.backward() == Backward::Split && (cost.backward_ns.is_some() || cost.backward_workspace_bytes.is_some())
@@ -103,7 +103,7 @@ pub(super) fn mixed(problem: &Problem, schedule: &Schedule, floor: Nanos, below:
     let near: Vec<Vec<Op>> = mixer.rows.iter().map(|row| mixer.together(row)).collect();
     mixer.offer(near);
     let microbatches = problem.microbatches();
-    // Where the pipe drains, others wait for B.
+    // In the cool-down, other ranks wait for B.
     let alike = if *problem.placement() == Placement::TwoWay { microbatches / 2 } else { microbatches };
     for cut in [0, problem.ranks() / 2, problem.ranks(), 2 * problem.ranks()] {
         mixer.offer_whole(|_, op| op.microbatch() % alike + cut < alike);
@@ -115,8 +115,8 @@ pub(super) fn mixed(problem: &Problem, schedule: &Schedule, floor: Nanos, below:
     (mixer.cost.objective < below).then(|| (Schedule::of(mixer.rows), mixer.cost.objective))
 }
 
-/// Orders of a small problem that cost less than `below`, grown op by op with backwards cut or whole; how many ops were
-/// run for that; and the best few orders, whatever they cost.
+/// Beam search of a small problem with split and whole backwards: offers orders that cost less than `below`. Returns
+/// how many ops were run, and the best few orders, whatever they cost.
 pub(super) fn grown(
     problem: &Problem,
     effort: u64,
@@ -151,8 +151,8 @@ pub(super) fn grown(
     (beam.ops, known.into_iter().map(|(_, schedule)| schedule).collect())
 }
 
-/// Orders that cost less than `below`, by local search from `orders`, in which backwards change between cut and whole
-/// too; and how many ops were run for that, which is about `effort`. `offer` says what the next has to cost less than.
+/// Tabu search from `orders`, in which backwards also change between split and whole: offers orders that cost less than
+/// `below`. Returns how many ops were run, about `effort`. `offer` returns the cost that the next order has to beat.
 pub(super) fn improved(
     problem: &Problem,
     orders: &[Schedule],

@@ -1,13 +1,13 @@
-//! GIS with groups of every size (PipeOffload, arXiv:2503.01328, §3): [`interleaved::grouped`](crate::schedule) says
-//! what that is, and what a size costs and saves. Rows here need no microbatches, and many are tried.
+//! GIS with groups of every size (PipeOffload, arXiv:2503.01328, §3). [`interleaved::grouped`](crate::schedule) describes the
+//! rule, and what a size costs and saves. Op lists here have no microbatch numbers, and many sizes are tried.
 
 use alloc::vec::Vec;
 
 use super::flat_problem::{B, F, Flat, Rows, W, code};
 use crate::schedule::{forward_steps, groups_of};
 
-/// Hands the orders of all group sizes worth having to `offer`, those over the limit left out. There are none
-/// where the problem has no looped chunks and backward in two.
+/// Hands the orders of all useful group sizes to `offer`, except those over the limit. There are none unless the
+/// problem has looped chunks and a split backward.
 pub(super) fn orders(flat: &Flat, ops: &mut u64, mut offer: impl FnMut(Rows)) {
     let (ranks, chunks) = (flat.ranks, flat.chunks());
     let looped = flat.lanes.iter().enumerate().all(|(index, lane)| lane.rank == index % ranks);

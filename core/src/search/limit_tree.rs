@@ -1,28 +1,27 @@
-//! More memory never gives a worse plan, at any two limits.
+//! The tree of limits: more memory never gives a worse plan, at any two limits.
 //!
-//! A search at one limit is luck in part: with a little more memory it may end a little worse. To repeat at a limit
-//! all searches of all lower limits would mend that, and cost too much. So the limits form a tree, which depends on
-//! the problem but not on the limit asked for:
+//! A search at one limit depends on luck in part: with a little more memory it may end a little worse. To repeat all searches of
+//! all lower limits at each limit would repair that, and cost too much. So the limits form a tree, which depends on the problem
+//! but not on the limit asked for:
 //!
-//! - The root is the range from the least limit with which any schedule exists to what the best schedule without a
-//!   limit holds.
-//! - A range splits at a limit between its ends: at a whole multiple of a quarter of what 1F1B holds, of what one
-//!   microbatch holds, of what one chunk holds, and then of halves of that, whichever comes first.
-//! - The *value* of a limit is the least cost that a search there finds which is not below the value of the upper end of
-//!   the range that it splits; or the value of the lower end, if that is less.
+//! - The root is the range from the least limit with which any schedule exists to the bytes of the best schedule without a limit.
+//! - A range splits at a limit between its ends: at a whole multiple of a quarter of what 1F1B holds, of what one microbatch
+//!   holds, of what one chunk holds, and then of halves of that, whichever comes first.
+//! - The *value* of a limit is the least cost that a search there finds which is not below the value of the upper end of the
+//!   range that it splits; or the value of the lower end, if that is less.
 //!
-//! So the value of a limit lies between those of the two ends, and values fall from the least limit to the
-//! largest. The answer at any limit is the value of the lowest limit in the tree that is above it, if what that leads to fits
-//! all the same, and else the value of the highest that is not above it. Whatever schedules hold are sums of a few numbers, so
-//! of those in the narrow range between the two the one asked for is often the highest. It takes as many searches as the tree
-//! is deep, and fewer where a bound shows that a lower end has nothing to give.
+//! So the value of a limit lies between those of the two ends, and values fall from the least limit to the largest. The answer at
+//! any limit is the value of the lowest limit in the tree above it, if that schedule fits all the same, and else the value of the
+//! highest limit that is not above it. The bytes of schedules are sums of a few numbers, so in the narrow range between the two
+//! limits the one asked for is often the highest. This takes as many searches as the tree is deep, and fewer where a bound shows
+//! that a lower end cannot gain.
 //!
-//! Most of those are not asked for themselves: all that is wanted of an upper end is something that its value is not
-//! above. A *rough* search with a small part of the effort says as much, since a full one starts from what it found, and
-//! what a search below finds seldom costs as little. Where it does, the value itself is worked out.
+//! Most of these limits are not asked for themselves: of an upper end only a cost is needed that its value is not above. A *rough*
+//! search with a small part of the effort gives one, since a full search starts from its result, and a search below seldom finds so
+//! low a cost. Where it does, the value itself is computed.
 //!
-//! Where limits of ranks differ, all of them rise and fall together: what is said here holds for limits that differ by
-//! the same bytes on every rank.
+//! Where the limits of ranks differ, all rise and fall together: all of this holds for limits that differ by the same bytes on
+//! every rank.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -72,24 +71,24 @@ pub(super) struct LimitTree<'a> {
     effort: Effort,
     observer: &'a mut dyn FnMut(Progress) -> Flow,
     stopped: bool,
-    /// The published schedules, which do not look at limits.
+    /// The published schedules, which do not depend on limits.
     published: &'a Library,
-    /// By rank: how much more than the least it may hold; none where it has no limit.
+    /// By rank: the limit above the least limit; none where it has no limit.
     more: Vec<Option<Bytes>>,
     /// The least limit of a rank that was asked for.
     asked: Bytes,
-    /// What a rough search without a limit holds: the upper end of the root.
+    /// The bytes of a rough search without a limit: the upper end of the root.
     most: Bytes,
     nodes: BTreeMap<Bytes, Node>,
     roughly: BTreeMap<Bytes, Found>,
-    /// What searches found, each with what the value of its limit is not below.
+    /// The results of searches, each with a lower bound on the value of its limit.
     searches: BTreeMap<Bytes, (Found, Nanos)>,
     values: BTreeMap<Bytes, Found>,
-    /// By limit, what no schedule goes under.
+    /// By limit, the lower bound.
     bounds: BTreeMap<Bytes, Nanos>,
-    /// What the usual effort finds, where more is asked for.
+    /// The result of the usual effort, where more is asked for.
     usual: Option<Found>,
-    /// What is known at the limit asked for, and its bound.
+    /// The best known at the limit asked for, and its bound.
     known: Option<Found>,
     bound_ns: Nanos,
     spent: u64,
@@ -104,7 +103,7 @@ pub(super) fn climb(
     effort: Effort,
     observer: &mut dyn FnMut(Progress) -> Flow,
 ) -> Result<Found, Infeasible> {
-    // Whoever ends a long search gets no less than the usual one finds: that comes first.
+    // The usual search comes first, so that a long search that is stopped is no worse.
     let mut usual: Option<Found> = None;
     if effort.0 > Effort::default().0 {
         let mut stopped = false;
@@ -124,7 +123,7 @@ pub(super) fn climb(
     let scope = Scope { published_only: true, known: Some(&published), ..Scope::default() };
     let first = search(problem, Effort(0), scope, &mut |_| Flow::Continue)?;
     if first.cost_ns == first.bound_ns {
-        // It holds as well with more memory, so nothing has to be held against what other limits lead to.
+        // It is also valid with more memory, so no other limit has to be searched.
         observer(Progress { ops: first.ops, cost_ns: first.cost_ns, bound_ns: first.bound_ns });
         return Ok(first);
     }
@@ -152,7 +151,7 @@ pub(super) fn climb(
 
 impl<'a> LimitTree<'a> {
     fn answer(&mut self) -> Result<Found, Infeasible> {
-        // Something to show at once, and to answer with when stopped.
+        // An answer to show at once, and to return when stopped.
         let first = self.look(Scope { quick: true, ..Scope::default() })?;
         let first = self.usual.clone().filter(|usual| usual.cost_ns <= first.cost_ns).unwrap_or(first);
         self.report(&first);
@@ -163,7 +162,7 @@ impl<'a> LimitTree<'a> {
         let scope = Scope { halved: ROUGH, ..Scope::default() };
         let Some(rough) = self.search(NO_LIMIT, scope) else { return self.end(None) };
         self.most = self.held(&rough);
-        // What is as good and holds less spares the levels between.
+        // An equally good schedule that holds less saves the levels in between.
         let enough = self.twice_1f1b();
         let frugal = if self.most > enough {
             self.search(enough, Scope { floor: rough.cost_ns, ..scope })
@@ -253,8 +252,8 @@ impl<'a> LimitTree<'a> {
         base.saturating_add(microbatch.saturating_mul(2 * flat.ranks as u64))
     }
 
-    /// Goes down the tree to the highest limit that is not above the one asked for, and the lowest that is, noting the ranges on
-    /// the way.
+    /// Goes down the tree to the highest limit that is not above the one asked for, and the lowest that is, and records
+    /// the ranges on the path.
     fn descend(&mut self) -> (Bytes, Bytes) {
         let flat = Flat::new(self.problem);
         let least_of = |problem: &Problem| {
@@ -290,7 +289,7 @@ impl<'a> LimitTree<'a> {
         (below, above)
     }
 
-    /// What the two limits around the one asked for lead to there.
+    /// The answer from the two limits around the one asked for.
     fn value_between(&mut self, below: Bytes, above: Bytes) -> Option<Found> {
         let found = self.value(below)?;
         if self.stopped || below == self.asked || found.cost_ns == self.bound_ns {
@@ -340,8 +339,8 @@ impl<'a> LimitTree<'a> {
         self.search(self.most, Scope { given: Some(given(&rough)), floor: top.cost_ns, ..Scope::default() })
     }
 
-    /// The least that searches at a limit and at those below it lead to. What lies below a limit whose bound is no better
-    /// than what is known has nothing to give.
+    /// The least cost of searches at a limit and at those below it. A limit whose bound is no better than the best
+    /// known cannot gain, and nor can those below it.
     fn value_within(&mut self, at: Bytes) -> Option<Found> {
         let Node { mut below, halved, .. } = *self.nodes.get(&at)?;
         let (mut found, floor) = self.searched(at)?;
@@ -391,7 +390,7 @@ impl<'a> LimitTree<'a> {
         }
         let rough_floor = match self.nodes.get(&above) {
             Some(above) if above.halved > 0 => None,
-            // Where nothing seems to be gained by more memory, what is found here comes down to it soon.
+            // Where more memory seems to gain nothing, the search here soon reaches the same cost.
             _ => Some(self.rough_floor(at)?)
                 .filter(|floor| *floor <= bound_ns || start.cost_ns - start.cost_ns / 512 > *floor),
         };
@@ -416,7 +415,7 @@ impl<'a> LimitTree<'a> {
         Some((found, floor))
     }
 
-    /// What a rough search finds at a limit, which its value is not above. Only for whole chunks.
+    /// The cost of a rough search at a limit, an upper bound of its value. Only for whole chunks.
     fn rough(&mut self, at: Bytes) -> Option<Found> {
         if let Some(found) = self.roughly.get(&at) {
             return Some(found.clone());
@@ -457,7 +456,7 @@ impl<'a> LimitTree<'a> {
         self.problem.with_limits(self.more.iter().map(|more| more.map(|more| limit + more)).collect())
     }
 
-    /// A search at some limit, with the effort halved as often as `scope` says. What it finds counts as progress where it
+    /// A search at some limit, with the effort halved as often as `scope` says. Its result counts as progress where it
     /// is valid at the limit asked for.
     fn search(&mut self, at: Bytes, scope: Scope) -> Option<Found> {
         let problem = self.at(at);

@@ -1,17 +1,15 @@
-//! From a policy to an order: a list scheduler driven by events.
+//! List scheduling (Graham, 1969), driven by events: from a policy to an order.
 //!
-//! Time runs forward. Whenever a rank is free it looks at the next F, B and W of each of its lanes and at
-//! what is already on its way to it, and either starts one, or sleeps until the next arrival. What it prefers
-//! is the [`Policy`]; what it may do is the memory limit and the rule below. One run costs a few tens of
-//! nanoseconds an op, so many policies can be tried.
+//! Time runs forward. Whenever a rank is free it looks at the next F, B and W of each of its lanes and at the inputs on their way
+//! to it, and either starts an op or sleeps until the next arrival. The [`Policy`] says what it prefers; the memory limit and the
+//! rule below say what it may do. One run costs a few tens of nanoseconds per op, so many policies can be tried.
 //!
 //! # Why it never gets stuck
-//! A rank that fills its memory with early forwards may lack the bytes to finish any of them. So an op that
-//! takes memory is started only if afterwards *each rank by itself* could still finish its admitted microbatches one after
-//! the other, oldest first ([`allowed`]). Those completions fit together: the order "all of microbatch 0, then all of
-//! 1, …" keeps every dependency over all ranks, and for a W nobody waits. So there is always an op that may start, down to
-//! the least memory at which a single microbatch fits. A cap on forwards in flight holds back no microbatch that is the
-//! oldest.
+//! A rank that fills its memory with early forwards may lack the bytes to finish any of them. So an op that takes memory is
+//! started only if afterwards *each rank alone* could still finish its admitted microbatches one after the other, oldest first
+//! ([`allowed`]). Those completions fit together: the order "all of microbatch 0, then all of 1, …" keeps every dependency over all
+//! ranks, and no op waits for a W. So there is always an op that may start, down to the least memory at which a single microbatch
+//! fits. A cap on forwards in flight never holds back the oldest microbatch.
 
 use alloc::collections::BinaryHeap;
 use alloc::vec;
@@ -21,7 +19,7 @@ use core::cmp::Reverse;
 use super::bankers::{Room, allowed};
 use super::flat_problem::{B, BW, Code, F, Flat, W, code};
 
-/// A key no op reaches: W with this lag only fills gaps.
+/// A key that no op reaches: W with this lag only fills gaps.
 pub(super) const NEVER: i64 = i64::MAX / 8;
 
 /// What a free rank prefers.
@@ -31,22 +29,21 @@ pub(super) struct Policy {
     pub caps: Vec<u32>,
     /// When ops are planned. What is planned first goes first.
     pub plan: Plan,
-    /// By how much later than planned a W is before it counts; [`NEVER`] for a W that only fills gaps.
+    /// The delay of a W before it counts; [`NEVER`] for a W that only fills gaps.
     pub w_lag: i64,
     /// The share of a W, in thousandths, that has to fit in the gap that it fills: 0 fills any gap.
     pub w_fit: u64,
-    /// For how much of an op's duration, in thousandths, a rank would rather wait for one that is planned
-    /// earlier and on its way.
+    /// For how much of an op's duration, in thousandths, a rank waits for an op that is planned earlier and on its way.
     pub patience: u64,
     /// Forwards wait for their planned time, less this; [`NEVER`] for as early as can be.
     pub early: i64,
-    /// The least time between two microbatches that enter a chain: those that enter together meet again at
-    /// every rank, and there all of them want memory at once.
+    /// The least time between two microbatches that enter a chain. Microbatches that enter together meet again at every
+    /// rank, and need memory there at once.
     pub gap: u64,
     /// Whether a rank that has run a backward prefers a forward, and the other way round, whatever is planned.
     pub alternate: bool,
-    /// Whether the microbatches of two directions count as admitted in turn, or those of the second behind all of
-    /// the first: see [`Room`].
+    /// Whether the microbatches of two directions are admitted alternately, or those of the second after all of the
+    /// first: see [`Room`].
     pub in_turn: bool,
 }
 
@@ -79,7 +76,7 @@ pub(super) struct Times {
     pub w: Vec<i64>,
 }
 
-/// What puts every op of one kind behind every op of another.
+/// A key offset that puts every op of one kind behind every op of another.
 const BEHIND: i64 = 1 << 60;
 
 /// Arrays of the scheduler, kept between calls.
@@ -97,7 +94,7 @@ pub(super) struct List {
     /// By rank: whether its last op other than W was a forward.
     forward: Vec<bool>,
     heap: BinaryHeap<Reverse<(u64, u32)>>,
-    /// By rank: what one microbatch needs by itself.
+    /// By rank: the bytes that one microbatch alone needs.
     alone: Vec<i64>,
     /// Ops started over all calls.
     pub ops: u64,
@@ -180,8 +177,8 @@ impl List {
         }
     }
 
-    /// The order that `policy` leads to under `limit` (by rank, above the static bytes; not below what
-    /// [`Flat::least`] says). None only if no rank can go on, which the module says cannot happen.
+    /// The order of `policy` under `limit` (by rank, above the static bytes; at least [`Flat::least`]). None only if no
+    /// rank can run, which cannot happen (see the module).
     pub fn build(&mut self, flat: &Flat, limit: &[i64], policy: &Policy) -> Option<Vec<Vec<Code>>> {
         self.known_f.fill(0);
         self.known_b.fill(0);
@@ -237,12 +234,12 @@ impl List {
         }
     }
 
-    /// What `rank` starts now, or until when it sleeps.
+    /// The op that `rank` starts now, or the time until which it sleeps.
     fn decide(&self, flat: &Flat, limit: i64, policy: &Policy, rank: usize, now: u64) -> Result<Choice, u64> {
         let held = self.held[rank];
         let room = Room { rank, limit, held, alone: self.alone[rank], in_turn: policy.in_turn };
         let mut best: Option<Choice> = None;
-        // What is known to be on its way: the soonest of all, and the soonest that would go before `best`.
+        // Arrivals that are known: the soonest of all, and the soonest that goes before `best`.
         let mut soonest = u64::MAX;
         let mut coming: Option<(u64, i64)> = None;
         let mut weights: Option<Choice> = None;

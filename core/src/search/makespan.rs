@@ -1,7 +1,7 @@
-//! How long an order takes: the search's inner loop.
+//! The time of an order: the inner loop of the search.
 //!
-//! Does what [`simulate`](crate::simulate::simulate) does, but keeps only the ends, works on reused arrays,
-//! and gives up as soon as the order cannot be better than what is known. A test holds the two side by side.
+//! It does what [`simulate`](crate::simulate::simulate) does, but keeps only the ends, works on reused arrays, and stops as soon
+//! as the order cannot be better than what is known. A test compares the two.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -33,8 +33,8 @@ pub(super) struct Eval {
     pub ops: u64,
 }
 
-/// What an order costs. Orders compare by the objective first and then by how early the ranks end in sum:
-/// without the second figure most moves change nothing, and a search could not tell where to go.
+/// The cost of an order. Orders compare by the objective first and then by the sum of the ranks' ends. Without the
+/// second figure most moves change nothing, and a search does not know where to go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Cost {
     pub objective: u64,
@@ -66,8 +66,8 @@ impl Eval {
         }
     }
 
-    /// The cost of `rows`, which must be complete on every rank; none where the ranks wait for each other
-    /// for ever, or the objective is above `cutoff`.
+    /// The cost of `rows`, which must be complete on every rank; none where the ranks deadlock, or the objective is
+    /// above `cutoff`.
     pub fn run(&mut self, flat: &Flat, rows: &[Vec<Code>], cutoff: u64) -> Option<Cost> {
         self.run_with(flat, rows, cutoff, |_, _, _| {})
     }

@@ -4,34 +4,35 @@
 //! - Out: the best [`Schedule`] found, or the least memory at which one exists.
 //! - Knows: problems, published schedules, the simulator, the bound. No models, no clock.
 //!
-//! Published planners each follow one rule. This one tries many rules, and improves their schedules:
+//! Published planners each follow one rule. This search tries many rules, and improves their schedules:
 //!
 //! | File | Method |
 //! |---|---|
+//! | `one_limit` | one search at one memory limit: orders of F, B and W, then fused backwards and overlapped pairs |
 //! | `portfolio` | which method runs when, and for how long (algorithm portfolio: Huberman, Lukose and Hogg, Science 275, 1997) |
 //! | `list` | list scheduling driven by events (Graham, 1969), which memory never stalls |
 //! | `bankers` | whether a rank that takes memory now can still finish what it has begun (banker's algorithm: Dijkstra, EWD 108) |
 //! | `policies` | parameters of list scheduling, with the published schedules among them, and a local search over them |
 //! | `zbv` | the rule of ZB-V: waves, then rounds, and W in the gaps (arXiv:2401.10241) |
-//! | `zb_auto` | the rule of zero-bubble planners on a linear pipeline: a round for each microbatch |
+//! | `zb_auto` | the rule of zero-bubble planners on a linear pipeline (ZB-auto, arXiv:2401.10241): one round for each microbatch |
 //! | `grouped` | interleaving in groups of fewer microbatches than ranks, for less memory (GIS, arXiv:2503.01328 §3) |
 //! | `building_blocks` | building blocks: the ops of one microbatch in slots, repeated (arXiv:2405.15362) |
 //! | `v_blocks` | building blocks of a V, as the public controllable-memory search makes and repairs them |
-//! | `beam` | beam search (Lowerre, 1976) over orders grown op by op, for small problems |
+//! | `beam` | beam search (Lowerre, 1976) over orders that grow op by op, for small problems |
 //! | `tabu` | tabu search along the critical path (Nowicki and Smutnicki, 1996) |
-//! | `reinsertion` | large neighbourhood search (Shaw, 1998): takes whole microbatches out of an order and inserts them again |
-//! | `perturbation` | moves some ops of an order sooner or later, and gives the result to list scheduling |
+//! | `reinsertion` | large neighbourhood search (Shaw, 1998): removes whole microbatches from an order and inserts them again |
+//! | `perturbation` | moves some ops of an order sooner or later, and gives the result to list scheduling (random keys: Bean, 1994) |
 //! | `acceptance` | which order `reinsertion` and `perturbation` continue from |
-//! | `fused_backward` | leaves a backward whole (BW), where that takes less time or memory than B and W |
+//! | `fused_backward` | keeps a backward whole (BW), where that takes less time or memory than B and W |
 //! | `overlapped_pairs` | runs forwards and backwards as pairs, where the problem lets one hide behind the other |
-//! | `steady_state` | repeats the middle of a schedule, so that many microbatches cost little more than few |
+//! | `steady_state` | repeats the steady state of a schedule, so that many microbatches cost little more than few |
 //! | `limit_tree` | which limits are searched, so that more memory never costs more time |
-//! | `flat_problem`, `makespan`, `longest_paths` | the inner loop: the problem in flat arrays, the time of an order, the longest paths through it from move to move |
+//! | `flat_problem`, `makespan`, `longest_paths` | the inner loop: the problem in flat arrays, the time of an order, its longest paths from move to move |
 //! | [`frontier()`] | step time against memory, from the least memory to all |
 //!
-//! Every published schedule that exists for a problem and fits its limit is a candidate, so an answer is
-//! never worse than those. A schedule that meets the lower bound ends the search. All of it is counted in ops
-//! run, not in time, so the same problem and effort give the same answer everywhere.
+//! Every published schedule that exists for a problem and fits its limit is a candidate, so an answer is never worse than those.
+//! A schedule that meets the lower bound ends the search. Effort is counted in ops run, not in time, so the same problem and
+//! effort give the same answer everywhere.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -73,8 +74,8 @@ use one_limit::{Scope, search, whole_orders};
 
 pub use frontier::{Frontier, Point, frontier};
 
-/// How much work a search may do, in ops run through its simulator: the core has no clock. One unit is some
-/// ten to fifty nanoseconds of one core.
+/// The work that a search may do, in ops run through its simulator, since this crate has no clock. One unit takes ten
+/// to fifty nanoseconds of one core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effort(pub u64);
 
@@ -91,11 +92,11 @@ pub struct Progress {
     pub ops: u64,
     /// The objective of the best schedule so far.
     pub cost_ns: Nanos,
-    /// What no schedule goes under.
+    /// The lower bound.
     pub bound_ns: Nanos,
 }
 
-/// What an observer answers.
+/// The answer of an observer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
     /// Go on.
@@ -111,7 +112,7 @@ pub struct Found {
     pub schedule: Schedule,
     /// Its objective.
     pub cost_ns: Nanos,
-    /// What no schedule of the problem goes under.
+    /// The lower bound of the problem.
     pub bound_ns: Nanos,
     /// How it was found, for people.
     pub origin: &'static str,
@@ -134,7 +135,7 @@ impl fmt::Display for Infeasible {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "rank {} needs at least {} bytes to run one microbatch at a time, and its limit is {}; raise \
+            "rank {} needs at least {} bytes to run one microbatch at a time; the limit is {}: raise \
              limit_bytes, or give the rank less to hold",
             self.rank, self.least_bytes, self.limit_bytes
         )
@@ -145,12 +146,12 @@ impl core::error::Error for Infeasible {}
 
 /// The best schedule for `problem` within `effort`.
 ///
-/// `observer` is called after every improvement and now and then between; what it answers stops the search.
-/// The answer depends on the problem and the effort alone. More memory never costs more: limits are rounded down to one
-/// of a tree of limits, a hundredth of a chunk apart at the finest, and the answer there is held between those for
-/// more and for less memory. The effort is for one search, of which this takes a few: mostly one, and a rough one for
-/// each level of the tree. Where a stage's BW holds less or takes less time than its B and W apart, as with recomputed
-/// layers, both are searched: all backwards cut, and all whole; and such mixtures as help.
+/// `observer` is called after every improvement and sometimes in between; its answer may stop the search. The answer
+/// depends on the problem and the effort alone. More memory never costs more: limits are rounded down to one of a tree
+/// of limits, a hundredth of a chunk apart at the finest, and the answer there is held between those for more and for
+/// less memory. The effort is for one search. A call takes a few: mostly one, and a rough one for each level of the
+/// tree. Where a stage's BW holds less or takes less time than its B and W apart, as with recomputed layers, both are
+/// searched: all backwards cut, and all whole; and such mixtures as help.
 ///
 /// # Errors
 /// [`Infeasible`] where the limit of a rank is below the least with which any schedule exists.
@@ -209,15 +210,15 @@ pub fn first(problem: &Problem) -> Result<Found, Infeasible> {
     whole_orders(problem, scope).into_iter().map(Ok).fold(cut, better)
 }
 
-/// Of a problem with very many microbatches that with a part of them, as many as are searched as they are, and how often it
-/// has to be answered.
+/// For a problem with very many microbatches: the same with a part of them, small enough to be searched, and how often
+/// that part repeats.
 fn again_and_again(problem: &Problem) -> Option<(Problem, usize)> {
     let ops = Flat::new(problem).ops;
     if ops <= 2 * portfolio::MANY || problem.pairs_gain() {
         return None;
     }
     let mut statement = problem.statement();
-    // Going two ways as many go each way.
+    // In a bidirectional problem half of the microbatches go each way.
     let each = if *problem.placement() == Placement::TwoWay { 2 } else { 1 };
     let all = statement.microbatches / each;
     let times = (2..=all).find(|times| all.is_multiple_of(*times) && ops / times <= portfolio::MANY)?;
@@ -225,11 +226,11 @@ fn again_and_again(problem: &Problem) -> Option<(Problem, usize)> {
     Some((statement.problem(problem.placement().clone()).ok()?, times))
 }
 
-/// The answer for a part of the microbatches, given so many times: it leaves each rank as it found it.
+/// The answer for a part of the microbatches, repeated: it leaves each rank as it found it.
 fn repeated(problem: &Problem, few: &Problem, times: usize, of_few: &Found, bound_ns: Nanos) -> Option<Found> {
     let flat = Flat::new(problem);
     let rows: Rows = Flat::new(few).rows(&of_few.schedule)?.iter().map(|row| row.repeat(times)).collect();
-    // Where a microbatch leaves something behind, it does not.
+    // Where a microbatch leaves bytes behind, it does not.
     if !(0..flat.ranks).all(|rank| flat.is_valid_row(rank, &rows[rank])) {
         return None;
     }
@@ -238,7 +239,7 @@ fn repeated(problem: &Problem, few: &Problem, times: usize, of_few: &Found, boun
     Some(Found { schedule, cost_ns: cost.objective, bound_ns, origin: "repeated", ops })
 }
 
-/// The answer that costs less, with the work of both; where there is none, the refusal that lacks less.
+/// The answer that costs less, with the work of both. Where there is none, the refusal with the smaller lack of memory.
 fn better(apart: Result<Found, Infeasible>, whole: Result<Found, Infeasible>) -> Result<Found, Infeasible> {
     let lacks = |refused: &Infeasible| refused.least_bytes - refused.limit_bytes;
     match (apart, whole) {
@@ -274,7 +275,7 @@ pub fn best_of(
             }
         }
     }
-    // Where most can be gained comes first: what is found there may leave nothing to gain elsewhere.
+    // The problem with the most to gain comes first: its result may leave nothing to gain elsewhere.
     open.sort_by_key(|(bound, _)| *bound);
     for (bound, problem) in open {
         let has_nothing = |(_, best): &(Problem, Found)| stopped || bound >= best.cost_ns;

@@ -30,7 +30,7 @@ pub(super) struct Scope<'a> {
     pub published_only: bool,
     /// How often the effort for the size is halved.
     pub halved: u32,
-    /// What no schedule goes under, and the published schedules, where they are known.
+    /// The lower bound, and the published schedules, where they are known.
     pub bound_ns: Option<Nanos>,
     pub known: Option<&'a Library>,
 }
@@ -70,7 +70,7 @@ pub(super) fn search(
     let one_by_one = problem.pairs_gain().then(|| lower_bound(&problem.with_pairs_in_turn()).value_ns);
     let of_orders = Scope { bound_ns: one_by_one.or(scope.bound_ns), ..scope };
     let mut found = match search_orders(problem, effort, of_orders, observer) {
-        // With less memory than cut backwards need, some have to be whole.
+        // With less memory than split backwards need, some have to be whole.
         Err(why) if may_mix => {
             whole_orders(problem, scope).into_iter().min_by_key(|found| found.cost_ns).ok_or(why)?
         }
@@ -114,7 +114,7 @@ fn keep_given_and_published(problem: &Problem, scope: Scope, may_mix: bool, foun
     }
 }
 
-/// Searches schedules of whole and cut backwards.
+/// Searches schedules of whole and split backwards.
 fn search_whole_backwards(problem: &Problem, effort: Effort, scope: Scope, found: &mut Found) {
     if scope.may_gain(found)
         && let Some((schedule, cost_ns)) = fused_backward::mixed(problem, &found.schedule, scope.floor, found.cost_ns)
@@ -194,7 +194,7 @@ fn search_orders(
     observer: &mut dyn FnMut(Progress) -> Flow,
 ) -> Result<Found, Infeasible> {
     let flat = Flat::new(problem);
-    // Of several ranks the one that lacks most: a person who gives as much is not sent back for another rank.
+    // Of several ranks the one that lacks most is reported: with that much more memory the others fit too.
     let lacks = |rank: usize| (flat.least(rank) - flat.limit[rank], Reverse(rank));
     if let Some((lack, Reverse(rank))) = (0..flat.ranks).map(lacks).max()
         && lack > 0
@@ -212,7 +212,7 @@ fn search_orders(
         None => search.run(problem, &Library::of(problem), scope),
     }
     let ops = search.all_ops();
-    // The list scheduler always ends, so there is always an answer; an empty one is left to `check`.
+    // The list scheduler always ends, so there is always an answer; `check` refuses an empty one.
     let (rows, cost, origin) = search.best.take().unwrap_or((Vec::new(), Cost::WORST, "none"));
     Ok(Found { schedule: search.flat().schedule(&rows), cost_ns: cost.objective, bound_ns, origin, ops })
 }

@@ -1,12 +1,12 @@
-//! Forwards beside backwards: which ops of an order run as pairs, where the problem lets one hide behind the other.
+//! Overlapped pairs: which forwards and backwards of an order run as pairs, where the problem lets one hide behind the other.
 //!
-//! The search orders ops by themselves. Here the forwards and backwards that stand next to each other in an order are
-//! paired, all at first, and then each pair is taken apart, or put together again, where that makes the order shorter:
-//! a pair starts when both have what they need and ends for both at once, so it can also cost time.
+//! The search orders single ops. Here neighbouring forwards and backwards of an order are paired, all at first; then each pair is
+//! split, or joined again, where that makes the order shorter. A pair starts when both ops have their inputs and ends for both at
+//! once, so it can also cost time.
 //!
-//! DualPipe (DeepSeek-V3, arXiv:2412.19437, §3.2.1) pairs a forward with a whole backward. So a B with its W right
-//! behind it is tried as one op too, and forwards right behind a backward before it: those that leave it without a partner, or
-//! all of them, which is one microbatch more on its way on each rank.
+//! DualPipe (DeepSeek-V3, arXiv:2412.19437, §3.2.1) pairs a forward with a whole backward. So a B with its W right behind it is
+//! also tried as one op, and forwards right behind a backward before it: those that leave it without a partner, or all of them,
+//! which is one more microbatch in flight on each rank.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -23,8 +23,8 @@ use crate::simulate::timeline::Timeline;
 const MOST_OPS: usize = 1_000_000;
 const LEAST_RUNS: usize = 8;
 
-/// The order of `schedule` with pairs, where it costs less than `below` and not less than `floor`, and what it costs. Work is
-/// halved so many times.
+/// The order of `schedule` with pairs, and its cost, where that is less than `below` and not less than `floor`. The
+/// work is halved `halved` times.
 pub(super) fn paired(
     problem: &Problem,
     schedule: &Schedule,
@@ -68,7 +68,7 @@ pub(super) fn all_paired(
     best
 }
 
-/// What `schedule` costs, if it runs and keeps the limits.
+/// The cost of `schedule`, if it runs and keeps the limits.
 pub(super) fn cost(problem: &Problem, schedule: &Schedule) -> Option<Cost> {
     let timeline = simulate(problem, schedule).ok()?;
     let fits =
@@ -147,7 +147,7 @@ fn fit_together(problem: &Problem, rank: usize, row: &[Op]) -> Vec<bool> {
 /// The places of `row` where a forward stands before a backward and both fit.
 fn places_of(problem: &Problem, rank: usize, row: &[Op]) -> Vec<u32> {
     let is_pair = |pair: &[Op]| {
-        // No backward runs beside its own forward.
+        // No backward overlaps the forward of its microbatch.
         let own = pair[0].stage() == pair[1].stage() && pair[0].microbatch() == pair[1].microbatch();
         pair[0].kind() == OpKind::F && pair[1].kind().makes_input_gradient() && !own
     };

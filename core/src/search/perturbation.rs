@@ -1,11 +1,11 @@
-//! From an order to a better one: some of its ops are planned sooner or later, and the list scheduler makes an order of the
-//! plan.
+//! Perturbation: some ops of an order are planned sooner or later, and the list scheduler makes an order of the plan (random keys:
+//! Bean, ORSA Journal on Computing 6, 1994).
 //!
-//! What an order looks like from afar, say how many microbatches go through one chunk before the next one takes them, no
-//! recipe of [`policies`](super::policies) says for each microbatch, and moves along one rank change it only against the
-//! cost: all ranks have to follow. Here every op has a planned time, at first its start. That of a *wave* is shifted: of one
-//! kind of op of a few microbatches, on all stages of a chunk. Whatever the plan, the list scheduler makes a valid order of it,
-//! so nothing has to be mended for memory (random keys: Bean, ORSA Journal on Computing 6, 1994).
+//! The coarse shape of an order, such as how many microbatches go through one chunk before the next chunk takes them, is fixed by
+//! no recipe of [`policies`](super::policies) for each microbatch. Moves along one rank change it only against the cost: all
+//! ranks have to follow. Here every op has a planned time, at first its start. A move shifts the times of a *wave*: one kind of
+//! op, of a few microbatches, on all stages of a chunk. Whatever the plan, the list scheduler makes a valid order, so memory
+//! needs no repair.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -20,14 +20,14 @@ use crate::base::random::Random;
 
 /// Shifts of one plan, at most.
 const SHIFTS: u64 = 3;
-/// Microbatches that a wave is of, at most.
+/// The most microbatches of a wave.
 const MOST_RUN: u64 = 4;
-/// Of so many shifts, one puts a wave next to its neighbours whatever time that takes.
+/// One shift in this many puts a wave next to its neighbours, whatever the time.
 const JOINS: u64 = 4;
 /// No shift is longer, so that planned times may be added.
 const MOST_STEP: i64 = 1 << 56;
 
-/// A search that stands at an order and remembers the best.
+/// A search at its present order, with the best order so far.
 pub(super) struct Perturbation {
     accepted: Accepted,
     times: Times,
@@ -38,8 +38,8 @@ pub(super) struct Perturbation {
 }
 
 impl Perturbation {
-    /// A search from `rows`, which have to be valid; none where the ranks wait for each other for ever. `period` is the work
-    /// of the busiest rank for one microbatch.
+    /// A search from `rows`, which must be valid; none where the ranks deadlock. `period` is the work of the busiest
+    /// rank for one microbatch.
     pub fn new(flat: &Flat, eval: &mut Eval, rows: &Rows, period: i64) -> Option<Perturbation> {
         let accepted = Accepted::new(flat, eval, rows)?;
         let caps = vec![u32::MAX; flat.lanes.len()];
@@ -56,7 +56,7 @@ impl Perturbation {
         self.accepted.best_cost
     }
 
-    /// Makes a new order of the last one; true where it is the best so far.
+    /// Makes a new order from the last one; true where it is the best so far.
     pub fn step(&mut self, flat: &Flat, eval: &mut Eval, list: &mut List, random: &mut Random) -> bool {
         self.plan(flat, eval);
         for _ in 0..=random.below(SHIFTS) {

@@ -1,9 +1,8 @@
-//! The policies worth trying: few parameters, each a known idea, over their whole range.
+//! Policies for the list scheduler: few parameters, each a known idea, over their whole range.
 //!
-//! Everything hangs on the round trip of a lane: from the start of its F to the end of its B when nothing is
-//! in the way. A rank that has to keep its lane busy holds at least round trip ÷ period microbatches (Little's
-//! law); published schedules are points on that line. 1F1B and ZB-H1 hold once the round trip, ZB-H2 and
-//! ZB-2p twice; V-Min, V-Half and ZB-V are the same line on a V.
+//! Everything depends on the round trip of a lane: from the start of its F to the end of its B when nothing delays it. A rank that
+//! keeps its lane busy holds at least round trip ÷ period microbatches (Little's law); published schedules are points on that
+//! line. 1F1B and ZB-H1 hold one round trip, ZB-H2 and ZB-2p two; V-Min, V-Half and ZB-V are the same line on a V.
 
 use alloc::vec::Vec;
 
@@ -11,7 +10,7 @@ use super::flat_problem::{B, BW, F, Flat, W};
 use super::list::{NEVER, Pace, Plan, Policy};
 use crate::base::random::Random;
 
-/// Times of a chain when nothing is in the way, by lane.
+/// Times of a chain without delays, by lane.
 pub(super) struct Shape {
     /// From the start of the chain's first F to the start of this lane's F.
     head: Vec<i64>,
@@ -75,7 +74,7 @@ impl Shape {
 }
 
 impl Shape {
-    /// Microbatches on their way at once when every rank is busy: the longest round trip ÷ period.
+    /// Microbatches in flight when every rank is busy: the longest round trip ÷ period.
     pub fn in_flight(&self) -> usize {
         let trip = self.round_trip.iter().copied().max().unwrap_or(0);
         usize::try_from(trip / self.period).unwrap_or(usize::MAX / 8).min(usize::MAX / 8) + 1
@@ -324,8 +323,8 @@ fn cap_that_fits(flat: &Flat, shape: &Shape) -> i64 {
     cap.max(i128::from(LOWEST_CAP)) as i64
 }
 
-/// Where the climb starts: what the published schedules do, and the corners of the ranges. What suits the
-/// memory comes first.
+/// The starts of the local search: the recipes of the published schedules, and the corners of the ranges. Recipes that
+/// suit the memory come first.
 pub(super) fn seeds(flat: &Flat, shape: &Shape) -> Vec<Recipe> {
     let base = Recipe {
         cap: [FREE; 2],
@@ -356,7 +355,7 @@ pub(super) fn seeds(flat: &Flat, shape: &Shape) -> Vec<Recipe> {
             }
         }
     }
-    // Two ways meet on every rank: without a cap each fills what the other one needs.
+    // Two directions meet on every rank: without a cap each fills the memory that the other one needs.
     if flat.chains.len() > 1 {
         seeds.append(&mut capped);
     } else if flat.chunks() > 1 {
@@ -396,7 +395,7 @@ pub(super) fn seeds(flat: &Flat, shape: &Shape) -> Vec<Recipe> {
         seeds.push(Recipe { cap: [cap; 2], w_fit: 0, ..base });
         seeds.push(Recipe { cap: [cap; 2], w_lag: 0, ..planned(2000) });
     }
-    // Little memory: forwards at the pace at which memory comes back.
+    // Little memory: forwards run at the pace at which memory is freed.
     for stretch in [1000, 1150, 1300, 1500] {
         for (backward, early) in [(1000, 0), (800, 0), (1000, 500)] {
             seeds.push(Recipe { backward: [1000, backward], stretch, early, ..planned(1000) });

@@ -1,17 +1,17 @@
-//! From an order to a better one: some microbatches are taken out and put in again, each as a whole.
+//! Large neighbourhood search (Shaw, 1998; “ruin and recreate”, Schrimpf, Schneider, Stamm-Wilbrandt and Dueck, Journal of
+//! Computational Physics 159, 2000): some microbatches are removed from an order, and each is inserted again as a whole.
 //!
-//! Where memory is full, hardly an op can move by itself: what it needs room for has to go elsewhere first, on all
-//! ranks at once. So two microbatches that travel opposite ways never change places by moves along one rank. Here a few
-//! that follow each other are taken out, which leaves a valid order, and put in again one by one, in another sequence
-//! or at another time (“ruin and recreate”, Schrimpf, Schneider, Stamm-Wilbrandt and Dueck, Journal of Computational
-//! Physics 159, 2000).
+//! Where memory is full, an op can hardly move alone: what it needs room for has to move first, on all ranks at once. So two
+//! microbatches of opposite directions never change places by moves along one rank. Here a few consecutive microbatches are
+//! removed, which leaves a valid order. They are inserted one by one, in another sequence or at another time.
 //!
-//! # How a microbatch is put in
-//! The ops that stand already have the starts of their order. Each op of the new one gets a time no sooner than what it
-//! needs allows, and stands before the first op that starts no sooner: so a circle of ops that wait for each other would
-//! have to go back in time, and there is none. Where an op finds its rank's memory full, or fills it for one that stands
-//! there, the op of the new microbatch that took the memory goes behind it and all times are worked out again: at the
-//! latest the new microbatch stands behind all others. Local search then mends what it holds up, and [`accept`](super::acceptance) says which order it goes on from.
+//! # How a microbatch is inserted
+//! The ops that remain keep the starts of their order. Each op of the new microbatch gets a time no sooner than its inputs allow,
+//! and stands before the first op that starts no sooner. So ops cannot wait for each other in a circle, which would have to go
+//! back in time. Where an op finds its rank's memory full, or fills it for one that stands there, the op of the new microbatch
+//! that took the memory moves behind it, and all times are computed again. At the latest the new microbatch stands behind all
+//! others. Local search then repairs what the insertion delays, and [`accept`](super::acceptance) chooses the order to continue
+//! from.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -21,11 +21,11 @@ use super::flat_problem::{B, BW, Code, F, Flat, Rows, W, code, kind_of, lane_of}
 use super::makespan::{Cost, Eval};
 use crate::base::random::Random;
 
-/// The first order from nothing may take so many times the effort that there is for those.
+/// The first new order may take this many times the effort for new orders.
 const MOST_BUILT: u64 = 8;
-/// How often an op that lacks memory goes behind another before a microbatch is given up.
+/// How often an op that lacks memory moves behind another before the microbatch is given up.
 const MOST_TRIES: usize = 300;
-/// Microbatches that are taken out at once.
+/// The most microbatches that are removed at once.
 const MOST_OUT: u64 = 6;
 
 /// How a microbatch is put in.
@@ -34,10 +34,10 @@ struct Way {
     chain: usize,
     /// The soonest time for its first F.
     from: u64,
-    /// The share of F or B, and of W, in thousandths, that has to fit between the ops that stand there; others wait.
+    /// The share of F or B, and of W, in thousandths, that must fit between the ops there; other ops wait.
     fit: u64,
     fit_w: u64,
-    /// Whether F waits, where that holds up nothing, so that memory is held for less time.
+    /// Whether F waits where that delays nothing, to hold memory for less time.
     late: bool,
 }
 
@@ -53,10 +53,10 @@ struct New {
     place: usize,
 }
 
-/// A search that stands at an order and remembers the best.
+/// A search at its present order, with the best order so far.
 pub(super) struct Reinsertion {
     accepted: Accepted,
-    /// What microbatches are taken out of and put into.
+    /// The order from which microbatches are removed and into which they are inserted.
     rows: Rows,
     /// By rank and place, when the ops of the order start.
     starts: Vec<Vec<u64>>,
@@ -70,7 +70,7 @@ pub(super) struct Reinsertion {
 }
 
 impl Reinsertion {
-    /// A search from `rows`, which have to be valid; none where the ranks wait for each other for ever.
+    /// A search from `rows`, which must be valid; none where the ranks deadlock.
     pub fn new(flat: &Flat, eval: &mut Eval, rows: &Rows) -> Option<Reinsertion> {
         Accepted::new(flat, eval, rows).map(|accepted| Reinsertion::of(flat, accepted))
     }
@@ -97,8 +97,8 @@ impl Reinsertion {
         self.accepted.best_cost
     }
 
-    /// Orders from nothing: microbatches put in one by one, so many of one direction before as many of the next. Looks
-    /// at about `effort` ops at most, and says at how many.
+    /// New orders: microbatches are inserted one by one, a number of one direction before the same number of the next.
+    /// Tries about `effort` ops at most, and returns how many.
     pub fn built(flat: &Flat, eval: &mut Eval, effort: u64, mut offer: impl FnMut(Rows)) -> u64 {
         let most = flat.chains.iter().map(|chain| chain.microbatches).max().unwrap_or(0);
         // Every microbatch is put into all those before it: with many of them one order takes more than there is.
@@ -129,7 +129,7 @@ impl Reinsertion {
         ops
     }
 
-    /// Puts all microbatches in, runs of some directions in turn from `way.chain` on.
+    /// Inserts all microbatches, in runs of each direction in turn from `way.chain` on.
     fn fill(&mut self, flat: &Flat, eval: &mut Eval, run: usize, way: Way) -> bool {
         let mut left: Vec<usize> = flat.chains.iter().map(|chain| chain.microbatches).collect();
         let mut chain = way.chain;
@@ -145,7 +145,7 @@ impl Reinsertion {
         true
     }
 
-    /// Takes some microbatches out and puts them in again; true where that led to a new best order.
+    /// Removes some microbatches and inserts them again; true where that led to a new best order.
     pub fn step(&mut self, flat: &Flat, eval: &mut Eval, random: &mut Random) -> bool {
         self.rows.clone_from(self.accepted.next());
         let mut out = self.take_out(flat, eval, random);
@@ -167,7 +167,7 @@ impl Reinsertion {
         self.accepted.offer(flat, eval, self.rows.clone(), &mut self.ops, random)
     }
 
-    /// Takes out some microbatches that enter one soon after the other: for each its chain and when it entered.
+    /// Removes some microbatches that enter soon after one another: for each its chain and when it entered.
     fn take_out(&mut self, flat: &Flat, eval: &mut Eval, random: &mut Random) -> Vec<(usize, u64)> {
         self.time(flat, eval);
         // All microbatches by when they enter.
@@ -203,7 +203,7 @@ impl Reinsertion {
         out.iter().map(|(start, chain, _)| (*chain, *start)).collect()
     }
 
-    /// Works out when the ops of the order start, whether or not all microbatches are in.
+    /// Computes when the ops of the order start, whether or not all microbatches are in it.
     fn time(&mut self, flat: &Flat, eval: &mut Eval) {
         for (starts, row) in self.starts.iter_mut().zip(&self.rows) {
             starts.clear();
@@ -213,7 +213,7 @@ impl Reinsertion {
         eval.run_with(flat, &self.rows, u64::MAX, |rank, at, start| starts[rank][at] = start);
     }
 
-    /// Puts one more microbatch in; false, and nothing is changed, where no place was found.
+    /// Inserts one more microbatch; false, and nothing is changed, where no place was found.
     fn put(&mut self, flat: &Flat, eval: &mut Eval, way: Way) -> bool {
         self.time(flat, eval);
         self.list(flat, way);
@@ -275,7 +275,7 @@ impl Reinsertion {
         false
     }
 
-    /// Lets every F wait until the next one could not start as it does if it waited longer.
+    /// Delays every F as far as the next op still starts at its time.
     fn wait(&mut self, flat: &Flat, way: Way) {
         let known = self.new.clone();
         for at in (0..self.new.len()).rev() {
@@ -294,7 +294,7 @@ impl Reinsertion {
         }
     }
 
-    /// Gives each new op the first time that what it needs, and its rank, allow.
+    /// Gives each new op the first time that its inputs and its rank allow.
     fn set_times(&mut self, flat: &Flat, way: Way) {
         for at in 0..self.new.len() {
             let New { lane: index, kind, soonest, .. } = self.new[at];

@@ -1,11 +1,10 @@
-//! From a schedule for few microbatches to one for many: repeat its middle.
+//! From a schedule for few microbatches to one for many: its steady state is repeated.
 //!
-//! In the middle of a good schedule every rank runs each op of each lane equally often in equal time. So a
-//! piece of a rank's row that holds every (lane, kind) exactly `k` times can be written down again and again,
-//! `k` microbatches more each time: between the pieces the rank holds the same bytes and each lane is equally
-//! far, so a row that was valid stays valid. Whether the ranks still fit together, and what the whole costs,
-//! the evaluation says. The search so needs as many microbatches as it takes to fill and drain the pipe; the
-//! rest costs no more than writing it out.
+//! In the steady state of a good schedule every rank runs each op of each lane equally often in equal time. So a piece of a rank's
+//! op list that holds every (lane, kind) exactly `k` times can be repeated, with `k` more microbatches each time. Between the
+//! pieces the rank holds the same bytes, and each lane is equally far, so a valid op list stays valid. The evaluation says whether
+//! the ranks still fit together, and what the whole costs. So the search needs only as many microbatches as fill and drain the
+//! pipe.
 
 use alloc::vec;
 use alloc::vec::Vec;

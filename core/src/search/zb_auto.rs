@@ -1,27 +1,27 @@
-//! A round for each microbatch: the rule that zero-bubble planners follow on a linear pipe (ZB-auto, Qi et al.,
-//! arXiv:2401.10241, §3.1), for stages of any cost and ranks of any limit.
+//! ZB-auto (Qi et al., arXiv:2401.10241, §3.1), the rule of zero-bubble planners on a linear pipeline, for stages of any cost and
+//! ranks of any limit: one round for each microbatch.
 //!
-//! 1. *Warm-up.* Stage by stage, as many forwards as memory takes, fewer on each later stage; at most as many as
-//!    end before the first backward arrives, or (a variant) as many as there is memory for.
-//! 2. *Rounds.* In round `i` each stage takes at most one more forward and then the backward of microbatch `i`.
-//!    A forward that the round does not need is put off, in variants, where the backward would wait for it, and
-//!    made up for in a later round that has the time.
-//! 3. *W* fills gaps: where it fits; where memory is full; and in a variant where it does not fit, but waiting
-//!    would leave this rank idle for longer than any may be. How long that is, is not known at first: the most
-//!    that a rank has been idle so far; then the rule is run again with what the worst rank came to.
+//! 1. *Warm-up.* Stage by stage, as many forwards as memory holds, fewer on each later stage. They are at most as many as end
+//!    before the first backward arrives, or, in a variant, as many as there is memory for.
+//! 2. *Rounds.* In round `i` each stage takes at most one more forward and then the backward of microbatch `i`. In variants, a
+//!    forward that the round does not need is delayed where the backward would wait for it, and made up for in a later round that
+//!    has the time.
+//! 3. *W* fills gaps: where it fits; where memory is full; and in a variant where it does not fit, but waiting would leave this
+//!    rank idle for longer than any rank may be. That time is not known at first: it is the most that a rank has been idle so far.
+//!    Then the rule runs again with the idle time of the worst rank.
 //!
-//! A list scheduler decides for one rank at one time, and cannot see that a gap costs nothing where another
-//! rank has a larger one. That is what this rule adds.
+//! A list scheduler decides for one rank at one time, and cannot see that a gap costs nothing where another rank has a larger one.
+//! This rule can.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
 use super::flat_problem::{B, F, Flat, Rows, W, code};
 
-/// Runs of one variant at most: the first, and those that know the idle time of the one before.
+/// The most runs of one variant: the first, and those that know the idle time of the one before.
 const RUNS: usize = 3;
 
-/// Ways to take the decisions that the rule leaves open.
+/// The decisions that the rule leaves open.
 #[derive(Clone, Copy)]
 struct Variant {
     /// Whether the warm-up may go on after the first backward could have run.
@@ -29,17 +29,17 @@ struct Variant {
     /// By how many forwards the warm-up of a stage is shorter than that of the one before, at least.
     drop: usize,
     backward_first: BackwardFirst,
-    /// Whether W may run into the time of the op that it is put before.
+    /// Whether W may delay the op that it goes before.
     overlap: bool,
 }
 
-/// When a forward that a round does not need is put off.
+/// When a forward that a round does not need is delayed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum BackwardFirst {
     Never,
-    /// Where the backward would have to wait for a rank that waits itself.
+    /// Where the backward has to wait for a rank that waits itself.
     BeforeLate,
-    /// Where the backward would have to wait.
+    /// Where the backward has to wait.
     Always,
 }
 
@@ -51,15 +51,15 @@ struct Stage {
     held: i64,
     /// Ops of each kind so far.
     done: [usize; 3],
-    /// What a forward needs above what is held: for itself, and for its backward and W after it.
+    /// The bytes that a forward needs above those held: for itself, and for its backward and W after it.
     needs: i64,
     arrive_f: Vec<u64>,
     arrive_b: Vec<u64>,
 }
 
-/// Hands the orders that the rule leads to to `offer`, those over the limit left out; `ops` counts those run. An order
-/// that comes to more than `cutoff`, or to more than `offer` answers from then on, is given up.
-/// There are none where the problem is no linear pipe with a backward in two.
+/// Hands the orders of the rule to `offer`, except those over the limit; `ops` counts the ops run. An order that costs
+/// more than `cutoff`, or later more than the answer of `offer`, is given up. There are none unless the problem is a
+/// linear pipeline with a split backward.
 pub(super) fn orders(flat: &Flat, ops: &mut u64, mut cutoff: u64, mut offer: impl FnMut(Rows) -> u64) {
     if flat.fused || flat.chains.len() != 1 || flat.lanes.len() != flat.ranks || flat.ranks < 2 {
         return;
@@ -98,7 +98,7 @@ struct Run<'a> {
     variant: Variant,
     /// Idle time that does no harm.
     allowed: u64,
-    /// What no rank's work and idle time may exceed together.
+    /// The limit on work plus idle time of a rank.
     cutoff: u64,
     stages: Vec<Stage>,
     rows: Rows,
@@ -125,7 +125,7 @@ impl Run<'_> {
         Run { flat, variant, allowed, cutoff, stages, rows: (0..flat.ranks).map(|_| row()).collect() }
     }
 
-    /// Runs the rule to its end; false where a rank has no memory to go on.
+    /// Runs the rule to its end; false where a rank lacks memory.
     fn finish(&mut self) -> bool {
         let microbatches = self.flat.chains[0].microbatches;
         let stages = self.stages.len();
@@ -228,7 +228,7 @@ impl Run<'_> {
         takes
     }
 
-    /// Takes the forwards that were put off, where the backward of microbatch `i` leaves the time.
+    /// Runs delayed forwards, where the backward of microbatch `i` leaves the time.
     fn catch_up(&mut self, stage: usize, i: usize, warm_up: usize) {
         if self.variant.backward_first == BackwardFirst::Never {
             return;

@@ -1,16 +1,16 @@
-//! What jitter costs: one order, run many times with ops that take now more and now less than planned.
+//! What jitter costs: one order runs many times, with ops that take sometimes more and sometimes less than planned.
 //!
-//! A planned time comes true where every op takes just what was planned. On a cluster ops of one kind differ: clocks
-//! change, links and hosts are shared, routing is uneven. A rank that is late passes that on to all that wait for it,
-//! unless they have something else to do meanwhile; so two orders that are planned to take as long may be far apart
-//! when they run, and what a schedule gains on paper it may lose there.
+//! A planned time comes true only where every op takes what was planned. On a cluster, ops of one kind differ: clocks change,
+//! links and hosts are shared, routing is uneven. A late rank delays all ranks that wait for it, unless they have other work
+//! meanwhile. So two orders with equal planned times may differ widely when they run, and a schedule may lose there what it
+//! gains on paper.
 //!
-//! In each run every op's time is multiplied with a number of its own, `1 + jitter · (e − 1)`, where `e` is
-//! exponential with mean 1: the shifted exponential that stragglers are usually modelled with (Lee et al.,
-//! arXiv:1512.02673, §III). Its mean is 1 and its standard deviation is the jitter; much longer happens, much shorter
-//! does not. The numbers hang on the op and the run alone, so that all orders of a problem meet the same ones; a whole
-//! backward is longer as its halves would be, each by its share. Ops differ each for itself: of more and shorter ones the sum
-//! is steadier, and a rank that is slower than others all the time belongs into its times. Messages take what is planned.
+//! In each run the time of every op is multiplied by its own random number, `1 + jitter · (e − 1)`, where `e` is exponential
+//! with mean 1. This is the shifted exponential that usually models stragglers (Lee et al., arXiv:1512.02673, §III). Its mean is
+//! 1 and its standard deviation is the jitter. Much longer times occur; much shorter ones do not. The numbers depend on the op
+//! and the run alone, so all orders of a problem meet the same ones. A whole backward is longer as its halves would be, each by
+//! its share. Ops vary independently: the sum of more and shorter ops is steadier. A rank that is always slower than others
+//! belongs into the times of the problem. P2P transfers take what is planned.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -30,10 +30,10 @@ pub const MAX_PERMILLE: u16 = 1000;
 const RUNS: u64 = 200;
 const LEAST_RUNS: u64 = 20;
 const RUN_OPS: u64 = 2_000_000;
-/// Above so many microbatches on all ranks, no runs are made: that would take seconds for each order.
+/// With more microbatches on all ranks, no runs are made: they take seconds for each order.
 const MOST_RANK_MICROBATCHES: u64 = 100_000;
 
-/// What an order comes to, run after run, by the problem's objective.
+/// The costs of an order, run after run, by the problem's objective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcomes {
     /// Half of the runs take at most this: the median.
@@ -42,7 +42,8 @@ pub struct Outcomes {
     pub late_ns: Nanos,
 }
 
-/// What `schedule` comes to where an op's time has a standard deviation of `permille` thousandths of what is planned.
+/// The outcomes of `schedule` where an op's time has a standard deviation of `permille` thousandths of its planned
+/// time.
 ///
 /// Takes 200 runs; fewer, and at least 20, of problems with more than 10,000 ops. None without jitter, of an order that cannot
 /// be run, and where the microbatches of all ranks are more than 100,000: as many for each order of a problem.
@@ -60,7 +61,7 @@ pub fn outcomes(problem: &Problem, schedule: &Schedule, permille: u16) -> Option
     Some(Outcomes { typical_ns: of(50), late_ns: of(95) })
 }
 
-/// What run number `run` of `schedule` takes.
+/// The cost of run number `run` of `schedule`.
 pub(crate) fn cost(problem: &Problem, schedule: &Schedule, permille: u16, run: u64) -> Result<Nanos, Deadlock> {
     // By rank, the start of its first op and the end of its last.
     let mut spans: Vec<Option<(Nanos, Nanos)>> = vec![None; schedule.rows.len()];
@@ -79,7 +80,7 @@ pub(crate) fn cost(problem: &Problem, schedule: &Schedule, permille: u16, run: u
     })
 }
 
-/// What each op of `schedule` takes in run number `run`, by rank, place and op.
+/// The time of each op of `schedule` in run number `run`, by rank, place and op.
 pub(crate) fn took<'p>(
     problem: &'p Problem,
     schedule: &Schedule,

@@ -1,4 +1,4 @@
-//! From an order to times: every op starts as soon as its rank is free and what it needs has arrived.
+//! From an order to times: every op starts as soon as its rank is free and its inputs have arrived.
 //!
 //! - In: a problem and a schedule.
 //! - Out: start and end of each op, bytes of each rank ([`timeline`]); the same with times that vary ([`jitter`]).
@@ -79,8 +79,8 @@ pub(crate) fn run(
     run_as(problem, schedule, |_, _, op| problem.duration(op), visit)
 }
 
-/// As [`simulate`], where the op at a place of a rank's row (rank, place, op) takes what `took` says. One form of it for
-/// all: the page loads each.
+/// As [`simulate`], where the op at a place of a rank's row (rank, place, op) takes the time that `took` gives. There
+/// is one instance for all callers, since the page has to load each.
 ///
 /// # Errors
 /// As [`simulate`].
@@ -95,8 +95,8 @@ pub(crate) fn simulate_as(
     Ok(timeline)
 }
 
-/// As [`run`], where the op at a place of a rank's row (rank, place, op) takes what `took` says. Of a pair the shorter
-/// hides as large a share as ever, and exchanges are as long.
+/// As [`run`], where the op at a place of a rank's row (rank, place, op) takes the time that `took` gives. The shorter
+/// op of a pair hides the same share, and communication takes the same time.
 pub(crate) fn run_as(
     problem: &Problem,
     schedule: &Schedule,
@@ -112,7 +112,7 @@ pub(crate) fn run_as(
     let mut free = vec![0 as Nanos; schedule.rows.len()];
     let mut pairs: Vec<core::iter::Peekable<_>> =
         (0..schedule.rows.len()).map(|rank| schedule.pairs_of(rank).iter().peekable()).collect();
-    // A rank sleeps on the one value that it lacks and is woken by the rank that makes it.
+    // A rank sleeps until the one value that it lacks is made; the rank that makes it wakes it.
     let mut ready: Vec<usize> = (0..schedule.rows.len()).rev().collect();
     while let Some(rank) = ready.pop() {
         while let Some(&op) = schedule.rows[rank].get(at[rank]) {
@@ -158,7 +158,7 @@ pub(crate) fn run_as(
                     OpKind::W => {}
                 }
                 visit(rank, op, start, end);
-                // Only the neighbour stage on another rank can be asleep on this.
+                // Only the neighbour stage on another rank can wait for this op.
                 let neighbour = match op.kind() {
                     OpKind::F if op.stage() + 1 < stages => Some(op.stage() + 1),
                     OpKind::B | OpKind::BW if op.stage() > 0 => Some(op.stage() - 1),
@@ -169,7 +169,7 @@ pub(crate) fn run_as(
                     let waits_for_it = |next: &Op| next.stage() == stage && next.microbatch() == op.microbatch();
                     if other != rank
                         && let Some(row) = schedule.rows.get(other)
-                        // The second op of a pair may be what its rank is asleep on.
+                        // The rank may wait for this op with the second op of a pair.
                         && row.iter().skip(at[other]).take(2).any(waits_for_it)
                     {
                         ready.push(other);

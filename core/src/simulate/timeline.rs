@@ -1,5 +1,5 @@
-//! When each op runs and how much memory each rank holds: predicted by [`simulate`](crate::simulate), or
-//! measured by the runner and read back.
+//! When each op runs and how much memory each rank holds. [`simulate`](crate::simulate) predicts it, or the runner measures it
+//! and it is read back.
 
 use alloc::vec::Vec;
 
@@ -76,8 +76,8 @@ impl Timeline {
         if whole > 0.0 { 1.0 - busy as f64 / whole } else { 0.0 }
     }
 
-    /// Bytes held by `rank` over time, its static bytes included: a step each, from that time on. The first
-    /// step is at time 0.
+    /// Bytes held by `rank` over time, its static bytes included: each entry holds from its time on. The first step is
+    /// at time 0.
     pub fn memory(&self, problem: &Problem, rank: usize) -> Vec<(Nanos, Bytes)> {
         let mut held = problem.static_bytes(rank);
         let mut steps: Vec<(Nanos, Bytes)> = Vec::with_capacity(2 * self.rows[rank].len() + 1);
@@ -107,9 +107,9 @@ impl Timeline {
     }
 }
 
-/// What ranks take at least that take turns on `processors`, fewer than they are: all their work shared out. `work_ns` is that
-/// of one pipeline, piece by piece, and there are `pipelines` of them. It is exactly so with one processor, which always finds a
-/// rank with something to do.
+/// The least time of ranks that are time-sliced on `processors`, fewer than the ranks: all their work, spread evenly.
+/// `work_ns` is that of one pipeline, piece by piece, and there are `pipelines` of them. With one processor it is
+/// exact, since some rank always has work.
 pub fn in_turns_ns(work_ns: impl Iterator<Item = Nanos>, pipelines: usize, processors: usize) -> Nanos {
     let all = work_ns.map(u128::from).sum::<u128>().saturating_mul(pipelines as u128);
     Nanos::try_from(all.div_ceil(processors.max(1) as u128)).unwrap_or(Nanos::MAX)
@@ -120,8 +120,8 @@ pub fn peak_bytes(problem: &Problem, rank: usize, ops: impl Iterator<Item = Op>)
     peak_of(problem, rank, ops.map(core::iter::once))
 }
 
-/// The most bytes that `rank` holds at once when it runs its row of `schedule`, its static bytes included. The two ops
-/// of a pair hold theirs together.
+/// The most bytes that `rank` holds at once when it runs its op list of `schedule`, its static bytes included. The two
+/// ops of a pair hold theirs together.
 pub fn schedule_peak_bytes(problem: &Problem, schedule: &Schedule, rank: usize) -> Bytes {
     let mut pairs = schedule.pairs_of(rank).iter().map(|place| *place as usize + 1).peekable();
     let mut place = 0;

@@ -11,9 +11,9 @@ const MOST_TICKS: u64 = 1 << 28;
 pub(super) struct Job {
     pub(super) op: Op,
     pub(super) rank: usize,
-    /// What it takes at least, in ticks of [`Jobs::unit_ns`]: of a B and W that may be one, their share of that.
+    /// The least time, in ticks of [`Jobs::unit_ns`]; of a B and W that may be fused, their share of it.
     pub(super) ticks: i32,
-    /// What it takes where its backward is cut, and a B where it is whole.
+    /// The time where its backward is split, and that of a B where it is whole.
     pub(super) cut_ticks: i32,
     pub(super) whole_ticks: i32,
 }
@@ -27,7 +27,7 @@ pub(super) struct Jobs {
     pub(super) unit_ns: Nanos,
     /// Whether times were too fine for the solver, and were rounded down.
     pub(super) is_rounded: bool,
-    /// How many ticks a cost may grow by where times were rounded: a span lies between two roundings.
+    /// The most ticks that a cost may grow by where times were rounded: a span lies between two roundings.
     pub(super) slack: u64,
 }
 

@@ -6,7 +6,7 @@
 //!   its B stands for all of it, and its W, which follows at once, for nothing. What B and W take at least is known
 //!   beforehand; when they end follows from the literal.
 //! - Dependencies with durations and hops; microbatches in order for each kind and stage. Microbatches that
-//!   travel the same way are alike, so any schedule can be renumbered to be so: the n-th B starts no sooner
+//!   have the same direction are alike, so any schedule can be renumbered to be so: the n-th B starts no sooner
 //!   than n F have ended, whichever they were. Of W only those of cut backwards are in order.
 //! - On each rank the ops exclude each other. Those that take no time have a place in an order besides.
 //! - Memory: what is held when an op starts depends only on which ops of its rank came before. One literal
@@ -42,7 +42,7 @@ use order::{Orders, post_apart, post_order_of_cut, post_places, post_whole};
 use solution::rows;
 use times::{Times, one_by_one, post_first_starts, post_objective, post_times};
 
-/// What the first question may take: whether the bound itself can be met.
+/// The steps of the first question: whether the bound itself can be met.
 const PROBE_STEPS: u64 = 20_000;
 
 /// Improves `best` until it is proved or the clock stops.
@@ -50,8 +50,8 @@ pub(crate) fn improve(problem: &Problem, best: &mut Exact, clock: &mut Clock<'_>
     // Running one op after the other, with every hop waited for, is no worse than any schedule of interest.
     let serial_ns: Nanos = (0..problem.microbatches()).map(|microbatch| one_by_one(problem, microbatch)).sum();
     let upper_ns = best.value_ns.min(serial_ns);
-    // Under the longest span a rank may end after the rank of stage 0 has, by less than one span; going two
-    // ways the ranks of both first stages count.
+    // Under the longest span a rank may end after the rank of stage 0 has, by less than one span; in a bidirectional
+    // placement the ranks of both first stages count.
     let horizon_ns = match (problem.objective(), problem.placement()) {
         (Objective::Makespan, _) => upper_ns,
         (Objective::LongestSpan, Placement::TwoWay) => 3 * upper_ns,
@@ -100,7 +100,7 @@ pub(crate) fn improve(problem: &Problem, best: &mut Exact, clock: &mut Clock<'_>
     }
     post_whole(problem, &jobs, &times, &mut order, &mut solver);
     post_places(problem, &jobs, &order, &mut solver);
-    // Last, when the most is known of what cannot be.
+    // This comes last, when most is known to be impossible.
     post_first_starts(problem, &jobs, &times, &mut solver);
     probe(problem, &Model { jobs, times, order, cost }, &mut solver, best, clock)
 }
@@ -113,8 +113,8 @@ struct Model {
     cost: DomainId,
 }
 
-/// Asks for cheaper and cheaper schedules: first one that meets the bound, then ever a little better than
-/// the best.
+/// Asks for cheaper and cheaper schedules: first for one that meets the bound, then for one a little better than the
+/// best.
 fn probe(
     problem: &Problem,
     model: &Model,

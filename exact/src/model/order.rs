@@ -35,7 +35,7 @@ pub(super) fn post_apart(
     }
 }
 
-/// Of cut backwards of a stage, the first has its W first.
+/// Of the split backwards of a stage, the first has its W first.
 pub(super) fn post_order_of_cut(
     problem: &Problem,
     jobs: &Jobs,
@@ -135,7 +135,7 @@ impl Orders {
     }
 }
 
-/// Whether the microbatches of two ops travel the same way.
+/// Whether the microbatches of two ops have the same direction.
 fn is_same_way(jobs: &Jobs, problem: &Problem, a: usize, b: usize) -> bool {
     let is_second = |job: usize| jobs.jobs[job].op.microbatch() >= jobs.microbatches / 2;
     *problem.placement() != Placement::TwoWay || is_second(a) == is_second(b)

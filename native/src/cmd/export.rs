@@ -1,8 +1,8 @@
 //! `pipeplan export`
 
-use clap::ValueEnum;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use pipeplan_core::base::json::format_of;
-use pipeplan_core::formats::export;
+use pipeplan_core::formats::export::{self, Format};
 
 use super::custom_schedule::Order;
 use super::failure::Failure;
@@ -24,7 +24,7 @@ pub struct Args {
     /// A plan, a trace, or a spec that is planned first; - for standard input
     plan: String,
     /// The format
-    #[arg(long)]
+    #[arg(long, value_parser = formats())]
     format: Format,
     #[command(flatten)]
     order: Order,
@@ -33,38 +33,15 @@ pub struct Args {
     output: String,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Format {
-    /// Events for ui.perfetto.dev and chrome://tracing
-    ChromeTrace,
-    /// The compute-only order that torch.distributed.pipelining loads
-    TorchCsv,
-    /// The layers of each stage in Megatron's form, which a spec's `parallel.partition` reads too
-    Megatron,
-    /// What the plan decides, as arguments of Megatron-LM in a Bash array; of 1f1b and interleaved-1f1b
-    MegatronArgs,
-    /// A drawing for papers and slides
-    Svg,
-    /// A drawing in characters
-    Text,
-}
-
-impl Format {
-    fn of_core(self) -> export::Format {
-        match self {
-            Format::ChromeTrace => export::Format::ChromeTrace,
-            Format::TorchCsv => export::Format::TorchCsv,
-            Format::Megatron => export::Format::Megatron,
-            Format::MegatronArgs => export::Format::MegatronArgs,
-            Format::Svg => export::Format::Svg,
-            Format::Text => export::Format::Text,
-        }
-    }
+/// The formats of the planner, with what each is for.
+fn formats() -> impl TypedValueParser<Value = Format> {
+    let named = Format::NAMED.map(|(name, format)| PossibleValue::new(name).help(format.about()));
+    PossibleValuesParser::new(named).try_map(|name| Format::named(&name).ok_or("no such format"))
 }
 
 pub fn run(args: Args) -> Result<(), Failure> {
     let source = input::read(&args.plan)?;
-    let format = args.format.of_core();
+    let format = args.format;
     let text = if format_of(&source.text) == Some("pipeplan-trace") {
         if args.order.is_given() {
             return Err(Failure::input("--order applies to plans; this file is a trace"));

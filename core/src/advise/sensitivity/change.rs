@@ -1,4 +1,4 @@
-//! What is changed, and the problem that it makes: an op, a rank, a stage, a link or the memory, by some thousandths.
+//! One change of a problem, by some thousandths: of an op kind, a rank, a stage, a link or the memory.
 
 use alloc::format;
 use alloc::string::String;
@@ -11,27 +11,27 @@ use crate::problem::placement::Placement;
 use crate::problem::{MAX_BYTES, MAX_NS, Problem, Schedule, StageCost, Statement, Transfers};
 use crate::simulate::simulate_as;
 
-/// What takes longer or less, in the order in which people are told.
+/// What a change affects, in the order in which people see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum What {
     /// Every op.
     Everything,
-    /// All ops of one kind; [`OpKind::BW`] is all that backwards take, cut or whole.
+    /// All ops of one kind; [`OpKind::BW`] is all backwards, split or fused.
     Job(OpKind),
-    /// All ops of one rank, as where it is slower than the others.
+    /// All ops of one rank, as for a slower device.
     Rank(usize),
-    /// All ops of one stage, as where it has a layer more, on whichever rank they run.
+    /// All ops of one stage, as for one more layer, on whichever rank they run.
     Stage(usize),
     /// All messages.
     Messages,
-    /// Messages from one rank to another, both ways.
+    /// P2P transfers between two ranks, in both directions.
     Link(usize, usize),
-    /// What ranks may hold beside what they hold throughout: more or less room, not time.
+    /// The memory of ranks above the static bytes: more or less room, not time.
     Memory,
 }
 
 impl What {
-    /// Its kind, as a word for programs and a number for order.
+    /// Its kind: a word for programs and a number for the order.
     pub(super) const fn kind(self) -> (&'static str, u8) {
         match self {
             What::Everything => ("everything", 0),
@@ -46,7 +46,7 @@ impl What {
 }
 
 impl What {
-    /// As people are told, with the rank that holds a stage.
+    /// The text for people, with the rank that holds a stage.
     pub fn name_on(self, problem: &Problem) -> String {
         match self {
             What::Stage(stage) => format!("{self} (rank {})", problem.rank_of(stage, 0)),
@@ -118,8 +118,8 @@ pub(super) fn scaled(ns: Nanos, by_permille: i64) -> Nanos {
     ((u128::from(ns) * times + 500) / 1000) as Nanos
 }
 
-/// What the order takes with that change, to the nearest nanosecond: where times are so short that rounding each would be
-/// seen, it is reckoned in picoseconds.
+/// The time of the order with that change, to the nearest nanosecond. Short times are computed in picoseconds, since
+/// rounding each would show.
 pub(super) fn cost_of(problem: &Problem, schedule: &Schedule, what: What, by: i64) -> Nanos {
     match finer(problem) {
         Some(fine) => (cost_as_is(&fine, schedule, what, by) + FINER / 2) / FINER,
@@ -127,7 +127,8 @@ pub(super) fn cost_of(problem: &Problem, schedule: &Schedule, what: What, by: i6
     }
 }
 
-/// How much finer times are where the longest is shorter than [`SHORT_NS`]: a change in thousandths then needs no rounding.
+/// The factor of finer times where the longest is shorter than [`SHORT_NS`]: a change in thousandths then needs no
+/// rounding.
 const FINER: Nanos = 1000;
 const SHORT_NS: Nanos = 1_000_000;
 
@@ -166,12 +167,12 @@ fn cost_as_is(problem: &Problem, schedule: &Schedule, what: What, by: i64) -> Na
         Some(slow) if slow == rank => scaled(problem.duration(op), by),
         _ => problem.duration(op),
     };
-    // The order runs, and whether it does hangs on no time.
+    // The order runs, and that does not depend on times.
     simulate_as(problem, schedule, &took).map_or(0, |timeline| timeline.cost_ns(problem.objective()))
 }
 
-/// `problem` with `what` changed by so many thousandths; nothing where that is no problem: too long, too large, or a rank
-/// whose stages run on another one, too.
+/// `problem` with `what` changed by a number of thousandths. None where that is not a problem: times too long, bytes
+/// too large, or a rank whose stages also run on another rank.
 pub fn changed(problem: &Problem, what: What, by: i64) -> Option<Problem> {
     let mut statement = problem.statement();
     match what {
@@ -211,7 +212,7 @@ pub fn changed(problem: &Problem, what: What, by: i64) -> Option<Problem> {
     sound(&statement).then(|| statement.problem(problem.placement().clone()).ok())?
 }
 
-/// `cost` with its jobs changed by so many thousandths each.
+/// `cost` with each job changed by a number of thousandths.
 fn longer(cost: StageCost, by: impl Fn(OpKind) -> i64) -> StageCost {
     let forward_ns = scaled(cost.forward_ns, by(OpKind::F));
     let backward_input_ns = scaled(cost.backward_input_ns, by(OpKind::B));

@@ -1,13 +1,13 @@
-//! What a plan's time hangs on: what its order takes where a rank, a stage, a job or the messages take longer or less, and
-//! what it takes planned anew for that.
+//! Sensitivity: how the step time changes where a rank, a stage, an op kind or the P2P transfers take longer or less, in the
+//! present order and in an order that is planned again for the change.
 //!
-//! An order is a promise about times that nobody knows exactly. Where one rank alone decides, a tenth more of its work is
-//! a tenth more of the step, and a layer that moves away from it is time won; where a rank idles anyway, neither matters.
-//! The figures are simulations of the same order, exact for changes of that size: the derivative that a longest path
-//! gives holds only until another path is the longest.
+//! An order rests on times that nobody knows exactly. Where one rank alone decides, a tenth more work there is a tenth more step
+//! time, and a layer that moves away from it saves time. Where a rank is idle anyway, neither matters. The figures are
+//! simulations of the same order and exact for changes of that size: the derivative that a longest path gives holds only until
+//! another path is the longest.
 //!
-//! Planned anew says how much of a change a schedule can make good, such as around a slow link, or how much of a gain
-//! it can use.
+//! Planning again says how much of a loss a schedule can make good, such as around a slow link, or how much of a gain it can
+//! use.
 
 use alloc::format;
 use alloc::string::ToString;
@@ -29,7 +29,7 @@ pub use change::{What, changed};
 
 use change::{changes, cost_of};
 
-/// Most of a change, in thousandths: to ten times as much. The least is to nothing.
+/// The largest change, in thousandths: to ten times as much. The smallest is to nothing.
 pub const MAX_PERMILLE: u32 = 9_000;
 
 /// What one change does.
@@ -37,41 +37,41 @@ pub const MAX_PERMILLE: u32 = 9_000;
 pub struct Effect {
     /// What changes.
     pub what: What,
-    /// The plan's order where it takes that much longer, by the problem's objective. Of memory: what it takes now.
+    /// The cost of the plan's order with the increase, by the problem's objective. For memory: the present cost.
     pub longer_ns: Nanos,
-    /// The plan's order where it takes that much less.
+    /// The cost of the plan's order with the decrease.
     pub less_ns: Nanos,
-    /// The same two planned anew, where they have been.
+    /// The same two, planned again, where that was done.
     pub anew: Option<Anew>,
 }
 
-/// A change and its opposite, planned anew.
+/// A change and its opposite, planned again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Anew {
-    /// Where it takes longer, or memory is more; nothing where there is no such plan.
+    /// The cost with the increase, or with more memory; none where there is no such plan.
     pub longer_ns: Option<Nanos>,
-    /// Where it takes less, or memory is less.
+    /// The cost with the decrease, or with less memory.
     pub less_ns: Option<Nanos>,
 }
 
-/// What a plan's time hangs on, found change by change.
+/// The sensitivity of a plan's time, found change by change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sensitivity {
     /// How large the changes are, in thousandths.
     pub permille: u32,
-    /// What the order takes as planned, by the problem's objective.
+    /// The cost of the order as planned, by the problem's objective.
     pub cost_ns: Nanos,
-    /// What the best takes, where something has been planned anew.
+    /// The cost of the best schedule, where a change has been planned again.
     pub best_ns: Option<Nanos>,
-    /// What has been found: by kind of change; within one, what costs the most first.
+    /// The effects found, by kind of change; within a kind, the most costly first.
     pub effects: Vec<Effect>,
-    /// What is still to be found, the last one next.
+    /// The changes that remain, the last one next.
     open: Vec<What>,
 }
 
 impl Sensitivity {
     /// Of `schedule`, which is one of `problem`, to changes of `permille` thousandths: to be found by
-    /// [`step`](Sensitivity::step). What takes less takes as much less, and nothing where that is all.
+    /// [`step`](Sensitivity::step). A decrease has the same size, down to zero.
     ///
     /// # Errors
     /// A change of nothing or of more than [`MAX_PERMILLE`], or one to times that are too long.
@@ -81,7 +81,7 @@ impl Sensitivity {
         let by = i64::from(permille);
         let accepted = match permille {
             1..=MAX_PERMILLE if largest.iter().all(|what| changed(problem, *what, by).is_some()) => None,
-            1..=MAX_PERMILLE => Some("a change that leaves times no longer than a problem may have".to_string()),
+            1..=MAX_PERMILLE => Some("a change that keeps all times within the limits of a problem".to_string()),
             _ => Some(format!("from 1 to {MAX_PERMILLE} thousandths")),
         };
         if let Some(accepted) = accepted {
@@ -93,7 +93,7 @@ impl Sensitivity {
         Ok(Sensitivity { permille, cost_ns, best_ns: None, effects: Vec::new(), open })
     }
 
-    /// Finds what one more change does, by two simulations of the order; says whether there was one.
+    /// Finds the effect of one more change, by two simulations of the order; says whether there was one.
     pub fn step(&mut self, problem: &Problem, schedule: &Schedule) -> bool {
         let Some(what) = self.open.pop() else { return false };
         let cost = |by: i64| cost_of(problem, schedule, what, by);
@@ -106,7 +106,7 @@ impl Sensitivity {
         true
     }
 
-    /// Changes that are still to be looked at.
+    /// The number of changes that remain.
     pub fn left(&self) -> usize {
         self.open.len()
     }
@@ -116,8 +116,8 @@ impl Sensitivity {
         self.effects.chunk_by(|one, next| one.what.kind() == next.what.kind())
     }
 
-    /// The positions of `effects`, those first that matter most: memory, of which the order says nothing, then what costs
-    /// the most.
+    /// The positions of `effects`, the most important first: memory, whose effect the order does not show, then the
+    /// most costly.
     pub fn most_first(&self) -> Vec<usize> {
         let mut at: Vec<usize> = (0..self.effects.len()).collect();
         at.sort_by_key(|at| {
@@ -127,11 +127,11 @@ impl Sensitivity {
         at
     }
 
-    /// Plans the change of `effects[at]` anew, and its opposite: with the best of all schedules and the search on the same
-    /// placement, or with the plan's own order where that is shorter. `best_ns` is that of the problem as it is.
+    /// Plans the change of `effects[at]` again, and its opposite: with the best of all schedules and the search on the
+    /// same placement, or with the plan's order where that is shorter. `best_ns` is the best of the unchanged problem.
     ///
     /// # Errors
-    /// [`PlanError`] where the problem as it is has no schedule.
+    /// [`PlanError`] where the unchanged problem has no schedule.
     pub fn plan_anew(
         &mut self,
         (problem, schedule): (&Problem, &Schedule),
@@ -149,7 +149,7 @@ impl Sensitivity {
         let Some(effect) = self.effects.get_mut(at) else { return Ok(()) };
         let mut anew = |by: i64, kept_ns: Nanos| {
             let problem = changed(problem, effect.what, by)?;
-            // The plan's own order is one for the changed problem, too, but where there is less room than it takes.
+            // The plan's order also solves the changed problem, unless it needs more memory than there is.
             let fits = (0..problem.ranks()).all(|rank| {
                 let peak = crate::simulate::timeline::schedule_peak_bytes(&problem, schedule, rank);
                 problem.limit_bytes(rank).is_none_or(|limit| peak <= limit)

@@ -1,4 +1,4 @@
-//! The changes of a spec that make its ranks hold fewer bytes, or give them others to hold.
+//! Suggestions one by one: the changes of a spec that reduce the bytes of its ranks, or spread them differently.
 
 use alloc::string::ToString;
 use alloc::vec;
@@ -9,11 +9,11 @@ use crate::graph::form::{AttentionForm, Form, Offload, Recompute};
 use crate::graph::layout::{Partition, RecomputeLayers, ReduceGradients};
 use crate::spec::{FIT, ModelWork, Spec, Work};
 
-/// A change that may help: of one field, but for what it entails.
+/// A change that may help: one field, and the fields that must follow.
 pub(super) struct Choice {
-    /// What it changes, the field that it is about first.
+    /// The changes, the main field first.
     pub changes: Vec<Change>,
-    /// How many times as many devices that takes.
+    /// The factor on the number of devices.
     pub devices: u32,
     apply: Apply,
 }
@@ -155,7 +155,7 @@ fn add_recompute(work: &ModelWork, choices: &mut Choices) {
     }
 }
 
-/// Microbatches of fewer sequences, and as many more of them: of half as many, and of one.
+/// A smaller micro-batch size, with more microbatches: half the size, and one sequence.
 fn add_smaller_microbatches(work: &ModelWork, choices: &mut Choices) {
     let size = work.microbatch_size;
     let mut smaller = Vec::new();
@@ -175,7 +175,8 @@ fn add_smaller_microbatches(work: &ModelWork, choices: &mut Choices) {
     }
 }
 
-/// Experts dealt to more of the devices that hold other tokens; or where these are too few, to as many copies as deal them.
+/// A larger expert parallel degree over the devices that hold other tokens; where these are too few, more data-parallel
+/// copies.
 fn add_dealt_experts(work: &ModelWork, choices: &mut Choices) {
     const FIELD: &str = "parallel.expert";
     let Some(experts) = work.model.variant.experts else { return };
@@ -185,7 +186,7 @@ fn add_dealt_experts(work: &ModelWork, choices: &mut Choices) {
         if !experts.count.is_multiple_of(expert) {
             break;
         }
-        // The fewest copies that such experts can be dealt to, which share the microbatches of a step.
+        // The fewest data-parallel copies for this expert parallel degree, which share the microbatches of a step.
         let with = |copies: u32| {
             let mut layout = work.layout.clone();
             (layout.form.expert, layout.data) = (expert, data.saturating_mul(copies));

@@ -1,11 +1,11 @@
-//! What to change first where a schedule of a model does not fit its devices: single changes of the spec, and where none
-//! of them is enough, combinations of them. Each has been planned. Where it fits and the limit makes the step longer, what
-//! would make it shorter ([`Shortener`]).
+//! Suggestions: what to change first where a schedule of a model does not fit its devices. Single changes of the spec come first,
+//! then combinations where none of them is enough. Each has been planned. Where the schedule fits and the limit makes the step
+//! longer, [`Shortener`] finds changes that make it shorter.
 //!
-//! Combinations take one change of each field at most. First those that need no more devices than there are; and only where
-//! nothing fits, the others. Those of two are tried first, then those of three and so on, up to the first number at which
-//! one fits: a larger one does more than it has to. Of one number, those come first whose changes alone leave the fewest
-//! bytes, and [`MOST_TRIES`] are tried.
+//! A combination takes at most one change of each field. Combinations that need no more devices than there are come first; the
+//! others only where nothing fits. Those of two changes are tried first, then those of three and so on, up to the first number at
+//! which one fits: a larger combination changes more than needed. Among combinations of one number, those whose single changes
+//! leave the fewest bytes come first, and [`MOST_TRIES`] are tried.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -37,34 +37,35 @@ pub struct Change {
     pub to: String,
 }
 
-/// Changes of a spec that make it hold fewer bytes, and what they come to.
+/// A suggestion: changes of a spec that reduce its bytes, and their result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Suggestion {
-    /// What is changed together. None changes what is learnt but the last bits of sums.
+    /// The changes, taken together. None changes the training result, except the last bits of sums.
     pub changes: Vec<Change>,
-    /// How many times as many devices that takes.
+    /// The factor on the number of devices.
     pub devices: u32,
-    /// The most bytes that a rank then holds.
+    /// The peak bytes of a rank with the changes.
     pub peak: Bytes,
-    /// Whether every rank then fits.
+    /// Whether every rank fits with the changes.
     pub fits: bool,
-    /// The time of a whole step then, of as many tokens as before.
+    /// The step time with the changes, for the same number of tokens.
     pub step_ns: Nanos,
 }
 
 /// What helps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Suggestions {
-    /// Single changes: those that then fit come first, of them those on the same devices, each group from the shortest step.
+    /// Single changes. Those that fit come first, and among them those on the same devices; each group starts with the
+    /// shortest step.
     pub single: Vec<Suggestion>,
     /// In the same order, combinations that fit; none where a single change does on the same devices.
     pub combined: Vec<Suggestion>,
-    /// All that helps together, where no combination that was tried fits.
+    /// All changes that help, together, where no combination that was tried fits.
     pub all: Option<Suggestion>,
 }
 
 impl Suggestions {
-    /// What fits with the shortest step, and where any does, on the same devices.
+    /// The suggestion that fits with the shortest step, on the same devices where one does.
     pub fn cheapest(&self) -> Option<&Suggestion> {
         let fit = self.single.iter().chain(&self.combined).filter(|suggestion| suggestion.fits);
         fit.min_by_key(|suggestion| (suggestion.devices, suggestion.step_ns))
@@ -81,7 +82,7 @@ pub fn suggestions(spec: &Spec, published: &Published) -> Result<Suggestions, Ab
     Ok(finder.finish())
 }
 
-/// Plans one change after the other, for whoever has something else to do in between.
+/// Plans one change after the other, so that a caller can do other work in between.
 pub struct Finder {
     spec: Spec,
     published: Published,
@@ -89,11 +90,11 @@ pub struct Finder {
     choices: Vec<Choice>,
     /// The next of `choices` to be planned alone.
     next: usize,
-    /// Of `choices`, those that help, with the peak of each alone.
+    /// The choices that help, with the peak of each alone.
     useful: Vec<(usize, Bytes)>,
     /// What is combined now.
     combines: Combines,
-    /// What is yet to be planned together, the next at the end, all of one number of changes.
+    /// The combinations that remain, the next at the end, all of one number of changes.
     together: Vec<Vec<usize>>,
     size: usize,
     tries: usize,
@@ -109,7 +110,7 @@ enum Combines {
 }
 
 impl Finder {
-    /// What there is to try.
+    /// The changes to try.
     ///
     /// # Errors
     /// As [`verdict`].
@@ -134,7 +135,7 @@ impl Finder {
         })
     }
 
-    /// Plans one more; false where nothing is left.
+    /// Plans one more; false where none is left.
     pub fn step(&mut self) -> bool {
         if self.next < self.choices.len() {
             let at = self.next;
@@ -174,7 +175,7 @@ impl Finder {
             return;
         }
         let all = self.all();
-        // What does not fit with everything that helps does not fit with less of it.
+        // A spec that does not fit with all changes that help does not fit with fewer.
         if all.as_ref().is_none_or(|all| !all.fits) {
             self.tries = MOST_TRIES;
         }
@@ -230,13 +231,14 @@ impl Finder {
         fields
     }
 
-    /// All that helps together: of each field what alone leaves least. None where that is only one change.
+    /// All changes that help, together: for each field the change with the lowest peak alone. None where that is only
+    /// one change.
     fn all(&self) -> Option<Suggestion> {
         let mut together: Vec<usize> = Vec::new();
         let mut best: Option<Suggestion> = None;
         for field in self.fields() {
             together.push(field[0].0);
-            // Two changes may exclude each other: what was there first then stays.
+            // Two changes may exclude each other: the first one then stays.
             match self.plan(&together) {
                 Some(suggestion) if best.as_ref().is_none_or(|best| suggestion.peak <= best.peak) => {
                     best = Some(suggestion)

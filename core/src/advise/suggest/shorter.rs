@@ -1,8 +1,8 @@
-//! What the memory limit costs the step of a model that fits: how much shorter it would be without one, and changes of the
+//! What the memory limit costs the step of a model that fits: how much shorter the step is without a limit, and changes of the
 //! spec, on the same devices, with which the limit costs less.
 //!
-//! Of each change the first orders are looked at, which a search may improve on. The shortest of each
-//! field are then taken together, one after the other, where each makes the step shorter still.
+//! For each change the first orders are planned, which a search may improve. Then the shortest change of each field is added, one
+//! after the other, where it makes the step shorter still.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -16,10 +16,10 @@ use crate::plan::verdict::{RankMemory, UNLIMITED, by_rank};
 use crate::schedule;
 use crate::spec::{ModelWork, Spec, Work};
 
-/// What the limit costs, and with what it would cost less.
+/// The cost of the limit, and changes that reduce it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shorter {
-    /// The step that first orders have where ranks may hold what they like.
+    /// The step of the first orders without a memory limit.
     pub without_limit_ns: Nanos,
     /// Single changes with a shorter step, the shortest first. All fit.
     pub single: Vec<Suggestion>,
@@ -27,10 +27,10 @@ pub struct Shorter {
     pub together: Vec<Suggestion>,
 }
 
-/// A step has to be so many thousandths shorter to be worth a change.
+/// The least gain of a change that is reported, in thousandths of the step.
 const WORTH_PERMILLE: u64 = 20;
 
-/// What the limit has to cost to be worth a word: so many thousandths of the step.
+/// The least cost of the limit that is reported, in thousandths of the step.
 const COSTLY_PERMILLE: u64 = 100;
 
 /// Whether `shorter_ns` is that many thousandths below `ns`.
@@ -38,16 +38,16 @@ fn is_below(shorter_ns: Nanos, ns: Nanos, permille: u64) -> bool {
     u128::from(shorter_ns) * 1000 < u128::from(ns) * u128::from(1000 - permille)
 }
 
-/// The step that `spec`, of a model, would have without its memory limit, where that is worth a word beside `step_ns`, the
-/// step of its best schedule within it.
+/// The step of `spec`, of a model, without its memory limit, where it is enough shorter than `step_ns`, the step of its
+/// best schedule within the limit.
 pub fn without_limit(spec: &Spec, step_ns: Nanos) -> Option<Nanos> {
     let mut look = unlimited(spec, step_ns)?;
     while look.step() {}
     look.costs(step_ns)
 }
 
-/// A look at `spec` without its limit, where bounds leave room for what is worth a word. They are found faster than orders,
-/// and nearly always say that there is nothing to find.
+/// The first orders of `spec` without its limit, where bounds leave room for a gain that is reported. Bounds are found
+/// faster than orders, and mostly show that there is no gain.
 fn unlimited(spec: &Spec, step_ns: Nanos) -> Option<Look> {
     let Work::Model(work) = &spec.work else { return None };
     let unlimited = ModelWork { limit_bytes: Some(UNLIMITED), ..work.clone() };
@@ -60,10 +60,10 @@ fn unlimited(spec: &Spec, step_ns: Nanos) -> Option<Look> {
     is_below(least_ns, step_ns, COSTLY_PERMILLE).then(|| Look::new(unlimited, Vec::new()))
 }
 
-/// The first orders of a spec, one after the other: the published schedules, and what a search looks at first.
+/// The first orders of a spec, one after the other: the published schedules, and the first orders of a search.
 struct Look {
     spec: Spec,
-    /// What was changed to come to it.
+    /// The changes that led to it.
     at: Vec<usize>,
     best: Best,
     /// The next published schedule.
@@ -75,7 +75,7 @@ impl Look {
         Look { best: Best::new(&spec), spec, at, next: 0 }
     }
 
-    /// Plans one more; false where nothing is left.
+    /// Plans one more; false where none is left.
     fn step(&mut self) -> bool {
         match schedule::published().get(self.next) {
             Some(published) => {
@@ -87,7 +87,7 @@ impl Look {
         }
     }
 
-    /// The step, where that is worth a word beside one of `step_ns` with a limit.
+    /// The step, where it is enough shorter than `step_ns`, the step with a limit.
     fn costs(&self, step_ns: Nanos) -> Option<Nanos> {
         let free_ns = self.best.so_far()?.step(&self.spec)?.step_ns;
         is_below(free_ns, step_ns, COSTLY_PERMILLE).then_some(free_ns)
@@ -103,7 +103,7 @@ pub struct Shortener {
     next: usize,
     /// Of `choices`, those with a shorter step.
     useful: Vec<(Nanos, usize)>,
-    /// What is yet to be added to what is taken together, the next one last; none before all were planned alone.
+    /// The changes that may be added to the combination, the next one last; none before all were planned alone.
     left: Option<Vec<usize>>,
     together: Vec<usize>,
     /// What is being planned.
@@ -114,7 +114,8 @@ pub struct Shortener {
 }
 
 impl Shortener {
-    /// What there is to try for `spec`, whose best schedule is `answer`; none where the limit costs nothing worth a word.
+    /// What there is to try for `spec`, whose best schedule is `answer`; none where the limit costs too little to
+    /// report.
     pub fn new(spec: &Spec, answer: &Answer) -> Option<Shortener> {
         let Work::Model(work) = &spec.work else { return None };
         let step_ns = answer.step(spec)?.step_ns;
@@ -222,13 +223,13 @@ impl Shortener {
         }
     }
 
-    /// What was found; none where the limit costs nothing worth a word.
+    /// The result; none where the limit costs too little to report.
     pub fn finish(self) -> Option<Shorter> {
         self.found
     }
 }
 
-/// What the changes of `look` come to.
+/// The result of the changes of `look`.
 fn suggestion(look: &Look, answer: &Answer, choices: &[Choice]) -> Option<Suggestion> {
     let ranks = by_rank(answer.case.derived.as_ref()?, &answer.case.problem, &answer.timeline);
     Some(Suggestion {

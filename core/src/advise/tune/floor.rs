@@ -1,4 +1,4 @@
-//! What a layout takes at least, before any schedule is planned: bytes of all ranks, and a time that no step goes under.
+//! What a layout needs at least, before any schedule is planned: the bytes of all ranks, and a lower bound on its step time.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -17,9 +17,9 @@ use crate::spec::{ModelWork, Work};
 /// Why a layout has no plan, whatever its schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Rejection {
-    /// The model does not allow it, and the first reason.
+    /// The model does not allow it; the first reason.
     Refused(String),
-    /// All ranks together hold more than their limits, whatever is computed again.
+    /// All ranks together need more than their limits, whatever the recomputation.
     TooLarge,
 }
 
@@ -31,7 +31,7 @@ impl Tuner {
         }
     }
 
-    /// The spec's model dealt as `degrees` says, with nothing computed again, and nothing left to the limit.
+    /// The spec's model with these degrees, without recomputation, and with no setting left to the limit.
     pub(super) fn with_degrees(&self, degrees: Degrees) -> Option<ModelWork> {
         let mut work = self.work()?.clone();
         let is_kept = |field: Field| self.question.keep.contains(&field);
@@ -42,7 +42,7 @@ impl Tuner {
         layout.form.expert = degrees.expert;
         layout.form.whole_experts = degrees.whole_experts;
         if degrees.tensor > 1 && !layout.form.sequence_parallel && !is_kept(Field::SequenceParallel) {
-            // Unless the tokens cannot be dealt so.
+            // Unless the tokens do not divide.
             let (shared, mut faults) = (Form { sequence_parallel: true, ..layout.form }, Vec::new());
             shared.find_faults(&work.model, work.sequence, "", &mut faults);
             layout.form.sequence_parallel = faults.is_empty();
@@ -51,7 +51,7 @@ impl Tuner {
         if layout.copies() > 1 && !is_kept(Field::Zero) {
             layout.zero = layout.zero.max(1);
         }
-        // Groups as they are, where copies come out even in them.
+        // Sharding groups stay where they divide the copies.
         if !layout.shards_evenly(work.model.variant.experts.is_some()) {
             layout.shard = None;
         }
@@ -74,8 +74,8 @@ impl Tuner {
         Some(work)
     }
 
-    /// The time that no step of a layout goes under. All work is counted at its shortest and spread evenly over the ranks, and so are the ends
-    /// of their steps: the average of what ranks need is no more than what the slowest needs.
+    /// A lower bound on the step time of a layout. All work counts at its shortest and is spread evenly over the ranks,
+    /// and so are the step epilogues: the average rank needs no more time than the slowest.
     pub(super) fn floor(&self, degrees: Degrees) -> Result<Nanos, Rejection> {
         let (work, derived) = self.derived(degrees)?;
         let limit = work.limit_bytes.unwrap_or(work.device.memory_bytes);
@@ -91,7 +91,7 @@ impl Tuner {
         Ok(floor_of(&work, &derived))
     }
 
-    /// A layout with nothing in the host's memory, and what follows from it.
+    /// A layout without offload, and what follows from it.
     pub(super) fn derived(&self, degrees: Degrees) -> Result<(ModelWork, Derived), Rejection> {
         let refused = |reason: &dyn ToString| Rejection::Refused(reason.to_string());
         let work = without_offload(&self.with_degrees(degrees).ok_or_else(|| refused(&"no model"))?);
@@ -102,8 +102,8 @@ impl Tuner {
     }
 }
 
-/// `work` with nothing in the host's memory: what copies leave uncovered depends on how layers are cut into stages, and no step
-/// takes less for it.
+/// `work` without offload: the time of copies that no compute hides depends on the partition, and no step gets shorter
+/// by offload.
 pub(super) fn without_offload(work: &ModelWork) -> ModelWork {
     let mut bare = work.clone();
     (bare.layout.form.offload, bare.layout.offload_fits) = (Offload::None, false);
@@ -112,7 +112,7 @@ pub(super) fn without_offload(work: &ModelWork) -> ModelWork {
 
 /// See [`Tuner::floor`].
 pub(super) fn floor_of(work: &ModelWork, derived: &Derived) -> Nanos {
-    // A pair saves no more than what its ops exchange.
+    // A pair saves at most the communication of its ops.
     let of_stage = |cost: &StageCost| {
         let one_by_one = u128::from(cost.forward_ns) + cost.least_backward().map(u128::from).iter().sum::<u128>();
         one_by_one - u128::from(cost.forward_exchange_ns) - u128::from(cost.backward_exchange_ns)

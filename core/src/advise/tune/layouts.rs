@@ -1,4 +1,4 @@
-//! Every layout that a number of devices allows.
+//! Every parallel layout of a number of devices.
 
 use super::question::{Degrees, Field, Question};
 use super::{LEAST_PART, MOST_DEVICES, MOST_LAYOUTS, MOST_SEQUENCES, Tuner};
@@ -8,7 +8,7 @@ use crate::spec::{ModelWork, Spec, Work};
 use alloc::format;
 use alloc::vec::Vec;
 
-/// Every layout of `devices` devices that takes as many sequences a step as `work` does.
+/// Every layout of `devices` devices with the same number of sequences per step as `work`.
 pub(super) fn layouts(work: &ModelWork, devices: u64, keep: &[Field]) -> Result<Vec<Degrees>, Faults> {
     let now = Degrees::of(work);
     let sequences =
@@ -45,11 +45,12 @@ pub(super) fn layouts(work: &ModelWork, devices: u64, keep: &[Field]) -> Result<
                     let Ok(microbatches) = u32::try_from(of_copy / u64::from(microbatch_size)) else { continue };
                     let experts = work.model.variant.experts.map_or(1, |experts| experts.count);
                     let expert = divisors(experts.into()).filter(|expert| may(Field::Expert, *expert, now.expert));
-                    // Cut in parts, experts take all tokens on each of the devices that share them; whole ones are dealt to more.
+                    // Experts that are split by tensor parallelism take all tokens on each of their devices; whole
+                    // experts are spread over more devices.
                     let may_differ = experts > 1 && tensor > 1 && !keep.contains(&Field::WholeExperts);
                     let whole: &[bool] = if may_differ { &[false, true] } else { &[now.whole_experts] };
                     let each = expert.flat_map(|expert| whole.iter().map(move |whole| (expert, *whole)));
-                    // What fp8 makes of gathered weights is not known.
+                    // The effect of fp8 on gathered weights is not modelled.
                     let shares_weights = pipeline == 1 && data > 1 && now.zero < 3 && !work.layout.form.fp8;
                     let zeros: &[u32] =
                         if shares_weights && !keep.contains(&Field::Zero) { &[now.zero, 3] } else { &[now.zero] };
@@ -68,7 +69,8 @@ pub(super) fn layouts(work: &ModelWork, devices: u64, keep: &[Field]) -> Result<
                         });
                         if found.len() > MOST_LAYOUTS {
                             let accepted = format!(
-                                "a number of devices with at most {MOST_LAYOUTS} ways to deal them: keep some fields as they are"
+                                "a number of devices with at most {MOST_LAYOUTS} layouts: keep some fields as \
+                                 they are"
                             );
                             return Err(Fault::new("devices", devices, accepted).into());
                         }
@@ -79,14 +81,16 @@ pub(super) fn layouts(work: &ModelWork, devices: u64, keep: &[Field]) -> Result<
     }
     if found.is_empty() {
         let accepted = format!(
-            "a number that degrees multiply to which keep the {sequences} sequences of a step whole in each copy, and what is to be kept"
+            "a number of devices that is a product of parallel degrees, which split the {sequences} sequences \
+             of a step evenly over the data-parallel copies and leave the kept fields as they are"
         );
         return Err(Fault::new("devices", devices, accepted).into());
     }
     Ok(found)
 }
 
-/// Beside the devices of `question`, the next fewer and the next more that the model can be dealt to, if any are near.
+/// The numbers of devices next to that of `question` for which the model has a layout: the next lower and the next
+/// higher, if near.
 pub fn nearest_numbers(spec: &Spec, question: &Question) -> Vec<u64> {
     const NEAR: u64 = 64;
     // Of each number only some layouts are looked at: this is for a message.

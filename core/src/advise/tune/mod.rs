@@ -1,17 +1,16 @@
-//! The fastest ways to deal a model to so many devices: degrees of parallelism, size of microbatches, chunks,
-//! recomputation and schedule together, of the same tokens a step and within the same memory.
+//! Tune: the fastest parallel layouts of a model on a number of devices. Parallel degrees, micro-batch size, chunks,
+//! recomputation and schedule are chosen together, for the same tokens per step and the same memory limit.
 //!
-//! Every layout that divides the devices is looked at. First roughly: what its ranks hold throughout, and a time that none
-//! of its steps goes under, which is the work of all ranks and the ends of their steps, spread evenly. Then one after the
-//! other, from the least such time on, with each published schedule and the least recomputation that fits
-//! ([`fit`](crate::estimate::fit)), until what is left could not be among the best any more. Last, the best schedule is searched for
-//! on the layouts that were kept.
+//! 1. Every layout that divides the devices gets a rough look: the static bytes of its ranks, and a lower bound on its step
+//!    time, which is the work of all ranks and their step epilogues, spread evenly.
+//! 2. Layouts are planned one after the other, from the least lower bound on, with each published schedule and the least
+//!    recomputation that fits ([`fit`](crate::estimate::fit)), until no other layout can be among the fastest.
+//! 3. The best schedule is searched for on the layouts that were kept.
 //!
-//! What is left alone: number format, attention, partition by rule, when gradients are reduced, and how transfers go.
-//! Two things are taken because they never cost time here: devices that share matrices share the tokens between them, too,
-//! where those divide (`sequence_parallel`, arXiv:2205.05198 §4.2.2), and copies share out the optimizer's state (ZeRO 1,
-//! arXiv:1910.02054). Where there is no pipeline, copies that share out gradients and weights (ZeRO 3, as in FSDP) are tried
-//! beside: with one, each microbatch would gather and reduce all of them.
+//! Not changed: precision, attention, a partition by rule, gradient reduction, and how transfers run. Two settings are always
+//! taken, because they never cost time here: sequence parallelism where the tokens divide (`sequence_parallel`,
+//! arXiv:2205.05198 §4.2.2), and ZeRO 1 over data-parallel copies (optimizer states, arXiv:1910.02054). Without a pipeline, ZeRO 3
+//! (gradients and weights, as in FSDP) is tried as well: with a pipeline, each microbatch would gather and reduce all of them.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -46,19 +45,19 @@ pub use question::{Degrees, Field, Question};
 mod layouts;
 pub use layouts::nearest_numbers;
 
-/// Layouts that are looked at; with more, some fields have to be kept.
+/// The most layouts that are tried; with more, some fields have to be kept.
 pub const MOST_LAYOUTS: usize = 20_000;
-/// Devices that can be dealt.
+/// The most devices.
 pub const MOST_DEVICES: u64 = 1 << 20;
-/// Sequences of a microbatch that are tried are powers of two up to this, and the spec's own number.
+/// Micro-batch sizes that are tried are powers of two up to this, and the spec's.
 pub const MOST_SEQUENCES: u32 = 64;
-/// A sequence is dealt to so many devices that each has at least as many tokens, or as the spec deals it: shorter parts
-/// send more than they compute.
+/// The least tokens per device under context parallelism, unless the spec has fewer: shorter parts spend more time on
+/// communication than on compute.
 pub const LEAST_PART: u32 = 4096;
-/// Chunks a rank that are tried, beside the spec's own.
+/// Chunks per rank that are tried, in addition to the spec's.
 pub const CHUNKS: [u32; 3] = [2, 4, 8];
-/// The best schedule is searched for with no more chunks than so many, or the spec's own: more make a search long, and what
-/// they save, published schedules that are planned with them save too.
+/// The most chunks per rank with which the best schedule is searched for, unless the spec has more. More chunks make a
+/// search long, and published schedules with them save as much.
 pub const MOST_SEARCHED_CHUNKS: u32 = 4;
 
 /// How far a [`Tuner`] is.
@@ -68,13 +67,13 @@ pub struct Tally {
     pub layouts: usize,
     /// Those that the model does not allow.
     pub refused: usize,
-    /// Those that hold too much whatever is computed again.
+    /// Those that need too much memory whatever the recomputation.
     pub too_large: usize,
-    /// Those of which every schedule was planned.
+    /// Those whose schedules were all planned.
     pub planned: usize,
-    /// Those that no schedule made fit.
+    /// Those that fit with no schedule.
     pub unfit: usize,
-    /// Those that were passed over, since none of their steps could be among the fastest.
+    /// Those that were skipped, since none of their steps can be among the fastest.
     pub slower: usize,
     /// Layouts on which the best schedule was searched for.
     pub searched: usize,
@@ -87,27 +86,27 @@ impl Tally {
     }
 }
 
-/// Looks for the fastest layouts, a piece at a time: a page has to listen between two pieces.
+/// Finds the fastest layouts, a piece at a time, so that a page can respond between two pieces.
 pub struct Tuner {
     spec: Spec,
     question: Question,
     /// Published schedules that may be used.
     schedules: Vec<Published>,
     searches: bool,
-    /// Layouts that have not been looked at.
+    /// Layouts without a lower bound yet.
     fresh: Vec<Degrees>,
-    /// Layouts to be planned, with the time that none of their steps goes under, the next one last.
+    /// Layouts to be planned, with the lower bound of their step time, the next one last.
     open: Option<Vec<(Nanos, Degrees)>>,
     trial: Option<Trial>,
     given: Option<Result<Tuned, String>>,
     given_is_searched: bool,
     rows: Vec<Tuned>,
     search: Option<Search>,
-    /// What a search begins from, by layout.
+    /// The start of each search, by layout.
     starts: BTreeMap<Degrees, Tuned>,
     /// Of `rows`, by [`Degrees`], those that were searched.
     searched: Vec<Degrees>,
-    /// Searches that went on elsewhere, to be taken when it is their turn.
+    /// Searches that ended elsewhere, to be used when it is their turn.
     learned: Vec<Search>,
     tally: Tally,
     /// Why the model does not allow the first of those that it does not.
@@ -115,11 +114,11 @@ pub struct Tuner {
 }
 
 impl Tuner {
-    /// What there is to try for `spec`.
+    /// The layouts to try for `spec`.
     ///
     /// # Errors
-    /// Costs are typed, a schedule's name is unknown, or the devices cannot be dealt; fields are the question's, but for
-    /// those with a dot, which are the spec's.
+    /// Costs are typed, a schedule's name is unknown, or the devices have no layout. Fields are the question's; those
+    /// with a dot are the spec's.
     pub fn new(spec: &Spec, question: &Question) -> Result<Tuner, Faults> {
         let Work::Model(work) = &spec.work else {
             return Err(Fault::new("model", "typed costs", "a model: layouts follow from its operators").into());
@@ -141,7 +140,7 @@ impl Tuner {
             open: None,
             trial: None,
             given: None,
-            // Who names a schedule has that one.
+            // A spec that names a schedule keeps it.
             given_is_searched: schedule::find(&spec.schedule).is_some(),
             rows: Vec::new(),
             search: None,
@@ -176,8 +175,8 @@ impl Tuner {
         self.given.as_ref()
     }
 
-    /// What programs get of it: the spec as it was given, the fastest layouts, and how many there were. `complete` says
-    /// whether nothing is left to do.
+    /// The JSON for programs: the spec as it was given, the fastest layouts, and how many there were. `complete` says
+    /// whether the search is complete.
     pub fn to_value(&self, complete: bool) -> Value {
         let change = |change: &Change| json!({ "field": change.field, "from": change.from, "to": change.to });
         let layout = |row: &Tuned| {
@@ -268,12 +267,12 @@ impl Tuner {
     }
 }
 
-/// Layouts are told apart by what their steps are planned to take, so that is what their schedules are found by.
+/// Layouts are compared by their planned step times, so their schedules are chosen by the same figure.
 fn without_jitter(spec: &Spec) -> Spec {
     Spec { jitter_permille: 0, ..spec.clone() }
 }
 
-/// Published schedules of these names, and whether the best is to be searched for.
+/// Published schedules of these names, and whether to search for the best.
 fn allowed(names: &[String]) -> Result<(Vec<Published>, bool), Faults> {
     let mut schedules = Vec::new();
     let mut faults = Vec::new();

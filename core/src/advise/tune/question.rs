@@ -1,4 +1,4 @@
-//! What is asked of `tune`: how many devices, what is kept, and the degrees of a layout.
+//! The question to `tune`: how many devices, which fields stay, and the parallel degrees of a layout.
 
 use crate::spec::ModelWork;
 use alloc::string::String;
@@ -7,29 +7,29 @@ use alloc::vec::Vec;
 /// A field that is changed, unless it is to be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
-    /// Pipeline ranks.
+    /// Pipeline parallel degree.
     Pipeline,
-    /// Devices that share matrices.
+    /// Tensor parallel degree.
     Tensor,
-    /// Devices that hold parts of every sequence.
+    /// Context parallel degree.
     Context,
-    /// Copies of the pipeline.
+    /// Data parallel degree.
     Data,
-    /// Devices that experts are dealt to.
+    /// Expert parallel degree.
     Expert,
-    /// Whether devices that share matrices hold whole experts.
+    /// Whether devices of a tensor parallel group hold whole experts (expert tensor parallel = 1).
     WholeExperts,
-    /// Chunks a rank.
+    /// Chunks per rank (virtual stages per rank, VPP).
     Chunks,
-    /// Sequences of a microbatch.
+    /// Micro-batch size, in sequences.
     MicrobatchSize,
-    /// What is computed again.
+    /// Recomputation.
     Recompute,
-    /// Whether norms are split over the devices that share matrices.
+    /// Whether sequence parallelism is on.
     SequenceParallel,
-    /// What copies share out: states of the optimizer, or more where the spec says so or there is no pipeline.
+    /// ZeRO stage: 1 (optimizer states), or more where the spec says so or there is no pipeline.
     Zero,
-    /// How layers are dealt to stages.
+    /// How layers are assigned to stages.
     Partition,
 }
 
@@ -74,7 +74,7 @@ impl Field {
     }
 }
 
-/// What is asked for.
+/// The question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
     /// Devices to be used; none: those of the spec.
@@ -93,26 +93,26 @@ impl Default for Question {
     }
 }
 
-/// How devices are dealt.
+/// The parallel degrees of a layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Degrees {
-    /// Pipeline ranks.
+    /// Pipeline parallel degree.
     pub pipeline: u32,
-    /// Devices that share matrices.
+    /// Tensor parallel degree.
     pub tensor: u32,
-    /// Devices that hold parts of every sequence.
+    /// Context parallel degree.
     pub context: u32,
-    /// Copies of the pipeline.
+    /// Data parallel degree.
     pub data: u32,
-    /// What they share out ([`Layout::zero`](crate::graph::layout::Layout::zero)).
+    /// ZeRO stage ([`Layout::zero`](crate::graph::layout::Layout::zero)).
     pub zero: u32,
-    /// Devices that experts are dealt to.
+    /// Expert parallel degree.
     pub expert: u32,
-    /// Whether devices that share matrices hold whole experts, to which each sends tokens of its own.
+    /// Whether devices of a tensor parallel group hold whole experts, to which each sends its tokens.
     pub whole_experts: bool,
-    /// Sequences of a microbatch.
+    /// Micro-batch size, in sequences.
     pub microbatch_size: u32,
-    /// Microbatches of each copy in a step.
+    /// Microbatches per step of each data-parallel copy.
     pub microbatches: u32,
 }
 

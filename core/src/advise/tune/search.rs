@@ -14,18 +14,18 @@ use crate::schedule;
 use crate::search::{Effort, Flow, Progress};
 use crate::spec::{Spec, Work};
 
-/// A layout whose best schedule is being searched for. Searches know nothing of each other: whoever has threads can let
-/// each go on one ([`Tuner::searches`]).
+/// A layout whose best schedule is being searched for. Searches are independent: a caller with threads may run each on
+/// one ([`Tuner::searches`]).
 #[derive(Clone, Debug)]
 pub struct Search {
     /// The fastest so far.
     fastest: Tuned,
-    /// What is searched now, and what the search has to know of it.
+    /// The spec that is searched now, and its search.
     pub(super) spec: Spec,
     pub(super) best: Best,
-    /// The next published schedule that the search has to know.
+    /// The next published schedule to offer to the search.
     next: usize,
-    /// What is searched after that: the same with nothing computed again, since a search minds the limit itself.
+    /// The spec to search after that: the same without recomputation, since a search keeps the limit itself.
     then: Option<Spec>,
     /// Whether it is the spec as it was given.
     pub(super) is_given: bool,
@@ -45,15 +45,16 @@ impl Tuner {
         given.into_iter().chain(rows).filter(|search| !self.learned.iter().any(|known| known.is_as(search))).collect()
     }
 
-    /// Takes a search of [`searches`](Tuner::searches) that went on elsewhere to its end. [`step`](Tuner::step) uses its
-    /// result when it is its turn, so that the answer is the same, with or without. Another is forgotten.
+    /// Takes a search of [`searches`](Tuner::searches) that ran elsewhere to its end. [`step`](Tuner::step) uses its
+    /// result when it is its turn, so the answer is the same with or without it. A search that has not ended is
+    /// dropped.
     pub fn learn(&mut self, search: Search) {
         if search.is_done {
             self.learned.push(search);
         }
     }
 
-    /// Uses all that was [learned](Tuner::learn) at once: for whoever ends it early.
+    /// Uses all that was [learned](Tuner::learn) at once, for a caller that stops early.
     pub fn settle_learned(&mut self) {
         while let Some(search) = self.learned.pop() {
             self.settle(search);
@@ -101,7 +102,8 @@ impl Tuner {
         self.given.as_ref().filter(|_| !self.given_is_searched).and_then(|given| given.as_ref().ok())
     }
 
-    /// Layouts that were not searched yet and whose steps could be faster than the fastest. One rank has nobody to wait for.
+    /// Layouts that were not searched yet and whose steps could be faster than the fastest. A single rank has no bubble
+    /// to search.
     fn open_rows(&self) -> impl Iterator<Item = &Tuned> {
         let fastest = self.rows.first().map_or(Nanos::MAX, |row| row.step.step_ns);
         let may_gain = move |row: &&Tuned| row.degrees.pipeline > 1 && row.floor_ns < fastest;

@@ -305,7 +305,7 @@ fn the_host_s_memory_is_used_by_who_says_so() {
     for row in offloads {
         let work = work_of(&row.spec);
         assert!(!work.layout.fits() && work.layout.form.offload == row.offload);
-        assert!(row.saved().contains("on the host: "), "{}", row.saved());
+        assert!(row.saved().contains("offload: "), "{}", row.saved());
         assert!(row.changes(&given("fit")).iter().any(|change| change.field == "training.offload"));
         assert_eq!(step_of(&planner::plan(&row.spec, &row.spec.schedule).unwrap()), row.step.step_ns);
     }

@@ -25,8 +25,8 @@ pub(super) struct Trial {
     pub(super) is_given: bool,
     /// Schedules with the chunks that they are tried with, the next one last.
     left: Vec<(Published, u32)>,
-    /// Those that do not fit with nothing computed again, or kept in the host's memory for the limit, with the step that they
-    /// would then have; the next one last once `left` is empty.
+    /// Those that do not fit without recomputation or offload, with their step time without the limit; the next one
+    /// last once `left` is empty.
     pub(super) unfit: Vec<(Nanos, Published, u32)>,
     pub(super) best: Option<Tuned>,
     /// The best of those from which a search may begin.
@@ -63,7 +63,7 @@ impl Trial {
         }
     }
 
-    /// Without regard to the limit, too: where it is missed, the step still says what recomputation could come to at best.
+    /// Plans without the limit: where the limit is missed, the step time is a lower bound for any recomputation.
     fn plan_without_recomputation(&mut self, published: &Published, chunks: u32) {
         let spec = self.spec_of(published, chunks);
         let Work::Model(work) = &spec.work else { return };
@@ -144,7 +144,7 @@ impl Tuner {
                 trial.plan_without_recomputation(&published, chunks);
             }
             if trial.left.is_empty() {
-                // The fastest last. Nothing but the step counts, so that equals stay in the order of schedules.
+                // The fastest last. Only the step counts, so that equal ones stay in the order of schedules.
                 trial.unfit.sort_by_key(|(step, ..)| *step);
                 trial.unfit.reverse();
             }

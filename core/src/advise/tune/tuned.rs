@@ -18,13 +18,13 @@ use crate::spec::{FIT, ModelWork, Spec, Work};
 pub struct Tuned {
     /// The spec that says all of it, its schedule included.
     pub spec: Spec,
-    /// How devices are dealt.
+    /// The parallel degrees of a layout.
     pub degrees: Degrees,
-    /// Chunks a rank of its schedule.
+    /// Chunks per rank of its schedule.
     pub chunks: usize,
-    /// What is computed again, in words: `none`, or by layers `3 full, 5 cheap of 80`.
+    /// The recomputation, in words: `none`, or by layers `3 full, 5 cheap of 80`.
     pub recompute: String,
-    /// Which layers keep what they keep in the host's memory.
+    /// The layers with activation offload.
     pub offload: Offload,
     /// The step.
     pub step: Step,
@@ -32,23 +32,23 @@ pub struct Tuned {
     pub bubble: f64,
     /// The most bytes that a rank holds.
     pub peak: Bytes,
-    /// No step of this layout takes less, whatever its schedule.
+    /// A lower bound on the step of this layout, whatever its schedule.
     pub floor_ns: Nanos,
 }
 
 impl Tuned {
-    /// What is done to fit, in words: `3 full of 80; on the host: 2 of each stage; ZeRO 3`.
+    /// How memory is saved, in words: `3 full of 80; offload: 2 of each stage; ZeRO 3`.
     pub fn saved(&self) -> String {
         let on_host = match self.offload {
             Offload::None => String::new(),
-            Offload::First(layers) => format!("; on the host: {layers} of each stage"),
-            Offload::All => "; on the host: all".to_string(),
+            Offload::First(layers) => format!("; offload: {layers} of each stage"),
+            Offload::All => "; offload: all".to_string(),
         };
         let shared = if self.degrees.zero >= 2 { format!("; ZeRO {}", self.degrees.zero) } else { String::new() };
         format!("{}{on_host}{shared}", self.recompute)
     }
 
-    /// What `from` has to be changed in to be this.
+    /// The changes that turn `from` into this.
     pub fn changes(&self, from: &Spec) -> Vec<Change> {
         let (Work::Model(before), Work::Model(after)) = (&from.work, &self.spec.work) else { return Vec::new() };
         let (old, new) = (Degrees::of(before), Degrees::of(after));
@@ -91,13 +91,13 @@ pub(super) fn is_faster(one: &Tuned, other: &Tuned) -> bool {
     (one.step.step_ns, one.peak, one.degrees) < (other.step.step_ns, other.peak, other.degrees)
 }
 
-/// Whether `other` is the same to a person, with sequences cut into more parts for nothing.
+/// Whether `other` has the same figures with a larger context parallel degree, and so no advantage.
 pub(super) fn is_same_by_context(one: &Tuned, other: &Tuned) -> bool {
     let figures = |tuned: &Tuned| (tuned.step.step_ns, tuned.peak, tuned.degrees.pipeline, tuned.degrees.tensor);
     figures(one) == figures(other) && one.degrees.context < other.degrees.context
 }
 
-/// What `answer` to `spec` comes to; none where it is not of a model.
+/// The layout that `answer` gives to `spec`; none where it is not of a model.
 pub(super) fn tuned(mut spec: Spec, answer: &Answer, floor_ns: Nanos) -> Option<Tuned> {
     let step = answer.step(&spec)?;
     let problem = &answer.case.problem;

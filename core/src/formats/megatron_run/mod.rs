@@ -1,9 +1,9 @@
-//! A run of Megatron-LM, as it says itself: the arguments that its log begins with, or those of a command line or launch
+//! A run of Megatron-LM, read from what it prints: the arguments at the start of its log, or those of a command line or launch
 //! script, and what the log says of steps and memory.
 //!
-//! A log has one line for each argument, `  num_layers ...... 32`, with every default. A command line has `--num-layers 32`;
-//! of a script, variables that it sets to plain text are known. What decides bytes and operations becomes a spec; the
-//! rest is passed over. What a spec has no word for is noted.
+//! A log has one line for each argument, `  num_layers ...... 32`, with every default. A command line has `--num-layers 32`; in a
+//! script, variables that it sets to plain text are known. Arguments that decide bytes and operations become a spec; the rest is
+//! left out. Where a spec cannot say what an argument says, a note tells so.
 
 use alloc::borrow::ToOwned;
 use alloc::collections::BTreeMap;
@@ -150,7 +150,7 @@ impl MegatronRun {
     /// The spec of the run on `device`, of the catalog, and on so many `devices` where it does not say so itself.
     ///
     /// # Errors
-    /// What is missing or has no spec, each fault with the argument that it is about.
+    /// The missing arguments, and those that no spec can express, each fault with its argument.
     pub fn spec(&self, device: &str, devices: Option<u64>) -> Result<Imported, Faults> {
         let mut reader = Reader { run: self, faults: Vec::new(), notes: Vec::new() };
         let value = reader.spec(device, devices.or(self.devices));

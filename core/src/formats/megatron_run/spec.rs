@@ -1,4 +1,4 @@
-//! What decides bytes and operations, as a spec says it.
+//! Arguments of Megatron-LM that decide bytes and operations, as a spec.
 
 use alloc::borrow::ToOwned;
 use alloc::format;
@@ -126,7 +126,7 @@ impl Reader<'_> {
         let head_dim = model["head_dim"].as_u64().unwrap_or(hidden / heads);
         if gated {
             if !rotary {
-                self.note("positions are planned as rotary ones, as gated layers have them");
+                self.note("planned with rotary positions, as gated layers have them");
             }
         } else if rotary {
             let share = self.float("rotary_percent").unwrap_or(1.0);
@@ -139,7 +139,7 @@ impl Reader<'_> {
         }
         let has_bias = self.is_on_unless("add_bias_linear", "disable_bias_linear");
         match (gated, has_bias) {
-            (true, true) => self.note("biases of matrices are left out: gated layers are planned without"),
+            (true, true) => self.note("planned without linear bias: gated layers have none here"),
             (false, false) => model["no_bias"] = json!(true),
             _ => {}
         }
@@ -168,7 +168,7 @@ impl Reader<'_> {
             model["multi_token"] = json!(modules);
         }
         if self.said("window_size").is_some() {
-            self.note("--window-size: planned as if every token saw all before it");
+            self.note("--window-size: planned with full causal attention");
         }
         Some(model)
     }
@@ -196,7 +196,7 @@ impl Reader<'_> {
         };
         let dense = of_experts.iter().take_while(|is_so| !**is_so).count();
         if of_experts.iter().skip(dense).any(|is_so| !is_so) {
-            let accepted = "layers without experts only before all that have them";
+            let accepted = "layers without experts only before all layers with experts (first k dense)";
             self.faults.push(Fault::new("--moe-layer-freq", format!("\"{frequency}\""), accepted));
         }
         let mut experts = json!({
@@ -231,7 +231,8 @@ impl Reader<'_> {
                 1
             }
             (None, None) => {
-                let accepted = "how many there were, which neither a log's world size nor a launcher's arguments say";
+                let accepted = "the number of devices: neither the log's world size nor the launcher's \
+                                arguments give it";
                 self.faults.push(Fault::new("devices", "nothing", accepted));
                 1
             }
@@ -280,7 +281,7 @@ impl Reader<'_> {
         (parallel, chunks)
     }
 
-    /// Says which layers each stage holds. The chunks of a rank.
+    /// Sets the layers of each stage. Returns the chunks of a rank.
     fn stages(&mut self, parallel: &mut Value, pipeline: u64, layers: Option<u64>) -> u64 {
         let layout =
             self.said("pipeline_model_parallel_layout").filter(|layout| layout.contains('|')).map(String::from);
@@ -315,7 +316,7 @@ impl Reader<'_> {
         if let Some(counts) = dealt(layers, stages, chunks, [first, last], ends) {
             parallel["partition"] = json!(counts);
         } else {
-            self.note(format!("{layers} layers are dealt to {stages} stages as evenly as may be"));
+            self.note(format!("{layers} layers are assigned to {stages} stages as evenly as possible"));
             parallel["partition"] = json!("layers");
         }
         chunks
@@ -358,7 +359,7 @@ impl Reader<'_> {
         if backend.contains("unfused") || backend.contains("local") || is_local {
             say("attention", json!("materialised"));
         }
-        // What is usual where nothing is said.
+        // The default of Megatron-LM.
         let dropout = |reader: &mut Self, name| reader.float(name).unwrap_or(0.1) > 0.0;
         if dropout(self, "hidden_dropout") || dropout(self, "attention_dropout") {
             say("dropout", json!(true));
@@ -454,8 +455,8 @@ pub(super) fn layers_of_experts(frequency: &str, layers: u64) -> Option<Vec<bool
     (said.len() as u64 == layers).then_some(said)
 }
 
-/// The layers of each stage as Megatron-LM deals them: as many to each, but for the first and the last rank where that is
-/// said, or where embedding or loss count as a layer. None where they cannot be dealt so.
+/// The layers of each stage as Megatron-LM assigns them: the same number to each, except for the first and the last
+/// rank where arguments say so, or where embedding or loss count as a layer. None where they do not divide.
 pub(super) fn dealt(
     layers: u64,
     stages: u64,

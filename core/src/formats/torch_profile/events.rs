@@ -1,4 +1,4 @@
-//! The events of one rank's file, looked at one by one: of most of them nothing is kept.
+//! The events of one rank's file, read one by one: most of them are not kept.
 
 use alloc::borrow::Cow;
 use alloc::collections::BTreeMap;
@@ -17,10 +17,10 @@ use crate::notation::torch_csv;
 use crate::problem::op::{Op, OpKind};
 use crate::program::{Message, Payload, Way};
 
-/// How torch counts the kinds of devices. What it says to be held on the host counts from the profile's beginning alone.
+/// The numbers of torch for the kinds of devices. Its host memory counts only from the start of the profile.
 const CPU: u64 = 0;
 
-/// How exactly a card's clock is taken to tell what followed what.
+/// The assumed precision of a card's clock.
 const CLOCK_NS: Nanos = 1000;
 
 /// Reads a file's text.
@@ -32,7 +32,7 @@ pub fn read(text: &str) -> Result<Recording, Fault> {
         return Err(Fault::new("traceEvents", "nothing", ACCEPTED));
     };
     if let Some(pair) = events.pair {
-        let accepted = "ranges of single actions: of a pair, torch does not say when its second op began";
+        let accepted = "ranges of single actions: torch does not record when the second op of a pair begins";
         return Err(Fault::new("traceEvents", format!("the pair {pair}"), accepted));
     }
     if events.ranges.is_empty() {
@@ -44,7 +44,7 @@ pub fn read(text: &str) -> Result<Recording, Fault> {
     let group = file.group.unwrap_or_default();
     let over_nccl = group.backend.as_ref().is_some_and(|backend| backend.contains("nccl"));
     if !events.on_gpu && (over_nccl || events.peak_bytes.is_some()) {
-        let accepted = "kernels of a GPU: profile with ProfilerActivity.CUDA, too";
+        let accepted = "kernels of a GPU: profile with ProfilerActivity.CUDA as well";
         return Err(Fault::new("traceEvents", "a run on GPUs without any", accepted));
     }
     let steps = events.profiled.iter().map(|(start_ns, number)| (start_ns.saturating_add(base_ns), *number));
@@ -99,7 +99,7 @@ struct Event<'a> {
     args: Loose<'a>,
 }
 
-/// What is read of an event's arguments.
+/// The arguments of an event that are read.
 #[derive(Clone, Copy, Default)]
 struct Args {
     correlation: Option<u64>,
@@ -107,7 +107,7 @@ struct Args {
     device_type: Option<u64>,
 }
 
-/// What is kept of the events of a file.
+/// The events of a file that are kept.
 #[derive(Default)]
 struct Events<'a> {
     count: usize,
@@ -215,7 +215,7 @@ impl<'a> Events<'a> {
             let launches = self.launches.get(at(start_ns)..at(end_ns)).unwrap_or_default();
             launches.iter().map(|(_, correlation)| correlation)
         };
-        // By message, when its receive was launched, and when the message was there. A range ends where the next one
+        // By P2P transfer, when its receive was launched, and when the data was there. A range ends where the next one
         // begins, so that each launch is looked at once.
         let mut arrivals: BTreeMap<Message, Vec<(Nanos, Nanos)>> = BTreeMap::new();
         for (index, (start_ns, end_ns, message)) in self.receives.iter().enumerate() {
@@ -251,7 +251,7 @@ impl<'a> Events<'a> {
                 Some(_) => job.0 = true,
                 None => job.1 = job.1.or(Some(range.op)),
             }
-            // What launches nothing takes no time, where its input is there.
+            // An op that launches nothing takes no time, once its input is there.
             let (start_ns, end_ns) = first_ns.zip(last_ns).unwrap_or((arrived_ns.unwrap_or(0), 0));
             let end_ns = end_ns.max(start_ns);
             ran.push(Ran { op: range.op, host_ns: range.start_ns, start_ns, end_ns, asked_ns: 0, arrived_ns });

@@ -1,27 +1,27 @@
-//! What `torch.profiler` recorded of a run: a trace of a plan whose order torch carried out.
+//! What `torch.profiler` recorded of a run: a trace of a plan whose order torch ran.
 //!
-//! [`torch_csv`] takes an order to `torch.distributed.pipelining`; this brings back what came of it. Its runtime puts each
-//! action into a range with its name, `PP:1F3`, and the profiler of each rank writes a file in the form of Chrome traces
-//! (`export_chrome_trace`, or `tensorboard_trace_handler`). Tried with torch 2.15 on CPUs and 2.11 on a GPU. Its
-//! schedules of one stage a rank record no such ranges, and of a pair of ops one for both.
+//! [`torch_csv`] writes an order for `torch.distributed.pipelining`; this module reads what came of it. The runtime of torch puts
+//! each action into a range with its name, `PP:1F3`, and the profiler of each rank writes a file in the form of Chrome traces
+//! (`export_chrome_trace`, or `tensorboard_trace_handler`). Tested with torch 2.15 on CPUs and 2.11 on a GPU. Schedules of torch
+//! with one stage per rank record no such ranges, and for a pair of ops torch records one range.
 //!
-//! A range is begun by the host before the op's input is there, and waits for it inside. What the op itself took is
+//! The host begins a range before the op's input has arrived, and waits for it inside. The time of the op itself
 //!
 //! | | starts | ends |
 //! |---|---|---|
 //! | on a GPU | with the first kernel that was launched during the range, of those that begin when its input is there | with the last |
 //! | on a CPU | with the range's first operator | with the range |
 //!
-//! Kernels follow from their launches, whichever thread made them: those of a backward come from threads of autograd, and
-//! the range's own copy among the GPU's events leaves them out (Kineto's issue 1022). What begins before the input is there
-//! is what a sharded stage does to gather its weights. Collectives count where they stand between kernels, and messages never
-//! do. An op without any kernel, such as torch's `I` of the first stage, takes no time.
+//! Kernels follow from their launches, whichever thread made them: those of a backward come from threads of autograd, and the
+//! range's copy among the GPU's events leaves them out (Kineto's issue 1022). Kernels that begin before the input has arrived
+//! gather the weights of a sharded stage. Collectives count where they stand between kernels; P2P transfers never count. An op
+//! without any kernel, such as torch's `I` of the first stage, takes no time.
 //!
-//! Where a rank waits for what another one sends, that is a step of its own: on a CPU from where the op's range begins to
-//! where the op does, on a GPU from the end of the op before to that of NCCL's kernel, launched in `PP:1RECV_F3`.
+//! Where a rank waits for a transfer from another rank, the wait is a separate step: on a CPU from the start of the op's range to
+//! the start of the op, on a GPU from the end of the op before to that of NCCL's kernel, launched in `PP:1RECV_F3`.
 //!
-//! Times of ranks are compared as they are: those of several hosts are as good as their clocks agree, and [`skew`] says where
-//! they cannot be right.
+//! Times of ranks are compared as they are. Those of several hosts are as good as their clocks agree; [`skew`] says where they
+//! cannot be right.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -41,12 +41,12 @@ mod events;
 #[cfg(test)]
 mod tests;
 
-/// What the files of one rank say of the pipeline.
+/// The pipeline as the files of one rank record it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recording {
     /// The rank among all processes; none where the file does not say.
     rank: Option<u64>,
-    /// What carried messages, such as `nccl`.
+    /// The transport of P2P transfers, such as `nccl`.
     transport: Option<String>,
     /// Whether a GPU computed.
     on_gpu: bool,
@@ -65,9 +65,9 @@ struct Ran {
     host_ns: Nanos,
     start_ns: Nanos,
     end_ns: Nanos,
-    /// Since when the rank waited for its input: 0 for since the end of the op before.
+    /// The time from which the rank waited for its input: 0 for the end of the op before.
     asked_ns: Nanos,
-    /// When that was there, as far as it is known.
+    /// When the input arrived, if known.
     arrived_ns: Option<Nanos>,
 }
 
@@ -117,7 +117,7 @@ pub fn trace(
     let rows = &schedule.rows;
     let mut faults = Vec::new();
     let files = joined(files, &mut faults);
-    // By rank of the plan, what has its ops.
+    // By rank of the plan, the recordings with its ops.
     let mut of_rank: Vec<Vec<&Recording>> = rows.iter().map(|_| Vec::new()).collect();
     let mut first: Option<(&str, &Recording, Vec<Option<u64>>)> = None;
     for (name, recording) in &files {
@@ -221,10 +221,10 @@ fn joined(files: &[(String, Recording)], faults: &mut Vec<Fault>) -> Vec<(String
     joined
 }
 
-/// The rank of the plan whose ops `recording` has, and how many times over; what it has instead of which else.
+/// The rank of the plan whose ops `recording` has, and how often. Else the ops that were found, and those of the plan.
 fn row_of(rows: &[Vec<Op>], recording: &Recording) -> Result<(usize, usize), (String, String)> {
     let ran = &recording.ops;
-    // The row that goes with it the furthest.
+    // The op list that agrees with it the longest.
     let agree = |row: &Vec<Op>| ran.iter().zip(row.iter().cycle()).take_while(|(ran, op)| ran.op == **op).count();
     let furthest = rows.iter().enumerate().filter(|(_, row)| !row.is_empty()).map(|(rank, row)| (agree(row), rank));
     let Some((agreed, rank)) = furthest.max_by_key(|(agreed, rank)| (*agreed, core::cmp::Reverse(*rank))) else {
@@ -282,7 +282,7 @@ fn step(problem: &Problem, ranks: &[&Recording], index: usize, count: usize) -> 
     rows.into_iter().map(spans).collect()
 }
 
-/// What `op` needs of another rank.
+/// The input of `op` from another rank.
 fn received(problem: &Problem, op: Op) -> Option<Message> {
     let (stage, microbatch) = (op.stage(), op.microbatch());
     let payload = match op.kind() {

@@ -19,27 +19,27 @@ use crate::spec::{Messages, Spec, Work};
 /// A valid schedule of a problem with its times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Who made it: a published schedule's name.
+    /// The name of the published schedule that made it.
     pub name: String,
-    /// What it solves.
+    /// The problem that it solves.
     pub case: Case,
     /// The order.
     pub schedule: Schedule,
     /// When each op runs.
     pub timeline: Timeline,
-    /// What it costs with the jitter of its spec, see [`jitter::outcomes`].
+    /// The cost with the jitter of its spec, see [`jitter::outcomes`].
     pub outcomes: Option<Outcomes>,
-    /// The same where ranks wait for their transfers, placed and carried as the spec says ([`Messages`]); none where that
-    /// could hang.
+    /// The cost with communication: ranks wait for their transfers, which are placed and carried as the spec says
+    /// ([`Messages`]). None where that could hang.
     pub carried: Option<Carried>,
 }
 
-/// What a schedule takes where ranks wait for transfers.
+/// The cost of a schedule with communication: ranks wait for transfers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Carried {
     /// The figure that the problem's objective asks to be small.
     pub cost_ns: Nanos,
-    /// The same with the end of the step, where there is one.
+    /// The same with the step epilogue, where there is one.
     with_end_ns: Nanos,
     /// The whole step: from the first op to the end of the last rank's optimizer.
     step_ns: Nanos,
@@ -65,15 +65,15 @@ impl Answer {
         self.timeline.cost_ns(self.case.problem.objective())
     }
 
-    /// What the best is chosen by: the cost where ranks wait for their transfers, with the end of the step, which ranks that
-    /// hold more weights, or more copies of them, take longer for; with jitter, as much more as one step in twenty takes
-    /// more than. What could hang comes behind all else.
+    /// The figure that `best` minimises: the cost with communication and with the step epilogue (gradient sync and
+    /// optimizer), which takes longer on ranks that hold more weights. With jitter, the excess of the 95th percentile
+    /// is added. An answer that could hang comes last.
     pub fn judged_ns(&self) -> Nanos {
         judged(self.cost_ns(), self.carried, self.outcomes)
     }
 
-    /// The whole training step with its transfers, where `spec`, which this answers, is of a model; where they could hang, as
-    /// if they did not.
+    /// The whole training step with communication, where `spec`, which this answers, is of a model. Where transfers
+    /// could hang, the step without them.
     pub fn step(&self, spec: &Spec) -> Option<Step> {
         let (Work::Model(work), Some(derived)) = (&spec.work, &self.case.derived) else { return None };
         let step_ns = self.carried.map_or_else(|| derived.ends.step_ns(&self.timeline), |carried| carried.step_ns);
@@ -81,8 +81,8 @@ impl Answer {
     }
 }
 
-/// As [`Answer::judged_ns`], of an order of `problem` that is no answer: `timeline` is when its ops run, `ends` what ends its
-/// steps, where there is such.
+/// As [`Answer::judged_ns`], for an order of `problem` that is not an answer: `timeline` says when its ops run, `ends`
+/// is its step epilogue, if any.
 pub fn judged_ns(
     spec: &Spec,
     problem: &Problem,
@@ -103,7 +103,7 @@ fn judged(cost_ns: Nanos, carried: Option<Carried>, outcomes: Option<Outcomes>) 
     }
 }
 
-/// What `published` does for `spec`.
+/// The answer of the schedule `published` to `spec`.
 ///
 /// # Errors
 /// [`Absent`] where the schedule does not exist for this shape, or where it breaks the memory limit.
@@ -113,7 +113,7 @@ pub fn answer(spec: &Spec, published: &Published) -> Result<Answer, Absent> {
     judge(spec, case, published.name, schedule)
 }
 
-/// `schedule` with its times and what jitter and transfers do to it, where `check` accepts it.
+/// `schedule` with its times, with jitter and with communication, where `check` accepts it.
 pub(super) fn judge(spec: &Spec, case: Case, name: &str, schedule: Schedule) -> Result<Answer, Absent> {
     check_schedule(&case.problem, &schedule).map_err(|violations| refusal(&case.problem, &schedule, &violations))?;
     let timeline = simulate(&case.problem, &schedule).map_err(|deadlock| Absent::because(deadlock.to_string()))?;
@@ -128,7 +128,7 @@ pub(super) fn timed(spec: &Spec, case: Case, name: &str, schedule: Schedule, tim
     Answer { name: name.to_string(), case, schedule, timeline, outcomes, carried }
 }
 
-/// What a person needs to know of a schedule that `check` refuses: for a limit, by how much it is missed.
+/// Why `check` refuses a schedule, for people: for a memory limit, the rank that exceeds it most.
 fn refusal(problem: &Problem, schedule: &Schedule, violations: &[Violation]) -> Absent {
     let over = violations.iter().any(|violation| matches!(violation, Violation::OverLimit { .. }));
     let missed = |rank: usize| {
@@ -138,7 +138,7 @@ fn refusal(problem: &Problem, schedule: &Schedule, violations: &[Violation]) -> 
     };
     match (0..problem.ranks()).filter_map(missed).max() {
         Some((_, rank, peak, limit)) if over => {
-            Absent::because(format!("rank {rank} would hold {peak} bytes, and its limit is {limit}"))
+            Absent::because(format!("rank {rank} needs {peak} bytes; the limit is {limit}"))
         }
         _ => Absent::because(violations.first().map_or_else(String::new, ToString::to_string)),
     }

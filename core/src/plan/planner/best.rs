@@ -1,4 +1,4 @@
-//! The best of the published answers and of searches, and what is best where times of ops differ.
+//! The best of the published answers and of searches, also where the times of ops vary.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -14,39 +14,37 @@ use crate::schedule::Absent;
 use crate::search::{self, Effort, Flow, Infeasible, Progress};
 use crate::spec::Spec;
 
-/// With jitter, how much longer hops are said to be in searches for orders that it costs less: quarters of what a mean op
-/// differs by.
+/// With jitter, the factor on hops in searches for robust orders: quarters of the standard deviation of a mean op.
 const SLACKS: [u64; 4] = [2, 4, 8, 16];
 
-/// Where ranks wait at transfers, as if a mean op differed by so many thousandths: a rank is ready to receive that much
-/// before, or after, its neighbour sends.
+/// Where ranks wait at transfers, the jitter of a mean op that is assumed, in thousandths: a rank is ready to receive
+/// that much before, or after, its neighbour sends.
 const WAITS_PERMILLE: u64 = 250;
 
-/// The best of the published answers and of a search on every problem that a spec leaves open, piece by piece:
-/// a page has to listen between two pieces.
+/// The best of the published answers and of a search on every problem that a spec leaves open, piece by piece, so that
+/// a page can respond between two pieces.
 ///
-/// Offer every published answer, then search until there is nothing left. Of two equals the one with a
-/// published name wins: a person knows it.
+/// Offer every published answer, then search until there is nothing left. Of two equal answers the one with a published
+/// name wins, since a person knows it.
 ///
-/// A search makes the pipeline of one placement as short as it can. Among placements the best is that whose step is the
-/// shortest: where each rank holds the weights of two, twice as many gradients are summed and twice as many weights stepped.
-/// A step is as its transfers are [carried](super::Carried): where ranks wait at them, the shortest order may not make the
-/// shortest step, and orders with slack, which are searched for as with jitter, take less harm.
+/// A search minimises the pipeline time of one placement. Among placements the best has the shortest step: a
+/// bidirectional placement holds two stages per rank, so gradient sync and optimizer take twice as long. A step counts
+/// [with communication](super::Carried). Where ranks wait at transfers, the shortest order may not give the shortest
+/// step. Orders with slack lose less; they are searched for as with jitter.
 ///
-/// Where the spec says that times of ops [differ](crate::simulate::jitter), the best is the order whose 95th percentile is the least:
-/// what one step in twenty costs more than. An order whose ops have their inputs a while before they start takes little harm from one that is late;
-/// so each problem is searched again with hops that are longer than they are, which makes orders with such slack (as in
-/// slack-based robust scheduling: Davenport, Gefflot and Beck, ECP 2001), and what is found is judged with the hops as
-/// they are.
+/// Where the spec has [jitter](crate::simulate::jitter), the best order has the least 95th percentile of the step time.
+/// An order whose ops have their inputs some time before they start loses little when an op is late. So each problem is
+/// searched again with longer hops, which gives orders with such slack (as in slack-based robust scheduling: Davenport,
+/// Gefflot and Beck, ECP 2001), and the results are judged with the real hops.
 #[derive(Clone, Debug)]
 pub struct Best {
     spec: Spec,
-    /// With what it is judged by.
+    /// With the figure that judges it.
     best: Option<(Nanos, Answer)>,
     reasons: Vec<(String, String)>,
     /// Of the placements that no schedule fits, the one that needs least.
     nearest: Option<Infeasible>,
-    /// What is still to be searched, the next one last; none before the first search.
+    /// The searches that remain, the next one last; none before the first search.
     open: Option<Vec<Piece>>,
     stopped: bool,
 }
@@ -55,13 +53,13 @@ pub struct Best {
 #[derive(Clone, Debug)]
 struct Piece {
     case: Case,
-    /// What no schedule of the problem goes under.
+    /// The lower bound of the problem.
     bound_ns: Nanos,
-    /// What nothing is expected to go under: the bound, or what a search of the same problem has reached.
+    /// The cost that nothing is expected to beat: the bound, or the result of a search of the same problem.
     floor_ns: Nanos,
-    /// What the end of a step takes at least.
+    /// The least time of the step epilogue.
     end_ns: Nanos,
-    /// How much longer hops are said to be.
+    /// The time that is added to hops.
     slack_ns: Nanos,
 }
 
@@ -71,7 +69,7 @@ impl Best {
         Best { spec: spec.clone(), best: None, reasons: Vec::new(), nearest: None, open: None, stopped: false }
     }
 
-    /// Takes what a published schedule does.
+    /// Takes the answer of a published schedule.
     pub fn offer(&mut self, name: &str, answer: Result<Answer, Absent>) {
         match answer {
             Ok(answer) => self.keep(answer),
@@ -86,13 +84,13 @@ impl Best {
         }
     }
 
-    /// What the best so far is judged by: its cost as it is carried, and with jitter what one step in twenty costs more than;
-    /// of a model with the end of its step. The greatest of all numbers where there is none.
+    /// The figure that judges the best so far: its cost with communication, with jitter the 95th percentile, and for a
+    /// model with the step epilogue. The greatest number where there is none.
     pub fn least_ns(&self) -> Nanos {
         self.best.as_ref().map_or(Nanos::MAX, |(judged_ns, _)| *judged_ns)
     }
 
-    /// Searches the next open problem, if anything better can stand on it. False where there was none left.
+    /// Searches the next open problem, if it can have a better schedule. False where none is left.
     ///
     /// # Errors
     /// [`PlanError::Spec`] where no problem follows from the spec.
@@ -146,8 +144,8 @@ impl Best {
         Ok(true)
     }
 
-    /// Looks at the first orders of the next open problem, if anything better can stand on it: a few are built and run, and
-    /// none is searched for. False where there was none left.
+    /// Builds and runs the first few orders of the next open problem, without a search, if it can have a better
+    /// schedule. False where none is left.
     ///
     /// # Errors
     /// [`PlanError::Spec`] where no problem follows from the spec.
@@ -167,7 +165,7 @@ impl Best {
         Ok(true)
     }
 
-    /// Judges what a search found, which has its own simulator, like any other schedule.
+    /// Judges the result of a search like any other schedule, since the search has another simulator.
     fn keep_found(&mut self, case: Case, schedule: Schedule) {
         if let Some(fused) = fused(&case.problem, &schedule) {
             self.offer(BEST, judge(&self.spec, case.clone(), BEST, fused));
@@ -190,7 +188,7 @@ impl Best {
     }
 }
 
-/// All that is to be searched for `spec`, the first one last.
+/// All searches for `spec`, the first one last.
 fn pieces(spec: &Spec) -> Result<Vec<Piece>, PlanError> {
     // Two chunks in a wave are a V.
     let mut plain: Vec<Piece> = Vec::new();
@@ -201,7 +199,7 @@ fn pieces(spec: &Spec) -> Result<Vec<Piece>, PlanError> {
             plain.push(Piece { case, bound_ns, floor_ns: bound_ns, end_ns, slack_ns: 0 });
         }
     }
-    // Where most can be gained comes first: what is found there may leave nothing to gain elsewhere.
+    // The problem with the most to gain comes first: its result may leave nothing to gain elsewhere.
     plain.sort_by_key(|piece| piece.bound_ns.saturating_add(piece.end_ns));
     plain.reverse();
     let waits = if matches!(spec.messages.lowering, Lowering::Overlapped { .. }) { 0 } else { WAITS_PERMILLE };
@@ -300,7 +298,8 @@ mod tests {
         }
     }
 
-    /// Two-way placements have the shortest pipelines and twice the gradients. Over few links those cost more than is won.
+    /// Bidirectional placements have the shortest pipelines and twice the gradients. Over few links the gradients cost
+    /// more than the pipeline saves.
     #[test]
     fn no_row_of_a_model_has_a_shorter_step_than_the_best() {
         let mut longer = 0;
@@ -340,7 +339,7 @@ mod tests {
                     "{placement}: {row:?} {best:?}"
                 );
             }
-            // What is best where nothing waits.
+            // The best where no rank waits.
             let rows = compare(&spec(4, 12, placement, limit, 0, hop)).rows;
             shorter += u32::from(rows.last().is_some_and(|other| other.makespan_ns < best.makespan_ns));
         }

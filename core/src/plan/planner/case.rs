@@ -1,4 +1,4 @@
-//! The problem that a published schedule gets from a spec.
+//! The problem that a spec gives to a published schedule.
 
 use crate::base::fields::Faults;
 use crate::estimate::derive::{Derived, derive};
@@ -12,14 +12,14 @@ use crate::spec::{ModelWork, Spec, Work};
 use alloc::format;
 use alloc::string::ToString;
 
-/// What one published schedule has to solve for a spec.
+/// The problem that a spec gives to one published schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Case {
     /// The problem, with the placement that the spec fixed or that the schedule chose.
     pub problem: Problem,
-    /// Which layers each stage holds and what that costs; none for typed costs.
+    /// The layers of each stage and their costs; none for typed costs.
     pub derived: Option<Derived>,
-    /// What each layer computes again, where the spec leaves that to the limit.
+    /// What each layer recomputes, where the spec leaves that to the limit.
     pub fitted: Option<Fitted>,
 }
 
@@ -42,7 +42,7 @@ pub fn case(spec: &Spec, published: &Published) -> Result<Case, Absent> {
     }
 }
 
-/// What the spec leaves to the limit, so that every rank fits under `published`.
+/// The settings that the spec leaves to the limit, chosen so that every rank fits under `published`.
 pub(super) fn fitted(spec: &Spec, work: &ModelWork, published: &Published) -> Result<Fitted, Absent> {
     fit::fit(work, |work| {
         let (placement, chunks) = (published.shape)(work.chunks as usize);
@@ -53,12 +53,12 @@ pub(super) fn fitted(spec: &Spec, work: &ModelWork, published: &Published) -> Re
             let missing = || Absent::because("there is no model");
             Ok((case.derived.ok_or_else(missing)?, case.problem, schedule))
         };
-        // A schedule that minds the limit may not exist yet, while nothing gives way to it.
+        // A schedule that depends on the limit may not exist yet, before memory is saved for it.
         solved(&work).or_else(|_: Absent| solved(&ModelWork { limit_bytes: Some(MAX_BYTES), ..work.clone() }))
     })
 }
 
-/// The case of `work`, the model of `spec`, with its stages dealt so.
+/// The case of `work`, the model of `spec`, with this placement of its stages.
 pub(crate) fn derived_case(
     spec: &Spec,
     work: &ModelWork,
@@ -77,13 +77,13 @@ pub(super) fn typed_case(statement: &Statement, published: &Published) -> Result
     let (wanted, chunks) = (published.shape)(statement.chunks);
     if chunks != statement.chunks {
         return Err(Absent::because(format!(
-            "it holds {chunks} chunk{} a rank, and the problem fixes {}",
+            "it has {chunks} chunk{} per rank; the problem fixes {}",
             if chunks == 1 { "" } else { "s" },
             statement.chunks
         )));
     }
     if published.splits_backward && statement.backward == Backward::Fused {
-        return Err(Absent::because("it cuts the backward in two, which the problem rules out"));
+        return Err(Absent::because("it splits the backward; the problem's backward is fused"));
     }
     let placement = match &statement.placement {
         PlacementChoice::Any => wanted,
@@ -91,9 +91,9 @@ pub(super) fn typed_case(statement: &Statement, published: &Published) -> Result
         PlacementChoice::Fixed(fixed) if fixed.same_as(&wanted, statement.ranks, chunks) => fixed.clone(),
         PlacementChoice::Fixed(fixed) => {
             return Err(Absent::because(format!(
-                "it places stages as {}, and the problem fixes {}",
+                "its placement is {}; the problem fixes {}",
                 wanted.name().unwrap_or("a list"),
-                fixed.name().unwrap_or("a list of its own")
+                fixed.name().unwrap_or("a custom list")
             )));
         }
     };
@@ -109,7 +109,7 @@ impl Case {
     /// The schedule of `published` for this case.
     ///
     /// # Errors
-    /// [`Absent`] with the reason for which it does not exist here.
+    /// [`Absent`] with the reason why it does not exist here.
     pub fn build(&self, published: &Published) -> Result<Schedule, Absent> {
         let (wanted, _) = (published.shape)(self.problem.chunks());
         if *self.problem.placement() == wanted {

@@ -30,7 +30,7 @@ pub struct Row {
     pub bubble_ratio: Option<f64>,
     /// Most bytes held at once, by rank, static bytes included.
     pub peak_bytes: Option<Vec<Bytes>>,
-    /// Where the stages are that the schedule runs: `linear`, `looped`, `v`, `wave`, `two-way` or `list`.
+    /// The placement of the stages that the schedule runs: `linear`, `looped`, `v`, `wave`, `two-way` or `list`.
     pub placement: Option<&'static str>,
     /// No valid schedule on this row's placement costs less.
     pub bound_ns: Option<Nanos>,
@@ -39,14 +39,14 @@ pub struct Row {
     pub bound_of_all_ns: Option<Nanos>,
     /// Cost over bound, minus 1: 0.05 is at most 5 % from the best possible.
     pub gap: Option<f64>,
-    /// With the jitter that the spec says: what half of the steps cost at most.
+    /// With the jitter of the spec: the median cost of a step.
     pub typical_ns: Option<Nanos>,
-    /// With the jitter that the spec says: what one step of twenty costs more than.
+    /// With the jitter of the spec: the 95th percentile of the cost of a step.
     pub late_ns: Option<Nanos>,
-    /// The cost where ranks wait for their transfers, placed and carried as the spec says ([`Messages`](crate::spec::Messages)); none where that
-    /// could hang.
+    /// The cost with communication: ranks wait for their transfers, placed and carried as the spec says
+    /// ([`Messages`](crate::spec::Messages)); none where that could hang.
     pub carried_ns: Option<Nanos>,
-    /// The whole step as carried, gradients summed over copies and the optimizer's step included; of a model only.
+    /// The whole step with communication, with gradient sync and optimizer; for a model only.
     pub step_ns: Option<Nanos>,
     /// Tokens a second of all copies in such steps; of a model only.
     pub tokens_per_s: Option<f64>,
@@ -67,9 +67,9 @@ pub enum Status {
 /// Every published schedule and `best`, side by side.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
-    /// What `gap` and `bubble_ratio` are of, and `best` is judged by; of a model with the end of its step.
+    /// The objective of `gap` and `bubble_ratio`, which judges `best`; for a model with the step epilogue.
     pub objective: &'static str,
-    /// One row for each published schedule, one for each order of the caller's own, then `best`.
+    /// One row for each published schedule, one for each custom schedule of the caller, then `best`.
     pub rows: Vec<Row>,
 }
 
@@ -78,7 +78,7 @@ pub fn compare(spec: &Spec) -> Comparison {
     compare_with(spec, Vec::new(), Effort::default(), &mut |_| Flow::Continue)
 }
 
-/// As [`compare`], with orders from elsewhere under their names, the effort of the search for `best`, which is none worse
+/// As [`compare`], with custom schedules under their names, the effort of the search for `best`, which is never worse
 /// than any of them, and an observer that may stop it.
 pub fn compare_with(
     spec: &Spec,
@@ -113,15 +113,15 @@ pub fn compare_with(
             // A published schedule may win on a placement that the search does not look at.
             Row { bound_of_all_ns: of_all.min(best.bound_ns).or(best.bound_ns), ..best }
         }
-        // Of the published schedules each has its reason in a row of its own.
+        // Each published schedule has its reason in a separate row.
         Err(PlanError::NoSchedule { nearest: Some(infeasible), .. }) => absent_row(BEST, infeasible.to_string()),
         Err(error) => absent_row(BEST, error.to_string()),
     });
     Comparison { objective: spec.objective().name(), rows }
 }
 
-/// Bounds of the problems seen so far: many schedules stand on the same one, and bounding a problem of millions of
-/// ops takes longer than simulating it.
+/// Bounds of the problems seen so far: many schedules share a problem, and to bound a problem of millions of ops takes
+/// longer than to simulate it.
 #[derive(Default)]
 pub(super) struct Bounds {
     known: Vec<(Problem, Nanos)>,
@@ -164,7 +164,7 @@ pub(super) fn row(name: &str, spec: &Spec, answer: &Answer, bounds: &mut Bounds)
     }
 }
 
-/// `cost / bound − 1`; none where the bound is 0 and says nothing.
+/// `cost / bound − 1`; none where the bound is 0.
 pub fn gap(cost_ns: Nanos, bound_ns: Nanos) -> Option<f64> {
     match bound_ns {
         _ if cost_ns == bound_ns => Some(0.0),

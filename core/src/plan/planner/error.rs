@@ -17,7 +17,7 @@ use crate::simulate::Deadlock;
 pub enum PlanError {
     /// No schedule has this name.
     UnknownSchedule {
-        /// What was asked for.
+        /// The spec.
         name: String,
     },
     /// The schedule does not exist for this spec, or breaks its memory limit.
@@ -29,20 +29,20 @@ pub enum PlanError {
     },
     /// No schedule is valid for this spec.
     NoSchedule {
-        /// What is lacking on the placement that needs least, where the search got to look.
+        /// The missing memory on the placement that needs least, where the search ran.
         nearest: Option<Infeasible>,
         /// Each published schedule with its reason.
         reasons: Vec<(String, String)>,
     },
-    /// The spec itself is at fault.
+    /// The spec has faults.
     Spec(Faults),
-    /// The order cannot be run: nothing that `check` accepts.
+    /// The order cannot run; `check` accepts no such order.
     Deadlock(Deadlock),
     /// The transport that the spec names could not complete the program.
     Hangs {
         /// How transfers were to be placed.
         lowering: Lowering,
-        /// What is wrong, such as the circle in which ranks wait.
+        /// What is wrong, such as ranks that wait in a circle.
         violations: Vec<Violation>,
         /// Ways to place them that complete there.
         completing: Vec<Lowering>,
@@ -76,11 +76,11 @@ impl fmt::Display for PlanError {
                 violations.iter().try_for_each(|violation| write!(f, "\n{violation}"))?;
                 let names: Vec<String> = completing.iter().map(|lowering| format!("`{lowering}`")).collect();
                 match names.split_last() {
-                    Some((last, [])) => write!(f, "\nsay {last}, which completes there")?,
-                    Some((last, others)) => write!(f, "\nsay {} or {last}, which complete there", others.join(", "))?,
+                    Some((last, [])) => write!(f, "\nuse {last}, which completes there")?,
+                    Some((last, others)) => write!(f, "\nuse {} or {last}, which complete there", others.join(", "))?,
                     None => f.write_str("\nname another transport")?,
                 }
-                // Room for messages cures a wait, and none that meet out of order.
+                // Buffers resolve a wait, but not transfers in a different order at both ends.
                 let waits = violations.iter().all(|violation| matches!(violation, Violation::Circle { .. }));
                 f.write_str(if waits { ", or name a transport with buffers, or with more of them" } else { "" })
             }

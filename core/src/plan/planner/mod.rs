@@ -1,8 +1,8 @@
-//! The planner as the page and the command line see it: a spec in, a comparison or a plan out.
+//! The planner as the page and the command line use it: a spec in, a comparison or a plan out.
 //!
-//! The same schedule may stand on different problems: for a model each schedule deals layers into as many
-//! stages as it wants, while typed costs fix the stages. [`case`] makes that choice in one place, and `best`
-//! searches over every problem that it leaves open.
+//! One schedule may be planned on different problems: for a model, each schedule assigns layers to as many stages as it wants;
+//! typed costs fix the stages. [`case()`] makes that choice in one place, and `best` searches over every problem that it leaves
+//! open.
 
 use alloc::string::ToString;
 use alloc::vec::Vec;
@@ -49,8 +49,8 @@ pub fn plan(spec: &Spec, name: &str) -> Result<Plan, PlanError> {
     plan_with(spec, name, Effort::default(), &mut |_| Flow::Continue)
 }
 
-/// As [`plan`], with the effort of the search for `best` and an observer that may stop it: what was the best
-/// until then is the answer.
+/// As [`plan`], with the effort of the search for `best` and an observer that may stop it. The best schedule until then
+/// is the answer.
 ///
 /// # Errors
 /// As [`plan`].
@@ -73,7 +73,7 @@ pub fn plan_with(
     plan_of(spec, answer)
 }
 
-/// The best schedule for `spec`, with what it stands on.
+/// The best schedule for `spec`, with its problem.
 ///
 /// # Errors
 /// [`PlanError`] where none is valid.
@@ -101,8 +101,8 @@ fn best_with(
     best.finish()
 }
 
-/// Every problem that `spec` leaves open: a typed one for each placement, a model's for each way in which
-/// published schedules deal stages. Never empty.
+/// Every problem that `spec` leaves open. Typed costs give one for each placement; a model gives one for each way in
+/// which published schedules assign stages. Never empty.
 ///
 /// # Errors
 /// [`PlanError::Spec`] where no problem follows from the spec.
@@ -128,7 +128,8 @@ pub fn open_cases(spec: &Spec) -> Result<Vec<Case>, PlanError> {
             let mut first_faults = None;
             let mut cases = Vec::new();
             for (placement, chunks) in shapes {
-                // What is left to the limit is what the first schedule that fits chose; else all gives way.
+                // Settings that the limit decides are those of the first schedule that fits; where none fits, all of
+                // them save memory.
                 let fits = work.layout.fits();
                 let shaped = |published: &&Published| {
                     fits && (published.shape)(work.chunks as usize) == (placement.clone(), chunks)
@@ -138,7 +139,7 @@ pub fn open_cases(spec: &Spec) -> Result<Vec<Case>, PlanError> {
                 if let Some(case) = fitting {
                     let is_last_resort = case.fitted.as_ref().is_some_and(Fitted::is_last_resort);
                     cases.push(case);
-                    // Orders that hold more at a time may be worth more than what did not give way.
+                    // Orders that hold more at a time may save more time than the recomputation costs.
                     let full = fit::full(work);
                     if !is_last_resort && let Ok(case) = derived_case(spec, &full.applied_to(work), placement, chunks)
                     {
@@ -149,7 +150,7 @@ pub fn open_cases(spec: &Spec) -> Result<Vec<Case>, PlanError> {
                 let full = fits.then(|| fit::full(work).applied_to(work));
                 match derived_case(spec, full.as_ref().unwrap_or(work), placement, chunks) {
                     Ok(case) => cases.push(case),
-                    // Too many chunks for the layers, say: another shape may do.
+                    // There may be more chunks than layers; another shape may fit.
                     Err(faults) => {
                         first_faults.get_or_insert(faults);
                     }
@@ -171,7 +172,7 @@ pub fn replan(plan: &Plan, name: &str, schedule: Schedule) -> Result<Plan, PlanE
     let case = Case::typed(plan.problem.clone());
     let answer = judge(&plan.spec, case, name, schedule)
         .map_err(|absent| PlanError::Absent { schedule: name.to_string(), reason: absent.reason })?;
-    // The stages are the same, and so is what ends their steps.
+    // The stages are the same, and so is the step epilogue.
     Ok(Plan { ends: plan.ends.clone(), ..plan_of(&plan.spec, answer)? })
 }
 
@@ -194,11 +195,11 @@ pub fn plan_of(spec: &Spec, answer: Answer) -> Result<Plan, PlanError> {
     })?;
     let prediction = Prediction::of(&problem, &answer.timeline);
     let mut spec = spec.clone();
-    // A plan says what was chosen, so that whoever derives its problem again, or runs it, has the same.
+    // A plan holds what was chosen, so that a later derivation or run has the same problem.
     if let (Work::Model(work), Some(fitted)) = (&mut spec.work, &answer.case.fitted) {
         *work = fitted.applied_to(work);
     }
-    // Measured times do not travel with it: without them layers would be dealt otherwise.
+    // The plan does not hold the measured times, and without them layers are assigned differently.
     if let (Work::Model(work), Some(derived)) = (&mut spec.work, &answer.case.derived)
         && work.profile.is_some()
     {

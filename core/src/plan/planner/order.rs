@@ -1,4 +1,4 @@
-//! A plan for an order that the planner did not make.
+//! A plan for a custom schedule, which the planner did not make.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -24,8 +24,8 @@ use crate::spec::{ModelWork, Spec, Work};
 /// Violations that a refusal names at most.
 const MOST_NAMED: usize = 8;
 
-/// The plan for `spec` with an order of compute from elsewhere, called `name`: a [`Schedule`], or with its places in a text.
-/// Where the spec leaves open which rank holds which stage, the rows say it.
+/// The plan for `spec` with a custom schedule called `name`: a [`Schedule`], or one with its places in a text. Where
+/// the spec leaves the placement open, the op lists decide it.
 ///
 /// # Errors
 /// [`PlanError::Absent`] with all that `check` finds wrong, and as [`plan`](super::plan).
@@ -64,7 +64,7 @@ fn told(violations: &[Violation], order: &Order) -> String {
     text
 }
 
-/// The ops that are at fault, by rank and position in its row.
+/// The ops at fault, by rank and position in its op list.
 fn ops_of(violation: &Violation) -> Vec<(usize, usize)> {
     match violation {
         Violation::Foreign { rank, index, .. }
@@ -117,8 +117,8 @@ fn case_of(spec: &Spec, schedule: &Schedule) -> Result<Case, PlanError> {
     }
 }
 
-/// Where the rows put stages, by its name where it has one. Rows that say nothing are checked against the plainest
-/// placement, which tells what is wrong with them.
+/// The placement that the op lists imply, by its name where it has one. Op lists that imply none are checked against
+/// the simplest placement, which shows what is wrong with them.
 fn placement(
     implied: Option<Placement>,
     schedule: &Schedule,
@@ -170,8 +170,8 @@ mod tests {
         ]
     }
 
-    /// What a published rule made, handed in as somebody's own order, is the same plan: the placement is found in the
-    /// rows, the two-way one too.
+    /// A published schedule that is passed as a custom schedule gives the same plan: the placement is found in the op
+    /// lists, the bidirectional one too.
     #[test]
     fn a_published_order_from_elsewhere_is_the_published_plan() {
         let mut compared = 0;
@@ -197,7 +197,7 @@ mod tests {
         let known = plan(&linear, "1f1b").unwrap_or_else(|error| panic!("{error}"));
         let mut rows = known.schedule.rows.clone();
         let last = rows[0].pop();
-        // A slip of a rank is told as one, not as a model in two copies.
+        // A wrong rank is reported as such, not as a model in two copies.
         let strayed = rows[2].remove(0);
         rows[1].insert(0, strayed);
         let error = plan_order(&linear, "mine", Schedule::of(rows)).unwrap_err().to_string();

@@ -151,8 +151,8 @@ fn what_cannot_be_planned_says_why() {
     let too_little = "ranks = 2\nmicrobatches = 2\nlimit_bytes = 3\n[stages]\nforward_ns = 1\nbackward_input_ns = 1\nforward_bytes = 4\nbackward_input_bytes = -4\n";
     for (text, name, says) in [
         (too_little, "best", "needs at least 4 bytes"),
-        (too_little, "1f1b", "rank 0 would hold 8 bytes, and its limit is 3"),
-        (too_little, "zb-v", "it holds 2 chunks a rank, and the problem fixes 1"),
+        (too_little, "1f1b", "rank 0 needs 8 bytes; the limit is 3"),
+        (too_little, "zb-v", "it has 2 chunks per rank; the problem fixes 1"),
         (too_little, "2f2b", "no schedule is called `2f2b`; accepted is one of best, gpipe"),
     ] {
         let error = plan(&spec(text), name).unwrap_err().to_string();

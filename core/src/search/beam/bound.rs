@@ -1,4 +1,4 @@
-//! What no order that starts with a state goes under, and when one state makes another useless.
+//! A lower bound on every order that starts with a state, and when one state dominates another.
 
 use super::{Beam, SHARE_BITS, State};
 use crate::problem::Objective;
@@ -24,7 +24,7 @@ impl Beam<'_> {
             };
             let mut head = ready(lane.rank).max(arrival);
             if state.held[lane.rank] + lane.takes[F as usize] > flat.limit[lane.rank] {
-                head = head.max(self.suggestion(state, lane.rank));
+                head = head.max(self.soonest_release(state, lane.rank));
             }
             let mut last = head + left * duration;
             if !lane.first {
@@ -94,7 +94,7 @@ impl Beam<'_> {
     }
 
     /// The soonest end of an op that gives memory back.
-    fn suggestion(&self, state: &State, rank: usize) -> u64 {
+    fn soonest_release(&self, state: &State, rank: usize) -> u64 {
         let ready = state.free[rank].max(state.now);
         let mut soonest = u64::MAX;
         for &lane in &self.flat.lanes_of[rank] {

@@ -1,25 +1,24 @@
-//! Small problems: orders grown op by op, many side by side, the most hopeful kept (“beam search”, Lowerre, 1976; for
-//! shop scheduling Sabuncuoglu and Bayiz, European Journal of Operational Research 118, 1999).
+//! Beam search (Lowerre, 1976; for shop scheduling Sabuncuoglu and Bayiz, European Journal of Operational Research 118, 1999) on
+//! small problems: many orders grow op by op, and the most promising are kept.
 //!
-//! Local search changes an order a little at a time. Where memory is full, two good orders may have none between them
-//! that is as good; an order that grows from the start needs no way from one to the other.
+//! Local search changes an order a little at a time. Where memory is full, two good orders may have no equally good one between
+//! them; an order that grows from the start needs no path from one to the other.
 //!
-//! # What is grown
-//! Ops are started in the order of their starts, each as soon as its rank is free and what it needs has arrived. An op is
-//! left out where another, which takes no memory for longer than it runs, would have fitted before it: with that one first
-//! nothing ends later (the *active* schedules of Giffler and Thompson, 1960). As many ops into their orders, two states
-//! that have run the same ones are held against each other: one whose ranks are free, and whose results arrive, no later
-//! than the other's makes it useless.
+//! # How orders grow
+//! Ops are added in the order of their starts, each as soon as its rank is free and its input has arrived. An op is left out
+//! where another one, which takes no memory for longer than it runs, fits before it: with that one first nothing ends later (the
+//! *active* schedules of Giffler and Thompson, 1960). Two states that have run the same ops are compared: one state dominates the
+//! other where its ranks are free, and its results arrive, no later. The other is then dropped.
 //!
-//! What is left out so may count on an op that the better state has already missed: one that could have started before the
-//! last did. As long as there are more states than are kept, missed ops are not looked at; when there are not, states
-//! are grown once more with missed ops started late, and then with ops after which no rule says that all can end: a microbatch
-//! whose B takes memory may need that a younger one goes on first. Then, where the width is not reached, nothing better is left.
+//! A state that is dropped so may count on an op that the better state has already missed: one that could have started before
+//! the last did. As long as there are more states than are kept, missed ops are not tried. When there are not, states grow once
+//! more with missed ops that start late, and then with ops after which no rule says that all can end: a microbatch whose B takes
+//! memory may need a younger one to go first. Then, where the width is not reached, nothing better is left.
 //!
-//! # What is hopeful
-//! A state counts for what no order that starts with it goes under: by the work of each rank, by the way of the next and
-//! of the last microbatch through each lane, and by the time for which what is still to come fills the memory. Where that
-//! says the same, the sum of this over ranks decides.
+//! # Which states are promising
+//! A state is judged by a lower bound on every order that starts with it: by the work of each rank, by the path of the next and
+//! of the last microbatch through each lane, and by the time for which the remaining ops fill the memory. Where bounds are equal,
+//! their sum over ranks decides.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -36,7 +35,7 @@ use table::Table;
 const SHARE_BITS: u32 = 32;
 
 /// What never changes of a lane.
-struct About {
+struct LaneFacts {
     /// What F, B and W keep their rank busy for at least, whether B and W run apart or as one.
     least: [u64; 3],
     /// What W takes behind a B that has run by itself.
@@ -108,11 +107,11 @@ pub(super) struct Beam<'f> {
     /// needs by itself, by rank, as for the problem itself.
     others: Vec<(Flat, Vec<i64>)>,
     alone: Vec<i64>,
-    lanes: Vec<About>,
+    lanes: Vec<LaneFacts>,
     /// Whether an op may start although the last one started later than it might have.
     waits: bool,
     /// Whether an op may start after which it is not certain that all can end.
-    dares: bool,
+    may_risk: bool,
     /// All jobs: an op of B and W in one counts for two where both ways are open.
     jobs: usize,
     // By lane, of the state that is looked at: the soonest start of the next op and the soonest end of the last.
@@ -131,7 +130,7 @@ impl<'f> Beam<'f> {
     /// whole, in one of which microbatches can end one after the other wherever they can at all.
     pub fn new(flat: &'f Flat, others: Vec<Flat>) -> Beam<'f> {
         let mixes = !others.is_empty();
-        let mut lanes: Vec<About> = flat
+        let mut lanes: Vec<LaneFacts> = flat
             .lanes
             .iter()
             .enumerate()
@@ -149,7 +148,7 @@ impl<'f> Beam<'f> {
                 let is_lowest = flat.lanes_of[lane.rank]
                     .iter()
                     .all(|other| *other >= index || flat.lanes[*other].chain != lane.chain);
-                About {
+                LaneFacts {
                     least,
                     weights: if flat.fused { 0 } else { w },
                     gains: lane.gains_whole(),
@@ -184,7 +183,7 @@ impl<'f> Beam<'f> {
             alone: alone(flat),
             others: others.into_iter().map(with_alone).collect(),
             waits: false,
-            dares: false,
+            may_risk: false,
             jobs: per_slot * flat.slots,
             head: vec![[0; 2]; lanes.len()],
             last: vec![[0; 2]; lanes.len()],
@@ -200,21 +199,21 @@ impl<'f> Beam<'f> {
     /// `offer`, which says what the next has to cost less than. True where nothing better is left.
     pub fn widen(&mut self, effort: u64, mut offer: impl FnMut(Vec<Rows>, u64) -> u64) -> bool {
         let (from, mut width, mut cutoff) = (self.ops, FIRST_WIDTH, offer(Vec::new(), 0));
-        (self.waits, self.dares) = (false, false);
+        (self.waits, self.may_risk) = (false, false);
         for pass in 0.. {
             let before = self.ops;
             let lax = if pass < LAX_PASSES { cutoff / LAX } else { 0 };
             let grown = self.grow(width, cutoff.saturating_add(lax));
             let took = self.ops - before;
             cutoff = offer(grown.orders, took);
-            if cutoff == 0 || (!grown.cut && self.waits && (self.dares || !self.others.is_empty())) {
+            if cutoff == 0 || (!grown.cut && self.waits && (self.may_risk || !self.others.is_empty())) {
                 return true;
             }
             if self.ops - from + WIDER as u64 * took > effort || WIDER * width > MOST_WIDTH {
                 return false;
             }
             // Where hardly a state was left out, the rest is worth a look too.
-            self.dares |= !grown.cut && self.waits;
+            self.may_risk |= !grown.cut && self.waits;
             self.waits |= !grown.cut;
             width *= WIDER;
         }

@@ -41,7 +41,7 @@ impl Beam<'_> {
             let room = Room { rank, limit, held: state.held[rank], alone: alone[rank], in_turn };
             allowed(&room, flat, &state.done, lane, kind)
         };
-        if self.dares {
+        if self.may_risk {
             return state.held[rank] + self.flat.lanes[lane].takes[kind as usize] <= limit;
         }
         let turns: &[bool] = if self.flat.chains.len() > 1 { &[false, true] } else { &[false] };

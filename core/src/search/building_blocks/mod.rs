@@ -1,21 +1,21 @@
 //! Building blocks: the ops of one microbatch in slots, repeated for every microbatch.
 //!
-//! In steady state a rank with V chunks has 3 V ops a microbatch. Give each its slots of a period, no two ops of a rank
-//! in one: then the block can be repeated every period for ever, and how long it keeps what bytes follows from its
-//! slots alone. The *slope* of a block, the slots from one rank to the next, sets its memory; a slope that is no whole
-//! number, or that differs from rank to rank, reaches the limits between. A period of more slots than there is work
-//! serves where even the steepest block takes too much, and one of several microbatches reaches the rates between.
+//! In steady state a rank with V chunks has 3 V ops per microbatch. Give each its slots of a period, no two ops of a rank in one
+//! slot. Then the block can be repeated every period for ever, and its slots alone say how long it keeps which bytes. The *slope*
+//! of a block, the slots from one rank to the next, sets its memory. A slope that is no whole number, or that differs from rank to
+//! rank, reaches the memory limits in between. A period with more slots than work serves where even the steepest block takes too
+//! much, and a period of several microbatches reaches the rates in between.
 //!
-//! A block is laid from the first forward to the last backward, each op in the first free slots after its input; what
-//! is chosen is the slope, how it changes along the ranks, and the gaps where a microbatch turns from chunk to chunk.
-//! Slots give an order, which [`compact`] then runs with the real times: ops move ahead into the idle time of the
-//! warm-up as far as memory goes, and in the cool-down the gradients that others wait for go first.
+//! A block is built from the first forward to the last backward, each op in the first free slots after its input. The search
+//! chooses the slope, how it changes along the ranks, and the gaps where a microbatch turns from chunk to chunk. Slots give an
+//! order, which [`compact()`] then runs with the real times: ops move ahead into the idle time of the warm-up as far as memory
+//! allows, and in the cool-down the gradients that other ranks wait for go first.
 //!
-//! Slots are laid twice: one for each op, whatever it takes, since then a period can be filled without a gap; and with
-//! as many slots for an op as its time asks for, since then the order is one that the times allow.
+//! Slots are assigned in two ways: one slot for each op, whatever its time, since a period can then be filled without a gap; and
+//! slots in proportion to the op's time, since the order is then one that the times allow.
 //!
-//! Source: Qi, Wan, Huang and Lin, “Pipeline parallelism with controllable memory”, arXiv:2405.15362, §3 and §4, who
-//! enumerate blocks of two chunks with whole slopes and a slot for each op.
+//! Source: Qi, Wan, Huang and Lin, “Pipeline parallelism with controllable memory”, arXiv:2405.15362, §3 and §4, who enumerate
+//! blocks of two chunks with whole slopes and one slot for each op.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -44,9 +44,9 @@ const GAPS: usize = 216;
 /// The least steep that is tried, in parts of the steepest.
 const LEAST_STEEP: i64 = 9 * PARTS;
 
-/// How a block is laid.
+/// The shape of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Lay {
+struct BlockShape {
     /// Slots of the period, and microbatches.
     slots: usize,
     copies: usize,
@@ -59,7 +59,7 @@ struct Lay {
 /// The slots of each lane's F, B and W (or F and BW), microbatch by microbatch of the period.
 type Block = Vec<[usize; 3]>;
 
-struct Layer<'a> {
+struct Builder<'a> {
     flat: &'a Flat,
     /// Slots of each lane's F, B (or BW) and W.
     lengths: Vec<[usize; 3]>,
@@ -70,7 +70,7 @@ struct Layer<'a> {
     /// By lane, its rank, and whether the lane before is on the same.
     ranks: Vec<usize>,
     stays: Vec<bool>,
-    /// Of the present way to lay: the slope into each lane, and the gaps at the ends of chunks, counted along the way of a
+    /// Of the present shape: the slope into each lane, and the gaps at the ends of chunks, counted along the path of a
     /// microbatch, in parts of a slot.
     slopes: Vec<i64>,
     gaps: Vec<i64>,
@@ -90,32 +90,32 @@ pub(super) fn orders(flat: &Flat, eval: &mut Eval, most: usize, effort: u64) -> 
         return rows;
     }
     for fine in [false, true] {
-        let mut layer = Layer::new(flat, fine, effort / 2);
-        let found = layer.found();
+        let mut builder = Builder::new(flat, fine, effort / 2);
+        let found = builder.found();
         let before = rows.len();
         // From steep to flat, evenly: which is best hangs on how many microbatches there are to fill the pipe with.
         let stride = found.len().div_ceil(most / 2).max(1);
         let spread = (0..stride).flat_map(|first| found.iter().skip(first).step_by(stride));
-        for &lay in spread {
-            if rows.len() - before >= most / 2 || layer.ops > effort {
+        for &shape in spread {
+            if rows.len() - before >= most / 2 || builder.ops > effort {
                 break;
             }
-            if !layer.lay(lay) {
+            if !builder.build(shape) {
                 continue;
             }
-            let new = layer.rows(&lay);
-            layer.ops += flat.ops as u64;
+            let new = builder.rows(&shape);
+            builder.ops += flat.ops as u64;
             if (0..flat.ranks).all(|rank| flat.is_valid_row(rank, &new[rank])) && !rows.contains(&new) {
                 rows.push(new);
             }
         }
-        eval.ops += layer.ops;
+        eval.ops += builder.ops;
     }
     rows
 }
 
-impl Layer<'_> {
-    fn new(flat: &Flat, fine: bool, effort: u64) -> Layer<'_> {
+impl Builder<'_> {
+    fn new(flat: &Flat, fine: bool, effort: u64) -> Builder<'_> {
         let work = |lanes: &Vec<usize>| -> u64 {
             let of = |lane: &usize| flat.lanes[*lane].duration[F as usize] + flat.lanes[*lane].duration[BW as usize];
             lanes.iter().map(of).sum()
@@ -141,7 +141,7 @@ impl Layer<'_> {
         };
         let least = flat.lanes_of.iter().map(work).max().unwrap_or(1).max(1);
         let parts = |hop: u64| (u128::from(hop) * PARTS as u128 / u128::from(unit)).min(1 << 20) as i64;
-        Layer {
+        Builder {
             hops: flat.lanes.iter().map(|lane| [parts(lane.hop_f), parts(lane.hop_b)]).collect(),
             ranks: flat.lanes.iter().map(|lane| lane.rank).collect(),
             stays: (0..flat.lanes.len())
@@ -160,9 +160,10 @@ impl Layer<'_> {
         }
     }
 
-    /// The blocks that fit the limit, short periods first; then those that take longest: what waits longer waits for less.
-    fn found(&mut self) -> Vec<Lay> {
-        let mut found: Vec<(Lay, i64)> = Vec::new();
+    /// The blocks that fit the limit: short periods first, and within a period the blocks that take longest, since their
+    /// ops wait least for others.
+    fn found(&mut self) -> Vec<BlockShape> {
+        let mut found: Vec<(BlockShape, i64)> = Vec::new();
         let least = self.least;
         let mut periods: Vec<(usize, usize)> = Vec::new();
         for copies in 1..=MOST_COPIES.min(self.flat.chains[0].microbatches) {
@@ -187,12 +188,12 @@ impl Layer<'_> {
                 break;
             }
         }
-        found.sort_by_key(|(lay, rise)| (rate(&(lay.slots, lay.copies)), -rise));
-        found.into_iter().map(|(lay, _)| lay).collect()
+        found.sort_by_key(|(shape, rise)| (rate(&(shape.slots, shape.copies)), -rise));
+        found.into_iter().map(|(shape, _)| shape).collect()
     }
 
     /// Adds the steepest blocks that fit the limit, for many gaps and changes of slope.
-    fn search(&mut self, slots: usize, copies: usize, found: &mut Vec<(Lay, i64)>) {
+    fn search(&mut self, slots: usize, copies: usize, found: &mut Vec<(BlockShape, i64)>) {
         let all = 6usize.saturating_pow(2 * self.flat.chunks() as u32 - 1).min(GAPS);
         let each = 20 * (copies * self.flat.lanes.len()) as u64;
         let ways = usize::try_from(self.effort / 5 / each).unwrap_or(all).clamp(all.min(12), all);
@@ -201,7 +202,7 @@ impl Layer<'_> {
         for bend in [0, -8, 8, -16, 16] {
             // The first combination has no gaps; the others come in no order.
             for gaps in (0..ways).map(|way| way * 91 % all) {
-                let lay = |slope: i64| Lay {
+                let shape = |slope: i64| BlockShape {
                     slots,
                     copies,
                     slope: [(slope - bend).max(PARTS), (slope + bend).max(PARTS)],
@@ -209,7 +210,7 @@ impl Layer<'_> {
                 };
                 let (mut fits, mut over, mut slope) = (None, LEAST_STEEP + 1, PARTS);
                 while slope < over {
-                    if self.lay(lay(slope)) && self.fits(&lay(slope)) {
+                    if self.build(shape(slope)) && self.fits(&shape(slope)) {
                         fits = Some((slope, self.block[0][1] as i64));
                     } else if fits.is_none() {
                         break;
@@ -221,7 +222,7 @@ impl Layer<'_> {
                         break;
                     }
                 }
-                found.extend(fits.map(|(slope, rise)| (lay(slope), rise)));
+                found.extend(fits.map(|(slope, rise)| (shape(slope), rise)));
             }
             // A bend only makes some part steeper.
             if found.len() == before || self.ops > self.effort {
@@ -231,45 +232,45 @@ impl Layer<'_> {
     }
 
     /// The gap at the end of a chunk.
-    fn gap(&self, lay: &Lay, turn: usize) -> i64 {
+    fn gap(&self, shape: &BlockShape, turn: usize) -> i64 {
         let turns = 2 * self.flat.chunks() - 1;
         let sixths = match turns {
-            ..=3 => (lay.gaps / 6usize.pow(turn as u32)) % 6,
-            _ if lay.gaps == 0 => 0,
-            _ => Random::new((lay.gaps * turns + turn) as u64).below(6) as usize,
+            ..=3 => (shape.gaps / 6usize.pow(turn as u32)) % 6,
+            _ if shape.gaps == 0 => 0,
+            _ => Random::new((shape.gaps * turns + turn) as u64).below(6) as usize,
         };
         (self.least * sixths / 6) as i64 * PARTS
     }
 
-    /// Lays a block; false where an op finds no slot.
-    fn lay(&mut self, lay: Lay) -> bool {
-        self.ops += (3 * self.flat.lanes.len() * lay.copies) as u64;
+    /// Builds a block; false where an op finds no slot.
+    fn build(&mut self, shape: BlockShape) -> bool {
+        self.ops += (3 * self.flat.lanes.len() * shape.copies) as u64;
         self.busy.fill(0);
-        self.set_ways(&lay);
-        (0..lay.copies).all(|copy| self.lay_copy(&lay, copy)) && {
+        self.set_ways(&shape);
+        (0..shape.copies).all(|copy| self.place_copy(&shape, copy)) && {
             // With several microbatches a W that takes the first free slot could take it from an F or B.
-            self.lay_weights(&lay);
+            self.place_weights(&shape);
             true
         }
     }
 
     /// Works out slopes and gaps.
-    fn set_ways(&mut self, lay: &Lay) {
-        let bend = lay.slope[1] - lay.slope[0];
+    fn set_ways(&mut self, shape: &BlockShape) {
+        let bend = shape.slope[1] - shape.slope[0];
         let all = (2 * self.flat.ranks as i64 - 2).max(1);
         for lane in 1..self.slopes.len() {
             let along = (self.ranks[lane - 1] + self.ranks[lane]) as i64;
-            self.slopes[lane] = lay.slope[0] + if bend == 0 { 0 } else { bend * along / all };
+            self.slopes[lane] = shape.slope[0] + if bend == 0 { 0 } else { bend * along / all };
         }
         for turn in 0..self.gaps.len() {
-            self.gaps[turn] = self.gap(lay, turn);
+            self.gaps[turn] = self.gap(shape, turn);
         }
     }
 
     /// Lays F and B of one microbatch of the period.
-    fn lay_copy(&mut self, lay: &Lay, copy: usize) -> bool {
+    fn place_copy(&mut self, shape: &BlockShape, copy: usize) -> bool {
         let (ranks, lanes) = (self.flat.ranks, self.ranks.len());
-        let mut at = (copy * lay.slots / lay.copies) as i64 * PARTS;
+        let mut at = (copy * shape.slots / shape.copies) as i64 * PARTS;
         let mut turn = 0;
         // Lanes to go until the microbatch turns.
         let mut along = ranks;
@@ -287,7 +288,7 @@ impl Layer<'_> {
                 }
             }
             along -= 1;
-            let Some(slot) = self.take(lane, &mut at, self.lengths[lane][0], lay.slots) else { return false };
+            let Some(slot) = self.take(lane, &mut at, self.lengths[lane][0], shape.slots) else { return false };
             self.block[copy * lanes + lane][0] = slot;
         }
         for lane in (0..lanes).rev() {
@@ -307,22 +308,22 @@ impl Layer<'_> {
                 along = ranks;
             }
             along -= 1;
-            let Some(slot) = self.take(lane, &mut at, self.lengths[lane][1], lay.slots) else { return false };
+            let Some(slot) = self.take(lane, &mut at, self.lengths[lane][1], shape.slots) else { return false };
             self.block[copy * lanes + lane][1] = slot;
         }
         true
     }
 
     /// Lays every W into the first free slots after its B, or right after its B where too few are free in one piece.
-    fn lay_weights(&mut self, lay: &Lay) {
+    fn place_weights(&mut self, shape: &BlockShape) {
         if self.flat.fused {
             return;
         }
-        for at in (0..lay.copies * self.flat.lanes.len()).rev() {
+        for at in (0..shape.copies * self.flat.lanes.len()).rev() {
             let lane = at % self.flat.lanes.len();
             let soonest = self.block[at][1] + self.lengths[lane][1];
             let mut start = soonest as i64 * PARTS;
-            self.block[at][2] = self.take(lane, &mut start, self.lengths[lane][2], lay.slots).unwrap_or(soonest);
+            self.block[at][2] = self.take(lane, &mut start, self.lengths[lane][2], shape.slots).unwrap_or(soonest);
         }
     }
 
@@ -348,9 +349,9 @@ impl Layer<'_> {
     }
 
     /// Whether the block, repeated for ever, keeps within the limits.
-    fn fits(&mut self, lay: &Lay) -> bool {
+    fn fits(&mut self, shape: &BlockShape) -> bool {
         (0..self.flat.ranks)
-            .all(|rank| self.flat.limit[rank] >= UNLIMITED || self.peak(rank, lay) <= self.flat.limit[rank])
+            .all(|rank| self.flat.limit[rank] >= UNLIMITED || self.peak(rank, shape) <= self.flat.limit[rank])
     }
 
     /// The least parts of a slot from microbatch to microbatch that memory can sustain, by Little's law: on each rank
@@ -376,13 +377,13 @@ impl Layer<'_> {
     }
 
     /// Puts the ops of a rank into the order of slots.
-    fn sort(&mut self, rank: usize, lay: &Lay) {
+    fn sort(&mut self, rank: usize, shape: &BlockShape) {
         self.row.clear();
         let kinds: &[u32] = if self.flat.fused { &[F, BW] } else { &[F, B, W] };
-        for copy in 0..lay.copies {
+        for copy in 0..shape.copies {
             for &lane in &self.flat.lanes_of[rank] {
                 for (kind, slot) in kinds.iter().zip(self.block[copy * self.flat.lanes.len() + lane]) {
-                    self.row.push((slot % lay.slots, slot / lay.slots, copy, code(lane, *kind)));
+                    self.row.push((slot % shape.slots, slot / shape.slots, copy, code(lane, *kind)));
                 }
             }
         }
@@ -390,20 +391,20 @@ impl Layer<'_> {
     }
 
     /// How many microbatches of a period's `copy` there are in all.
-    fn count(&self, lay: &Lay, copy: usize) -> usize {
-        (self.flat.chains[0].microbatches + lay.copies - 1 - copy) / lay.copies
+    fn count(&self, shape: &BlockShape, copy: usize) -> usize {
+        (self.flat.chains[0].microbatches + shape.copies - 1 - copy) / shape.copies
     }
 
     /// The most that a rank holds.
-    fn peak(&mut self, rank: usize, lay: &Lay) -> i64 {
-        self.sort(rank, lay);
+    fn peak(&mut self, rank: usize, shape: &BlockShape) -> i64 {
+        self.sort(rank, shape);
         let lane = |code: Code| (&self.flat.lanes[lane_of(code)], kind_of(code));
         // Each period starts with what the periods before have left: microbatch by microbatch the same ops, of
         // which an op with a period more before it has run once less.
         let mut held: i64 = 0;
         for (_, before, copy, code) in &self.row {
             let (lane, kind) = lane(*code);
-            held -= lane.net(kind) * (*before).min(self.count(lay, *copy)) as i64;
+            held -= lane.net(kind) * (*before).min(self.count(shape, *copy)) as i64;
         }
         let mut peak = held;
         for (.., code) in &self.row {
@@ -415,11 +416,11 @@ impl Layer<'_> {
     }
 
     /// The block for every microbatch, period after period.
-    fn rows(&mut self, lay: &Lay) -> Rows {
+    fn rows(&mut self, shape: &BlockShape) -> Rows {
         (0..self.flat.ranks)
             .map(|rank| {
-                self.sort(rank, lay);
-                let counts: Vec<usize> = (0..lay.copies).map(|copy| self.count(lay, copy)).collect();
+                self.sort(rank, shape);
+                let counts: Vec<usize> = (0..shape.copies).map(|copy| self.count(shape, copy)).collect();
                 let periods = self.row.iter().map(|(_, before, copy, _)| before + counts[*copy]).max().unwrap_or(0);
                 let mut row = Vec::with_capacity(counts[0] * self.row.len());
                 for period in 0..periods {

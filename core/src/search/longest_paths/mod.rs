@@ -1,9 +1,8 @@
-//! An order of ops, with the longest ways to and from each op, kept up to date from move to move.
+//! An order of ops with the longest paths to and from each op, kept up to date from move to move.
 //!
-//! A move changes some ops of one row. The line of all ops in which each stands behind what it needs is mended only
-//! between the ends of the move (Pearce and Kelly, “A dynamic topological sort algorithm for directed acyclic
-//! graphs”, 2006), and only those ops are timed again of which something before them, or behind them, has changed.
-//! So a move costs in proportion to what it changes.
+//! A move changes some ops of one op list. The topological order of all ops is repaired only between the ends of the move (Pearce
+//! and Kelly, “A dynamic topological sort algorithm for directed acyclic graphs”, 2006). Times are computed again only for ops
+//! with a change before or behind them. So a move costs in proportion to what it changes.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -21,7 +20,7 @@ pub(super) use reorder::Shift;
 
 use ops::{NOTHING, links, nodes, numbered};
 
-pub(super) struct Walk {
+pub(super) struct LongestPaths {
     pub nodes: Vec<Node>,
     pub states: Vec<State>,
     /// By node: the ops of its rank that it needs directly, and that need it; of the same kind, lane or microbatch.
@@ -30,15 +29,15 @@ pub(super) struct Walk {
     pub rows: Vec<Vec<u32>>,
     /// By rank and place: bytes held before the op.
     pub held: Vec<Vec<i64>>,
-    /// By rank: what its end counts for beyond itself, so that the largest sum is the cost and `shift`.
+    /// By rank: the weight that is added to its end, so that the largest sum is the cost plus `shift`.
     pub weight: Vec<u64>,
     pub shift: u64,
     pub cost: Cost,
-    /// All ops, each behind what it needs.
+    /// All ops in topological order.
     line: Vec<u32>,
-    /// By spot: whether the op there has to be timed.
+    /// By position in that order: whether the op there has to be timed.
     due: Vec<u64>,
-    /// By node: the last move that it was looked at for.
+    /// By node: the last move that visited it.
     seen: Vec<u32>,
     moves: u32,
     stack: Vec<u32>,
@@ -51,14 +50,14 @@ pub(super) struct Walk {
     pub ops: u64,
 }
 
-impl Walk {
-    /// `rows`, which have to be valid; none where the ranks wait for each other for ever. `mixes` says whether backwards
+impl LongestPaths {
+    /// The longest paths of `rows`, which must be valid; none where the ranks deadlock. `mixes` says whether backwards
     /// may change between cut and whole: then those of a stage may have their W in any order.
-    pub fn new(flat: &Flat, rows: &[Vec<Code>], mixes: bool) -> Option<Walk> {
+    pub fn new(flat: &Flat, rows: &[Vec<Code>], mixes: bool) -> Option<LongestPaths> {
         let (nodes, states) = nodes(flat);
         let (needs, needed) = links(flat, mixes);
         let count = nodes.len();
-        let mut walk = Walk {
+        let mut paths = LongestPaths {
             states,
             needs,
             needed,
@@ -80,9 +79,9 @@ impl Walk {
             nodes,
         };
         let (rows, whole) = numbered(flat, rows);
-        walk.held = rows.iter().map(|row| vec![0; row.len()]).collect();
-        whole.iter().for_each(|backward| walk.make(flat, *backward, true));
-        walk.start_at(flat, &rows).then_some(walk)
+        paths.held = rows.iter().map(|row| vec![0; row.len()]).collect();
+        whole.iter().for_each(|backward| paths.make(flat, *backward, true));
+        paths.start_at(flat, &rows).then_some(paths)
     }
 
     /// The codes of rows of nodes.
@@ -93,7 +92,7 @@ impl Walk {
         rows.iter().map(codes).collect()
     }
 
-    /// Goes on from rows of codes, whichever backwards are whole there; false where the ranks wait for each other for ever.
+    /// Continues from op lists of codes, with any backwards whole; false where the ranks deadlock.
     pub fn start_at_codes(&mut self, flat: &Flat, rows: &[Vec<Code>]) -> bool {
         let (rows, whole) = numbered(flat, rows);
         for backward in flat.slots as u32..2 * flat.slots as u32 {
@@ -105,7 +104,7 @@ impl Walk {
         self.start_at(flat, &rows)
     }
 
-    /// Goes on from `rows`; false where the ranks wait for each other for ever.
+    /// Continues from `rows`; false where the ranks deadlock.
     pub fn start_at(&mut self, flat: &Flat, rows: &[Vec<u32>]) -> bool {
         self.rows.clear();
         self.rows.extend_from_slice(rows);

@@ -7,7 +7,7 @@ use crate::search::flat_problem::{B, BW, Code, F, Flat, W, code, kind_of, lane_o
 
 pub(in crate::search) const NONE: u32 = u32::MAX;
 pub(super) const NEVER: u64 = u64::MAX;
-/// What a W is of which the backward is whole: nothing.
+/// The code of a W whose backward is whole: no op.
 pub(super) const NOTHING: Code = Code::MAX;
 
 /// One op of one microbatch: what it does to its rank.
@@ -19,7 +19,7 @@ pub(in crate::search) struct Node {
     pub(super) code: Code,
 }
 
-/// What the ways through an op are worked out from, and they themselves: on one line of a processor's cache.
+/// The longest paths through an op and their inputs, on one cache line.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
 pub(in crate::search) struct State {
@@ -28,7 +28,7 @@ pub(in crate::search) struct State {
     pub lag_in: u64,
     /// From the end of this op to the soonest start of the op on another rank that needs it.
     pub lag_out: u64,
-    /// The end, and the longest way from the start of the op to the end of all.
+    /// The end, and the longest path from the start of the op to the end of all.
     pub end: u64,
     pub reach: u64,
     /// The ops on other ranks that this one needs and that need it, or [`NONE`].
@@ -37,9 +37,9 @@ pub(in crate::search) struct State {
     /// The ops before it and behind it in its row, or [`NONE`].
     pub previous: u32,
     pub(super) next: u32,
-    /// Where it stands in its row.
+    /// Its position in its op list.
     pub place: u32,
-    /// Where it stands in the line of all ops.
+    /// Its position in the topological order.
     pub(super) spot: u32,
 }
 

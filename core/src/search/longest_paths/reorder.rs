@@ -1,22 +1,23 @@
 //! The dynamic topological sort: ops of one rank change places.
 
-use super::Walk;
+use super::LongestPaths;
 use super::ops::{NEVER, NONE, State};
 use crate::search::flat_problem::Flat;
 
-/// Where in a row some ops change places, and how.
+/// A move: where in an op list some ops change places, and how.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::search) struct Shift {
     pub rank: usize,
     /// The first place that changes.
     pub from: usize,
-    /// So many ops go ahead of the others, and are the first of the new ones; or go behind them, and are the last.
+    /// The number of ops that go ahead of the others, and are then the first of the piece; or that go behind them, and
+    /// are then the last.
     pub count: usize,
     pub ahead: bool,
 }
 
-impl Walk {
-    /// Puts all ops into line, with their starts.
+impl LongestPaths {
+    /// Sorts all ops topologically, with their starts.
     pub(super) fn line_up(&mut self, flat: &Flat) -> bool {
         for state in &mut self.states {
             state.end = NEVER;
@@ -57,8 +58,8 @@ impl Walk {
         self.line.len() == self.nodes.len()
     }
 
-    /// Puts `ops` where as many of the same stand in a row. False, and nothing is changed, where ranks would wait for
-    /// each other for ever.
+    /// Puts `ops` in the place of the same ops in an op list. False, and nothing is changed, where ranks would
+    /// deadlock.
     pub fn change(&mut self, flat: &Flat, shift: Shift, ops: &[u32]) -> bool {
         let Shift { rank, from, ahead, .. } = shift;
         if !(if ahead { self.mend::<true>(shift, ops) } else { self.mend::<false>(shift, ops) }) {
@@ -85,8 +86,9 @@ impl Walk {
         true
     }
 
-    /// Mends the line for ops that go ahead of the rest of a piece of a row, with all that they need; or behind it, with
-    /// all that needs them. False, and nothing is changed, where one of those is on the same rank.
+    /// Repairs the topological order for ops that go ahead of the rest of a piece of an op list, with all that they
+    /// need; or behind it, with all that needs them. False, and nothing is changed, where one of those is on the same
+    /// rank.
     fn mend<const AHEAD: bool>(&mut self, shift: Shift, ops: &[u32]) -> bool {
         self.moves += 1;
         self.taken.clear();

@@ -1,12 +1,12 @@
 //! The ends of ops, and the longest paths from them to the end.
 
-use super::Walk;
+use super::LongestPaths;
 use super::ops::NONE;
 use crate::problem::Objective;
 use crate::search::flat_problem::Flat;
 use crate::search::makespan::Cost;
 
-impl Walk {
+impl LongestPaths {
     #[inline]
     pub(super) fn end(&self, id: usize) -> u64 {
         let state = &self.states[id];
@@ -35,7 +35,7 @@ impl Walk {
         self.states[id].end - self.states[id].duration
     }
 
-    /// Works out the cost from the starts, and what the end of each rank counts for; true where that has changed.
+    /// Computes the cost from the starts, and the weight of each rank's end; true where that has changed.
     pub(super) fn weigh(&mut self, flat: &Flat) -> bool {
         let spans = flat.objective == Objective::LongestSpan;
         let firsts = || self.rows.iter().filter_map(|row| row.first()).map(|id| self.start(*id as usize));
@@ -56,7 +56,7 @@ impl Walk {
         changed
     }
 
-    /// Works out what a rank holds before each op from `from` up to `to`.
+    /// Computes the bytes that a rank holds before each op from `from` up to `to`.
     pub(super) fn hold(&mut self, rank: usize, from: usize, to: usize) {
         let row = &self.rows[rank];
         let net = |place: usize| self.nodes[row[place] as usize].net;
@@ -75,7 +75,7 @@ impl Walk {
         }
     }
 
-    /// Times what a change of a row from `from` up to `to` has changed.
+    /// Computes again the times that a change of an op list from `from` up to `to` affects.
     pub(super) fn time(&mut self, flat: &Flat, rank: usize, from: usize, to: usize) {
         let first = self.rows[rank][from];
         let mut word = self.states[first as usize].spot as usize / 64;

@@ -1,12 +1,12 @@
 //! A backward changes between cut (B and W) and whole (BW).
 
-use super::Walk;
+use super::LongestPaths;
 use super::ops::NOTHING;
 use super::reorder::Shift;
 use crate::search::flat_problem::{B, BW, Flat, W, code, kind_of, lane_of};
 
-impl Walk {
-    /// The B of a backward that may change between cut and whole, and its W, for either of them.
+impl LongestPaths {
+    /// The B and the W of a backward that may change between split and whole, from either of them.
     pub fn backward(&self, flat: &Flat, id: u32) -> Option<(u32, u32)> {
         let (kind, slot) = (id as usize / flat.slots, id % flat.slots as u32);
         let number = |kind: usize| (kind * flat.slots) as u32 + slot;
@@ -19,7 +19,7 @@ impl Walk {
         kind_of(self.nodes[backward as usize].code) == BW
     }
 
-    /// Makes a backward whole or cut where its B and W stand; ways and bytes are left as they were.
+    /// Makes a backward whole or split at the places of its B and W; paths and bytes stay as they were.
     pub(super) fn make(&mut self, flat: &Flat, backward: u32, whole: bool) {
         let index = lane_of(self.nodes[backward as usize].code);
         let (lane, weights) = (&flat.lanes[index], backward as usize + flat.slots);
@@ -36,7 +36,7 @@ impl Walk {
         *nothing = if whole { *nothing + 1 } else { *nothing - 1 };
     }
 
-    /// Makes a cut backward whole where its B stands; false, and nothing is changed, where memory lacks.
+    /// Makes a split backward whole at the place of its B; false, and nothing is changed, where memory lacks.
     pub fn join(&mut self, flat: &Flat, backward: u32) -> bool {
         let weights = backward + flat.slots as u32;
         let rank = self.nodes[backward as usize].rank as usize;
@@ -57,7 +57,7 @@ impl Walk {
         true
     }
 
-    /// Cuts a whole backward, with its W at place `at`, which is behind its B; false, and nothing is changed, where memory
+    /// Splits a whole backward, with its W at place `at`, behind its B; false, and nothing is changed, where memory
     /// lacks.
     pub fn part(&mut self, flat: &Flat, backward: u32, at: usize) -> bool {
         let weights = backward + flat.slots as u32;

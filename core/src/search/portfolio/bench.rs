@@ -11,27 +11,27 @@ use crate::search::makespan::{Cost, Eval};
 use crate::search::policies::{Recipe, Shape};
 use crate::search::{building_blocks, v_blocks, zbv};
 
-/// Orders that building blocks lead to and are run.
+/// The most orders of building blocks that are run.
 const BLOCKS: usize = 40;
 
-/// Those of the public rule for a V: the best has been among the first twelve wherever all were tried.
+/// The most orders of the public rule for a V: where all were tried, the best was among the first twelve.
 const V_BLOCKS: usize = 12;
 
-/// Orders that the climb keeps, and local search starts from.
+/// Orders that the search over recipes keeps, and tabu search starts from.
 pub(super) const KEPT: usize = 6;
 
-/// A problem with all that it takes to try an order of it.
+/// A problem with all that is needed to try an order of it.
 pub(super) struct Bench {
     pub(super) flat: Flat,
     pub(super) eval: Eval,
     pub(super) list: List,
     pub(super) shape: Shape,
     least: Vec<i64>,
-    /// Microbatches of the real problem beyond those of this one, in each direction.
+    /// Microbatches of the whole problem beyond those of this one, in each direction.
     pub(super) more: usize,
 }
 
-/// An order on a bench, with what it is likely to cost on the real problem.
+/// An order on a bench, with an estimate of its cost on the whole problem.
 #[derive(Clone)]
 pub(super) struct Candidate {
     pub(super) score: Cost,
@@ -65,7 +65,7 @@ impl Bench {
         Some(Candidate { score: self.score(cost), cost, recipe, rows })
     }
 
-    /// What the rule of ZB-V leads to, best first, and the ways to it.
+    /// The orders of the rule of ZB-V, best first, and the variants that led to them.
     pub(super) fn zbv(&mut self, most_ops: u64) -> (Vec<Candidate>, Vec<zbv::Way>) {
         let (found, ops) = zbv::candidates(&self.flat, &mut self.eval, most_ops);
         self.list.ops += ops;
@@ -73,11 +73,11 @@ impl Bench {
         (found.into_iter().filter_map(|found| self.candidate(found.rows, None)).collect(), ways)
     }
 
-    /// What building blocks lead to, best first.
+    /// The orders of building blocks, best first.
     pub(super) fn building_blocks(&mut self, effort: u64) -> Vec<Candidate> {
         let orders = building_blocks::orders(&self.flat, &mut self.eval, BLOCKS, effort / 8);
         let mut found: Vec<Candidate> = orders.into_iter().filter_map(|rows| self.candidate(rows, None)).collect();
-        // With fewer microbatches they seem better than they are: their rate shows late.
+        // With fewer microbatches they seem better than they are, since their rate shows late.
         if self.more == 0 {
             found.extend(self.v_blocks(effort).into_iter().map(|(candidate, _)| candidate));
         }
@@ -95,7 +95,7 @@ impl Bench {
         found
     }
 
-    /// What building blocks of a V lead to by the public rule, best first, with the blocks.
+    /// The orders of V blocks by the public rule, best first, with the blocks.
     pub(super) fn v_blocks(&mut self, effort: u64) -> Vec<(Candidate, v_blocks::Block)> {
         let until = self.eval.ops + effort / 16;
         let mut found: Vec<(Candidate, v_blocks::Block)> = Vec::new();
@@ -114,7 +114,7 @@ impl Bench {
         found
     }
 
-    /// The cost and, for each microbatch that is left out, the time that one takes in the middle.
+    /// The cost, plus the steady-state time of a microbatch for each one that is left out.
     pub(super) fn score(&self, cost: Cost) -> Cost {
         if self.more == 0 {
             return cost;

@@ -7,18 +7,19 @@ use crate::base::units::Nanos;
 use crate::search::flat_problem::Rows;
 use crate::search::{Flow, Progress};
 
-/// Effort for each op of a problem, up to so many ops; then for each further op, and the most for those.
+/// Effort for each op of a problem, up to `SMALL` ops; then for each further op, and the most for those.
 pub(super) const SMALL_EFFORT: u64 = 1000;
 pub(super) const SMALL: u64 = 8192;
 pub(super) const SIZE_EFFORT: u64 = 300;
 pub(super) const MOST_SIZE_EFFORT: u64 = 40_000_000;
 
-/// How many times the effort for its size a problem gets at most whose best stays far above the bound, and the most effort
-/// that it may get so.
+/// The largest factor on the effort for its size that a problem gets while its best is far above the bound, and the
+/// most effort that it may get so.
 const MOST_TIMES: u128 = 8;
 pub(super) const MOST_FAR_EFFORT: u64 = 48_000_000;
 
-/// Ops of a problem that is searched as it is: beyond twice as many, one of so many is searched and stretched.
+/// Ops of a problem that is searched directly. With more than twice as many, a problem of this many ops is searched,
+/// and its answer is stretched.
 pub(in crate::search) const MANY: usize = 49_152;
 
 impl Search<'_, '_> {
@@ -36,7 +37,7 @@ impl Search<'_, '_> {
         {
             return true;
         }
-        // A person who watches wants to be able to stop, also while nothing gets better.
+        // A person who watches may stop the search, also while nothing gets better.
         let spent = spent + self.grown;
         if spent - self.reported > 200_000 {
             self.reported = spent;
@@ -46,7 +47,7 @@ impl Search<'_, '_> {
         self.stopped
     }
 
-    /// What an order has to cost less than to be of use.
+    /// The cost that an order has to beat.
     pub(super) fn cutoff(&mut self) -> Nanos {
         if self.is_over() { 0 } else { self.best.as_ref().map_or(Nanos::MAX, |(_, cost, _)| cost.objective) }
     }
@@ -70,7 +71,7 @@ impl Search<'_, '_> {
         let share = (for_size * over * 200 / bound).min(for_size);
         let far = (for_size * (over * 20).min(bound * MOST_TIMES) / bound).min(self.for_far.into());
         let allowed = self.effort.saturating_add(share.max(far) as u64);
-        // What has come nearer late is worth its share from then on.
+        // An order that comes near the bound late gets its share from then on.
         let late = self.ops().saturating_add(share as u64).min(self.effort.saturating_add(self.for_far));
         self.allowed = allowed.max(late);
     }

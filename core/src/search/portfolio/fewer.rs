@@ -13,14 +13,15 @@ use crate::problem::Problem;
 use crate::search::steady_state::{self, PIECES, STRIDE};
 use crate::search::{Progress, Scope, v_blocks, zbv};
 
-/// As many of them as are laid for all microbatches.
+/// The number of V blocks that are built for all microbatches.
 pub(super) const V_BLOCKS_OF_WHOLE: usize = 2;
 
-/// Effort for each op of a problem from which on what was best with fewer microbatches is built for all of them.
+/// The effort for each op of a problem from which on the best rules with fewer microbatches are also run for all of
+/// them.
 pub(super) const AGAIN: u64 = 320;
 
-/// Where an order of the whole problem is built by a recipe only a few times: so many at first, and so many of those that
-/// were best with fewer microbatches.
+/// Where only a few recipes are run on the whole problem: the number of seeds at first, and of recipes that were best
+/// with fewer microbatches.
 pub(super) const SEEDS_OF_MANY: usize = 4;
 const RECIPES_OF_FEWER: usize = 4;
 
@@ -41,7 +42,7 @@ impl Search<'_, '_> {
         let (found, recipes) = (search.best.take(), core::mem::take(&mut search.recipes));
         self.full.eval.ops += ops;
         self.stopped |= stopped;
-        // What is best in the middle shows late: with fewer microbatches filling and draining weigh more.
+        // The best steady state shows late: with fewer microbatches, warm-up and cool-down weigh more.
         recipes.into_iter().take(RECIPES_OF_FEWER).for_each(|recipe| self.list(recipe));
         let Some((rows, cost, _)) = found else { return false };
         let candidate = Candidate { score: cost, cost, recipe: None, rows };
@@ -50,7 +51,7 @@ impl Search<'_, '_> {
         self.best.as_ref().map(|(_, cost, _)| *cost) != before
     }
 
-    /// Extends candidates, one after the other.
+    /// Extends candidates to the whole problem, one after the other.
     pub(super) fn extend_all(&mut self, small: &mut Bench, candidates: &[Candidate]) {
         for candidate in candidates {
             let spent = self.ops() + small.ops();
@@ -61,16 +62,16 @@ impl Search<'_, '_> {
         }
     }
 
-    /// Goes a way of the rule of ZB-V on the real problem.
+    /// Repeats a variant of the rule of ZB-V on the whole problem.
     pub(super) fn replay_zbv(&mut self, way: zbv::Way) {
-        let (found, ops) = zbv::follow(&self.full.flat, &mut self.full.eval, way);
+        let (found, ops) = zbv::replay(&self.full.flat, &mut self.full.eval, way);
         self.full.list.ops += ops;
         if let Some(found) = found.into_iter().next() {
             self.offer(found.rows, "zb-v rule");
         }
     }
 
-    /// Lays a block of a V for the real problem.
+    /// Builds the order of a V block for the whole problem.
     pub(super) fn place_v_block(&mut self, block: &v_blocks::Block) {
         let Bench { flat, eval, .. } = &mut self.full;
         if let Some(rows) = v_blocks::order(flat, eval, block) {
@@ -78,7 +79,7 @@ impl Search<'_, '_> {
         }
     }
 
-    /// Offers what a candidate of a smaller problem becomes for the real one.
+    /// Stretches a candidate of the smaller problem and offers the order of the whole problem.
     pub(super) fn extend(&mut self, small: &mut Bench, candidate: &Candidate) {
         if let Some(recipe) = candidate.recipe {
             self.list(recipe);

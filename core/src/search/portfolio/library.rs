@@ -10,7 +10,7 @@ use crate::schedule::{Published, published};
 use crate::search::flat_problem::{Flat, Rows};
 use crate::search::makespan::{Cost, Eval};
 
-/// What a published schedule is, costs and takes, whatever the limits.
+/// A published schedule: its op lists, cost and memory, whatever the limits.
 pub(in crate::search) struct Known {
     pub(super) name: &'static str,
     pub(super) rows: Rows,

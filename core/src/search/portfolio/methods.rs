@@ -14,13 +14,13 @@ use crate::search::reinsertion::Reinsertion;
 use crate::search::tabu::Tabu;
 use crate::search::{building_blocks, policies};
 
-/// Orders that microbatches are taken out of and put in again; and the share of the other effort that this adds.
+/// Orders that reinsertion works on, and the share of the other effort that it adds.
 const REINSERTED: usize = 8;
 pub(super) const REINSERTION_SHARE: u64 = 3;
 
 impl Search<'_, '_> {
-    /// Grows orders of a small problem op by op, more and more side by side. The best few, best first; none where nothing
-    /// better is left.
+    /// Beam search of a small problem, with a growing width. The best few orders, best first; none where nothing better
+    /// is left.
     pub(super) fn beam(&mut self) -> Option<Vec<Candidate>> {
         let mut known: Vec<Candidate> = Vec::new();
         if !beam::is_small(&self.full.flat) {
@@ -42,7 +42,7 @@ impl Search<'_, '_> {
         (!is_over).then_some(known)
     }
 
-    /// Published schedules that fit, with their ops moved ahead into idle time: their rules do not know the times.
+    /// Moves ops of published schedules that fit ahead into idle time, since their rules do not know the times.
     pub(super) fn compact_published(&mut self, known: &[Known]) {
         if self.full.flat.chains.len() != 1 {
             return;
@@ -61,7 +61,8 @@ impl Search<'_, '_> {
         }
     }
 
-    /// Tries the seeds of [`policies`], then climbs from the best of them. The best few, best first.
+    /// List scheduling with the seeds of [`policies`], then local search over recipes from the best of them. The best
+    /// few, best first.
     pub(super) fn search_recipes(&mut self, mut small: Option<&mut Bench>, until: u64) -> Vec<Candidate> {
         let mut random = Random::new(1);
         let mut known: Vec<Candidate> = Vec::new();
@@ -104,7 +105,8 @@ impl Search<'_, '_> {
         }
     }
 
-    /// Takes microbatches out of the best orders, and of new ones, and puts them in again. The best few, best first.
+    /// Reinsertion: removes microbatches from the best orders, and from new ones, and inserts them again. The best few,
+    /// best first.
     pub(super) fn reinsert(
         &mut self,
         mut small: Option<&mut Bench>,
@@ -150,7 +152,7 @@ impl Search<'_, '_> {
         found
     }
 
-    /// Plans ops of the best orders sooner or later. What that leads to, best first.
+    /// Perturbation: plans ops of the best orders sooner or later. The results, best first.
     pub(super) fn perturb(&mut self, known: &[Candidate], until: u64) -> Vec<Candidate> {
         let mut random = Random::new(5);
         let mut found = Vec::with_capacity(known.len());
@@ -175,7 +177,7 @@ impl Search<'_, '_> {
         found
     }
 
-    /// Improves orders by local search: all of them for a while, then the better half, and so on to the best.
+    /// Tabu search: on all orders for a while, then on the better half, and so on down to the best.
     pub(super) fn tabu(
         &mut self,
         mut small: Option<&mut Bench>,
@@ -205,7 +207,7 @@ impl Search<'_, '_> {
         better
     }
 
-    /// Local search on one order, until so many ops have been run in all.
+    /// Tabu search on one order, until `until` ops have been run in all.
     fn tabu_on(&mut self, mut small: Option<&mut Bench>, search: &mut Tabu, until: u64, random: &mut Random) {
         loop {
             let spent = self.ops() + small.as_ref().map_or(0, |bench| bench.ops());

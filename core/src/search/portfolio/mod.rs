@@ -49,27 +49,27 @@ pub(super) struct Search<'a, 'b> {
     /// Orders that cost less are passed over, and noted.
     floor: Nanos,
     below_floor: Option<&'b Cell<bool>>,
-    /// Ops that may be run whatever is known, and those that may be run besides while the best is far from the bound.
+    /// Ops that may always be run, and further ops while the best is far from the bound.
     effort: u64,
     for_size: u64,
-    /// The most of those while it is very far.
+    /// The most of those further ops while the best is very far from the bound.
     for_far: u64,
     /// Ops run to grow orders of a small problem, which are not counted among those allowed.
     grown: u64,
-    /// Both together, as the best now known has it.
+    /// Both together, for the best now known.
     allowed: u64,
     pub best: Option<(Rows, Cost, &'static str)>,
-    /// The best that the climb has found, best first.
+    /// The best recipes found, best first.
     recipes: Vec<Recipe>,
     observer: &'a mut dyn FnMut(Progress) -> Flow,
     reported: u64,
     stopped: bool,
 }
 
-/// Local search on the whole problem takes effort for running it so often, or it is left.
+/// The number of runs of the whole problem that the effort must allow for tabu search on it.
 const LEAST_POLISH: u64 = 20;
 
-/// The share of what is left for local search that goes to plans of single ops.
+/// The share of the effort left for tabu search that goes to perturbation.
 const PERTURBATION_SHARE: u64 = 3;
 
 impl<'a, 'b> Search<'a, 'b> {
@@ -82,7 +82,7 @@ impl<'a, 'b> Search<'a, 'b> {
     ) -> Search<'a, 'b> {
         let full = Bench::new(problem, 0);
         let small = fewer(problem, &full).map(|(fewer, more)| Bench::new(&fewer, more));
-        // What has more ops needs more effort only to be built and run a few hundred times.
+        // A problem with more ops needs more effort just to run a few hundred orders.
         let ops = match &small {
             Some(small) => small.flat.ops + full.flat.ops.min(2 * MANY) / 8,
             None => full.flat.ops,
@@ -302,9 +302,9 @@ impl<'a, 'b> Search<'a, 'b> {
         }
     }
 
-    /// Adds the best of `waves`, if the climb has not come upon it or better.
-    fn add_candidates(&self, known: &mut Vec<Candidate>, waves: Vec<Candidate>) {
-        for candidate in waves {
+    /// Adds the best of `found` that are new and good enough to keep.
+    fn add_candidates(&self, known: &mut Vec<Candidate>, found: Vec<Candidate>) {
+        for candidate in found {
             let at = known.partition_point(|other| other.score < candidate.score);
             if at < KEPT && known.iter().all(|other| other.cost != candidate.cost) {
                 known.insert(at, candidate);
@@ -322,7 +322,7 @@ impl<'a, 'b> Search<'a, 'b> {
     }
 }
 
-/// Whether microbatches are taken out and put in besides: going two ways, and in small problems.
+/// Whether reinsertion is also run: in bidirectional problems, and in small ones.
 fn may_reinsert(flat: &Flat) -> bool {
     flat.chains.len() > 1 || beam::is_small(flat)
 }

@@ -105,7 +105,7 @@ fn the_public_search_over_building_blocks_is_rebuilt_op_by_op() {
         let (limit, microbatches) = (limit.expect("a limit"), problem.microbatches());
         let mut best: Option<(u64, flat_problem::Rows)> = None;
         for first in v_blocks::firsts() {
-            v_blocks::lays(first, flat.ranks, |block| {
+            v_blocks::blocks_from(first, flat.ranks, |block| {
                 let is_filled = microbatches >= 2 * flat.ranks;
                 if block.held > 2 * flat.ranks || is_filled && block.held as i64 > limit {
                     return false;

@@ -3,14 +3,14 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use super::compact::{compacted, pull_left};
 use super::kinds::{is_backward, is_weight, weight_of};
-use super::lay::Block;
-use super::squeeze::{pull_left, squeezed};
+use super::shape::Block;
 use super::{Cells, IDLE, most_held, row_holds};
 use crate::schedule::{BACKWARD_0, BACKWARD_1, FORWARD_0, FORWARD_1, KINDS, PERIOD, WEIGHT_0, WEIGHT_1};
 
-/// The order that the rule makes of a block; none where it comes to nothing that runs within what the block holds.
-/// `all_fit` says whether memory is enough for the forwards of all microbatches.
+/// The order that the rule makes of a block; none where no order results that keeps the block's memory. `all_fit` says
+/// whether memory is enough for the forwards of all microbatches.
 pub(in crate::search) fn build(block: &Block, microbatches: usize, all_fit: bool) -> Option<Cells> {
     let ranks = block.slots.len();
     let many = microbatches.max(2 * ranks);
@@ -32,9 +32,9 @@ pub(in crate::search) fn build(block: &Block, microbatches: usize, all_fit: bool
         }
         held = most_held(&cells);
     }
-    let mut cells = squeezed(&cells, microbatches)?;
+    let mut cells = compacted(&cells, microbatches)?;
     cool_down(&mut cells, microbatches, held)?;
-    let mut cells = squeezed(&cells, microbatches)?;
+    let mut cells = compacted(&cells, microbatches)?;
     pull_left(&mut cells, microbatches);
     for row in &mut cells {
         row.retain(|kind| *kind != IDLE);
@@ -105,7 +105,7 @@ fn leave_out(row: &mut Vec<usize>, microbatches: usize) {
     });
 }
 
-/// Where so few microbatches do not fill the memory, the first W wait until the end.
+/// Where few microbatches do not fill the memory, the first W wait until the end.
 fn put_off_weights(row: &mut Vec<usize>, held: usize) {
     let mut spare = held.saturating_sub(row_holds(row));
     let mut waiting = Vec::with_capacity(spare);
@@ -166,7 +166,7 @@ fn cool_down(cells: &mut Cells, microbatches: usize, held: usize) -> Option<()> 
     Some(())
 }
 
-/// W that were taken out go into what is idle behind the last that was not, those of chunk 1 first.
+/// W that were removed go into idle slots behind the last W that stayed, those of chunk 1 first.
 fn put_back_weights(row: &mut Vec<usize>) -> Option<()> {
     let behind = row.iter().rposition(|kind| is_weight(*kind)).map_or(0, |last| last + 1);
     let mut waiting = [0usize; 2];

@@ -1,28 +1,25 @@
-//! Building blocks of a V as the public controllable-memory search takes them, and what it makes of each.
+//! Building blocks of a V, as the public controllable-memory search makes and fills them.
 //!
-//! A block is laid as in [`building_block`](crate::schedule): F, B and W of two chunks take one slot each, whatever
-//! their times, and every six slots the next microbatch does the same. Down the ranks an op comes one of two slopes
-//! later on each next rank, the first on the ranks up to a bend, the second behind it; up the ranks it comes one slot
-//! later. Slopes, bend and the slots on the first rank say all; blocks in which two ops of a rank meet do not exist.
+//! A block is built as in [`building_block`](crate::schedule): F, B and W of two chunks take one slot each, whatever their times,
+//! and every six slots the next microbatch does the same. Down the ranks an op comes later on each next rank by one of two slopes:
+//! the first up to a bend, the second behind it. Up the ranks it comes one slot later. Slopes, bend and the slots on the first rank
+//! define the block; blocks in which two ops of a rank take one slot do not exist.
 //!
-//! What a block leaves idle in the warm-up and the cool-down is then filled by rule:
+//! A rule then fills the idle slots of the warm-up and the cool-down:
 //!
-//! 1. **Warm-up**, on each rank up to the first B of chunk 0: first the forwards, of chunk 0 while the first microbatch
-//!    is on its way to the turn, of both chunks while it comes back; and then B and W of chunk 1, and one forward more,
-//!    in turn.
-//! 2. **Cool-down**: the last B, as many as memory holds microbatches, follow each other as closely as their inputs
-//!    let them, and W waits behind them.
-//! 3. Slot by slot each rank fills what is still idle with the first of its later ops that may run then and takes no
-//!    more memory than was held at most anyway.
-//! 4. W are run first come, first served.
+//! 1. **Warm-up**, on each rank up to the first B of chunk 0. First come the forwards: of chunk 0 while the first microbatch is on
+//!    its way to the turn, of both chunks while it comes back. Then come, in turn, B and W of chunk 1 and one more forward.
+//! 2. **Cool-down**: the last B, as many as memory holds microbatches, follow each other as closely as their inputs allow, and W
+//!    waits behind them.
+//! 3. Slot by slot each rank fills an idle slot with the first of its later ops that may run then and takes no more memory than
+//!    the most held anyway.
+//! 4. W run first come, first served.
 //!
-//! Where there are fewer microbatches than two for each rank, the warm-up is that of so many, and what is too much is
-//! left out.
+//! With fewer microbatches than two per rank, the warm-up is that of two per rank, and the ops of the others are left out.
 //!
-//! With memory for so many chunks, blocks that hold just so many lead to the least idle time, so only those are tried.
+//! With memory for a number of chunks, blocks that hold exactly that number lead to the least idle time, so only those are tried.
 //!
-//! Source of the rule: `v_auto_schedule.py` of sail-sg/zero-bubble-pipeline-parallelism (arXiv:2405.15362, §3 and
-//! Appendix A).
+//! Source of the rule: `v_auto_schedule.py` of sail-sg/zero-bubble-pipeline-parallelism (arXiv:2405.15362, §3 and Appendix A).
 
 use alloc::vec::Vec;
 
@@ -30,16 +27,16 @@ use super::flat_problem::{Code, F, Flat, Rows, code};
 use super::makespan::Eval;
 use crate::schedule::KINDS;
 
+mod compact;
 mod fill;
 mod kinds;
-mod lay;
-mod squeeze;
+mod shape;
 
 pub(super) use fill::build;
-pub(super) use lay::{Block, firsts, lays};
+pub(super) use shape::{Block, blocks_from, firsts};
 
 use kinds::{is_forward, is_weight, op_of};
-use lay::fits;
+use shape::fits;
 
 /// A slot of a row without an op.
 const IDLE: usize = KINDS;
@@ -47,23 +44,23 @@ const IDLE: usize = KINDS;
 /// By rank, the kinds of its ops in their order or, where slots count, slot by slot.
 pub(super) type Cells = Vec<Vec<usize>>;
 
-/// Whether there is anything to lay: a V with B and W apart.
+/// Whether blocks exist for the problem: a V with a split backward.
 pub(super) fn applies(flat: &Flat) -> bool {
     let ranks = flat.ranks;
     let v = || (0..ranks).all(|rank| flat.lanes_of[rank] == [rank, 2 * ranks - 1 - rank]);
     flat.chains.len() == 1 && !flat.fused && ranks > 1 && flat.lanes.len() == 2 * ranks && v()
 }
 
-/// The blocks that take most memory of what there is.
+/// The blocks that use most of the memory.
 pub(super) fn blocks(flat: &Flat, eval: &mut Eval) -> Vec<Block> {
     let mut blocks: Vec<Block> = Vec::new();
     if !applies(flat) {
         return blocks;
     }
     let mut held = 0;
-    // Those in which a microbatch turns at once: the others have nothing that these have not.
+    // Only blocks in which a microbatch turns at once: the others are never better.
     for first in firsts().filter(|first| first[0] == 1) {
-        for block in lays(first, flat.ranks, |block| {
+        for block in blocks_from(first, flat.ranks, |block| {
             eval.ops += flat.ranks as u64;
             block.held <= 2 * flat.ranks && fits(flat, block)
         }) {
@@ -79,7 +76,7 @@ pub(super) fn blocks(flat: &Flat, eval: &mut Eval) -> Vec<Block> {
     blocks
 }
 
-/// The order that a block leads to, if it is valid.
+/// The order that a block gives, if it is valid.
 pub(super) fn order(flat: &Flat, eval: &mut Eval, block: &Block) -> Option<Rows> {
     let microbatches = flat.lanes[0].count;
     let all_fit = (0..flat.ranks).all(|rank| {

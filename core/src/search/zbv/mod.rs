@@ -1,35 +1,34 @@
-//! The rule that made ZB-V, for any costs and any limit: forwards in waves, then backwards and forwards in
-//! rounds, and W wherever it costs least.
+//! The rule that made ZB-V, for any costs and any limit: forwards in waves, then backwards and forwards in rounds, and W where it
+//! costs least.
 //!
-//! Stages that fold back (V, and waves of more chunks) let a microbatch come straight back from the last rank.
-//! Then the following, op after op, each as early as it can start, leads to little idle time:
+//! Stages that fold back (V, and waves of more chunks) let a microbatch come straight back from the last rank. Then these steps, op
+//! after op, each as early as it can start, lead to little idle time:
 //!
-//! 1. **Waves.** The first microbatch goes through all chunks, rank after rank. Before a wave reaches a rank,
-//!    that rank and those which the wave has yet to reach take in further microbatches, as long as these
-//!    forwards end before the wave arrives and leave room for it.
+//! 1. **Waves.** The first microbatch goes through all chunks, rank after rank. Before a wave reaches a rank, that rank and the
+//!    ranks that the wave has yet to reach take in further microbatches, as long as these forwards end before the wave arrives and
+//!    leave room for it.
 //! 2. **Top up.** Until the first backward arrives, ranks take further forwards: by the count of the rank before
 //!    ([`TopUp::Counts`]), or as long as time and memory last ([`TopUp::Time`]).
-//! 3. **Rounds.** One B on every rank, then one F on every rank, as far as what they need has run. While the op
-//!    is on its way a whole W goes before it if one fits. If none fits whole, and the wait would leave the rank
-//!    idle for longer than it is *allowed* to be, W may go first and make the op late. A W goes first as well
-//!    where the op lacks memory.
+//! 3. **Rounds.** One B on every rank, then one F on every rank, as far as their inputs have run. While the input is on its way, a
+//!    whole W goes before the op if one fits. If none fits whole, and the wait leaves the rank idle for longer than it is
+//!    *allowed* to be, W may go first and make the op late. A W also goes first where the op lacks memory.
 //! 4. The W that remain.
 //!
-//! A rank is allowed the idle time of the worst rank so far. In a second pass the idle times of the first are
-//! known: where a rank was idle for less than the worst, it is allowed the difference from the start. Passes
-//! follow until one is no better. Then all ranks are allowed some share of the least worst that was reached.
+//! A rank is allowed the idle time of the worst rank so far. In a second pass the idle times of the first pass are known: a rank
+//! that was idle for less than the worst is allowed the difference from the start. Passes follow until one is no better. Then all
+//! ranks are allowed some share of the least worst idle time that was reached.
 //!
-//! Memory is looked at as in [`list`](super::list): an op that takes bytes has to leave every microbatch of the
-//! rank able to end, so a pass reaches its end at any limit at which one exists.
+//! Memory is checked as in [`list`](super::list): after an op that takes bytes, every microbatch of the rank must be able to end.
+//! So a pass reaches its end at any limit at which one exists.
 //!
-//! The public planner of ZB-V is one of the variants, op by op ([`Order::Public`]). In B each of its ranks chooses before
-//! any has gone, the first chunk if its gradient is there, and B of the first chunk go before the others; W may make a B
-//! of the first chunk late in any case; a rank ahead of a wave asks only itself whether a forward ends in time; and
-//! memory has to last for an op, not for what follows, so it may come to a stop.
+//! The public planner of ZB-V is one of the variants, op by op ([`Order::Public`]). It differs in four ways. In B each of its ranks
+//! chooses before any has run, the first chunk if its gradient is there, and B of the first chunk go before the others. W may make
+//! a B of the first chunk late in any case. A rank ahead of a wave asks only itself whether a forward ends in time. Memory has to
+//! last for an op, not for what follows, so the planner may come to a stop.
 //!
-//! Sources: Qi, Wan, Huang and Lin, “Pipeline parallelism with controllable memory”, arXiv:2405.15362, §4, and
-//! “Zero bubble pipeline parallelism”, arXiv:2401.10241, §6, and `zbv.py` of sail-sg/zero-bubble-pipeline-parallelism
-//! for the rule; the top-up by time and memory is that of PaddlePaddle's ZB-V pass (pull request 63800).
+//! Sources: Qi, Wan, Huang and Lin, “Pipeline parallelism with controllable memory”, arXiv:2405.15362, §4, and “Zero bubble pipeline
+//! parallelism”, arXiv:2401.10241, §6, and `zbv.py` of sail-sg/zero-bubble-pipeline-parallelism for the rule; the top-up by time and
+//! memory is that of PaddlePaddle's ZB-V pass (pull request 63800).
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -238,7 +237,7 @@ pub(super) fn candidates(flat: &Flat, eval: &mut Eval, most_ops: u64) -> (Vec<Fo
 }
 
 /// The orders that a way leads to on another problem, best first, and how many ops it took.
-pub(super) fn follow(flat: &Flat, eval: &mut Eval, way: Way) -> (Vec<Found>, u64) {
+pub(super) fn replay(flat: &Flat, eval: &mut Eval, way: Way) -> (Vec<Found>, u64) {
     let mut passes = Passes::new(flat, eval, u64::MAX);
     if let (Some(worst), Some(eighths)) = (passes.repeat(way.variant), way.eighths) {
         passes.share(way.variant, worst, eighths);

@@ -44,12 +44,12 @@ impl Progress {
     }
 }
 
-/// Rows by slot in which each op starts as soon as its input and its rank let it, in the same order; none where ranks
-/// wait for each other for ever.
-pub(super) fn squeezed(cells: &Cells, microbatches: usize) -> Option<Cells> {
+/// Rows by slot in which each op starts as soon as its input and its rank allow, in the same order; none where ranks
+/// deadlock.
+pub(super) fn compacted(cells: &Cells, microbatches: usize) -> Option<Cells> {
     let ranks = cells.len();
     let mut progress = Progress::new(ranks, microbatches);
-    let mut squeezed: Cells = cells.iter().map(|row| Vec::with_capacity(row.len())).collect();
+    let mut compacted: Cells = cells.iter().map(|row| Vec::with_capacity(row.len())).collect();
     let mut at = vec![0; ranks];
     let mut awake: Vec<usize> = (0..ranks).collect();
     while let Some(rank) = awake.pop() {
@@ -57,7 +57,7 @@ pub(super) fn squeezed(cells: &Cells, microbatches: usize) -> Option<Cells> {
         while let Some(&kind) = cells[rank].get(at[rank]) {
             if kind != IDLE {
                 let Some(ready) = progress.ready(rank, kind) else { break };
-                let row = &mut squeezed[rank];
+                let row = &mut compacted[rank];
                 row.resize(row.len().max(ready), IDLE);
                 progress.place(rank, kind, row.len());
                 row.push(kind);
@@ -69,9 +69,9 @@ pub(super) fn squeezed(cells: &Cells, microbatches: usize) -> Option<Cells> {
             awake.extend(Some(rank + 1).filter(|rank| *rank < ranks));
         }
     }
-    let length = squeezed.iter().map(Vec::len).max()?;
-    squeezed.iter_mut().for_each(|row| row.resize(length, IDLE));
-    (0..ranks).all(|rank| at[rank] == cells[rank].len()).then_some(squeezed)
+    let length = compacted.iter().map(Vec::len).max()?;
+    compacted.iter_mut().for_each(|row| row.resize(length, IDLE));
+    (0..ranks).all(|rank| at[rank] == cells[rank].len()).then_some(compacted)
 }
 
 /// Step 3: rows by slot, all of one length.
@@ -106,8 +106,8 @@ pub(super) fn pull_left(cells: &mut Cells, microbatches: usize) {
     }
 }
 
-/// The slot of the first op behind `slot` that may run in it, where `room` more chunks may be held; of each kind that is
-/// left there only the first is asked for.
+/// The slot of the first op behind `slot` that may run in it, where `room` more chunks may be held. Of each kind only
+/// the first op is tried.
 fn first_to_pull(
     row: &[usize],
     slot: usize,
@@ -115,7 +115,7 @@ fn first_to_pull(
     room: i64,
     may: impl Fn(usize) -> bool,
 ) -> Option<usize> {
-    // What the ops between add, and the most of it.
+    // The chunks that the ops between add, and their maximum.
     let (mut more, mut most) = (0, 0);
     for (from, &kind) in row.iter().enumerate().skip(slot + 1) {
         if left == [false; KINDS] {

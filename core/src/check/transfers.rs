@@ -1,4 +1,4 @@
-//! Every transfer once with both ends, in its place, in the same order at both ends.
+//! P2P transfers: every one stands once, with both ends, in its place, and in the same order at both ends.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec;
@@ -32,7 +32,7 @@ fn is_transfer_of(problem: &Problem, rank: usize, message: Message) -> bool {
         && problem.rank_of(message.peer_stage(), microbatch) != rank
 }
 
-/// Every message once, between what makes it and what uses it; the optimizer once and last.
+/// Every transfer once, between the op that makes it and the op that uses it; the optimizer once and last.
 pub(super) fn check_messages(problem: &Problem, program: &Program, violations: &mut Vec<Violation>) {
     let microbatches = problem.microbatches();
     let transfers = 2 * problem.stage_count() * microbatches;
@@ -112,7 +112,7 @@ pub(super) fn check_messages(problem: &Problem, program: &Program, violations: &
     }
 }
 
-/// Both ends of every channel list their messages in the same order (NCCL matches by order and has no tags).
+/// Both ends of every channel list their transfers in the same order (NCCL matches by order and has no tags).
 pub(super) fn check_channels(problem: &Problem, program: &Program, violations: &mut Vec<Violation>) {
     let mut sent: BTreeMap<(usize, usize), VecDeque<Message>> = Default::default();
     let each_message = |way: Way, visit: &mut dyn FnMut(usize, usize, Message)| {

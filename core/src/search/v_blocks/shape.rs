@@ -1,4 +1,4 @@
-//! How a block is laid: the slots of the ops of one microbatch on every rank, and what it holds.
+//! The shape of a block: the slots of the ops of one microbatch on every rank, and what it holds.
 
 use alloc::vec::Vec;
 
@@ -6,21 +6,21 @@ use super::kinds::{goes_down, is_backward, op_of, weight_of};
 use crate::schedule::{BACKWARD_0, BACKWARD_1, FORWARD_0, FORWARD_1, KINDS, PERIOD};
 use crate::search::flat_problem::{Flat, UNLIMITED};
 
-/// The steepest way down the ranks.
+/// The steepest slope down the ranks.
 const STEEPEST: usize = 5;
 
-/// How a block is laid.
+/// The shape of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Lay {
+struct BlockShape {
     /// Slots within the period of the ops of the first rank after the F of chunk 0: of F of chunk 1, and of B of
     /// chunk 1 and chunk 0.
     pub(super) first: [usize; 3],
-    /// Slots from rank to rank on the way down, up to the rank `bend` and behind it.
+    /// Slots from rank to rank on the path down, up to the rank `bend` and behind it.
     slopes: [usize; 2],
     bend: usize,
 }
 
-/// A block that is laid.
+/// A block with its slots.
 pub(in crate::search) struct Block {
     /// By rank and kind, the slot of the first microbatch.
     pub(super) slots: Vec<[usize; KINDS]>,
@@ -28,16 +28,16 @@ pub(in crate::search) struct Block {
     pub held: usize,
 }
 
-/// The ways to lay the first rank, as in [`Lay`].
+/// The slots of the first rank, as in [`BlockShape`].
 pub(in crate::search) fn firsts() -> impl Iterator<Item = [usize; 3]> {
     let slots = || 1..PERIOD;
     let all = slots().flat_map(move |one| slots().flat_map(move |two| slots().map(move |three| [one, two, three])));
     all.filter(|[one, two, three]| one != two && one != three && two != three)
 }
 
-/// The different blocks that begin like this on their first rank and that are wanted; where one is not, neither are those
-/// whose steeper slope goes further.
-pub(in crate::search) fn lays(
+/// The blocks with these slots on the first rank that are wanted. Where one is not, the blocks whose steeper slope goes
+/// further are not tried.
+pub(in crate::search) fn blocks_from(
     first: [usize; 3],
     ranks: usize,
     mut is_wanted: impl FnMut(&Block) -> bool,
@@ -45,7 +45,7 @@ pub(in crate::search) fn lays(
     let mut wanted = Vec::new();
     for steep in 1..=STEEPEST {
         for flat in 1..=steep {
-            // One slope all the way is met once, as a steeper one that goes all the way.
+            // A single slope is tried once, as the steeper one that goes all the way.
             let bends = match (steep, flat) {
                 (1, _) => 1..2,
                 (_, 1) => 1..ranks,
@@ -53,7 +53,7 @@ pub(in crate::search) fn lays(
                 _ => 1..ranks - 1,
             };
             for bend in bends {
-                let Some(block) = (Lay { first, slopes: [steep, flat], bend }).block(ranks) else { continue };
+                let Some(block) = (BlockShape { first, slopes: [steep, flat], bend }).block(ranks) else { continue };
                 if !is_wanted(&block) {
                     break;
                 }
@@ -64,8 +64,8 @@ pub(in crate::search) fn lays(
     wanted
 }
 
-impl Lay {
-    /// The block, if no two ops of a rank meet.
+impl BlockShape {
+    /// The block, if no two ops of a rank take one slot.
     fn block(&self, ranks: usize) -> Option<Block> {
         let [forward_1, backward_1, backward_0] = self.first;
         let mut places = [0, forward_1, backward_1, backward_0];
@@ -119,7 +119,7 @@ fn with_weights(places: [usize; 4]) -> Option<[usize; KINDS]> {
     Some(all)
 }
 
-/// What a rank holds before an op of `kind`, where the block is repeated for ever and each kind adds `each`.
+/// The bytes that a rank holds before an op of `kind`, where the block is repeated for ever and each kind adds `each`.
 pub(super) fn before(slots: &[usize; KINDS], kind: usize, each: &[i64; KINDS]) -> i64 {
     let most = slots.iter().copied().max().unwrap_or(0);
     let now = most / PERIOD * PERIOD + PERIOD + slots[kind] % PERIOD;
