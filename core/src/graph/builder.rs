@@ -21,7 +21,7 @@ pub(super) struct Builder {
     dropouts: u64,
     /// Whether devices each work on a share of the matrices where the graph is being built.
     is_split: bool,
-    /// Tokens of the microbatch (of this device's part of each sequence, where sequences are dealt out), of which `tokens`
+    /// Tokens of the microbatch (of this device's part of each sequence, with context parallelism), of which `tokens`
     /// are this device's where the graph is being built.
     all_tokens: u64,
     /// Whether another stage holds the other copy of the table: of a tied one, or for multi-token prediction.
@@ -79,7 +79,7 @@ impl Builder {
             key_value: self.share(self.model.kv_heads),
             width: self.model.head_dim.into(),
             scale_e12: self.model.variant.factors.attention,
-            // Scores that are held are capped by an operator of their own.
+            // A separate operator caps scores that are held.
             cap_e12: match self.form.attention {
                 AttentionForm::Flash => self.model.variant.caps.attention,
                 AttentionForm::Materialised => None,
@@ -237,8 +237,8 @@ impl Builder {
         output
     }
 
-    /// The head: `x` times its matrix, which is the embedding's `table` where the model is tied, scaled and capped as the
-    /// model says.
+    /// The head: `x` times its matrix, which is the embedding's `table` where the model is tied, scaled and capped as
+    /// the model says.
     pub(super) fn logits(&mut self, x: TensorId, table: &str) -> TensorId {
         let vocab = self.share(self.model.vocab);
         let matrix = if self.model.tied { Some(self.one_table(table)) } else { self.held("lm_head.weight") };
@@ -358,7 +358,7 @@ impl Builder {
         }
     }
 
-    /// Flash attention with values of their own width, over several devices, or within a window.
+    /// Flash attention with another head dim for the values, over several devices, or within a window.
     fn spread_attention(&mut self, inputs: [TensorId; 3], spread: Spread) -> TensorId {
         let heads = spread.heads;
         let log_sum_exp = self.statistic("attention log-sum-exp", Some(heads.query));
@@ -431,7 +431,7 @@ impl Builder {
     }
 }
 
-/// The number format of saved statistics and of weight gradients beside `dtype`.
+/// The number format of saved statistics and of weight gradients for tensors of `dtype`.
 pub(super) const fn statistics_of(dtype: Dtype) -> Dtype {
     match dtype {
         Dtype::F64 => Dtype::F64,

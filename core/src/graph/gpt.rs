@@ -1,12 +1,12 @@
 //! A GPT-like decoder: LayerNorm, learned positions, a GELU feed-forward part, biases everywhere but in the
 //! head, which is the embedding's table where the model is tied; and what later models of the kind change in it: rotary
-//! positions, attention beside the feed-forward part, no biases.
+//! positions, attention and MLP in parallel, no biases.
 //!
 //! GPT-3 has no public checkpoint; names and shapes of weights are those of Hugging Face's OPT, its closest
 //! open relative.
 //!
-//! Source: arXiv:2005.14165 §2.1 and the GPT-2 report it refers to; arXiv:2204.06745 §2.1 (both parts beside each other);
-//! arXiv:2311.16867 §3 (one norm for both, no biases).
+//! Source: arXiv:2005.14165 §2.1 and the GPT-2 report it refers to; arXiv:2204.06745 §2.1 (attention and MLP in
+//! parallel); arXiv:2311.16867 §3 (one norm for both, no biases).
 
 use alloc::format;
 use alloc::string::{String, ToString};

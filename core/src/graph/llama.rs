@@ -95,10 +95,10 @@ pub(super) fn head(build: &mut Builder, x: TensorId) -> TensorId {
     build.logits(normed, TABLE)
 }
 
-/// Module `module` of multi-token prediction on the residual stream `x`, its layer counted behind the model's: the stream
-/// behind it, and logits of the token that is one further. It reads the tokens up to there, which the text has past the end
-/// of a sequence too. Devices that share matrices each hold the whole of its
-/// projection, which works on the tokens between them.
+/// Module `module` of multi-token prediction on the residual stream `x`, its layer counted behind the model's: the
+/// stream behind it, and logits of the token that is one further. It reads the tokens up to there, which the text has
+/// past the end of a sequence too. Devices that share matrices each hold the whole of its projection, which works on
+/// the tokens between them.
 ///
 /// Source: arXiv:2412.19437 §2.2; names of weights are those of DeepSeek-V3's checkpoint.
 pub(super) fn further_token(build: &mut Builder, x: TensorId, module: u32) -> (TensorId, TensorId) {
@@ -107,17 +107,17 @@ pub(super) fn further_token(build: &mut Builder, x: TensorId, module: u32) -> (T
     let hidden = build.hidden();
     build.enter_layer(layer);
     build.split_tokens();
-    let next = build.tokens_of("further tokens", module + 1);
+    let next = build.tokens_of("MTP tokens", module + 1);
     let table = build.one_table(TABLE);
-    let embedded = build.embedded(next, table, "further embedding");
-    let embedded = build.scaled(embedded, build.model.variant.factors.embedding, "further embedding scaled");
+    let embedded = build.embedded(next, table, "MTP embedding");
+    let embedded = build.scaled(embedded, build.model.variant.factors.embedding, "MTP embedding scaled");
     let embedded = rms_norm(build, embedded, weight("enorm.weight"), "embedding normed");
     let stream = rms_norm(build, x, weight("hnorm.weight"), "stream normed");
     let both = build.apply(Kernel::JoinColumns, &[embedded, stream], "embedding and stream", 2 * hidden);
     let x = build.linear(both, &weight("eh_proj"), hidden, "projected", None);
     let x = self::layer(build, x, layer);
     build.layer = None;
-    let normed = rms_norm(build, x, weight("shared_head.norm.weight"), "further head input");
-    let normed = build.enter_split(normed, "further head input of all devices");
+    let normed = rms_norm(build, x, weight("shared_head.norm.weight"), "MTP head input");
+    let normed = build.enter_split(normed, "MTP head input of all devices");
     (x, build.logits(normed, TABLE))
 }

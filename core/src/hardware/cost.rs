@@ -4,9 +4,8 @@
 //! Whole numbers throughout, rounded up, so that every machine gets the same nanoseconds.
 //!
 //! # How near that is
-//! The shares below are the same for every model and, but for what the best matmuls reach, for every device. What others
-//! measured, and the error of ours, on average
-//! and at most, as `core/tests/published_runs.rs` holds it:
+//! The shares below are the same for every model and, but for what the best matmuls reach, for every device. What
+//! others measured, and the error of ours, on average and at most, as `core/tests/published_runs.rs` holds it:
 //!
 //! | Measured | Error |
 //! |---|---|
@@ -22,8 +21,9 @@
 //! | steps without a pipeline whose devices share out weights: Llama 3 on 64 A100 and H100, Qwen 3 30B-A3B on 8 H100 (torchtitan, NeMo AutoModel); all short, as gathers that slow the operators beside them are not counted | 10.1 %, 16.7 % |
 //!
 //! What a framework's host cannot launch fast enough takes longer: two more rows of the model zoo's table, with small
-//! microbatches and experts within a node, took 1.6 and 1.8 times what is estimated. Nor are cards counted that run below their
-//! data sheet, such as torchtitan's H100 of 500 W and 2.4 TB/s, on which Llama 3 8B took 1.6 times as long.
+//! microbatches and experts within a node, took 1.6 and 1.8 times what is estimated. Nor are cards counted that run
+//! below their data sheet, such as torchtitan's H100 of 500 W and 2.4 TB/s, on which Llama 3 8B took 1.6 times as
+//! long.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -33,9 +33,10 @@ use crate::graph::{Axis, Graph, Heads, Job, Kernel, Needs, Operator, Spread, Str
 use crate::hardware::cluster::{Device, Link};
 use crate::model::Dtype;
 
-/// Share of what the device's best matmuls reach ([`Device::matmul_permille`]) that the largest ones of a model come near,
-/// in thousandths: 840 of an A100's data sheet. Smaller ones reach less of it (a ramp): 700 for 2·10¹¹ operations on an
-/// A100, 770 for 10¹². Both this and the ramp are fitted to the iteration times of arXiv:2205.05198, table 5.
+/// Share of what the device's best matmuls reach ([`Device::matmul_permille`]) that the largest ones of a model come
+/// near, in thousandths: 840 of an A100's data sheet. Smaller ones reach less of it (a ramp): 700 for 2·10¹¹
+/// operations on an A100, 770 for 10¹². Both this and the ramp are fitted to the iteration times of arXiv:2205.05198,
+/// table 5.
 pub const MATMUL_PER_MILLE: u64 = 967;
 /// Launches that the ramp of a matmul is worth.
 const RAMP_LAUNCHES: u64 = 10;
@@ -50,8 +51,8 @@ pub const ATTENTION_GRAD_PER_MILLE: u64 = 450;
 /// Share of the memory's rate that operators reach which only pass over their tensors.
 pub const MEMORY_PER_MILLE: u64 = 800;
 
-/// Share of an exchange of tokens that is hidden by what computes beside it, in thousandths: the exchange takes 20 of an H800's
-/// 132 multiprocessors (arXiv:2412.19437 §3.2.2), so that this takes so much longer.
+/// Share of an exchange of tokens that is hidden by what computes beside it, in thousandths: the exchange takes 20 of
+/// an H800's 132 multiprocessors (arXiv:2412.19437 §3.2.2), so that this takes so much longer.
 pub const EXCHANGE_PER_MILLE: u64 = 848;
 
 /// What joins the devices of one rank in their collectives.
@@ -61,7 +62,7 @@ pub struct Peers {
     pub tensor: Link,
     /// Those that hold parts of a sequence.
     pub context: Link,
-    /// Those that experts are dealt to.
+    /// Expert parallel.
     pub expert: Link,
 }
 
@@ -243,8 +244,9 @@ fn flops(graph: &Graph, operator: &Operator) -> u128 {
     }
 }
 
-/// Operations of one product of attention under the causal mask: for each element of Q, 2 for each position up to
-/// its own, of which there are `(sequence + 1) / 2` on average. Within a window, no token sees more than `window` of them.
+/// Operations of one product of attention under the causal mask: for each element of Q, 2 for each position up to its
+/// own, of which there are `(sequence + 1) / 2` on average. Within a window, no token sees more than `window` of
+/// them.
 fn attention_product(query_elements: u128, sequence: u64, window: u64) -> u128 {
     if window >= sequence {
         return query_elements.saturating_mul(u128::from(sequence) + 1);
@@ -279,10 +281,10 @@ pub struct JobTimes {
 }
 
 impl JobTimes {
-    /// By what each operator takes, in the order of the list: compute in that order, and beside it the collectives in theirs,
-    /// and copies to the host's memory and back in theirs. One begins when compute has reached it and the one before has
-    /// ended, and compute stands still where it waits for one that has not ended. That either slows the operators that run
-    /// beside it is not counted.
+    /// By what each operator takes, in the order of the list: compute in that order, and beside it the collectives in
+    /// theirs, and copies to the host's memory and back in theirs. One begins when compute has reached it and the one
+    /// before has ended, and compute stands still where it waits for one that has not ended. That either slows the
+    /// operators that run beside it is not counted.
     pub fn of_times(graph: &Graph, times: &[Nanos]) -> JobTimes {
         let mut ends: Vec<Nanos> = vec![0; graph.tensors.len()];
         let mut walk = |belongs: &dyn Fn(Job) -> bool| {
@@ -374,8 +376,8 @@ mod tests {
         }
     }
 
-    /// Within a window of `w` tokens, token `i` sees `min(i, w)`: of `s` tokens `w(w + 1)/2 + (s − w)w` pairs instead of
-    /// `s(s + 1)/2`. Gemma 2's every other layer has one.
+    /// Within a window of `w` tokens, token `i` sees `min(i, w)`: of `s` tokens `w(w + 1)/2 + (s − w)w` pairs instead
+    /// of `s(s + 1)/2`. Gemma 2's every other layer has one.
     #[test]
     fn a_window_saves_the_pairs_that_it_hides() {
         let flops = |sequence: u32, window| {
@@ -417,8 +419,8 @@ mod tests {
         }
     }
 
-    /// Jobs take what they take without copies where these take next to nothing, never less, no less than their copies, and
-    /// less the faster those are. Copies of half the layers take no longer than those of all.
+    /// Jobs take what they take without copies where these take next to nothing, never less, no less than their
+    /// copies, and less the faster those are. Copies of half the layers take no longer than those of all.
     #[test]
     fn copies_take_what_compute_leaves_uncovered() {
         let model = catalog::find("llama-2-7b").map(|entry| entry.config).unwrap();

@@ -9,28 +9,28 @@ pub struct ModelConfig {
     pub family: Family,
     /// Decoder layers.
     pub layers: u32,
-    /// Width of the residual stream.
+    /// Hidden size.
     pub hidden: u32,
     /// Query heads.
     pub heads: u32,
     /// Key and value heads; divides `heads`.
     pub kv_heads: u32,
-    /// Width of one head of the queries and keys.
+    /// Head dim of queries and keys.
     pub head_dim: u32,
     /// Inner width of the feed-forward part.
     pub ffn: u32,
-    /// Tokens of the vocabulary.
+    /// Vocabulary size.
     pub vocab: u32,
     /// The longest sequence: the rows of a learned position table, and the most that rotary positions were
     /// trained for.
     pub positions: u32,
-    /// Base of the rotary wavelengths; unused without rotary positions.
+    /// RoPE theta; unused without rotary positions.
     pub rope_base: u32,
     /// The `eps` of norms in units of 10⁻¹²: 10 000 000 for 10⁻⁵.
     pub norm_eps_e12: u64,
-    /// Whether the head is the embedding's table.
+    /// Whether embedding and output layer share their weight.
     pub tied: bool,
-    /// What departs from the family's usual layer.
+    /// What differs from the family's usual layer.
     pub variant: Variant,
 }
 
@@ -51,8 +51,8 @@ pub const MAX_EXPERTS: u32 = 65_536;
 pub const MAX_SIZE: u32 = 1 << 22;
 
 impl ModelConfig {
-    /// Parameters, a tied table counted once; those of multi-token prediction stand
-    /// [apart](ModelConfig::multi_token_parameters), as models' reports count them.
+    /// Parameters, a tied table counted once. Those of [MTP modules](ModelConfig::multi_token_parameters) do not
+    /// count, as in models' reports.
     pub fn parameters(&self) -> u64 {
         let table = u64::from(self.vocab) * u64::from(self.hidden);
         let head = if self.tied { 0 } else { table };
@@ -69,7 +69,7 @@ impl ModelConfig {
             .fold(table + positions + norm + head, |sum, layer| sum.saturating_add(self.layer_parameters(layer)))
     }
 
-    /// Parameters that a token meets: of the experts only those that see it.
+    /// Parameters that a token uses: of the experts only its top-k.
     pub fn active_parameters(&self) -> u64 {
         let Some(experts) = self.variant.experts else { return self.parameters() };
         let idle = u64::from(experts.count.saturating_sub(experts.active));
@@ -78,17 +78,17 @@ impl ModelConfig {
         self.parameters().saturating_sub(sparse.saturating_mul(idle))
     }
 
-    /// Parameters of multi-token prediction. Its modules share the embedding and the head with the model.
+    /// Parameters of MTP modules. They share the embedding and the output layer with the model.
     pub fn multi_token_parameters(&self) -> u64 {
         let hidden = u64::from(self.hidden);
         // A projection of two widths, norms of both halves, and one before the head.
-        let beside = 2 * hidden * hidden + 3 * hidden;
+        let projection = 2 * hidden * hidden + 3 * hidden;
         (0..self.variant.multi_token)
-            .map(|module| self.layer_parameters(self.layers.saturating_add(module)).saturating_add(beside))
+            .map(|module| self.layer_parameters(self.layers.saturating_add(module)).saturating_add(projection))
             .fold(0, u64::saturating_add)
     }
 
-    /// Tokens back to which `layer` looks, itself included, in sequences of `sequence` tokens.
+    /// Tokens that a token of `layer` sees, itself included, in sequences of `sequence` tokens.
     pub fn looks_back(&self, layer: u32, sequence: u64) -> u64 {
         match self.variant.window {
             Some(Window { full_every, .. }) if full_every > 0 && (layer + 1).is_multiple_of(full_every) => sequence,

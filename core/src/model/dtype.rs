@@ -13,7 +13,7 @@ pub enum Dtype {
     I32,
     /// One byte: whether dropout keeps an element.
     U8,
-    /// 8-bit float, e4m3 or e5m2 (arXiv:2209.05433): operands of matrix products, beside bf16.
+    /// 8-bit float, e4m3 or e5m2 (arXiv:2209.05433): operands of matmuls, with tensors in bf16.
     Fp8,
 }
 

@@ -7,13 +7,12 @@
 //!                       └ version of all that follows
 //! ```
 //!
-//! The content is [postcard](https://postcard.jamesmunns.com/wire-format) of the structs in `wire`: whole
-//! numbers in as few bytes as they need. They stand apart from [`Spec`] so that the spec may change while old
-//! links go on working. `v1` is fixed for ever; `v2` adds a list of what `v1` has no word for, and is written where a spec
-//! says such a thing.
+//! The content is [postcard](https://postcard.jamesmunns.com/wire-format) of the structs in `wire`. They are separate
+//! from [`Spec`], so that the spec may change while old links still work. `v1` is fixed for ever. `v2` adds a list of
+//! what `v1` cannot express, and is written only for specs that need it.
 //!
-//! A link comes from anywhere. Its length, what it inflates to and every field are bounded, and an error says
-//! which part of it is wrong.
+//! A link comes from anywhere. Its length, its inflated length and every field are bounded. An error tells which part
+//! is wrong.
 
 mod wire;
 
@@ -153,11 +152,11 @@ pub fn looks_like_one(text: &str) -> bool {
             || text.strip_prefix('#').is_some_and(is_version))
 }
 
-/// Reads an address, a fragment, or a fragment without its `#`. Chat programs take the full stop or bracket behind a link for a
-/// part of it: what comes before the first character that no link has is taken where it is whole, which its checksum says.
+/// Reads an address, a fragment, or a fragment without its `#`. Chat programs take the full stop or bracket after a
+/// link for a part of it. So the part before the first character that no link has is read, if its checksum is right.
 ///
 /// # Errors
-/// [`LinkError`] with the part that is wrong with all of it.
+/// [`LinkError`] with the part that is wrong.
 pub fn read(text: &str) -> Result<Spec, LinkError> {
     let text = text.trim();
     let fragment = match text.split_once('#') {

@@ -1,4 +1,4 @@
-//! From text to a spec: TOML or JSON, told apart by their first character.
+//! From text to a spec: TOML or JSON. The first character tells which.
 
 use alloc::string::ToString;
 use core::fmt;
@@ -13,12 +13,12 @@ use crate::spec::link::{self, LinkError};
 /// Longest text that is read.
 pub const MAX_TEXT_BYTES: usize = 64 << 20;
 
-/// Why a text is no spec.
+/// Why a text is not a spec.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SpecError {
     /// It cannot be parsed.
     Syntax(Syntax),
-    /// It is a link, and that is damaged.
+    /// It is a damaged link.
     Link(LinkError),
     /// Fields are missing, unknown or out of range.
     Faults(Faults),

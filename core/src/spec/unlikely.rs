@@ -1,4 +1,4 @@
-//! What a spec may say and probably does not mean.
+//! Values of a spec that are allowed and probably wrong.
 
 use alloc::format;
 use alloc::string::String;
@@ -7,11 +7,11 @@ use alloc::vec::Vec;
 use super::{ModelWork, Spec, Work};
 use crate::schedule;
 
-/// Bytes or operations a second of which no device or link has so few: whoever wrote less left out the `e9`.
+/// Bytes or operations per second. No device or link has so few: the `e9` is missing.
 const FEWEST_A_SECOND: u64 = 1_000_000;
 
 impl Spec {
-    /// What is allowed and probably not meant, each with its field and what to write instead; empty for most specs.
+    /// Values that are allowed and probably wrong, each with its field and a better value; empty for most specs.
     pub fn unlikely(&self) -> Vec<String> {
         let Work::Model(work) = &self.work else { return Vec::new() };
         let mut found = work.unlikely();

@@ -20,7 +20,7 @@ pub struct Heads {
 }
 
 impl Heads {
-    /// Without a scale of their own, and not capped.
+    /// With the usual scale, and without a soft-cap.
     pub const fn usual(sequence: u64, [query, key_value]: [u64; 2], width: u64) -> Heads {
         Heads { sequence, query, key_value, width, scale_e12: None, cap_e12: None }
     }
@@ -36,7 +36,7 @@ impl Heads {
     }
 }
 
-/// An attention that is not one device's alone, or whose values have a width of their own.
+/// Attention over several devices, within a window, or with another head dim for the values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Spread {
     /// Sequence, heads, and the width of queries and keys.
@@ -44,8 +44,8 @@ pub struct Spread {
     /// Width of a head of the values and of the output.
     pub value_width: u64,
     /// Devices that each hold an equal part of every sequence and pass keys and values around a ring
-    /// (arXiv:2310.01889), with parts dealt as [`SequencePart`](super::SequencePart) says.
+    /// (arXiv:2310.01889), with the parts of [`SequencePart`](super::SequencePart) says.
     pub ways: u64,
-    /// Tokens back to which each token looks, itself included: those of a sequence, or fewer.
+    /// Sliding window: tokens that each token sees, itself included; all of a sequence, or fewer.
     pub window: u64,
 }

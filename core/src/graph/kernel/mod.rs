@@ -7,14 +7,14 @@ pub use self::heads::{Heads, Spread};
 
 use crate::model::{Activation, Routing};
 
-/// Devices of one rank of a pipeline that do something together.
+/// Devices of one pipeline rank that communicate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Axis {
-    /// Those that share matrices.
+    /// Tensor parallel.
     Tensor,
-    /// Those that hold parts of the same sequences.
+    /// Context parallel.
     Context,
-    /// Those that experts are dealt to.
+    /// Expert parallel.
     Expert,
 }
 
@@ -27,9 +27,9 @@ impl Axis {
 /// `(inputs) → (outputs)`, with `n` tokens (rows), `·` for a matrix product and `∘` for one by element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kernel {
-    /// Which rows of this member's part of a table tokens ask for: `(tokens [n]) → (own [n])`. With
-    /// `first = member · rows`, `own[i] = tokens[i] − first` where that is one of its rows, and −1 elsewhere. May run in
-    /// place. Source: arXiv:1909.08053 §3.
+    /// Which rows of this member's part of a table tokens ask for: `(tokens [n]) → (own [n])`. With `first = member ·
+    /// rows`, `own[i] = tokens[i] − first` where that is one of its rows, and −1 elsewhere. May run in place. Source:
+    /// arXiv:1909.08053 §3.
     OwnTokens {
         /// Rows of one member's part.
         rows: u64,
@@ -38,24 +38,24 @@ pub enum Kernel {
     Embedding,
     /// `(dy [n, h], tokens [n], G [vocab, h]) → (G)`: `G[tokens[i]] += dy[i]`, by rising `i`, but for −1.
     EmbeddingGrad,
-    /// Learned positions: `(x [n, h], table [positions, h]) → (y [n, h])`:
-    /// `y[i] = x[i] + table[t(first + i)]`, `t` being a row's position in its sequence and `first` `member · n` with rows
-    /// dealt to more than one device, else 0. May run in place of `x`.
+    /// Learned positions: `(x [n, h], table [positions, h]) → (y [n, h])`: `y[i] = x[i] + table[t(first + i)]`, `t`
+    /// being a row's position in its sequence and `first` `member · n` with rows split over more than one device,
+    /// else 0. May run in place of `x`.
     Positions {
         /// Tokens of one sequence.
         sequence: u64,
-        /// Devices that rows are dealt to.
+        /// Devices that the rows are split over.
         ways: u64,
     },
     /// `(dy [n, h], G [positions, h]) → (G)`: `G[t(first + i)] += dy[i]`, by rising `i`.
     PositionsGrad {
         /// Tokens of one sequence.
         sequence: u64,
-        /// Devices that rows are dealt to.
+        /// Devices that the rows are split over.
         ways: u64,
     },
-    /// `(x [n, h], gain [h]) → (y [n, h], r [n])`: `r[i] = (mean over j of x[i,j]² + eps)^(−1/2)`,
-    /// `y[i,j] = x[i,j] · r[i] · gain[j]`, or with `1 + gain[j]`. `r` is kept for the gradient. Source: arXiv:1910.07467.
+    /// `(x [n, h], gain [h]) → (y [n, h], r [n])`: `r[i] = (mean over j of x[i,j]² + eps)^(−1/2)`, `y[i,j] = x[i,j] ·
+    /// r[i] · gain[j]`, or with `1 + gain[j]`. `r` is kept for the gradient. Source: arXiv:1910.07467.
     RmsNorm {
         /// `eps` in units of 10⁻¹²: 10 000 000 for 10⁻⁵. See [`of_e12`].
         eps_e12: u64,
@@ -128,16 +128,17 @@ pub enum Kernel {
     /// `l` are kept (arXiv:2205.14135).
     Attention(Heads),
     /// `(do [n, a·d], q, k, v, o, l) → (dq [n, a·d], dk [n, g·d], dv [n, g·d])`. With `p[i,j] = exp(s[i,j] − l[i])`
-    /// computed anew and `D[i] = Σ over columns of do[i] ∘ o[i]`: `dv[j] = Σ_i p[i,j] · do[i]`,
-    /// `ds[i,j] = p[i,j] · (do[i] · v[j] − D[i])`, where scores are capped times `1 − (s[i,j] / c)²`,
-    /// `dq[i] = Σ_j ds[i,j] · k[j] · scale`, `dk[j] = Σ_i ds[i,j] · q[i] · scale`; `dk` and `dv` also sum over the query
-    /// heads that share them. What is capped is computed anew with the scores: nothing more is kept.
+    /// computed anew and `D[i] = Σ over columns of do[i] ∘ o[i]`: `dv[j] = Σ_i p[i,j] · do[i]`, `ds[i,j] = p[i,j] ·
+    /// (do[i] · v[j] − D[i])`, where scores are capped times `1 − (s[i,j] / c)²`, `dq[i] = Σ_j ds[i,j] · k[j] ·
+    /// scale`, `dk[j] = Σ_i ds[i,j] · q[i] · scale`; `dk` and `dv` also sum over the query heads that share them.
+    /// What is capped is computed anew with the scores: nothing more is kept.
     AttentionGrad(Heads),
     /// As [`Kernel::Attention`], with values of their own width `e`, over `ways` devices and within a window:
     /// `(q [n, a·d], k [n, g·d], v [n, g·e]) → (o [n, a·e], l [n, a], ring)`. `ring` is there where there is more than
     /// one device: two blocks of keys and values, one in use and one arriving.
     SpreadAttention(Spread),
-    /// As [`Kernel::AttentionGrad`]: `(do, q, k, v, o, l) → (dq, dk, dv, ring)`, the ring also with the gradients of both.
+    /// As [`Kernel::AttentionGrad`]: `(do, q, k, v, o, l) → (dq, dk, dv, ring)`, the ring also with the gradients of
+    /// both.
     SpreadAttentionGrad(Spread),
     /// The scores of attention that materialises them: `(q [n, a·d], k [n, g·d]) → (s [n·a, sequence])`, one row for
     /// each sequence `b`, query head `h` and position `i`, in this order: `s[b,h,i,j] = q[i] · k[j] · scale` for
@@ -156,9 +157,9 @@ pub enum Kernel {
     /// beyond, `dv[j] = Σ over i of p[b,h,i,j] · do[i]`, also over the query heads that share `v`.
     AttendGrad(Heads),
     /// `(x) → (y, kept)`: with `kept` 1 for an element with probability 9/10 and else 0, `y = x ∘ kept / (9/10)`.
-    /// Which are kept depends on the run's seed, the microbatch, `site` and the element's place in what all devices hold
-    /// together, so that a second run keeps the same, and so does one on other devices. May run in place. Source:
-    /// Srivastava et al., JMLR 15 (2014).
+    /// Which are kept depends on the run's seed, the microbatch, `site` and the element's place in what all devices
+    /// hold together, so that a second run keeps the same, and so does one on other devices. May run in place.
+    /// Source: Srivastava et al., JMLR 15 (2014).
     Dropout {
         /// Which dropout of the model this is.
         site: u64,
@@ -206,16 +207,16 @@ pub enum Kernel {
     },
     /// `(p) → (y)`: waits for what began as `p`; `y` is then the sum. May run in place.
     AllReduceWait,
-    /// `(x [n, h]) → (p [n/ways, h])`: begins [`Kernel::ReduceScatter`], as [`Kernel::AllReduceStart`]. `x` is read until
-    /// the wait.
+    /// `(x [n, h]) → (p [n/ways, h])`: begins [`Kernel::ReduceScatter`], as [`Kernel::AllReduceStart`]. `x` is read
+    /// until the wait.
     ReduceScatterStart {
         /// Devices.
         ways: u64,
     },
     /// `(p, x) → (y)`: waits for what began as `p` from `x`. May run in place of `p`.
     ReduceScatterWait,
-    /// RMSNorm of each head: `(x [n, a·d], gain [d]) → (y [n, a·d], r [n, a])`, as [`Kernel::RmsNorm`] on the `a` heads of
-    /// each row. Source: arXiv:2505.09388 §2 (on queries and keys).
+    /// RMSNorm of each head: `(x [n, a·d], gain [d]) → (y [n, a·d], r [n, a])`, as [`Kernel::RmsNorm`] on the `a`
+    /// heads of each row. Source: arXiv:2505.09388 §2 (on queries and keys).
     HeadNorm {
         /// `eps` in units of 10⁻¹². See [`of_e12`].
         eps_e12: u64,
@@ -267,9 +268,10 @@ pub enum Kernel {
         /// Heads of one device.
         heads: u64,
     },
-    /// Which experts see a token, and with what weight: `(logits [n, experts]) → (weights [n, active], chosen [n, active])`,
-    /// the `active` greatest scores of each row, or of the groups in it that are chosen from, weighted as [`Routing`] says.
-    /// Of equals the first. Source: arXiv:2101.03961, arXiv:2401.04088 §2.1, arXiv:2412.19437 §2.1.2.
+    /// Which experts see a token, and with what weight: `(logits [n, experts]) → (weights [n, active], chosen [n,
+    /// active])`, the `active` greatest scores of each row, or of the groups in it that are chosen from, weighted as
+    /// [`Routing`] says. Of equals the first. Source: arXiv:2101.03961, arXiv:2401.04088 §2.1, arXiv:2412.19437
+    /// §2.1.2.
     Route {
         /// Experts that see a token.
         active: u64,
@@ -281,35 +283,35 @@ pub enum Kernel {
         /// How experts were weighted.
         routing: Routing,
     },
-    /// Copies of tokens on the devices that hold their experts, ordered by expert, then by the device that they come from, and
-    /// then by token: `(x [n, h], chosen, weights) → (rows [m, h], arrivals [ways, experts / ways], shares [m, 1])`. `m` is
-    /// `n · active` times the imbalance that the spec names; rows that no copy fills are 0. `arrivals[d, e]` is how many copies
-    /// came from device `d` for this device's expert `e`: where rows begin and where they came from follows. The weight of a
-    /// copy travels with it, and is its row's share. Devices hold experts that follow each other, and have a number among them
-    /// as those that share matrices have.
+    /// Copies of tokens on the devices that hold their experts, ordered by expert, then by the device that they come
+    /// from, and then by token: `(x [n, h], chosen, weights) → (rows [m, h], arrivals [ways, experts / ways], shares
+    /// [m, 1])`. `m` is `n · active` times the imbalance that the spec names; rows that no copy fills are 0.
+    /// `arrivals[d, e]` is how many copies came from device `d` for this device's expert `e`: where rows begin and
+    /// where they came from follows. The weight of a copy travels with it, and is its row's share. Devices hold
+    /// experts that follow each other, and have a number among them as those that share matrices have.
     Dispatch {
-        /// Devices that the experts are dealt to.
+        /// Devices that the experts are spread over.
         ways: u64,
     },
-    /// `(drows [m, h], chosen, arrivals, dshares [m, 1]) → (dx [n, h], dweights [n, active])`: the sum over a token's copies,
-    /// back from where they are, and what each one's share has come to.
+    /// `(drows [m, h], chosen, arrivals, dshares [m, 1]) → (dx [n, h], dweights [n, active])`: the sum over a token's
+    /// copies, back from where they are, and what each one's share has come to.
     DispatchGrad {
-        /// Devices that the experts are dealt to.
+        /// Devices that the experts are spread over.
         ways: u64,
     },
     /// Back to their tokens: `(rows [m, h], chosen, arrivals) → (y [n, h])`, the sum of a token's copies.
     Combine {
-        /// Devices that the experts are dealt to.
+        /// Devices that the experts are spread over.
         ways: u64,
     },
     /// `(dy [n, h], chosen, arrivals) → (drows [m, h])`.
     CombineGrad {
-        /// Devices that the experts are dealt to.
+        /// Devices that the experts are spread over.
         ways: u64,
     },
-    /// As [`Kernel::SwiGlu`] or [`Kernel::GeGlu`], each row times its share: `(gate [m, f], up [m, f], shares [m, 1]) →
-    /// (y [m, f])`. What an expert gives is linear in this, so that shares may be applied here, where their gradient needs
-    /// nothing that is not kept anyway, and not to what experts give. Source: Megatron-LM does so.
+    /// As [`Kernel::SwiGlu`] or [`Kernel::GeGlu`], each row times its share: `(gate [m, f], up [m, f], shares [m, 1])
+    /// → (y [m, f])`. What an expert gives is linear in this, so that shares may be applied here, where their
+    /// gradient needs nothing that is not kept anyway, and not to what experts give. Source: Megatron-LM does so.
     WeightedGlu {
         /// What the gate passes through.
         activation: Activation,
@@ -324,8 +326,8 @@ pub enum Kernel {
     /// `(dy, x, g) → (dx, dg)`.
     RowGateGrad,
     /// Each row times its expert's matrix: `(x [m, i], w [experts, o, i], arrivals) → (y [m, o])`, `y = x · wᵀ`; not
-    /// transposed, `(x [m, o], w, arrivals) → (y [m, i])`, `y = x · w`. `experts` are those of this device, and `arrivals`, as
-    /// of [`Kernel::Dispatch`], says which rows are whose. Rows that are nobody's are 0.
+    /// transposed, `(x [m, o], w, arrivals) → (y [m, i])`, `y = x · w`. `experts` are those of this device, and
+    /// `arrivals`, as of [`Kernel::Dispatch`], says which rows are whose. Rows that are nobody's are 0.
     ExpertMatMul {
         /// Whether the matrix is transposed.
         transpose_b: bool,
@@ -349,20 +351,21 @@ pub enum Kernel {
     GeluGrad,
     /// `(x) → (y)`: the same numbers in another format.
     Cast,
-    /// `(x) → (h)`: begins to copy `x` to the host's memory, where `h` is ([`Role::OnHost`](super::Role::OnHost)), once `x` is
-    /// complete, and does not wait for it. Runs on [`Stream::Copies`](super::Stream::Copies). Until its wait, `x` stays and `h`
-    /// is nobody's to read.
+    /// `(x) → (h)`: begins to copy `x` to the host's memory, where `h` is ([`Role::OnHost`](super::Role::OnHost)),
+    /// once `x` is complete, and does not wait for it. Runs on [`Stream::Copies`](super::Stream::Copies). Until its
+    /// wait, `x` stays and `h` is nobody's to read.
     Offload,
     /// `(h, x) → ()`: waits for what began as `h` from `x`.
     OffloadWait,
-    /// `(h) → (x)`: begins to copy `h` back, as [`Kernel::Offload`]. Until its wait, `h` stays and `x` is nobody's to read or
-    /// write.
+    /// `(h) → (x)`: begins to copy `h` back, as [`Kernel::Offload`]. Until its wait, `h` stays and `x` is nobody's to
+    /// read or write.
     Reload,
     /// `(x, h) → ()`: waits for what began as `x` from `h`.
     ReloadWait,
-    /// Operands of matrix products in fp8: `(x [n, w]) → (rows [n, w], columns [n, w])`, both the numbers of `x`, scaled so
-    /// that they fill the format: `rows` for products that sum along rows of `x`, `columns`, which lies transposed, for
-    /// those that sum along its columns. Only planned: no backend runs it. Source: arXiv:2412.19437 §3.3.
+    /// Operands of matrix products in fp8: `(x [n, w]) → (rows [n, w], columns [n, w])`, both the numbers of `x`,
+    /// scaled so that they fill the format: `rows` for products that sum along rows of `x`, `columns`, which lies
+    /// transposed, for those that sum along its columns. Only planned: no backend runs it. Source: arXiv:2412.19437
+    /// §3.3.
     Quantize,
     /// `(a, b) → (c)`: `c = a + b`, by element. May run in place of either.
     Add,
@@ -371,8 +374,8 @@ pub enum Kernel {
         /// The factor in units of 10⁻¹². See [`of_e12`].
         factor_e12: u64,
     },
-    /// `(x) → (y)`: `y = c · tanh(x / c)`, by element; −∞, which hides an element, stays. May run in place: the gradient
-    /// needs `y` alone. Source: arXiv:2408.00118 §2.
+    /// `(x) → (y)`: `y = c · tanh(x / c)`, by element; −∞, which hides an element, stays. May run in place: the
+    /// gradient needs `y` alone. Source: arXiv:2408.00118 §2.
     SoftCap {
         /// `c` in units of 10⁻¹². See [`of_e12`].
         cap_e12: u64,

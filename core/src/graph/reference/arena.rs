@@ -13,10 +13,10 @@ use super::{activation, attention, embedding, experts, linear, loss, norm, rope}
 use crate::graph::liveness::Lifetimes;
 use crate::graph::{Graph, Job, Kernel, Needs, Operator, Role, TensorId};
 
-/// One stage's buffers on one device. Reading one that is not there is a panic, and so a failed test.
+/// The buffers of one stage on one device. A read of a missing buffer panics, so the test fails.
 pub(super) struct Arena<'g> {
     pub(super) graph: &'g Graph,
-    /// The device's number among those that share matrices.
+    /// The device's number among the TP devices.
     pub(super) member: usize,
     pub(super) lifetimes: Lifetimes,
     pub(super) values: BTreeMap<TensorId, Vec<f64>>,
@@ -44,7 +44,7 @@ impl<'g> Arena<'g> {
         Arena { graph, member, lifetimes, values, under_way: RefCell::default(), held: 0 }
     }
 
-    /// Takes what arrives for a job.
+    /// Takes the tensors that arrive for a job.
     pub(super) fn begin(&mut self, job: Job, arriving: &BTreeMap<Border, Vec<f64>>) {
         for id in self.lifetimes.arrive[job as usize].clone() {
             self.values.insert(id, arriving[&Border::of(self.graph[id].role)].clone());
@@ -52,7 +52,8 @@ impl<'g> Arena<'g> {
         }
     }
 
-    /// Puts in what an operator has made and frees what it was the last to need. The most bytes held meanwhile.
+    /// Stores the outputs of an operator and frees the tensors that it read last. Returns the most bytes held
+    /// meanwhile.
     pub(super) fn settle(&mut self, at: usize, outputs: Vec<Vec<f64>>) -> u64 {
         let operator = &self.graph.operators[at];
         if let (Kernel::OffloadWait | Kernel::ReloadWait, [copy, from]) = (operator.kernel, &operator.inputs[..]) {
@@ -82,7 +83,7 @@ impl<'g> Arena<'g> {
         most
     }
 
-    /// Gives what leaves after a job.
+    /// Gives the tensors that leave after a job.
     pub(super) fn end(&mut self, job: Job) -> BTreeMap<Border, Vec<f64>> {
         let mut leaving = BTreeMap::new();
         for id in self.lifetimes.end[job as usize].clone() {
@@ -168,7 +169,7 @@ impl<'g> Arena<'g> {
             | Kernel::SharedCrossEntropy { .. }
             | Kernel::CrossEntropyGrad { .. } => loss::compute(&given),
             Kernel::Replicate { .. } => vec![x[0].clone()],
-            // The copy stays aside until the wait, as what collectives make.
+            // The copy is kept apart until the wait, as the results of collectives.
             Kernel::Offload | Kernel::Reload => {
                 self.under_way.borrow_mut().insert(operator.outputs[0], x[0].clone());
                 vec![vec![f64::NAN; x[0].len()]]

@@ -1,4 +1,4 @@
-//! What several devices do together, and which parts of a weight each of them holds.
+//! Collectives, and the parts of a weight that each device holds.
 
 use std::collections::BTreeMap;
 use std::vec;
@@ -7,7 +7,7 @@ use std::vec::Vec;
 use super::arena::Arena;
 use crate::graph::{Kernel, Role, Tensor, TensorId};
 
-/// What each of `arenas`, the devices that share matrices, makes by operator `at`.
+/// The outputs of operator `at` on each of `arenas`, the TP devices.
 pub(super) fn computed(arenas: &[&mut Arena], at: usize) -> Vec<Vec<Vec<f64>>> {
     let operator = &arenas[0].graph.operators[at];
     let rows: Vec<&Vec<f64>> = arenas.iter().map(|arena| &arena.values[&operator.inputs[0].tensor]).collect();
@@ -45,7 +45,7 @@ pub(super) fn computed(arenas: &[&mut Arena], at: usize) -> Vec<Vec<Vec<f64>>> {
     (0..arenas.len()).map(|at| vec![member(at)]).collect()
 }
 
-/// Where the elements that a device holds of `tensor` stand in the whole weight; none for padding.
+/// The places in the whole weight of the elements that a device holds of `tensor`; none for padding.
 pub(super) fn places_held(tensor: &Tensor, member: usize) -> Vec<Option<usize>> {
     let elements = 0..tensor.elements() as usize;
     let Some(split) = tensor.split() else { return elements.map(Some).collect() };
@@ -61,7 +61,7 @@ pub(super) fn places_held(tensor: &Tensor, member: usize) -> Vec<Option<usize>> 
     elements.map(place).collect()
 }
 
-/// What a device holds of the weight `whole`.
+/// The part of the weight `whole` that a device holds.
 pub(super) fn held(tensor: &Tensor, member: usize, whole: &[f64]) -> Vec<f64> {
     places_held(tensor, member).into_iter().map(|place| place.map_or(0.0, |place| whole[place])).collect()
 }

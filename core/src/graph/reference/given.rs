@@ -1,4 +1,4 @@
-//! What one operator reads on one device.
+//! The inputs of one operator on one device.
 
 use std::vec::Vec;
 
@@ -7,7 +7,7 @@ use crate::graph::{Graph, Kernel, Operator, Use};
 /// The inputs of an operator, with the sizes of its outputs.
 pub(super) struct Given<'a> {
     pub(super) kernel: Kernel,
-    /// The device's number among those that share matrices.
+    /// The device's number among the TP devices.
     pub(super) member: usize,
     /// The numbers of each input; empty where only its shape is needed.
     pub(super) x: Vec<&'a Vec<f64>>,
@@ -18,7 +18,7 @@ pub(super) struct Given<'a> {
 }
 
 impl<'a> Given<'a> {
-    /// What `operator` of `graph` reads, of which `data` gives the numbers.
+    /// The inputs of `operator` of `graph`; `data` gives their numbers.
     pub(super) fn of(
         graph: &Graph,
         operator: &Operator,
@@ -58,7 +58,8 @@ impl<'a> Given<'a> {
         (0..self.x[0].len()).map(f).collect()
     }
 
-    /// Where this device's element `e` of `len` stands among all devices', of which it holds every `ways`-th block.
+    /// The place of this device's element `e` of `len` in the whole tensor, of which the device holds every `ways`-th
+    /// block.
     pub(super) fn place(&self, e: usize, len: usize, ways: u64, blocks: u64) -> usize {
         let block = len / blocks as usize;
         let member = if ways > 1 { self.member } else { 0 };

@@ -1,6 +1,6 @@
-//! The documented formulas, written down as plainly as possible in `f64`, on an arena that takes and gives back
-//! buffers by the graph's rules. Gradients are held against differences of the loss, bytes against liveness, and devices
-//! that share matrices against one that does not.
+//! A reference executor for graphs: the documented formulas in `f64`, as plainly as possible, on buffers that follow
+//! the rules of liveness. The tests compare gradients with differences of the loss, bytes with liveness, and several
+//! tensor-parallel devices with one.
 
 mod activation;
 mod arena;

@@ -6,7 +6,7 @@ use super::{Device, Link};
 use crate::base::units::{Bytes, Nanos};
 use crate::model::Dtype;
 
-/// One kind of device of the catalog, with the node that it usually stands in.
+/// One kind of device of the catalog, with its usual node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The name in a spec.
@@ -15,13 +15,13 @@ pub struct Entry {
     pub title: &'static str,
     /// Dense matmul rate in each number format, in operations a second.
     pub matmul_flops: MatmulFlops,
-    /// What the best matmuls reach of that, in thousandths.
+    /// Peak GEMM efficiency: the best matmuls over that rate, in thousandths.
     pub matmul_permille: u64,
     /// Bytes a second between memory and compute.
     pub memory_bytes_per_s: u64,
     /// Memory of the device.
     pub memory_bytes: Bytes,
-    /// Bytes a second that copies to the host's memory reach, and copies back.
+    /// Measured bytes per second of copies to host memory, and back.
     pub host_bytes_per_s: u64,
     /// The least time of one operator.
     pub launch_ns: Nanos,
@@ -31,7 +31,7 @@ pub struct Entry {
     pub link: Link,
     /// The link between nodes.
     pub node_link: Link,
-    /// The number format that training on it usually takes.
+    /// The usual precision of training on it.
     pub dtype: Dtype,
     /// Where the figures are from.
     pub source: &'static str,
@@ -81,19 +81,18 @@ pub fn find(name: &str) -> Option<&'static Entry> {
     CATALOG.iter().find(|entry| entry.name == name)
 }
 
-/// What the best matmuls reach of the rate of a device of that name, in thousandths: the catalog's, and of other devices
-/// that of an A100, by which shares of it were fitted.
+/// Peak GEMM efficiency of a device of that name, in thousandths: the catalog's, else that of an A100, to which
+/// shares of it were fitted.
 pub fn usual_matmul_permille(name: &str) -> u64 {
     find(name).map_or(MATMUL_PERMILLE, |entry| entry.matmul_permille)
 }
 
-/// The matmul rate with fp8 operands of a device of that name, as the catalog has it; 0 of any other.
+/// The FP8 matmul rate of a device of that name in the catalog; 0 for any other.
 pub fn usual_fp8_flops(name: &str) -> u64 {
     find(name).map_or(0, |entry| entry.matmul_flops.fp8)
 }
 
-/// The rate of copies to the host's memory and back of a device of that name: the catalog's, and of other devices that of an
-/// A100.
+/// The rate of copies to host memory and back of a device of that name: the catalog's, else that of an A100.
 pub fn usual_host_bytes_per_s(name: &str) -> u64 {
     find(name).map_or(PCIE_4_COPIES, |entry| entry.host_bytes_per_s)
 }
@@ -126,27 +125,28 @@ const fn nvlink(gigabytes: u64) -> Link {
     Link { bytes_per_s: gigabytes * GIGA, latency_ns: 2000 }
 }
 
-/// The seven Infinity Fabric links by which an MI300X sees the others of its node, together: what a collective over the node
-/// has in one direction.
+/// The seven Infinity Fabric links by which an MI300X sees the others of its node, together: what a collective over
+/// the node has in one direction.
 const INFINITY_FABRIC: Link = Link { bytes_per_s: 7 * 64 * GIGA, latency_ns: 2000 };
 
-/// Memory of so many hundredths of a GiB.
+/// Memory of hundredths of a GiB.
 const fn gib(hundredths: u64) -> Bytes {
     hundredths * (1 << 30) / 100
 }
 
-// Data sheets write GB of memory where programs are given about a hundredth less than as many GiB: what stands here is the
-// least of what PyTorch tells of such cards where their memory is full ("has a total capacity of"), since a plan that needs
-// more ends there.
+// Data sheets write GB of memory where programs are given about a hundredth less than as many GiB: what stands here
+// is the least of what PyTorch tells of such cards where their memory is full ("has a total capacity of"), since a
+// plan that needs more ends there.
 //
-// Copies to the host's memory are measured, too, of one device at a time: 25.1 GB/s on an A100, 52.8 on an H100 (NVIDIA/nvbandwidth,
-// issues 42 and 24). Where two devices share a switch, both at once have half. A GH200 was measured at 300 to 346 (issue 23);
-// of two GPUs that share a Grace each is taken to have half.
+// Copies to the host's memory are measured, too, of one device at a time: 25.1 GB/s on an A100, 52.8 on an H100
+// (NVIDIA/nvbandwidth, issues 42 and 24). Where two devices share a switch, both at once have half. A GH200 was
+// measured at 300 to 346 (issue 23); of two GPUs that share a Grace each is taken to have half.
 //
-// What the best matmuls reach is measured in bf16: the best of many sizes on each card, a mean of 100 runs (Bekman, Machine
-// Learning Engineering, "Maximum Achievable Matmul FLOPS": 271.2, 794.5, 1745.0, 668.4 and 784.9 TFLOP/s on A100, H100, B200,
-// MI300X and MI325X, H200 and H800 as H100, and as B200 its like). Of the rate in fp8, twice that, they are taken to reach the same share: 780 thousandths of either were measured on
-// H100 (torchao, `roofline_utils.py`).
+// What the best matmuls reach is measured in bf16: the best of many sizes on each card, a mean of 100 runs (Bekman,
+// Machine Learning Engineering, "Maximum Achievable Matmul FLOPS": 271.2, 794.5, 1745.0, 668.4 and 784.9 TFLOP/s on
+// A100, H100, B200, MI300X and MI325X, H200 and H800 as H100, and as B200 its like). Of the rate in fp8, twice that,
+// they are taken to reach the same share: 780 thousandths of either were measured on H100 (torchao,
+// `roofline_utils.py`).
 static CATALOG: &[Entry] = &[
     Entry {
         name: "a100-40",

@@ -44,7 +44,7 @@ impl Reader<'_, '_> {
         })
     }
 
-    /// Experts in every layer with a width of their own; in Qwen 2 also a shared expert with a gate.
+    /// Experts in every layer, with their own width; in Qwen 2 also a shared expert with a gate.
     fn qwen_experts(&mut self, routing: Routing, shared_gate: bool) -> Option<Experts> {
         let (count, active) = (self.experts_count("num_experts"), self.experts_count("num_experts_per_tok"));
         let ffn = self.size("moe_intermediate_size");

@@ -1,4 +1,4 @@
-//! From a parsed value to a spec, with every fault at once.
+//! From a parsed value to a spec, with every fault at once. One file here for each table of a spec.
 
 mod aliases;
 mod cluster;
@@ -31,7 +31,7 @@ use crate::program::lower::Lowering;
 use crate::schedule;
 use crate::simulate::jitter;
 
-/// What a field is where nothing is said and the catalog says nothing either.
+/// Defaults of fields that the catalog does not have.
 mod default {
     pub const CHUNKS: u32 = 2;
     pub const MICROBATCH_SIZE: u32 = 1;
@@ -54,7 +54,7 @@ const PROBLEM_KEYS: [&str; 3] = ["ranks", "stages", "placement"];
 const MODEL_KEYS: [&str; 6] = ["model", "cluster", "parallel", "training", "memory", "objective"];
 
 impl Spec {
-    /// Reads a spec, or a bare problem, which is known by its `ranks`, `stages` or `placement`.
+    /// Reads a spec, or a bare problem, which has `ranks`, `stages` or `placement`.
     ///
     /// # Errors
     /// Every fault of the input, each with its field.
@@ -139,8 +139,8 @@ fn read_model_work(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<Mod
         .unwrap_or_default();
     let model = section(table, "model", "a `name` of the catalog, or sizes by hand", faults)
         .and_then(|model| read_model(model, faults));
-    // Known also where something else of the model is wrong, so that nobody is asked for more than that: where the name
-    // itself is, for nothing that the right one would say.
+    // Also where another field of the model is wrong, so that no fault asks for a sequence that the catalog has. A
+    // wrong name counts as one of the catalog.
     let named = table.get("model").and_then(|model| model.get("name")).and_then(Value::as_str);
     let usual_sequence = named.and_then(|name| match catalog::find(name) {
         Some(entry) => Some(entry.sequence),
@@ -168,7 +168,7 @@ fn read_model_work(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<Mod
         (limit, overhead.unwrap_or(0))
     });
     let (limit_bytes, overhead_bytes) = memory.unwrap_or_default();
-    // What does not suit the model is told beside what is wrong elsewhere, such as with the cluster.
+    // Faults of the model come together with faults elsewhere, such as those of the cluster.
     let (Some(model), Some(training), Some((pipeline, chunks, layout))) = (model, training, parallel) else {
         return None;
     };
@@ -217,7 +217,7 @@ fn read_model_work(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<Mod
     Some(work)
 }
 
-/// A table that has to be there.
+/// A required table.
 fn section<'v>(
     table: &mut Table<'v>,
     key: &'static str,

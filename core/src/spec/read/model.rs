@@ -16,7 +16,7 @@ pub(super) struct Model {
     pub(super) config: ModelConfig,
 }
 
-/// The model that `value`, a table such as [`model_table`](crate::spec::model_table) writes, says at `path`; nothing where there
+/// The model of `value` at `path`, a table such as [`model_table`](crate::spec::model_table) writes. None where there
 /// are `faults`.
 pub fn read_model_table(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Option<ModelConfig> {
     let before = faults.len();
@@ -44,7 +44,7 @@ pub(super) fn read_model(mut table: Table<'_>, faults: &mut Vec<Fault>) -> Optio
         .or(known.map(|known| known.family))
         .unwrap_or(Family::Llama);
 
-    // A size is what is typed, or the catalog's; where neither says, all such sizes are asked for together.
+    // A size comes from the input or from the catalog. One fault names all missing sizes.
     let mut missing = Vec::new();
     let mut size = |key: &'static str, most: u64, known: Option<u32>, faults: &mut Vec<Fault>| {
         let typed = table.whole(key, 1..=most, faults).map(|size| size as u32);
@@ -59,7 +59,7 @@ pub(super) fn read_model(mut table: Table<'_>, faults: &mut Vec<Fault>) -> Optio
     let ffn = size("ffn", u64::from(MAX_SIZE), known.map(|known| known.ffn), faults);
     let vocab = size("vocab", u64::from(MAX_SIZE), known.map(|known| known.vocab), faults);
     let by_heads = |of: &ModelConfig| (of.kv_heads < of.heads).then_some(of.kv_heads);
-    // Not asked for: there are as many as heads, once those are known.
+    // Optional: the default is the number of heads.
     let kv_heads = table.whole("kv_heads", 1..=u64::from(MAX_SIZE), faults).map(|size| size as u32);
     let kv_heads = kv_heads.or(known.and_then(by_heads)).or(heads);
     let whole_width =
@@ -84,7 +84,7 @@ pub(super) fn read_model(mut table: Table<'_>, faults: &mut Vec<Fault>) -> Optio
             faults.push(Fault::new(table.path("name"), format!("\"{name}\""), accepted));
         }
     }
-    // A width of the catalog's stands as long as what it belongs to is the catalog's too.
+    // The catalog's head dim holds only with the catalog's hidden size and heads.
     let of_known = known.filter(|known| hidden == Some(known.hidden) && heads == Some(known.heads));
     let head_dim = typed_head_dim.or(of_known.map(|known| known.head_dim)).or(whole_width);
     if let (None, Some(hidden), Some(heads), None) = (head_dim, hidden, heads, table.get("head_dim")) {
@@ -113,7 +113,7 @@ pub(super) fn read_model(mut table: Table<'_>, faults: &mut Vec<Fault>) -> Optio
     Some(Model { name: name.to_string(), config })
 }
 
-/// The sizes in a `config.json`, where the model is said so.
+/// The sizes of `model.config`.
 fn read_config(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<ModelConfig> {
     match table.get("config")? {
         value @ Value::Object(_) => hf_config::read(value, &table.path("config"), faults),

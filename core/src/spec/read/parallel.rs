@@ -13,7 +13,7 @@ use crate::model::MAX_LAYERS;
 use crate::notation::megatron_layout::{self, Part};
 use crate::problem::{MAX_CHUNKS, MAX_RANKS};
 
-/// The parts of a layout that stand beside the pipeline's ranks.
+/// The degrees other than the pipeline's.
 pub(super) fn read_layout(parallel: &mut Table<'_>, multi_token: u32, faults: &mut Vec<Fault>) -> Layout {
     let mut degree = |key, least, most, otherwise| {
         parallel.whole(key, least..=most, faults).map_or(otherwise, |degree| degree as u32)
@@ -37,7 +37,7 @@ pub(super) fn read_layout(parallel: &mut Table<'_>, multi_token: u32, faults: &m
     Layout { form, data, zero, shard, reduce_gradients, dispatch, overlap_exchanges, partition, ..Layout::default() }
 }
 
-/// A number, or `all`.
+/// The sharding group size: a number, or `all`.
 fn read_shard(parallel: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<u32> {
     let value = parallel.get("shard")?;
     if value.as_str() == Some("all") {
@@ -63,7 +63,7 @@ fn read_partition(parallel: &mut Table<'_>, multi_token: u32, faults: &mut Vec<F
             let count = |count| whole(count).filter(|count| *count <= MAX_LAYERS.into()).map(|count| count as u32);
             counts.iter().map(count).collect::<Option<Vec<u32>>>().map(Partition::ByHand)
         }
-        // No name of a rule has a capital, and every layout has.
+        // Every layout has an `E`, and no name of a rule has a capital.
         Value::String(layout) if layout.contains('E') => match layer_counts(layout, multi_token) {
             Ok(counts) => Some(Partition::ByHand(counts)),
             Err(wrong) => {
@@ -85,8 +85,7 @@ fn read_partition(parallel: &mut Table<'_>, multi_token: u32, faults: &mut Vec<F
     read.unwrap_or_default()
 }
 
-/// The decoder layers of each stage of a layout in Megatron's form, for a model with so many modules of multi-token
-/// prediction.
+/// The layers of each stage of a layout in Megatron-LM's form, for a model with `multi_token` MTP modules.
 fn layer_counts(layout: &str, multi_token: u32) -> Result<Vec<u32>, String> {
     let stages = megatron_layout::read(layout)
         .map_err(|error| format!("a layout in Megatron-LM's form, such as Et*3|t*4|t*3L ({error})"))?;
@@ -107,7 +106,8 @@ fn layer_counts(layout: &str, multi_token: u32) -> Result<Vec<u32>, String> {
     if ends != (Some(&Part::Embedding), Some(&Part::Loss)) || !once(Part::Embedding) || !once(Part::Loss) {
         return Err("a layout that starts with its one `E` and ends with its one `L`".to_string());
     }
-    // The embedding is the first stage's and the loss the last one's; empty stages are refused with their number later.
+    // The first stage has the embedding and the last one the loss. Other empty stages are refused later, with their
+    // number.
     if stages.first().is_some_and(Vec::is_empty) || stages.last().is_some_and(Vec::is_empty) {
         return Err("a layout whose first and last stage are not empty".to_string());
     }

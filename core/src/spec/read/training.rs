@@ -26,16 +26,16 @@ pub(super) struct Training {
     pub(super) offload_fits: bool,
 }
 
-/// Tokens of a whole training.
+/// Most training tokens.
 const MAX_TRAINED: u64 = 1 << 53;
 
-/// Most characters of what is computed again by layer, each layer said apart: `1 selective, ` has 13.
+/// Most characters of recomputation by layer: `1 selective, ` for each layer has 13.
 const MAX_RECOMPUTE_TEXT: usize = 16 * MAX_LAYERS as usize;
 
 /// Most tokens of a microbatch.
 const MAX_TOKENS: u64 = 1 << 26;
 
-/// `copies` of the pipeline share the sequences of a step.
+/// The table; `copies` is the DP degree.
 pub(super) fn read_training(
     mut table: Table<'_>,
     usual_sequence: Option<u32>,
@@ -81,8 +81,8 @@ pub(super) fn read_training(
     })
 }
 
-/// The microbatches of a step, said as such or by the sequences of all; `at_once` are those that each further microbatch adds
-/// over all copies of the pipeline, where that is known.
+/// The microbatches of a step: given, or from the global batch size. `at_once` is the number of sequences of one
+/// microbatch over all replicas, where that is known.
 fn read_microbatches(table: &mut Table<'_>, at_once: Option<u64>, faults: &mut Vec<Fault>) -> Option<u64> {
     const MOST: u64 = MAX_MICROBATCHES as u64;
     if table.get("global_batch_size").is_none() {
@@ -109,7 +109,7 @@ fn read_microbatches(table: &mut Table<'_>, at_once: Option<u64>, faults: &mut V
     Some(microbatches)
 }
 
-/// What is computed again, and in which layers.
+/// The recomputation, and the layers that recompute.
 fn read_recompute(table: &mut Table<'_>, form: &mut Form, faults: &mut Vec<Fault>) -> RecomputeLayers {
     let text = table.text_of("recompute", MAX_RECOMPUTE_TEXT, faults).unwrap_or(Recompute::None.name());
     let mut layers = RecomputeLayers::All;
@@ -140,7 +140,7 @@ fn read_recompute(table: &mut Table<'_>, form: &mut Form, faults: &mut Vec<Fault
     layers
 }
 
-/// Which layers keep what they keep in the host's memory, and whether the limit says it.
+/// The activation offload, and whether it is fitted to the limit.
 fn read_offload(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> (Offload, bool) {
     let said = match table.get("offload") {
         None => return (Offload::None, false),
@@ -164,10 +164,10 @@ fn read_offload(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> (Offload, boo
     (offload, false)
 }
 
-/// The one format that sums and moments may be kept in beside their own.
+/// The one format of gradients and moments besides their usual one.
 const BF16: [(&str, bool); 1] = [(Dtype::Bf16.name(), true)];
 
-/// How the operators are written, as far as `training` says it.
+/// The fields of `training` that belong to the form.
 fn read_form(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Form {
     let attention = [AttentionForm::Flash, AttentionForm::Materialised].map(|form| (form.name(), form));
     let imbalance = table.positive("expert_imbalance", f64::from(MAX_IMBALANCE_PERMILLE) / 1000.0, faults);

@@ -11,7 +11,7 @@ use crate::model::{
     Routing, Scores, Variant, Window, to_e12,
 };
 
-/// What departs from the family's usual layer, and from `known` only where it is said.
+/// The variant: fields of the input, else those of `known`.
 pub(super) fn read_variant(table: &mut Table<'_>, known: Variant, faults: &mut Vec<Fault>) -> Variant {
     let activations = [Activation::Silu, Activation::Gelu].map(|activation| (activation.name(), activation));
     let none = |table: &mut Table<'_>, key| table.get(key).and_then(Value::as_str) == Some("none");
@@ -46,7 +46,7 @@ pub(super) fn read_variant(table: &mut Table<'_>, known: Variant, faults: &mut V
     }
 }
 
-/// What is typed, or known; `none` for nothing at all.
+/// Multipliers of the input, else known ones; `none` for none.
 fn read_factors(table: &mut Table<'_>, known: Factors, faults: &mut Vec<Fault>) -> Factors {
     let Some(mut table) = table.table("factors", faults) else { return known };
     let mut number = |key, known| part_number(&mut table, key, known, faults);
@@ -69,7 +69,7 @@ fn read_caps(table: &mut Table<'_>, known: Caps, faults: &mut Vec<Fault>) -> Cap
     caps
 }
 
-/// A number in units of 10⁻¹² that is typed, or known; `none` for no such number.
+/// A number of the input in units of 10⁻¹², else the known one; `none` for none.
 fn part_number(table: &mut Table<'_>, key: &'static str, known: Option<u64>, faults: &mut Vec<Fault>) -> Option<u64> {
     if table.get(key).and_then(Value::as_str) == Some("none") {
         return None;
@@ -85,7 +85,7 @@ fn read_window(table: &mut Table<'_>, known: Option<Window>, faults: &mut Vec<Fa
     Some(Window { tokens: tokens?, full_every: full_every? })
 }
 
-/// A size that is typed, or known; where neither says, a fault.
+/// A size of the input, else the known one; a fault without either.
 fn part_size(table: &mut Table<'_>, key: &'static str, known: Option<u32>, faults: &mut Vec<Fault>) -> Option<u32> {
     part_size_in(table, key, 0..=MAX_SIZE, known, faults)
 }

@@ -1,4 +1,4 @@
-//! The table `model`.
+//! The table `model`: read, written and linked.
 
 use std::format;
 use std::string::ToString;

@@ -1,4 +1,4 @@
-//! The table `parallel`.
+//! The table `parallel`: read, written and linked, and faults that name a degree that works.
 
 use std::string::ToString;
 use std::{format, vec};
@@ -28,8 +28,8 @@ fn a_partition_is_read_in_megatron_s_form() {
     }
 }
 
-/// DeepSeek-V3 as it was trained: 61 layers and one module of multi-token prediction on 16 ranks of 2 chunks, the module
-/// beside the loss.
+/// DeepSeek-V3 as it was trained: 61 layers and one module of multi-token prediction on 16 ranks of 2 chunks, the
+/// module beside the loss.
 #[test]
 fn a_layout_has_as_many_modules_as_the_model() {
     let read = |layout: &str| {

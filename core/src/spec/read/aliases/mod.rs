@@ -1,7 +1,7 @@
 //! Other names of spec fields: those of Megatron-LM, Hugging Face and DeepSpeed.
 //!
-//! A spec may use an alias in the place of a field. It then means the same as the field, and the spec is written with the
-//! field's own name. Faults name what stands in the input. An alias together with its field is a fault.
+//! A spec may use an alias in the place of a field. It then means the same as the field, and the spec is written with
+//! the field's own name. Faults name what stands in the input. An alias together with its field is a fault.
 
 use alloc::borrow::Cow;
 use alloc::format;
@@ -42,8 +42,8 @@ const fn same(table: &'static str, name: &'static str, field: &'static str) -> A
 
 /// Every alias. A table stands before the tables in it, and a field before the fields whose values depend on it.
 ///
-/// Names of the parallel degrees, batch, router and MTP are those of Megatron-LM's arguments and `TransformerConfig`; those of
-/// MLA, soft-caps, key-value heads and RoPE are those of Hugging Face's `config.json`; `zero_stage` and
+/// Names of the parallel degrees, batch, router and MTP are those of Megatron-LM's arguments and `TransformerConfig`;
+/// those of MLA, soft-caps, key-value heads and RoPE are those of Hugging Face's `config.json`; `zero_stage` and
 /// `gradient_accumulation_steps` are DeepSpeed's. The others are the field's words where no program has one name.
 pub(super) static ALIASES: &[Alias] = &[
     same("model", "num_layers", "layers"),
