@@ -276,7 +276,9 @@ pub enum BackendError {
     Transport(#[from] TransportError),
     /// More routed tokens arrive at a rank's experts than the plan has rows for.
     #[error(
-        "{come} routed tokens arrive at the experts of rank {rank} in layer {layer}, microbatch {microbatch}; the rank has {rows} rows for them: write training.expert_imbalance = {enough} or more; {always} is always enough"
+        "{come} routed tokens arrive at the experts of rank {rank} in layer {layer}, microbatch {microbatch}; the \
+         rank has {rows} rows for them: write training.expert_imbalance = {enough} or more; {always} is always \
+         enough"
     )]
     ExpertOverflow {
         /// The fullest rank.

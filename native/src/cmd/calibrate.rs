@@ -77,13 +77,16 @@ fn report(plan: &Plan, trace: &Trace, calibration: &Calibration, written: Option
     let mut notes = Vec::new();
     if !trace.plan_digest.is_empty() && trace.plan_digest != plan.digest() {
         notes.push(
-            "The trace is from another plan with the same order. The planned times here are those of the plan that you gave.".to_owned(),
+            "The trace is from another plan with the same order. The planned times here are those of the plan that \
+             you gave."
+                .to_owned(),
         );
     }
     if let Some(processors) = trace.shared_processors {
         let on = format::count(processors, "processor");
         notes.push(format!(
-            "The ranks were time-sliced on {on}: the time of an op includes the time slices of other ranks. A plan with these times is valid only for ranks that share processors in this way."
+            "The ranks were time-sliced on {on}: the time of an op includes the time slices of other ranks. A plan \
+             with these times is valid only for ranks that share processors in this way."
         ));
     }
     if calibration.jitter_permille > 0 {
@@ -176,7 +179,8 @@ fn jobs(plan: &Plan, calibration: &Calibration) -> String {
         text.push_str(&format!("transfers are {} of the path\n", on_path(calibration.path_hops_ns)));
     }
     text.push_str(
-        "the path: the ops that decide the makespan, each at its mean; a shorter op off the path does not shorten the makespan\n",
+        "the path: the ops that decide the makespan, each at its mean; a shorter op off the path does not shorten \
+         the makespan\n",
     );
     text
 }

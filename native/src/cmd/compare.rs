@@ -125,7 +125,8 @@ fn drawn(comparison: &Comparison, spec: &Spec) -> String {
         ));
         if jitter_permille > 0 {
             text.push_str(&format!(
-                "op times vary by {}: half of the steps take at most the typical time, and 1 in 20 takes more than the last column{}\n",
+                "op times vary by {}: half of the steps take at most the typical time, and 1 in 20 takes more than \
+                 the last column{}\n",
                 format::percent(f64::from(jitter_permille) / 1000.0),
                 if waits { "\nboth without waits for transfers" } else { "\n`best` has the lowest of these" }
             ));
@@ -133,7 +134,8 @@ fn drawn(comparison: &Comparison, spec: &Spec) -> String {
         if waits {
             let Messages { lowering, transport } = spec.messages;
             text.push_str(&format!(
-                "with communication: includes waits for {lowering} transfers on {transport} transport; `best` has the lowest{}; steps include these waits, other figures do not",
+                "with communication: includes waits for {lowering} transfers on {transport} transport; `best` has \
+                 the lowest{}; steps include these waits, other figures do not",
                 if jitter_permille > 0 { ",\ntogether with the excess of 1 in 20 steps" } else { "" }
             ));
             text.push_str(match lowering {

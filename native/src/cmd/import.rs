@@ -53,12 +53,15 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let run = MegatronRun::read(&String::from_utf8_lossy(&bytes));
     if !run.is_any() {
         return Err(Failure::input(format!("{} contains no arguments of Megatron-LM", args.run)).with_help(
-            "Accepted are the argument lines at the start of a log, such as `num_layers ...... 32`, and arguments such as --num-layers 32. For a Hugging Face model, write `model.config = \"config.json\"` in a spec.",
+            "Accepted are the argument lines at the start of a log, such as `num_layers ...... 32`, and arguments \
+             such as --num-layers 32. For a Hugging Face model, write `model.config = \"config.json\"` in a spec.",
         ));
     }
     let imported = run.spec(&args.device, args.devices).map_err(|faults| {
-        Failure::input(format!("{}: {faults}", args.run))
-            .with_help("--device and --devices give what the text lacks; add other arguments to the text, such as --vocab-size 50257")
+        Failure::input(format!("{}: {faults}", args.run)).with_help(
+            "--device and --devices give what the text lacks; add other arguments to the text, such as \
+                --vocab-size 50257",
+        )
     })?;
     let comparison = Comparison::of(&run, &imported)?;
     if args.json {

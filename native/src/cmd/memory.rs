@@ -55,7 +55,8 @@ fn drawn(shown: &Explanation, spec: &Spec) -> String {
     text.push_str(&verdict_line(shown));
     if work.layout.overhead_bytes == 0 {
         text.push_str(
-            "framework overhead (contexts, communicators, fragmentation) is not included: reserve it with memory.overhead_bytes\n",
+            "framework overhead (contexts, communicators, fragmentation) is not included: reserve it with \
+             memory.overhead_bytes\n",
         );
     }
     if shown.cuts_backwards() {
@@ -104,12 +105,14 @@ fn price(shown: &Explanation, shorter: &Shorter) -> String {
     let mut text = format!("\n{}\n", search::price_of_limit(now, shorter.without_limit_ns));
     if shorter.single.is_empty() {
         text.push_str(
-            "none of the changes tried makes the step shorter on these devices; `pipeplan tune` tries other layouts\n",
+            "none of the changes tried makes the step shorter on these devices; `pipeplan tune` tries other \
+             layouts\n",
         );
         return text;
     }
     text.push_str(
-        "these changes make the step shorter on the same devices (times of a first schedule; a search can improve them):\n",
+        "these changes make the step shorter on the same devices (times of a first schedule; a search can improve \
+         them):\n",
     );
     let together: Vec<Suggestion> = shorter.together.iter().chain(&shorter.single).cloned().collect();
     text.push_str(&options(shown, &together, ""));
@@ -184,7 +187,8 @@ fn advice(shown: &Explanation, found: &Suggestions) -> String {
     match (found.cheapest(), &found.all) {
         (Some(cheapest), _) => text.push_str(&format!("\ncheapest: {}\n", cheapest.words())),
         (None, Some(all)) => text.push_str(&format!(
-            "\nnone of the changes tried fits. All {} together need {} on the fullest rank. Use fewer layers per rank, or more memory\n",
+            "\nnone of the changes tried fits. All {} together need {} on the fullest rank. Use fewer layers per \
+             rank, or more memory\n",
             all.words(),
             format::bytes(all.peak)
         )),

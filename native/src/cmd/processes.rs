@@ -58,7 +58,8 @@ pub enum Engine {
 pub fn tcp_link(patience: Duration) -> Result<Tcp, Failure> {
     let place = place()?.ok_or_else(|| {
         Failure::input("no launcher has set the rank of this process").with_help(
-            "Start all ranks with `torchrun --no-python --nproc-per-node 4 pipeplan …` or `srun -n 4 pipeplan …`; or start each rank by hand with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set.",
+            "Start all ranks with `torchrun --no-python --nproc-per-node 4 pipeplan …` or `srun -n 4 pipeplan …`; \
+             or start each rank by hand with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set.",
         )
     })?;
     let Some((host, port)) = &place.meeting else {

@@ -94,7 +94,7 @@ pub struct Messages {
 }
 
 impl Messages {
-    /// `spec` with these.
+    /// `spec` with these options.
     pub fn apply(&self, mut spec: Spec) -> Spec {
         let spec::Messages { lowering, transport } = spec.messages;
         let transport = self.transport.unwrap_or(transport);
@@ -105,7 +105,7 @@ impl Messages {
     }
 }
 
-/// How much times of ops differ.
+/// Jitter of op times.
 #[derive(clap::Args, Clone, Copy)]
 pub struct Jitter {
     /// Jitter: standard deviation of the time of an op, in percent of the planned time. Shows the median step time,
@@ -115,7 +115,7 @@ pub struct Jitter {
 }
 
 impl Jitter {
-    /// `spec` with this.
+    /// `spec` with this option.
     pub fn apply(self, mut spec: Spec) -> Spec {
         spec.jitter_permille = self.jitter.unwrap_or(spec.jitter_permille);
         spec
@@ -157,21 +157,21 @@ pub fn plan(spec: &Spec, schedule: &str, effort: Effort) -> Result<Plan, Failure
         PlanError::NoSchedule { .. } => {
             Failure::input(format::spelled(&error.to_string())).with_help(match spec.work {
                 Work::Model(_) => {
-                    "`pipeplan compare` gives the reason for every schedule, `pipeplan memory` suggests changes that save memory, `pipeplan tune` tries other layouts"
+                    "`pipeplan compare` gives the reason for every schedule, `pipeplan memory` suggests changes \
+                     that save memory, `pipeplan tune` tries other layouts"
                 }
                 Work::Typed(_) => "`pipeplan compare` gives the reason for every schedule",
             })
         }
         PlanError::Absent { .. } if matches!(spec.work, Work::Model(_)) => {
-            Failure::input(format::spelled(&error.to_string())).with_help(
-                "`pipeplan memory` suggests changes that save memory, `pipeplan tune` tries other layouts",
-            )
+            Failure::input(format::spelled(&error.to_string()))
+                .with_help("`pipeplan memory` suggests changes that save memory, `pipeplan tune` tries other layouts")
         }
         _ => Failure::input(format::spelled(&error.to_string())),
     })
 }
 
-/// The best schedule for `spec`, with the model's parts that it stands on.
+/// The best schedule for `spec`, with the stages of the model that it uses.
 pub fn best(spec: &Spec, effort: Effort) -> Result<Answer, PlanError> {
     let mut watch = Watch::new(effort);
     let answer = planner::best(spec, effort.ops(), &mut |progress| watch.see(progress));
@@ -198,7 +198,7 @@ pub fn explain(spec: &Spec, schedule: &str, effort: Effort) -> Result<Explanatio
     })
 }
 
-/// Looks for changes with which the limit costs less, with progress on standard error. Ctrl-C ends it with those so far.
+/// Searches for changes that make the limit cost less, with progress on standard error. Ctrl-C keeps those so far.
 fn shorten(explanation: &mut Explanation, spec: &Spec) {
     let (bar, stop) = (
         progress_bar("{spinner} planning changes {bar:30} {pos} of {len}; Ctrl-C keeps those so far"),

@@ -92,7 +92,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
         }
         let text = "no layout fits: in each, a rank needs more than its memory limit, or no schedule exists";
         return Err(Failure::input(text).with_help(
-            "try more devices (--devices), a higher memory.limit_bytes, or fewer fields with --keep; `pipeplan memory` shows what one layout needs",
+            "try more devices (--devices), a higher memory.limit_bytes, or fewer fields with --keep; `pipeplan \
+             memory` shows what one layout needs",
         ));
     };
     match &args.output {
@@ -183,9 +184,16 @@ fn drawn(spec: &Spec, tuner: &Tuner, is_whole: bool) -> String {
         .collect();
     if !shown.is_empty() {
         text.push_str(&table(&shown));
-        text.push_str("PP, TP, CP, DP, EP: pipeline, tensor, context, data and expert parallel; microbatches: number per data-parallel replica by micro-batch size; whole experts: expert tensor parallel (ETP) is 1; peak memory: of the fullest rank; recompute: number of layers\n");
+        text.push_str(
+            "PP, TP, CP, DP, EP: pipeline, tensor, context, data and expert parallel; microbatches: \
+            number per data-parallel replica by micro-batch size; whole experts: expert tensor parallel (ETP) is \
+            1; peak memory: of the fullest rank; recompute: number of layers\n",
+        );
         if shown.iter().any(|(_, row)| row.degrees.zero >= 2) {
-            text.push_str("ZeRO 3 shards gradients and weights, as FSDP does; for four published runs the planned step is 2 to 17 % too short\n");
+            text.push_str(
+                "ZeRO 3 shards gradients and weights, as FSDP does; for four published runs the planned \
+                step is 2 to 17 % too short\n",
+            );
         }
     }
     if let Some(Err(reason)) = given {

@@ -26,7 +26,8 @@ pub type Placements = Option<Vec<Placement>>;
 pub enum LocalMapError {
     /// `in_placements` is not one entry a leaf of the arguments.
     #[error(
-        "in_placements has {in_placements} entries, but the arguments have {arguments} leaves: give one entry per leaf, and `None` for a leaf that is not a distributed tensor"
+        "in_placements has {in_placements} entries, but the arguments have {arguments} leaves: give one entry per \
+         leaf, and `None` for a leaf that is not a distributed tensor"
     )]
     InputCount {
         /// Entries given.
@@ -36,7 +37,8 @@ pub enum LocalMapError {
     },
     /// An argument lies otherwise than declared, and resharding was not asked for.
     #[error(
-        "argument {argument} has placement {found}, but in_placements has {asked}: reshard it first, or set reshard_inputs"
+        "argument {argument} has placement {found}, but in_placements has {asked}: reshard it first, or set \
+         reshard_inputs"
     )]
     InputPlacement {
         /// The leaf, from 0.
@@ -68,7 +70,8 @@ pub enum LocalMapError {
     },
     /// The function gave back a distributed tensor.
     #[error(
-        "output {output} is already a distributed tensor with placement {found}: the function must return plain tensors; out_placements has {asked}"
+        "output {output} is already a distributed tensor with placement {found}: the function must return plain \
+         tensors; out_placements has {asked}"
     )]
     OutputDistributed {
         /// The leaf, from 0.
@@ -90,7 +93,8 @@ pub enum LocalMapError {
     },
     /// Outputs are to be placed, and no mesh is known.
     #[error(
-        "output {output} has placement {asked}, but no argument is distributed and no mesh is given: give process_mesh"
+        "output {output} has placement {asked}, but no argument is distributed and no mesh is given: give \
+         process_mesh"
     )]
     NoMesh {
         /// The leaf, from 0.

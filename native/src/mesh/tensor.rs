@@ -49,7 +49,8 @@ pub enum DistError {
     },
     /// The local tensor is not the piece that its place on the mesh calls for.
     #[error(
-        "rank {rank} has a local tensor of shape {found:?}; {placements} of a tensor of shape {shape:?} needs {expected:?}"
+        "rank {rank} has a local tensor of shape {found:?}; {placements} of a tensor of shape {shape:?} needs \
+         {expected:?}"
     )]
     LocalShape {
         /// The rank.
@@ -65,7 +66,8 @@ pub enum DistError {
     },
     /// The pieces along an axis are not as equal as can be.
     #[error(
-        "the shards along axis {axis} have the lengths {found:?} in dimension {dimension}; they must be as equal as possible, longer ones first: {expected:?}"
+        "the shards along axis {axis} have the lengths {found:?} in dimension {dimension}; they must be as equal \
+         as possible, longer ones first: {expected:?}"
     )]
     Pieces {
         /// The axis.

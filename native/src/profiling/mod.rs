@@ -171,7 +171,8 @@ pub fn on(device: Device, work: &ModelWork, sharing: Sharing) -> Result<Box<dyn 
     }
     if let Some(said) = work.format_not_run() {
         return Err(format!(
-            "{said} is not supported by the runner: measure without it; the times stay valid for the operators that it does not change"
+            "{said} is not supported by the runner: measure without it; the times stay valid for the operators \
+             that it does not change"
         ));
     }
     let dtype = work.dtype;
@@ -182,7 +183,8 @@ pub fn on(device: Device, work: &ModelWork, sharing: Sharing) -> Result<Box<dyn 
         (Device::Cpu, Dtype::F32) => Ok(Box::new(cpu::Cpu::<f32>::new(work))),
         (Device::Cpu, Dtype::F64) => Ok(Box::new(cpu::Cpu::<f64>::new(work))),
         (Device::Cpu, _) => Err(format!(
-            "the CPU computes in f32 or f64, but training.dtype is {}: write one of these, or measure on a GPU (--device cuda)",
+            "the CPU computes in f32 or f64, but training.dtype is {}: write one of these, or measure on a GPU \
+             (--device cuda)",
             dtype.name()
         )),
         (_, Dtype::F64) => {

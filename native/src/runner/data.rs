@@ -21,7 +21,8 @@ pub const BYTE_VOCABULARY: u64 = 256;
 pub enum DataError {
     /// Not even one sequence.
     #[error(
-        "the text has {bytes} bytes, but one sequence of {sequence} tokens needs {}: give a longer text or plan a shorter sequence length", sequence + ahead
+        "the text has {bytes} bytes, but one sequence of {sequence} tokens needs {}: give a longer text or plan a \
+         shorter sequence length", sequence + ahead
     )]
     TooShort {
         /// Bytes of the text.

@@ -193,7 +193,8 @@ impl Rank<'_> {
         for variable in ["NCCL_COMM_BLOCKING", "CUDA_LAUNCH_BLOCKING"] {
             if std::env::var_os(variable).is_some_and(|value| value == "1") {
                 return Err(refused(format!(
-                    "with {variable}=1 a call can wait for other ranks for ever: unset it, or do not use --transport nccl"
+                    "with {variable}=1 a call can wait for other ranks for ever: unset it, or do not use \
+                     --transport nccl"
                 )));
             }
         }

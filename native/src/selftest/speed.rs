@@ -311,7 +311,8 @@ fn four_ranks<F: FnMut(News)>(
     if let Some(each) = expected.in_turns.filter(|_| expected.one_by_one > 0) {
         let (predicted, off) = against_prediction(found, expected.step(each));
         let against = format!(
-            "{predicted} predicted as profile --share-gpu has it, operators in turns at {:.3} of their times, {:+.1} %; aim: 5 %",
+            "{predicted} predicted as profile --share-gpu has it, operators in turns at {:.3} of their times, \
+             {:+.1} %; aim: 5 %",
             each as f64 / expected.one_by_one as f64,
             100.0 * off
         );

@@ -37,7 +37,7 @@ pub mod threads;
 pub mod traced;
 pub mod wire;
 
-/// What a parcel holds.
+/// The data of a parcel.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Buffer {
     /// 32-bit floats.
@@ -46,7 +46,7 @@ pub enum Buffer {
     F64(Vec<f64>),
     /// Memory of a device, which stays there.
     OnCard(OnCard),
-    /// No data, where only the time of a run is modelled.
+    /// No data, if only the time of a run is modelled.
     Nothing,
 }
 
@@ -61,7 +61,7 @@ impl Buffer {
         }
     }
 
-    /// How many numbers it holds.
+    /// The number of its elements.
     pub fn values(&self) -> usize {
         match self {
             Buffer::F32(values) => values.len(),
@@ -70,7 +70,7 @@ impl Buffer {
         }
     }
 
-    /// The format of its numbers.
+    /// The dtype of its elements.
     pub const fn format(&self) -> &'static str {
         match self {
             Buffer::F32(_) => "f32",
@@ -84,7 +84,7 @@ impl Buffer {
 /// Channels from one rank to another: activations, gradients, parts of collectives, and parts that follow from parts.
 pub(crate) const CHANNELS: usize = 4;
 
-/// Memory of a device. What it is, only the backend of that device knows.
+/// Memory of a device. Only the backend of that device knows its type.
 #[derive(Clone)]
 pub struct OnCard {
     content: Arc<dyn Any + Send + Sync>,
@@ -114,7 +114,7 @@ impl fmt::Debug for OnCard {
     }
 }
 
-/// The same memory, and not only the same content.
+/// Equal if it is the same memory, and not only the same content.
 impl PartialEq for OnCard {
     fn eq(&self, other: &OnCard) -> bool {
         Arc::ptr_eq(&self.content, &other.content)
@@ -126,11 +126,11 @@ impl PartialEq for OnCard {
 pub struct Tag {
     /// The training step, 0-based.
     pub step: u32,
-    /// What the parcel belongs to.
+    /// The transfer or collective that the parcel belongs to.
     pub what: What,
 }
 
-/// What a parcel belongs to.
+/// The transfer or collective that a parcel belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// A message of the program, as its sender writes it.
@@ -170,7 +170,7 @@ pub struct Outgoing {
     pub peer: usize,
     /// Which parcel it is.
     pub tag: Tag,
-    /// What it holds.
+    /// Its data.
     pub buffer: Buffer,
 }
 
@@ -183,10 +183,10 @@ pub struct Incoming {
     pub tag: Tag,
 }
 
-/// Why an exchange did not end.
+/// Why an exchange failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TransportError {
-    /// The peer did not do its part in time.
+    /// The peer did not do its part within the time-out.
     #[error(
         "waited {:.1} s for rank {peer} to {} {tag}", waited.as_secs_f64(),
         if *receiving { "send" } else { "take" }
@@ -198,17 +198,17 @@ pub enum TransportError {
         tag: Tag,
         /// Whether the wait was for a receive (else for a send to be taken).
         receiving: bool,
-        /// How long.
+        /// The time of the wait.
         waited: Duration,
     },
-    /// Not all of a group did their part in time.
+    /// Not all members of a group did their part within the time-out.
     #[error("waited {:.1} s for {tag} with rank {}", waited.as_secs_f64(), listed(peers))]
     GroupTimedOut {
-        /// The others of the group, of which any may be late.
+        /// The other members, any of which can be late.
         peers: Vec<usize>,
-        /// What they do together.
+        /// The collective.
         tag: Tag,
-        /// How long.
+        /// The time of the wait.
         waited: Duration,
     },
     /// The two ends run different programs, or a parcel was lost on the way.
@@ -218,7 +218,7 @@ pub enum TransportError {
         peer: usize,
         /// What the receiver expected.
         expected: Tag,
-        /// What came.
+        /// What arrived.
         found: Tag,
     },
     /// The peer is not in the world, or is this rank itself.
@@ -231,14 +231,14 @@ pub enum TransportError {
         /// Ranks of the world.
         world: usize,
     },
-    /// The library that carries tensors of devices could not.
+    /// The library for transfers between devices failed.
     #[error("{tag} with rank {}: {reason}", listed(peers))]
     Library {
         /// The other rank, or the others of a group.
         peers: Vec<usize>,
-        /// What was being carried.
+        /// The transfer.
         tag: Tag,
-        /// What the library said.
+        /// The message of the library.
         reason: String,
     },
     /// This rank's device failed.
@@ -247,13 +247,13 @@ pub enum TransportError {
         /// What it said.
         reason: String,
     },
-    /// Not every rank came in time to what all do together.
+    /// Not every rank came to a barrier within the time-out.
     #[error("waited {:.1} s for all ranks", waited.as_secs_f64())]
     BarrierTimedOut {
-        /// How long.
+        /// The time of the wait.
         waited: Duration,
     },
-    /// A process is no longer there.
+    /// A process is gone.
     #[error("rank {peer} is gone: {reason}")]
     PeerLost {
         /// Its rank.
@@ -261,7 +261,7 @@ pub enum TransportError {
         /// How it was noticed.
         reason: String,
     },
-    /// The launcher is ending this process.
+    /// The launcher ends this process.
     #[error("the launcher ends the run, as it does on Ctrl-C and when the process of a rank dies")]
     Ending,
     /// Another rank ended the run.
@@ -270,7 +270,7 @@ pub enum TransportError {
 }
 
 impl TransportError {
-    /// The rank that was waited for or that sent the wrong thing.
+    /// The rank that is late or sent the wrong parcel.
     pub fn peer(&self) -> Option<usize> {
         match self {
             TransportError::TimedOut { peer, .. }
@@ -294,12 +294,12 @@ pub(crate) fn listed(ranks: &[usize]) -> String {
     ranks.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// One rank's end of an engine.
+/// The transport of one rank.
 pub trait Transport: Send {
     /// This rank.
     fn rank(&self) -> usize;
 
-    /// Ranks in all.
+    /// The world size.
     fn world(&self) -> usize;
 
     /// Starts all sends and receives together and returns when all have ended, with what was received in

@@ -17,7 +17,7 @@ pub trait Link: Send {
     /// This rank.
     fn rank(&self) -> usize;
 
-    /// Ranks in all.
+    /// The world size.
     fn world(&self) -> usize;
 
     /// Hands over a frame for a peer and returns at once; frames for one peer arrive in order.
@@ -64,14 +64,14 @@ pub trait Link: Send {
     fn name(&self) -> &'static str;
 }
 
-/// What a link tells.
+/// An event of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A frame from a peer.
     Frame(usize, Vec<u8>),
-    /// A peer's process or the way to it is gone, in words.
+    /// The process of a peer, or the connection to it, is gone; the reason in words.
     Lost(usize, String),
-    /// The launcher is ending this process.
+    /// The launcher ends this process.
     Ending,
 }
 
@@ -88,7 +88,7 @@ struct Inner<L> {
     link: L,
     /// By sender and channel: what has arrived and is not yet taken.
     inbound: Vec<[VecDeque<(Tag, Buffer)>; CHANNELS]>,
-    /// Peers that have said goodbye.
+    /// Peers that ended without an error.
     left: Vec<bool>,
     lost: BTreeMap<usize, String>,
     words: BTreeMap<usize, LastWords>,
@@ -96,7 +96,7 @@ struct Inner<L> {
     aborted: bool,
 }
 
-/// How long one look at the link may take, so that time-outs are noticed in time.
+/// The longest time of one poll of the link, so that time-outs are noticed.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Between two looks while nothing happens, after `waited` of it: gives way to others at first, since most waits are short;
@@ -107,7 +107,7 @@ pub(super) fn pause(waited: Duration) {
     if waited < SHORT { std::thread::yield_now() } else { std::thread::sleep(PAUSE) }
 }
 
-/// How long last words and goodbyes may take to leave.
+/// The longest time that last words and goodbyes take to leave.
 const FAREWELL: Duration = Duration::from_millis(500);
 
 /// The same, and how long to listen to others, once the launcher is ending this process: Open MPI kills within
@@ -115,7 +115,7 @@ const FAREWELL: Duration = Duration::from_millis(500);
 const HURRY: Duration = Duration::from_millis(200);
 
 impl<L: Link> Inner<L> {
-    /// Takes what has happened since.
+    /// Takes the events since the last call.
     fn look(&mut self, wait: Duration) {
         let mut wait = wait;
         while let Some(event) = self.link.pull(wait) {
@@ -153,7 +153,7 @@ impl<L: Link> Inner<L> {
         }
     }
 
-    /// Why the run cannot go on, where it cannot.
+    /// Why the run cannot continue, if it cannot.
     fn trouble(&self) -> Result<(), TransportError> {
         if let Some((peer, reason)) = self.lost.first_key_value() {
             return Err(TransportError::PeerLost { peer: *peer, reason: reason.clone() });
@@ -193,7 +193,7 @@ impl<L: Link> Processes<L> {
         Processes { rank, world, patience, everyone, inner: Arc::new(Mutex::new(inner)) }
     }
 
-    /// What the run's end needs, while the transport is in use.
+    /// What the end of the run needs while the transport is in use.
     pub fn control(&self) -> Control<L> {
         Control { inner: Arc::clone(&self.inner) }
     }
@@ -225,17 +225,17 @@ impl<L: Link> Control<L> {
         self.inner().link.name()
     }
 
-    /// Whether the launcher is ending this process.
+    /// Whether the launcher ends this process.
     pub fn is_ending(&self) -> bool {
         self.inner().link.is_ending()
     }
 
-    /// Whether the launcher ends all processes when one has died.
+    /// Whether the launcher ends all processes when one dies.
     pub fn launcher_ends_all(&self) -> bool {
         self.inner().link.launcher_ends_all()
     }
 
-    /// Tells all others why this rank ends the run.
+    /// Sends all other ranks the reason why this rank ends the run.
     pub fn say(&self, words: LastWords) {
         let mut inner = self.inner();
         inner.look(Duration::ZERO);
@@ -246,7 +246,7 @@ impl<L: Link> Control<L> {
         }
     }
 
-    /// Tells all others that this rank has ended well.
+    /// Sends all other ranks that this rank ended without an error.
     pub fn leave(&self) {
         self.inner().say(&Frame::Goodbye);
     }
@@ -259,7 +259,7 @@ impl<L: Link> Control<L> {
         }
     }
 
-    /// Waits for the last words of all others, at most so long: those that came, and the ranks that are gone.
+    /// Waits for the last words of all other ranks, up to a limit: returns those that came, and the ranks that are gone.
     pub fn listen(&self, grace: Duration) -> (BTreeMap<usize, LastWords>, BTreeMap<usize, String>) {
         let started = Instant::now();
         let mut inner = self.inner();

@@ -69,7 +69,8 @@ pub enum ConnectError {
     },
     /// Something listens where rank 0 should, and is another program.
     #[error(
-        "rank {rank} reached {host}:{port}, but the answer is not that of rank 0: check that MASTER_ADDR and MASTER_PORT name rank 0 and not another program ({source})"
+        "rank {rank} reached {host}:{port}, but the answer is not that of rank 0: check that MASTER_ADDR and \
+         MASTER_PORT name rank 0 and not another program ({source})"
     )]
     NotRankZero {
         /// This rank.

@@ -83,7 +83,8 @@ impl Which {
     pub const fn how_to_get(self) -> &'static str {
         match self {
             Which::Driver => {
-                "install NVIDIA's driver (580 or later); in a container, start it with the GPU (docker run --gpus all)"
+                "install NVIDIA's driver (580 or later); in a container, start it with the GPU (docker run --gpus \
+                 all)"
             }
             Which::Nvrtc => "pip install nvidia-cuda-nvrtc, or install the CUDA toolkit (13, or 12)",
             Which::Cublas => "pip install nvidia-cublas, or install the CUDA toolkit (13, or 12)",

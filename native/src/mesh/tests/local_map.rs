@@ -195,7 +195,8 @@ fn without_a_distributed_argument_the_mesh_must_be_given() {
         let error = call(end, arguments()).expect_err("no mesh").to_string();
         assert_eq!(
             error,
-            "output 0 has placement [Shard(0)], but no argument is distributed and no mesh is given: give process_mesh"
+            "output 0 has placement [Shard(0)], but no argument is distributed and no mesh is given: give \
+             process_mesh"
         );
         let mut call = local_map(first, vec![some(Shard(0))], None, Some(Arc::clone(&mesh)), false);
         assert_eq!(distributed(call(end, arguments()).expect("it maps")).shape(), [6]);

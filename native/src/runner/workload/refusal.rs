@@ -14,7 +14,8 @@ use crate::runner::data::DataError;
 pub enum Refusal {
     /// The plan is of typed costs.
     #[error(
-        "the plan has typed costs and no model to train: plan a spec with a `[model]`, such as tiny-llama, or run the planned times (`--backend modelled`)"
+        "the plan has typed costs and no model to train: plan a spec with a `[model]`, such as tiny-llama, or run \
+         the planned times (`--backend modelled`)"
     )]
     NoModel,
     /// The program is not valid, or would hang.
@@ -36,7 +37,8 @@ pub enum Refusal {
     Model(Faults),
     /// The ranks need more memory than the machine has.
     #[error(
-        "the ranks of this plan need {} MiB together; this machine has {} MiB free: plan a smaller model, or fewer or smaller microbatches", needed >> 20, available >> 20
+        "the ranks of this plan need {} MiB together; this machine has {} MiB free: plan a smaller model, or fewer \
+         or smaller microbatches", needed >> 20, available >> 20
     )]
     Memory {
         /// Bytes of all ranks.
@@ -46,7 +48,9 @@ pub enum Refusal {
     },
     /// Offload needs more host memory than there is.
     #[error(
-        "activation and optimizer offload (training.offload, training.offload_optimizer) need {} MiB of host memory over all ranks; this machine has {} MiB free: offload fewer layers, or keep the optimizer states on the device", needed >> 20, available >> 20
+        "activation and optimizer offload (training.offload, training.offload_optimizer) need {} MiB of host \
+         memory over all ranks; this machine has {} MiB free: offload fewer layers, or keep the optimizer states \
+         on the device", needed >> 20, available >> 20
     )]
     HostMemory {
         /// Bytes of all ranks.
@@ -94,7 +98,8 @@ pub enum Refusal {
     },
     /// ZeRO stage 2 or 3: sharded gradients or weights.
     #[error(
-        "the plan shards gradients or weights (zero = {zero}), but the runner shards only optimizer states: plan with zero = 1"
+        "the plan shards gradients or weights (zero = {zero}), but the runner shards only optimizer states: plan \
+         with zero = 1"
     )]
     Zero {
         /// The plan's stage of ZeRO.
@@ -102,7 +107,8 @@ pub enum Refusal {
     },
     /// Optimizer states sharded in groups of replicas (HSDP).
     #[error(
-        "the plan shards optimizer states over groups of {shard} replicas (parallel.shard), but the runner shards over all: plan without parallel.shard"
+        "the plan shards optimizer states over groups of {shard} replicas (parallel.shard), but the runner shards \
+         over all: plan without parallel.shard"
     )]
     Shard {
         /// Of a group.
@@ -110,17 +116,20 @@ pub enum Refusal {
     },
     /// Gradient reduction once per microbatch.
     #[error(
-        "the plan reduces gradients once per microbatch (parallel.reduce_gradients = \"each-microbatch\"), but the runner reduces once per step: plan with parallel.reduce_gradients = \"after-accumulation\""
+        "the plan reduces gradients once per microbatch (parallel.reduce_gradients = \"each-microbatch\"), but the \
+         runner reduces once per step: plan with parallel.reduce_gradients = \"after-accumulation\""
     )]
     EachMicrobatch,
     /// Routed tokens go once to each node.
     #[error(
-        "the plan sends each token once to each node (parallel.dispatch = \"once-per-node\"), but the runner uses all-to-all: plan with parallel.dispatch = \"each-copy\""
+        "the plan sends each token once to each node (parallel.dispatch = \"once-per-node\"), but the runner uses \
+         all-to-all: plan with parallel.dispatch = \"each-copy\""
     )]
     OncePerNode,
     /// Pairs of ops that overlap the all-to-all of one with the other.
     #[error(
-        "the plan overlaps the all-to-all of one op of a pair with the other op (parallel.overlap_exchanges = true), but the runner runs the two one after the other: plan without it"
+        "the plan overlaps the all-to-all of one op of a pair with the other op (parallel.overlap_exchanges = \
+         true), but the runner runs the two one after the other: plan without it"
     )]
     OverlapExchanges,
     /// A dtype that no backend computes in, such as FP8.
@@ -171,7 +180,8 @@ pub enum Refusal {
     },
     /// Processes with different plans, texts or options.
     #[error(
-        "the plan, text or options of rank {rank} differ from those of rank 0: give all processes the same files and arguments"
+        "the plan, text or options of rank {rank} differ from those of rank 0: give all processes the same files \
+         and arguments"
     )]
     Disagree {
         /// The first rank that differs.

@@ -358,7 +358,8 @@ pub enum CollectiveError {
     },
     /// A member sent another number of values, or numbers of another format.
     #[error(
-        "{operation} {call} among ranks {ranks:?}: rank {peer} sent {found} {found_format} values; expected are {expected} {expected_format} values: the members use different sizes"
+        "{operation} {call} among ranks {ranks:?}: rank {peer} sent {found} {found_format} values; expected are \
+         {expected} {expected_format} values: the members use different sizes"
     )]
     WrongSize {
         /// What the group did.

@@ -92,7 +92,8 @@ pub enum NcclError {
     Run(#[from] TransportError),
     /// Several ranks would share a GPU, which this library cannot.
     #[error(
-        "ranks {ranks:?} are on one GPU, but NCCL {found} supports one rank per GPU: use a GPU for each rank, NCCL {} or later with NCCL_MULTI_RANK_GPU_ENABLE=1, or run all ranks in one process (`--transport threads`)",
+        "ranks {ranks:?} are on one GPU, but NCCL {found} supports one rank per GPU: use a GPU for each rank, NCCL \
+         {} or later with NCCL_MULTI_RANK_GPU_ENABLE=1, or run all ranks in one process (`--transport threads`)",
         Version::SHARES_GPUS
     )]
     SharedGpu {
@@ -113,7 +114,8 @@ pub enum NcclError {
     },
     /// A person has set that queues share connections to the GPU, and one would hold up another.
     #[error(
-        "CUDA_DEVICE_MAX_CONNECTIONS={connections}, but rank {rank} has {queues} queues: two queues that share a connection can deadlock. Unset it, or do not use --transport nccl"
+        "CUDA_DEVICE_MAX_CONNECTIONS={connections}, but rank {rank} has {queues} queues: two queues that share a \
+         connection can deadlock. Unset it, or do not use --transport nccl"
     )]
     TooFewConnections {
         /// What the variable says.

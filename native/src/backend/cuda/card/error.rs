@@ -31,7 +31,9 @@ pub enum CardError {
     },
     /// Host memory is full.
     #[error(
-        "the host does not have {} MiB of pinned memory for training.offload or training.offload_optimizer{}: offload fewer layers, keep the optimizer states on the device, or give the machine or its container more memory",
+        "the host does not have {} MiB of pinned memory for training.offload or training.offload_optimizer{}: \
+         offload fewer layers, keep the optimizer states on the device, or give the machine or its container more \
+         memory",
         bytes.div_ceil(1 << 20), host_space_hint(*room)
     )]
     HostFull {
@@ -57,7 +59,8 @@ pub enum CardError {
 fn free_space_hint(room: Option<(Bytes, Bytes)>) -> String {
     let Some((free, all)) = room else { return String::new() };
     format!(
-        " {} of its {} MiB are free, and a plan does not count contexts, kernels and NCCL. Set memory.overhead_bytes or a lower memory.limit_bytes in the spec, or",
+        " {} of its {} MiB are free, and a plan does not count contexts, kernels and NCCL. Set \
+         memory.overhead_bytes or a lower memory.limit_bytes in the spec, or",
         free >> 20,
         all >> 20
     )

@@ -53,7 +53,8 @@ pub enum StartError {
     TryingOut(#[from] TransportError),
     /// Ranks found different libraries.
     #[error(
-        "rank {rank} has NCCL {theirs} and rank {here} has {ours}: use one version on all ranks (PIPEPLAN_NCCL names the file)"
+        "rank {rank} has NCCL {theirs} and rank {here} has {ours}: use one version on all ranks (PIPEPLAN_NCCL \
+         names the file)"
     )]
     Versions {
         /// Another rank.
