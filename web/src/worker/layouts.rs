@@ -19,9 +19,10 @@ const TOLD_EVERY_MS: f64 = 200.0;
 
 impl Worker {
     pub(super) fn tune(&mut self, id: u32, spec: Option<String>, devices: Option<u64>) -> Option<Response> {
-        let ended = self.tuning.take();
+        let ended = self.layout_search.take();
         let Some(spec) = spec else {
-            return ended.map(|tuning| Response::Tuned(Box::new(from_core::layouts(&tuning.tuner, true))));
+            return ended
+                .map(|layout_search| Response::Tuned(Box::new(from_core::layouts(&layout_search.tuner, true))));
         };
         let question = tune::Question { devices, ..tune::Question::default() };
         let tuner = self
@@ -30,7 +31,7 @@ impl Worker {
         match tuner {
             Ok(tuner) => {
                 let begun = Response::Tuned(Box::new(from_core::layouts(&tuner, false)));
-                self.tuning = Some(LayoutSearch { id, tuner, said_ms: (self.clock)() });
+                self.layout_search = Some(LayoutSearch { id, tuner, said_ms: (self.clock)() });
                 Some(begun)
             }
             Err(faults) => Some(Response::NotTuned(faults)),

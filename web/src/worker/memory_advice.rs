@@ -31,7 +31,7 @@ impl Worker {
             {
                 let all = || schedule::published().iter().map(|published| published.name.to_owned()).collect();
                 let names = if schedule == BEST { all() } else { vec![schedule.clone()] };
-                self.explanation =
+                self.memory_advice =
                     Some(MemoryAdvice { id, spec: spec.clone(), names, nearest: None, suggestion: None });
             }
         }

@@ -58,12 +58,12 @@ pub struct Worker {
     watch: Watch,
     questions: VecDeque<Question>,
     comparison: Option<Comparison>,
-    explanation: Option<MemoryAdvice>,
+    memory_advice: Option<MemoryAdvice>,
     chart: Option<FrontierSearch>,
-    sensing: Option<SensitivityRun>,
-    tuning: Option<LayoutSearch>,
+    sensitivity_run: Option<SensitivityRun>,
+    layout_search: Option<LayoutSearch>,
     trace: Option<Trace>,
-    recorded: RecordedRanks,
+    recorded_ranks: RecordedRanks,
     /// The measured times in use.
     profile: Option<Arc<Profile>>,
 }
@@ -76,12 +76,12 @@ impl Worker {
             watch,
             questions: VecDeque::new(),
             comparison: None,
-            explanation: None,
+            memory_advice: None,
             chart: None,
-            tuning: None,
-            sensing: None,
+            layout_search: None,
+            sensitivity_run: None,
             trace: None,
-            recorded: RecordedRanks::default(),
+            recorded_ranks: RecordedRanks::default(),
             profile: None,
         }
     }
@@ -113,25 +113,25 @@ impl Worker {
             response.extend(running.slow_notice((self.clock)()));
             return (id, response);
         }
-        if let Some(explanation) = &mut self.explanation {
-            let (id, step) = (explanation.id, explanation.step());
+        if let Some(memory_advice) = &mut self.memory_advice {
+            let (id, step) = (memory_advice.id, memory_advice.step());
             if step.is_some() {
-                self.explanation = None;
+                self.memory_advice = None;
             }
             return (id, step.flatten().into_iter().collect());
         }
-        if let Some(tuning) = &mut self.tuning {
-            let (id, response) = (tuning.id, tuning.step((self.clock)()));
+        if let Some(layout_search) = &mut self.layout_search {
+            let (id, response) = (layout_search.id, layout_search.step((self.clock)()));
             if matches!(&response, Some(Response::Tuned(layouts)) if layouts.finished) {
-                self.tuning = None;
+                self.layout_search = None;
             }
             return (id, response.into_iter().collect());
         }
-        if let Some(SensitivityRun { id, problem, schedule, found }) = &mut self.sensing {
+        if let Some(SensitivityRun { id, problem, schedule, found }) = &mut self.sensitivity_run {
             let (id, goes_on) = (*id, found.step(problem, schedule));
             let sensed = (!goes_on).then(|| Response::Sensitivity(from_core::sensed(problem, found)));
             if sensed.is_some() {
-                self.sensing = None;
+                self.sensitivity_run = None;
             }
             return (id, sensed.into_iter().collect());
         }
@@ -153,7 +153,7 @@ impl Worker {
     /// Whether only the chart of time against memory is left.
     fn is_answered(&self) -> bool {
         let compared = self.comparison.as_ref().is_none_or(|comparison| comparison.finished);
-        let begun = self.explanation.is_some() || self.tuning.is_some() || self.sensing.is_some();
+        let begun = self.memory_advice.is_some() || self.layout_search.is_some() || self.sensitivity_run.is_some();
         self.questions.is_empty() && compared && !begun
     }
 
@@ -198,10 +198,10 @@ impl Worker {
             Ask::Sensitivity(order) => self.start_sensitivity(id, order.as_ref()).into_iter().collect(),
             Ask::Calibrate(order) => self.calibrate(&order).into_iter().collect(),
             Ask::Record { batch, name, text } => {
-                if self.recorded.batch != batch {
-                    self.recorded = RecordedRanks { batch, files: Vec::new() };
+                if self.recorded_ranks.batch != batch {
+                    self.recorded_ranks = RecordedRanks { batch, files: Vec::new() };
                 }
-                self.recorded.files.push((name, torch_profile::read(&text)));
+                self.recorded_ranks.files.push((name, torch_profile::read(&text)));
                 Vec::new()
             }
             Ask::Trace { batch, order } => self.trace_recorded(batch, &order).into_iter().collect(),

@@ -18,7 +18,7 @@ use crate::text;
 impl Worker {
     pub(super) fn plan(&mut self, id: u32, spec: Spec) -> Vec<Response> {
         let name = spec.schedule.clone();
-        self.explanation = None;
+        self.memory_advice = None;
         if name == BEST {
             let mut response = self.start_comparison(id, spec, true);
             let begun_ms = (self.clock)();

@@ -21,10 +21,10 @@ const SENSED_PERMILLE: u32 = 100;
 impl Worker {
     /// Starts the sensitivity of `order`, if its times can change.
     pub(super) fn start_sensitivity(&mut self, id: u32, order: Option<&Order>) -> Option<Response> {
-        self.sensing = None;
+        self.sensitivity_run = None;
         let (problem, schedule) = read_order(order?)?;
         match Sensitivity::new(&problem, &schedule, SENSED_PERMILLE) {
-            Ok(found) => self.sensing = Some(SensitivityRun { id, problem, schedule, found }),
+            Ok(found) => self.sensitivity_run = Some(SensitivityRun { id, problem, schedule, found }),
             Err(_) => return Some(Response::Sensitivity(SensitivityRows::default())),
         }
         None

@@ -65,7 +65,7 @@ impl Worker {
 
     /// Makes a trace of the files of a batch, and drops the files.
     pub(super) fn trace_recorded(&mut self, batch: u32, order: &Order) -> Option<Response> {
-        let recorded = core::mem::take(&mut self.recorded);
+        let recorded = core::mem::take(&mut self.recorded_ranks);
         let (problem, schedule) = read_order(order)?;
         let mut faults = Vec::new();
         let mut files = Vec::new();
