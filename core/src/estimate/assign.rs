@@ -1,12 +1,12 @@
 //! The best partition of equal layers within a memory limit, where a rank holds several stages.
 //!
-//! What a stage takes in time and bytes then follows from its number of layers, and ranks have nothing in common but
-//! that all their layers add up. So ranks are settled apart. Fewer layers never need more: of the deals of a rank,
-//! all those with less than one that fits do too.
+//! The time and bytes of a stage then follow from its number of layers, and ranks have only the sum of their layers
+//! in common. So each rank is settled alone. Fewer layers never need more: if a rank fits with some layers, it fits
+//! with one less.
 //!
-//! First the least time of the slowest stage, by bisection over the times that stages can have: with one given, what
-//! each rank can take at most adds up to all layers, or does not. Then the evenest deal within it: for each rank and
-//! number of layers the evenest that fits, and over ranks by dynamic programming.
+//! First, bisection finds the least time of the slowest stage, over the times that stages can have: for a given time,
+//! the most layers of all ranks either reach the model's layers or not. Then dynamic programming over the ranks finds
+//! the evenest partition within it, from the evenest one of each rank for each number of layers.
 
 pub(crate) mod kinds;
 
@@ -58,9 +58,9 @@ struct Dealer<'a> {
 }
 
 /// The number of layers of each stage, at least one, so that the slowest stage is as fast as it can be while all of
-/// `groups` hold at most `limit`, and of those deals the one whose times have the least sum of squares. `needs` and
-/// `time` say what a stage with so many layers needs, which is never less with more layers; `needs` is asked for few
-/// numbers.
+/// `groups` hold at most `limit`, and of those partitions the one whose times have the least sum of squares. `needs`
+/// and `time` say what a stage with so many layers needs, which is never less with more layers; `needs` is asked for
+/// few numbers.
 pub(crate) fn best(
     layers: u32,
     groups: &[Group],
@@ -239,7 +239,7 @@ impl Dealer<'_> {
         Ok(counts)
     }
 
-    /// By number of layers from `least` on, the evenest deal of `group` that fits.
+    /// By number of layers from `least` on, the evenest partition of `group` that fits.
     #[expect(clippy::too_many_arguments, reason = "a recursion with what it has gathered")]
     fn list(
         &mut self,
@@ -282,7 +282,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The least (slowest time, sum of squares) over all deals, by trying every one.
+    /// The least (slowest time, sum of squares) over all partitions, by trying every one.
     fn least(
         layers: u32,
         groups: &[Group],
@@ -327,9 +327,9 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// No deal within the limit is better, on ranks with stages here and there.
+        /// No partition within the limit is better, on ranks with stages here and there.
         #[test]
-        fn no_deal_is_better(
+        fn no_partition_is_better(
             layers in 4u32..10, is_v in any::<bool>(), limit in 10u64..200,
             (fixed, each, workspace, time) in (0u64..6, 1u64..5, 0u64..9, 1u64..9),
             ends in [0u64..30, 0u64..30],

@@ -119,7 +119,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn rank(layer: u32, layers: u32, schedule: &str, chunks: Option<u32>) -> u32 {
-        layer_place(layer, layers, 4, schedule, chunks).expect("it is dealt").rank
+        layer_place(layer, layers, 4, schedule, chunks).expect("it is assigned").rank
     }
 
     #[test]

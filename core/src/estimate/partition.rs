@@ -334,7 +334,7 @@ mod tests {
         }
     }
 
-    fn assert_dealt(layouts: &[StageLayout], layers: usize) {
+    fn assert_partition(layouts: &[StageLayout], layers: usize) {
         assert_eq!(layouts[0].layers.start, 0);
         assert_eq!(layouts[layouts.len() - 1].layers.end as usize, layers);
         assert!(layouts.windows(2).all(|pair| pair[0].layers.end == pair[1].layers.start));
@@ -352,7 +352,7 @@ mod tests {
             let costs = PartCosts::equal(layers, layer_ns, embedding_ns, head_ns);
             let layouts = balanced(stages as usize, 1, &costs).unwrap();
             prop_assert_eq!(Some(figures(&layouts, &costs)), best(stages, &costs, &|_| true));
-            assert_dealt(&layouts, layers as usize);
+            assert_partition(&layouts, layers as usize);
             // The other way to the same answer.
             let other = within(stages as usize, 1, &costs, &mut |_, _| true).unwrap();
             prop_assert_eq!(figures(&other, &costs), figures(&layouts, &costs));
@@ -374,7 +374,7 @@ mod tests {
             match (within(stages, 1, &costs, &mut |_, layout| fits(layout)), best(stages as u32, &costs, &fits)) {
                 (Ok(layouts), Some(best)) => {
                     prop_assert!(layouts.iter().all(fits));
-                    assert_dealt(&layouts, costs.layers_ns.len());
+                    assert_partition(&layouts, costs.layers_ns.len());
                     prop_assert_eq!(figures(&layouts, &costs), best);
                 }
                 (Err(fault), None) => prop_assert_eq!(fault.field, "parallel.partition"),
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_layers_are_dealt_equally() {
+    fn equal_layers_are_split_equally() {
         let costs = PartCosts::equal(10, 10, 0, 0);
         let counts: Vec<usize> = balanced(4, 1, &costs).unwrap().iter().map(|layout| layout.layers.len()).collect();
         assert_eq!(counts, [2, 2, 3, 3], "the last stages hold the fewest microbatches");

@@ -188,8 +188,8 @@ pub fn moved_by_update(bytes: &StaticBytes) -> Bytes {
 pub(crate) fn copies_of(work: &ModelWork) -> [Copies; 2] {
     let (layout, nodes) = (&work.layout, work.nodes());
     let [tensor, expert] = [layout.form.tensor, layout.form.expert].map(|ways| u64::from(ways.max(1)));
-    let dealt = if layout.form.whole_experts { expert } else { tensor.saturating_mul(expert) };
-    [(layout.copies(), tensor), (layout.expert_copies(), dealt)].map(|(copies, apart)| {
+    let sharing = if layout.form.whole_experts { expert } else { tensor.saturating_mul(expert) };
+    [(layout.copies(), tensor), (layout.expert_copies(), sharing)].map(|(copies, apart)| {
         let sharers = layout.sharers(copies);
         let groups = copies.div_ceil(sharers);
         let (within, between) =

@@ -5,10 +5,10 @@
 //! layer, and for `k` dense layers before others `k + 1`. A start's class and a stage's length give the class of the
 //! next start.
 //!
-//! Ranks are taken in turn. Of each, all that it may hold is listed by the classes of the cuts between its stages and
-//! those of others and by its number of layers, each with the evenest way; then the lists are joined by dynamic
-//! programming over the layers so far and the classes of those cuts of which only one side has been dealt. That is
-//! done for one time of the slowest stage; the least such time is found by bisection.
+//! Ranks are taken one after the other. Of each, all that it may hold is listed by the classes of the cuts between
+//! its stages and those of others and by its number of layers, each with the evenest way; then the lists are joined
+//! by dynamic programming over the layers so far and the classes of those cuts of which only one side has been
+//! assigned. That is done for one time of the slowest stage; the least such time is found by bisection.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
@@ -65,7 +65,7 @@ struct Dealer<'a> {
 
 /// As [`best`](super::best), for layers of the kinds `kinds`. `needs` and `time` say what a stage with these layers
 /// of the model needs, which is never less with one more; no stage but the first and the last is unlike the others.
-/// No deal has a slowest stage that is faster than `least`.
+/// No partition has a slowest stage that is faster than `least`.
 pub(crate) fn best(
     kinds: &[usize],
     groups: &[Group],
@@ -197,7 +197,7 @@ impl Dealer<'_> {
         Ok(fits)
     }
 
-    /// The evenest deal that fits in which no stage takes longer than `slowest`, if there is one.
+    /// The evenest partition that fits in which no stage takes longer than `slowest`, if there is one.
     fn within(&mut self, slowest: Nanos) -> Result<Option<Vec<u32>>, Without> {
         let layers = self.classes.len() as u32;
         let Some(may) = self.may(slowest)? else { return Ok(None) };
@@ -413,7 +413,7 @@ mod tests {
         &[&[0, 5], &[1, 4], &[2, 3]],
     ];
 
-    /// The least (slowest time, sum of squares) over all deals, by trying every one.
+    /// The least (slowest time, sum of squares) over all partitions, by trying every one.
     fn least(
         kinds: &[usize],
         groups: &[Group],
@@ -476,9 +476,9 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, cases: 512, ..ProptestConfig::default() })]
 
-        /// No deal within the limit is better, for ranks with stages here and there.
+        /// No partition within the limit is better, for ranks with stages here and there.
         #[test]
-        fn no_deal_is_better(
+        fn no_partition_is_better(
             kinds in kinds(), placement in 0..PLACEMENTS.len(), limit in 10u64..160,
             of_kinds in prop::collection::vec((0u64..6, 1u64..5, 0u64..9, 1u64..9), 3),
             ends in [0u64..20, 0u64..20],

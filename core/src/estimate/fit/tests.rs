@@ -198,7 +198,7 @@ fn a_plan_says_what_waits_on_the_host_and_derives_again() {
 
 /// Where layers are dealt within the limit, too, no number that can be said costs less.
 #[test]
-fn layers_are_dealt_beside_what_waits_on_the_host() {
+fn partition_and_offload_are_fitted_together() {
     let dealt = |offload: &str, limit| {
         let mut spec = offloading("none", offload, limit, "25000000000");
         let Work::Model(work) = &mut spec.work else { panic!("a model") };

@@ -125,7 +125,7 @@ fn all_matmuls_that_add_up_to_dx_have_their_dw_beside_its_sum() {
         B matmul(gradient of y gate, x of all, gate.gradient) → gate.gradient
         B all_reduce_wait(gradient of x under way) → gradient of x";
     assert_eq!(listing(&graph), lines(after));
-    assert_eq!(account.done[0].why, "runs beside dW of up, gate");
+    assert_eq!(account.done[0].why, "overlaps dW of up, gate");
 }
 
 /// dW in 16 bits, cast to f32 between the matmul and the reduction, as with master gradients; then `more`.
@@ -236,7 +236,7 @@ fn what_no_matmul_makes_is_skipped() {
     hand.push(Job::B, Kernel::Gelu, &[dy], &[dx]);
     hand.push(Job::B, REDUCE, &[dx], &[sum]);
     let account = overlap_all_reduce::run(&mut hand.0);
-    assert_eq!(account.skipped[0].why, "what it reduces is made by gelu, not by a matmul");
+    assert_eq!(account.skipped[0].why, "its input comes from gelu, not from a matmul");
 }
 
 fn shape(layers: u32, form: Form) -> StageShape {
@@ -363,7 +363,7 @@ fn operands_are_quantized_once_for_all_their_products() {
         B matmul(gradient of y gate in fp8, rows, gate in fp8, columns, gradient of x) → gradient of x";
     assert_eq!(listing(&graph), lines(after));
     let said = account.to_string();
-    assert!(said.starts_with("products in fp8: 3 done, 1 skipped"), "{said}");
+    assert!(said.starts_with("FP8 matmuls: 3 done, 1 skipped"), "{said}");
     assert!(said.contains("- narrow in layers 0: stays: a size is not a multiple of 16"), "{said}");
     // Two copies of each of the two weights, one byte an element.
     let copies = graph.tensors().filter(|(_, tensor)| matches!(tensor.role, Role::WeightCopy { .. }));

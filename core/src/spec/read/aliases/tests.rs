@@ -22,6 +22,7 @@ fn specs() -> [Value; 2] {
         "model": {
             "layers": 8, "hidden": 512, "heads": 8, "kv_heads": 8, "head_dim": 96, "ffn": 1024, "vocab": 1000,
             "positions": 4096, "rope_base": 20000, "norm_eps": 1e-6, "tied": true, "post_norms": true,
+            "qkv_bias": false, "qk_norm": false,
             "norm_offset": true, "multi_token": 1, "caps": { "attention": 50, "logits": 30 },
             "latent": { "query_rank": 128, "key_value_rank": 64, "rope_width": 32, "value_width": 64 },
             "experts": {
@@ -30,7 +31,7 @@ fn specs() -> [Value; 2] {
             },
         },
         "parallel": {
-            "pipeline": 2, "chunks": 3, "partition": "layers", "tensor": 2, "async_reduce": true, "context": 2,
+            "pipeline": 2, "chunks": 3, "partition": "layers", "tensor": 2, "sequence_parallel": true, "async_reduce": true, "context": 2,
             "data": 4, "zero": 1, "shard": 2, "reduce_gradients": "each-microbatch", "expert": 4,
             "whole_experts": true, "dispatch": "once-per-node", "overlap_exchanges": true,
         },
