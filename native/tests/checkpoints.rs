@@ -176,12 +176,12 @@ fn a_folder_of_another_run_is_refused_and_left_as_it_is() {
     let manifest = || fs::read(last.join("manifest.json")).expect("a file");
     let before = manifest();
     let again = refused(&workload, &RunOptions { seed: 7, ..saving(folder.path(), 4, 2) });
-    assert!(again.contains("it holds step-000004, and this run starts from the beginning"), "{again}");
+    assert!(again.contains("it holds step-000004, but this run starts from the beginning"), "{again}");
     assert!(again.contains(&format!("--resume {}", folder.path().display())), "{again}");
     // From step 2, the run would come to step 4 once more.
     let back = resuming(&folder.path().join("step-000002"), 6);
     let refusal = refused(&workload, &RunOptions { saving: saving(folder.path(), 6, 0).saving, ..back });
-    assert!(refusal.contains("it holds step-000004, and this run starts from step 2"), "{refusal}");
+    assert!(refusal.contains("it holds step-000004, but this run starts from step 2"), "{refusal}");
     assert_eq!(manifest(), before);
     // Nothing is in the way of a run that goes on from the latest.
     let on = RunOptions { saving: saving(folder.path(), 6, 0).saving, ..resuming(folder.path(), 6) };

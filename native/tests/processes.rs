@@ -173,7 +173,7 @@ fn a_process_that_dies_ends_the_run_with_one_report() {
     assert!(died.elapsed() < Duration::from_secs(5), "noticed at once: {:?}", died.elapsed());
     let (code, report) = &ends[0];
     assert_eq!(*code, Some(1), "{report}");
-    for part in ["rank 1 failed: its process ended", "rank 0: ", "rank 1: not heard of since", "rank 2: "] {
+    for part in ["rank 1 failed: its process ended", "rank 0: ", "rank 1: no message since", "rank 2: "] {
         assert!(report.contains(part), "{part}: {report}");
     }
     let (code, told) = &ends[2];

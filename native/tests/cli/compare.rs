@@ -80,7 +80,7 @@ fn own_orders_are_compared_with_the_others() {
     let arguments = ["compare", "-", "--json", "--order", &mine, "--order", &named, "--order", &wrong];
     // The whole table is printed, and a script hears that one of its orders has no plan.
     let (code, table, said) = run(&arguments, spec);
-    assert!(code == Some(2) && said.contains("wrong has no plan here"), "{code:?} {said}");
+    assert!(code == Some(2) && said.contains("wrong has no valid plan"), "{code:?} {said}");
     let comparison: Value = serde_json::from_str(&table).unwrap();
     let compared = comparison["rows"].as_array().unwrap();
     let row = |name: &str| compared.iter().find(|row| row["schedule"] == name).unwrap();

@@ -71,17 +71,17 @@ fn wrong_input_is_refused_with_the_place_and_what_to_write() {
         (
             &["run", "-"],
             &with("moments_dtype = \"bf16\""),
-            "training.moments_dtype = \"bf16\", which is planned and not run",
+            "training.moments_dtype = \"bf16\", which the runner does not support",
         ),
         (
             &["run", "-"],
             &with("matmul_dtype = \"fp8\""),
-            "training.matmul_dtype = \"fp8\", which is planned and not run",
+            "training.matmul_dtype = \"fp8\", which the runner does not support",
         ),
         (
             &["profile", "-"],
             &with("gradients_dtype = \"bf16\""),
-            "training.gradients_dtype = \"bf16\" is planned and not run",
+            "training.gradients_dtype = \"bf16\" is not supported by the runner",
         ),
         (&["plan", "-"], &with("matmul_dtype = \"fp4\""), "training.matmul_dtype: found \"fp4\", accepted is fp8\n"),
         (&["serve", "--web", "no-such-folder"], "", "no-such-folder holds no index.html"),

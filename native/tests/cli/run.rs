@@ -75,10 +75,10 @@ fn numbers_that_no_run_takes_are_refused_by_their_options() {
         (&["--learning-rate", "-1"], "--learning-rate is -1; give a number above 0"),
         (&["--patience", "-3"], "'-3' for '--patience <SECONDS>'"),
         (&["--seed", "-1"], "'-1' for '--seed <SEED>'"),
-        (&["--clip-norm", "-0.5"], "to a norm of -0.5"),
+        (&["--clip-norm", "-0.5"], "norm for gradient clipping is -0.5"),
         (&["--traced-steps", "0"], "0 is not in 1.."),
         (&["--warm-up", "100", "--decay-until", "3"], "warm-up takes 100 steps, but decay ends at step 3"),
-        (&["--warm-up", "3", "--decay-until", "3"], "rises over 3 steps"),
+        (&["--warm-up", "3", "--decay-until", "3"], "warm-up takes 3 steps"),
     ] {
         let output = command(&["run", example]).args(arguments).output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr).into_owned();

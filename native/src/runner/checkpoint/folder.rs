@@ -86,7 +86,7 @@ mod tests {
         }
         for first in [0, 3] {
             let refusal = hold(&saving, first).expect_err("it is occupied").to_string();
-            assert!(refusal.contains("it holds step-000004") && refusal.contains("no checkpoint"), "{refusal}");
+            assert!(refusal.contains("it holds step-000004") && refusal.contains("not a checkpoint"), "{refusal}");
         }
         let manifest = format!("{{\"format\": \"{}\"}}", super::super::FORMAT);
         fs::write(folder.path().join("step-000004").join(super::super::MANIFEST), manifest).expect("written");
