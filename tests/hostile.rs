@@ -279,10 +279,10 @@ fn a_bad_problem_is_refused_by_the_name_of_its_field() {
     // A limit below the least memory is no fault of the spec; each schedule says what it lacks.
     let mut tight = good.clone();
     tight["limit_bytes"] = json!(1);
-    for name in planner::schedule_names() {
+    for name in pipeplan_core::schedule::schedule_names() {
         let refused = planner::plan(&Spec::read(&tight.to_string()).unwrap(), name).unwrap_err().to_string();
         assert!(refused.len() > 20, "{name}: {refused}");
-        if name == planner::BEST {
+        if name == pipeplan_core::schedule::BEST {
             assert!(refused.contains("at least 2 bytes"), "{refused}");
         }
     }

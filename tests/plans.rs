@@ -69,7 +69,7 @@ fn every_plan_file_says_the_truth() {
         let mut spec = Spec::read(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
         // The judge knows messages in groups; those beside compute are `check`'s and the runner's to judge.
         spec.messages.lowering = Lowering::Grouped;
-        for schedule in planner::schedule_names() {
+        for schedule in pipeplan_core::schedule::schedule_names() {
             match planner::plan(&spec, schedule) {
                 Ok(plan) => {
                     judge(&format!("{schedule} for {name}"), &plan.to_json());

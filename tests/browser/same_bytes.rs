@@ -127,7 +127,7 @@ fn page_and_command_write_the_same_bytes() {
         let fragment = link.split_once('#').map_or(link, |(_, fragment)| fragment).to_string();
         let command = printed(["link", file]);
         assert_eq!(command.trim().split_once('#').map(|(_, fragment)| fragment), Some(fragment.as_str()), "{spec}");
-        for schedule in pipeplan_core::plan::planner::schedule_names() {
+        for schedule in pipeplan_core::schedule::schedule_names() {
             let page = browser.script(from_page, json!(["plan_json", spec, schedule]));
             let command = process::run(["plan", file, "--schedule", schedule, "-o", "-"]);
             match page["ok"].as_str() {

@@ -57,6 +57,6 @@ pub fn read(from: &str) -> Result<(String, order::Order), Failure> {
     }
     let stem = Path::new(&source.name).file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
     let name: String = stem.chars().take(100).collect();
-    let is_taken = name == planner::BEST || schedule::find(&name).is_some();
+    let is_taken = name == schedule::BEST || schedule::find(&name).is_some();
     Ok((if is_taken { format!("own {name}") } else { name }, order))
 }

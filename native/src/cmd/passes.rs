@@ -43,7 +43,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let Work::Model(work) = &spec.work else {
         return Err(Failure::input("passes rewrite the operators of a model, but this spec has typed costs"));
     };
-    let said = Some(spec.schedule.clone()).filter(|name| name != planner::BEST);
+    let said = Some(spec.schedule.clone()).filter(|name| name != schedule::BEST);
     let name = args.schedule.or(said).unwrap_or_else(|| "1f1b".to_owned());
     let case = case(&spec, &name, args.effort)?;
     let derived = case.derived.ok_or_else(|| Failure::input("there is no model"))?;
@@ -69,7 +69,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
 
 /// The spec's work as the schedule `name` places it.
 fn case(spec: &Spec, name: &str, effort: Effort) -> Result<Case, Failure> {
-    if name == planner::BEST {
+    if name == schedule::BEST {
         return search::best(spec, effort).map(|answer| answer.case).map_err(Failure::input);
     }
     let Some(published) = schedule::find(name) else {

@@ -2,7 +2,8 @@
 
 use pipeplan_core::base::canonical;
 use pipeplan_core::plan::Plan;
-use pipeplan_core::plan::planner::{self, BEST};
+use pipeplan_core::plan::planner;
+use pipeplan_core::schedule::BEST;
 
 use super::custom_schedule::Order;
 use super::failure::Failure;

@@ -70,7 +70,7 @@ fn title(plan: &Plan) -> String {
     let problem = &plan.problem;
     let title = match (pipeplan_core::schedule::find(&plan.schedule_name), plan.schedule_name.as_str()) {
         (Some(known), _) => known.title,
-        (None, planner::BEST) => "found by search",
+        (None, pipeplan_core::schedule::BEST) => "found by search",
         (None, _) => "custom schedule",
     };
     format!(

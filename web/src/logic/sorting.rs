@@ -2,8 +2,8 @@
 
 use std::cmp::Ordering;
 
-use pipeplan_core::plan::planner::BEST;
 use pipeplan_core::problem::Objective;
+use pipeplan_core::schedule::BEST;
 
 use crate::protocol::{Row, RowCosts};
 

@@ -1,7 +1,6 @@
 //! Which specs have the same answer: those that differ only in name, schedule or memory limit.
 
 use pipeplan_core::graph::layout::Partition;
-use pipeplan_core::plan::planner;
 use pipeplan_core::spec::{Spec, Work};
 
 /// Whether two specs differ at most in name and schedule.
@@ -24,7 +23,7 @@ pub fn same_chart(one: &Spec, other: &Spec) -> bool {
 }
 
 pub(crate) fn without_limit(spec: &Spec) -> Spec {
-    let mut free = Spec { name: String::new(), schedule: planner::BEST.to_owned(), ..spec.clone() };
+    let mut free = Spec { name: String::new(), schedule: pipeplan_core::schedule::BEST.to_owned(), ..spec.clone() };
     match &mut free.work {
         Work::Model(model) => model.limit_bytes = None,
         Work::Typed(statement) => statement.limit_bytes = vec![None],

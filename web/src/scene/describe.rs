@@ -2,9 +2,9 @@
 
 use pipeplan_core::hardware::cluster;
 use pipeplan_core::model::catalog;
-use pipeplan_core::plan::planner::BEST;
 use pipeplan_core::problem::op::{Op, OpKind};
 use pipeplan_core::schedule;
+use pipeplan_core::schedule::BEST;
 use pipeplan_core::spec::{Spec, Work};
 
 use super::Scene;

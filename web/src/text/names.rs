@@ -1,6 +1,5 @@
 //! Names of schedules and placements as a person reads them.
 
-use pipeplan_core::plan::planner;
 use pipeplan_core::problem::Problem;
 use pipeplan_core::problem::placement::Placement;
 use pipeplan_core::schedule;
@@ -42,7 +41,7 @@ pub fn schedule_title(name: &str) -> String {
     match (schedule::find(name), name.split_once(':')) {
         (Some(published), Some((_, group))) => format!("{}, groups of {group}", published.title),
         (Some(published), None) => published.title.to_owned(),
-        (None, _) if name == planner::BEST => "Best".to_owned(),
+        (None, _) if name == schedule::BEST => "Best".to_owned(),
         (None, _) if name == CUSTOM_SCHEDULE => "Custom schedule".to_owned(),
         (None, _) => name.to_owned(),
     }

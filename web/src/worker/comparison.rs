@@ -1,7 +1,8 @@
 //! The comparison of all schedules, and the search for the best.
 
-use pipeplan_core::plan::planner::{self, Answer, BEST, Best, PlanError};
+use pipeplan_core::plan::planner::{self, Answer, Best, PlanError};
 use pipeplan_core::schedule;
+use pipeplan_core::schedule::BEST;
 use pipeplan_core::search::{Effort, Flow};
 use pipeplan_core::spec::Spec;
 

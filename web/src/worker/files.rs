@@ -5,9 +5,10 @@ use std::sync::Arc;
 use pipeplan_core::estimate::derive::coverage;
 use pipeplan_core::hardware::profile::{Profile, ProfileError};
 use pipeplan_core::notation::order;
-use pipeplan_core::plan::planner::{self, BEST};
+use pipeplan_core::plan::planner;
 use pipeplan_core::plan::{Plan, verdict};
 use pipeplan_core::program::execute::{Carrier, execute};
+use pipeplan_core::schedule::BEST;
 use pipeplan_core::simulate::simulate;
 use pipeplan_core::spec::{Spec, Work};
 

@@ -77,7 +77,7 @@ impl FrontierSearch {
 
     /// Adds a known schedule.
     pub fn offer(&mut self, answer: &Answer) {
-        let by = if answer.name == planner::BEST {
+        let by = if answer.name == pipeplan_core::schedule::BEST {
             searched(&answer.case.problem)
         } else {
             text::schedule_title(&answer.name)

@@ -1,9 +1,9 @@
 //! The memory of a schedule that does not fit, and suggestions.
 
 use pipeplan_core::advise::suggest::{Finder, Suggestions};
-use pipeplan_core::plan::planner::BEST;
 use pipeplan_core::plan::verdict::{self, RankMemory};
 use pipeplan_core::schedule;
+use pipeplan_core::schedule::BEST;
 use pipeplan_core::spec::{Spec, Work};
 
 use super::Worker;

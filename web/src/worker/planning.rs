@@ -1,8 +1,9 @@
 //! Plans of the form, and the comparison that follows each.
 
 use pipeplan_core::estimate::pass_reports::Accounts;
-use pipeplan_core::plan::planner::{self, BEST, Best, PlanError};
+use pipeplan_core::plan::planner::{self, Best, PlanError};
 use pipeplan_core::schedule;
+use pipeplan_core::schedule::BEST;
 use pipeplan_core::spec::{Spec, Work};
 
 use super::comparison::Comparison;

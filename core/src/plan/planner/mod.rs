@@ -14,7 +14,7 @@ use crate::plan::{Plan, Prediction};
 use crate::problem::Schedule;
 use crate::problem::placement::Placement;
 use crate::program::lower::{Lowering, lower_as};
-use crate::schedule::{self, Absent, Published};
+use crate::schedule::{self, Absent, BEST, Published};
 use crate::search::{Effort, Flow, Progress};
 use crate::spec::{Messages, Spec, Work};
 
@@ -31,8 +31,6 @@ mod order;
 
 pub use best::Best;
 pub use order::plan_order;
-
-pub use crate::schedule::{BEST, schedule_names};
 
 mod comparison;
 pub use comparison::{Comparison, Row, Status, compare, compare_with, gap};

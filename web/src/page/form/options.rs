@@ -2,7 +2,6 @@
 
 use pipeplan_core::hardware::cluster;
 use pipeplan_core::model::catalog;
-use pipeplan_core::plan::planner;
 
 use crate::text;
 
@@ -41,5 +40,8 @@ pub(super) fn devices() -> Choices {
 }
 
 pub(super) fn schedules() -> Choices {
-    planner::schedule_names().into_iter().map(|name| (name.to_owned(), text::schedule_title(name))).collect()
+    pipeplan_core::schedule::schedule_names()
+        .into_iter()
+        .map(|name| (name.to_owned(), text::schedule_title(name)))
+        .collect()
 }

@@ -1,8 +1,8 @@
 //! The table that compares all schedules.
 
 use leptos::prelude::*;
-use pipeplan_core::plan::planner::BEST;
 use pipeplan_core::problem::Objective;
+use pipeplan_core::schedule::BEST;
 
 use crate::draw::frontier::Judged;
 use crate::logic::sorting::{Column, Ranking, cost_ns};

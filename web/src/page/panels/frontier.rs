@@ -2,7 +2,7 @@
 
 use leptos::html;
 use leptos::prelude::*;
-use pipeplan_core::plan::planner::BEST;
+use pipeplan_core::schedule::BEST;
 use pipeplan_core::spec::Work;
 use web_sys::{KeyboardEvent, MouseEvent};
 

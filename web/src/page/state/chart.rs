@@ -1,7 +1,7 @@
 //! Time against memory: whether it belongs to this form, and what a chosen point does.
 
 use leptos::prelude::*;
-use pipeplan_core::plan::planner::BEST;
+use pipeplan_core::schedule::BEST;
 
 use super::Planner;
 use crate::form::limit_text;

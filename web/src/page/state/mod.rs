@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 use leptos::prelude::*;
 use pipeplan_core::base::fields::Fault;
-use pipeplan_core::plan::planner::BEST;
+use pipeplan_core::schedule::BEST;
 use pipeplan_core::spec::Spec;
 use serde_json::Value;
 use web_sys::Worker;

@@ -1,8 +1,8 @@
 //! Plans and the comparison.
 
 use pipeplan_core::plan::Plan;
-use pipeplan_core::plan::planner::BEST;
 use pipeplan_core::schedule;
+use pipeplan_core::schedule::BEST;
 use pipeplan_core::search::Flow;
 
 use super::{SPEC, finish, plan, unwatched};

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use pipeplan_core::hardware::profile::Profile;
-use pipeplan_core::plan::planner::{self, BEST};
+use pipeplan_core::plan::planner;
+use pipeplan_core::schedule::BEST;
 use pipeplan_core::spec::{Spec, Work};
 use pipeplan_core::trace::Trace;
 

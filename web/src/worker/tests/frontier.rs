@@ -1,8 +1,9 @@
 //! Time against memory.
 
 use pipeplan_core::plan::Plan;
-use pipeplan_core::plan::planner::{self, BEST, Best};
+use pipeplan_core::plan::planner::{self, Best};
 use pipeplan_core::schedule;
+use pipeplan_core::schedule::BEST;
 use pipeplan_core::spec::Spec;
 
 use super::{SPEC, charted, finish, plan, unwatched};

@@ -7,7 +7,7 @@ use pipeplan_core::model::Dtype;
 use super::start::StartError;
 use super::{Channel, Nccl};
 use crate::backend::cuda::card::{Mark, Memory};
-use crate::transport::collectives::{Call, Collectives, Operation, Reduction};
+use crate::transport::collectives::{Call, Operation, Reduction};
 use crate::transport::nccl::{DataType, NcclError, Reduce, grouped};
 use crate::transport::{Tag, TransportError};
 
