@@ -145,7 +145,7 @@ fn what_is_refused_is_refused_by_name_with_exit_code_2() {
             "model.name = \"tiny-llama\"\ncluster = { device = \"cpu\", devices_per_node = 8 }\n\
              parallel.pipeline = 1\ntraining = { microbatches = 8, sequence = 64 }"
                 .into(),
-            &["parallel.tensor: found 7", "it can be dealt to 4 devices"],
+            &["parallel.tensor: found 7", "it can be split over 4 devices"],
         ),
     ];
     for (arguments, input, says) in cases {
@@ -294,9 +294,9 @@ fn what_a_plan_hangs_on_is_what_changed_problems_take() {
 fn what_an_exact_search_beats_is_not_proved() {
     let (spec, order) = ("examples/two-ranks.toml", "examples/own-order.txt");
     let own = printed(["plan", spec, "--order", order, "--prove", "20"]);
-    assert!(own.contains("a schedule of this placement costs 13.00 µs, 7.14 % less, and none costs less"), "{own}");
+    assert!(own.contains("a schedule on this placement costs 13.00 µs, 7.14 % less, and none costs less"), "{own}");
     let named = printed(["plan", spec, "--schedule", "1f1b", "--prove", "20"]);
-    assert!(named.contains("a schedule of this placement costs 13.00 µs"), "{named}");
+    assert!(named.contains("a schedule on this placement costs 13.00 µs"), "{named}");
     let best = printed(["plan", spec, "--schedule", "best", "--prove", "20"]);
     assert!(best.contains("no schedule of this placement costs less\n"), "{best}");
 }
@@ -362,7 +362,7 @@ fn what_torch_recorded_becomes_a_trace() {
         (vec!["trace", &plan, &first, "-o", &trace], "rank 1 of the plan: found no file with its ops"),
         (vec!["trace", &plan, &plan, "-o", &trace], "traceEvents: found nothing"),
         (vec!["trace", &plan, "-", "-", "-o", &trace], "only one of"),
-        (vec!["calibrate", &plan, &first], "is no text: byte"),
+        (vec!["calibrate", &plan, &first], "is not text: byte"),
     ] {
         let (code, error) = refused(&arguments, "");
         assert_eq!(code, Some(2), "{error}");

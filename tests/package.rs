@@ -357,7 +357,7 @@ fn all_that_is_wrong_is_thrown_by_field() {
         (json!(["readSpec", "#v1.rAAAA"]), vec![], "link"),
         (json!(["exportAs", plan, "sgv"]), vec!["format"], "perhaps svg"),
         (json!(["exportAs", plan, "megatron"]), vec![], "these costs are typed"),
-        (json!(["exportAs", "{}", "svg"]), vec![], "this is no plan"),
+        (json!(["exportAs", "{}", "svg"]), vec![], "this is not a plan"),
         (json!(["check", { "format": "pipeplan-plan" }]), vec!["plan"], "the text of a plan file"),
     ];
     let asked: Vec<Value> = cases.iter().map(|(call, _, _)| call.clone()).collect();
@@ -390,7 +390,7 @@ fn all_that_is_wrong_is_thrown_by_field() {
     untrue["schedule"]["rows"][0] = json!("0F0");
     let asked = [json!(["check", edited]), json!(["check", digested(untrue)]), json!(["check", "nonsense"])];
     let answers = calls(folder, "invalid", &asked);
-    for (answer, says) in answers.iter().zip(["was changed after it was written", "never runs", "this is no JSON"]) {
+    for (answer, says) in answers.iter().zip(["was changed after it was written", "never runs", "this is not JSON"]) {
         assert_eq!(answer["ok"]["valid"], false, "{answer}");
         assert!(answer["ok"]["error"].as_str().is_some_and(|error| error.contains(says)), "{answer}");
     }

@@ -88,7 +88,9 @@ impl Crate {
                         match self.follow(module, &path) {
                             // A type is named by the shortest path to it.
                             Some((_, found)) => describe(found, &at(module, &name), lines, types),
-                            None => drop(lines.insert(format!("use {} = {}", at(module, &name), path.join("::")))),
+                            None => {
+                                lines.insert(format!("use {} = {}", at(module, &name), path.join("::")));
+                            }
                         }
                     }
                 }
@@ -262,10 +264,14 @@ fn describe(item: &syn::Item, path: &str, lines: &mut BTreeSet<String>, types: &
         if names.is_empty() { String::new() } else { format!(" derives {}", names.join(", ")) }
     };
     match item {
-        syn::Item::Const(item) => drop(lines.insert(format!("const {path}: {}", tidy(&item.ty)))),
-        syn::Item::Static(item) => drop(lines.insert(format!("static {path}: {}", tidy(&item.ty)))),
+        syn::Item::Const(item) => {
+            lines.insert(format!("const {path}: {}", tidy(&item.ty)));
+        }
+        syn::Item::Static(item) => {
+            lines.insert(format!("static {path}: {}", tidy(&item.ty)));
+        }
         syn::Item::Type(item) => {
-            drop(lines.insert(format!("type {path}{} = {}", tidy(&item.generics), tidy(&item.ty))))
+            lines.insert(format!("type {path}{} = {}", tidy(&item.generics), tidy(&item.ty)));
         }
         syn::Item::Fn(item) => {
             let text = signature(&item.sig);

@@ -61,7 +61,7 @@ fn no_deal_within_the_limit_is_faster() {
                 unlike += u32::from(layers(&answer) != layers(&balanced));
             }
             (Err(reason), None) => {
-                assert!(reason.contains("no deal of the layers fits"), "{reason}");
+                assert!(reason.contains("no assignment of layers to stages fits"), "{reason}");
                 none += 1;
             }
             (found, best) => panic!("{limit}: {found:?} {best:?}"),

@@ -1,7 +1,5 @@
 //! `export`: plans and traces for other programs.
 
-use std::io::BufRead;
-
 use crate::command::{json_of, printed, refused};
 use serde_json::Value;
 

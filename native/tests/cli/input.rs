@@ -1,7 +1,5 @@
 //! Wrong input, of every command.
 
-use std::io::BufRead;
-
 use crate::command::{printed, refused, run};
 use serde_json::{Value, json};
 
@@ -34,8 +32,8 @@ fn wrong_input_is_refused_with_the_place_and_what_to_write() {
     for (arguments, input, says) in [
         (&["plan", "no-such-file.toml"][..], "", "no-such-file.toml cannot be read"),
         (&["plan", "."], "", ". cannot be read"),
-        (&["plan", "-"], "{\n\"ranks\": }", "standard input: this is no JSON: line 2, column 10"),
-        (&["plan", "-"], "ranks = 2\nranks = 3\n", "this is no TOML: line 2"),
+        (&["plan", "-"], "{\n\"ranks\": }", "standard input: this is not JSON: line 2, column 10"),
+        (&["plan", "-"], "ranks = 2\nranks = 3\n", "this is not TOML: line 2"),
         (&["plan", "-"], "", "standard input is empty"),
         (&["check", "-"], "", "standard input is empty"),
         (&["plan", "-"], "name = \"x\"", "model: found nothing"),

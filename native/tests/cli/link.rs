@@ -1,6 +1,5 @@
 //! `link`: links to the page.
 
-use std::io::BufRead;
 use std::process::Command;
 
 use crate::command::{command, json_of, printed};

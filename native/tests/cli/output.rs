@@ -1,6 +1,6 @@
 //! What commands write: files, standard output, the terminal, help.
 
-use std::io::{BufRead, Read, Write};
+use std::io::Write;
 use std::process::{Command, Stdio};
 
 use crate::command::{command, printed, refused, run};
@@ -17,7 +17,7 @@ fn no_file_steers_the_terminal() {
     for (input, says) in [
         (named, "model.name: found"),
         (keyed, "an unknown field"),
-        (raw, "this is no TOML"),
+        (raw, "this is not TOML"),
         (titled, "none of them a control character"),
     ] {
         let mut command = command(&["plan", "-"]);

@@ -1,6 +1,5 @@
 //! `plan`, `check` and `show`: a plan is made, checked and drawn.
 
-use std::io::BufRead;
 use std::path::Path;
 
 use crate::command::{json_of, printed, refused, run};

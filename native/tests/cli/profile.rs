@@ -1,7 +1,5 @@
 //! `profile`: measured times in plans.
 
-use std::io::Read;
-
 use crate::command::{json_of, refused, run};
 use serde_json::Value;
 
@@ -67,7 +65,7 @@ fn a_profile_replaces_the_estimates_it_has() {
     // Other sizes follow from those; another format has none of its kind.
     let other = TINY.replace("sequence = 16", "sequence = 24");
     let (_, _, note) = run(&["plan", "-", "--profile", &file], &other);
-    assert!(note.contains("follow from measured ones of other sizes, the others are estimated"), "{note}");
+    assert!(note.contains("are scaled from measured operators of other sizes, the others are estimated"), "{note}");
     let other = TINY.replace("sequence = 16", "sequence = 16\ndtype = \"f64\"");
     assert!(
         refused(&["plan", "-", "--profile", &file], &other).contains("no operator of this model in its precision")
@@ -78,10 +76,10 @@ fn a_profile_replaces_the_estimates_it_has() {
     assert!(error.contains("operators[0].ns: found -1") && error.contains("profile.json"), "{error}");
     write(&file, "nothing");
     let error = refused(&["compare", "-", "--profile", &file], TINY);
-    assert!(error.contains("profile.json: this is no JSON: line 1"), "{error}");
+    assert!(error.contains("profile.json: this is not JSON: line 1"), "{error}");
     write(&file, &products.to_json().replacen("\"ns\": 1000", "\"ns\": 1000, \"ns\": 2000", 1));
     let error = refused(&["compare", "-", "--profile", &file], TINY);
-    assert!(error.contains("the field \"ns\" stands twice"), "{error}");
+    assert!(error.contains("the field \"ns\" is given twice"), "{error}");
 }
 
 /// Measured, and planned with it: nothing is left to be estimated, the stages of the plan take together what the microbatch

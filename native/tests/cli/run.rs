@@ -1,6 +1,6 @@
 //! `run` and `selftest`: a plan is executed.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 use crate::command::{command, json_of, printed, refused};
