@@ -9,7 +9,7 @@ use pipeplan_core::problem::placement::Placement;
 
 fn bounds(criterion: &mut Criterion) {
     let wide = (Placement::Looped, 64, vec![(1024, 6)]);
-    let placements = [(Placement::Linear, 1), (Placement::V, 2), (Placement::TwoWay, 1)];
+    let placements = [(Placement::Linear, 1), (Placement::V, 2), (Placement::Bidirectional, 1)];
     let usual = placements.map(|(placement, chunks)| (placement, chunks, vec![(8, 24), (32, 256), (64, 2048)]));
     for (placement, chunks, sizes) in usual.into_iter().chain([wide]) {
         for objective in [Objective::Makespan, Objective::LongestSpan] {

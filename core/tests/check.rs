@@ -7,7 +7,7 @@ use pipeplan_core::problem::op::{Op, OpKind};
 use pipeplan_core::problem::{Problem, Statement};
 use pipeplan_core::program::Transport;
 use pipeplan_core::program::lower::{Lowering, lower, lower_as};
-use pipeplan_core::program::{Message, Program, Step};
+use pipeplan_core::program::{P2pOp, Program, Step};
 use pipeplan_core::schedule::find;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -155,7 +155,7 @@ fn spoiled_messages_are_named() {
         check_program(&problem, &program, Transport::Rendezvous).expect_err("spoiled").remove(0)
     };
     let is_transfer = |step: &Step| matches!(step, Step::Transfer(_));
-    let message = |text: &str| text.parse::<Message>().expect("a message");
+    let message = |text: &str| text.parse::<P2pOp>().expect("a message");
     let drop_first = |rows: &mut Vec<Vec<Step>>| {
         let index = rows[0].iter().position(is_transfer).expect("a transfer");
         rows[0].remove(index);

@@ -9,7 +9,7 @@ use pipeplan_core::check::{Violation, check_program};
 use pipeplan_core::problem::{Problem, Statement};
 use pipeplan_core::program::Transport;
 use pipeplan_core::program::lower::{Lowering, lower_as};
-use pipeplan_core::program::{Message, Payload, Program, Step, Way};
+use pipeplan_core::program::{P2pOp, Payload, Program, Step, Way};
 use pipeplan_core::schedule::find;
 use proptest::prelude::*;
 use serde_json::json;
@@ -26,7 +26,7 @@ struct World<'p> {
     program: &'p Program,
     transport: Transport,
     /// Every message with the rank that it stands on, in the order in which its rank starts it.
-    messages: Vec<(usize, Message)>,
+    messages: Vec<(usize, P2pOp)>,
     /// By message: the number of its other end, and its step and place within it.
     other: Vec<usize>,
     place: Vec<(usize, usize)>,
@@ -46,7 +46,7 @@ impl<'p> World<'p> {
                 }
             }
         }
-        let find = |wanted: Message| messages.iter().position(|(_, message)| *message == wanted).expect("both ends");
+        let find = |wanted: P2pOp| messages.iter().position(|(_, message)| *message == wanted).expect("both ends");
         let other = messages.iter().map(|(_, message)| find(message.mirrored())).collect();
         World { program, transport, messages, other, place }
     }
@@ -75,7 +75,7 @@ impl<'p> World<'p> {
         let mut next = Vec::new();
         for (rank, row) in self.program.rows.iter().enumerate() {
             let Some(step) = row.get(state.at[rank]) else { continue };
-            let number = |message: &Message| {
+            let number = |message: &P2pOp| {
                 self.messages.iter().position(|candidate| *candidate == (rank, *message)).expect("started somewhere")
             };
             let mut after = state.clone();

@@ -186,7 +186,7 @@ fn small() -> impl Strategy<Value = Problem> {
     problems(vec![
         (1, 1, 4, Placement::Linear),
         (2, 1, 2, Placement::Linear),
-        (2, 1, 2, Placement::TwoWay),
+        (2, 1, 2, Placement::Bidirectional),
         (1, 2, 2, Placement::V),
         (4, 1, 1, Placement::Linear),
         (2, 2, 1, Placement::V),
@@ -202,7 +202,7 @@ fn middling() -> impl Strategy<Value = Problem> {
         (2, 1, 5, Placement::Linear),
         (3, 1, 4, Placement::Linear),
         (4, 1, 3, Placement::Linear),
-        (2, 1, 6, Placement::TwoWay),
+        (2, 1, 6, Placement::Bidirectional),
         (2, 2, 4, Placement::V),
         (2, 2, 4, Placement::Looped),
         (3, 2, 2, Placement::V),
@@ -278,7 +278,7 @@ proptest! {
                 // In bidirectional and listed placements, a rank may gain by delaying its first op, which an op list
                 // cannot express: then the proof stays open.
                 let strict = problem.objective() == Objective::Makespan
-                    || !matches!(problem.placement(), Placement::TwoWay | Placement::List(_));
+                    || !matches!(problem.placement(), Placement::Bidirectional | Placement::List(_));
                 prop_assert!(exact.optimal || !strict);
                 prop_assert!(exact.value_ns >= cheapest);
                 if exact.optimal {

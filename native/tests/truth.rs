@@ -37,7 +37,8 @@ fn every_published_schedule_trains_as_one_rank_does() {
             let outcome = match published(&work, name, Precision::Single) {
                 None => "absent",
                 Some(workload)
-                    if *workload.problem.placement() != Placement::TwoWay && gathers_in_order(&workload.program) =>
+                    if *workload.problem.placement() != Placement::Bidirectional
+                        && gathers_in_order(&workload.program) =>
                 {
                     assert_same_bits(&train(&workload, &options(20)), &single, &what);
                     "same bits"

@@ -83,7 +83,7 @@ fn left(cost: &StageCost) -> [i64; 3] {
 }
 
 fn least(problem: &Problem, rank: usize) -> LeastMemory {
-    let two_way = *problem.placement() == Placement::TwoWay;
+    let two_way = *problem.placement() == Placement::Bidirectional;
     let microbatches = problem.microbatches();
     let last: &[usize] = if two_way { &[microbatches / 2 - 1, microbatches - 1] } else { &[microbatches - 1] };
     let stages_of = |microbatch: usize| -> Vec<usize> {

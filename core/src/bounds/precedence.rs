@@ -110,7 +110,7 @@ impl Net {
             }
         };
         let costs: Vec<Cost> = problem.costs().iter().map(cost).collect();
-        let two_way = *problem.placement() == Placement::TwoWay;
+        let two_way = *problem.placement() == Placement::Bidirectional;
         let microbatches = if two_way { problem.microbatches() / 2 } else { problem.microbatches() };
         let room: Vec<Option<i64>> = (0..problem.ranks())
             .map(|rank| problem.limit_bytes(rank).map(|limit| limit as i64 - problem.static_bytes(rank) as i64))

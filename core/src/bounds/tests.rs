@@ -44,8 +44,8 @@ proptest! {
     ) {
         use crate::problem::placement::Placement;
         let (placement, chunks) =
-            [(Placement::Linear, 1), (Placement::V, 2), (Placement::Looped, 2), (Placement::TwoWay, 1)][shape].clone();
-        prop_assume!(placement != Placement::TwoWay || ranks % 2 == 0);
+            [(Placement::Linear, 1), (Placement::V, 2), (Placement::Looped, 2), (Placement::Bidirectional, 1)][shape].clone();
+        prop_assume!(placement != Placement::Bidirectional || ranks % 2 == 0);
         let stages = stages[..ranks * chunks].to_vec();
         let mut statement = statement(ranks, chunks, 2 * half, stages, hop);
         statement.objective = if spans { Objective::LongestSpan } else { Objective::Makespan };
@@ -79,7 +79,7 @@ proptest! {
         let mut small = statement(4, 1, 2 * half, stages.iter().map(exchanging).collect(), hop);
         small.overlap_permille = 100 * permille;
         small.objective = if spans { Objective::LongestSpan } else { Objective::Makespan };
-        let small = small.problem(crate::problem::placement::Placement::TwoWay).unwrap();
+        let small = small.problem(crate::problem::placement::Placement::Bidirectional).unwrap();
         let large = small.in_finer_time(1000).expect("times have room");
         let [small_ns, large_ns] = [&small, &large].map(|problem| lower_bound(problem).value_ns);
         prop_assert!(1000 * small_ns >= large_ns, "{small_ns} {large_ns}");

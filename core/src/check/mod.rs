@@ -20,7 +20,7 @@ use crate::base::units::Bytes;
 use crate::problem::Problem;
 use crate::problem::Schedule;
 use crate::problem::op::Op;
-use crate::program::{Message, Program, Step, Transport, Way};
+use crate::program::{P2pOp, Program, Step, Transport, Way};
 
 mod rows;
 mod transfers;
@@ -120,7 +120,7 @@ pub enum Violation {
         /// The step.
         index: usize,
         /// The message.
-        message: Message,
+        message: P2pOp,
     },
     /// A transfer that is listed twice.
     MessageTwice {
@@ -129,7 +129,7 @@ pub enum Violation {
         /// The step.
         index: usize,
         /// The message.
-        message: Message,
+        message: P2pOp,
     },
     /// A wait for a transfer that has not been started.
     NotStarted {
@@ -138,14 +138,14 @@ pub enum Violation {
         /// The step.
         index: usize,
         /// The message.
-        message: Message,
+        message: P2pOp,
     },
     /// A transfer that the placement needs and that is missing, or that is started and never awaited.
     MessageMissing {
         /// The rank that lacks it.
         rank: usize,
         /// The message.
-        message: Message,
+        message: P2pOp,
     },
     /// A transfer on the wrong side of the op that makes or uses it.
     MessageMisplaced {
@@ -154,7 +154,7 @@ pub enum Violation {
         /// The step of the message.
         index: usize,
         /// The message.
-        message: Message,
+        message: P2pOp,
         /// The op that makes or uses it.
         op: Op,
     },
@@ -167,9 +167,9 @@ pub enum Violation {
         /// The first place at which the two lists differ.
         place: usize,
         /// What is sent there.
-        sent: Message,
+        sent: P2pOp,
         /// What is received there.
-        received: Message,
+        received: P2pOp,
     },
     /// A rank without exactly one optimizer step at its end.
     Optimizer {

@@ -8,17 +8,17 @@ use super::rows::{B_RUNS, F_RUNS};
 use super::{MOST_REPORTED, Violation};
 use crate::problem::Problem;
 use crate::problem::op::{Op, OpKind};
-use crate::program::{Message, Payload, Program, Step, Way};
+use crate::program::{P2pOp, Payload, Program, Step, Way};
 
 /// Number of a transfer: one activation and one gradient for each boundary between stages and microbatch.
-pub(super) fn transfer_number(problem: &Problem, message: Message) -> usize {
+pub(super) fn transfer_number(problem: &Problem, message: P2pOp) -> usize {
     let lower = usize::from(message.stage).min(message.peer_stage());
     let payload = usize::from(message.payload == Payload::Gradient);
     (2 * lower + payload) * problem.microbatches() + message.microbatch as usize
 }
 
 /// Whether `message` is one end of a transfer between two ranks, and stands on the right one.
-fn is_transfer_of(problem: &Problem, rank: usize, message: Message) -> bool {
+fn is_transfer_of(problem: &Problem, rank: usize, message: P2pOp) -> bool {
     let (stage, stages) = (usize::from(message.stage), problem.stage_count());
     let upward = matches!(
         (message.way, message.payload),
@@ -99,7 +99,7 @@ pub(super) fn check_messages(problem: &Problem, program: &Program, violations: &
             }
             for payload in [Payload::Activation, Payload::Gradient] {
                 let sender = if payload == Payload::Activation { stage } else { stage + 1 };
-                let send = Message { way: Way::Send, payload, stage: sender as u16, microbatch: microbatch as u32 };
+                let send = P2pOp { way: Way::Send, payload, stage: sender as u16, microbatch: microbatch as u32 };
                 for message in [send, send.mirrored()] {
                     let end = usize::from(message.way == Way::Receive);
                     if !awaited[end][transfer_number(problem, message)] && violations.len() < MOST_REPORTED {
@@ -114,8 +114,8 @@ pub(super) fn check_messages(problem: &Problem, program: &Program, violations: &
 
 /// Both ends of every channel list their transfers in the same order (NCCL matches by order and has no tags).
 pub(super) fn check_channels(problem: &Problem, program: &Program, violations: &mut Vec<Violation>) {
-    let mut sent: BTreeMap<(usize, usize), VecDeque<Message>> = Default::default();
-    let each_message = |way: Way, visit: &mut dyn FnMut(usize, usize, Message)| {
+    let mut sent: BTreeMap<(usize, usize), VecDeque<P2pOp>> = Default::default();
+    let each_message = |way: Way, visit: &mut dyn FnMut(usize, usize, P2pOp)| {
         for (rank, row) in program.rows.iter().enumerate() {
             for step in row {
                 let (Step::Transfer(messages) | Step::Start(messages)) = step else { continue };

@@ -8,7 +8,7 @@ use core::fmt;
 
 use super::transfers::transfer_number;
 use crate::problem::Problem;
-use crate::program::{Message, Payload, Program, Step, Transport, Way};
+use crate::program::{P2pOp, Payload, Program, Step, Transport, Way};
 
 /// A program that a transport cannot complete: where every unfinished rank stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub struct Wait {
     /// Its step.
     pub index: usize,
     /// The message that does not complete.
-    pub message: Message,
+    pub message: P2pOp,
     /// The rank that has to act.
     pub on: usize,
     /// A few steps of the op list around it, as text, with the step in brackets.
@@ -145,28 +145,28 @@ struct World<'p> {
     started: [Vec<bool>; 2],
     ended: [Vec<bool>; 2],
     /// Buffered: places taken in the channel of (sender, receiver, is gradient), and sends waiting for one.
-    channels: BTreeMap<(usize, usize, bool), (usize, VecDeque<Message>)>,
+    channels: BTreeMap<(usize, usize, bool), (usize, VecDeque<P2pOp>)>,
     /// Per-pair ordered: what the lower and the higher rank of a pair have started and not ended. Streamed:
     /// what the sender and the receiver of a link have.
-    pairs: BTreeMap<(usize, usize), [VecDeque<Message>; 2]>,
+    pairs: BTreeMap<(usize, usize), [VecDeque<P2pOp>; 2]>,
 }
 
 impl World<'_> {
-    fn peer(&self, message: Message) -> usize {
+    fn peer(&self, message: P2pOp) -> usize {
         self.problem.rank_of(message.peer_stage(), message.microbatch as usize)
     }
 
-    fn has_ended(&self, message: Message) -> bool {
+    fn has_ended(&self, message: P2pOp) -> bool {
         self.ended[usize::from(message.way == Way::Receive)][transfer_number(self.problem, message)]
     }
 
-    fn end(&mut self, message: Message) {
+    fn end(&mut self, message: P2pOp) {
         self.ended[usize::from(message.way == Way::Receive)][transfer_number(self.problem, message)] = true;
     }
 
     /// Starts `message` unless it has been started, and ends what that lets end. Ranks that may run are added to
     /// `look`.
-    fn start(&mut self, rank: usize, message: Message, look: &mut VecDeque<usize>) {
+    fn start(&mut self, rank: usize, message: P2pOp, look: &mut VecDeque<usize>) {
         let end = usize::from(message.way == Way::Receive);
         let number = transfer_number(self.problem, message);
         if core::mem::replace(&mut self.started[end][number], true) {

@@ -181,11 +181,11 @@ pub fn in_flight(
     }
     let rank_of_stage = placement.ranks(ranks, chunks);
     let holds = |stage: usize| match placement {
-        Placement::TwoWay => stage == rank || stages - 1 - stage == rank,
+        Placement::Bidirectional => stage == rank || stages - 1 - stage == rank,
         _ => rank_of_stage.get(stage).is_some_and(|other| usize::from(*other) == rank),
     };
     let held = |stage: usize| match placement {
-        Placement::Linear | Placement::TwoWay => within(ranks.saturating_sub(stage)),
+        Placement::Linear | Placement::Bidirectional => within(ranks.saturating_sub(stage)),
         _ => within((2 * stages.saturating_sub(stage)).div_ceil(chunks.max(1))),
     };
     Vec::from([(0..stages).filter(|stage| holds(*stage)).map(|stage| (stage, held(stage))).collect()])
@@ -393,7 +393,7 @@ mod tests {
         };
         assert_eq!(one(Placement::Linear, 1, 8), [[(0, 4)], [(1, 3)], [(2, 2)], [(3, 1)]]);
         assert_eq!(one(Placement::Linear, 1, 2), [[(0, 2)], [(1, 2)], [(2, 2)], [(3, 1)]]);
-        assert_eq!(one(Placement::TwoWay, 1, 8)[1], [(1, 3), (2, 2)]);
+        assert_eq!(one(Placement::Bidirectional, 1, 8)[1], [(1, 3), (2, 2)]);
         assert_eq!(
             one(Placement::V, 2, 16),
             [[(0, 8), (7, 1)], [(1, 7), (6, 2)], [(2, 6), (5, 3)], [(3, 5), (4, 4)]]

@@ -6,24 +6,24 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use crate::estimate::derive::{Dealt, Derived, graph_and_accounts};
+use crate::estimate::derive::{Derived, PartitionQuality, graph_and_reports};
 use crate::estimate::fit::Fitted;
-use crate::graph::passes::Account;
+use crate::graph::passes::PassReport;
 use crate::model::StageLayout;
 use crate::spec::ModelWork;
 
 /// The pass reports of a plan's stages.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Accounts {
+pub struct PassReports {
     /// The recomputation and offload that were fitted to the limit.
-    pub fit: Option<Account>,
+    pub fit: Option<PassReport>,
     /// How good the partition is, where it is `within-limit`.
-    pub dealt: Option<Dealt>,
+    pub dealt: Option<PartitionQuality>,
     /// For each stage that was asked for: its first layer, and the reports of the passes.
-    pub stages: Vec<(usize, u32, Vec<Account>)>,
+    pub stages: Vec<(usize, u32, Vec<PassReport>)>,
 }
 
-impl Accounts {
+impl PassReports {
     /// Of `derived`, which follows from `work` with what was `fitted`, for the stages that `wanted` says. Builds
     /// their graphs.
     pub fn of(
@@ -31,13 +31,17 @@ impl Accounts {
         derived: &Derived,
         fitted: Option<&Fitted>,
         wanted: impl Fn(usize) -> bool,
-    ) -> Accounts {
+    ) -> PassReports {
         let applied = fitted.map(|fitted| fitted.applied_to(work));
         let work = applied.as_ref().unwrap_or(work);
         let of_stage =
-            |(stage, layout): (usize, &StageLayout)| (stage, layout.layers.start, graph_and_accounts(work, layout).1);
+            |(stage, layout): (usize, &StageLayout)| (stage, layout.layers.start, graph_and_reports(work, layout).1);
         let stages = derived.stages.iter().enumerate().filter(|(stage, _)| wanted(*stage)).map(of_stage);
-        Accounts { fit: fitted.map(|fitted| fitted.account.clone()), dealt: derived.dealt, stages: stages.collect() }
+        PassReports {
+            fit: fitted.map(|fitted| fitted.account.clone()),
+            dealt: derived.dealt,
+            stages: stages.collect(),
+        }
     }
 
     /// All of it. Stages with the same account are said once, with layers counted from the stage's first.
@@ -60,7 +64,7 @@ impl Accounts {
     pub fn line(&self) -> String {
         let mut order: Vec<&str> = Vec::new();
         let mut counts: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
-        for account in self.fit.iter().chain(self.stages.iter().flat_map(|(_, _, accounts)| accounts)) {
+        for account in self.fit.iter().chain(self.stages.iter().flat_map(|(_, _, reports)| reports)) {
             let so_far = counts.entry(account.pass).or_insert_with(|| {
                 order.push(account.pass);
                 (0, 0)
@@ -76,9 +80,9 @@ impl Accounts {
     }
 }
 
-/// The accounts of a stage, with layers counted from its first.
-fn within((_, first, accounts): &(usize, u32, Vec<Account>)) -> String {
-    let lines = accounts.iter().map(|pass| {
+/// The reports of a stage, with layers counted from its first.
+fn within((_, first, reports): &(usize, u32, Vec<PassReport>)) -> String {
+    let lines = reports.iter().map(|pass| {
         let mut pass = pass.clone();
         for entry in pass.done.iter_mut().chain(&mut pass.skipped) {
             entry.layer = entry.layer.map(|layer| layer.saturating_sub(*first));

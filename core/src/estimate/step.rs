@@ -28,7 +28,7 @@ use crate::spec::ModelWork;
 
 /// The epilogue of one rank: what follows its last op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Tail {
+pub struct RankEpilogue {
     /// Gradient sync: with another rank of the pipeline that has the same weights, and over data-parallel replicas,
     /// without the reductions after each microbatch; and the all-gather of weights that are updated in shards.
     pub reduce_ns: Nanos,
@@ -38,9 +38,9 @@ pub struct Tail {
 
 /// The epilogue of each step of a model's pipeline.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Ends {
+pub struct StepEpilogue {
     /// What follows each rank's last op.
-    pub tails: Vec<Tail>,
+    pub tails: Vec<RankEpilogue>,
     /// The reduction of one microbatch's gradients over replicas, for each stage; 0 where they are reduced once per
     /// step.
     pub reduces_ns: Vec<Nanos>,
@@ -129,10 +129,10 @@ pub(crate) struct Copies {
 }
 
 /// The epilogue of a rank that holds `dense` and, of experts, `experts`, both without ZeRO.
-pub fn tail(work: &ModelWork, dense: &StaticBytes, experts: &StaticBytes) -> Tail {
+pub fn tail(work: &ModelWork, dense: &StaticBytes, experts: &StaticBytes) -> RankEpilogue {
     let layout = &work.layout;
     let [of_dense, of_experts] = &copies_of(work);
-    let mut tail = Tail::default();
+    let mut tail = RankEpilogue::default();
     for (bytes, copies) in [(dense, of_dense), (experts, of_experts)] {
         if bytes.weights == 0 {
             continue;
@@ -270,7 +270,7 @@ fn end_of_row(row: &[Span], reduces: &[Nanos]) -> Nanos {
     network.max(row.last().map_or(0, |span| span.end_ns))
 }
 
-impl Ends {
+impl StepEpilogue {
     /// From the first op of `timeline` to the end of the last optimizer step.
     pub fn step_ns(&self, timeline: &Timeline) -> Nanos {
         self.cost_ns(timeline, Objective::Makespan)
@@ -280,10 +280,10 @@ impl Ends {
     pub fn cost_ns(&self, timeline: &Timeline, objective: Objective) -> Nanos {
         let starts = || timeline.rows.iter().map(|row| row.first().map(|span| span.start_ns));
         let first = starts().flatten().min().unwrap_or(0);
-        let ends = timeline.rows.iter().zip(&self.tails).map(|(row, tail)| {
+        let epilogue = timeline.rows.iter().zip(&self.tails).map(|(row, tail)| {
             end_of_row(row, &self.reduces_ns).saturating_add(tail.reduce_ns).saturating_add(tail.optimizer_ns)
         });
-        let spans = ends.zip(starts()).map(|(end, start)| match objective {
+        let spans = epilogue.zip(starts()).map(|(end, start)| match objective {
             Objective::Makespan => end.saturating_sub(first),
             Objective::LongestSpan => end.saturating_sub(start.unwrap_or(first)),
         });
@@ -333,7 +333,7 @@ mod tests {
         let answer = planner::answer(&spec, &schedule::find("1f1b").unwrap()).unwrap();
         let Work::Model(work) = spec.work else { panic!("a model") };
         let derived = answer.case.derived.unwrap();
-        let step = Step::taking(&work, derived.step_flops, 4, derived.ends.step_ns(&answer.timeline));
+        let step = Step::taking(&work, derived.step_flops, 4, derived.epilogue.step_ns(&answer.timeline));
         (work, derived, step)
     }
 
@@ -357,24 +357,24 @@ mod tests {
     #[test]
     fn a_step_is_its_pipeline_and_its_tail() {
         let (work, derived, alone) = step("");
-        assert!(derived.ends.tails.iter().all(|tail| tail.reduce_ns == 0 && tail.optimizer_ns > 0));
+        assert!(derived.epilogue.tails.iter().all(|tail| tail.reduce_ns == 0 && tail.optimizer_ns > 0));
         // 6 operations a token and parameter, and attention: at least that share of the rate.
         let rate = 4.0 * work.device.matmul_flops as f64;
         assert!(alone.mfu > 6.0 * 6.6e9 * alone.tokens_per_s / rate && alone.mfu < 0.7, "{alone:?}");
 
         let (_, copied, eight) = step("data = 8");
-        assert!(copied.ends.tails.iter().all(|tail| tail.reduce_ns > 0));
+        assert!(copied.epilogue.tails.iter().all(|tail| tail.reduce_ns > 0));
         assert!(eight.step_ns > alone.step_ns && eight.tokens_per_s > 7.0 * alone.tokens_per_s);
         assert!(eight.mfu < alone.mfu, "the same work a device, and a reduction");
         let (_, sharded, _) = step("data = 8\nzero = 1");
-        for (plain, sharded) in copied.ends.tails.iter().zip(&sharded.ends.tails) {
+        for (plain, sharded) in copied.epilogue.tails.iter().zip(&sharded.epilogue.tails) {
             assert!(sharded.reduce_ns < plain.reduce_ns, "bf16 weights come back instead of f32 gradients");
             assert!(sharded.optimizer_ns < plain.optimizer_ns);
         }
     }
 
     /// The ends of a pipeline of four ranks of eight devices, a node each.
-    fn ends(model: &str, placement: Placement, parallel: &str) -> (Derived, Link) {
+    fn epilogue(model: &str, placement: Placement, parallel: &str) -> (Derived, Link) {
         let head = "[cluster]\ndevice = \"h100\"\n[training]\nmicrobatches = 16\n[memory]\nlimit_bytes = \"900 GB\"\n\
                     [parallel]\npipeline = 4\ntensor = 8\n";
         let spec = Spec::read(&format!("{model}\n{head}{parallel}")).unwrap_or_else(|error| panic!("{error}"));
@@ -388,20 +388,20 @@ mod tests {
     #[test]
     fn going_two_ways_stages_are_summed_between_their_ranks() {
         let model = "[model]\nname = \"llama-2-7b\"";
-        let (one_way, link) = ends(model, Placement::Linear, "");
-        let (two_ways, _) = ends(model, Placement::TwoWay, "");
-        assert!(one_way.ends.tails.iter().all(|tail| tail.reduce_ns == 0));
-        for (rank, tail) in two_ways.ends.tails.iter().enumerate() {
+        let (one_way, link) = epilogue(model, Placement::Linear, "");
+        let (two_ways, _) = epilogue(model, Placement::Bidirectional, "");
+        assert!(one_way.epilogue.tails.iter().all(|tail| tail.reduce_ns == 0));
+        for (rank, tail) in two_ways.epilogue.tails.iter().enumerate() {
             let held = one_way.static_bytes[rank].gradients + one_way.static_bytes[3 - rank].gradients;
             assert_eq!(two_ways.static_bytes[rank].gradients, held);
             assert_eq!(tail.reduce_ns, cost::collective_time(held, &link, COLLECTIVE_PER_MILLE), "rank {rank}");
         }
         // Before what copies sum.
-        let (copied, _) = ends(model, Placement::TwoWay, "data = 8");
-        let (one_way, _) = ends(model, Placement::Linear, "data = 8");
-        for (rank, tail) in copied.ends.tails.iter().enumerate() {
-            let apart = one_way.ends.tails[rank].reduce_ns + one_way.ends.tails[3 - rank].reduce_ns;
-            let over = two_ways.ends.tails[rank].reduce_ns;
+        let (copied, _) = epilogue(model, Placement::Bidirectional, "data = 8");
+        let (one_way, _) = epilogue(model, Placement::Linear, "data = 8");
+        for (rank, tail) in copied.epilogue.tails.iter().enumerate() {
+            let apart = one_way.epilogue.tails[rank].reduce_ns + one_way.epilogue.tails[3 - rank].reduce_ns;
+            let over = two_ways.epilogue.tails[rank].reduce_ns;
             assert!(tail.reduce_ns.abs_diff(apart + over) < 20_000, "rank {rank}: {tail:?} {apart} {over}");
         }
     }
@@ -411,8 +411,8 @@ mod tests {
     fn a_tied_table_is_summed_between_the_ends() {
         let model = |tied: bool| format!("[model]\nname = \"llama-2-7b\"\ntied = {tied}");
         let reduces = |tied: bool, placement: Placement| {
-            let (derived, link) = ends(&model(tied), placement, "");
-            (derived.ends.tails.iter().map(|tail| tail.reduce_ns).collect::<Vec<_>>(), link)
+            let (derived, link) = epilogue(&model(tied), placement, "");
+            (derived.epilogue.tails.iter().map(|tail| tail.reduce_ns).collect::<Vec<_>>(), link)
         };
         let (tied, link) = reduces(true, Placement::Linear);
         // 32,000 tokens by 4096, an eighth on each device, in f32.
@@ -421,7 +421,8 @@ mod tests {
         assert_eq!(reduces(false, Placement::Linear).0, [0; 4]);
         assert_eq!(reduces(true, Placement::V).0, [0; 4]);
         // Going two ways both ends hold it anyway, once.
-        let (two_ways, untied) = (reduces(true, Placement::TwoWay).0, reduces(false, Placement::TwoWay).0);
+        let (two_ways, untied) =
+            (reduces(true, Placement::Bidirectional).0, reduces(false, Placement::Bidirectional).0);
         let latency = link.latency_ns;
         assert!(untied[0].abs_diff(two_ways[0] + table - latency) <= 2, "{untied:?} {two_ways:?} {table}");
         assert_eq!(two_ways[1], untied[1]);
@@ -438,10 +439,10 @@ mod tests {
             profile.insert(Signature::of_update(dtype, 1 << 25), load, 3 * cost::traffic_time(1 << 30, &work.device));
             let profile = Profile::of_json(&profile.to_json()).unwrap_or_else(|error| panic!("{error}"));
             let work = ModelWork { profile: Some(Arc::new(profile)), ..work.clone() };
-            derive(&work, Placement::Linear, 1).unwrap().ends.tails
+            derive(&work, Placement::Linear, 1).unwrap().epilogue.tails
         };
-        assert_eq!(measured(Dtype::F32), derived.ends.tails, "of another format");
-        for (measured, estimated) in measured(Dtype::Bf16).iter().zip(&derived.ends.tails) {
+        assert_eq!(measured(Dtype::F32), derived.epilogue.tails, "of another format");
+        for (measured, estimated) in measured(Dtype::Bf16).iter().zip(&derived.epilogue.tails) {
             let ratio = measured.optimizer_ns as f64 / estimated.optimizer_ns as f64;
             assert!((ratio - 3.0).abs() < 1e-6, "{measured:?} {estimated:?}");
         }
@@ -463,14 +464,14 @@ mod tests {
         let spec = Spec { work: Work::Model(work), ..Spec::read(SPEC).unwrap() };
         let plan = planner::plan(&spec, "1f1b").unwrap_or_else(|error| panic!("{error}"));
         let read = Plan::from_json(&plan.to_json()).unwrap_or_else(|error| panic!("{error}"));
-        let ends = read.ends.clone().expect("of a model");
-        assert_eq!(ends.reduces_ns, derived.ends.reduces_ns);
-        assert!(ends.tails.iter().zip(&derived.ends.tails).all(|(tail, estimated)| {
+        let epilogue = read.epilogue.clone().expect("of a model");
+        assert_eq!(epilogue.reduces_ns, derived.epilogue.reduces_ns);
+        assert!(epilogue.tails.iter().zip(&derived.epilogue.tails).all(|(tail, estimated)| {
             tail.optimizer_ns > 8 * estimated.optimizer_ns && tail.reduce_ns == estimated.reduce_ns
         }));
         assert_eq!(read.step(), plan.step());
-        let old = Plan { ends: None, ..read };
-        assert_eq!(old.step_ends(), Some(derived.ends));
+        let old = Plan { epilogue: None, ..read };
+        assert_eq!(old.step_epilogue(), Some(derived.epilogue));
         assert!(old.step().unwrap().step_ns < plan.step().unwrap().step_ns);
     }
 
@@ -481,8 +482,8 @@ mod tests {
         let [after, each] =
             ["after-accumulation", "each-microbatch"].map(|name| format!("reduce_gradients = \"{name}\""));
         let of = |parallel: &str| step(&format!("data = 8\n{parallel}"));
-        let tails = |parallel: &str| of(parallel).1.ends.tails;
-        let reduces = |parallel: &str| of(parallel).1.ends.reduces_ns;
+        let tails = |parallel: &str| of(parallel).1.epilogue.tails;
+        let reduces = |parallel: &str| of(parallel).1.epilogue.reduces_ns;
         assert_eq!(tails(&after), tails(""));
         assert_eq!(reduces(""), [0; 4]);
         let once: Vec<Nanos> = tails("").iter().map(|tail| tail.reduce_ns).collect();
@@ -517,11 +518,12 @@ mod tests {
             for (rank, whole) in whole.iter().enumerate() {
                 let share = whole.gradients.div_ceil(8);
                 let more = cost::collective_time(2 * (3 * share).div_ceil(4), &link, COLLECTIVE_PER_MILLE);
-                let of = |derived: &Derived| [derived.ends.tails[rank].reduce_ns, derived.ends.reduces_ns[rank]];
+                let of =
+                    |derived: &Derived| [derived.epilogue.tails[rank].reduce_ns, derived.epilogue.reduces_ns[rank]];
                 let [at_end, each] = if zero == 1 { [more, 0] } else { [0, more] };
                 let [end_of_one, each_of_one] = of(&one);
                 assert_eq!(of(&grouped), [end_of_one + at_end, each_of_one + each], "zero {zero}, rank {rank}");
-                let optimizer = |derived: &Derived| derived.ends.tails[rank].optimizer_ns;
+                let optimizer = |derived: &Derived| derived.epilogue.tails[rank].optimizer_ns;
                 assert_eq!(optimizer(&grouped), optimizer(&one));
             }
         }

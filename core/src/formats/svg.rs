@@ -113,9 +113,9 @@ fn footer(timeline: &Timeline, two_way: bool) -> String {
 }
 
 /// In bidirectional schedules the microbatches from this one on go up the ranks. It is found from the ranks of the ops
-/// ([`Placement::TwoWay`]), so measured steps have it too.
+/// ([`Placement::Bidirectional`]), so measured steps have it too.
 ///
-/// [`Placement::TwoWay`]: crate::problem::placement::Placement::TwoWay
+/// [`Placement::Bidirectional`]: crate::problem::placement::Placement::Bidirectional
 fn up_from(timeline: &Timeline) -> Option<usize> {
     let last_rank = timeline.rows.len().checked_sub(1)?;
     let ops = || timeline.rows.iter().enumerate().flat_map(|(rank, row)| row.iter().map(move |span| (rank, span.op)));

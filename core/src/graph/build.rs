@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use super::builder::Builder;
 use super::form::StageShape;
-use super::passes::Account;
+use super::passes::PassReport;
 use super::passes::recompute::Choices;
 use super::{Graph, Role};
 use super::{backward, gpt, liveness, llama, passes};
@@ -27,27 +27,27 @@ pub fn stage_graph_with(
     shape: &StageShape,
     microbatches: u32,
     choices: &Choices,
-) -> (Graph, Vec<Account>) {
+) -> (Graph, Vec<PassReport>) {
     let mut graph = forward_graph(model, shape, microbatches);
     backward::derive(&mut graph);
     if shape.form.bf16_gradients {
         backward::sum_as_weights(&mut graph);
     }
-    let mut accounts = Vec::new();
+    let mut reports = Vec::new();
     if shape.form.async_reduce {
-        accounts.push(passes::overlap_all_reduce::run(&mut graph));
+        reports.push(passes::overlap_all_reduce::run(&mut graph));
     }
     passes::split_backward::run(&mut graph);
     if shape.form.fp8 {
-        accounts.push(passes::quantize::run(&mut graph));
+        reports.push(passes::quantize::run(&mut graph));
     }
     let split = passes::split_backward::account(&graph);
-    accounts.extend([split, passes::recompute::rerun(&mut graph, choices)]);
+    reports.extend([split, passes::recompute::rerun(&mut graph, choices)]);
     if let Some(layers) = shape.form.offload.layers() {
-        accounts.push(passes::offload_activations::run(&mut graph, shape.layers.clone(), layers));
+        reports.push(passes::offload_activations::run(&mut graph, shape.layers.clone(), layers));
     }
     liveness::run_in_place(&mut graph);
-    (graph, accounts)
+    (graph, reports)
 }
 
 /// Only the forward of [`stage_graph`], with nothing in place.

@@ -22,7 +22,7 @@ use crate::schedule::Absent;
 /// # Errors
 /// [`Absent`] with the reason for which torch cannot run the order.
 pub fn write(problem: &Problem, schedule: &Schedule) -> Result<String, Absent> {
-    if *problem.placement() == Placement::TwoWay {
+    if *problem.placement() == Placement::Bidirectional {
         return Err(Absent::because(
             "torch keeps each stage on one rank; this plan is bidirectional, with two copies of the model: set \
              `schedule` to zb-h1, zb-v or interleaved-1f1b, which have one",
@@ -272,7 +272,9 @@ mod tests {
                         assert!(placement.same_as(plan.problem.placement(), 4, chunks), "{}", published.name);
                         written += 1;
                     }
-                    Err(absent) => assert!(*plan.problem.placement() == Placement::TwoWay, "{}", absent.reason),
+                    Err(absent) => {
+                        assert!(*plan.problem.placement() == Placement::Bidirectional, "{}", absent.reason)
+                    }
                 }
             }
         }

@@ -60,7 +60,7 @@ impl Plan {
             if case.as_ref().map_or(true, |case| case.problem != *problem) {
                 found.push(format!("problem: {differs}"));
             }
-            if self.ends.is_some() && self.ends.as_ref() != derived.map(|derived| &derived.ends) {
+            if self.epilogue.is_some() && self.epilogue.as_ref() != derived.map(|derived| &derived.epilogue) {
                 found.push(format!("ends: {differs}"));
             }
         }

@@ -2,7 +2,7 @@
 
 use super::Plan;
 use crate::estimate::derive::derive;
-use crate::estimate::step::{Ends, Step};
+use crate::estimate::step::{Step, StepEpilogue};
 use crate::program::execute::{Carrier, execute};
 use crate::simulate::jitter::{self, Outcomes};
 use crate::spec::Work;
@@ -17,20 +17,20 @@ impl Plan {
     pub fn step(&self) -> Option<Step> {
         let Work::Model(work) = &self.spec.work else { return None };
         let mut derived = derive(work, self.problem.placement().clone(), self.problem.chunks()).ok()?;
-        if let Some(ends) = &self.ends {
-            derived.ends.clone_from(ends);
+        if let Some(epilogue) = &self.epilogue {
+            derived.epilogue.clone_from(epilogue);
         }
         let carried =
             execute(&self.problem, &self.program, &self.schedule.pairs, Carrier::of(self.spec.messages.transport));
         let timeline = carried.or_else(|| self.timeline().ok())?;
-        Some(Step::taking(work, derived.step_flops, timeline.rows.len(), derived.ends.step_ns(&timeline)))
+        Some(Step::taking(work, derived.step_flops, timeline.rows.len(), derived.epilogue.step_ns(&timeline)))
     }
 
     /// The step epilogue: that of the file, or, in plans of earlier planners without one, the one that follows from the
     /// spec. None where the spec is not of a model.
-    pub fn step_ends(&self) -> Option<Ends> {
+    pub fn step_epilogue(&self) -> Option<StepEpilogue> {
         let Work::Model(work) = &self.spec.work else { return None };
         let derived = || derive(work, self.problem.placement().clone(), self.problem.chunks()).ok();
-        self.ends.clone().or_else(|| derived().map(|derived| derived.ends))
+        self.epilogue.clone().or_else(|| derived().map(|derived| derived.epilogue))
     }
 }

@@ -14,7 +14,7 @@ use crate::base::fields::{Fault, Faults, Table, shown, whole};
 use crate::base::json::{self, Syntax};
 use crate::base::units::Nanos;
 use crate::check::{Violation, check_program, check_schedule};
-use crate::estimate::step::{Ends, Tail};
+use crate::estimate::step::{RankEpilogue, StepEpilogue};
 use crate::problem::Schedule;
 use crate::problem::op::OpSyntax;
 use crate::problem::{PlacementChoice, Problem, Statement};
@@ -151,8 +151,8 @@ impl Plan {
             "program": { "rows": self.program.text_rows() },
             "prediction": self.prediction.to_value(),
         });
-        if let Some(Ends { tails, reduces_ns }) = &self.ends {
-            let by_rank = |of: fn(&Tail) -> Nanos| tails.iter().map(of).collect::<Vec<Nanos>>();
+        if let Some(StepEpilogue { tails, reduces_ns }) = &self.epilogue {
+            let by_rank = |of: fn(&RankEpilogue) -> Nanos| tails.iter().map(of).collect::<Vec<Nanos>>();
             content["ends"] = json!({
                 "reduce_ns": by_rank(|tail| tail.reduce_ns),
                 "optimizer_ns": by_rank(|tail| tail.optimizer_ns),
@@ -269,12 +269,12 @@ impl Plan {
                 }
             }
         }
-        self.check_ends()
+        self.check_epilogue()
     }
 
     /// Whether the step epilogue has the plan's number of ranks and stages.
-    fn check_ends(&self) -> Result<(), PlanFileError> {
-        let Some(Ends { tails, reduces_ns }) = &self.ends else { return Ok(()) };
+    fn check_epilogue(&self) -> Result<(), PlanFileError> {
+        let Some(StepEpilogue { tails, reduces_ns }) = &self.epilogue else { return Ok(()) };
         let untrue = |field, written: String, derived: String| Err(PlanFileError::Untrue { field, written, derived });
         if let Work::Typed(_) = self.spec.work {
             return untrue("ends", "something".into(), "nothing, since its costs are typed".into());
@@ -324,7 +324,7 @@ fn read_fields(value: &Value) -> Result<Plan, Faults> {
     });
     let prediction =
         table.table("prediction", &mut faults).map(|prediction| read_prediction(prediction, &mut faults));
-    let ends = table.table("ends", &mut faults).map(|ends| read_ends(ends, &mut faults));
+    let epilogue = table.table("ends", &mut faults).map(|ends| read_epilogue(ends, &mut faults));
     table.finish(&mut faults);
     for (key, missing) in [
         ("spec", spec.is_none()),
@@ -345,7 +345,7 @@ fn read_fields(value: &Value) -> Result<Plan, Faults> {
             schedule_name,
             schedule: schedule?,
             program: program??,
-            ends: ends.map_or(Some(None), |ends| ends.map(Some))?,
+            epilogue: epilogue.map_or(Some(None), |epilogue| epilogue.map(Some))?,
             prediction: prediction??,
         })
     };
@@ -430,7 +430,7 @@ impl Prediction {
     }
 }
 
-fn read_ends(mut table: Table<'_>, faults: &mut Vec<Fault>) -> Option<Ends> {
+fn read_epilogue(mut table: Table<'_>, faults: &mut Vec<Fault>) -> Option<StepEpilogue> {
     let reduce_ns = read_numbers(&mut table, "reduce_ns", "rank", faults);
     let optimizer_ns = read_numbers(&mut table, "optimizer_ns", "rank", faults);
     let reduces_ns = read_numbers(&mut table, "reduce_each_ns", "stage", faults);
@@ -444,8 +444,8 @@ fn read_ends(mut table: Table<'_>, faults: &mut Vec<Fault>) -> Option<Ends> {
         ));
     }
     table.finish(faults);
-    let tail = |(reduce_ns, optimizer_ns)| Tail { reduce_ns, optimizer_ns };
-    Some(Ends { tails: reduce_ns.into_iter().zip(optimizer_ns).map(tail).collect(), reduces_ns })
+    let tail = |(reduce_ns, optimizer_ns)| RankEpilogue { reduce_ns, optimizer_ns };
+    Some(StepEpilogue { tails: reduce_ns.into_iter().zip(optimizer_ns).map(tail).collect(), reduces_ns })
 }
 
 fn read_numbers(table: &mut Table<'_>, key: &'static str, each: &str, faults: &mut Vec<Fault>) -> Option<Vec<u64>> {

@@ -15,7 +15,7 @@
 //! | `problem` | the scheduling problem in the form of a [problem file](crate::problem), its placement fixed |
 //! | `schedule` | `name`; `rows`: one string a rank of ops in the form `3BW12`; and, where some run as [pairs](crate::problem::Schedule::pairs), `pairs` |
 //! | `program` | `rows`: one string a rank of what it executes, transfers and optimizer included |
-//! | `ends` | of a model: what ends a step, see [`Ends`]; by rank `reduce_ns` and `optimizer_ns`, by stage `reduce_each_ns` |
+//! | `ends` | of a model: what ends a step, see [`StepEpilogue`]; by rank `reduce_ns` and `optimizer_ns`, by stage `reduce_each_ns` |
 //! | `prediction` | whole numbers that follow from `problem` and `schedule`; see [`Prediction`] |
 //! | `digest` | `sha256:` and the hash of the file's [canonical](crate::base::canonical) text without this field |
 //!
@@ -41,8 +41,8 @@ pub use file::{MAX_FILE_BYTES, PlanFileError, VERSION};
 use crate::base::units::{Bytes, Nanos};
 use crate::bounds;
 use crate::estimate::derive::derive;
-use crate::estimate::pass_reports::Accounts;
-use crate::estimate::step::Ends;
+use crate::estimate::pass_reports::PassReports;
+use crate::estimate::step::StepEpilogue;
 use crate::problem::Schedule;
 use crate::problem::{Objective, Problem};
 use crate::program::Program;
@@ -68,7 +68,7 @@ pub struct Plan {
     pub program: Program,
     /// The step epilogue, with the times of the planner that made the plan; none where costs are typed, and in files of
     /// earlier planners.
-    pub ends: Option<Ends>,
+    pub epilogue: Option<StepEpilogue>,
     /// What the plan costs if every op takes the time that the problem says.
     pub prediction: Prediction,
 }
@@ -83,10 +83,10 @@ impl Plan {
     }
 
     /// The pass reports of its stages, where its spec is of a model.
-    pub fn accounts(&self) -> Option<Accounts> {
+    pub fn reports(&self) -> Option<PassReports> {
         let Work::Model(work) = &self.spec.work else { return None };
         let derived = derive(work, self.problem.placement().clone(), self.problem.chunks()).ok()?;
-        Some(Accounts::of(work, &derived, None, |_| true))
+        Some(PassReports::of(work, &derived, None, |_| true))
     }
 }
 

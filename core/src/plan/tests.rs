@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::base::canonical;
-use crate::estimate::step::Tail;
+use crate::estimate::step::RankEpilogue;
 use crate::plan::planner::{self, PlanError};
 use crate::spec::arbitrary::problem;
 
@@ -115,7 +115,7 @@ fn what_is_taken_on_trust_is_told() {
     let fields =
         |plan: &Plan| told(plan).iter().map(|said| said.split(':').next().unwrap().to_string()).collect::<Vec<_>>();
     let mut changed = plan.clone();
-    changed.ends.as_mut().unwrap().tails[0].reduce_ns += 1;
+    changed.epilogue.as_mut().unwrap().tails[0].reduce_ns += 1;
     assert_eq!(fields(&changed), ["ends"]);
     let mut changed = plan.clone();
     changed.prediction.bound_ns -= 1;
@@ -130,22 +130,25 @@ fn what_is_taken_on_trust_is_told() {
 /// What ends a step is of the ranks and stages that there are, and of a model.
 #[test]
 fn ends_of_another_pipeline_are_refused() {
-    let ends =
-        |ranks: usize, stages: usize| Ends { tails: vec![Tail::default(); ranks], reduces_ns: vec![0; stages] };
-    let read = |plan: &Plan, ends: Ends| {
-        Plan::from_json(&Plan { ends: Some(ends), ..plan.clone() }.to_json()).map_err(|error| error.to_string())
+    let epilogue = |ranks: usize, stages: usize| StepEpilogue {
+        tails: vec![RankEpilogue::default(); ranks],
+        reduces_ns: vec![0; stages],
+    };
+    let read = |plan: &Plan, epilogue: StepEpilogue| {
+        Plan::from_json(&Plan { epilogue: Some(epilogue), ..plan.clone() }.to_json())
+            .map_err(|error| error.to_string())
     };
     let text = "[model]\nname = \"tiny-llama\"\n[cluster]\ndevice = \"cpu\"\n[parallel]\npipeline = 2\n[training]\n\
                 microbatches = 4\nsequence = 64\n";
     let model = planner::plan(&Spec::read(text).unwrap(), "interleaved-1f1b").unwrap();
     assert_eq!(model.problem.stage_count(), 4);
-    assert!(read(&model, ends(2, 4)).is_ok());
-    for (plan, ends, says) in [
-        (&model, ends(3, 4), "the length of ends.optimizer_ns is 3, and what follows from it is 2"),
-        (&model, ends(2, 2), "the length of ends.reduce_each_ns is 2, and what follows from it is 4"),
-        (&example(), ends(2, 2), "nothing, since its costs are typed"),
+    assert!(read(&model, epilogue(2, 4)).is_ok());
+    for (plan, epilogue, says) in [
+        (&model, epilogue(3, 4), "the length of ends.optimizer_ns is 3, and what follows from it is 2"),
+        (&model, epilogue(2, 2), "the length of ends.reduce_each_ns is 2, and what follows from it is 4"),
+        (&example(), epilogue(2, 2), "nothing, since its costs are typed"),
     ] {
-        let error = read(plan, ends).unwrap_err();
+        let error = read(plan, epilogue).unwrap_err();
         assert!(error.contains(says), "{error} should say {says}");
     }
     let value = |key: &str, to: Value| {

@@ -156,14 +156,14 @@ impl Problem {
     /// The rank that runs `stage` for `microbatch`.
     pub fn rank_of(&self, stage: usize, microbatch: usize) -> usize {
         let rank = usize::from(self.rank_of_stage[stage]);
-        if self.placement == Placement::TwoWay && microbatch >= self.microbatches / 2 {
+        if self.placement == Placement::Bidirectional && microbatch >= self.microbatches / 2 {
             self.ranks - 1 - rank
         } else {
             rank
         }
     }
 
-    /// The stages that `rank` holds, in model order; with [`Placement::TwoWay`] those of the first half.
+    /// The stages that `rank` holds, in model order; with [`Placement::Bidirectional`] those of the first half.
     pub fn stages_of(&self, rank: usize) -> &[usize] {
         &self.stages_of_rank[rank]
     }

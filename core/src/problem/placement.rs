@@ -18,7 +18,7 @@ pub enum Placement {
     /// Bidirectional, with two copies of the model: the first half of the microbatches goes down the ranks, the other
     /// half up (Chimera, arXiv:2107.06925; DualPipe). Stage `s` is on rank `s` for the first half and on `P − 1 − s`
     /// for the second.
-    TwoWay,
+    Bidirectional,
 }
 
 impl Placement {
@@ -29,19 +29,19 @@ impl Placement {
             Placement::Looped => Some("looped"),
             Placement::V => Some("v"),
             Placement::Wave => Some("wave"),
-            Placement::TwoWay => Some("two-way"),
+            Placement::Bidirectional => Some("two-way"),
             Placement::List(_) => None,
         }
     }
 
-    /// The rank of each stage in model order; for [`Placement::TwoWay`], that of the first half.
+    /// The rank of each stage in model order; for [`Placement::Bidirectional`], that of the first half.
     pub fn ranks(&self, ranks: usize, chunks: usize) -> Vec<u16> {
         let stages = ranks * chunks;
         (0..stages)
             .map(|stage| {
                 let (chunk, along) = (stage / ranks, stage % ranks);
                 match self {
-                    Placement::Linear | Placement::Looped | Placement::TwoWay => along as u16,
+                    Placement::Linear | Placement::Looped | Placement::Bidirectional => along as u16,
                     Placement::V | Placement::Wave if chunk % 2 == 0 => along as u16,
                     Placement::V | Placement::Wave => (ranks - 1 - along) as u16,
                     Placement::List(list) => list[stage],
@@ -54,7 +54,7 @@ impl Placement {
     pub fn same_as(&self, other: &Placement, ranks: usize, chunks: usize) -> bool {
         let fits =
             |placement: &Placement| !matches!(placement, Placement::List(list) if list.len() != ranks * chunks);
-        (*self == Placement::TwoWay) == (*other == Placement::TwoWay)
+        (*self == Placement::Bidirectional) == (*other == Placement::Bidirectional)
             && fits(self)
             && fits(other)
             && self.ranks(ranks, chunks) == other.ranks(ranks, chunks)

@@ -205,8 +205,8 @@ impl Statement {
             PlacementChoice::Any if self.chunks == 1 => {
                 let mut open = vec![Placement::Linear];
                 // Bidirectional schedules are offered with the others, so the best is searched for there too.
-                if suits(&Placement::TwoWay, self.ranks, self.chunks, self.microbatches) {
-                    open.push(Placement::TwoWay);
+                if suits(&Placement::Bidirectional, self.ranks, self.chunks, self.microbatches) {
+                    open.push(Placement::Bidirectional);
                 }
                 open
             }
@@ -292,7 +292,7 @@ fn suits(placement: &Placement, ranks: usize, chunks: usize, microbatches: usize
         Placement::Linear => chunks == 1,
         Placement::V => chunks == 2,
         Placement::Looped | Placement::Wave => true,
-        Placement::TwoWay => chunks == 1 && ranks.is_multiple_of(2) && microbatches.is_multiple_of(2),
+        Placement::Bidirectional => chunks == 1 && ranks.is_multiple_of(2) && microbatches.is_multiple_of(2),
         Placement::List(list) => {
             let wrong = list.len() != ranks * chunks || list.iter().any(|rank| usize::from(*rank) >= ranks);
             let mut held = vec![0usize; ranks];
@@ -309,7 +309,7 @@ fn check_placement(placement: &Placement, ranks: usize, chunks: usize, microbatc
     let accepted = match placement {
         Placement::Linear => "chunks 1 with `linear`; for more write looped, v, wave or a list",
         Placement::V => "chunks 2 with `v`; for more write wave",
-        Placement::TwoWay => "chunks 1 and even numbers of ranks and microbatches with `two-way`",
+        Placement::Bidirectional => "chunks 1 and even numbers of ranks and microbatches with `two-way`",
         _ => "ranks × chunks entries, each a rank, every rank as often as it has chunks",
     };
     let name = placement.name().unwrap_or("a list");
@@ -348,7 +348,7 @@ fn read_placement(
         Some("looped") => PlacementChoice::Fixed(Placement::Looped),
         Some("v") => PlacementChoice::Fixed(Placement::V),
         Some("wave") => PlacementChoice::Fixed(Placement::Wave),
-        Some("two-way") => PlacementChoice::Fixed(Placement::TwoWay),
+        Some("two-way") => PlacementChoice::Fixed(Placement::Bidirectional),
         Some("any") => PlacementChoice::Any,
         _ => {
             let accepted = format!("{}, or the rank of each stage as a list", one_of(&NAMES));

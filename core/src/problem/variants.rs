@@ -31,7 +31,8 @@ impl Problem {
         let partner = |rank: usize, kind: OpKind| {
             let held = self.stages_of_rank[rank].iter();
             // In a bidirectional placement a rank also holds the stage of its mirror.
-            let mirrored = (self.placement == Placement::TwoWay).then(|| &self.stages_of_rank[self.ranks - 1 - rank]);
+            let mirrored =
+                (self.placement == Placement::Bidirectional).then(|| &self.stages_of_rank[self.ranks - 1 - rank]);
             held.chain(mirrored.into_iter().flatten()).fold([0; 3], |[longest, computes, exchanges], stage| {
                 let cost = &self.stages[*stage];
                 let (duration, exchange) = (cost.duration(kind), cost.exchange(kind));

@@ -21,7 +21,7 @@ use crate::base::units::Nanos;
 use crate::problem::Problem;
 use crate::problem::op::OpKind;
 use crate::program::Transport;
-use crate::program::{Message, Payload, Program, Step, Way};
+use crate::program::{P2pOp, Payload, Program, Step, Way};
 use crate::simulate::timeline::{Span, Timeline};
 
 /// When a transport lets ranks continue.
@@ -152,7 +152,7 @@ impl World<'_> {
     }
 
     /// Each message has two ends.
-    fn end_of(&self, message: Message) -> usize {
+    fn end_of(&self, message: P2pOp) -> usize {
         let is_gradient = message.payload == Payload::Gradient;
         let slot = self.slot(message.stage.into(), is_gradient, message.microbatch as usize);
         2 * slot + usize::from(message.way == Way::Receive)
@@ -171,7 +171,7 @@ impl World<'_> {
     }
 
     /// Starts `message` on `rank` unless it has been started. Its other end may go on.
-    fn start(&mut self, rank: usize, message: Message, now: Nanos, look: &mut VecDeque<usize>) {
+    fn start(&mut self, rank: usize, message: P2pOp, now: Nanos, look: &mut VecDeque<usize>) {
         let at = self.end_of(message);
         if self.ends[at].is_some() {
             return;
@@ -190,7 +190,7 @@ impl World<'_> {
     }
 
     /// When `message` ends, where that is known.
-    fn end(&self, message: Message) -> Option<Nanos> {
+    fn end(&self, message: P2pOp) -> Option<Nanos> {
         let (channel, number) = self.ends[self.end_of(message)]?;
         let ([sent, received], number) = (&self.channels[channel as usize], number as usize);
         // Both ends list a channel's messages in the same order.

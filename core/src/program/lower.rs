@@ -29,7 +29,7 @@ use crate::problem::Problem;
 use crate::problem::Schedule;
 use crate::problem::op::{Op, OpKind};
 use crate::program::Transport;
-use crate::program::{Message, Payload, Program, Step, Way};
+use crate::program::{P2pOp, Payload, Program, Step, Way};
 use crate::simulate::timeline::Timeline;
 use crate::simulate::{Deadlock, simulate};
 
@@ -195,16 +195,16 @@ fn with_optimizer(mut program: Program) -> Program {
 }
 
 /// The P2P transfers of `op`: its input and its output.
-fn crossing(problem: &Problem, op: Op) -> (Option<Message>, Option<Message>) {
+fn crossing(problem: &Problem, op: Op) -> (Option<P2pOp>, Option<P2pOp>) {
     let rank = problem.rank_of(op.stage(), op.microbatch());
-    let crosses = |message: &Message| problem.rank_of(message.peer_stage(), op.microbatch()) != rank;
+    let crosses = |message: &P2pOp| problem.rank_of(message.peer_stage(), op.microbatch()) != rank;
     (input_of(problem, op).filter(crosses), output_of(problem, op).filter(crosses))
 }
 
 fn in_pieces(problem: &Problem, schedule: &Schedule) -> Program {
     let steps = |op: &Op| {
         let (input, output) = crossing(problem, *op);
-        let transfer = |message: Message| Step::Transfer(vec![message]);
+        let transfer = |message: P2pOp| Step::Transfer(vec![message]);
         [input.map(transfer), Some(Step::Compute(*op)), output.map(transfer)].into_iter().flatten()
     };
     Program { rows: schedule.rows.iter().map(|row| row.iter().flat_map(steps).collect()).collect() }
@@ -270,16 +270,16 @@ fn units<'o>(ops: &'o [Op], pairs: &[u32]) -> Vec<&'o [Op]> {
 /// The receives of one link on one rank, in the total order.
 #[derive(Default)]
 struct Inbox {
-    receives: Vec<Message>,
+    receives: Vec<P2pOp>,
     started: usize,
     used: usize,
 }
 
 /// The row of a rank with `pairs`, as of [`Schedule::pairs`].
 fn overlapped_row(problem: &Problem, row: &[Step], pairs: &[u32], prefetch: usize) -> Vec<Step> {
-    let peer = |message: Message| problem.rank_of(message.peer_stage(), message.microbatch as usize);
+    let peer = |message: P2pOp| problem.rank_of(message.peer_stage(), message.microbatch as usize);
     let mut inboxes: BTreeMap<usize, Inbox> = BTreeMap::new();
-    let mut place: BTreeMap<Message, usize> = BTreeMap::new();
+    let mut place: BTreeMap<P2pOp, usize> = BTreeMap::new();
     for step in row {
         let Step::Transfer(messages) = step else { continue };
         for &message in messages.iter().filter(|message| message.way == Way::Receive) {
@@ -305,7 +305,7 @@ fn overlapped_row(problem: &Problem, row: &[Step], pairs: &[u32], prefetch: usiz
             }
         }
         push_messages(&mut steps, Step::Start, &mut ahead);
-        let mut waits: Vec<Message> = Vec::new();
+        let mut waits: Vec<P2pOp> = Vec::new();
         for op in together {
             waits.extend(crossing(op).0);
             if op.kind().makes_input_gradient() {
@@ -334,7 +334,7 @@ fn overlapped_row(problem: &Problem, row: &[Step], pairs: &[u32], prefetch: usiz
 
 impl Inbox {
     /// Adds to `ahead` the receives that are to be started so that `count` are.
-    fn start_to(&mut self, count: usize, ahead: &mut Vec<Message>) {
+    fn start_to(&mut self, count: usize, ahead: &mut Vec<P2pOp>) {
         let count = count.min(self.receives.len());
         if count > self.started {
             ahead.extend_from_slice(&self.receives[self.started..count]);
@@ -343,7 +343,7 @@ impl Inbox {
     }
 }
 
-fn push_messages(steps: &mut Vec<Step>, step: fn(Vec<Message>) -> Step, messages: &mut Vec<Message>) {
+fn push_messages(steps: &mut Vec<Step>, step: fn(Vec<P2pOp>) -> Step, messages: &mut Vec<P2pOp>) {
     if !messages.is_empty() {
         steps.push(step(core::mem::take(messages)));
     }
@@ -353,7 +353,7 @@ fn push_messages(steps: &mut Vec<Step>, step: fn(Vec<Message>) -> Step, messages
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     /// A transfer, as its sender sees it. Before computes, so that it wins where times are equal.
-    Transfer(Message),
+    Transfer(P2pOp),
     /// An op by its place.
     Compute { rank: usize, index: usize },
 }
@@ -427,30 +427,29 @@ fn in_line(problem: &Problem, schedule: &Schedule, timeline: &Timeline, mut hand
 }
 
 /// The message that `op` sends to the neighbour stage, on whichever rank that is.
-fn output_of(problem: &Problem, op: Op) -> Option<Message> {
+fn output_of(problem: &Problem, op: Op) -> Option<P2pOp> {
     let (payload, has_neighbour) = match op.kind() {
         OpKind::F => (Payload::Activation, op.stage() + 1 < problem.stage_count()),
         OpKind::B | OpKind::BW => (Payload::Gradient, op.stage() > 0),
         OpKind::W => return None,
     };
-    let message = Message { way: Way::Send, payload, stage: op.stage() as u16, microbatch: op.microbatch() as u32 };
+    let message = P2pOp { way: Way::Send, payload, stage: op.stage() as u16, microbatch: op.microbatch() as u32 };
     has_neighbour.then_some(message)
 }
 
 /// The message that `op` needs from the neighbour stage.
-fn input_of(problem: &Problem, op: Op) -> Option<Message> {
+fn input_of(problem: &Problem, op: Op) -> Option<P2pOp> {
     let (payload, has_neighbour) = match op.kind() {
         OpKind::F => (Payload::Activation, op.stage() > 0),
         OpKind::B | OpKind::BW => (Payload::Gradient, op.stage() + 1 < problem.stage_count()),
         OpKind::W => return None,
     };
-    let message =
-        Message { way: Way::Receive, payload, stage: op.stage() as u16, microbatch: op.microbatch() as u32 };
+    let message = P2pOp { way: Way::Receive, payload, stage: op.stage() as u16, microbatch: op.microbatch() as u32 };
     has_neighbour.then_some(message)
 }
 
 /// Where the op that uses a received message stands in [`users`].
-fn user_slot(problem: &Problem, receive: Message) -> usize {
+fn user_slot(problem: &Problem, receive: P2pOp) -> usize {
     let payload = usize::from(receive.payload == Payload::Gradient);
     (2 * usize::from(receive.stage) + payload) * problem.microbatches() + receive.microbatch as usize
 }

@@ -38,7 +38,7 @@ pub enum Way {
 /// One end of a transfer. Its text form is torch's: `1SEND_F0`, `2RECV_F0`, `2SEND_B0`, `1RECV_B0`, with
 /// the rank's own stage; the peer follows from the placement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Message {
+pub struct P2pOp {
     /// Send or receive.
     pub way: Way,
     /// Activation or gradient.
@@ -49,7 +49,7 @@ pub struct Message {
     pub microbatch: u32,
 }
 
-impl Message {
+impl P2pOp {
     /// The stage at the other end.
     pub fn peer_stage(self) -> usize {
         let stage = usize::from(self.stage);
@@ -60,16 +60,16 @@ impl Message {
     }
 
     /// The message as its other end sees it.
-    pub fn mirrored(self) -> Message {
+    pub fn mirrored(self) -> P2pOp {
         let way = match self.way {
             Way::Send => Way::Receive,
             Way::Receive => Way::Send,
         };
-        Message { way, stage: self.peer_stage() as u16, ..self }
+        P2pOp { way, stage: self.peer_stage() as u16, ..self }
     }
 }
 
-impl fmt::Display for Message {
+impl fmt::Display for P2pOp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let verb = match (self.way, self.payload) {
             (Way::Send, Payload::Activation) => "SEND_F",
@@ -81,10 +81,10 @@ impl fmt::Display for Message {
     }
 }
 
-impl FromStr for Message {
+impl FromStr for P2pOp {
     type Err = OpSyntax;
 
-    fn from_str(text: &str) -> Result<Message, OpSyntax> {
+    fn from_str(text: &str) -> Result<P2pOp, OpSyntax> {
         let parse = || {
             let (stage, rest) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
             let (verb, microbatch) = rest.split_at(rest.find(|c: char| c.is_ascii_digit())?);
@@ -95,7 +95,7 @@ impl FromStr for Message {
                 "RECV_B" => (Way::Receive, Payload::Gradient),
                 _ => return None,
             };
-            let message = Message { way, payload, stage: stage.parse().ok()?, microbatch: microbatch.parse().ok()? };
+            let message = P2pOp { way, payload, stage: stage.parse().ok()?, microbatch: microbatch.parse().ok()? };
             // Stage 0 has no stage before it.
             let names_a_peer = !matches!(verb, "RECV_F" | "SEND_B") || message.stage > 0;
             names_a_peer.then_some(message)
@@ -110,11 +110,11 @@ pub enum Step {
     /// Run this op.
     Compute(Op),
     /// Start all these transfers together and continue when all have ended. Written `(1RECV_F0 1SEND_B2)`.
-    Transfer(Vec<Message>),
+    Transfer(Vec<P2pOp>),
     /// Start these transfers and continue at once, each on the stream of its link. Written `start(1RECV_F0)`.
-    Start(Vec<Message>),
+    Start(Vec<P2pOp>),
     /// Continue when these transfers, started before, have ended. Written `wait(1RECV_F0)`.
-    Wait(Vec<Message>),
+    Wait(Vec<P2pOp>),
     /// Run the optimizer on the gradients of this rank. Written `OPTIMIZER`.
     Optimizer,
 }
@@ -131,7 +131,7 @@ impl fmt::Display for Step {
     }
 }
 
-fn write_messages(f: &mut fmt::Formatter<'_>, verb: &str, messages: &[Message]) -> fmt::Result {
+fn write_messages(f: &mut fmt::Formatter<'_>, verb: &str, messages: &[P2pOp]) -> fmt::Result {
     let texts: Vec<String> = messages.iter().map(ToString::to_string).collect();
     write!(f, "{verb}({})", texts.join(" "))
 }
@@ -169,13 +169,13 @@ impl Program {
 }
 
 /// What a group of messages becomes.
-type MakeStep = fn(Vec<Message>) -> Step;
+type MakeStep = fn(Vec<P2pOp>) -> Step;
 
 fn read_row(row: &str) -> Result<Vec<Step>, OpSyntax> {
     let refused = |text: &str| OpSyntax { text: text.chars().take(40).collect() };
     let mut steps = Vec::new();
     // The group being read: what it becomes, and its messages.
-    let mut group: Option<(MakeStep, Vec<Message>)> = None;
+    let mut group: Option<(MakeStep, Vec<P2pOp>)> = None;
     for word in row.split_ascii_whitespace() {
         let (verb, inner) = word.split_once('(').map_or((None, word), |(verb, inner)| (Some(verb), inner));
         let (inner, closes) = inner.strip_suffix(')').map_or((inner, false), |inner| (inner, true));

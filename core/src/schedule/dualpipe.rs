@@ -40,7 +40,7 @@ pub fn dualpipe_v(problem: &Problem) -> Result<Schedule, Absent> {
 
 /// DualPipe: an even number of ranks, two directions with half of the microbatches each, at least 2P in all.
 pub fn dualpipe(problem: &Problem) -> Result<Schedule, Absent> {
-    if *problem.placement() != Placement::TwoWay {
+    if *problem.placement() != Placement::Bidirectional {
         return Err(Absent::because(
             "it is bidirectional: it needs two copies of the model, one for each \
                                     direction (placement two-way)",

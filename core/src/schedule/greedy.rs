@@ -17,7 +17,7 @@ use crate::problem::placement::Placement;
 /// position `i` of a direction holds at most `min(P / 2, P − i)` of its microbatches, so between `P / 2 + 1`
 /// and `P` in all.
 pub fn chimera(problem: &Problem) -> Result<Schedule, Absent> {
-    if *problem.placement() != Placement::TwoWay {
+    if *problem.placement() != Placement::Bidirectional {
         return Err(Absent::because(
             "it is bidirectional: it needs two copies of the model, one for each \
                                     direction (placement two-way)",
@@ -51,7 +51,7 @@ pub fn zero_bubble_wave(problem: &Problem) -> Result<Schedule, Absent> {
 fn wave_shaped(problem: &Problem) -> Result<(), Absent> {
     let wave = Placement::Wave.ranks(problem.ranks(), problem.chunks());
     let same = (0..problem.stage_count()).all(|stage| problem.rank_of(stage, 0) == usize::from(wave[stage]));
-    if same && problem.chunks() >= 2 && *problem.placement() != Placement::TwoWay {
+    if same && problem.chunks() >= 2 && *problem.placement() != Placement::Bidirectional {
         Ok(())
     } else {
         Err(Absent::because(

@@ -335,13 +335,13 @@ fn several_in_waves(chunks: usize) -> (Placement, usize) {
 }
 
 fn two_way(_: usize) -> (Placement, usize) {
-    (Placement::TwoWay, 1)
+    (Placement::Bidirectional, 1)
 }
 
 /// Refuses problems with more than one stage a rank, or with two directions.
 fn one_chunk(problem: &Problem) -> Result<(), Absent> {
     match problem.placement() {
-        Placement::TwoWay => Err(Absent::because(
+        Placement::Bidirectional => Err(Absent::because(
             "it runs in one direction; the problem's placement is \
                                                   bidirectional (two-way)",
         )),
@@ -356,7 +356,7 @@ fn one_chunk(problem: &Problem) -> Result<(), Absent> {
 fn looped(problem: &Problem) -> Result<(), Absent> {
     let looped = Placement::Looped.ranks(problem.ranks(), problem.chunks());
     let same = (0..problem.stage_count()).all(|stage| problem.rank_of(stage, 0) == usize::from(looped[stage]));
-    if same && *problem.placement() != Placement::TwoWay {
+    if same && *problem.placement() != Placement::Bidirectional {
         Ok(())
     } else {
         Err(Absent::because("it needs stage s on rank s mod P (placement looped)"))

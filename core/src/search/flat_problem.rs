@@ -2,7 +2,7 @@
 //!
 //! # Lanes
 //! A *lane* is one stage for one direction of microbatches. With one direction (all placements but
-//! [`TwoWay`](crate::problem::placement::Placement::TwoWay)) lane and stage are the same number. The lanes of one direction form a
+//! [`Bidirectional`](crate::problem::placement::Placement::Bidirectional)) lane and stage are the same number. The lanes of one direction form a
 //! *chain*; a microbatch goes down its chain with F and back up with B.
 //!
 //! # Why an op list needs no microbatch numbers
@@ -115,7 +115,7 @@ pub(super) struct Flat {
 impl Flat {
     pub fn new(problem: &Problem) -> Flat {
         let (stages, microbatches) = (problem.stage_count(), problem.microbatches());
-        let two_way = *problem.placement() == Placement::TwoWay;
+        let two_way = *problem.placement() == Placement::Bidirectional;
         let chain = |first_lane, first_microbatch, microbatches| Chain {
             first_lane,
             lanes: stages,

@@ -104,7 +104,7 @@ pub(super) fn mixed(problem: &Problem, schedule: &Schedule, floor: Nanos, below:
     mixer.offer(near);
     let microbatches = problem.microbatches();
     // In the cool-down, other ranks wait for B.
-    let alike = if *problem.placement() == Placement::TwoWay { microbatches / 2 } else { microbatches };
+    let alike = if *problem.placement() == Placement::Bidirectional { microbatches / 2 } else { microbatches };
     for cut in [0, problem.ranks() / 2, problem.ranks(), 2 * problem.ranks()] {
         mixer.offer_whole(|_, op| op.microbatch() % alike + cut < alike);
     }

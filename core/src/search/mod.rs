@@ -219,7 +219,7 @@ fn again_and_again(problem: &Problem) -> Option<(Problem, usize)> {
     }
     let mut statement = problem.statement();
     // In a bidirectional problem half of the microbatches go each way.
-    let each = if *problem.placement() == Placement::TwoWay { 2 } else { 1 };
+    let each = if *problem.placement() == Placement::Bidirectional { 2 } else { 1 };
     let all = statement.microbatches / each;
     let times = (2..=all).find(|times| all.is_multiple_of(*times) && ops / times <= portfolio::MANY)?;
     statement.microbatches = all / times * each;

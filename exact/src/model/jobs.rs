@@ -122,7 +122,7 @@ impl Jobs {
     /// The first microbatches of the directions.
     pub(super) fn lanes(&self, problem: &Problem) -> Vec<std::ops::Range<usize>> {
         match problem.placement() {
-            Placement::TwoWay => vec![0..self.microbatches / 2, self.microbatches / 2..self.microbatches],
+            Placement::Bidirectional => vec![0..self.microbatches / 2, self.microbatches / 2..self.microbatches],
             _ => std::iter::once(0..self.microbatches).collect(),
         }
     }

@@ -54,7 +54,7 @@ pub(crate) fn improve(problem: &Problem, best: &mut Exact, clock: &mut Clock<'_>
     // placement the ranks of both first stages count.
     let horizon_ns = match (problem.objective(), problem.placement()) {
         (Objective::Makespan, _) => upper_ns,
-        (Objective::LongestSpan, Placement::TwoWay) => 3 * upper_ns,
+        (Objective::LongestSpan, Placement::Bidirectional) => 3 * upper_ns,
         (Objective::LongestSpan, _) => 2 * upper_ns,
     };
     let jobs = Jobs::of(problem, horizon_ns);

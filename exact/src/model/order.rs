@@ -138,7 +138,7 @@ impl Orders {
 /// Whether the microbatches of two ops have the same direction.
 fn is_same_way(jobs: &Jobs, problem: &Problem, a: usize, b: usize) -> bool {
     let is_second = |job: usize| jobs.jobs[job].op.microbatch() >= jobs.microbatches / 2;
-    *problem.placement() != Placement::TwoWay || is_second(a) == is_second(b)
+    *problem.placement() != Placement::Bidirectional || is_second(a) == is_second(b)
 }
 
 /// Whether `a` comes before `b` in every schedule that is looked for, after it in every one, or neither.

@@ -72,7 +72,7 @@ pub(super) fn heads(problem: &Problem) -> std::ops::Range<usize> {
     let mut seen = vec![false; ranks];
     (0..ranks).for_each(|stage| seen[problem.rank_of(stage, 0)] = true);
     let is_open = problem.objective() == Objective::Makespan
-        || *problem.placement() == Placement::TwoWay
+        || *problem.placement() == Placement::Bidirectional
         || seen.contains(&false);
     0..if is_open { 0 } else { ranks }
 }

@@ -21,7 +21,7 @@ use pipeplan_core::base::units::Bytes;
 use pipeplan_core::graph::Tensor;
 use pipeplan_core::model::Dtype;
 use pipeplan_core::problem::op::Op;
-use pipeplan_core::program::{Message, Payload, Way};
+use pipeplan_core::program::{P2pOp, Payload, Way};
 
 use crate::transport::collectives::CollectiveError;
 use crate::transport::{Buffer, OnCard, TransportError};
@@ -319,7 +319,7 @@ pub struct Parcel {
 
 impl Parcel {
     /// The parcel of `message`.
-    pub fn of(message: Message) -> Parcel {
+    pub fn of(message: P2pOp) -> Parcel {
         let stage = match message.way {
             Way::Send => message.peer_stage() as u16,
             Way::Receive => message.stage,

@@ -1,8 +1,8 @@
 //! `pipeplan passes`
 
-use pipeplan_core::estimate::derive::Dealt;
-use pipeplan_core::estimate::pass_reports::Accounts;
-use pipeplan_core::graph::passes::Account;
+use pipeplan_core::estimate::derive::PartitionQuality;
+use pipeplan_core::estimate::pass_reports::PassReports;
+use pipeplan_core::graph::passes::PassReport;
 use pipeplan_core::plan::planner::{self, Case, PlanError};
 use pipeplan_core::schedule;
 use pipeplan_core::spec::{Spec, Work};
@@ -53,18 +53,19 @@ pub fn run(args: Args) -> Result<(), Failure> {
         return Err(Failure::input(text));
     }
     let wanted = |stage: usize| args.stage.is_none_or(|only| only == stage);
-    let accounts = Accounts::of(work, &derived, case.fitted.as_ref(), wanted);
+    let reports = PassReports::of(work, &derived, case.fitted.as_ref(), wanted);
     if args.json {
-        let stage = |(stage, _, passes): &(usize, u32, Vec<Account>)| json!({ "stage": stage, "passes": passes });
-        let dealt = |dealt: Dealt| json!({ "slowest_stage_ns": dealt.slowest_ns, "bound_ns": dealt.bound_ns });
+        let stage = |(stage, _, passes): &(usize, u32, Vec<PassReport>)| json!({ "stage": stage, "passes": passes });
+        let dealt =
+            |dealt: PartitionQuality| json!({ "slowest_stage_ns": dealt.slowest_ns, "bound_ns": dealt.bound_ns });
         return output::print_json(&json!({
             "schedule": name,
-            "fit": accounts.fit,
-            "deal": accounts.dealt.map(dealt),
-            "stages": accounts.stages.iter().map(stage).collect::<Vec<_>>(),
+            "fit": reports.fit,
+            "deal": reports.dealt.map(dealt),
+            "stages": reports.stages.iter().map(stage).collect::<Vec<_>>(),
         }));
     }
-    output::print(&format::spelled(&accounts.text()))
+    output::print(&format::spelled(&reports.text()))
 }
 
 /// The spec's work as the schedule `name` places it.

@@ -29,7 +29,7 @@ pub fn summary(plan: &Plan, proved_ns: Option<Nanos>) -> String {
         Objective::LongestSpan => (prediction.longest_span_ns, ("makespan", prediction.makespan_ns)),
     };
     // The step epilogue may differ between two schedules, and counts where one of them is chosen.
-    let with_end = if plan.ends.is_some() { " with the step epilogue" } else { "" };
+    let with_end = if plan.epilogue.is_some() { " with the step epilogue" } else { "" };
     let _ = writeln!(
         text,
         "{name:<13} {}, the objective{with_end}; {} {}",
@@ -53,8 +53,8 @@ pub fn summary(plan: &Plan, proved_ns: Option<Nanos>) -> String {
     let _ = writeln!(text, "bubble        {} of the {name}", percent(bubble));
     text.push_str(&bound(plan, cost, proved_ns));
     text.push_str(&step(plan).unwrap_or_default());
-    if let Some(accounts) = plan.accounts() {
-        let _ = writeln!(text, "passes        {}", accounts.line());
+    if let Some(reports) = plan.reports() {
+        let _ = writeln!(text, "passes        {}", reports.line());
     }
     let most = (0..problem.ranks()).max_by_key(|rank| prediction.peak_bytes[*rank]).unwrap_or(0);
     let limit = match problem.limit_bytes(most) {

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use pipeplan_core::base::units::{Bytes, Nanos};
 use pipeplan_core::problem::Problem;
-use pipeplan_core::program::{Message, Step, Way};
+use pipeplan_core::program::{P2pOp, Step, Way};
 
 use super::checkpoint::Writer;
 use super::gradients::{Gradients, Position};
@@ -34,7 +34,7 @@ pub struct StepRecord {
 }
 
 /// Receives that have been started and not taken, by sender, in the order of starting.
-type Started = BTreeMap<usize, VecDeque<Message>>;
+type Started = BTreeMap<usize, VecDeque<P2pOp>>;
 
 /// One rank.
 pub struct RankExecutor<'a> {
@@ -127,7 +127,7 @@ impl RankExecutor<'_> {
     }
 
     /// The rank in the world at the other end of `message`.
-    fn peer(&self, message: &Message) -> usize {
+    fn peer(&self, message: &P2pOp) -> usize {
         self.position.in_world(self.problem.rank_of(message.peer_stage(), message.microbatch as usize))
     }
 
@@ -174,11 +174,11 @@ impl RankExecutor<'_> {
     fn start(
         &mut self,
         training_step: u32,
-        messages: &[Message],
+        messages: &[P2pOp],
         started: &mut Started,
         transport: &mut dyn Transport,
     ) -> Result<(), Cause> {
-        let (sends, receives): (Vec<Message>, Vec<Message>) =
+        let (sends, receives): (Vec<P2pOp>, Vec<P2pOp>) =
             messages.iter().partition(|message| message.way == Way::Send);
         let mut due = Vec::with_capacity(receives.len());
         for message in receives {
@@ -195,7 +195,7 @@ impl RankExecutor<'_> {
     fn wait(
         &mut self,
         training_step: u32,
-        messages: &[Message],
+        messages: &[P2pOp],
         started: &mut Started,
         transport: &mut dyn Transport,
     ) -> Result<(), Cause> {
@@ -204,7 +204,7 @@ impl RankExecutor<'_> {
             let queue = started.entry(peer).or_default();
             // One that was taken on the way to another is no longer in the queue.
             let Some(place) = queue.iter().position(|candidate| candidate == message) else { continue };
-            let due: Vec<Message> = queue.drain(..=place).collect();
+            let due: Vec<P2pOp> = queue.drain(..=place).collect();
             let due: Vec<Incoming> = due.iter().map(|message| self.due(training_step, *message).0).collect();
             self.take(transport.exchange(Vec::new(), &due)?, &due)?;
         }
@@ -212,14 +212,14 @@ impl RankExecutor<'_> {
     }
 
     /// The parcel of a send, taken from the store.
-    fn outgoing(&mut self, training_step: u32, message: Message) -> Result<Outgoing, Cause> {
+    fn outgoing(&mut self, training_step: u32, message: P2pOp) -> Result<Outgoing, Cause> {
         let peer = self.peer(&message);
         let buffer = self.store.take(Parcel::of(message))?;
         Ok(Outgoing { peer, tag: Tag::of(training_step, message), buffer })
     }
 
     /// A receive, and the bytes that it brings where the backend knows them.
-    fn due(&self, training_step: u32, message: Message) -> (Incoming, Bytes) {
+    fn due(&self, training_step: u32, message: P2pOp) -> (Incoming, Bytes) {
         let (peer, tag) = (self.peer(&message), Tag::of(training_step, message.mirrored()));
         (Incoming { peer, tag }, self.backend.expects(Parcel::of(message)))
     }
@@ -227,7 +227,7 @@ impl RankExecutor<'_> {
     fn exchange(
         &mut self,
         training_step: u32,
-        messages: &[Message],
+        messages: &[P2pOp],
         transport: &mut dyn Transport,
     ) -> Result<(), Cause> {
         let mut sends = Vec::new();
@@ -249,7 +249,7 @@ impl RankExecutor<'_> {
     fn take(&mut self, buffers: Vec<Buffer>, due: &[Incoming]) -> Result<(), Cause> {
         for (receive, buffer) in due.iter().zip(buffers) {
             // The tag is the sender's message, which names the same parcel.
-            if let What::Message(message) = receive.tag.what {
+            if let What::P2pOp(message) = receive.tag.what {
                 self.store.put(Parcel::of(message), self.backend.take_in(buffer)?);
             }
         }

@@ -419,7 +419,7 @@ fn predicted(work: &ModelWork) -> Result<(Timeline, Nanos), String> {
     let order = published.build(&problem).map_err(|why| why.reason)?;
     let timeline = simulate(&problem, &order).map_err(|deadlock| deadlock.to_string())?;
     let derived = derive(work, problem.placement().clone(), chunks).map_err(|faults| faults.to_string())?;
-    let step_ns = derived.ends.step_ns(&timeline);
+    let step_ns = derived.epilogue.step_ns(&timeline);
     Ok((timeline, step_ns))
 }
 

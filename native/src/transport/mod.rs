@@ -21,7 +21,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pipeplan_core::program::{Message, Payload};
+use pipeplan_core::program::{P2pOp, Payload};
 
 use collectives::{Call, Operation, Part};
 
@@ -134,21 +134,21 @@ pub struct Tag {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// A message of the program, as its sender writes it.
-    Message(Message),
+    P2pOp(P2pOp),
     /// One member's part in a collective.
     Part(Part),
 }
 
 impl Tag {
     /// The tag of a message of the program.
-    pub const fn of(step: u32, message: Message) -> Tag {
-        Tag { step, what: What::Message(message) }
+    pub const fn of(step: u32, message: P2pOp) -> Tag {
+        Tag { step, what: What::P2pOp(message) }
     }
 
     /// The position of the parcel's channel between two ranks.
     pub(crate) fn channel(self) -> usize {
         match self.what {
-            What::Message(message) => usize::from(message.payload == Payload::Gradient),
+            What::P2pOp(message) => usize::from(message.payload == Payload::Gradient),
             What::Part(part) => 2 + usize::from(part.follows),
         }
     }
@@ -157,7 +157,7 @@ impl Tag {
 impl fmt::Display for Tag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.what {
-            What::Message(message) => write!(f, "{message} of step {}", self.step),
+            What::P2pOp(message) => write!(f, "{message} of step {}", self.step),
             What::Part(part) => write!(f, "{part} of step {}", self.step),
         }
     }

@@ -240,12 +240,12 @@ impl Transport for Threads {
 mod tests {
     use std::thread;
 
-    use pipeplan_core::program::Message;
+    use pipeplan_core::program::P2pOp;
 
     use super::*;
 
     fn tag(text: &str) -> Tag {
-        Tag::of(0, text.parse::<Message>().expect("a message"))
+        Tag::of(0, text.parse::<P2pOp>().expect("a message"))
     }
 
     fn options(slots: usize, patience_ms: u64) -> ThreadOptions {

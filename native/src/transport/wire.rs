@@ -13,7 +13,7 @@
 //!
 //! All numbers are little-endian. The length of a frame is known from what carries it.
 
-use pipeplan_core::program::{Message, Payload, Way};
+use pipeplan_core::program::{P2pOp, Payload, Way};
 
 use super::collectives::{Operation, Part, Reduction};
 use super::{Buffer, Tag, What};
@@ -82,7 +82,7 @@ impl Frame {
             Frame::Parcel(tag, buffer) => {
                 put(4, tag.step);
                 let (kind, detail, follows) = match tag.what {
-                    What::Message(message) => {
+                    What::P2pOp(message) => {
                         put(8, message.microbatch);
                         put(12, message.stage.into());
                         let way = u8::from(message.way == Way::Receive);
@@ -143,7 +143,7 @@ fn read(bytes: &[u8]) -> Option<Frame> {
         _ => return None,
     };
     let what = match (header[0], header[2]) {
-        (0, detail @ 0..4) => What::Message(Message {
+        (0, detail @ 0..4) => What::P2pOp(P2pOp {
             way: if detail % 2 == 1 { Way::Receive } else { Way::Send },
             payload: if detail >= 2 { Payload::Gradient } else { Payload::Activation },
             stage: third.try_into().ok()?,
@@ -161,7 +161,7 @@ fn read(bytes: &[u8]) -> Option<Frame> {
         _ => return None,
     };
     // A message names a stage before its own only if there is one.
-    if let What::Message(Message { way, payload, stage: 0, .. }) = what
+    if let What::P2pOp(P2pOp { way, payload, stage: 0, .. }) = what
         && (way == Way::Receive) == (payload == Payload::Activation)
     {
         return None;
@@ -198,7 +198,7 @@ mod tests {
         (any::<bool>(), any::<bool>(), 1u16.., any::<u32>()).prop_map(|(receive, gradient, stage, microbatch)| {
             let way = if receive { Way::Receive } else { Way::Send };
             let payload = if gradient { Payload::Gradient } else { Payload::Activation };
-            What::Message(Message { way, payload, stage, microbatch })
+            What::P2pOp(P2pOp { way, payload, stage, microbatch })
         })
     }
 

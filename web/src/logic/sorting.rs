@@ -23,7 +23,7 @@ pub enum Column {
     /// The cost that 1 step in 20 exceeds.
     Late,
     /// The cost with communication.
-    Carried,
+    WithCommunication,
     /// The whole training step.
     Step,
     /// The share of the devices' arithmetic that the step makes use of.
@@ -95,7 +95,7 @@ fn by_column(column: Column, objective: Objective, one: &Row, other: &Row) -> Or
         Column::Gap => here.gap.unwrap_or(f64::INFINITY).total_cmp(&there.gap.unwrap_or(f64::INFINITY)),
         Column::Late => here.late_ns.cmp(&there.late_ns),
         // A schedule that could hang counts as the slowest.
-        Column::Carried => here.carried_ns.unwrap_or(u64::MAX).cmp(&there.carried_ns.unwrap_or(u64::MAX)),
+        Column::WithCommunication => here.carried_ns.unwrap_or(u64::MAX).cmp(&there.carried_ns.unwrap_or(u64::MAX)),
         Column::Step => step_ns(here).cmp(&step_ns(there)),
         Column::Mfu => mfu(here).total_cmp(&mfu(there)),
     }
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(order(Some((Column::Peak, false))), ["v-min", "1f1b", "best", "zb-v", "gpipe"]);
         assert_eq!(order(Some((Column::Gap, false))), ["best", "v-min", "1f1b", "zb-v", "gpipe"]);
         assert_eq!(order(Some((Column::Late, false))), ["v-min", "1f1b", "zb-v", "best", "gpipe"]);
-        assert_eq!(order(Some((Column::Carried, false))), ["v-min", "best", "zb-v", "1f1b", "gpipe"]);
+        assert_eq!(order(Some((Column::WithCommunication, false))), ["v-min", "best", "zb-v", "1f1b", "gpipe"]);
         assert_eq!(order(Some((Column::Step, false))), ["1f1b", "best", "v-min", "zb-v", "gpipe"]);
         assert_eq!(order(Some((Column::Mfu, true))), ["zb-v", "best", "1f1b", "v-min", "gpipe"]);
         let spans = Ranking { by: Some((Column::Cost, false)) }.names(&rows(), Objective::LongestSpan);

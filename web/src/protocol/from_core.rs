@@ -48,7 +48,7 @@ pub fn picture_of(spec: &Spec, answer: &Answer) -> Picture {
 
 /// The criterion of `best`, for a plan.
 pub fn plan_judged_ns(plan: &Plan, timeline: &Timeline) -> u64 {
-    planner::judged_ns(&plan.spec, &plan.problem, plan.ends.as_ref(), &plan.schedule, timeline)
+    planner::judged_ns(&plan.spec, &plan.problem, plan.epilogue.as_ref(), &plan.schedule, timeline)
 }
 
 /// A whole training step of `spec` as it travels.

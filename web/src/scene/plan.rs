@@ -91,7 +91,7 @@ impl Scene {
 
     /// Microbatches from this index on go up the ranks; none if all go one way.
     pub fn up_from(&self) -> Option<usize> {
-        (*self.problem.placement() == Placement::TwoWay).then(|| self.problem.microbatches() / 2)
+        (*self.problem.placement() == Placement::Bidirectional).then(|| self.problem.microbatches() / 2)
     }
 
     /// The most bytes of any rank.

@@ -12,7 +12,7 @@ pub const CUSTOM_SCHEDULE: &str = "Own order";
 /// The name of the placement of a problem.
 pub fn placement(problem: &Problem) -> String {
     let placement = match problem.placement() {
-        Placement::TwoWay => "bidirectional",
+        Placement::Bidirectional => "bidirectional",
         other => other.name().unwrap_or("custom placement"),
     };
     match problem.chunks() {
@@ -29,7 +29,7 @@ pub fn placement_meaning(problem: &Problem) -> String {
         Placement::V => "stages go down the ranks and back up; the first rank also has the last stage",
         Placement::Wave => "stages go down the ranks and back up several times",
         Placement::List(_) => "the spec lists the rank of each stage",
-        Placement::TwoWay => {
+        Placement::Bidirectional => {
             "each rank has one stage of each of two copies of the model; half of the microbatches go down the ranks, half go up"
         }
     };

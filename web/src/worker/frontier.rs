@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pipeplan_core::estimate::step::Ends;
+use pipeplan_core::estimate::step::StepEpilogue;
 use pipeplan_core::plan::planner::{self, Answer};
 use pipeplan_core::problem::{Problem, Schedule};
 use pipeplan_core::search::{Effort, Frontier};
@@ -48,7 +48,7 @@ pub struct FrontierSearch {
 /// One way to place stages.
 struct Open {
     problem: Problem,
-    ends: Option<Ends>,
+    epilogue: Option<StepEpilogue>,
     points: Frontier,
 }
 
@@ -113,13 +113,13 @@ impl FrontierSearch {
             return;
         }
         self.turn %= open.len();
-        let Open { problem, ends, points } = &mut open[self.turn];
+        let Open { problem, epilogue, points } = &mut open[self.turn];
         match points.next() {
             Some(point) => {
                 self.turn += 1;
                 if let Ok(timeline) = simulate(problem, &point.schedule) {
                     let order = &point.schedule;
-                    let judged_ns = planner::judged_ns(&self.free, problem, ends.as_ref(), order, &timeline);
+                    let judged_ns = planner::judged_ns(&self.free, problem, epilogue.as_ref(), order, &timeline);
                     let found = from_core::chart_point(problem, &timeline, judged_ns, searched(problem));
                     self.add(found, order);
                 }
@@ -141,7 +141,7 @@ impl FrontierSearch {
             .into_iter()
             .map(|case| Open {
                 points: Frontier::new(&case.problem, points, EFFORT),
-                ends: case.derived.map(|derived| derived.ends),
+                epilogue: case.derived.map(|derived| derived.epilogue),
                 problem: case.problem,
             })
             .collect();

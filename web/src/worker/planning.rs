@@ -1,6 +1,6 @@
 //! Plans of the form, and the comparison that follows each.
 
-use pipeplan_core::estimate::pass_reports::Accounts;
+use pipeplan_core::estimate::pass_reports::PassReports;
 use pipeplan_core::plan::planner::{self, Best, PlanError};
 use pipeplan_core::schedule;
 use pipeplan_core::schedule::BEST;
@@ -116,7 +116,7 @@ impl Worker {
         } else {
             planner::case(&spec, &schedule::find(&spec.schedule)?).ok()?
         };
-        let accounts = Accounts::of(work, case.derived.as_ref()?, case.fitted.as_ref(), |_| true);
-        Some(text::readable(&accounts.text()))
+        let reports = PassReports::of(work, case.derived.as_ref()?, case.fitted.as_ref(), |_| true);
+        Some(text::readable(&reports.text()))
     }
 }

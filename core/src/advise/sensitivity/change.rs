@@ -109,7 +109,7 @@ pub(super) fn changes(problem: &Problem, schedule: &Schedule) -> Vec<What> {
 }
 
 pub(super) fn is_two_way(problem: &Problem) -> bool {
-    *problem.placement() == Placement::TwoWay
+    *problem.placement() == Placement::Bidirectional
 }
 
 /// `ns` and so many thousandths of it, to the nearest nanosecond.

@@ -53,7 +53,7 @@ fn unlimited(spec: &Spec, step_ns: Nanos) -> Option<Look> {
     let unlimited = ModelWork { limit_bytes: Some(UNLIMITED), ..work.clone() };
     let unlimited = Spec { work: Work::Model(unlimited), ..spec.clone() };
     let least_ns = |case: &planner::Case| {
-        let end_ns = case.derived.as_ref().map_or(0, |derived| derived.ends.least_tail_ns());
+        let end_ns = case.derived.as_ref().map_or(0, |derived| derived.epilogue.least_tail_ns());
         bounds::lower_bound(&case.problem).value_ns.saturating_add(end_ns)
     };
     let least_ns = planner::open_cases(&unlimited).ok()?.iter().map(least_ns).min()?;

@@ -118,9 +118,9 @@ pub(super) fn floor_of(work: &ModelWork, derived: &Derived) -> Nanos {
         one_by_one - u128::from(cost.forward_exchange_ns) - u128::from(cost.backward_exchange_ns)
     };
     let microbatch: u128 = derived.statement.stages.iter().map(of_stage).sum();
-    let ends: u128 =
-        derived.ends.tails.iter().map(|tail| u128::from(tail.reduce_ns) + u128::from(tail.optimizer_ns)).sum();
+    let epilogue: u128 =
+        derived.epilogue.tails.iter().map(|tail| u128::from(tail.reduce_ns) + u128::from(tail.optimizer_ns)).sum();
     let ranks = u128::from(work.pipeline.max(1));
-    let floor = (microbatch * u128::from(work.microbatches) + ends) / ranks;
+    let floor = (microbatch * u128::from(work.microbatches) + epilogue) / ranks;
     Nanos::try_from(floor).unwrap_or(Nanos::MAX)
 }

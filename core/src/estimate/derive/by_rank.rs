@@ -8,17 +8,22 @@ use super::times::workspace_bytes;
 use super::transfers::link_between;
 use crate::base::units::Bytes;
 use crate::estimate::memory::StaticBytes;
-use crate::estimate::step::{self, Tail};
+use crate::estimate::step::{self, RankEpilogue};
 use crate::problem::placement::Placement;
 use crate::spec::ModelWork;
 
 /// The epilogue of each rank. A bidirectional placement has two replicas of each stage, each for half of the
 /// microbatches: a rank's epilogue is that of both of its stages, and their gradients are summed with the rank at the
 /// other end. An embedding table of the first and the last stage is summed between their ranks.
-pub(super) fn tails_by_rank(work: &ModelWork, placement: &Placement, chunks: usize, parts: &[Part]) -> Vec<Tail> {
+pub(super) fn tails_by_rank(
+    work: &ModelWork,
+    placement: &Placement,
+    chunks: usize,
+    parts: &[Part],
+) -> Vec<RankEpilogue> {
     let ranks = work.pipeline as usize;
     let rank_of_stage = placement.ranks(ranks, chunks);
-    let two_way = *placement == Placement::TwoWay;
+    let two_way = *placement == Placement::Bidirectional;
     let mut whole = vec![(StaticBytes::default(), StaticBytes::default()); ranks];
     // By rank: bytes of gradients that another rank has, too.
     let mut elsewhere: Vec<Bytes> = vec![0; ranks];
@@ -47,7 +52,7 @@ pub(super) fn tails_by_rank(work: &ModelWork, placement: &Placement, chunks: usi
         };
         let tail = step::tail(work, dense, experts);
         let between = step::sum_of_two(work, elsewhere[rank], &link_between(work, rank, other));
-        Tail { reduce_ns: tail.reduce_ns.saturating_add(between), ..tail }
+        RankEpilogue { reduce_ns: tail.reduce_ns.saturating_add(between), ..tail }
     };
     whole.iter().enumerate().map(tail).collect()
 }
@@ -68,7 +73,7 @@ pub(super) fn static_by_rank(
         let bytes = if rank_of_stage.get(stage + 1) == Some(&rank) { &part.before_own } else { &part.apart };
         let rank = usize::from(rank);
         by_rank[rank] = by_rank[rank].plus(bytes);
-        if *placement == Placement::TwoWay {
+        if *placement == Placement::Bidirectional {
             let mirrored = ranks - 1 - rank;
             by_rank[mirrored] = by_rank[mirrored].plus(bytes);
         }

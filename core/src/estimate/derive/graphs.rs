@@ -6,7 +6,7 @@ use crate::graph::Graph;
 use crate::graph::build::stage_graph_with;
 use crate::graph::form::StageShape;
 use crate::graph::passes::recompute::Choices;
-use crate::graph::passes::{self, Account};
+use crate::graph::passes::{self, PassReport};
 use crate::model::StageLayout;
 use crate::spec::ModelWork;
 
@@ -16,13 +16,13 @@ pub fn graph_of(work: &ModelWork, layout: &StageLayout) -> Graph {
 }
 
 /// The graph, with the reports of the passes over it and of the pass over the step's gradients.
-pub fn graph_and_accounts(work: &ModelWork, layout: &StageLayout) -> (Graph, Vec<Account>) {
-    let (graph, mut accounts) = operators_of(work, layout);
-    accounts.extend(passes::reduce_gradients::account(&graph, &work.layout));
-    (graph, accounts)
+pub fn graph_and_reports(work: &ModelWork, layout: &StageLayout) -> (Graph, Vec<PassReport>) {
+    let (graph, mut reports) = operators_of(work, layout);
+    reports.extend(passes::reduce_gradients::account(&graph, &work.layout));
+    (graph, reports)
 }
 
-fn operators_of(work: &ModelWork, layout: &StageLayout) -> (Graph, Vec<Account>) {
+fn operators_of(work: &ModelWork, layout: &StageLayout) -> (Graph, Vec<PassReport>) {
     let choices = choices_of(work, layout);
     stage_graph_with(&work.model, &shape_of(work, layout), work.microbatches, &choices)
 }

@@ -10,10 +10,10 @@ mod times;
 mod transfers;
 mod within_limit;
 
-pub use self::graphs::{graph_and_accounts, graph_of, shape_of};
+pub use self::graphs::{graph_and_reports, graph_of, shape_of};
 pub(crate) use self::stage_costs::{kind_of, stage_cost};
 pub use self::times::coverage;
-pub use self::within_limit::Dealt;
+pub use self::within_limit::PartitionQuality;
 pub(crate) use self::within_limit::dealt_within_limit;
 
 use alloc::collections::BTreeMap;
@@ -30,7 +30,7 @@ use crate::base::fields::{Fault, Faults};
 use crate::base::units::Bytes;
 use crate::estimate::memory::StaticBytes;
 use crate::estimate::partition::{self, PartCosts};
-use crate::estimate::step::{self, Ends};
+use crate::estimate::step::{self, StepEpilogue};
 use crate::graph::layout::Partition;
 use crate::model::StageLayout;
 use crate::problem::placement::Placement;
@@ -53,9 +53,9 @@ pub struct Derived {
     /// Bytes of host memory that a microbatch of each stage holds after F, and after B until W.
     pub host_bytes: Vec<[Bytes; 2]>,
     /// The step epilogue: gradient sync and optimizer.
-    pub ends: Ends,
+    pub epilogue: StepEpilogue,
     /// How good the partition is, where it is `within-limit`.
-    pub dealt: Option<Dealt>,
+    pub dealt: Option<PartitionQuality>,
 }
 
 /// Where a layer is.
@@ -98,7 +98,7 @@ pub fn derive(work: &ModelWork, placement: Placement, chunks: usize) -> Result<D
     let ranks = work.pipeline as usize;
     let mut parts = Parts { work, known: BTreeMap::new() };
     let layers = work.model.layers;
-    let equal = |ends| PartCosts::equal(layers, 1, ends, ends);
+    let equal = |epilogue| PartCosts::equal(layers, 1, epilogue, epilogue);
     let mut dealt = None;
     let stages = match &work.layout.partition {
         Partition::Balanced => partition::balanced(ranks, chunks, &parts.costs()),
@@ -147,7 +147,7 @@ pub fn derive(work: &ModelWork, placement: Placement, chunks: usize) -> Result<D
         step_flops: step_flops(work),
         static_bytes,
         host_bytes: known.iter().map(|part| part.on_host).collect(),
-        ends: Ends { tails, reduces_ns },
+        epilogue: StepEpilogue { tails, reduces_ns },
         dealt,
     })
 }

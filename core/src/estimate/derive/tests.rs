@@ -38,7 +38,7 @@ fn work(model: &str, device: &str, pipeline: u32) -> ModelWork {
 #[test]
 fn every_catalog_model_becomes_a_problem() {
     for entry in catalog::catalog() {
-        for (placement, chunks) in [(Placement::Linear, 1), (Placement::V, 2), (Placement::TwoWay, 1)] {
+        for (placement, chunks) in [(Placement::Linear, 1), (Placement::V, 2), (Placement::Bidirectional, 1)] {
             let work = work(entry.name, "h100", 4);
             let derived = derive(&work, placement.clone(), chunks).unwrap();
             assert!(derived.statement.problem(placement).is_ok(), "{}", entry.name);
@@ -287,7 +287,7 @@ fn what_the_optimizer_keeps_lies_where_that_is_said() {
             assert_eq!(on_host, here_bytes.optimizer + here_bytes.master_weights);
             assert_eq!(there.statement.static_bytes[rank] + on_host, here.statement.static_bytes[rank]);
             state += on_host * copies;
-            let [before, after, free] = [&here, &there, &near].map(|derived| derived.ends.tails[rank]);
+            let [before, after, free] = [&here, &there, &near].map(|derived| derived.epilogue.tails[rank]);
             assert_eq!((after.reduce_ns, free), (before.reduce_ns, before));
             assert_eq!(after.optimizer_ns, before.optimizer_ns.max(link.time(on_host)), "{dtype:?} zero {zero}");
             assert!(after.optimizer_ns > before.optimizer_ns);
@@ -318,7 +318,7 @@ fn formats_take_their_bytes() {
         let layers = &plain.stages[rank].layers;
         let matrices = u64::from(layers.end - layers.start) * (4 * 4096 * 4096 + 3 * 4096 * 11_008);
         assert_eq!(fp8.static_bytes[rank], StaticBytes { weight_copies: 2 * matrices, ..*bytes });
-        let [whole, half] = [&plain, &gradients].map(|derived| derived.ends.tails[rank].reduce_ns);
+        let [whole, half] = [&plain, &gradients].map(|derived| derived.epilogue.tails[rank].reduce_ns);
         assert!(half * 2 >= whole && half * 2 < whole + whole / 100, "rank {rank}: {half} of {whole}");
         let [f, narrow] = [&plain, &fp8].map(|derived| derived.statement.stages[rank].forward_ns);
         assert!(narrow < f && narrow > f / 2, "rank {rank}: {narrow} of {f}: attention and sums stay as they are");
@@ -333,7 +333,7 @@ fn pairs_hide_what_travels_to_experts() {
         let mut work = work("deepseek-v3", "h100", 4);
         (work.layout.form.expert, work.layout.data, work.layout.overlap_exchanges) = (64, 64, overlap_exchanges);
         work.layout.partition = Partition::ByHand(vec![3, 20, 19, 19]);
-        derive(&work, Placement::TwoWay, 1).unwrap_or_else(|faults| panic!("{faults}")).statement
+        derive(&work, Placement::Bidirectional, 1).unwrap_or_else(|faults| panic!("{faults}")).statement
     };
     let (apart, beside) = (derived(false), derived(true));
     let plain = |cost: &StageCost| StageCost { forward_exchange_ns: 0, backward_exchange_ns: 0, ..*cost };
@@ -347,7 +347,7 @@ fn pairs_hide_what_travels_to_experts() {
     let of_19 = beside.stages[2].forward_exchange_ns;
     assert!(of_19.abs_diff(forward / 20 * 19) < 20, "{of_19} of 19 layers, {forward} of 20");
     let takes = |statement: &Statement| {
-        let problem = statement.problem(Placement::TwoWay).unwrap_or_else(|fault| panic!("{fault}"));
+        let problem = statement.problem(Placement::Bidirectional).unwrap_or_else(|fault| panic!("{fault}"));
         let dualpipe = crate::schedule::find("dualpipe").expect("published");
         let schedule = dualpipe.build(&problem).expect("for two ways");
         crate::simulate::simulate(&problem, &schedule).expect("it runs").makespan_ns()
@@ -435,7 +435,7 @@ proptest! {
         work.device.launch_ns = rates[2];
         work.link = Link { bytes_per_s: rates[3], latency_ns: rates[4] };
         work.devices_per_node = per_node;
-        let placement = if two_way { Placement::TwoWay } else { Placement::Looped };
+        let placement = if two_way { Placement::Bidirectional } else { Placement::Looped };
         match derive(&work, placement.clone(), chunks) {
             Ok(derived) => {
                 let text = derived.statement.to_value();

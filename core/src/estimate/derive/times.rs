@@ -31,8 +31,8 @@ fn operator_times(graph: &Graph, work: &ModelWork) -> Vec<Nanos> {
 /// These have every kind of operator.
 pub fn coverage(work: &ModelWork) -> Option<Coverage> {
     let profile = work.profile.as_ref()?;
-    let ends = StageLayout { layers: 0..1.min(work.model.layers), embedding: true, head: true };
-    Some(profile.covers(&graph_of(work, &ends), &work.device, &peers(work)))
+    let epilogue = StageLayout { layers: 0..1.min(work.model.layers), embedding: true, head: true };
+    Some(profile.covers(&graph_of(work, &epilogue), &work.device, &peers(work)))
 }
 
 /// Times of a stage's jobs. With ZeRO 3 they include the waits for gathered weights.

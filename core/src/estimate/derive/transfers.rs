@@ -49,7 +49,7 @@ impl Derived {
     pub(crate) fn add_prefetch(&mut self, work: &ModelWork, placement: &Placement, prefetch: usize) {
         let (ranks, microbatches) = (self.statement.ranks, self.statement.microbatches);
         let rank_of_stage = placement.ranks(ranks, self.statement.chunks);
-        let two_way = *placement == Placement::TwoWay;
+        let two_way = *placement == Placement::Bidirectional;
         // Transfers of a step, by receiver and sender.
         let mut links: BTreeMap<(usize, usize), usize> = BTreeMap::new();
         for pair in rank_of_stage.windows(2) {

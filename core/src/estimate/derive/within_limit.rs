@@ -20,14 +20,14 @@ use crate::spec::ModelWork;
 
 /// How good a partition within the memory limit is. Recomputation does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Dealt {
+pub struct PartitionQuality {
     /// The time of its slowest stage for a microbatch.
     pub slowest_ns: Nanos,
     /// A lower bound: in every partition within the limit the slowest stage takes at least this long.
     pub bound_ns: Nanos,
 }
 
-impl core::fmt::Display for Dealt {
+impl core::fmt::Display for PartitionQuality {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(
             f,
@@ -43,10 +43,10 @@ impl core::fmt::Display for Dealt {
     }
 }
 
-impl Dealt {
-    fn of(costs: &PartCosts, stages: &[StageLayout], freer: &[StageLayout]) -> Dealt {
+impl PartitionQuality {
+    fn of(costs: &PartCosts, stages: &[StageLayout], freer: &[StageLayout]) -> PartitionQuality {
         let slowest = |stages: &[StageLayout]| costs.times(stages).into_iter().max().unwrap_or(0);
-        Dealt { slowest_ns: slowest(stages), bound_ns: slowest(freer) }
+        PartitionQuality { slowest_ns: slowest(stages), bound_ns: slowest(freer) }
     }
 }
 
@@ -77,7 +77,7 @@ impl Parts<'_> {
         &mut self,
         placement: &Placement,
         chunks: usize,
-    ) -> Result<(Vec<StageLayout>, Dealt), Fault> {
+    ) -> Result<(Vec<StageLayout>, PartitionQuality), Fault> {
         let ranks = self.work.pipeline as usize;
         // Refuses more stages than layers first: their lists could be too long.
         partition::enough_layers(self.work.model.layers as usize, ranks, chunks)?;
@@ -93,7 +93,7 @@ impl Parts<'_> {
         let limit = self.limit();
         if moments.iter().flatten().all(|moment| moment.len() == 1) {
             let stages = self.alone_within(ranks, chunks, &costs, &moments)?;
-            return Ok((stages.clone(), Dealt::of(&costs, &stages, &stages)));
+            return Ok((stages.clone(), PartitionQuality::of(&costs, &stages, &stages)));
         }
         // With each stage alone on its rank more partitions fit: this gives the bound.
         let freer = self.alone_within(ranks, chunks, &costs, &moments)?;
@@ -130,14 +130,14 @@ impl Parts<'_> {
         match best {
             Ok(counts) => {
                 let stages = partition::from_counts(&counts);
-                return Ok((stages.clone(), Dealt::of(&costs, &stages, &stages)));
+                return Ok((stages.clone(), PartitionQuality::of(&costs, &stages, &stages)));
             }
             Err(assign::Without::NothingFits) => return Err(partition::nothing_fits()),
             Err(assign::Without::TooMany) => {}
         }
         let even = partition::balanced(ranks, chunks, &costs)?;
         let moved = self.moved_within_limit(even, &costs, &moments)?;
-        let dealt = Dealt::of(&costs, &moved, &freer);
+        let dealt = PartitionQuality::of(&costs, &moved, &freer);
         Ok((moved, dealt))
     }
 
@@ -260,7 +260,7 @@ pub(crate) fn dealt_within_limit(
     work: &ModelWork,
     placement: &Placement,
     chunks: usize,
-) -> Option<(Vec<u32>, Dealt)> {
+) -> Option<(Vec<u32>, PartitionQuality)> {
     let mut faults = Vec::new();
     find_faults(work, chunks, &mut faults);
     if work.layout.partition != Partition::WithinLimit || !faults.is_empty() {

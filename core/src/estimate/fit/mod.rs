@@ -50,7 +50,7 @@ use crate::base::units::{Bytes, Nanos};
 use crate::estimate::derive::Derived;
 use crate::graph::form::{Offload, Recompute};
 use crate::graph::layout::RecomputeLayers;
-use crate::graph::passes::{Account, Entry};
+use crate::graph::passes::{Entry, PassReport};
 use crate::problem::{Problem, Schedule};
 use crate::schedule::Absent;
 use crate::simulate::simulate;
@@ -63,9 +63,9 @@ pub const MOST_TRIES: usize = 50_000;
 const MOST_ROUNDS: usize = 8;
 /// Numbers of offloaded layers that are tried, besides none.
 pub const MOST_COUNTS: u32 = 16;
-/// The name in the [`Account`].
+/// The name in the [`PassReport`].
 pub const NAME: &str = "recompute to fit";
-/// The name in the [`Account`] where offload is fitted, too.
+/// The name in the [`PassReport`] where offload is fitted, too.
 pub const NAME_OF_OFFLOAD: &str = "offload to fit";
 
 /// The choices that fit.
@@ -76,7 +76,7 @@ pub struct Fitted {
     /// The activation offload; none where the spec gives it.
     pub offload: Option<Offload>,
     /// The reasons.
-    pub account: Account,
+    pub account: PassReport,
 }
 
 impl Fitted {
@@ -110,7 +110,7 @@ pub fn full(work: &ModelWork) -> Fitted {
     let again = work.layout.recompute_layers == RecomputeLayers::Fit;
     let choices = again.then(|| vec![Recompute::Full; work.model.layers as usize]);
     let offload = work.layout.offload_fits.then_some(Offload::All);
-    let mut account = Account::new(if offload.is_some() { NAME_OF_OFFLOAD } else { NAME });
+    let mut account = PassReport::new(if offload.is_some() { NAME_OF_OFFLOAD } else { NAME });
     let why = match offload {
         Some(_) => "all layers: the plan is faster than with less offload",
         None => "all layers: the plan is faster than with less recomputation",

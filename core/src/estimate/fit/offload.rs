@@ -9,7 +9,7 @@ use super::{Fitted, MOST_COUNTS, NAME_OF_OFFLOAD, Solved, cost_of, limit_of, ove
 use crate::base::units::{Bytes, Nanos};
 use crate::graph::form::{Offload, Recompute};
 use crate::graph::layout::{Partition, RecomputeLayers};
-use crate::graph::passes::{Account, Entry};
+use crate::graph::passes::{Entry, PassReport};
 use crate::schedule::Absent;
 use crate::spec::ModelWork;
 
@@ -126,7 +126,7 @@ fn with(work: &ModelWork, offload: Offload) -> ModelWork {
 
 /// The choices `offload`, and `recompute` for all layers.
 fn chosen(work: &ModelWork, offload: Offload, recompute: Option<Recompute>) -> Fitted {
-    let mut account = Account::new(NAME_OF_OFFLOAD);
+    let mut account = PassReport::new(NAME_OF_OFFLOAD);
     let (what, limit) = (in_words(offload), limit_of(work));
     let why = format!(
         "activation offload of {what}: the fastest choice with which every rank fits its limit of {limit} bytes"

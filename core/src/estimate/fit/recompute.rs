@@ -11,7 +11,7 @@ use crate::base::units::{Bytes, Nanos};
 use crate::estimate::derive::Derived;
 use crate::graph::form::Recompute;
 use crate::graph::layout::RecomputeLayers;
-use crate::graph::passes::{Account, Entry};
+use crate::graph::passes::{Entry, PassReport};
 use crate::model::StageLayout;
 use crate::problem::op::OpKind;
 use crate::problem::{Problem, Schedule, StageCost};
@@ -52,7 +52,7 @@ fn settle(
     let mut stages = Stages::new(with(&choices));
     for _ in 0..MOST_ROUNDS {
         let (derived, problem, schedule) = solve(with(&choices))?;
-        let mut account = Account::new(NAME);
+        let mut account = PassReport::new(NAME);
         let mut next = choices.clone();
         for group in groups(&problem) {
             let chosen = group.choose(&problem, &schedule, &derived, limit, &mut stages, &mut account)?;
@@ -102,7 +102,7 @@ impl Group {
         derived: &Derived,
         limit: Bytes,
         stages: &mut Stages,
-        account: &mut Account,
+        account: &mut PassReport,
     ) -> Result<Chosen, Absent> {
         let layouts: Vec<_> = self.stages.iter().map(|stage| &derived.stages[*stage]).collect();
         let mixtures: Vec<_> = layouts.iter().map(|layout| stages.mixtures(layout)).collect();

@@ -15,7 +15,7 @@ use crate::base::fields::Fault;
 use crate::base::units::{Bytes, Nanos};
 use crate::notation::torch_csv;
 use crate::problem::op::{Op, OpKind};
-use crate::program::{Message, Payload, Way};
+use crate::program::{P2pOp, Payload, Way};
 
 /// The numbers of torch for the kinds of devices. Its host memory counts only from the start of the profile.
 const CPU: u64 = 0;
@@ -113,7 +113,7 @@ struct Events<'a> {
     count: usize,
     ranges: Vec<Range>,
     /// Where receives were launched: from when to when.
-    receives: Vec<(Nanos, Nanos, Message)>,
+    receives: Vec<(Nanos, Nanos, P2pOp)>,
     /// The first range of a pair of ops.
     pair: Option<Cow<'a, str>>,
     /// Starts of operators, by thread.
@@ -158,7 +158,7 @@ impl<'a> Events<'a> {
                         self.pair.get_or_insert_with(|| action.to_string().into());
                     } else if let Some(op) = torch_csv::op(action) {
                         self.ranges.push(Range { op, thread, start_ns, end_ns });
-                    } else if let Ok(message) = action.parse::<Message>() {
+                    } else if let Ok(message) = action.parse::<P2pOp>() {
                         self.receives.push((start_ns, end_ns, message));
                     }
                 } else if let Some(number) = name.strip_prefix("ProfilerStep#") {
@@ -217,7 +217,7 @@ impl<'a> Events<'a> {
         };
         // By P2P transfer, when its receive was launched, and when the data was there. A range ends where the next one
         // begins, so that each launch is looked at once.
-        let mut arrivals: BTreeMap<Message, Vec<(Nanos, Nanos)>> = BTreeMap::new();
+        let mut arrivals: BTreeMap<P2pOp, Vec<(Nanos, Nanos)>> = BTreeMap::new();
         for (index, (start_ns, end_ns, message)) in self.receives.iter().enumerate() {
             let end_ns = self.receives.get(index + 1).map_or(*end_ns, |next| next.0.min(*end_ns));
             let arrived_ns = launched(*start_ns, end_ns).filter_map(|launched| self.messages.get(launched)).max();
@@ -231,7 +231,7 @@ impl<'a> Events<'a> {
                 OpKind::W => return None,
             };
             let (stage, microbatch) = (range.op.stage() as u16, range.op.microbatch() as u32);
-            let all = arrivals.get(&Message { way: Way::Receive, payload, stage, microbatch })?;
+            let all = arrivals.get(&P2pOp { way: Way::Receive, payload, stage, microbatch })?;
             let before = all.partition_point(|(launched_ns, _)| *launched_ns < range.start_ns);
             Some(all.get(before.checked_sub(1)?)?.1)
         };

@@ -34,7 +34,7 @@ use crate::notation::torch_csv;
 use crate::problem::Schedule;
 use crate::problem::op::{Op, OpKind};
 use crate::problem::{MAX_RANKS, Problem};
-use crate::program::{Message, Payload, Step, Way};
+use crate::program::{P2pOp, Payload, Step, Way};
 use crate::trace::{MAX_FILE_BYTES, StepTrace, Trace, TraceSpan};
 
 mod events;
@@ -283,14 +283,14 @@ fn step(problem: &Problem, ranks: &[&Recording], index: usize, count: usize) -> 
 }
 
 /// The input of `op` from another rank.
-fn received(problem: &Problem, op: Op) -> Option<Message> {
+fn received(problem: &Problem, op: Op) -> Option<P2pOp> {
     let (stage, microbatch) = (op.stage(), op.microbatch());
     let payload = match op.kind() {
         OpKind::F if stage > 0 => Payload::Activation,
         OpKind::B | OpKind::BW if stage + 1 < problem.stage_count() => Payload::Gradient,
         _ => return None,
     };
-    let message = Message { way: Way::Receive, payload, stage: stage as u16, microbatch: microbatch as u32 };
+    let message = P2pOp { way: Way::Receive, payload, stage: stage as u16, microbatch: microbatch as u32 };
     let rank = |stage| problem.rank_of(stage, microbatch);
     (rank(message.peer_stage()) != rank(stage)).then_some(message)
 }

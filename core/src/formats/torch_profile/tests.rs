@@ -56,7 +56,7 @@ const RUN: Run = Run { steps: 2, first_step: 7, first_rank: 0, silent: false };
 /// sharded stage's.
 fn on_cards(plan: &Plan, run: Run) -> Vec<(String, String)> {
     let timeline = plan.timeline().expect("runs");
-    let made = |message: Message| {
+    let made = |message: P2pOp| {
         let kind = |op: Op| match message.payload {
             Payload::Activation => op.kind() == OpKind::F,
             Payload::Gradient => matches!(op.kind(), OpKind::B | OpKind::BW),

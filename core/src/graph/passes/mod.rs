@@ -36,7 +36,7 @@ use crate::base::units::Bytes;
 
 /// What a pass did to one graph.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Account {
+pub struct PassReport {
     /// The pass, as a person would call it.
     pub pass: &'static str,
     /// Where it applied, in the order of the graph.
@@ -45,7 +45,7 @@ pub struct Account {
     pub skipped: Vec<Entry>,
 }
 
-/// One place of a graph in an [`Account`].
+/// One place of a graph in an [`PassReport`].
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Entry {
     /// The operator or tensor, without its layer's number.
@@ -69,14 +69,14 @@ impl Entry {
     }
 }
 
-impl Account {
+impl PassReport {
     /// Of `pass`, with nothing done and nothing skipped.
-    pub const fn new(pass: &'static str) -> Account {
-        Account { pass, done: Vec::new(), skipped: Vec::new() }
+    pub const fn new(pass: &'static str) -> PassReport {
+        PassReport { pass, done: Vec::new(), skipped: Vec::new() }
     }
 
     /// Adds what the same pass did to another graph.
-    pub fn extend(&mut self, other: Account) {
+    pub fn extend(&mut self, other: PassReport) {
         self.done.extend(other.done);
         self.skipped.extend(other.skipped);
     }
@@ -101,7 +101,7 @@ fn ranges(layers: &mut Vec<u32>) -> String {
 }
 
 /// A head line, then one line for all entries that say the same of different layers.
-impl fmt::Display for Account {
+impl fmt::Display for PassReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}: {} done, {} skipped", self.pass, self.done.len(), self.skipped.len())?;
         for (mark, entries) in [("+", &self.done), ("-", &self.skipped)] {

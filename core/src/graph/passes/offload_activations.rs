@@ -26,11 +26,11 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use super::{Account, Entry};
+use super::{Entry, PassReport};
 use crate::graph::builder::operator;
 use crate::graph::{Graph, Job, Kernel, Needs, Operator, Role, Stream, TensorId};
 
-/// What the pass is called in its [`Account`].
+/// What the pass is called in its [`PassReport`].
 pub const NAME: &str = "offload";
 
 /// What a tensor has at least of the bytes that its layer keeps, as a divisor.
@@ -40,8 +40,8 @@ const LEAST_SHARE: u64 = 64;
 /// operators. To be run before [`run_in_place`](crate::graph::liveness::run_in_place).
 ///
 /// The bytes of an entry are those of one microbatch.
-pub fn run(graph: &mut Graph, layers: Range<u32>, count: u32) -> Account {
-    let mut account = Account::new(NAME);
+pub fn run(graph: &mut Graph, layers: Range<u32>, count: u32) -> PassReport {
+    let mut account = PassReport::new(NAME);
     let forward = graph.forward_len();
     let count = count.min(layers.end.saturating_sub(layers.start));
     let kept = kept(graph, forward, layers.start..layers.start + count, &mut account);
@@ -110,7 +110,7 @@ struct Kept {
 }
 
 /// What goes, in the order in which the backward needs it.
-fn kept(graph: &Graph, forward: usize, layers: Range<u32>, account: &mut Account) -> Vec<Kept> {
+fn kept(graph: &Graph, forward: usize, layers: Range<u32>, account: &mut PassReport) -> Vec<Kept> {
     let count = graph.tensors.len();
     let (mut made, mut used, mut wanted) = (vec![None; count], vec![None; count], vec![None; count]);
     let mut by_b = vec![false; count];

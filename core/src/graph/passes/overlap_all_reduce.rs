@@ -30,16 +30,16 @@ use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::{Account, Entry};
+use super::{Entry, PassReport};
 use crate::graph::builder::operator;
 use crate::graph::{Graph, Job, Kernel, Operator, Role, Stream, TensorId};
 
-/// What the pass is called in its [`Account`].
+/// What the pass is called in its [`PassReport`].
 pub const NAME: &str = "overlap of the all-reduce of dX with the dW matmul";
 
 /// Rewrites the backward of `graph`, which is undivided, once. Takes time in proportion to the operators.
-pub fn run(graph: &mut Graph) -> Account {
-    let mut account = Account::new(NAME);
+pub fn run(graph: &mut Graph) -> PassReport {
+    let mut account = PassReport::new(NAME);
     let index = Index::of(graph);
     // What becomes of each operator.
     let mut fates = vec![Fate::Stays; graph.operators.len()];

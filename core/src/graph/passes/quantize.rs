@@ -12,12 +12,12 @@ use alloc::format;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::{Account, Entry};
+use super::{Entry, PassReport};
 use crate::graph::builder::operator;
 use crate::graph::{Graph, Job, Kernel, Operator, Role, TensorId};
 use crate::model::Dtype;
 
-/// What the pass is called in its [`Account`].
+/// What the pass is called in its [`PassReport`].
 pub const NAME: &str = "FP8 matmuls";
 
 /// What both widths of a matrix are multiples of: rows of fp8 operands start at multiples of 16 bytes (cuBLAS,
@@ -31,8 +31,8 @@ const COLUMNS: usize = 1;
 
 /// Gives the matmuls of layers FP8 operands. Runs after B and W are split, and before recomputation.
 /// The bytes of an entry are those of one microbatch's operand.
-pub fn run(graph: &mut Graph) -> Account {
-    let mut account = Account::new(NAME);
+pub fn run(graph: &mut Graph) -> PassReport {
+    let mut account = PassReport::new(NAME);
     let weights = weights_of(graph, &mut account);
     let operators = core::mem::take(&mut graph.operators);
     let mut pass = Pass { graph, account, known: BTreeMap::new(), operators: Vec::with_capacity(operators.len()) };
@@ -49,7 +49,7 @@ pub fn run(graph: &mut Graph) -> Account {
 }
 
 /// The matrices whose products take fp8.
-fn weights_of(graph: &Graph, account: &mut Account) -> BTreeSet<TensorId> {
+fn weights_of(graph: &Graph, account: &mut PassReport) -> BTreeSet<TensorId> {
     let decides = |operator: &&Operator| matches!(operator.kernel, Kernel::Route { .. } | Kernel::RowGate);
     let deciding: BTreeSet<TensorId> = graph
         .job(Job::F)
@@ -106,7 +106,7 @@ fn operands(graph: &Graph, operator: &Operator, weights: &BTreeSet<TensorId>) ->
 
 struct Pass<'g> {
     graph: &'g mut Graph,
-    account: Account,
+    account: PassReport,
     /// By tensor of before.
     known: BTreeMap<TensorId, Quantized>,
     /// The operators so far.

@@ -8,12 +8,12 @@ use alloc::format;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::{Account, Entry};
+use super::{Entry, PassReport};
 use crate::base::units::Bytes;
 use crate::graph::form::Recompute;
 use crate::graph::{Graph, Job, Kernel, Needs, Operator, Role, TensorId, Use};
 
-/// What the pass is called in its [`Account`].
+/// What the pass is called in its [`PassReport`].
 pub const NAME: &str = "recompute";
 
 /// The recomputation of each decoder layer of a stage.
@@ -51,10 +51,10 @@ impl Choices {
 /// operators. To be run before [`run_in_place`](crate::graph::liveness::run_in_place).
 ///
 /// The bytes of what was done are those of the tensors that are made again.
-pub fn rerun(graph: &mut Graph, choices: &Choices) -> Account {
+pub fn rerun(graph: &mut Graph, choices: &Choices) -> PassReport {
     let forward = graph.forward_len();
     let groups = groups(graph, forward, choices);
-    let mut account = Account::new(NAME);
+    let mut account = PassReport::new(NAME);
     if groups.iter().flatten().count() == 0 {
         return account;
     }

@@ -10,11 +10,11 @@
 use alloc::format;
 use alloc::vec;
 
-use super::{Account, Entry};
+use super::{Entry, PassReport};
 use crate::base::units::Bytes;
 use crate::graph::{Graph, Job, Kernel, Needs, Operator, Role, TensorId};
 
-/// What the pass is called in its [`Account`].
+/// What the pass is called in its [`PassReport`].
 pub const NAME: &str = "split of the backward into B and W";
 
 /// Why a gain's or bias's gradient is left in B.
@@ -67,8 +67,8 @@ fn matrix_of(graph: &Graph, reads: &[Reads], operator: &Operator) -> Option<Tens
 
 /// What the pass did to `graph`, as it is after all passes. The bytes of an entry are those that its operator keeps
 /// from the end of B until W; what several need is counted with the first. So they add up to all that is held then.
-pub fn account(graph: &Graph) -> Account {
-    let mut account = Account::new(NAME);
+pub fn account(graph: &Graph) -> PassReport {
+    let mut account = PassReport::new(NAME);
     // Tensors that are there when W starts, and not yet counted.
     let mut there = vec![true; graph.tensors.len()];
     graph.job(Job::W).flat_map(|operator| &operator.outputs).for_each(|output| there[output.index()] = false);

@@ -7,7 +7,7 @@ use std::vec;
 use std::vec::Vec;
 
 use super::recompute::Choices;
-use super::{Account, offload_activations, overlap_all_reduce, quantize, split_backward};
+use super::{PassReport, offload_activations, overlap_all_reduce, quantize, split_backward};
 use crate::graph::build::{forward_graph, stage_graph, stage_graph_with};
 use crate::graph::builder::operator;
 use crate::graph::form::StageShape;
@@ -323,7 +323,7 @@ fn an_account_says_once_what_is_alike() {
     assert!(text.contains("in layers 1-5: overlaps dW of "), "{text}");
     let value = serde_json::to_value(&account).unwrap();
     assert_eq!(value["done"].as_array().map(Vec::len), Some(10));
-    let mut all = Account::new("x");
+    let mut all = PassReport::new("x");
     all.extend(account);
     assert_eq!(all.done.len(), 10);
 }
@@ -468,8 +468,8 @@ fn what_goes_to_the_host_is_what_pipeoffload_counts() {
         dtype: Dtype::Bf16,
         form,
     };
-    let (graph, accounts) = stage_graph_with(&model, &shape, 1, &Choices::same(form.recompute));
-    let account = accounts.iter().find(|account| account.pass == offload_activations::NAME).unwrap();
+    let (graph, reports) = stage_graph_with(&model, &shape, 1, &Choices::same(form.recompute));
+    let account = reports.iter().find(|account| account.pass == offload_activations::NAME).unwrap();
     let h = u64::from(model.hidden);
     assert_eq!(account.bytes(), layers * 20 * sequence * h);
     let copied: u64 = graph.operators.iter().map(|operator| Load::of(&graph, operator).copied).sum();

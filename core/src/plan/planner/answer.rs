@@ -6,7 +6,7 @@ use alloc::string::{String, ToString};
 use super::case::{Case, case};
 use crate::base::units::Nanos;
 use crate::check::{Violation, check_schedule};
-use crate::estimate::step::{Ends, Step};
+use crate::estimate::step::{Step, StepEpilogue};
 use crate::problem::{Problem, Schedule};
 use crate::program::execute::{Carrier, execute};
 use crate::program::lower::lower_as;
@@ -31,12 +31,12 @@ pub struct Answer {
     pub outcomes: Option<Outcomes>,
     /// The cost with communication: ranks wait for their transfers, which are placed and carried as the spec says
     /// ([`Messages`]). None where that could hang.
-    pub carried: Option<Carried>,
+    pub carried: Option<WithCommunication>,
 }
 
 /// The cost of a schedule with communication: ranks wait for transfers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Carried {
+pub struct WithCommunication {
     /// The figure that the problem's objective asks to be small.
     pub cost_ns: Nanos,
     /// The same with the step epilogue, where there is one.
@@ -45,16 +45,21 @@ pub struct Carried {
     step_ns: Nanos,
 }
 
-impl Carried {
-    pub(super) fn of(spec: &Spec, problem: &Problem, ends: Option<&Ends>, schedule: &Schedule) -> Option<Carried> {
+impl WithCommunication {
+    pub(super) fn of(
+        spec: &Spec,
+        problem: &Problem,
+        epilogue: Option<&StepEpilogue>,
+        schedule: &Schedule,
+    ) -> Option<WithCommunication> {
         let Messages { lowering, transport } = spec.messages;
         let program = lower_as(problem, schedule, lowering).ok()?;
         let timeline = execute(problem, &program, &schedule.pairs, Carrier::of(transport))?;
         let cost_ns = timeline.cost_ns(problem.objective());
-        Some(Carried {
+        Some(WithCommunication {
             cost_ns,
-            with_end_ns: ends.map_or(cost_ns, |ends| ends.cost_ns(&timeline, problem.objective())),
-            step_ns: ends.map_or_else(|| timeline.makespan_ns(), |ends| ends.step_ns(&timeline)),
+            with_end_ns: epilogue.map_or(cost_ns, |epilogue| epilogue.cost_ns(&timeline, problem.objective())),
+            step_ns: epilogue.map_or_else(|| timeline.makespan_ns(), |epilogue| epilogue.step_ns(&timeline)),
         })
     }
 }
@@ -76,7 +81,8 @@ impl Answer {
     /// could hang, the step without them.
     pub fn step(&self, spec: &Spec) -> Option<Step> {
         let (Work::Model(work), Some(derived)) = (&spec.work, &self.case.derived) else { return None };
-        let step_ns = self.carried.map_or_else(|| derived.ends.step_ns(&self.timeline), |carried| carried.step_ns);
+        let step_ns =
+            self.carried.map_or_else(|| derived.epilogue.step_ns(&self.timeline), |carried| carried.step_ns);
         Some(Step::taking(work, derived.step_flops, self.timeline.rows.len(), step_ns))
     }
 }
@@ -86,16 +92,16 @@ impl Answer {
 pub fn judged_ns(
     spec: &Spec,
     problem: &Problem,
-    ends: Option<&Ends>,
+    epilogue: Option<&StepEpilogue>,
     schedule: &Schedule,
     timeline: &Timeline,
 ) -> Nanos {
-    let carried = Carried::of(spec, problem, ends, schedule);
+    let carried = WithCommunication::of(spec, problem, epilogue, schedule);
     let outcomes = jitter::outcomes(problem, schedule, spec.jitter_permille);
     judged(timeline.cost_ns(problem.objective()), carried, outcomes)
 }
 
-fn judged(cost_ns: Nanos, carried: Option<Carried>, outcomes: Option<Outcomes>) -> Nanos {
+fn judged(cost_ns: Nanos, carried: Option<WithCommunication>, outcomes: Option<Outcomes>) -> Nanos {
     let late_ns = outcomes.map_or(0, |outcomes| outcomes.late_ns.saturating_sub(cost_ns));
     match carried {
         Some(carried) => carried.with_end_ns.saturating_add(late_ns),
@@ -123,8 +129,8 @@ pub(super) fn judge(spec: &Spec, case: Case, name: &str, schedule: Schedule) -> 
 /// A valid schedule whose times are known.
 pub(super) fn timed(spec: &Spec, case: Case, name: &str, schedule: Schedule, timeline: Timeline) -> Answer {
     let outcomes = jitter::outcomes(&case.problem, &schedule, spec.jitter_permille);
-    let ends = case.derived.as_ref().map(|derived| &derived.ends);
-    let carried = Carried::of(spec, &case.problem, ends, &schedule);
+    let epilogue = case.derived.as_ref().map(|derived| &derived.epilogue);
+    let carried = WithCommunication::of(spec, &case.problem, epilogue, &schedule);
     Answer { name: name.to_string(), case, schedule, timeline, outcomes, carried }
 }
 

@@ -29,7 +29,7 @@ const WAITS_PERMILLE: u64 = 250;
 ///
 /// A search minimises the pipeline time of one placement. Among placements the best has the shortest step: a
 /// bidirectional placement holds two stages per rank, so gradient sync and optimizer take twice as long. A step counts
-/// [with communication](super::Carried). Where ranks wait at transfers, the shortest order may not give the shortest
+/// [with communication](super::WithCommunication). Where ranks wait at transfers, the shortest order may not give the shortest
 /// step. Orders with slack lose less; they are searched for as with jitter.
 ///
 /// Where the spec has [jitter](crate::simulate::jitter), the best order has the least 95th percentile of the step time.
@@ -195,7 +195,7 @@ fn pieces(spec: &Spec) -> Result<Vec<Piece>, PlanError> {
     for case in open_cases(spec)? {
         if !plain.iter().any(|known| known.case.problem.same_as(&case.problem)) {
             let bound_ns = bounds::lower_bound(&case.problem).value_ns;
-            let end_ns = case.derived.as_ref().map_or(0, |derived| derived.ends.least_tail_ns());
+            let end_ns = case.derived.as_ref().map_or(0, |derived| derived.epilogue.least_tail_ns());
             plain.push(Piece { case, bound_ns, floor_ns: bound_ns, end_ns, slack_ns: 0 });
         }
     }

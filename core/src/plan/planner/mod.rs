@@ -21,7 +21,7 @@ use crate::spec::{Messages, Spec, Work};
 mod answer;
 mod error;
 
-pub use answer::{Answer, Carried, answer, judged_ns};
+pub use answer::{Answer, WithCommunication, answer, judged_ns};
 pub use error::PlanError;
 
 use answer::judge;
@@ -171,7 +171,7 @@ pub fn replan(plan: &Plan, name: &str, schedule: Schedule) -> Result<Plan, PlanE
     let answer = judge(&plan.spec, case, name, schedule)
         .map_err(|absent| PlanError::Absent { schedule: name.to_string(), reason: absent.reason })?;
     // The stages are the same, and so is the step epilogue.
-    Ok(Plan { ends: plan.ends.clone(), ..plan_of(&plan.spec, answer)? })
+    Ok(Plan { epilogue: plan.epilogue.clone(), ..plan_of(&plan.spec, answer)? })
 }
 
 /// The plan of an answer to `spec`: its transfers placed as the spec asks, and checked on the transport that it names.
@@ -204,8 +204,8 @@ pub fn plan_of(spec: &Spec, answer: Answer) -> Result<Plan, PlanError> {
         let counts = derived.stages.iter().map(|stage| stage.layers.len() as u32).collect();
         work.layout.partition = Partition::ByHand(counts);
     }
-    let ends = answer.case.derived.map(|derived| derived.ends);
-    Ok(Plan { spec, problem, schedule_name: answer.name, schedule: answer.schedule, program, ends, prediction })
+    let epilogue = answer.case.derived.map(|derived| derived.epilogue);
+    Ok(Plan { spec, problem, schedule_name: answer.name, schedule: answer.schedule, program, epilogue, prediction })
 }
 
 #[cfg(test)]

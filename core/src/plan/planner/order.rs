@@ -131,7 +131,11 @@ fn placement(
     };
     let plainest = || named.first().cloned().unwrap_or(Placement::Looped);
     let Some(list) = implied else {
-        return if chunks == 1 && is_two_way(schedule, ranks, microbatches) { Placement::TwoWay } else { plainest() };
+        return if chunks == 1 && is_two_way(schedule, ranks, microbatches) {
+            Placement::Bidirectional
+        } else {
+            plainest()
+        };
     };
     match (named.iter().find(|named| list.same_as(named, ranks, chunks)), &list) {
         (Some(named), _) => named.clone(),

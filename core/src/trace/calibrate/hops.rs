@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use crate::base::units::Nanos;
 use crate::problem::Problem;
 use crate::problem::op::OpKind;
-use crate::program::{Message, Payload, Step, Way};
+use crate::program::{P2pOp, Payload, Step, Way};
 use crate::trace::{StepTrace, TraceSpan};
 
 /// Measured times of P2P transfers from one rank to another.
@@ -65,7 +65,7 @@ fn last_made(
 ) -> Option<(usize, Nanos)> {
     let (Step::Transfer(messages) | Step::Wait(messages)) = &span.step else { return None };
     let received = messages.iter().filter(|message| message.way == Way::Receive);
-    let made_at = |message: &Message| {
+    let made_at = |message: &P2pOp| {
         let (stage, microbatch) = (message.peer_stage(), message.microbatch as usize);
         let key = (message.payload == Payload::Gradient, stage, microbatch);
         // Only a stage of the problem has an op that was measured.

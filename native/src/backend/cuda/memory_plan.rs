@@ -12,7 +12,7 @@ use pipeplan_core::graph::{Graph, Init, Kernel, Role, SequencePart, Tensor};
 use pipeplan_core::model::Dtype;
 use pipeplan_core::problem::Problem;
 use pipeplan_core::problem::op::OpKind;
-use pipeplan_core::program::{Message, Payload, Program, Step, Way};
+use pipeplan_core::program::{P2pOp, Payload, Program, Step, Way};
 
 use super::card::Held;
 use super::heap::{ALIGNMENT, Heap, rounded};
@@ -72,7 +72,7 @@ fn dealt_from(events: &[Event], unit: Bytes) -> Bytes {
 /// receiver the last message that is known to be taken is still held.
 pub fn leaving(problem: &Problem, program: &Program, rank: usize, stages: &[(u16, Graph)]) -> Bytes {
     let known = known_to_be_taken(problem, program, rank);
-    let bytes = |message: &Message| {
+    let bytes = |message: &P2pOp| {
         let role = match message.payload {
             Payload::Activation => Role::ActivationOut,
             Payload::Gradient => Role::GradientOut,
@@ -98,7 +98,7 @@ pub fn leaving(problem: &Problem, program: &Program, rank: usize, stages: &[(u16
                     OpKind::W => continue,
                 };
                 let (stage, microbatch) = (op.stage() as u16, op.microbatch() as u32);
-                let made = Message { way: Way::Send, payload, stage, microbatch };
+                let made = P2pOp { way: Way::Send, payload, stage, microbatch };
                 if known.contains_key(&made) {
                     held += bytes(&made);
                     most = most.max(held);
@@ -116,7 +116,7 @@ pub fn leaving(problem: &Problem, program: &Program, rank: usize, stages: &[(u16
 }
 
 /// The messages that `step` begins to send, or that it ends only with.
-fn messages_of(step: &Step, way: Way) -> impl Iterator<Item = &Message> {
+fn messages_of(step: &Step, way: Way) -> impl Iterator<Item = &P2pOp> {
     let messages = match (step, way) {
         (Step::Transfer(messages), _) | (Step::Start(messages), Way::Send) | (Step::Wait(messages), Way::Receive) => {
             messages.as_slice()
@@ -127,7 +127,7 @@ fn messages_of(step: &Step, way: Way) -> impl Iterator<Item = &Message> {
 }
 
 /// The rank at the other end.
-fn receiver(problem: &Problem, message: &Message) -> usize {
+fn receiver(problem: &Problem, message: &P2pOp) -> usize {
     problem.rank_of(message.peer_stage(), message.microbatch as usize)
 }
 
@@ -136,13 +136,13 @@ fn receiver(problem: &Problem, message: &Message) -> usize {
 ///
 /// Every rank walks as far as it can, none waiting for its sends, and learns with what it receives how far the receivers of
 /// `rank` had come, as far as the sender knew.
-fn known_to_be_taken(problem: &Problem, program: &Program, rank: usize) -> BTreeMap<Message, usize> {
+fn known_to_be_taken(problem: &Problem, program: &Program, rank: usize) -> BTreeMap<P2pOp, usize> {
     let sends = || program.rows.get(rank).into_iter().flatten().flat_map(|step| messages_of(step, Way::Send));
-    let mut known: BTreeMap<Message, usize> = sends().map(|message| (*message, usize::MAX)).collect();
+    let mut known: BTreeMap<P2pOp, usize> = sends().map(|message| (*message, usize::MAX)).collect();
     let receivers: Vec<usize> =
         sends().map(|message| receiver(problem, message)).collect::<BTreeSet<_>>().into_iter().collect();
     // Of each message, which receiver takes it, and how many steps it has then done.
-    let mut taken: BTreeMap<Message, (usize, usize)> = BTreeMap::new();
+    let mut taken: BTreeMap<P2pOp, (usize, usize)> = BTreeMap::new();
     for (place, receiver) in receivers.iter().enumerate() {
         for (index, step) in program.rows[*receiver].iter().enumerate() {
             taken.extend(messages_of(step, Way::Receive).map(|message| (message.mirrored(), (place, index + 1))));
@@ -152,7 +152,7 @@ fn known_to_be_taken(problem: &Problem, program: &Program, rank: usize) -> BTree
     let mut seen = vec![vec![0; receivers.len()]; program.rows.len()];
     let mut told: BTreeMap<Parcel, Vec<usize>> = BTreeMap::new();
     let mut done = vec![0; program.rows.len()];
-    let mut unsure: Vec<Message> = known.keys().copied().collect();
+    let mut unsure: Vec<P2pOp> = known.keys().copied().collect();
     loop {
         let before: usize = done.iter().sum();
         for (of, row) in program.rows.iter().enumerate() {

@@ -38,7 +38,7 @@ pub fn places(problem: &Problem, graphs: &[Graph]) -> Places {
 /// the other end, for the microbatches that come from there.
 pub fn stages_held(problem: &Problem, rank: usize) -> Vec<usize> {
     let mut stages = problem.stages_of(rank).to_vec();
-    if *problem.placement() == Placement::TwoWay {
+    if *problem.placement() == Placement::Bidirectional {
         stages.extend(problem.stages_of(problem.ranks() - 1 - rank));
     }
     stages.sort_unstable();

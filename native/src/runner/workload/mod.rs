@@ -6,7 +6,7 @@
 
 use pipeplan_core::base::units::{Bytes, Nanos};
 use pipeplan_core::estimate::derive::{derive, graph_of};
-use pipeplan_core::estimate::step::Ends;
+use pipeplan_core::estimate::step::StepEpilogue;
 use pipeplan_core::graph::Graph;
 use pipeplan_core::model::{Dtype, ModelConfig, StageLayout};
 use pipeplan_core::plan::Plan;
@@ -45,7 +45,7 @@ pub struct Workload {
     /// Whether the plan predicts times; a test has none.
     pub is_timed: bool,
     /// The step epilogue (gradient sync and optimizer) by the times of the plan; empty for typed costs or without times.
-    pub ends: Ends,
+    pub epilogue: StepEpilogue,
 }
 
 /// The times of a step, as the plan predicts them.
@@ -139,14 +139,14 @@ impl Workload {
             plan_digest: String::new(),
             predicted_peak_bytes: vec![0; problem.ranks()],
             is_timed: false,
-            ends: Ends::default(),
+            epilogue: StepEpilogue::default(),
         }
     }
 
     fn with_prediction_of(self, plan: &Plan) -> Workload {
         let predicted_peak_bytes = plan.prediction.peak_bytes.clone();
-        let ends = plan.step_ends().unwrap_or_default();
-        Workload { plan_digest: plan.digest(), predicted_peak_bytes, is_timed: true, ends, ..self }
+        let epilogue = plan.step_epilogue().unwrap_or_default();
+        Workload { plan_digest: plan.digest(), predicted_peak_bytes, is_timed: true, epilogue, ..self }
     }
 
     /// What a step takes by the plan's times, as transfers are placed and where `slots` messages of a channel may wait to be
@@ -157,7 +157,7 @@ impl Workload {
         let timeline = self.is_timed.then(|| execute(&self.problem, &self.program, &[], carrier)).flatten()?;
         let (makespan_ns, ranks) = (timeline.makespan_ns(), self.world());
         // Without a model nothing follows the last op.
-        let step_ns = self.ends.step_ns(&timeline).max(makespan_ns);
+        let step_ns = self.epilogue.step_ns(&timeline).max(makespan_ns);
         if processors >= ranks {
             let bubble_ratio = Some(timeline.bubble_ratio(self.problem.objective()));
             return Some(Predicted { makespan_ns, step_ns, bubble_ratio });
@@ -168,7 +168,7 @@ impl Workload {
             _ => None,
         });
         let ops = in_turns_ns(ops, pipelines, processors);
-        let tails = self.ends.tails.iter().map(|tail| tail.optimizer_ns);
+        let tails = self.epilogue.tails.iter().map(|tail| tail.optimizer_ns);
         let optimizer = in_turns_ns(tails, pipelines, processors);
         Some(Predicted {
             makespan_ns: makespan_ns.max(ops),
@@ -220,7 +220,7 @@ impl Workload {
         match &self.computation {
             Computation::Model(_) => 0,
             Computation::PlannedTimes { .. } => {
-                let tail = self.ends.tails.get(self.position(rank).rank).copied().unwrap_or_default();
+                let tail = self.epilogue.tails.get(self.position(rank).rank).copied().unwrap_or_default();
                 tail.reduce_ns.saturating_add(tail.optimizer_ns)
             }
         }

@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU8, AtomicUsize};
 
 use pipeplan_core::base::units::{Bytes, Nanos};
-use pipeplan_core::program::Message;
+use pipeplan_core::program::P2pOp;
 
 use super::*;
 use crate::backend::cuda::card::{Address, Held, Launch, Mark, Product};
@@ -406,7 +406,7 @@ fn a_fault_of_the_card_that_shows_in_a_barrier_is_told_as_one() {
                     return Ok(());
                 }
                 let memory = Arc::new(Memory::new(&card, 8).expect("memory"));
-                let tag = Tag::of(0, "0SEND_F0".parse::<Message>().expect("a message"));
+                let tag = Tag::of(0, "0SEND_F0".parse::<P2pOp>().expect("a message"));
                 marks.store(1, Ordering::SeqCst);
                 nccl.post(vec![Outgoing { peer: 1, tag, buffer: Buffer::OnCard(OnCard::new(memory, 8)) }])?;
                 marks.store(2, Ordering::SeqCst);

@@ -4,14 +4,14 @@ use std::net::TcpListener;
 use std::sync::Barrier;
 use std::thread;
 
-use pipeplan_core::program::Message;
+use pipeplan_core::program::P2pOp;
 
 use super::*;
 use crate::transport::collectives::{CollectiveError, Reduction};
 use crate::transport::tcp::Tcp;
 
 fn tag(text: &str) -> Tag {
-    Tag::of(0, text.parse::<Message>().expect("a message"))
+    Tag::of(0, text.parse::<P2pOp>().expect("a message"))
 }
 
 /// A port that was free a moment ago.

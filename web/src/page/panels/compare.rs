@@ -62,7 +62,7 @@ pub fn Compare() -> impl IntoView {
                             <Head ranking column=Column::Gap
                                 title="Time above the lower bound of the placement of this schedule. Each placement has its own bound.">"Above bound"</Head>
                             <Show when=move || with_waits.get()>
-                                <Head ranking column=Column::Carried
+                                <Head ranking column=Column::WithCommunication
                                     title="Includes waits for P2P transfers, with the lowering and the transport of the form. Best has the lowest of these. No other column includes them.">"With communi\u{ad}cation"</Head>
                             </Show>
                             <Show when=move || with_jitter.get()>

@@ -95,8 +95,8 @@ fn points_of_the_chart_are_judged_as_the_best_is() {
             let mut best = Best::new(&spec);
             best.offer(published.name, Ok(answer.clone()));
             assert_eq!(answer.judged_ns(), best.least_ns(), "{} of {text}", published.name);
-            let (case, ends) = (&answer.case, answer.case.derived.as_ref().map(|derived| &derived.ends));
-            let judged_ns = planner::judged_ns(&spec, &case.problem, ends, &answer.schedule, &answer.timeline);
+            let (case, epilogue) = (&answer.case, answer.case.derived.as_ref().map(|derived| &derived.epilogue));
+            let judged_ns = planner::judged_ns(&spec, &case.problem, epilogue, &answer.schedule, &answer.timeline);
             assert_eq!(judged_ns, best.least_ns(), "{} of {text}", published.name);
         }
         let mut work = Worker::new(|| 0.0, unwatched());

@@ -17,12 +17,12 @@
 
 use alloc::vec::Vec;
 
-use super::{Account, Entry};
+use super::{Entry, PassReport};
 use crate::base::units::Bytes;
 use crate::graph::layout::{Layout, ReduceGradients};
 use crate::graph::{Graph, Role, TensorId};
 
-/// What the pass is called in its [`Account`].
+/// What the pass is called in its [`PassReport`].
 pub const NAME: &str = "reduction of gradients after accumulation";
 
 /// When an operation runs.
@@ -250,11 +250,11 @@ pub fn of_stage(graph: &Graph, layout: &Layout) -> (Vec<Gradient>, Vec<GradientO
 
 /// What the pass does to the gradients of the stage `graph`; none where there are no copies. The bytes of an entry are
 /// those that its whole gradient takes beyond the share that a copy would keep, and add up to [`extra_bytes`] of all.
-pub fn account(graph: &Graph, layout: &Layout) -> Option<Account> {
+pub fn account(graph: &Graph, layout: &Layout) -> Option<PassReport> {
     let (gradients, ops) = of_stage(graph, layout);
     let shares_out = layout.zero >= 2;
     let merged = merge(&ops, &Merging { reduce: layout.reduces_gradients(), shares_out, averages: false });
-    let mut account = Account::new(NAME);
+    let mut account = PassReport::new(NAME);
     // Bytes of those so far: of all but experts, of experts. A copy's share is rounded up once, not for each gradient.
     let mut so_far: [Bytes; 2] = [0, 0];
     for op in merged.iter().filter(|op| op.reduces_copies()) {

@@ -148,7 +148,7 @@ pub(super) enum WirePlacement {
     Looped,
     V,
     Wave,
-    TwoWay,
+    Bidirectional,
     List(Vec<u16>),
 }
 

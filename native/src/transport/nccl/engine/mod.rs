@@ -172,7 +172,7 @@ impl<'t> Nccl<'t> {
             if waited > self.patience.longest {
                 self.give_up();
                 return Err(match (tag.what, peers) {
-                    (What::Message(_), [peer]) => {
+                    (What::P2pOp(_), [peer]) => {
                         TransportError::TimedOut { peer: *peer, tag, receiving: true, waited }
                     }
                     _ => TransportError::GroupTimedOut { peers: peers.to_vec(), tag, waited },
@@ -298,7 +298,7 @@ impl Transport for Nccl<'_> {
     }
 
     fn exchange(&mut self, sends: Vec<Outgoing>, receives: &[Incoming]) -> Result<Vec<Buffer>, TransportError> {
-        let on_card = |tag: Tag| matches!(tag.what, What::Message(_));
+        let on_card = |tag: Tag| matches!(tag.what, What::P2pOp(_));
         let (queued, carried): (Vec<Outgoing>, Vec<Outgoing>) =
             sends.into_iter().partition(|send| matches!(send.buffer, Buffer::OnCard(_)));
         self.begin(queued, &[])?;
