@@ -282,6 +282,8 @@ fn what_waits_in_the_host_s_memory_leaves_the_device_s() {
 type Change = fn(&mut ModelWork);
 
 /// Schedules, ranks of a pipeline, ranks of a tensor-parallel group and changes of the usual work.
+///
+/// Long on purpose: a table of cases.
 fn peak_cases() -> Vec<(&'static str, usize, u32, Change)> {
     let full: Change = |work| work.layout.form.recompute = Recompute::Full;
     let as_it_is: Change = |_| {};

@@ -353,7 +353,7 @@ impl<'a> Held<'a> {
     /// what F left there and below, until B of the stage `last` and more have run on this rank, none of them before that
     /// of `j`. All together may hold the room less what the F and those before it of its own microbatch leave.
     ///
-    /// *Fitted.* Had all F before the one that waits run before that B, those microbatches and `j + most` would have held
+    /// *Fitted.* If all F before the one that waits run before that B, those microbatches and `j + most` hold
     /// all of it at that B's start. Where that does not fit one F at the least is later: F of the stage, of a microbatch
     /// after `j`, or F of the stage before it on the rank, of microbatch `j + most`.
     fn work_between(&self, at: usize, last: usize, most: usize, room: i64) -> Nanos {

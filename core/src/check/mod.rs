@@ -199,7 +199,7 @@ impl fmt::Display for Violation {
             Violation::Rows { found, ranks } => write!(
                 f,
                 "{found} op lists for {ranks} ranks: write one op \
-                                                           list per rank"
+                 list per rank"
             ),
             Violation::Foreign { rank, index, op } => {
                 write!(f, "rank {rank}, op {index}: {op} names a stage or microbatch that the problem does not have")

@@ -107,7 +107,7 @@ impl fmt::Display for OrderSyntax {
             OrderSyntax::TooManyRows => write!(
                 f,
                 "found more than {MAX_RANKS} op lists; accepted is one op \
-                                                   list per rank"
+                 list per rank"
             ),
         }
     }

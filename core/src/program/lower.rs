@@ -83,8 +83,8 @@ impl Lowering {
 
     /// What [`Lowering::read`] takes, for error texts.
     pub const ACCEPTED: &'static str = "in-pieces, receive-first, grouped, overlapped, or overlapped with the \
-                                        number of P2P transfers of a link that are received ahead, up to 1024, \
-                                        such as overlapped:2";
+     number of P2P transfers of a link that are received ahead, up to 1024, \
+      such as overlapped:2";
 
     /// Reads the text form; none for anything else.
     pub fn read(text: &str) -> Option<Lowering> {

@@ -28,7 +28,7 @@ pub enum Transport {
 impl Transport {
     /// What [`Transport::read`] takes, for error texts.
     pub const ACCEPTED: &'static str = "rendezvous, buffered, buffered with the number of buffers per channel, \
-                                        such as buffered:4, grouped, pair-ordered or streams";
+     such as buffered:4, grouped, pair-ordered or streams";
 
     /// Reads the text form; none for anything else.
     pub fn read(text: &str) -> Option<Transport> {

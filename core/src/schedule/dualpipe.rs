@@ -43,7 +43,7 @@ pub fn dualpipe(problem: &Problem) -> Result<Schedule, Absent> {
     if *problem.placement() != Placement::Bidirectional {
         return Err(Absent::because(
             "it is bidirectional: it needs two copies of the model, one for each \
-                                    direction (placement two-way)",
+             direction (placement two-way)",
         ));
     }
     splits(problem)?;

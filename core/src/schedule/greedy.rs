@@ -20,7 +20,7 @@ pub fn chimera(problem: &Problem) -> Result<Schedule, Absent> {
     if *problem.placement() != Placement::Bidirectional {
         return Err(Absent::because(
             "it is bidirectional: it needs two copies of the model, one for each \
-                                    direction (placement two-way)",
+             direction (placement two-way)",
         ));
     }
     let (ranks, half) = (problem.ranks(), problem.microbatches() / 2);

@@ -343,7 +343,7 @@ fn one_chunk(problem: &Problem) -> Result<(), Absent> {
     match problem.placement() {
         Placement::Bidirectional => Err(Absent::because(
             "it runs in one direction; the problem's placement is \
-                                                  bidirectional (two-way)",
+             bidirectional (`two-way`)",
         )),
         _ if problem.chunks() > 1 => {
             Err(Absent::because(alloc::format!("it runs one chunk per rank; the problem has {}", problem.chunks())))
@@ -380,7 +380,7 @@ fn splits(problem: &Problem) -> Result<(), Absent> {
         Backward::Split => Ok(()),
         Backward::Fused => Err(Absent::because(
             "it splits the backward into B and W; the problem's backward is \
-                                                fused",
+             fused",
         )),
     }
 }

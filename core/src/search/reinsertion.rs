@@ -7,7 +7,7 @@
 //!
 //! # How a microbatch is inserted
 //! The ops that remain keep the starts of their order. Each op of the new microbatch gets a time no sooner than its inputs allow,
-//! and stands before the first op that starts no sooner. So ops cannot wait for each other in a circle, which would have to go
+//! and stands before the first op that starts no sooner. So ops cannot wait for each other in a circle, since a circle has to go
 //! back in time. Where an op finds its rank's memory full, or fills it for one that stands there, the op of the new microbatch
 //! that took the memory moves behind it, and all times are computed again. At the latest the new microbatch stands behind all
 //! others. Local search then repairs what the insertion delays, and [`accept`](super::acceptance) chooses the order to continue

@@ -241,7 +241,7 @@ impl Trace {
     }
 
     /// What a person calls row `row` of a step that has `rows` of them: `rank 3`, or `replica 1, rank 3, context 1,
-    /// part 0` where there are several replicas, several ranks that hold parts of sequences, and several that share
+    /// part 0` where there are several replicas, several context parallel ranks, and several that share
     /// matrices.
     pub fn row_name(&self, row: usize, rows: usize) -> String {
         let (replicas, context, tensor) = (self.replicas.max(1), self.context.max(1), self.tensor.max(1));

@@ -31,7 +31,7 @@ const STEPS: u32 = 3;
 pub(crate) enum Like {
     Llama,
     Gpt,
-    /// Norms of heads.
+    /// QK-norm.
     Qwen3,
     /// Norms before and after, GELU gates, windows.
     Gemma2,

@@ -179,7 +179,7 @@ pub struct Subject<'s> {
     pub top_bytes: u64,
     /// Which of its rank's chunks a stage is.
     pub chunk_of_stage: &'s [usize],
-    /// In two-way schedules: the microbatches from this one on go up the ranks.
+    /// In bidirectional schedules: the microbatches from this one on go up the ranks.
     pub up_from: Option<usize>,
 }
 

@@ -8,7 +8,7 @@ use crate::graph::layout::{Partition, RecomputeLayers};
 use crate::spec::{ModelWork, Work};
 
 const MODEL: &str = "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 11008 --num-attention-heads 32 --swiglu \
-                     --normalization RMSNorm --disable-bias-linear --position-embedding-type rope --seq-length 4096 \
+ --normalization RMSNorm --disable-bias-linear --position-embedding-type rope --seq-length 4096 \
                      --untie-embeddings-and-output-weights --attention-dropout 0 --hidden-dropout 0 --bf16 \
                      --vocab-size 32000 ";
 

@@ -318,7 +318,7 @@ impl Gradients {
         names.into_iter().map(|name| Ok((name.clone(), self.exact(&name, backend, transport)?))).collect()
     }
 
-    /// Whether copies share out the optimizer states of the weight `name`.
+    /// Whether data-parallel ranks shard the optimizer states of the weight `name`.
     pub fn is_shared_out(&self, name: &str) -> bool {
         let held = self.held.binary_search_by(|held| (*held.name).cmp(name));
         held.is_ok_and(|at| self.held[at].is_shared_out())
@@ -371,7 +371,7 @@ fn spread(backend: &mut dyn Backend, held: &Held, part: Part) -> Result<(), Caus
 }
 
 impl Held {
-    /// Whether copies share out the optimizer states of it.
+    /// Whether data-parallel ranks shard the optimizer states of it.
     fn is_shared_out(&self) -> bool {
         self.share.members > 1
     }

@@ -22,7 +22,7 @@ pub(super) fn cases_to(extent: Extent) -> Vec<Case> {
         .collect()
 }
 
-/// What goes by the positions of tokens, on a rank that holds parts of sequences: two of 24 tokens, of which three ranks
+/// What goes by the positions of tokens, on a context parallel rank: two of 24 tokens, of which three ranks
 /// have eight each, and half as many where tensor-parallel ranks hold two of them.
 fn cases_in_part(t: Dtype) -> Vec<Case> {
     let random = |shape: &[u64], seed| Tensor::random(shape, t, seed);

@@ -112,7 +112,7 @@ pub enum NcclError {
         /// The library's version.
         found: Version,
     },
-    /// A person has set that queues share connections to the GPU, and one would hold up another.
+    /// A person has set that queues share connections to the GPU, and one delays another.
     #[error(
         "CUDA_DEVICE_MAX_CONNECTIONS={connections}, but rank {rank} has {queues} queues: two queues that share a \
          connection can deadlock. Unset it, or do not use --transport nccl"

@@ -46,7 +46,7 @@ use crate::scene::{MeasuredScene, Scene};
 
 pub use notices::Notice;
 
-/// The page's state. Copies share it.
+/// The page's state. Clones refer to the same state.
 #[derive(Clone, Copy)]
 pub struct Planner {
     /// What is typed.

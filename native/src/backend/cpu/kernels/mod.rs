@@ -195,7 +195,9 @@ pub fn run_among<T: Element>(
 }
 
 /// Runs `kernel`. Outputs are allocated; those of a kernel that adds to its output, or that runs in place,
-/// hold the input's data, which is then absent from `inputs`. One table, and long for that reason: an arm per kernel.
+/// hold the input's data, which is then absent from `inputs`.
+///
+/// Long on purpose: a table with one arm per kernel.
 pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Input<'_, T>], outputs: &mut [Data<T>]) {
     let mut call = Call { inputs, outputs };
     match kernel {

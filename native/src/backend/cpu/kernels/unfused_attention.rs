@@ -165,7 +165,7 @@ pub fn attend_grad<T: Element>(gemm: &dyn Gemm<T>, call: &mut Call<'_, '_, T>, h
 const KEPT: f64 = 0.9;
 
 /// One draw of `random` for each element of what all members hold, of which this one has every `ways`-th of the blocks,
-/// from its own number on. Where ranks hold parts of sequences, a row draws as its token's does.
+/// from its own number on. With context parallelism, a row draws as its token's does.
 pub fn dropout<T: Element>(
     call: &mut Call<'_, '_, T>,
     random: &SplitMix64,

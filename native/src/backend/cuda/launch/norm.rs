@@ -1,4 +1,4 @@
-//! Launches for RMSNorm, LayerNorm, the norms of heads (QK-norm) and their gradients.
+//! Launches for RMSNorm, LayerNorm, QK-norm and their gradients.
 
 use pipeplan_core::graph::{Kernel, of_e12};
 
@@ -12,7 +12,7 @@ const fn one_more(offset: bool) -> f32 {
 }
 
 impl Context {
-    /// RMSNorm, LayerNorm and the norms of heads, and their gradients.
+    /// RMSNorm, LayerNorm and QK-norm, and their gradients.
     pub(super) fn run_norm(&self, call: &Call<'_>) -> Result<(), CardError> {
         let Call { kernel, outputs, inputs, format, rows, columns, elements } = *call;
         let input = |at: usize| inputs[at].at();
