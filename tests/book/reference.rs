@@ -74,7 +74,13 @@ fn fields_of_specs_are_as_the_crate_says() {
     assert!(rows.len() > 50, "{} rows", rows.len());
     // Every field of the schema has a word in the table.
     let schema: Value = serde_json::from_str(&printed(&["schema", "spec"])).unwrap();
-    let text = rows.join("\n");
+    let others = pipeplan_core::spec::aliases().map(|(alias, field)| format!("| `{field}` | `{alias}` |\n"));
+    let text = format!(
+        "{}\n\n## Other names\n\nA spec may use these names of Megatron-LM, Hugging Face and DeepSpeed in the place of the \
+         field. Both at once are an error.\n\n| Field | Other name |\n|---|---|\n{}",
+        rows.join("\n"),
+        others.collect::<String>().trim_end()
+    );
     for (section, fields) in schema["$defs"]["spec"]["properties"].as_object().unwrap() {
         for field in fields["properties"].as_object().into_iter().flatten().map(|(field, _)| field) {
             assert!(section == "problem" || text.contains(field.as_str()), "no word on {section}.{field}");

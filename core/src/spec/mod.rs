@@ -107,7 +107,7 @@ use alloc::vec::Vec;
 
 use serde_json::{Map, Value, json};
 
-pub use read::read_model_table;
+pub use read::{aliases, read_model_table};
 pub use text::{SpecError, parse};
 
 use crate::base::canonical;

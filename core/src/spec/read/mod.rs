@@ -7,6 +7,7 @@ mod parallel;
 mod training;
 mod variant;
 
+pub use self::aliases::aliases;
 pub use self::model::read_model_table;
 
 use alloc::format;

@@ -135,6 +135,15 @@ pub(super) static ALIASES: &[Alias] = &[
     same("memory", "reserved_bytes", "overhead_bytes"),
 ];
 
+/// The other names of spec fields, of Megatron-LM, Hugging Face and DeepSpeed: each with its path and the path of the field
+/// that it sets, such as `model.num_layers` and `model.layers`.
+pub fn aliases() -> impl Iterator<Item = (String, String)> {
+    ALIASES.iter().map(|alias| {
+        let path = |name: &str| format!("{}.{name}", alias.table);
+        (path(alias.name), path(alias.field))
+    })
+}
+
 /// An input with the fields' own names, and the aliases that it used.
 pub(super) struct Resolved<'v> {
     value: Cow<'v, Value>,
