@@ -107,7 +107,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         None if args.proof.as_deref() == Some("-") => Ok(()),
         Some(path) => {
             output::write(path, output::plan_file(&plan)?.as_bytes())?;
-            let proof = proved.as_ref().map_or_else(String::new, |proved| proved.sentence(&plan));
+            let proof = proved.as_ref().map_or_else(String::new, |proved| prove::sentence(proved, &plan));
             let summary = human::summary(&plan, proved.as_ref().map(|proved| proved.lower_ns));
             output::print(&format!("{summary}{proof}plan          {path}\n"))
         }

@@ -1,5 +1,6 @@
 //! `pipeplan show`
 
+use pipeplan_core::api::rows_of;
 use pipeplan_core::base::json::format_of;
 use pipeplan_core::base::units::Nanos;
 use pipeplan_core::bounds::lower_bound;
@@ -15,7 +16,8 @@ use serde_json::{Map, Value, json};
 
 use super::fail::Failure;
 use super::order::Order;
-use super::prove::Proved;
+use super::prove;
+use pipeplan_exact::Proof;
 use super::{human, input, output, search};
 
 const EXAMPLES: &str = "\
@@ -75,7 +77,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
 }
 
 /// Prints a plan for a person, with what was proved of it.
-pub fn print_plan(plan: &Plan, proved: Option<&Proved>) -> Result<(), Failure> {
+pub fn print_plan(plan: &Plan, proved: Option<&Proof>) -> Result<(), Failure> {
     let timeline = timeline(plan)?;
     let mut shown = human::drawing(&timeline);
     shown.push('\n');
@@ -87,7 +89,7 @@ pub fn print_plan(plan: &Plan, proved: Option<&Proved>) -> Result<(), Failure> {
         shown.push_str(&format!("because       {}\n", human::spelled(&bound.binding.to_string())));
     }
     if let Some(proved) = proved {
-        shown.push_str(&proved.sentence(plan));
+        shown.push_str(&prove::sentence(proved, plan));
     }
     output::print(&shown)
 }
@@ -149,11 +151,6 @@ fn makespans<'a>(plan: &'a Plan, program: &Program) -> impl Iterator<Item = (Tra
 
 fn timeline(plan: &Plan) -> Result<Timeline, Failure> {
     plan.timeline().map_err(Failure::input)
-}
-
-fn rows_of(timeline: &Timeline) -> Vec<Vec<Value>> {
-    let span = |span: &pipeplan_core::simulate::timeline::Span| json!({ "op": span.op.to_string(), "start_ns": span.start_ns, "end_ns": span.end_ns });
-    timeline.rows.iter().map(|row| row.iter().map(span).collect()).collect()
 }
 
 fn show_trace(trace: &Trace, args: &Args) -> Result<(), Failure> {
