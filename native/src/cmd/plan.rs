@@ -81,7 +81,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
             plan = better;
         }
         if prints_plan {
-            output::tell(found.sentence(&plan).trim_end());
+            output::tell(prove::sentence(&found, &plan).trim_end());
         }
         proved = Some(found);
     }
