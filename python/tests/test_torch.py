@@ -84,6 +84,10 @@ def cases() -> list[dict]:
         found.append({"name": f"{name}-grouped", "plan": pipeplan.plan(grouped, name).text})
     found.append({"name": "recorded", "plan": pipeplan.plan(model(), "zb-v").text, "record": True})
     found += [{"name": f"random-{seed}", "plan": random_order(seed).text} for seed in range(RANDOM_ORDERS)]
+    # Two pipelines of two ranks.
+    for name, how in [("1f1b", "group"), ("zb-v", "group"), ("zb-h1", "ddp"), ("interleaved-1f1b", "torch"), ("1f1b", "fsdp"),
+                      ("zb-v", "fsdp")]:
+        found.append({"name": f"{name}-replicas-{how}", "plan": pipeplan.plan(model(pipeline=2), name).text, "replicas": how})
     return found
 
 

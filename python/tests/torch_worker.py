@@ -84,6 +84,53 @@ def run(case: dict, rank: int, groups: dict) -> dict:
     return found
 
 
+def run_replicas(case: dict, rank: int, groups: dict) -> dict:
+    """Two pipelines of two ranks, each with half of the batch."""
+    plan = pipeplan.Plan(case["plan"])
+    pipelines = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    replicas = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+    pipeline, place = divmod(rank, 2)
+    microbatches, stages = plan.microbatches, len(plan.stages)
+    torch.manual_seed(1)
+    x, y = torch.randn(4 * microbatches, WIDTH).double(), torch.randn(4 * microbatches, WIDTH).double()
+    whole = nn.Sequential(*parts_of(stages, 0))
+    half = 2 * microbatches
+    for batch in range(2):
+        for k in range(2 * microbatches):
+            loss = loss_of(whole(x[2 * k:2 * k + 2]), y[2 * k:2 * k + 2])
+            (loss / (2 * microbatches)).backward()
+    modules = {stage.index: parts_of(stages, 0)[stage.index] for stage in plan.stages if place in stage.ranks}
+    given: object = modules
+    group = None
+    if case["replicas"] == "group":
+        group = replicas[place]
+    elif case["replicas"] == "ddp":
+        given = {s: nn.parallel.DistributedDataParallel(module, process_group=replicas[place]) for s, module in modules.items()}
+    elif case["replicas"] == "torch":
+        from torch.distributed.pipelining import PipelineStage
+
+        group = replicas[place]
+        given = [PipelineStage(module, s, stages, torch.device("cpu"), group=pipelines[pipeline])
+                 for s, module in modules.items()]
+    else:
+        from torch.distributed.device_mesh import DeviceMesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = DeviceMesh.from_group(replicas[place], "cpu")
+        for module in modules.values():
+            fully_shard(module, mesh=mesh)
+    schedule = PlanSchedule(plan, given, loss_of, group=pipelines[pipeline], data_parallel_group=group)  # type: ignore[arg-type]
+    mine = slice(pipeline * half, (pipeline + 1) * half)
+    for _ in range(2):
+        schedule.step(x[mine], target=y[mine])
+    worst = 0.0
+    for stage, module in modules.items():
+        for parameter, expected in zip(module.parameters(), whole[stage].parameters()):
+            gradient = parameter.grad.full_tensor() if hasattr(parameter.grad, "full_tensor") else parameter.grad
+            worst = max(worst, (gradient - expected.grad).abs().max().item() / (expected.grad.abs().max().item() or 1.0))
+    return {"order": " ".join(schedule.ran) == plan.program[place], "gradient_error": worst, "steps": len(schedule.ran)}
+
+
 def main() -> None:
     rank, ranks, rendezvous, cases, out = sys.argv[1:]
     torch.set_num_threads(1)
@@ -94,7 +141,8 @@ def main() -> None:
     found = {}
     for case in given:
         try:
-            found[case["name"]] = run(case, int(rank), groups)
+            work = run_replicas if "replicas" in case else run
+            found[case["name"]] = work(case, int(rank), groups)
         except Exception:  # the others would wait for this one for ever
             found[case["name"]] = {"error": traceback.format_exc()}
             break

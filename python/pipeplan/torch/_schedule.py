@@ -13,6 +13,7 @@ from torch import nn
 
 from .._results import Plan, Trace
 from ._clock import Clock
+from ._replicas import is_sharded, replicas_of, sync_in_backward, unwrapped
 from ._links import Links
 from ._program import Message, Step, read_row
 from ._split_backward import Splitter, Store
@@ -44,7 +45,9 @@ class PlanSchedule:
     device : torch.device, optional
         Where stages are: that of the first parameter where not given.
     data_parallel_group : ProcessGroup, optional
-        Replicas of this rank's stages: gradients are averaged over it at the end of a step.
+        Replicas of this rank's stages: gradients are averaged over it at the end of a step. Not needed for stages that are
+        wrapped in ``DistributedDataParallel``, whose group is taken, or sharded by ``fully_shard`` (FSDP2), which reduces
+        gradients itself in the last backward of a step.
     record : bool
         Whether the times of each op and transfer are kept, for :meth:`trace`: with CUDA events on GPUs.
 
@@ -53,7 +56,8 @@ class PlanSchedule:
     Gradients are those of the mean of the losses of all microbatches; they are added to what ``.grad`` holds. All
     microbatches have equal shapes. The first step runs each stage once more, without gradients, to learn these shapes.
     With a bidirectional placement, two ranks hold each stage: the first one's parameters are copied to the other when this is
-    made, and their gradients are summed at the end of a step.
+    made, and their gradients are summed at the end of a step. A stage that FSDP2 shards has its whole backward in B, and
+    nothing in W: its gradients are reduced as soon as a backward ends.
     """
 
     def __init__(
@@ -74,13 +78,16 @@ class PlanSchedule:
         if dist.get_world_size(group) != plan.ranks:
             raise ValueError(f"the plan has {plan.ranks} ranks; the group has {dist.get_world_size(group)}")
         self._group = group
-        self._replicas = data_parallel_group
         self._loss_fn = loss_fn
         #: The rank of each op's stage and microbatch.
         owner = {(op.stage, op.microbatch): rank for rank, row in enumerate(plan.ops) for op in row if op.kind == "F"}
         self._owner = owner
         self._last = len(plan.stages) - 1
-        self.stages = self._named(stages, sorted({op.stage for op in plan.ops[self.rank]}))
+        named = self._named(stages, sorted({op.stage for op in plan.ops[self.rank]}))
+        #: The group over which the gradients of each stage are averaged.
+        self._replicas = {stage: replicas_of(module, data_parallel_group) for stage, module in named.items()}
+        #: This rank's stages, by their number.
+        self.stages = {stage: unwrapped(module) for stage, module in named.items()}
         parameter = next((p for stage in self.stages.values() for p in stage.parameters()), None)
         self.device = device or (parameter.device if parameter is not None else torch.device("cpu"))
         if self._last in self.stages and loss_fn is None:
@@ -88,8 +95,12 @@ class PlanSchedule:
         self._program = read_row(plan.program[self.rank])
         #: The steps of the program that ran in the last step, as the plan writes them.
         self.ran: list[str] = []
-        self._splits = {op[:3:2] for op in plan.ops[self.rank] if op.kind == "W"}
+        self._sharded = {stage for stage, module in self.stages.items() if is_sharded(module)}
+        self._splits = {op[:3:2] for op in plan.ops[self.rank] if op.kind == "W" and op.stage not in self._sharded}
         splitting = {stage for stage, _ in self._splits}
+        backwards = [op for op in plan.ops[self.rank] if op.kind in ("B", "BW")]
+        #: The last backward of each stage, in which a sharded one reduces its gradients.
+        self._last_backward = {op.stage: op.microbatch for op in backwards}
         self._splitters = {stage: Splitter(self.stages[stage]) for stage in splitting}
         self._links = Links(group, owner, len(plan.stages))
         self._holders = self._holders_of_stages()
@@ -253,7 +264,7 @@ class PlanSchedule:
         """Puts away the gradients of earlier steps: only those of this step are synced."""
         self._earlier = [
             (parameter, parameter.grad)
-            for stage, module in self.stages.items() if self._replicas is not None or len(self._holders[stage]) > 1
+            for stage, module in self.stages.items() if self._replicas[stage] is not None or len(self._holders[stage]) > 1
             for parameter in module.parameters() if parameter.grad is not None
         ]
         for parameter, _ in self._earlier:
@@ -264,10 +275,9 @@ class PlanSchedule:
         for stage, holders in sorted(self._holders.items()):
             if len(holders) > 1 and self.rank in holders:
                 _all_reduce(self.stages[stage].parameters(), self._pairs[tuple(sorted(holders))], 1)
-        if self._replicas is not None:
-            count = dist.get_world_size(self._replicas)
-            for stage in self.stages.values():
-                _all_reduce(stage.parameters(), self._replicas, count)
+        for stage, group in self._replicas.items():
+            if group is not None:
+                _all_reduce(self.stages[stage].parameters(), group, dist.get_world_size(group))
         for parameter, gradient in self._earlier:
             parameter.grad = gradient if parameter.grad is None else gradient.add_(parameter.grad)
 
@@ -305,7 +315,8 @@ class _Run:
             if kind == "F":
                 self._forward(stage, microbatch)
             elif kind == "W":
-                self._stores.pop((stage, microbatch)).run()
+                if (stage, microbatch) in self._stores:
+                    self._stores.pop((stage, microbatch)).run()
             else:
                 self._backward(stage, microbatch)
         elif step.kind == "start":
@@ -356,6 +367,8 @@ class _Run:
             gradients = list(self._inbox.pop((stage, "B", k)))
             outputs = [tensor for tensor in outputs if _has_gradient(tensor.dtype)]
         alive = [(tensor, gradient) for tensor, gradient in zip(outputs, gradients) if tensor.requires_grad]
+        if stage in schedule._sharded:
+            sync_in_backward(schedule.stages[stage], k == schedule._last_backward[stage])
         if alive:
             splitter = schedule._splitters.get(stage)
             # A forward that is repeated within leaves its weight gradients to the same store.
