@@ -42,7 +42,8 @@ impl Tuner {
     ) -> Result<Tuner, JsValue> {
         let options = Options::read(options, &OPTIONS)?;
         let spec = options.spec(spec)?;
-        let tuner = pipeplan_core::advise::tune::Tuner::new(&spec, &options.of_planner.question).map_err(Refusal::from)?;
+        let tuner =
+            pipeplan_core::advise::tune::Tuner::new(&spec, &options.of_planner.question).map_err(Refusal::from)?;
         Ok(Tuner { tuner, effort: options.of_planner.effort, is_whole: false })
     }
 

@@ -70,9 +70,10 @@ impl AgainstPlan {
 
     /// For programs: with the spec and its notes, `pipeplan import --json`.
     pub fn to_value(&self, imported: &Imported) -> Value {
-        let peaks = self.peaks.iter().map(|(rank, peak, planned)| {
-            json!({ "rank": rank, "peak_bytes": peak, "planned_bytes": planned })
-        });
+        let peaks = self
+            .peaks
+            .iter()
+            .map(|(rank, peak, planned)| json!({ "rank": rank, "peak_bytes": peak, "planned_bytes": planned }));
         let measured = json!({
             "schedule": self.schedule, "reported_steps": self.steps, "step_ns": self.step_ns,
             "planned_step_ns": self.planned_step_ns, "peaks": peaks.collect::<Vec<_>>(),

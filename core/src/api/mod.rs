@@ -226,7 +226,9 @@ pub fn details(plan: &str) -> Result<Value, Refusal> {
     let timeline = plan.timeline().map_err(Refusal::said)?;
     let problem = &plan.problem;
     let layouts = match &plan.spec.work {
-        Work::Model(work) => derive(work, problem.placement().clone(), problem.chunks()).ok().map(|derived| derived.stages),
+        Work::Model(work) => {
+            derive(work, problem.placement().clone(), problem.chunks()).ok().map(|derived| derived.stages)
+        }
         Work::Typed(_) => None,
     };
     // A bidirectional placement holds each stage on two ranks: one for either half of the microbatches.
@@ -253,8 +255,6 @@ pub fn details(plan: &str) -> Result<Value, Refusal> {
 
 /// The op, start and end of every op, by rank.
 pub fn rows_of(timeline: &Timeline) -> Vec<Vec<Value>> {
-    let span = |span: &crate::simulate::timeline::Span| {
-        json!({ "op": span.op.to_string(), "start_ns": span.start_ns, "end_ns": span.end_ns })
-    };
+    let span = |span: &crate::simulate::timeline::Span| json!({ "op": span.op.to_string(), "start_ns": span.start_ns, "end_ns": span.end_ns });
     timeline.rows.iter().map(|row| row.iter().map(span).collect()).collect()
 }

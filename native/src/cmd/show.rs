@@ -17,8 +17,8 @@ use serde_json::{Map, Value, json};
 use super::fail::Failure;
 use super::order::Order;
 use super::prove;
-use pipeplan_exact::Proof;
 use super::{human, input, output, search};
+use pipeplan_exact::Proof;
 
 const EXAMPLES: &str = "\
 Examples:
