@@ -109,10 +109,7 @@ def seen(tmp_path_factory):
     until = time.monotonic() + PATIENCE
     try:
         while any(child.poll() is None for child in children):
-            assert time.monotonic() < until, "a rank waits for ever"
-            failed = [child for child in children if child.poll() not in (None, 0)]
-            if failed:
-                time.sleep(2)
+            if time.monotonic() > until or any(child.poll() not in (None, 0) for child in children):
                 break
             time.sleep(0.1)
     finally:
@@ -120,10 +117,11 @@ def seen(tmp_path_factory):
             child.kill()
             child.wait()
     told = []
-    for out, error in zip(outs, errors):
+    for rank, (out, error) in enumerate(zip(outs, errors)):
         error.seek(0)
-        assert out.exists(), error.read()
-        told.append(json.loads(out.read_text()))
+        said = json.loads(out.read_text()) if out.exists() else {"cases": {}, "torch": "none"}
+        said["error"] = f"rank {rank} ends with {children[rank].returncode}: {error.read()[-3000:]}"
+        told.append(said)
     print("torch", told[0]["torch"])
     return told
 
@@ -132,9 +130,8 @@ def seen(tmp_path_factory):
 def test_gradients_are_those_of_the_unsplit_model_and_the_order_is_the_plan_s(seen, name):
     plan = pipeplan.Plan(next(case["plan"] for case in CASES if case["name"] == name))
     for rank in range(plan.ranks):
-        assert name in seen[rank]["cases"], "an earlier case failed"
+        assert name in seen[rank]["cases"], "\n".join(rank["error"] for rank in seen)
         found = seen[rank]["cases"][name]
-        assert "error" not in found, found["error"]
         assert found["order"]
         assert found["gradient_error"] < 1e-12
         assert found.get("loss_error", 0.0) < 1e-12

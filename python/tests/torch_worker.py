@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 import traceback
@@ -143,13 +144,13 @@ def main() -> None:
         try:
             work = run_replicas if "replicas" in case else run
             found[case["name"]] = work(case, int(rank), groups)
-        except Exception:  # the others would wait for this one for ever
-            found[case["name"]] = {"error": traceback.format_exc()}
-            break
-    with open(out, "w") as file:
-        json.dump({"torch": torch.__version__, "cases": found}, file)
-    if all("error" not in case for case in found.values()):
-        dist.barrier()
+        except Exception:
+            # The others wait for this one: whoever started all of them ends these.
+            print(case["name"], traceback.format_exc(), file=sys.stderr, flush=True)
+            os._exit(1)
+        with open(out, "w") as file:
+            json.dump({"torch": torch.__version__, "cases": found}, file)
+    dist.barrier()
     dist.destroy_process_group()
 
 

@@ -26,14 +26,15 @@ class Links:
         self._own_channels = dist.get_backend(group) == "nccl"
         used = {(owner[stage, k], owner[stage + 1, k]) for stage, k in owner if (stage + 1, k) in owner}
         used |= {(there, here) for here, there in used}
+        # Where the group is all processes, all of them make every channel, in one order; else only its members do.
+        is_whole = dist.get_world_size(group) == dist.get_world_size()
         for here, there in sorted(used):
-            if here == there or self.rank not in (here, there):
+            if here == there or not (self.rank in (here, there) or is_whole and self._own_channels):
                 continue
-            # Both members make their channels in one order.
-            members = [self._global[here], self._global[there]]
-            self._channels[here, there] = (
-                dist.new_group(members, use_local_synchronization=True) if self._own_channels else group
-            )
+            self._channels[here, there] = group
+            if self._own_channels:
+                members = [self._global[here], self._global[there]]
+                self._channels[here, there] = dist.new_group(members, use_local_synchronization=not is_whole)
 
     def global_rank(self, rank: int) -> int:
         """The rank of all processes that is ``rank`` of the pipeline."""
@@ -42,6 +43,25 @@ class Links:
     def peer(self, message: Message) -> int:
         """The rank at the other end."""
         return self._owner[message.peer_stage, message.microbatch]
+
+    def copy(self, source: int, target: int, tensors: list[torch.Tensor], tag: int) -> None:
+        """Copies ``tensors`` of rank ``source`` to those of rank ``target``; both call it."""
+        run, peer = (dist.isend, target) if self.rank == source else (dist.irecv, source)
+        for tensor in tensors:
+            flat = tensor.contiguous()
+            for work in dist.batch_isend_irecv([dist.P2POp(run, flat, self._global[peer], self._group, tag)]):
+                work.wait()
+            if self.rank == target:
+                tensor.copy_(flat)
+
+    def sum_with(self, peer: int, tensor: torch.Tensor, tag: int) -> None:
+        """Adds what rank ``peer`` has to ``tensor``; both call it, and have the same bits then."""
+        other = torch.empty_like(tensor)
+        ops = [dist.P2POp(dist.isend, tensor, self._global[peer], self._group, tag),
+               dist.P2POp(dist.irecv, other, self._global[peer], self._group, tag)]
+        for work in dist.batch_isend_irecv(ops):
+            work.wait()
+        tensor += other
 
     def start(self, messages: list[tuple[Message, list[torch.Tensor]]]) -> list[list[dist.Work]]:
         """Starts ``messages`` together. Answers what each of them waits for."""

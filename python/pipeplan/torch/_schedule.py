@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,6 +22,8 @@ from ._split_backward import Splitter, Store
 #: What a stage passes on for one microbatch: shape and type of each tensor.
 _Meta = list[tuple[tuple[int, ...], torch.dtype]]
 _Key = tuple[int, int]
+#: Tags of copies and sums between the two ranks that hold a stage: above those of all transfers.
+_COPY_TAG = 1 << 30
 
 
 class PlanSchedule:
@@ -226,19 +229,17 @@ class PlanSchedule:
                 holders[stage].append(rank)
         return holders
 
+    def _second_holder(self, stage: int) -> int | None:
+        """The other rank that holds ``stage``, where a bidirectional placement has one."""
+        return next((rank for rank in self._holders[stage] if rank != self.rank), None)
+
     def _copy_to_second_holders(self) -> None:
-        self._pairs: dict[tuple[int, ...], dist.ProcessGroup] = {}
-        for holders in self._holders.values():
-            key = tuple(sorted(holders))
-            if len(key) > 1 and self.rank in key and key not in self._pairs:
-                members = [self._links.global_rank(rank) for rank in key]
-                self._pairs[key] = dist.new_group(members, use_local_synchronization=True)
-        for stage, holders in sorted(self._holders.items()):
-            if len(holders) > 1 and self.rank in holders:
-                tensors = [*self.stages[stage].parameters(), *self.stages[stage].buffers()]
-                for tensor in tensors:
-                    source = self._links.global_rank(holders[0])
-                    dist.broadcast(tensor.detach(), source, group=self._pairs[tuple(sorted(holders))])
+        # In an order that both ends share: each rank meets one other.
+        for stage, module in sorted(self.stages.items()):
+            if self._second_holder(stage) is not None:
+                first, second = self._holders[stage]
+                tensors = [tensor.detach() for tensor in (*module.parameters(), *module.buffers())]
+                self._links.copy(first, second, tensors, _COPY_TAG + stage)
 
     def _infer(self, run: _Run) -> dict[int, _Meta]:
         """Shape and type of what each stage but the last passes on, told to all ranks."""
@@ -272,12 +273,13 @@ class PlanSchedule:
 
     def _sync_gradients(self) -> None:
         """Sums gradients of stages that two ranks hold, and averages those of replicas."""
-        for stage, holders in sorted(self._holders.items()):
-            if len(holders) > 1 and self.rank in holders:
-                _all_reduce(self.stages[stage].parameters(), self._pairs[tuple(sorted(holders))], 1)
-        for stage, group in self._replicas.items():
+        for stage, module in sorted(self.stages.items()):
+            peer = self._second_holder(stage)
+            if peer is not None:
+                _reduce(module.parameters(), partial(self._links.sum_with, peer, tag=_COPY_TAG + stage), 1)
+        for stage, group in sorted(self._replicas.items()):
             if group is not None:
-                _all_reduce(self.stages[stage].parameters(), group, dist.get_world_size(group))
+                _reduce(self.stages[stage].parameters(), partial(dist.all_reduce, group=group), dist.get_world_size(group))
         for parameter, gradient in self._earlier:
             parameter.grad = gradient if parameter.grad is None else gradient.add_(parameter.grad)
 
@@ -460,8 +462,8 @@ def _cut(value: Any, count: int) -> Any:
     return [value] * count
 
 
-def _all_reduce(parameters: Iterable[nn.Parameter], group: dist.ProcessGroup, divisor: int) -> None:
-    """Sums gradients over ``group``, all of one type in one message, and divides them."""
+def _reduce(parameters: Iterable[nn.Parameter], add_up: Callable[[torch.Tensor], Any], divisor: int) -> None:
+    """Adds gradients up, all of one type in one message, and divides them."""
     by_type: dict[torch.dtype, list[torch.Tensor]] = {}
     for parameter in parameters:
         if parameter.requires_grad:
@@ -470,7 +472,7 @@ def _all_reduce(parameters: Iterable[nn.Parameter], group: dist.ProcessGroup, di
             by_type.setdefault(parameter.grad.dtype, []).append(parameter.grad)
     for gradients in by_type.values():
         flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-        dist.all_reduce(flat, group=group)
+        add_up(flat)
         if divisor > 1:
             flat /= divisor
         at = 0
