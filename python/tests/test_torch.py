@@ -22,7 +22,7 @@ WORKER = Path(__file__).with_name("torch_worker.py")
 RANKS = 4
 #: Every process has to come to its end in this many seconds.
 PATIENCE = 180
-RANDOM_ORDERS = 30
+RANDOM_ORDERS = 100
 
 
 def model(**fields):
@@ -132,6 +132,8 @@ def test_gradients_are_those_of_the_unsplit_model_and_the_order_is_the_plan_s(se
     for rank in range(plan.ranks):
         assert name in seen[rank]["cases"], "\n".join(rank["error"] for rank in seen)
         found = seen[rank]["cases"][name]
+        if "skipped" in found:
+            pytest.skip(found["skipped"])
         assert found["order"]
         assert found["gradient_error"] < 1e-12
         assert found.get("loss_error", 0.0) < 1e-12
