@@ -43,6 +43,13 @@ const ROOMS: &[(&str, &[&str])] = &[
         ],
     ),
     ("advise", &["base", "bounds", "estimate", "graph", "plan", "problem", "schedule", "search", "simulate", "spec"]),
+    (
+        "api",
+        &[
+            "advise", "base", "bounds", "check", "estimate", "formats", "hardware", "notation", "plan", "problem",
+            "schedule", "search", "simulate", "spec", "trace",
+        ],
+    ),
 ];
 
 /// A module's names from the crate on, without `crate`.

@@ -20,6 +20,7 @@ extern crate alloc;
 extern crate std;
 
 pub mod advise;
+pub mod api;
 pub mod base;
 pub mod bounds;
 pub mod check;

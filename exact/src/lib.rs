@@ -10,6 +10,9 @@
 #![forbid(unsafe_code)]
 
 mod model;
+mod proof;
+
+pub use proof::{NoProof, Proof, prove};
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -33,7 +33,7 @@ impl Search {
     ) -> Result<Search, JsValue> {
         let options = Options::read(options, &["effort", "profile"])?;
         let spec = options.spec(spec)?;
-        Ok(Search { best: Best::new(&spec), spec, effort: options.effort, offered: 0 })
+        Ok(Search { best: Best::new(&spec), spec, effort: options.of_planner.effort, offered: 0 })
     }
 
     /// Does the next piece: a published schedule, or a search on one placement within the effort. Returns whether there is

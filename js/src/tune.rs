@@ -42,8 +42,9 @@ impl Tuner {
     ) -> Result<Tuner, JsValue> {
         let options = Options::read(options, &OPTIONS)?;
         let spec = options.spec(spec)?;
-        let tuner = pipeplan_core::advise::tune::Tuner::new(&spec, &options.question).map_err(Refusal::from)?;
-        Ok(Tuner { tuner, effort: options.effort, is_whole: false })
+        let tuner =
+            pipeplan_core::advise::tune::Tuner::new(&spec, &options.of_planner.question).map_err(Refusal::from)?;
+        Ok(Tuner { tuner, effort: options.of_planner.effort, is_whole: false })
     }
 
     /// Does the next piece: a schedule of a layout, or a search on one placement within the effort. Returns whether there is

@@ -5,31 +5,14 @@ use std::time::Duration;
 use indicatif::ProgressBar;
 use pipeplan_core::base::units::Nanos;
 use pipeplan_core::plan::Plan;
-use pipeplan_core::plan::planner;
-use pipeplan_core::schedule::BEST;
 use pipeplan_core::spec::{Spec, Work};
-use pipeplan_exact::{Budget, MOST_OPS, Refused, solve};
-use serde_json::{Value, json};
+use pipeplan_exact::{Budget, MOST_OPS, NoProof, Proof, Refused};
 
 use super::failure::Failure;
 use super::{format, interrupt};
 
-/// The schema of [`Proved::to_value`].
+/// The schema of [`Proof::to_value`].
 pub const SCHEMA: &str = include_str!("proof.schema.json");
-
-/// What an exact search says of a plan.
-pub struct Proved {
-    /// A plan that costs less, if one was found.
-    pub better: Option<Plan>,
-    /// What that plan costs, or else the one that was given.
-    value_ns: Nanos,
-    /// No plan of this problem and placement costs less.
-    pub lower_ns: Nanos,
-}
-
-fn cost(plan: &Plan) -> Nanos {
-    plan.prediction.cost_ns(plan.problem.objective())
-}
 
 /// How much less than `of` `ns` is.
 fn less(ns: Nanos, of: Nanos) -> String {
@@ -56,59 +39,37 @@ pub fn expect_provable(spec: &Spec, seconds: f64) -> Result<(), Failure> {
 }
 
 /// Runs an exact search for a better plan of the same problem and placement, for at most `seconds`.
-pub fn prove(plan: &Plan, seconds: f64) -> Result<Proved, Failure> {
+pub fn prove(plan: &Plan, seconds: f64) -> Result<Proof, Failure> {
     let stop = interrupt::flag();
     let bar = ProgressBar::new_spinner().with_message("exact search; Ctrl-C keeps what is proved so far");
     bar.enable_steady_tick(Duration::from_millis(200));
     let budget = Budget { stop: Some(stop.shared()), ..Budget::seconds(seconds) };
-    let exact = solve(&plan.problem, Some(&plan.schedule), &budget);
+    let proof = pipeplan_exact::prove(plan, &budget, &mut |_| {});
     bar.finish_and_clear();
-    let exact = exact.map_err(Failure::input)?;
-    let found = match exact.schedule {
-        Some(schedule) if exact.value_ns < cost(plan) => {
-            Some(planner::replan(plan, BEST, schedule).map_err(Failure::work)?)
-        }
-        _ => None,
-    };
-    let value_ns = found.as_ref().map_or(cost(plan), cost);
-    Ok(Proved { better: found, value_ns, lower_ns: exact.lower_ns })
+    proof.map_err(|error| match error {
+        NoProof::Refused(refused) => Failure::input(refused),
+        NoProof::Found(found) => Failure::work(found),
+    })
 }
 
-impl Proved {
-    /// What was proved of `plan`, which is the one that was given or the better one, as a line of a summary.
-    pub fn sentence(&self, plan: &Plan) -> String {
-        let cost_ns = cost(plan);
-        let bound = format::duration(self.lower_ns);
-        let text = if self.lower_ns >= cost_ns {
-            "no schedule on this placement costs less".to_owned()
-        } else if self.value_ns < cost_ns {
-            let found = format!(
-                "a schedule on this placement costs {}, {}",
-                format::duration(self.value_ns),
-                less(self.value_ns, cost_ns)
-            );
-            match self.lower_ns >= self.value_ns {
-                true => format!("{found}, and none costs less"),
-                false => format!("{found}, and none costs less than {bound}"),
-            }
-        } else {
-            format!("no schedule on this placement costs less than {bound}, {}", less(self.lower_ns, cost_ns))
-        };
-        format!("proved        {text}\n")
-    }
-
-    /// The same for programs: its own file, since a plan file says only what everybody can work out again.
-    pub fn to_value(&self, plan: &Plan) -> Value {
-        let cost_ns = cost(plan);
-        json!({
-            "format": "pipeplan-proof",
-            "version": 1,
-            "plan": plan.digest(),
-            "objective": plan.problem.objective().name(),
-            "cost_ns": cost_ns,
-            "found_ns": self.value_ns,
-            "lower_ns": self.lower_ns,
-            "optimal": self.lower_ns >= cost_ns,
-        })
-    }
+/// What was proved of `plan`, which is the one that was given or the better one, as a line of a summary.
+pub fn sentence(proof: &Proof, plan: &Plan) -> String {
+    let cost_ns = plan.prediction.cost_ns(plan.problem.objective());
+    let bound = format::duration(proof.lower_ns);
+    let text = if proof.lower_ns >= cost_ns {
+        "no schedule on this placement costs less".to_owned()
+    } else if proof.value_ns < cost_ns {
+        let found = format!(
+            "a schedule on this placement costs {}, {}",
+            format::duration(proof.value_ns),
+            less(proof.value_ns, cost_ns)
+        );
+        match proof.lower_ns >= proof.value_ns {
+            true => format!("{found}, and none costs less"),
+            false => format!("{found}, and none costs less than {bound}"),
+        }
+    } else {
+        format!("no schedule on this placement costs less than {bound}, {}", less(proof.lower_ns, cost_ns))
+    };
+    format!("proved        {text}\n")
 }

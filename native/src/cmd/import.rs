@@ -2,11 +2,9 @@
 
 use std::path::Path;
 
-use pipeplan_core::advise::explanation::Explanation;
-use pipeplan_core::base::units::{Bytes, Nanos};
-use pipeplan_core::formats::megatron_run::{Imported, MegatronRun};
-use pipeplan_core::spec::{Spec, Work};
-use serde_json::{Value, json};
+use pipeplan_core::api::AgainstPlan;
+use pipeplan_core::formats::megatron_run::MegatronRun;
+use serde_json::Value;
 
 use super::failure::Failure;
 use super::search::{self, Effort};
@@ -63,18 +61,17 @@ pub fn run(args: Args) -> Result<(), Failure> {
                 --vocab-size 50257",
         )
     })?;
-    let comparison = Comparison::of(&run, &imported)?;
+    let against = search::watched(Effort::default(), |observer| AgainstPlan::of(&run, &imported, observer));
+    let against = against.map_err(Failure::input)?;
     if args.json {
-        return output::print_json(&json!({
-            "spec": imported.value, "notes": imported.notes, "measured": comparison.to_value(),
-        }));
+        return output::print_json(&against.to_value(&imported));
     }
     imported.notes.iter().for_each(|note| output::tell(note));
     let text = written(&imported.value, &args.run)?;
     output::write(&args.output, text.as_bytes())?;
     match args.output.as_str() {
-        "-" => output::tell(comparison.drawn().trim_end()),
-        path => output::print(&format!("{}spec          {path}\n", comparison.drawn()))?,
+        "-" => output::tell(drawn(&against).trim_end()),
+        path => output::print(&format!("{}spec          {path}\n", drawn(&against)))?,
     }
     Ok(())
 }
@@ -87,95 +84,46 @@ fn written(value: &Value, from: &str) -> Result<String, Failure> {
     Ok(format!("# From a run of Megatron-LM: {}\n{text}", name.escape_debug()))
 }
 
-/// What a log gives, and the planned values.
-struct Comparison {
-    name: String,
-    step_ns: [Option<Nanos>; 2],
-    steps: usize,
-    /// By pipeline rank: the most that a log tells of one of its devices, and what is planned.
-    peaks: Vec<(usize, Bytes, Bytes)>,
-    of_first_step: bool,
-    fits: bool,
-}
-
-impl Comparison {
-    fn of(run: &MegatronRun, imported: &Imported) -> Result<Comparison, Failure> {
-        let spec: &Spec = &imported.spec;
-        let shown: Explanation = search::explain(spec, &spec.schedule, Effort::default())?;
-        let each = match &spec.work {
-            Work::Model(work) => work.layout.devices_per_rank().max(1),
-            Work::Typed(_) => 1,
+/// What a log tells, and what is planned.
+fn drawn(against: &AgainstPlan) -> String {
+    let (measured, planned) = (against.step_ns, against.planned_step_ns);
+    let difference = |measured: f64, planned: f64| format!("{:+.1} %", 100.0 * (planned / measured - 1.0));
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    if let (Some(measured), Some(planned)) = (measured, planned) {
+        let of = match against.steps {
+            1 => String::from("step"),
+            steps => format!("step, median of {steps}"),
         };
-        let mut peaks: Vec<(usize, Bytes, Bytes)> = Vec::new();
-        // Ranks of one stage stand together.
-        for (rank, peak) in &run.peaks {
-            let rank = (*rank / each) as usize;
-            let Some(planned) = shown.ranks.get(rank).map(|planned| peak.planned(planned)) else { continue };
-            match peaks.iter_mut().find(|(known, ..)| *known == rank) {
-                Some((_, known, _)) => *known = peak.bytes.max(*known),
-                None => peaks.push((rank, peak.bytes, planned)),
-            }
-        }
-        Ok(Comparison {
-            name: shown.answer.name.clone(),
-            step_ns: [run.typical_step_ns(), shown.step_ns],
-            steps: run.steps_ns.len(),
-            peaks,
-            of_first_step: run.peaks.values().any(|peak| peak.of_first_step),
-            fits: shown.ranks.iter().all(|rank| rank.fits()),
-        })
+        rows.push(vec![
+            of,
+            format::duration(measured),
+            format::duration(planned),
+            difference(measured as f64, planned as f64),
+        ]);
     }
-
-    fn to_value(&self) -> Value {
-        let [measured, planned] = self.step_ns;
-        json!({
-            "schedule": self.name, "reported_steps": self.steps, "step_ns": measured, "planned_step_ns": planned,
-            "peaks": self.peaks.iter().map(|(rank, peak, planned)| {
-                json!({ "rank": rank, "peak_bytes": peak, "planned_bytes": planned })
-            }).collect::<Vec<_>>(),
-        })
+    for (rank, measured, planned) in &against.peaks {
+        rows.push(vec![
+            format!("memory of rank {rank}"),
+            format::bytes(*measured),
+            format::bytes(*planned),
+            difference(*measured as f64, *planned as f64),
+        ]);
     }
-
-    fn drawn(&self) -> String {
-        let [measured, planned] = self.step_ns;
-        let difference = |measured: f64, planned: f64| format!("{:+.1} %", 100.0 * (planned / measured - 1.0));
-        let mut rows: Vec<Vec<String>> = Vec::new();
-        if let (Some(measured), Some(planned)) = (measured, planned) {
-            let of = match self.steps {
-                1 => String::from("step"),
-                steps => format!("step, median of {steps}"),
-            };
-            rows.push(vec![
-                of,
-                format::duration(measured),
-                format::duration(planned),
-                difference(measured as f64, planned as f64),
-            ]);
+    let mut text = String::new();
+    if rows.is_empty() {
+        if let Some(planned) = planned {
+            text.push_str(&format!("step          {} planned, as {}\n", format::duration(planned), against.schedule));
         }
-        for (rank, measured, planned) in &self.peaks {
-            rows.push(vec![
-                format!("memory of rank {rank}"),
-                format::bytes(*measured),
-                format::bytes(*planned),
-                difference(*measured as f64, *planned as f64),
-            ]);
-        }
-        let mut text = String::new();
-        if rows.is_empty() {
-            if let Some(planned) = planned {
-                text.push_str(&format!("step          {} planned, as {}\n", format::duration(planned), self.name));
-            }
-        } else {
-            text.push_str(&format::table(&["", "measured", "planned", "difference"], &rows, 3));
-            text.push_str(&format!("planned as {}; memory is the peak of allocated tensors", self.name));
-            text.push_str(match self.of_first_step {
-                true => ", reported after the first step, before optimizer states exist\n",
-                false => "\n",
-            });
-        }
-        if !self.fits {
-            text.push_str("the plan does not fit the device: `pipeplan memory` shows why\n");
-        }
-        text
+    } else {
+        text.push_str(&format::table(&["", "measured", "planned", "difference"], &rows, 3));
+        text.push_str(&format!("planned as {}; memory is the peak of allocated tensors", against.schedule));
+        text.push_str(match against.of_first_step {
+            true => ", reported after the first step, before optimizer states exist\n",
+            false => "\n",
+        });
     }
+    if !against.fits {
+        text.push_str("the plan does not fit the device: `pipeplan memory` shows why\n");
+    }
+    text
 }

@@ -80,7 +80,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
             plan = better;
         }
         if prints_plan {
-            output::tell(found.sentence(&plan).trim_end());
+            output::tell(exact_search::sentence(&found, &plan).trim_end());
         }
         proved = Some(found);
     }
@@ -106,7 +106,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         None if args.proof.as_deref() == Some("-") => Ok(()),
         Some(path) => {
             output::write(path, output::plan_file(&plan)?.as_bytes())?;
-            let proof = proved.as_ref().map_or_else(String::new, |proved| proved.sentence(&plan));
+            let proof = proved.as_ref().map_or_else(String::new, |proved| exact_search::sentence(proved, &plan));
             let summary = plan_summary::summary(&plan, proved.as_ref().map(|proved| proved.lower_ns));
             output::print(&format!("{summary}{proof}plan          {path}\n"))
         }

@@ -179,6 +179,14 @@ pub fn best(spec: &Spec, effort: Effort) -> Result<Answer, PlanError> {
     answer
 }
 
+/// What `search` finds, with progress on standard error and Ctrl-C for the best so far.
+pub fn watched<T>(effort: Effort, search: impl FnOnce(&mut dyn FnMut(Progress) -> Flow) -> T) -> T {
+    let mut watch = Watch::new(effort);
+    let found = search(&mut |progress| watch.see(progress));
+    watch.finish();
+    found
+}
+
 /// What each rank of `spec` holds under `schedule`.
 pub fn explain(spec: &Spec, schedule: &str, effort: Effort) -> Result<Explanation, Failure> {
     let mut watch = Watch::new(effort);

@@ -1,5 +1,6 @@
 //! `pipeplan show`
 
+use pipeplan_core::api::rows_of;
 use pipeplan_core::base::json::format_of;
 use pipeplan_core::base::units::Nanos;
 use pipeplan_core::bounds::lower_bound;
@@ -14,9 +15,9 @@ use pipeplan_core::trace::Trace;
 use serde_json::{Map, Value, json};
 
 use super::custom_schedule::Order;
-use super::exact_search::Proved;
 use super::failure::Failure;
-use super::{format, input, output, plan_summary, search};
+use super::{exact_search, format, input, output, plan_summary, search};
+use pipeplan_exact::Proof;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -75,7 +76,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
 }
 
 /// Prints a plan for a person, with what was proved of it.
-pub fn print_plan(plan: &Plan, proved: Option<&Proved>) -> Result<(), Failure> {
+pub fn print_plan(plan: &Plan, proved: Option<&Proof>) -> Result<(), Failure> {
     let timeline = timeline(plan)?;
     let mut shown = format::drawing(&timeline);
     shown.push('\n');
@@ -87,7 +88,7 @@ pub fn print_plan(plan: &Plan, proved: Option<&Proved>) -> Result<(), Failure> {
         shown.push_str(&format!("because       {}\n", format::spelled(&bound.binding.to_string())));
     }
     if let Some(proved) = proved {
-        shown.push_str(&proved.sentence(plan));
+        shown.push_str(&exact_search::sentence(proved, plan));
     }
     output::print(&shown)
 }
@@ -149,11 +150,6 @@ fn makespans<'a>(plan: &'a Plan, program: &Program) -> impl Iterator<Item = (Tra
 
 fn timeline(plan: &Plan) -> Result<Timeline, Failure> {
     plan.timeline().map_err(Failure::input)
-}
-
-fn rows_of(timeline: &Timeline) -> Vec<Vec<Value>> {
-    let span = |span: &pipeplan_core::simulate::timeline::Span| json!({ "op": span.op.to_string(), "start_ns": span.start_ns, "end_ns": span.end_ns });
-    timeline.rows.iter().map(|row| row.iter().map(span).collect()).collect()
 }
 
 fn show_trace(trace: &Trace, args: &Args) -> Result<(), Failure> {

@@ -1,0 +1,43 @@
+"""The examples run."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from conftest import EXAMPLES
+
+
+def test_the_notebook_runs():
+    pytest.importorskip("pandas")
+    pytest.importorskip("matplotlib").use("Agg")
+    notebook = json.loads((EXAMPLES / "python" / "planning.ipynb").read_text())
+    names: dict = {}
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), names)
+    assert names["best"].cost_ns == min(tried["cost_ns"] for tried in names["tries"] if tried["cost_ns"])
+    assert names["proof"].lower_ns <= names["proof"].cost_ns
+
+
+def launched(ranks: int, *arguments: str) -> str:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not here: pip install torch")
+def test_a_plan_trains():
+    assert launched(4, str(EXAMPLES / "python" / "train.py")).count("loss") == 5
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None or importlib.util.find_spec("transformers") is None,
+                    reason="PyTorch or transformers is not here: pip install torch transformers")
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_a_model_of_transformers_is_cut_by_a_plan(kind):
+    assert "gradients differ by" in launched(2, str(EXAMPLES / "python" / "transformers_llama.py"), kind)
