@@ -298,7 +298,7 @@ fn what_an_exact_search_beats_is_not_proved() {
     let named = printed(["plan", spec, "--schedule", "1f1b", "--prove", "20"]);
     assert!(named.contains("a schedule on this placement costs 13.00 µs"), "{named}");
     let best = printed(["plan", spec, "--schedule", "best", "--prove", "20"]);
-    assert!(best.contains("no schedule of this placement costs less\n"), "{best}");
+    assert!(best.contains("no schedule on this placement costs less\n"), "{best}");
 }
 
 /// Said as an argument or in the spec, jitter is the same; `best` is what one step in twenty costs more than the least of.

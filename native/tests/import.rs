@@ -73,7 +73,7 @@ fn the_spec_that_is_written_is_read_by_every_command() {
     for part in ["memory of rank 0", "49.10 GiB", "step, median of 4", "planned as 1f1b", "spec.toml"] {
         assert!(text.contains(part), "{part}: {text}");
     }
-    assert!(told.contains("biases of matrices are left out"), "{told}");
+    assert!(told.contains("planned without linear bias"), "{told}");
     let (code, text, _) = run(&["plan", &path], "");
     assert_eq!(code, Some(0));
     assert!(text.contains("training      1.00 T tokens in 242204 steps"), "{text}");

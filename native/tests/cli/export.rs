@@ -61,7 +61,7 @@ fn plans_and_traces_are_exported_for_other_programs() {
     write(&order, "0F1 0F0 0BW0 0BW1\n1F1 1F0 1BW0 1BW1\n");
     let two = r#"{ "ranks": 2, "microbatches": 2, "stages": { "forward_ns": 1, "backward_input_ns": 2 } }"#;
     let error = refused(&["export", "-", "--order", &order, "--format", "torch-csv"], two);
-    assert!(error.contains("on rank 1 that runs microbatch 0 after 1: set `schedule`"), "{error}");
-    assert!(error.contains("let an order of your own have 1F0 before 1F1"), "{error}");
+    assert!(error.contains("on rank 1 that stage runs microbatch 0 after 1: set `schedule`"), "{error}");
+    assert!(error.contains("put 1F0 before 1F1 in a custom schedule"), "{error}");
     assert!(refused(&["export", &plan, "--format", "pdf"], "").contains("possible values"));
 }

@@ -49,7 +49,7 @@ fn wrong_input_is_refused_with_the_place_and_what_to_write() {
         ),
         (&["plan", "-", "--schedule", "zbv"], PROBLEM, "(perhaps zb-v)"),
         (&["plan", "-"], &TINY.replace("layers", "layesr"), "(perhaps layers)"),
-        (&["plan", "-", "--schedule", "1f1b"], PROBLEM, "1f1b has no plan here: it holds 1 chunk a rank"),
+        (&["plan", "-", "--schedule", "1f1b"], PROBLEM, "1f1b has no plan here: it has 1 chunk per rank"),
         (&["compare", "-"], &PROBLEM.replace("\"ranks\": 4", "\"ranks\": 0"), "ranks: found 0"),
         (&["compare", "-"], &PROBLEM.replace(": 8,", ": 1000000000,"), "microbatches: found 1000000000"),
         (
@@ -60,7 +60,7 @@ fn wrong_input_is_refused_with_the_place_and_what_to_write() {
         (&["plan", "-"], &PROBLEM.replace("\"limit_bytes\": 16", "\"limit_bytes\": 1"), "needs at least"),
         (&["plan", &changed], "", "the link's checksum is wrong"),
         (&["plan", &broken], "", "the link's version is `v7`"),
-        (&["plan", "https://example.org/"], "", "the address holds no spec"),
+        (&["plan", "https://example.org/"], "", "the address has no spec"),
         (&["check", "-"], &plan.replace("zb-v", "zb-w"), "the plan was changed after it was written"),
         (&["check", "-"], &plan.replace("\"version\": 1", "\"version\": 9"), "the plan's version is 9"),
         (&["show", "-", "--step", "3"], &plan, "--step applies to traces"),

@@ -145,9 +145,9 @@ fn an_order_of_ones_own_is_planned_checked_and_shown() {
         ("0F0 0F1 0BW0\n1F0 1F1 1BW0 1BW1\n", "0BW1 never runs"),
         ("#\n0BW0 0F0 0F1 0BW1\n1F0 1F1 1BW0 1BW1\n", "which comes after 0BW0 (line 2, word 1)"),
         ("0F0 0BW0 0F1 0BW1\n\n1F1 1BW1 1F0 1BW0\n", "in the text: line 1, word 2; line 3, word 1"),
-        ("0F0 0F1 0BW0 0BW1\n", "1 rows for 2 ranks"),
+        ("0F0 0F1 0BW0 0BW1\n", "1 op lists for 2 ranks"),
         ("0F0 0F1 0BX0\n", "line 1: `0BX0` is not an op"),
-        ("", "accepted is one line a rank"),
+        ("", "accepted is one line per rank"),
     ] {
         let error = refused(&["check", &problem, "--order", "-"], order);
         assert!(error.contains(says), "{order}: {error}");

@@ -123,5 +123,5 @@ fn what_is_measured_is_planned_with() {
     let known: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
     write(&file, &known.to_string().replace("one core of", "half a core of"));
     let error = refused(&["profile", "-", "--add", &file], TINY);
-    assert!(error.contains("half a core of") && error.contains("different devices"), "{error}");
+    assert!(error.contains("half a core of") && error.contains("but this device is"), "{error}");
 }

@@ -24,7 +24,7 @@ fn a_plan_is_run_and_its_trace_shown() {
     assert!(lines.contains(&format!("loss {loss:.6}")), "{lines}");
     let shown = printed(&["show", &trace], "");
     assert!(shown.contains("step 2 of 3 recorded") && shown.contains("measured on cpu over threads"), "{shown}");
-    assert!(refused(&["show", &trace, "--step", "7"], "").contains("it holds steps 0 to 2"));
+    assert!(refused(&["show", &trace, "--step", "7"], "").contains("it has steps 0 to 2"));
     assert!(refused(&["check", &trace], "").contains("is a trace; a spec or a plan is needed"));
     // Alone where it goes to standard output.
     let trace = printed(&["run", &plan, "--steps", "2", "--trace", "-"], "");
