@@ -271,7 +271,7 @@ fn a_peer_that_fails_and_one_that_stands_still_are_named_with_what_each_rank_wai
     assert!(told(1, 0) || told(0, 1), "{remote}");
     let waits = |rank: u8, peer: u8| {
         let exchanging = format!("exchanging with rank {peer} at training step 0");
-        ["", "failed, "].iter().any(|state| remote.contains(&format!("rank {rank}: {state}{exchanging}")))
+        ["", "failed while "].iter().any(|state| remote.contains(&format!("rank {rank}: {state}{exchanging}")))
     };
     assert!(waits(0, 1) && waits(1, 0), "{remote}");
     let hang = fail("0:1:hang");
