@@ -257,7 +257,7 @@ mod tests {
         assert!(text("t*").contains("whole number"));
         assert!(text("t*999999999999999999999").contains("whole number"));
         assert!(text("((t*99999)*99999)*99999").contains("more than 100000 parts"));
-        assert!(text(&"(".repeat(100_000)).contains("within each other"));
+        assert!(text(&"(".repeat(100_000)).contains("nested deeper than"));
     }
 
     proptest! {

@@ -305,7 +305,7 @@ mod tests {
             ("0F0 0BW0\n\n1F0 1X0", "line 3: `1X0` is not an op"),
             ("0F0,0SEND_X0", "line 1, cell 2"),
             ("# torch\n\n0F0,0SEND_X0", "line 3, cell 2"),
-            ("0F0,0B0,0W0", "found 0W0 beside 0B0: with commas this is torch's CSV"),
+            ("0F0,0B0,0W0", "found 0W0 and 0B0: with commas this is torch's CSV"),
             ("[[1]]", "found a list of 1"),
             ("{}", "found a table"),
             ("[\"0F0\", \"1G0\"]", "line 2: `1G0`"),

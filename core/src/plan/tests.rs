@@ -82,7 +82,7 @@ fn lies_with_a_right_digest_are_refused() {
         ("/problem/transfer_ns", json!(2), "prediction.makespan_ns"),
         ("/problem/placement", json!("any"), "problem.placement: found any"),
         ("/problem/ranks", json!(0), "problem.ranks: found 0"),
-        ("/spec/problem/transfer_ns", json!(2), "the plan says problem is another problem"),
+        ("/spec/problem/transfer_ns", json!(2), "the plan says that problem is another problem"),
         ("/spec/schedule", json!("2f2b"), "spec.schedule: found \"2f2b\""),
         (
             "/schedule/rows",
@@ -144,8 +144,8 @@ fn ends_of_another_pipeline_are_refused() {
     assert_eq!(model.problem.stage_count(), 4);
     assert!(read(&model, epilogue(2, 4)).is_ok());
     for (plan, epilogue, says) in [
-        (&model, epilogue(3, 4), "the length of ends.optimizer_ns is 3, and what follows from it is 2"),
-        (&model, epilogue(2, 2), "the length of ends.reduce_each_ns is 2, and what follows from it is 4"),
+        (&model, epilogue(3, 4), "the length of ends.optimizer_ns is 3; its content gives 2"),
+        (&model, epilogue(2, 2), "the length of ends.reduce_each_ns is 2; its content gives 4"),
         (&example(), epilogue(2, 2), "nothing, since its costs are typed"),
     ] {
         let error = read(plan, epilogue).unwrap_err();

@@ -285,7 +285,7 @@ static PUBLISHED: &[Published] = &[
     Published {
         name: "zb-wave",
         title: "ZB waves",
-        idea: "A wave with the backward split: W fills idle time.",
+        idea: "A wave with the backward split into B and W: W fills the idle time of each rank.",
         source: "Qi et al., arXiv:2401.10241, §6, for any number of chunks",
         shape: several_in_waves,
         splits_backward: true,

@@ -208,6 +208,6 @@ mod tests {
         assert!(last.is_some_and(|op| error.contains(&format!("{op} never runs"))), "{error}");
         assert!(error.contains(&format!("rank 1, op 0: {strayed} belongs to rank 2")), "{error}");
         let few = plan_order(&linear, "mine", Schedule::of(known.schedule.rows[..3].to_vec())).unwrap_err();
-        assert!(few.to_string().contains("3 rows for 4 ranks"), "{few}");
+        assert!(few.to_string().contains("3 op lists for 4 ranks"), "{few}");
     }
 }
