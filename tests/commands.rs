@@ -279,7 +279,7 @@ fn what_a_plan_hangs_on_is_what_changed_problems_take() {
 
     let shown = printed(["sensitivity", &plan, "--anew", "1"]);
     assert!(
-        ["longest span", "rank 3", "messages 0-1", "memory", "anew"].iter().all(|word| shown.contains(word)),
+        ["longest span", "rank 3", "messages 0-1", "memory", "new schedule"].iter().all(|word| shown.contains(word)),
         "{shown}"
     );
     for by in ["0", "-5", "901", "much"] {

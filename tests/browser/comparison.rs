@@ -219,7 +219,7 @@ fn plans_are_kept_compared_undone_and_saved() {
         title.as_str().is_some_and(|title| title.starts_with("1F1B, ") && title.ends_with("pipeplan")),
         "{title}"
     );
-    assert!(browser.text("[data-test='idea']").contains("one forward, one backward"));
+    assert!(browser.text("[data-test='idea']").contains("one forward and one backward"));
     // The legend has the colours of both plans: 1F1B has only BW; the kept plan has B and W in two shades.
     let legend = browser.text("[data-test='legend']");
     for part in ["F forward", "B for inputs", "W for weights", "BW backward", "shade: virtual stage"] {

@@ -11,7 +11,7 @@ pub fn readable(text: &str) -> String {
 
 /// A message of the planner without the advice to raise a limit above the memory of the device.
 pub fn within_device(text: &str, device_bytes: u64) -> String {
-    const ADVICE: &str = "; raise limit_bytes, or ";
+    const ADVICE: &str = ": raise limit_bytes, or ";
     let needed = || text.split_once("at least ")?.1.split_once(" bytes")?.0.parse::<u64>().ok();
     match text.split_once(ADVICE) {
         Some((said, other)) if needed().is_some_and(|needed| needed > device_bytes) => {
