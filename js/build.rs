@@ -10,13 +10,34 @@ const SCHEMA: &str = "../core/schema/plan.schema.json";
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed={SCHEMA}");
     println!("cargo::rerun-if-changed=build.rs");
-    let schema: Value = serde_json::from_str(&fs::read_to_string(SCHEMA)?)?;
+    let file: Value = serde_json::from_str(&fs::read_to_string(SCHEMA)?)?;
+    let schema = with_fields(&file, &file);
     let mut text = declaration("Plan", &schema);
     for (name, part) in schema["$defs"].as_object().into_iter().flatten() {
         text.push_str(&declaration(&capitalised(name), part));
     }
     fs::write(Path::new(&env::var("OUT_DIR")?).join("schema.d.ts"), text)?;
     Ok(())
+}
+
+/// The schema with what a reference to a field stands for: only the parts of `$defs` become types with names. Other names of
+/// a field refer to it so.
+fn with_fields(part: &Value, file: &Value) -> Value {
+    match part {
+        Value::Object(fields) => {
+            let target = fields.get("$ref").and_then(Value::as_str).filter(|path| path.contains("/properties/"));
+            let mut merged = Map::new();
+            if let Some(Value::Object(of_field)) = target.and_then(|path| file.pointer(path.trim_start_matches('#')))
+            {
+                merged.clone_from(of_field);
+            }
+            let own = fields.iter().filter(|(key, _)| target.is_none() || key.as_str() != "$ref");
+            merged.extend(own.map(|(key, value)| (key.clone(), value.clone())));
+            merged.into_iter().map(|(key, value)| (key, with_fields(&value, file))).collect()
+        }
+        Value::Array(items) => items.iter().map(|item| with_fields(item, file)).collect(),
+        other => other.clone(),
+    }
 }
 
 fn declaration(name: &str, schema: &Value) -> String {
