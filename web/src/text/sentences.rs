@@ -44,7 +44,8 @@ pub fn unreadable_file(text: &str, error: &SpecError) -> String {
 
 /// A message about the command, adapted to the page.
 pub fn for_page(sentence: &str) -> String {
-    sentence.replace("give it with `--order` to a spec", "open its op lists as a text file over the form of its spec")
+    sentence
+        .replace("pass it with `--order` and a spec", "open its op lists as a text file over the form of its spec")
 }
 
 /// A text that begins with a capital.
