@@ -213,7 +213,7 @@ fn a_folder_that_is_no_checkpoint_is_never_removed() {
     assert!(failure.cause.to_string().contains("step-000300 appeared there after the run started"), "{failure}");
     assert_eq!(fs::read_to_string(other.join("notes.txt")).expect("still there"), "mine");
     let refusal = refused(&workload, &saving(folder.path(), 2, 0));
-    assert!(refusal.contains("it holds step-000300") && refusal.contains("no checkpoint"), "{refusal}");
+    assert!(refusal.contains("it holds step-000300") && refusal.contains("not a checkpoint"), "{refusal}");
 }
 
 #[test]
