@@ -33,6 +33,33 @@ fn the_readme_is_short() {
     assert!(lines <= 150, "README.md has {lines} lines");
 }
 
+/// Paths from the top of the checkout are to files that are there. A walk-through also names the file that a reader adds.
+#[test]
+fn files_that_pages_name_are_there() {
+    const TO_BE_ADDED: [&str; 2] = ["core/src/schedule/late_weights.rs", "docs/src/howto/bound.md"];
+    const BUILT: [&str; 3] = ["js/pkg", "web/dist", "docs/book"];
+    let mut all = pages();
+    all.extend(["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "python/README.md"].map(|name| top().join(name)));
+    let mut named = 0;
+    for page in all {
+        let text = std::fs::read_to_string(&page).unwrap();
+        for path in text.split('`').skip(1).step_by(2).filter(|part| part.chars().all(|c| c.is_ascii_graphic())) {
+            let crates = ["core/", "exact/", "js/", "native/", "python/", "tests/", "web/", "docs/"];
+            if !crates.iter().any(|start| path.starts_with(start))
+                || TO_BE_ADDED.contains(&path)
+                || BUILT.contains(&path)
+            {
+                continue;
+            }
+            // A module of Rust may be named without its ending.
+            let found = top().join(path).exists() || top().join(format!("{path}.rs")).exists();
+            assert!(found, "{}: there is no {path}", page.display());
+            named += 1;
+        }
+    }
+    assert!(named > 30, "only {named} paths");
+}
+
 /// How many links to files a page has. What a page includes is a file, too.
 fn check_links(page: &Path) -> usize {
     let text = std::fs::read_to_string(page).unwrap();
