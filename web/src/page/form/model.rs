@@ -103,7 +103,7 @@ fn TrainingPart() -> impl IntoView {
                 <TextField path="training.tokens" />
             </div>
             <div class="pairs">
-                <ListField path="training.dtype" choices=named(&[("", "default of the device"), ("bf16", "bfloat16"), ("f32", "float32"), ("f64", "float64")]) />
+                <ListField path="training.dtype" choices=named(&[("", "from device"), ("bf16", "bfloat16"), ("f32", "float32"), ("f64", "float64")]) />
                 <ListField path="training.matmul_dtype" choices=named(choices("training.matmul_dtype")) />
             </div>
             <Folded title="Recompute, offload, attention, dtypes" groups=&[Group::Operators]>
