@@ -23,8 +23,8 @@ pub enum Partition {
     LayersAndEnds,
     /// Balanced, among the partitions that fit the memory limit with the microbatches in flight of the placement's
     /// usual schedule ([`in_flight`](crate::estimate::partition::in_flight)). The best one; where there are too many
-    /// to find the best, a good one, and [`Dealt`](crate::estimate::derive::Dealt) tells how far it may be from the
-    /// best.
+    /// to find the best, a good one, and [`PartitionQuality`](crate::estimate::derive::PartitionQuality) tells how far
+    /// it may be from the best.
     WithinLimit,
     /// The number of layers of each stage.
     ByHand(Vec<u32>),

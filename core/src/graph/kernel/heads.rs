@@ -44,7 +44,7 @@ pub struct Spread {
     /// Width of a head of the values and of the output.
     pub value_width: u64,
     /// Devices that each hold an equal part of every sequence and pass keys and values around a ring
-    /// (arXiv:2310.01889), with the parts of [`SequencePart`](super::SequencePart) says.
+    /// (arXiv:2310.01889), with the parts that [`SequencePart`](crate::graph::SequencePart) says.
     pub ways: u64,
     /// Sliding window: tokens that each token sees, itself included; all of a sequence, or fewer.
     pub window: u64,

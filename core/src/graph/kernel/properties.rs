@@ -136,7 +136,7 @@ impl Kernel {
     }
 
     /// The inputs (positions) whose buffer output 0 may take over, the best first. The graph's
-    /// [`Operator::in_place`](super::Operator::in_place) says which one does.
+    /// [`Operator::in_place`](crate::graph::Operator::in_place) says which one does.
     pub const fn may_run_in_place_of(&self) -> &'static [u32] {
         match self {
             Kernel::Positions { .. } | Kernel::AddBias | Kernel::Rope { .. } => &[0],

@@ -9,12 +9,11 @@
 //! 2. **Copies.** A weight may lie in several places: the table of a tied model in its first and its last stage, and
 //!    every weight of a bidirectional placement on two ranks. The gradients of all places are summed and written back to
 //!    each, so that all make the same update and stay equal.
-//! 3. **Replicas.** The data-parallel replicas and the context-parallel ranks, average
-//!    theirs. Each has divided its losses by its own microbatches and tokens, so the average is the gradient of the mean
+//! 3. **Replicas.** The data-parallel replicas and the context-parallel ranks average theirs. Each has divided its losses by its own microbatches and tokens, so the average is the gradient of the mean
 //!    over all of them. Where the optimizer states are sharded (ZeRO stage 1), each gets the average of its own
 //!    elements, updates these, and gathers the rest of the weights afterwards. Where experts are split over ranks,
-//! those that hold
-//!    the same ones do this among themselves, and what they gather counts for all that have sent tokens to them.
+//!    those that hold the same ones do this among themselves, and what they gather counts for all that have sent tokens
+//!    to them.
 //! 4. **Clipping.** The norm is that of all gradients together, each element of each weight counted once.
 //!
 //! Everything goes by weights in order of name, sums by member, then by stage, by rank and by replica: so all ranks call

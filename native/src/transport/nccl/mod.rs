@@ -4,13 +4,11 @@
 //! - Out: operations in queues of the card.
 //! - Knows: the library, which is loaded at run time. No other module calls it.
 //!
-//! - No call blocks: communicators are created non-blocking, and a wait asks for the error of the communicator again
-//! and again,
-//!   with a deadline. At the deadline, or when another rank gives up, the communicator is aborted, which also ends what is
+//! - No call blocks: communicators are created non-blocking, and a wait polls the error of the communicator until a
+//!   deadline. At the deadline, or when another rank gives up, the communicator is aborted, which also ends what is
 //!   queued on the GPU.
 //! - Each direction between two ranks has one communicator, so that sends never wait for receives: NCCL runs the
-//! operations of
-//!   one communicator in order.
+//!   operations of one communicator in order.
 //! - Ranks create communicators in an order that follows from their numbers, so no two wait for each other.
 #![allow(unsafe_code, reason = "calls of a C library on memory of a GPU; each says why it is sound")]
 
