@@ -310,7 +310,7 @@ mod tests {
 
     /// Every operator has a time where others are at work, and they end with what is measured, or when it is stopped.
     #[test]
-    fn operators_are_measured_among_others() {
+    fn slow_operators_are_measured_among_others() {
         if host().is_none() {
             return;
         }

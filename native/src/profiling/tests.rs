@@ -33,7 +33,7 @@ fn works(dtype: Dtype) -> Vec<(String, ModelWork)> {
 /// What is measured is all that the stages of a plan do alone, on one core and on the emulated card of a card: nothing is
 /// left to be estimated but what devices do together.
 #[test]
-fn all_that_a_device_does_alone_is_measured() {
+fn slow_all_that_a_device_does_alone_is_measured() {
     let hasty = |work: &ModelWork, stopwatch: &mut dyn Stopwatch, name: &str| {
         let (profile, missed) =
             measure(stopwatch, (&whole(work), work.dtype), Profile::new("test"), &mut |_, _, _| Flow::Continue);

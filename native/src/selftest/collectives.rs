@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn collectives_among_threads_keep_their_definitions() {
+    fn slow_collectives_among_threads_keep_their_definitions() {
         for ranks in 1..=4 {
             let rows = check_threads(ranks).expect("all come");
             let (links, collectives): (Vec<Row>, Vec<Row>) = rows.into_iter().partition(|row| row.group == "link");

@@ -523,7 +523,7 @@ mod tests {
 
     /// The whole measurement on the emulated card, whose times and padding mean nothing: all else holds.
     #[test]
-    fn what_is_measured_on_a_card_is_measured_on_the_stand_in() {
+    fn slow_what_is_measured_on_a_card_is_measured_on_the_stand_in() {
         let Some(card) = host() else { return };
         let sizes = Sizes::small().expect("a cpu is in the catalog");
         let mut rows = Rows::new(Instant::now() + Duration::from_secs(3600), |_| {});

@@ -262,7 +262,7 @@ mod tests {
 
     /// What a change is said to come to, a search with that change comes to or goes below.
     #[test]
-    fn a_limit_that_costs_time_is_told_what_would_cost_less() {
+    fn slow_a_limit_that_costs_time_is_told_what_would_cost_less() {
         let spec = spec("40 GiB");
         let now_ns = best(&spec).step(&spec).unwrap().step_ns;
         let mut shortener = Shortener::new(&spec, &best(&spec)).expect("there is little room beside the weights");

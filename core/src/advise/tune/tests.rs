@@ -132,7 +132,7 @@ fn nothing_faster_is_passed_over() {
 /// What is called hopeless has no plan, and no plan has a step below its floor: by every schedule, whatever is
 /// computed again.
 #[test]
-fn floors_hold() {
+fn slow_floors_hold() {
     let mut spread = tiny("", "5 MiB");
     if let Work::Model(work) = &mut spread.work {
         work.layout.zero = 3;
@@ -146,13 +146,14 @@ fn floors_hold() {
     for given in models {
         let tuner = Tuner::new(&given, &Question::default()).unwrap();
         let mut fit = 0;
-        for degrees in &tuner.fresh {
+        for (turn, degrees) in tuner.fresh.iter().enumerate() {
             let floor = tuner.floor(*degrees);
             hopeless += usize::from(floor.is_err());
             let recomputes = [RecomputeLayers::All, RecomputeLayers::Fit];
-            for (published, recompute) in
-                schedule::published().iter().flat_map(|published| recomputes.clone().map(|one| (published, one)))
-            {
+            let pairs =
+                schedule::published().iter().flat_map(|published| recomputes.clone().map(|one| (published, one)));
+            // A third of the pairs for each layout, in turns: all of them for all layouts take minutes.
+            for (published, recompute) in pairs.skip(turn % 3).step_by(3) {
                 let mut work = tuner.with_degrees(*degrees).unwrap();
                 work.layout.recompute_layers = recompute;
                 let spec = Spec { work: Work::Model(work), ..given.clone() };
@@ -166,7 +167,7 @@ fn floors_hold() {
                 fit += 1;
             }
         }
-        assert!(fit > 20, "{fit} plans");
+        assert!(fit > 7, "{fit} plans");
     }
     assert!(hopeless > 0);
 }
@@ -280,7 +281,7 @@ fn groups_of_copies_stay_where_they_come_out_even() {
 /// Who leaves it to the limit what waits in the host's memory gets steps that are at least as fast, and whose specs say it;
 /// who does not gets none.
 #[test]
-fn the_host_s_memory_is_used_by_who_says_so() {
+fn slow_the_host_s_memory_is_used_by_who_says_so() {
     let given = |offload: &str| {
         let text = format!(
             "[model]\nname = \"llama-2-13b\"\n[cluster]\ndevice = \"h100\"\n[parallel]\npipeline = 4\ntensor = 2\n\

@@ -450,7 +450,7 @@ proptest! {
 /// Layers of several kinds, several chunks a rank, and limits from ample to too small: the deal is the best there is, and
 /// never one of too many.
 #[test]
-fn deals_of_several_kinds_are_the_best() {
+fn slow_deals_of_several_kinds_are_the_best() {
     let mut gemma_3 = work("gemma-2-9b", "h100", 1);
     gemma_3.model.variant.window = Some(crate::model::Window { tokens: 1024, full_every: 6 });
     gemma_3.model.layers = 62;

@@ -67,7 +67,7 @@ fn the_choice_is_the_least_that_fits() {
 /// Also for schedules whose rows follow from times, and where the limit is just what that takes. And the best of what
 /// fits is no slower.
 #[test]
-fn what_fits_with_all_layers_computed_again_fits() {
+fn slow_what_fits_with_all_layers_computed_again_fits() {
     let mut seen = 0;
     for published in schedule::published() {
         let Ok(full) = answer(&spec("full", "900000000000", ""), published.name) else { continue };
@@ -130,7 +130,7 @@ fn offloading(recompute: &str, offload: &str, limit: Bytes, host: &str) -> Spec 
 /// Of all numbers of layers none with which all ranks fit costs less, nor as much with fewer: with a host that is far
 /// and one that is near, with recomputation and without.
 #[test]
-fn the_host_s_memory_is_used_as_far_as_it_is_needed() {
+fn slow_the_host_s_memory_is_used_as_far_as_it_is_needed() {
     let peak = |offload| {
         *peaks(&answer(&offloading("none", offload, 900 << 30, "25000000000"), "1f1b").unwrap()).iter().max().unwrap()
     };

@@ -89,7 +89,7 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn an_answer_is_valid_and_costs_what_it_says(problem in problems_above_whole()) {
+    fn slow_an_answer_is_valid_and_costs_what_it_says(problem in problems_above_whole()) {
         let found = best(&problem, Effort(20_000), &mut |_| Flow::Continue).expect("the limit is not below the least");
         prop_assert_eq!(crate::check::check_schedule(&problem, &found.schedule), Ok(()));
         let timeline = simulate(&problem, &found.schedule).expect("an order that runs");
@@ -99,7 +99,7 @@ proptest! {
 
     /// At any two limits that differ by the same bytes on every rank.
     #[test]
-    fn more_memory_never_costs_more_at_any_two_limits(problem in problems_above_whole(), more in 1u64..12) {
+    fn slow_more_memory_never_costs_more_at_any_two_limits(problem in problems_above_whole(), more in 1u64..12) {
         let raised = (0..problem.ranks()).map(|rank| problem.limit_bytes(rank).map(|limit| limit + more)).collect();
         let effort = Effort(3_000);
         let cost = |problem: &Problem| best(problem, effort, &mut |_| Flow::Continue).expect("feasible").cost_ns;
@@ -203,7 +203,7 @@ fn more_memory_never_costs_more() {
 
 /// Four answers one after the other are an answer for four times as many microbatches.
 #[test]
-fn many_microbatches_cost_no_more_than_fewer_again_and_again() {
+fn slow_many_microbatches_cost_no_more_than_fewer_again_and_again() {
     let cost = |microbatches: u32| {
         let statement = json!({
             "ranks": 8, "chunks": 2, "microbatches": microbatches, "placement": "v", "objective": "longest_span",

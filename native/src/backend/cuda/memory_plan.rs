@@ -493,7 +493,7 @@ mod tests {
 
     /// Two expert-parallel ranks hold what the dry run says: with what is on its way, which is some of it.
     #[test]
-    fn what_is_dealt_out_is_counted() {
+    fn slow_what_is_dealt_out_is_counted() {
         if crate::backend::cuda::tests::host().is_none() {
             return;
         }

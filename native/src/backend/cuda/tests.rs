@@ -48,11 +48,11 @@ fn holds(part: Part, rows: usize) {
 }
 
 #[test]
-fn every_kernel_computes_what_the_cpu_does() {
+fn slow_every_kernel_computes_what_the_cpu_does() {
     holds(Part::Operators, 60);
 }
 
 #[test]
-fn whole_plans_train_as_the_cpu_does() {
+fn slow_whole_plans_train_as_the_cpu_does() {
     holds(Part::Runs, 20);
 }
