@@ -51,7 +51,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
 
 fn all_sources() -> BTreeMap<String, String> {
     let mut paths = Vec::new();
-    for crate_folder in ["core", "exact", "js", "native", "tests", "web"] {
+    for crate_folder in ["core", "exact", "js", "native", "python", "tests", "web"] {
         sources(&top().join(crate_folder), &mut paths);
     }
     let named = paths.into_iter().map(|path| {
