@@ -263,18 +263,19 @@ fn devices_and_links_are_those_of_the_catalog() {
     let mut page = String::from(
         "# Devices and links\n\n## Devices\n\nThe devices that `cluster.device` takes. Rates are dense TFLOP/s of the data \
          sheet. GEMM is the part of them that the best matrix products reach. Memory is what programs get.\n\n\
-         | `cluster.device` | Device | bf16 | FP8 | f32 | GEMM | Memory | GB/s | Host GB/s | GPUs per node | Intra-node GB/s | Inter-node GB/s | Source |\n\
-         |---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
+         | `cluster.device` | Device | bf16 | FP8 | FP4 | f32 | GEMM | Memory | GB/s | Host GB/s | GPUs per node | Intra-node GB/s | Inter-node GB/s | Source |\n\
+         |---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
     );
     for entry in cluster::catalog() {
         let memory = entry.memory_bytes as f64 / f64::from(1 << 30);
         writeln!(
             page,
-            "| `{}` | {} | {} | {} | {} | {:.1} % | {memory:.2} GiB | {} | {} | {} | {} | {} | {} |",
+            "| `{}` | {} | {} | {} | {} | {} | {:.1} % | {memory:.2} GiB | {} | {} | {} | {} | {} | {} |",
             entry.name,
             entry.title,
             tera(entry.matmul_flops.bf16),
             tera(entry.matmul_flops.fp8),
+            tera(entry.matmul_flops.fp4),
             tera(entry.matmul_flops.f32),
             entry.matmul_permille as f64 / 10.0,
             giga(entry.memory_bytes_per_s),

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use crate::graph::form::{AttentionForm, Offload, Recompute};
 use crate::graph::layout::RecomputeLayers;
-use crate::model::StageLayout;
+use crate::model::{Dtype, StageLayout};
 use crate::spec::ModelWork;
 
 /// The schedules that Megatron-LM has.
@@ -58,9 +58,17 @@ pub fn write(work: &ModelWork, stages: &[StageLayout], layout: &str) -> String {
     if !form.f32_logits {
         lines.switch("--cross-entropy-loss-fusion");
     }
-    if form.fp8 {
-        lines.add("--fp8-format", "e4m3");
-        lines.add("--fp8-recipe", "blockwise");
+    match form.matmul_dtype {
+        Some(Dtype::NvFp4) => {
+            lines.add("--fp4-format", "e2m1");
+            lines.add("--fp4-recipe", "nvfp4");
+        }
+        Some(Dtype::MxFp4) => lines.note("the plan has MXFP4 matmuls; Megatron-LM has NVFP4, MXFP8 and FP8"),
+        Some(dtype) => {
+            lines.add("--fp8-format", "e4m3");
+            lines.add("--fp8-recipe", if dtype == Dtype::MxFp8 { "mxfp8" } else { "blockwise" });
+        }
+        None => {}
     }
     if form.bf16_gradients {
         lines.switch("--grad-reduce-in-bf16");

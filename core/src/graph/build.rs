@@ -38,8 +38,8 @@ pub fn stage_graph_with(
         reports.push(passes::overlap_all_reduce::run(&mut graph));
     }
     passes::split_backward::run(&mut graph);
-    if shape.form.fp8 {
-        reports.push(passes::quantize::run(&mut graph));
+    if let Some(dtype) = shape.form.matmul_dtype {
+        reports.push(passes::quantize::run(&mut graph, dtype));
     }
     let split = passes::split_backward::account(&graph);
     reports.extend([split, passes::recompute::rerun(&mut graph, choices)]);

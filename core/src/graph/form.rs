@@ -147,8 +147,9 @@ pub struct Form {
     pub imbalance_permille: u32,
     /// Whether bf16 logits are cast to an f32 tensor for the loss.
     pub f32_logits: bool,
-    /// Whether the matmuls of layers run in FP8 ([`passes::quantize`](super::passes::quantize)).
-    pub fp8: bool,
+    /// The format of the operands of layers' matmuls, one of [`Dtype::OF_MATMULS`], where it is not that of the tensors
+    /// ([`passes::quantize`](super::passes::quantize)).
+    pub matmul_dtype: Option<Dtype>,
     /// Whether gradients of bf16 weights are accumulated in bf16.
     pub bf16_gradients: bool,
 }
@@ -171,7 +172,7 @@ impl Default for Form {
             whole_experts: false,
             imbalance_permille: 1000,
             f32_logits: false,
-            fp8: false,
+            matmul_dtype: None,
             bf16_gradients: false,
         }
     }

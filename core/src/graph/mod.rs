@@ -207,7 +207,7 @@ pub enum Role {
         /// elements, because each has seen other tokens, or made another part of what the weight goes into.
         partial: bool,
     },
-    /// A copy of a weight in fp8, made after each optimizer step; persistent. Of each weight there are two, quantized
+    /// A copy of a weight in the format of matmuls, made after each optimizer step; persistent. Of each weight there are two, quantized
     /// for products along its rows and along its columns.
     WeightCopy {
         /// The weight.
@@ -288,7 +288,7 @@ impl Tensor {
 
     /// Bytes.
     pub fn bytes(&self) -> u64 {
-        self.elements().saturating_mul(self.dtype.bytes())
+        self.dtype.bytes_of(self.elements())
     }
 
     /// Bytes of the device's memory.

@@ -118,7 +118,7 @@ fn form() -> impl Strategy<Value = Form> {
             whole_experts: spread.2 && sequence_parallel,
             imbalance_permille: spread.3,
             f32_logits: dropout,
-            fp8: dropout,
+            matmul_dtype: dropout.then_some(Dtype::Fp8),
             bf16_gradients: dropout,
             offload: [form::Offload::None, form::Offload::First(1), form::Offload::All][spread.3 as usize % 3],
         },

@@ -93,8 +93,8 @@ pub struct Load {
     pub sent: Bytes,
     /// Bytes that are copied to the host's memory or back.
     pub copied: Bytes,
-    /// Whether its matrix products take fp8.
-    pub fp8: bool,
+    /// The format of its operands, where a pass has quantized them.
+    pub quantized: Option<Dtype>,
 }
 
 impl Load {
@@ -112,13 +112,14 @@ impl Load {
                 .chain(operator.outputs.iter().copied())
                 .fold(0, |sum: Bytes, id| sum.saturating_add(graph[id].bytes())),
         };
-        let fp8 = operator.kernel != Kernel::Quantize
-            && operator.inputs.first().is_some_and(|input| graph[input.tensor].dtype == Dtype::Fp8);
+        let format = operator.inputs.first().map(|input| graph[input.tensor].dtype);
+        let quantized =
+            format.filter(|dtype| operator.kernel != Kernel::Quantize && Dtype::OF_MATMULS.contains(dtype));
         let copied = match (operator.kernel.copies(), operator.outputs.first()) {
             (true, Some(copy)) => graph[*copy].bytes(),
             _ => 0,
         };
-        Load { flops: flops(graph, operator), bytes, sent: sent(graph, operator), copied, fp8 }
+        Load { flops: flops(graph, operator), bytes, sent: sent(graph, operator), copied, quantized }
     }
 
     /// The time on `device`, whose peers in a collective are reached as `peers` says: for one that starts a collective,
@@ -139,7 +140,7 @@ impl Load {
             Kernel::AttentionGrad(_) | Kernel::SpreadAttentionGrad(_) => ATTENTION_GRAD_PER_MILLE,
             _ => device.matmul_permille * MATMUL_PER_MILLE / 1000,
         };
-        let rate = if self.fp8 { device.fp8_flops } else { device.matmul_flops };
+        let rate = self.quantized.map_or(device.matmul_flops, |dtype| device.quantized_flops(dtype));
         let arithmetic = at_rate(self.flops, rate, per_mille);
         let arithmetic = match kernel {
             Kernel::MatMul { .. } | Kernel::ExpertMatMul { .. } | Kernel::ExpertMatMulGrad => {

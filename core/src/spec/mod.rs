@@ -46,7 +46,7 @@
 //! | `model.caps` (`soft_caps`) | soft-caps of `attention` (`attn_logit_softcapping`) and `logits` (`final_logit_softcapping`): a table of numbers. Each number, and the table, may be `none` | the catalog's; `none` by hand |
 //! | `model.norm_offset` (`layernorm_zero_centered_gamma`) | whether norms multiply by one more than their weight | the catalog's; false by hand |
 //! | `model.rope_base` (`rope_theta`), `.norm_eps` (`norm_epsilon`), `.tied` (`tie_word_embeddings`) | RoPE theta, eps of norms, whether embedding and output layer share their weight | the catalog's; 10000, 1e-5, false by hand |
-//! | `cluster.device` | a device of the [catalog](crate::hardware::cluster::catalog), or a table of `name`, `matmul_flops`, `memory_bytes_per_s` and `memory_bytes`, and where they differ from the catalog's: `fp8_flops`, `host_bytes_per_s` (copies to host memory and back), `matmul_permille` (`peak_gemm_efficiency_permille`) and `launch_ns` (`kernel_launch_ns`: the least time of an operator; a framework that launches several kernels for one operator takes that many times as long) | required |
+//! | `cluster.device` | a device of the [catalog](crate::hardware::cluster::catalog), or a table of `name`, `matmul_flops`, `memory_bytes_per_s` and `memory_bytes`, and where they differ from the catalog's: `fp8_flops`, `fp4_flops`, `host_bytes_per_s` (copies to host memory and back), `matmul_permille` (`peak_gemm_efficiency_permille`) and `launch_ns` (`kernel_launch_ns`: the least time of an operator; a framework that launches several kernels for one operator takes that many times as long) | required |
 //! | `cluster.devices_per_node` (`gpus_per_node`) | GPUs per node | the device's; those of `h100` by hand |
 //! | `cluster.link` (`intra_node_link`), `.node_link` (`inter_node_link`) | links within and between nodes: a link of the [catalog](crate::hardware::cluster::links), or a table of `bytes_per_s` and `latency_ns` | as `devices_per_node` |
 //! | `parallel.pipeline` (`pipeline_model_parallel_size`) | pipeline parallel (PP): ranks, P | required |
@@ -70,7 +70,7 @@
 //! | `training.tokens` (`train_tokens`) | training tokens, such as `"15T"`: the time of the whole training is then told with the step | none |
 //! | `training.sequence` (`seq_length`) | sequence length | the catalog's |
 //! | `training.dtype` (`precision`) | precision: `bf16`, `f32` or `f64` | the device's usual one |
-//! | `training.matmul_dtype` (`gemm_precision`) | GEMM precision: `fp8` [runs the matmuls of layers in FP8](crate::graph::passes::quantize), with weights in bf16. Planned, not run | as `training.dtype` |
+//! | `training.matmul_dtype` (`gemm_precision`) | GEMM precision: `fp8`, `mxfp8`, `mxfp4` or `nvfp4` [runs the matmuls of layers in it](crate::graph::passes::quantize), with weights in bf16. Planned, not run | as `training.dtype` |
 //! | `training.gradients_dtype` (`gradient_accumulation_dtype`), `.moments_dtype` (`optimizer_state_dtype`) | `bf16`: the dtype in which gradients of bf16 weights are accumulated and reduced; the dtype of both moments of the optimizer. Planned, not run | f32, or f64 with f64 |
 //! | `training.attention` | `flash` or `materialised` | `flash` |
 //! | `training.dropout` | whether there is dropout | false |
@@ -254,7 +254,7 @@ impl ModelWork {
     pub(crate) fn find_format_faults(&self, faults: &mut Vec<Fault>) {
         let form = &self.layout.form;
         for (field, is_so, dtype) in [
-            ("training.matmul_dtype", form.fp8, Dtype::Fp8),
+            ("training.matmul_dtype", form.matmul_dtype.is_some(), form.matmul_dtype.unwrap_or(Dtype::Fp8)),
             ("training.gradients_dtype", form.bf16_gradients, Dtype::Bf16),
             ("training.moments_dtype", self.layout.bf16_moments, Dtype::Bf16),
         ] {
@@ -263,13 +263,27 @@ impl ModelWork {
                 faults.push(Fault::new(field, dtype.name(), accepted));
             }
         }
-        if form.fp8 && self.device.fp8_flops == 0 {
-            let accepted = "a rate above 0, because training.matmul_dtype is fp8; in the catalog h100, h200, b200 and newer devices have one";
-            faults.push(Fault::new("cluster.device.fp8_flops", 0, accepted));
+        if self.device.matmul_flops == 0 {
+            let accepted = format!("another format: {} has no matmuls in it", self.device.name);
+            faults.push(Fault::new("training.dtype", self.dtype.name(), accepted));
         }
-        if form.fp8 && self.layout.zero >= 3 {
-            let accepted =
-                "0 to 2, because training.matmul_dtype is fp8: quantization of gathered weights is not supported";
+        let Some(dtype) = form.matmul_dtype else { return };
+        if self.device.quantized_flops(dtype) == 0 {
+            let (field, devices) = match dtype {
+                Dtype::Fp8 => ("cluster.device.fp8_flops", "h100, h200, b200 and newer devices have one"),
+                _ => ("cluster.device.fp4_flops", "b200, b300, gb200, gb300, mi350x and mi355x have one"),
+            };
+            let accepted = format!(
+                "a rate above 0, because training.matmul_dtype is {}; in the catalog {devices}",
+                dtype.name()
+            );
+            faults.push(Fault::new(field, 0, accepted));
+        }
+        if self.layout.zero >= 3 {
+            let accepted = format!(
+                "0 to 2, because training.matmul_dtype is {}: quantization of gathered weights is not supported",
+                dtype.name()
+            );
             faults.push(Fault::new("parallel.zero", self.layout.zero, accepted));
         }
     }
@@ -277,7 +291,10 @@ impl ModelWork {
     /// The field of the spec with a number format that no backend computes in.
     pub const fn format_not_run(&self) -> Option<&'static str> {
         match self.layout.form {
-            Form { fp8: true, .. } => Some("training.matmul_dtype = \"fp8\""),
+            Form { matmul_dtype: Some(Dtype::MxFp8), .. } => Some("training.matmul_dtype = \"mxfp8\""),
+            Form { matmul_dtype: Some(Dtype::MxFp4), .. } => Some("training.matmul_dtype = \"mxfp4\""),
+            Form { matmul_dtype: Some(Dtype::NvFp4), .. } => Some("training.matmul_dtype = \"nvfp4\""),
+            Form { matmul_dtype: Some(_), .. } => Some("training.matmul_dtype = \"fp8\""),
             Form { bf16_gradients: true, .. } => Some("training.gradients_dtype = \"bf16\""),
             _ if self.layout.bf16_moments => Some("training.moments_dtype = \"bf16\""),
             _ => None,
@@ -326,7 +343,7 @@ impl ModelWork {
 
     fn cluster_section(&self) -> Value {
         let link = |link: &Link| json!({ "bytes_per_s": link.bytes_per_s, "latency_ns": link.latency_ns });
-        json!({
+        let mut section = json!({
             "device": {
                 "name": self.device.name,
                 "matmul_flops": self.device.matmul_flops,
@@ -340,7 +357,12 @@ impl ModelWork {
             "devices_per_node": self.devices_per_node,
             "link": link(&self.link),
             "node_link": link(&self.node_link),
-        })
+        });
+        // Specs from before this field keep their bytes.
+        if self.device.fp4_flops != crate::hardware::cluster::usual_fp4_flops(&self.device.name) {
+            section["device"]["fp4_flops"] = json!(self.device.fp4_flops);
+        }
+        section
     }
 
     fn parallel_section(&self) -> Value {
@@ -418,7 +440,7 @@ impl ModelWork {
             training["offload_optimizer"] = json!(true);
         }
         let formats = [
-            ("matmul_dtype", form.fp8, Dtype::Fp8),
+            ("matmul_dtype", form.matmul_dtype.is_some(), form.matmul_dtype.unwrap_or(Dtype::Fp8)),
             ("gradients_dtype", form.bf16_gradients, Dtype::Bf16),
             ("moments_dtype", self.layout.bf16_moments, Dtype::Bf16),
         ];

@@ -152,7 +152,8 @@ fn drawn(comparison: &Comparison, spec: &Spec) -> String {
             text.push_str(&format!(
                 "tokens/s and MFU{} are of whole steps, with gradient sync and optimizer{best}\n",
                 match &spec.work {
-                    Work::Model(work) if work.layout.form.fp8 => format!(", of the rate in {},", work.dtype.name()),
+                    Work::Model(work) if work.layout.form.matmul_dtype.is_some() =>
+                        format!(", of the rate in {},", work.dtype.name()),
                     _ => String::new(),
                 }
             ));

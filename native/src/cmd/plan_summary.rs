@@ -124,7 +124,11 @@ fn step(plan: &Plan) -> Option<String> {
         0 | 1 => String::new(),
         devices => format!(", {} a device", (step.tokens_per_s / devices as f64).round()),
     };
-    let rate = if work.layout.form.fp8 { format!(" of the rate in {}", work.dtype.name()) } else { String::new() };
+    let rate = if work.layout.form.matmul_dtype.is_some() {
+        format!(" of the rate in {}", work.dtype.name())
+    } else {
+        String::new()
+    };
     let mut text = format!(
         "step          {} with its optimizer: {} tokens/s{per_device}, MFU {}{rate}\n",
         duration(step.step_ns),

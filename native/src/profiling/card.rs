@@ -302,7 +302,9 @@ pub(super) fn content(
         }
         Dtype::U8 => Memory::holding(card, &kept(elements as usize).collect::<Vec<u8>>()),
         Dtype::Bf16 => numbers(card, id.0, elements, Format::Bf16),
-        Dtype::F32 | Dtype::F64 | Dtype::Fp8 => numbers(card, id.0, elements, Format::F32),
+        Dtype::F32 | Dtype::F64 | Dtype::Fp8 | Dtype::MxFp8 | Dtype::MxFp4 | Dtype::NvFp4 => {
+            numbers(card, id.0, elements, Format::F32)
+        }
     }
 }
 

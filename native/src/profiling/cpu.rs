@@ -246,7 +246,9 @@ fn made_up<T: Element>(graph: &Graph, operator: Option<&Operator>, id: TensorId)
     match graph[id].dtype {
         Dtype::I32 => Data::Tokens(whole_numbers(graph, operator.map_or(&[], std::slice::from_ref), id)),
         Dtype::U8 => Data::Bytes(kept(elements).collect()),
-        Dtype::Bf16 | Dtype::F32 | Dtype::F64 | Dtype::Fp8 => random(id.0, elements),
+        Dtype::Bf16 | Dtype::F32 | Dtype::F64 | Dtype::Fp8 | Dtype::MxFp8 | Dtype::MxFp4 | Dtype::NvFp4 => {
+            random(id.0, elements)
+        }
     }
 }
 

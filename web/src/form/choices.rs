@@ -16,7 +16,9 @@ pub fn choices(path: &str) -> Choices {
         "parallel.whole_experts" => &[("", "= TP"), ("true", "1")],
         "parallel.dispatch" => &[("", "all-to-all"), ("once-per-node", "DeepEP-like")],
         "parallel.overlap_exchanges" => &[("", "off"), ("true", "on, in F/B pairs")],
-        "training.matmul_dtype" => &[("", "as precision"), ("fp8", "FP8")],
+        "training.matmul_dtype" => {
+            &[("", "as precision"), ("fp8", "FP8"), ("mxfp8", "MXFP8"), ("mxfp4", "MXFP4"), ("nvfp4", "NVFP4")]
+        }
         "training.gradients_dtype" | "training.moments_dtype" => &[("", "float32"), ("bf16", "bfloat16")],
         "training.offload_optimizer" => &[("", "off"), ("true", "on")],
         "training.attention" => &[("", "FlashAttention"), ("materialised", "scores in memory")],

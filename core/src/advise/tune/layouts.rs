@@ -51,7 +51,8 @@ pub(super) fn layouts(work: &ModelWork, devices: u64, keep: &[Field]) -> Result<
                     let whole: &[bool] = if may_differ { &[false, true] } else { &[now.whole_experts] };
                     let each = expert.flat_map(|expert| whole.iter().map(move |whole| (expert, *whole)));
                     // The effect of fp8 on gathered weights is not modelled.
-                    let shares_weights = pipeline == 1 && data > 1 && now.zero < 3 && !work.layout.form.fp8;
+                    let shares_weights =
+                        pipeline == 1 && data > 1 && now.zero < 3 && work.layout.form.matmul_dtype.is_none();
                     let zeros: &[u32] =
                         if shares_weights && !keep.contains(&Field::Zero) { &[now.zero, 3] } else { &[now.zero] };
                     let each = each.flat_map(|each| zeros.iter().map(move |zero| (each, *zero)));

@@ -311,7 +311,7 @@ fn formats_take_their_bytes() {
     let plain = derived(&|_| {});
     let moments = derived(&|work| work.layout.bf16_moments = true);
     let gradients = derived(&|work| work.layout.form.bf16_gradients = true);
-    let fp8 = derived(&|work| work.layout.form.fp8 = true);
+    let fp8 = derived(&|work| work.layout.form.matmul_dtype = Some(Dtype::Fp8));
     for (rank, bytes) in plain.static_bytes.iter().enumerate() {
         assert_eq!(moments.static_bytes[rank], StaticBytes { optimizer: bytes.optimizer / 2, ..*bytes });
         assert_eq!(gradients.static_bytes[rank], StaticBytes { gradients: bytes.gradients / 2, ..*bytes });
@@ -322,6 +322,19 @@ fn formats_take_their_bytes() {
         assert!(half * 2 >= whole && half * 2 < whole + whole / 100, "rank {rank}: {half} of {whole}");
         let [f, narrow] = [&plain, &fp8].map(|derived| derived.statement.stages[rank].forward_ns);
         assert!(narrow < f && narrow > f / 2, "rank {rank}: {narrow} of {f}: attention and sums stay as they are");
+        // A byte for 32 elements more, and on devices that have the formats no more time with fewer bits.
+        let derived = |dtype| {
+            derived(&|work| {
+                work.device = crate::hardware::cluster::find("gb300").unwrap().device(Dtype::Bf16);
+                work.layout.form.matmul_dtype = dtype;
+                work.layout.partition = Partition::Layers;
+            })
+        };
+        let [bf16, mxfp8, nvfp4] = [None, Some(Dtype::MxFp8), Some(Dtype::NvFp4)].map(derived);
+        assert_eq!(mxfp8.static_bytes[rank].weight_copies, 2 * (matrices + matrices / 32));
+        assert_eq!(nvfp4.static_bytes[rank].weight_copies, 2 * (matrices / 2 + matrices / 16));
+        let times = [&bf16, &mxfp8, &nvfp4].map(|derived| derived.statement.stages[rank].forward_ns);
+        assert!(times.is_sorted_by(|a, b| a > b), "rank {rank}: {times:?}");
     }
 }
 

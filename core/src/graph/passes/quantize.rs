@@ -1,11 +1,12 @@
-//! The pass that runs the matmuls of layers in FP8, in the forward and for both gradients, as DeepSeek-V3 was trained
-//! (arXiv:2412.19437 §3.3.1) and as Transformer Engine does. The input of a matmul is quantized once for all matmuls
+//! The pass that runs the matmuls of layers in FP8 or FP4, in the forward and for both gradients, as DeepSeek-V3 was
+//! trained (arXiv:2412.19437 §3.3.1) and as Transformer Engine does, with MXFP8 (arXiv:2506.08027) and NVFP4
+//! (arXiv:2509.25149) too. The input of a matmul is quantized once for all matmuls
 //! that read it, and weights once per step. Outputs keep their format, and gradients of weights accumulate as before.
 //!
-//! The backward then needs one byte for each element of a matrix's input, and of the gradient of its output from B
+//! The backward then needs a byte or less for each element of a matrix's input, and of the gradient of its output from B
 //! until W. Where another operator reads one of them, such as the gradient of attention, the original is kept, too.
 //!
-//! The embedding, the head, routers, gates, and matrices with widths that no FP8 matmul takes stay as they are.
+//! The embedding, the head, routers, gates, and matrices with widths that no such matmul takes stay as they are.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -18,24 +19,37 @@ use crate::graph::{Graph, Job, Kernel, Operator, Role, TensorId};
 use crate::model::Dtype;
 
 /// What the pass is called in its [`PassReport`].
-pub const NAME: &str = "FP8 matmuls";
+pub const fn name(dtype: Dtype) -> &'static str {
+    match dtype {
+        Dtype::MxFp8 => "MXFP8 matmuls",
+        Dtype::MxFp4 => "MXFP4 matmuls",
+        Dtype::NvFp4 => "NVFP4 matmuls",
+        _ => "FP8 matmuls",
+    }
+}
 
-/// What both widths of a matrix are multiples of: rows of fp8 operands start at multiples of 16 bytes (cuBLAS,
-/// "cublasLtMatmul regular API", of FP8 kernels).
-const WIDTHS: u64 = 16;
+/// What both widths of a matrix are multiples of: rows of operands start at multiples of 16 bytes (cuBLAS,
+/// "cublasLtMatmul regular API", of FP8 and FP4 kernels), and blocks that share a scale are whole.
+const fn widths(dtype: Dtype) -> u64 {
+    match dtype {
+        Dtype::MxFp8 | Dtype::MxFp4 | Dtype::NvFp4 => 32,
+        _ => 16,
+    }
+}
 
-/// A tensor in fp8: for sums along its rows, and along its columns.
+/// A quantized tensor: for sums along its rows, and along its columns.
 type Quantized = [TensorId; 2];
 const ROWS: usize = 0;
 const COLUMNS: usize = 1;
 
-/// Gives the matmuls of layers FP8 operands. Runs after B and W are split, and before recomputation.
+/// Gives the matmuls of layers operands in `dtype`. Runs after B and W are split, and before recomputation.
 /// The bytes of an entry are those of one microbatch's operand.
-pub fn run(graph: &mut Graph) -> PassReport {
-    let mut account = PassReport::new(NAME);
-    let weights = weights_of(graph, &mut account);
+pub fn run(graph: &mut Graph, dtype: Dtype) -> PassReport {
+    let mut account = PassReport::new(name(dtype));
+    let weights = weights_of(graph, dtype, &mut account);
     let operators = core::mem::take(&mut graph.operators);
-    let mut pass = Pass { graph, account, known: BTreeMap::new(), operators: Vec::with_capacity(operators.len()) };
+    let mut pass =
+        Pass { graph, dtype, account, known: BTreeMap::new(), operators: Vec::with_capacity(operators.len()) };
     for mut operator in operators {
         for (at, along) in operands(pass.graph, &operator, &weights) {
             let operand = &mut operator.inputs[at].tensor;
@@ -48,8 +62,8 @@ pub fn run(graph: &mut Graph) -> PassReport {
     account
 }
 
-/// The matrices whose products take fp8.
-fn weights_of(graph: &Graph, account: &mut PassReport) -> BTreeSet<TensorId> {
+/// The matrices whose products take operands in `dtype`.
+fn weights_of(graph: &Graph, dtype: Dtype, account: &mut PassReport) -> BTreeSet<TensorId> {
     let decides = |operator: &&Operator| matches!(operator.kernel, Kernel::Route { .. } | Kernel::RowGate);
     let deciding: BTreeSet<TensorId> = graph
         .job(Job::F)
@@ -65,12 +79,17 @@ fn weights_of(graph: &Graph, account: &mut PassReport) -> BTreeSet<TensorId> {
             continue;
         }
         let sizes = &graph[weight].shape;
+        let widths = widths(dtype);
         let why = if operator.layer.is_none() {
             "stays: outside of layers"
         } else if deciding.contains(output) {
             "stays: it routes tokens or weights their experts"
-        } else if sizes.iter().rev().take(2).any(|size| !size.is_multiple_of(WIDTHS)) {
-            "stays: a size is not a multiple of 16"
+        } else if sizes.iter().rev().take(2).any(|size| !size.is_multiple_of(widths)) {
+            if widths == 16 {
+                "stays: a size is not a multiple of 16"
+            } else {
+                "stays: a size is not a multiple of 32"
+            }
         } else {
             weights.insert(weight);
             continue;
@@ -106,6 +125,7 @@ fn operands(graph: &Graph, operator: &Operator, weights: &BTreeSet<TensorId>) ->
 
 struct Pass<'g> {
     graph: &'g mut Graph,
+    dtype: Dtype,
     account: PassReport,
     /// By tensor of before.
     known: BTreeMap<TensorId, Quantized>,
@@ -114,7 +134,7 @@ struct Pass<'g> {
 }
 
 impl Pass<'_> {
-    /// `id` in fp8, made right here where it is not yet: of a weight a copy, of anything else by an operator.
+    /// `id` in the format of matmuls, made right here where it is not yet: of a weight a copy, of anything else by an operator.
     fn quantized(&mut self, id: TensorId, job: Job, layer: Option<u32>) -> Quantized {
         if let Some(known) = self.known.get(&id) {
             return *known;
@@ -123,8 +143,9 @@ impl Pass<'_> {
         let is_weight = matches!(tensor.role, Role::Weight { .. });
         let role = if is_weight { Role::WeightCopy { of: id } } else { Role::Intermediate };
         let (name, shape) = (tensor.name.clone(), tensor.shape.clone());
+        let dtype = self.dtype;
         let made = ["rows", "columns"]
-            .map(|along| self.graph.add(format!("{name} in fp8, {along}"), shape.clone(), Dtype::Fp8, role));
+            .map(|along| self.graph.add(format!("{name} in {}, {along}", dtype.name()), shape.clone(), dtype, role));
         self.known.insert(id, made);
         if !is_weight {
             // W's gradient of a matrix stands before B's of its input in the list, and B runs first.

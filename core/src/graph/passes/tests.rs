@@ -349,7 +349,7 @@ fn operands_are_quantized_once_for_all_their_products() {
     graph.operators.iter_mut().for_each(|operator| operator.layer = Some(0));
     backward::derive(&mut graph);
     split_backward::run(&mut graph);
-    let account = quantize::run(&mut graph);
+    let account = quantize::run(&mut graph, Dtype::Fp8);
     let forward: Vec<&str> = graph.job(Job::F).map(|operator| operator.kernel.name()).collect();
     assert_eq!(forward, ["quantize", "matmul", "matmul", "swiglu", "matmul"]);
     let after = "W matmul(gradient_in, product, narrow.gradient) → narrow.gradient
@@ -375,7 +375,7 @@ fn operands_are_quantized_once_for_all_their_products() {
 #[test]
 fn fp8_halves_what_products_keep() {
     let model = catalog::find("llama-2-7b").map(|entry| entry.config).unwrap();
-    let memory = |fp8: bool| {
+    let memory = |matmul_dtype: Option<Dtype>| {
         let shape = StageShape {
             layers: 1..2,
             has_embedding: false,
@@ -383,12 +383,12 @@ fn fp8_halves_what_products_keep() {
             microbatch_size: 1,
             sequence: 4096,
             dtype: Dtype::Bf16,
-            form: Form { fp8, ..Form::default() },
+            form: Form { matmul_dtype, ..Form::default() },
         };
         let graph = stage_graph(&model, &shape, 1);
         Lifetimes::of(&graph).memory(&graph).map(|job| job.net)
     };
-    let ([f, _, w], [narrow_f, _, narrow_w]) = (memory(false), memory(true));
+    let ([f, _, w], [narrow_f, _, narrow_w]) = (memory(None), memory(Some(Dtype::Fp8)));
     let [tokens, hidden, ffn] = [4096, model.hidden.into(), model.ffn.into()];
     // Inputs of q, k, v; of the output's matrix, which is new; of gate and up; of down.
     assert_eq!(f - narrow_f, tokens * (hidden - hidden + hidden + ffn));
@@ -396,6 +396,11 @@ fn fp8_halves_what_products_keep() {
     let inputs = tokens * (hidden + hidden + hidden + ffn);
     let gradients = tokens * (3 * hidden + hidden + 2 * ffn + hidden);
     assert_eq!((-w, -narrow_w), (2 * (inputs + gradients), inputs + gradients));
+    // Of 32 elements: 32 bytes and one of their scale; 16 and one; 16 and two.
+    for (dtype, bytes) in [(Dtype::MxFp8, 33), (Dtype::MxFp4, 17), (Dtype::NvFp4, 18)] {
+        let [.., w] = memory(Some(dtype));
+        assert_eq!(-w, (inputs + gradients) / 32 * bytes, "{}", dtype.name());
+    }
 }
 
 /// Of DeepSeek-V3's attention the latents and the shared key are kept, and not the queries, keys and values that are expanded from them; the

@@ -253,7 +253,7 @@ fn waiting_in_the_host_s_memory_changes_nothing() {
     for (family, variant, plain) in [
         (Family::Llama, Variant::USUAL, dropout),
         (Family::Llama, Variant::USUAL, shared),
-        (Family::Llama, gemma_2(), Form { fp8: true, ..Form::default() }),
+        (Family::Llama, gemma_2(), Form { matmul_dtype: Some(Dtype::Fp8), ..Form::default() }),
         (Family::Llama, Variant { experts: Some(experts), multi_token: 1, ..Variant::USUAL }, Form::default()),
         (Family::Gpt, Variant::USUAL, dropout),
         (Family::Gpt, Variant::USUAL, shared),
@@ -388,7 +388,7 @@ fn slow_products_in_fp8_take_the_same_numbers() {
                 let form = Form { tensor, sequence_parallel, async_reduce, recompute, ..Form::default() };
                 let (stages, weights, tokens) = prepare(model, form, &[1]);
                 let plain = run(&stages, &weights, &tokens);
-                let (stages, ..) = prepare(model, Form { fp8: true, ..form }, &[1]);
+                let (stages, ..) = prepare(model, Form { matmul_dtype: Some(Dtype::Fp8), ..form }, &[1]);
                 let quantized = run(&stages, &weights, &tokens);
                 let what = format!("{variant:?} {form:?}");
                 assert_eq!(plain.loss.to_bits(), quantized.loss.to_bits(), "{what}");

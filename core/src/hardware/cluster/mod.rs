@@ -3,8 +3,8 @@
 mod catalog;
 
 pub use self::catalog::{
-    Entry, LinkEntry, MatmulFlops, catalog, find, find_link, links, usual_fp8_flops, usual_host_bytes_per_s,
-    usual_matmul_permille,
+    Entry, LinkEntry, MatmulFlops, catalog, find, find_link, links, usual_fp4_flops, usual_fp8_flops,
+    usual_host_bytes_per_s, usual_matmul_permille,
 };
 
 use alloc::borrow::ToOwned;
@@ -14,6 +14,7 @@ use alloc::vec::Vec;
 
 use crate::base::fields::Fault;
 use crate::base::units::{Bytes, Nanos};
+use crate::model::Dtype;
 
 /// The figures of a device that time and memory follow from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +25,8 @@ pub struct Device {
     pub matmul_flops: u64,
     /// The FP8 matmul rate; 0 where the device has none.
     pub fp8_flops: u64,
+    /// The matmul rate with 4-bit operands; 0 where the device has none.
+    pub fp4_flops: u64,
     /// Peak GEMM efficiency: the best matmuls over either rate, in thousandths.
     pub matmul_permille: u64,
     /// Bytes a second between memory and compute.
@@ -37,6 +40,17 @@ pub struct Device {
 }
 
 impl Device {
+    /// The matmul rate with operands in `dtype`, one of [`Dtype::OF_MATMULS`]; 0 where the device does not take them.
+    /// Formats with shared scales are taken by devices that have a rate in 4 bits, too: those are of one generation
+    /// (Blackwell and CDNA 4).
+    pub const fn quantized_flops(&self, dtype: Dtype) -> u64 {
+        match dtype {
+            Dtype::MxFp4 | Dtype::NvFp4 => self.fp4_flops,
+            Dtype::MxFp8 if self.fp4_flops == 0 => 0,
+            _ => self.fp8_flops,
+        }
+    }
+
     /// The link to host memory and back.
     pub const fn host_link(&self) -> Link {
         Link { bytes_per_s: self.host_bytes_per_s, latency_ns: self.launch_ns }
@@ -47,6 +61,7 @@ impl Device {
         for (field, value, least, most) in [
             ("matmul_flops", self.matmul_flops, 1, MAX_RATE),
             ("fp8_flops", self.fp8_flops, 0, MAX_RATE),
+            ("fp4_flops", self.fp4_flops, 0, MAX_RATE),
             ("matmul_permille", self.matmul_permille, 1, 1000),
             ("memory_bytes_per_s", self.memory_bytes_per_s, 1, MAX_RATE),
             ("memory_bytes", self.memory_bytes, 1, MAX_MEMORY),

@@ -83,6 +83,8 @@ fn read_device(mut table: Table<'_>, dtype: Option<Dtype>, faults: &mut Vec<Faul
     let matmul_flops = figure(read, "matmul_flops", known.as_ref().map(|known| known.matmul_flops), &mut table);
     let fp8_flops = table.whole("fp8_flops", 0..=MAX_RATE, faults);
     let fp8_flops = fp8_flops.unwrap_or_else(|| cluster::usual_fp8_flops(name));
+    let fp4_flops = table.whole("fp4_flops", 0..=MAX_RATE, faults);
+    let fp4_flops = fp4_flops.unwrap_or_else(|| cluster::usual_fp4_flops(name));
     let matmul_permille = table.whole("matmul_permille", 1..=1000, faults);
     let matmul_permille = matmul_permille.unwrap_or_else(|| cluster::usual_matmul_permille(name));
     let read = table.bytes("memory_bytes_per_s", 1..=MAX_RATE, faults);
@@ -105,6 +107,7 @@ fn read_device(mut table: Table<'_>, dtype: Option<Dtype>, faults: &mut Vec<Faul
             name: name.to_string(),
             matmul_flops,
             fp8_flops,
+            fp4_flops,
             matmul_permille,
             memory_bytes_per_s: rate,
             memory_bytes,

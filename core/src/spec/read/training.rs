@@ -176,7 +176,7 @@ fn read_form(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Form {
         attention: table.choice("attention", &attention, faults).unwrap_or_default(),
         dropout: table.flag("dropout", faults).unwrap_or(false),
         f32_logits: table.flag("f32_logits", faults).unwrap_or(false),
-        fp8: table.choice("matmul_dtype", &[(Dtype::Fp8.name(), true)], faults).unwrap_or(false),
+        matmul_dtype: table.choice("matmul_dtype", &Dtype::OF_MATMULS.map(|dtype| (dtype.name(), dtype)), faults),
         bf16_gradients: table.choice("gradients_dtype", &BF16, faults).unwrap_or(false),
         ..Form::default()
     }

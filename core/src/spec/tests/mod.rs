@@ -341,9 +341,23 @@ fn number_formats_are_written_linked_and_held_against_each_other() {
         let text = text(device, "zero = 1", all);
         let spec = Spec::read(&text).unwrap_or_else(|error| panic!("{error}"));
         let work = model_work(&text);
-        assert!(work.layout.form.fp8 && work.layout.form.bf16_gradients && work.layout.bf16_moments);
+        assert!(
+            work.layout.form.matmul_dtype == Some(Dtype::Fp8)
+                && work.layout.form.bf16_gradients
+                && work.layout.bf16_moments
+        );
         assert_eq!(Spec::read(&spec.to_json()).as_ref(), Ok(&spec));
         assert_eq!(crate::spec::link::read(&crate::spec::link::write(&spec)).as_ref(), Ok(&spec));
+    }
+    for dtype in Dtype::OF_MATMULS {
+        let own = own.replace("fp8_flops", "fp4_flops = 3700000000000000, fp8_flops");
+        for device in ["device = \"gb300\"", "device = \"mi355x\"", &own] {
+            let text = text(device, "zero = 1", &format!("matmul_dtype = \"{}\"", dtype.name()));
+            let spec = Spec::read(&text).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(model_work(&text).layout.form.matmul_dtype, Some(dtype));
+            assert_eq!(Spec::read(&spec.to_json()).as_ref(), Ok(&spec));
+            assert_eq!(crate::spec::link::read(&crate::spec::link::write(&spec)).as_ref(), Ok(&spec));
+        }
     }
     for (device, parallel, training, told) in [
         ("a100-80", "", all, "cluster.device.fp8_flops: found 0, accepted is a rate"),
@@ -356,6 +370,9 @@ fn number_formats_are_written_linked_and_held_against_each_other() {
         ("h100", "", "dtype = \"f32\"\nmoments_dtype = \"bf16\"", "training.moments_dtype: found bf16"),
         ("h100", "", "dtype = \"f32\"\nmatmul_dtype = \"fp8\"", "training.matmul_dtype: found fp8"),
         ("h100", "", "matmul_dtype = \"fp4\"", "training.matmul_dtype: found \"fp4\", accepted is"),
+        ("h100", "", "matmul_dtype = \"nvfp4\"", "cluster.device.fp4_flops: found 0, accepted is a rate"),
+        ("h200", "", "matmul_dtype = \"mxfp8\"", "cluster.device.fp4_flops: found 0, accepted is a rate"),
+        ("tpu-v5p", "", "dtype = \"f64\"", "training.dtype: found f64, accepted is another format"),
     ] {
         let found = faults(&text(&format!("device = \"{device}\""), parallel, training));
         assert!(found.iter().any(|fault| fault.contains(told)), "{told}: {found:?}");

@@ -230,6 +230,13 @@ pub const FIELDS: &[Field] = &[
         "Dense, with FP8 operands; 0: the device has no FP8",
     ),
     of(
+        "cluster.device.fp4_flops",
+        "Peak FP4 throughput",
+        Unit::Of(1e12, "TFLOP/s"),
+        Group::Device,
+        "Dense, with MXFP4 or NVFP4 operands; 0: the device has no FP4 and no MXFP8",
+    ),
+    of(
         "cluster.device.host_bytes_per_s",
         "Host link bandwidth",
         Unit::Of(1e9, "GB/s"),

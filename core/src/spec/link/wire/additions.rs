@@ -10,8 +10,8 @@ use super::model::{MATMUL_PERMILLE, recompute_from_wire, recompute_to_wire};
 use super::statement::one_for_all;
 use crate::graph::form::{Offload, Recompute};
 use crate::graph::layout::{Dispatch, Layout, Partition, RecomputeLayers, ReduceGradients};
-use crate::hardware::cluster::{usual_fp8_flops, usual_host_bytes_per_s};
-use crate::model::{Arrangement, Caps, Factors, MAX_LAYERS, Routing, Scores, Window};
+use crate::hardware::cluster::{usual_fp4_flops, usual_fp8_flops, usual_host_bytes_per_s};
+use crate::model::{Arrangement, Caps, Dtype, Factors, MAX_LAYERS, Routing, Scores, Window};
 use crate::problem::StageCost;
 use crate::program::Transport;
 use crate::program::lower::Lowering;
@@ -82,6 +82,17 @@ pub(super) enum Addition {
     Tokens(u64),
     /// Sharding group size.
     Shard(u32),
+    /// GEMM precision of the layers is another than FP8.
+    MatmulDtype(WireMatmulDtype),
+    /// The device's FP4 rate, where it is not the catalog's.
+    Fp4Flops(u64),
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) enum WireMatmulDtype {
+    MxFp8,
+    MxFp4,
+    NvFp4,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -144,13 +155,23 @@ pub(super) fn additions_of(spec: &Spec) -> Vec<Addition> {
             more.extend(work.tokens.map(Addition::Tokens));
             more.extend(work.layout.shard.map(Addition::Shard));
             let formats = [
-                (work.layout.form.fp8, Addition::Fp8),
+                (work.layout.form.matmul_dtype == Some(Dtype::Fp8), Addition::Fp8),
                 (work.layout.form.bf16_gradients, Addition::Bf16Gradients),
                 (work.layout.bf16_moments, Addition::Bf16Moments),
             ];
             more.extend(formats.into_iter().filter(|(is_so, _)| *is_so).map(|(_, more)| more));
             if work.layout.overlap_exchanges {
                 more.push(Addition::OverlapExchanges);
+            }
+            let format = match work.layout.form.matmul_dtype {
+                Some(Dtype::MxFp8) => Some(WireMatmulDtype::MxFp8),
+                Some(Dtype::MxFp4) => Some(WireMatmulDtype::MxFp4),
+                Some(Dtype::NvFp4) => Some(WireMatmulDtype::NvFp4),
+                _ => None,
+            };
+            more.extend(format.map(Addition::MatmulDtype));
+            if work.device.fp4_flops != usual_fp4_flops(&work.device.name) {
+                more.push(Addition::Fp4Flops(work.device.fp4_flops));
             }
         }
         Work::Typed(statement) => add_costs(&statement.stages, &mut more),
@@ -244,7 +265,9 @@ fn add_device_and_dispatch(work: &ModelWork, more: &mut Vec<Addition>) {
     if work.layout.dispatch == Dispatch::OncePerNode {
         more.push(Addition::DispatchOncePerNode);
     }
-    if work.layout.form.fp8 || work.device.fp8_flops != usual_fp8_flops(&work.device.name) {
+    if work.layout.form.matmul_dtype == Some(Dtype::Fp8)
+        || work.device.fp8_flops != usual_fp8_flops(&work.device.name)
+    {
         more.push(Addition::Fp8Flops(work.device.fp8_flops));
     }
     if work.device.host_bytes_per_s != usual_host_bytes_per_s(&work.device.name) {
@@ -339,7 +362,16 @@ pub(super) fn apply(spec: &mut Spec, more: Addition) -> Option<()> {
         }
         Addition::MatmulPermille(permille) => model(spec, &|work| work.device.matmul_permille = permille.into()),
         Addition::DispatchOncePerNode => model(spec, &|work| work.layout.dispatch = Dispatch::OncePerNode),
-        Addition::Fp8 => model(spec, &|work| work.layout.form.fp8 = true),
+        Addition::Fp8 => model(spec, &|work| work.layout.form.matmul_dtype = Some(Dtype::Fp8)),
+        Addition::MatmulDtype(format) => {
+            let dtype = match format {
+                WireMatmulDtype::MxFp8 => Dtype::MxFp8,
+                WireMatmulDtype::MxFp4 => Dtype::MxFp4,
+                WireMatmulDtype::NvFp4 => Dtype::NvFp4,
+            };
+            model(spec, &|work| work.layout.form.matmul_dtype = Some(dtype))
+        }
+        Addition::Fp4Flops(flops) => model(spec, &|work| work.device.fp4_flops = flops),
         Addition::Fp8Flops(flops) => model(spec, &|work| work.device.fp8_flops = flops),
         Addition::HostRate(rate) => model(spec, &|work| work.device.host_bytes_per_s = rate),
         Addition::Offload(layers) => {

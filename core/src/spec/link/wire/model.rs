@@ -6,7 +6,7 @@ use super::fixed::{
 };
 use crate::graph::form::{AttentionForm, Form, Offload, Recompute};
 use crate::graph::layout::{Dispatch, Layout, Partition, RecomputeLayers};
-use crate::hardware::cluster::{Device, Link, usual_fp8_flops, usual_host_bytes_per_s};
+use crate::hardware::cluster::{Device, Link, usual_fp4_flops, usual_fp8_flops, usual_host_bytes_per_s};
 use crate::model::{
     Activation, Arrangement, Caps, Dtype, Experts, Factors, Family, Latent, ModelConfig, Routing, Variant,
 };
@@ -52,7 +52,9 @@ pub(super) fn model_to_wire(work: &ModelWork) -> WireModel {
             Dtype::Bf16 => WireDtype::Bf16,
             Dtype::F64 => WireDtype::F64,
             // No spec has the formats of tokens and masks: they are not for training.
-            Dtype::F32 | Dtype::I32 | Dtype::U8 | Dtype::Fp8 => WireDtype::F32,
+            Dtype::F32 | Dtype::I32 | Dtype::U8 | Dtype::Fp8 | Dtype::MxFp8 | Dtype::MxFp4 | Dtype::NvFp4 => {
+                WireDtype::F32
+            }
         },
         limit_bytes: work.limit_bytes,
         objective: objective_to_wire(work.objective),
@@ -84,6 +86,7 @@ pub(super) fn model_from_wire(wire: WireModel) -> ModelWork {
         },
         device: Device {
             fp8_flops: usual_fp8_flops(&wire.device_name),
+            fp4_flops: usual_fp4_flops(&wire.device_name),
             host_bytes_per_s: usual_host_bytes_per_s(&wire.device_name),
             name: wire.device_name,
             matmul_flops: wire.matmul_flops,
@@ -225,7 +228,7 @@ fn layout_from_wire(wire: WireLayout) -> Layout {
             whole_experts: wire.whole_experts,
             imbalance_permille: wire.imbalance_permille,
             f32_logits: wire.f32_logits,
-            fp8: false,
+            matmul_dtype: None,
             bf16_gradients: false,
         },
         data: wire.data,

@@ -47,7 +47,9 @@ impl<T: Element> Data<T> {
         match dtype {
             Dtype::I32 => Data::Tokens(vec![0; elements]),
             Dtype::U8 => Data::Bytes(vec![0; elements]),
-            Dtype::F64 | Dtype::F32 | Dtype::Bf16 | Dtype::Fp8 => Data::Floats(vec![T::ZERO; elements]),
+            Dtype::F64 | Dtype::F32 | Dtype::Bf16 | Dtype::Fp8 | Dtype::MxFp8 | Dtype::MxFp4 | Dtype::NvFp4 => {
+                Data::Floats(vec![T::ZERO; elements])
+            }
         }
     }
 
@@ -305,7 +307,7 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
             call.outputs[0].clone_from(from);
         }
         Kernel::OffloadWait | Kernel::ReloadWait => {}
-        Kernel::Quantize => panic!("a workload with products in fp8 is refused before it starts"),
+        Kernel::Quantize => panic!("a workload with quantized matmuls is refused before it starts"),
         Kernel::AllReduce { .. }
         | Kernel::AllReduceMax { .. }
         | Kernel::AllGather { .. }

@@ -31,7 +31,7 @@ fn data_type(dtype: Dtype) -> (DataType, u64) {
     match dtype {
         Dtype::F64 => (DataType::Float64, 8),
         Dtype::Bf16 => (DataType::Bfloat16, 2),
-        Dtype::I32 | Dtype::U8 | Dtype::Fp8 => (DataType::Uint8, 1),
+        Dtype::I32 | Dtype::U8 | Dtype::Fp8 | Dtype::MxFp8 | Dtype::MxFp4 | Dtype::NvFp4 => (DataType::Uint8, 1),
         Dtype::F32 => (DataType::Float32, 4),
     }
 }
