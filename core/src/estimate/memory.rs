@@ -1,6 +1,6 @@
 //! Bytes that a rank holds throughout a step, and bytes that each op adds.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use crate::base::units::Bytes;
@@ -22,7 +22,8 @@ pub struct StaticBytes {
     pub gradients: Bytes,
     /// Master weights: f32 copies of weights in a coarser format.
     pub master_weights: Bytes,
-    /// AdamW's two moments: f32, or f64 with f64 weights, or bf16 where the spec asks for it.
+    /// What the optimizer keeps, such as AdamW's two moments: f32, or f64 with f64 weights, or bf16 where the spec asks
+    /// for it.
     pub optimizer: Bytes,
     /// Where weights are shared out among copies (ZeRO 3): a layer, gathered, and the next one under way, where these
     /// two are largest.
@@ -39,6 +40,11 @@ pub struct StaticBytes {
     /// Master weights and moments that lie in the host's memory ([`Layout::offload_optimizer`]), which none of the
     /// others count and neither does their sum.
     pub on_host: Bytes,
+    /// Floating-point operations of the optimizer's matrix products ([`Optimizer::update_flops`]); no bytes, and in no
+    /// sum of them.
+    ///
+    /// [`Optimizer::update_flops`]: crate::graph::optimizer::Optimizer::update_flops
+    pub update_flops: u128,
 }
 
 impl StaticBytes {
@@ -90,6 +96,7 @@ impl StaticBytes {
             workspace: self.workspace.max(other.workspace),
             overhead: self.overhead.max(other.overhead),
             on_host: self.on_host.saturating_add(other.on_host),
+            update_flops: self.update_flops.saturating_add(other.update_flops),
         }
     }
 
@@ -129,10 +136,11 @@ impl StaticBytes {
     /// What the weights of a stage need, those of its experts apart, and the buffers of its messages: an activation and
     /// a gradient for each neighbour, sent or received. Stages of one rank hand over without a copy, so one buffer,
     /// counted with the later stage, serves both ends: `shares_after` says that the next stage is on the same rank.
-    /// `moments` is the number format of the optimizer's moments of bf16 weights.
-    pub fn of_stage(graph: &Graph, shares_after: bool, moments: Dtype) -> (StaticBytes, StaticBytes) {
+    /// `layout` has the optimizer and the number format of its moments.
+    pub fn of_stage(graph: &Graph, shares_after: bool, layout: &Layout) -> (StaticBytes, StaticBytes) {
         let (mut bytes, mut experts) = (StaticBytes::default(), StaticBytes::default());
-        for (_, tensor) in graph.tensors() {
+        let of_layers = weights_of_layers(graph);
+        for (id, tensor) in graph.tensors() {
             match tensor.role {
                 Role::Weight { .. } => {
                     let bytes = if tensor.expert_ways().is_some() { &mut experts } else { &mut bytes };
@@ -141,11 +149,12 @@ impl StaticBytes {
                         let master = tensor.elements().saturating_mul(Dtype::F32.bytes());
                         bytes.master_weights = bytes.master_weights.saturating_add(master);
                     }
-                    let moments = match tensor.dtype {
-                        Dtype::Bf16 => tensor.elements().saturating_mul(moments.bytes()),
-                        _ => tensor.bytes(),
-                    };
-                    bytes.optimizer = bytes.optimizer.saturating_add(moments.saturating_mul(2));
+                    let in_layer = of_layers.contains(&id);
+                    let kept = layout.optimizer.state_elements(&tensor.shape, in_layer);
+                    let kept = kept.saturating_mul(layout.state_dtype(tensor.dtype).bytes());
+                    bytes.optimizer = bytes.optimizer.saturating_add(kept);
+                    let flops = layout.optimizer.update_flops(&tensor.shape, in_layer);
+                    bytes.update_flops = bytes.update_flops.saturating_add(flops);
                 }
                 Role::WeightCopy { of } => {
                     let bytes = if graph[of].expert_ways().is_some() { &mut experts } else { &mut bytes };
@@ -166,6 +175,12 @@ impl StaticBytes {
         }
         (bytes, experts)
     }
+}
+
+/// The weights that operators of a layer read.
+fn weights_of_layers(graph: &Graph) -> BTreeSet<TensorId> {
+    let of_layers = graph.job(Job::F).filter(|operator| operator.layer.is_some());
+    of_layers.flat_map(|operator| operator.inputs.iter().map(|input| input.tensor)).collect()
 }
 
 /// Bytes of the sharded weights of `graph` that are gathered at once: those of the two neighbouring units with the

@@ -148,6 +148,9 @@ pub fn tail(work: &ModelWork, dense: &StaticBytes, experts: &StaticBytes) -> Ran
             0 => 0,
             copies => cost::traffic_time(bytes.weights.saturating_add(copies), &work.device),
         };
+        // Whole matrices go to replicas, each in turn.
+        let products = bytes.update_flops.div_ceil(if layout.zero > 0 { copies.sharers.into() } else { 1 });
+        let update = update.saturating_add(cost::matmul_time(products, &work.device));
         tail.optimizer_ns = tail.optimizer_ns.saturating_add(update).saturating_add(quantized);
     }
     tail

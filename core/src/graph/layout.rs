@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use crate::base::fields::Fault;
 use crate::base::units::Bytes;
 use crate::graph::form::{Form, MAX_DEGREE, Recompute};
+use crate::graph::optimizer::Optimizer;
 use crate::graph::passes::recompute::Choices;
 use crate::model::{Dtype, ModelConfig};
 
@@ -177,7 +178,9 @@ pub struct Layout {
     pub dispatch: Dispatch,
     /// Whether the all-to-all of one op of a pair overlaps with compute of the other.
     pub overlap_exchanges: bool,
-    /// Whether both moments of bf16 weights are bf16.
+    /// Which optimizer updates the weights.
+    pub optimizer: Optimizer,
+    /// Whether the moments of bf16 weights are bf16.
     pub bf16_moments: bool,
     /// Optimizer offload: moments and master weights lie in host memory, where the device's optimizer step reads and
     /// writes them (as paged optimizers do; in ZeRO-Offload, arXiv:2101.06840, the host computes the step).
@@ -202,6 +205,7 @@ impl Default for Layout {
             reduce_gradients: None,
             dispatch: Dispatch::EachCopy,
             overlap_exchanges: false,
+            optimizer: Optimizer::AdamW,
             bf16_moments: false,
             offload_optimizer: false,
             partition: Partition::Balanced,
@@ -308,9 +312,13 @@ impl Layout {
         self.reduce_gradients.unwrap_or(usual)
     }
 
-    /// The number format of the optimizer's moments of bf16 weights.
-    pub const fn moments(&self) -> Dtype {
-        if self.bf16_moments { Dtype::Bf16 } else { Dtype::F32 }
+    /// The number format of what the optimizer keeps of weights in `dtype`.
+    pub const fn state_dtype(&self, dtype: Dtype) -> Dtype {
+        match dtype {
+            Dtype::Bf16 if self.bf16_moments => Dtype::Bf16,
+            Dtype::Bf16 => Dtype::F32,
+            _ => dtype,
+        }
     }
 
     /// Devices of one pipeline rank. They are neighbours: TP innermost, then CP, then DP.

@@ -93,6 +93,7 @@ mod latent;
 pub mod layout;
 pub mod liveness;
 mod llama;
+pub mod optimizer;
 mod parts;
 pub mod passes;
 #[cfg(test)]

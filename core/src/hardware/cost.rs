@@ -160,6 +160,11 @@ fn ramp(time: Nanos, launch_ns: Nanos) -> Nanos {
     product.isqrt() as Nanos
 }
 
+/// Time of matrix products of so many operations in the training's number format, at the best rate.
+pub fn matmul_time(flops: u128, device: &Device) -> Nanos {
+    at_rate(flops, device.matmul_flops, device.matmul_permille * MATMUL_PER_MILLE / 1000)
+}
+
 /// Time of reading or writing `bytes` once.
 pub fn traffic_time(bytes: Bytes, device: &Device) -> Nanos {
     at_rate(bytes.into(), device.memory_bytes_per_s, MEMORY_PER_MILLE)

@@ -72,6 +72,7 @@
 //! | `training.dtype` (`precision`) | precision: `bf16`, `f32` or `f64` | the device's usual one |
 //! | `training.matmul_dtype` (`gemm_precision`) | GEMM precision: `fp8`, `mxfp8`, `mxfp4` or `nvfp4` [runs the matmuls of layers in it](crate::graph::passes::quantize), with weights in bf16. Planned, not run | as `training.dtype` |
 //! | `training.gradients_dtype` (`gradient_accumulation_dtype`), `.moments_dtype` (`optimizer_state_dtype`) | `bf16`: the dtype in which gradients of bf16 weights are accumulated and reduced; the dtype of both moments of the optimizer. Planned, not run | f32, or f64 with f64 |
+//! | `training.optimizer` | `adamw`; `sgd`; `sgd-momentum`; `muon` for the matrices of layers, with `adamw` for other weights; `adafactor` without momentum. All but `adamw` are planned, not run | `adamw` |
 //! | `training.attention` | `flash` or `materialised` | `flash` |
 //! | `training.dropout` | whether there is dropout | false |
 //! | `training.recompute` | activation recomputation: `none`, `selective`, `cheap`, `latents`, `feed-forward` or `full` ([each](crate::graph::form::Recompute)); for each layer `3 full, 5 none`; or `fit`: [the least that fits](crate::estimate::fit) | `none` |
@@ -116,6 +117,7 @@ use crate::base::units::Bytes;
 use crate::graph::form::{Form, Offload};
 use crate::graph::layout::{Dispatch, Layout, Partition, RecomputeLayers};
 use crate::graph::of_e12;
+use crate::graph::optimizer::Optimizer;
 use crate::hardware::cluster::{Device, Link, Nodes};
 use crate::hardware::profile::Profile;
 use crate::model::{Dtype, E12, Factors, ModelConfig, Variant, catalog};
@@ -263,6 +265,10 @@ impl ModelWork {
                 faults.push(Fault::new(field, dtype.name(), accepted));
             }
         }
+        if self.layout.bf16_moments && !self.layout.optimizer.has_moments() {
+            let accepted = format!("nothing, because training.optimizer is {}", self.layout.optimizer.name());
+            faults.push(Fault::new("training.moments_dtype", Dtype::Bf16.name(), accepted));
+        }
         if self.device.matmul_flops == 0 {
             let accepted = format!("another format: {} has no matmuls in it", self.device.name);
             faults.push(Fault::new("training.dtype", self.dtype.name(), accepted));
@@ -288,7 +294,7 @@ impl ModelWork {
         }
     }
 
-    /// The field of the spec with a number format that no backend computes in.
+    /// The field of the spec with a number format or an optimizer that no backend has.
     pub const fn format_not_run(&self) -> Option<&'static str> {
         match self.layout.form {
             Form { matmul_dtype: Some(Dtype::MxFp8), .. } => Some("training.matmul_dtype = \"mxfp8\""),
@@ -297,7 +303,18 @@ impl ModelWork {
             Form { matmul_dtype: Some(_), .. } => Some("training.matmul_dtype = \"fp8\""),
             Form { bf16_gradients: true, .. } => Some("training.gradients_dtype = \"bf16\""),
             _ if self.layout.bf16_moments => Some("training.moments_dtype = \"bf16\""),
-            _ => None,
+            _ => self.optimizer_not_run(),
+        }
+    }
+
+    /// The field of the spec with an optimizer that the runner does not have.
+    const fn optimizer_not_run(&self) -> Option<&'static str> {
+        match self.layout.optimizer {
+            Optimizer::AdamW => None,
+            Optimizer::Sgd => Some("training.optimizer = \"sgd\""),
+            Optimizer::SgdMomentum => Some("training.optimizer = \"sgd-momentum\""),
+            Optimizer::Muon => Some("training.optimizer = \"muon\""),
+            Optimizer::Adafactor => Some("training.optimizer = \"adafactor\""),
         }
     }
 
@@ -438,6 +455,9 @@ impl ModelWork {
         }
         if self.layout.offload_optimizer {
             training["offload_optimizer"] = json!(true);
+        }
+        if self.layout.optimizer != Optimizer::AdamW {
+            training["optimizer"] = json!(self.layout.optimizer.name());
         }
         let formats = [
             ("matmul_dtype", form.matmul_dtype.is_some(), form.matmul_dtype.unwrap_or(Dtype::Fp8)),

@@ -12,6 +12,7 @@ use pipeplan_core::base::units::{Bytes, Nanos};
 use pipeplan_core::estimate::derive::graph_of;
 use pipeplan_core::estimate::memory::StaticBytes;
 use pipeplan_core::estimate::step::moved_by_update;
+use pipeplan_core::graph::layout::Layout;
 use pipeplan_core::graph::{Graph, Job, Kernel, Operator, TensorId};
 use pipeplan_core::hardware::cost::{Load, Peers};
 use pipeplan_core::hardware::profile::{Profile, Signature, takes_sum};
@@ -255,7 +256,7 @@ pub fn measure(
 pub fn update_of(graph: &Graph, most: u64) -> Option<(u64, Load)> {
     let weights = graph.weights().fold(0u64, |sum, (_, tensor)| sum.saturating_add(tensor.elements()));
     let elements = weights.min(most);
-    let (dense, experts) = StaticBytes::of_stage(graph, true, Dtype::F32);
+    let (dense, experts) = StaticBytes::of_stage(graph, true, &Layout::default());
     let moved = u128::from(moved_by_update(&dense)) + u128::from(moved_by_update(&experts));
     let of_these = (moved * u128::from(elements)).div_ceil(u128::from(weights.max(1)));
     let bytes = Bytes::try_from(of_these).unwrap_or(Bytes::MAX);

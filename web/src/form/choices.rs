@@ -20,6 +20,13 @@ pub fn choices(path: &str) -> Choices {
             &[("", "as precision"), ("fp8", "FP8"), ("mxfp8", "MXFP8"), ("mxfp4", "MXFP4"), ("nvfp4", "NVFP4")]
         }
         "training.gradients_dtype" | "training.moments_dtype" => &[("", "float32"), ("bf16", "bfloat16")],
+        "training.optimizer" => &[
+            ("", "AdamW"),
+            ("sgd", "SGD"),
+            ("sgd-momentum", "SGD with momentum"),
+            ("muon", "Muon, with AdamW for other weights"),
+            ("adafactor", "Adafactor without momentum"),
+        ],
         "training.offload_optimizer" => &[("", "off"), ("true", "on")],
         "training.attention" => &[("", "FlashAttention"), ("materialised", "scores in memory")],
         _ => &[],
@@ -32,7 +39,7 @@ pub fn value_label<'v>(path: &str, value: &'v str) -> &'v str {
     let of = |value: &str| choices.iter().find(|(known, _)| *known == value).map(|(_, title)| *title);
     // A default by its own name is the empty choice.
     match value {
-        "false" | "0" | "flash" | "each-copy" => of("").unwrap_or(value),
+        "false" | "0" | "flash" | "each-copy" | "adamw" => of("").unwrap_or(value),
         _ => of(value).unwrap_or(value),
     }
 }

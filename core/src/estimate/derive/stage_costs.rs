@@ -92,7 +92,7 @@ impl Parts<'_> {
         let shares = copies.map(|copies| layout.sharers(copies) > 1);
         let [largest, largest_experts] = memory::largest_neighbours(&graph, shares);
         let shared_out = |shares_after| {
-            let (bytes, experts) = StaticBytes::of_stage(&graph, shares_after, layout.moments());
+            let (bytes, experts) = StaticBytes::of_stage(&graph, shares_after, layout);
             let experts = experts.shared_out(layout, copies[1], largest_experts);
             bytes.shared_out(layout, copies[0], largest).with_experts(&experts)
         };
@@ -101,7 +101,7 @@ impl Parts<'_> {
             on_host: Lifetimes::of(&graph).on_host(&graph),
             apart: shared_out(false),
             before_own: shared_out(true),
-            whole: StaticBytes::of_stage(&graph, false, layout.moments()),
+            whole: StaticBytes::of_stage(&graph, false, layout),
             tables: memory::gradients_of_tables(&graph),
         };
         self.known.insert(key, part);

@@ -3,6 +3,7 @@
 use super::*;
 use crate::graph::form::{AttentionForm, Form, Recompute};
 use crate::graph::layout::{Layout, ReduceGradients};
+use crate::graph::optimizer::Optimizer;
 use crate::hardware::cluster::{self, Link};
 use crate::model::catalog;
 use crate::model::{Dtype, Family, MAX_SIZE};
@@ -296,6 +297,38 @@ fn what_the_optimizer_keeps_lies_where_that_is_said() {
         let parameters = 6_738_415_616;
         assert!((each * parameters..each * parameters + 64).contains(&state), "{dtype:?} zero {zero}: {state}");
     }
+}
+
+/// What each optimizer keeps of Llama 2 7B, in bytes: of 32 layers with 4 matrices of 4096² and 3 of 4096 × 11008, of
+/// 65 norms, and of two tables. Muon's step takes its products beside what it reads and writes, and replicas share them.
+#[test]
+fn optimizers_keep_what_is_published() {
+    let derived = |optimizer, zero| {
+        let mut work = work("llama-2-7b", "h100", 1);
+        (work.layout.optimizer, work.layout.data, work.layout.zero) = (optimizer, 8, zero);
+        derive(&work, Placement::Linear, 1).unwrap_or_else(|faults| panic!("{faults}"))
+    };
+    let matrices: u64 = 32 * (4 * 4096 * 4096 + 3 * 4096 * 11_008);
+    let sums: u64 = 32 * (4 * 2 * 4096 + 3 * (4096 + 11_008)) + 2 * (32_000 + 4096);
+    let (tables, norms): (u64, u64) = (2 * 32_000 * 4096, 65 * 4096);
+    for (optimizer, elements) in [
+        (Optimizer::AdamW, 2 * (matrices + tables + norms)),
+        (Optimizer::Sgd, 0),
+        (Optimizer::SgdMomentum, matrices + tables + norms),
+        (Optimizer::Muon, matrices + 2 * (tables + norms)),
+        (Optimizer::Adafactor, sums + norms),
+    ] {
+        assert_eq!(derived(optimizer, 0).static_bytes[0].optimizer, 4 * elements, "{}", optimizer.name());
+    }
+    let step = |short: u128, long: u128| 5 * (4 * short * short * long + 2 * short * short * short);
+    let flops = 32 * (4 * step(4096, 4096) + 3 * step(4096, 11_008));
+    let [muon, momentum, sharded] = [(Optimizer::Muon, 0), (Optimizer::SgdMomentum, 0), (Optimizer::Muon, 1)]
+        .map(|(optimizer, zero)| derived(optimizer, zero).epilogue.tails[0].optimizer_ns);
+    // The rest of the step is that of one moment, and of a second one of the tables: under a tenth more.
+    let device = crate::hardware::cluster::find("h100").unwrap().device(Dtype::Bf16);
+    let products = crate::hardware::cost::matmul_time(flops, &device);
+    assert!((momentum + products..momentum * 11 / 10 + products).contains(&muon), "{muon} {momentum} {products}");
+    assert!(sharded.abs_diff(muon / 8) < muon / 100, "{sharded} of {muon}");
 }
 
 /// Beside bf16 weights: moments of 4 bytes a parameter instead of 8, gradients of 2 instead of 4; and with products in fp8 two

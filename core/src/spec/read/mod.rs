@@ -174,11 +174,19 @@ fn read_model_work(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<Mod
         return None;
     };
     let Training { microbatches, microbatch_size, sequence, recompute_layers, offload_fits, .. } = training;
-    let Training { tokens, bf16_moments, offload_optimizer, .. } = training;
+    let Training { tokens, optimizer, bf16_moments, offload_optimizer, .. } = training;
     let Form { tensor, sequence_parallel, async_reduce, context, expert, whole_experts, .. } = layout.form;
     let form = Form { tensor, sequence_parallel, async_reduce, context, expert, whole_experts, ..training.form };
-    let layout =
-        Layout { form, recompute_layers, offload_fits, bf16_moments, offload_optimizer, overhead_bytes, ..layout };
+    let layout = Layout {
+        form,
+        recompute_layers,
+        offload_fits,
+        optimizer,
+        bf16_moments,
+        offload_optimizer,
+        overhead_bytes,
+        ..layout
+    };
     let mut config = model.config;
     if config.positions == 0 {
         config.positions = sequence;

@@ -10,6 +10,7 @@ use super::default;
 use crate::base::fields::{Fault, Table, shown, whole};
 use crate::graph::form::{AttentionForm, Form, MAX_IMBALANCE_PERMILLE, Offload, Recompute};
 use crate::graph::layout::RecomputeLayers;
+use crate::graph::optimizer::Optimizer;
 use crate::model::{Dtype, MAX_LAYERS, MAX_SIZE};
 use crate::problem::MAX_MICROBATCHES;
 
@@ -20,6 +21,7 @@ pub(super) struct Training {
     pub(super) tokens: Option<u64>,
     pub(super) dtype: Option<Dtype>,
     pub(super) form: Form,
+    pub(super) optimizer: Optimizer,
     pub(super) bf16_moments: bool,
     pub(super) offload_optimizer: bool,
     pub(super) recompute_layers: RecomputeLayers,
@@ -54,6 +56,8 @@ pub(super) fn read_training(
     let mut form = read_form(&mut table, faults);
     let (offload, offload_fits) = read_offload(&mut table, faults);
     form.offload = offload;
+    let optimizers = Optimizer::ALL.map(|optimizer| (optimizer.name(), optimizer));
+    let optimizer = table.choice("optimizer", &optimizers, faults).unwrap_or_default();
     let bf16_moments = table.choice("moments_dtype", &BF16, faults).unwrap_or(false);
     let offload_optimizer = table.flag("offload_optimizer", faults).unwrap_or(false);
     let recompute_layers = read_recompute(&mut table, &mut form, faults);
@@ -74,6 +78,7 @@ pub(super) fn read_training(
         tokens: trained,
         dtype,
         form,
+        optimizer,
         bf16_moments,
         offload_optimizer,
         recompute_layers,

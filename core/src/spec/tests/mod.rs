@@ -359,7 +359,21 @@ fn number_formats_are_written_linked_and_held_against_each_other() {
             assert_eq!(crate::spec::link::read(&crate::spec::link::write(&spec)).as_ref(), Ok(&spec));
         }
     }
+    for optimizer in crate::graph::optimizer::Optimizer::ALL {
+        let text = text("device = \"h100\"", "zero = 1", &format!("optimizer = \"{}\"", optimizer.name()));
+        let spec = Spec::read(&text).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(model_work(&text).layout.optimizer, optimizer);
+        assert_eq!(Spec::read(&spec.to_json()).as_ref(), Ok(&spec));
+        assert_eq!(crate::spec::link::read(&crate::spec::link::write(&spec)).as_ref(), Ok(&spec));
+    }
     for (device, parallel, training, told) in [
+        (
+            "h100",
+            "",
+            "optimizer = \"sgd\"\nmoments_dtype = \"bf16\"",
+            "training.moments_dtype: found bf16, accepted is nothing, because training.optimizer is sgd",
+        ),
+        ("h100", "", "optimizer = \"lion\"", "training.optimizer: found \"lion\", accepted is one of adamw"),
         ("a100-80", "", all, "cluster.device.fp8_flops: found 0, accepted is a rate"),
         (
             "h100",

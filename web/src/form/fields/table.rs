@@ -462,7 +462,8 @@ pub const FIELDS: &[Field] = &[
     ),
     of("training.dropout", "Dropout", Unit::Flag, Group::Operators, "Whether dropout masks are kept"),
     of("training.gradients_dtype", "Gradient accumulation dtype", Unit::Text, Group::Operators, "For bf16 weights"),
-    of("training.moments_dtype", "Optimizer state dtype", Unit::Text, Group::Operators, "Of both moments of Adam"),
+    of("training.optimizer", "Optimizer", Unit::Text, Group::Operators, "What is kept of each weight"),
+    of("training.moments_dtype", "Optimizer state dtype", Unit::Text, Group::Operators, "Of the optimizer's moments"),
     of(
         "training.f32_logits",
         "FP32 logits",

@@ -106,13 +106,14 @@ fn TrainingPart() -> impl IntoView {
                 <ListField path="training.dtype" choices=named(&[("", "from device"), ("bf16", "bfloat16"), ("f32", "float32"), ("f64", "float64")]) />
                 <ListField path="training.matmul_dtype" choices=named(choices("training.matmul_dtype")) />
             </div>
-            <Folded title="Recompute, offload, attention, dtypes" groups=&[Group::Operators]>
+            <Folded title="Recompute, offload, optimizer, attention, dtypes" groups=&[Group::Operators]>
                 <TextField path="training.recompute" list="none selective cheap latents feed-forward full fit" />
                 <div class="pairs">
                     <TextField path="training.recompute_first" />
                     <TextField path="training.recompute_group" />
                 </div>
                 <TextField path="training.offload" list="none all fit" />
+                <ListField path="training.optimizer" choices=named(choices("training.optimizer")) />
                 <ListField path="training.offload_optimizer" choices=named(choices("training.offload_optimizer")) />
                 <ListField path="training.attention" choices=named(choices("training.attention")) />
                 <ListField path="training.dropout" choices=named(&[("", "off"), ("true", "on")]) />

@@ -10,6 +10,7 @@ use super::model::{MATMUL_PERMILLE, recompute_from_wire, recompute_to_wire};
 use super::statement::one_for_all;
 use crate::graph::form::{Offload, Recompute};
 use crate::graph::layout::{Dispatch, Layout, Partition, RecomputeLayers, ReduceGradients};
+use crate::graph::optimizer::Optimizer;
 use crate::hardware::cluster::{usual_fp4_flops, usual_fp8_flops, usual_host_bytes_per_s};
 use crate::model::{Arrangement, Caps, Dtype, Factors, MAX_LAYERS, Routing, Scores, Window};
 use crate::problem::StageCost;
@@ -86,6 +87,16 @@ pub(super) enum Addition {
     MatmulDtype(WireMatmulDtype),
     /// The device's FP4 rate, where it is not the catalog's.
     Fp4Flops(u64),
+    /// The optimizer, where it is not AdamW.
+    Optimizer(WireOptimizer),
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) enum WireOptimizer {
+    Sgd,
+    SgdMomentum,
+    Muon,
+    Adafactor,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -173,6 +184,14 @@ pub(super) fn additions_of(spec: &Spec) -> Vec<Addition> {
             if work.device.fp4_flops != usual_fp4_flops(&work.device.name) {
                 more.push(Addition::Fp4Flops(work.device.fp4_flops));
             }
+            let optimizer = match work.layout.optimizer {
+                Optimizer::AdamW => None,
+                Optimizer::Sgd => Some(WireOptimizer::Sgd),
+                Optimizer::SgdMomentum => Some(WireOptimizer::SgdMomentum),
+                Optimizer::Muon => Some(WireOptimizer::Muon),
+                Optimizer::Adafactor => Some(WireOptimizer::Adafactor),
+            };
+            more.extend(optimizer.map(Addition::Optimizer));
         }
         Work::Typed(statement) => add_costs(&statement.stages, &mut more),
     }
@@ -372,6 +391,15 @@ pub(super) fn apply(spec: &mut Spec, more: Addition) -> Option<()> {
             model(spec, &|work| work.layout.form.matmul_dtype = Some(dtype))
         }
         Addition::Fp4Flops(flops) => model(spec, &|work| work.device.fp4_flops = flops),
+        Addition::Optimizer(optimizer) => {
+            let optimizer = match optimizer {
+                WireOptimizer::Sgd => Optimizer::Sgd,
+                WireOptimizer::SgdMomentum => Optimizer::SgdMomentum,
+                WireOptimizer::Muon => Optimizer::Muon,
+                WireOptimizer::Adafactor => Optimizer::Adafactor,
+            };
+            model(spec, &|work| work.layout.optimizer = optimizer)
+        }
         Addition::Fp8Flops(flops) => model(spec, &|work| work.device.fp8_flops = flops),
         Addition::HostRate(rate) => model(spec, &|work| work.device.host_bytes_per_s = rate),
         Addition::Offload(layers) => {

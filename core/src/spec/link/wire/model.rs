@@ -6,6 +6,7 @@ use super::fixed::{
 };
 use crate::graph::form::{AttentionForm, Form, Offload, Recompute};
 use crate::graph::layout::{Dispatch, Layout, Partition, RecomputeLayers};
+use crate::graph::optimizer::Optimizer;
 use crate::hardware::cluster::{Device, Link, usual_fp4_flops, usual_fp8_flops, usual_host_bytes_per_s};
 use crate::model::{
     Activation, Arrangement, Caps, Dtype, Experts, Factors, Family, Latent, ModelConfig, Routing, Variant,
@@ -236,6 +237,7 @@ fn layout_from_wire(wire: WireLayout) -> Layout {
         shard: None,
         reduce_gradients: None,
         dispatch: Dispatch::EachCopy,
+        optimizer: Optimizer::AdamW,
         bf16_moments: false,
         offload_optimizer: false,
         overlap_exchanges: false,
