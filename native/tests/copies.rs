@@ -3,8 +3,9 @@
 mod common;
 
 use common::{assert_close_losses, options, published, train, work};
-use pipeplan::runner::{Precision, RunOptions, RunReport, Workload};
+use pipeplan::runner::{Precision, RunError, RunOptions, RunReport, Silent, Workload, run};
 use pipeplan::transport::Buffer;
+use pipeplan_core::graph::optimizer::Optimizer;
 use pipeplan_core::spec::ModelWork;
 
 /// One rank that takes `work`'s whole step by itself.
@@ -91,6 +92,81 @@ fn replicas_train_as_one_rank_with_and_without_a_share_of_the_optimizer() {
     }
     assert_trains_as_one_rank(&with(2, 2, 1, true), "1f1b", &options(20));
     assert_trains_as_one_rank(&with(2, 2, 1, false), "dualpipe", &options(20));
+}
+
+/// SGD with and without momentum and Muon, over stages, replicas, both ends of a tied table, and shards of the state where
+/// the optimizer works by element.
+#[test]
+fn other_optimizers_train_as_one_rank() {
+    for (optimizer, ranks, data, zero, tied, name) in [
+        (Optimizer::Sgd, 2, 1, 0, false, "1f1b"),
+        (Optimizer::Sgd, 2, 2, 1, false, "zb-h1"),
+        (Optimizer::SgdMomentum, 2, 2, 0, true, "1f1b"),
+        (Optimizer::SgdMomentum, 2, 2, 1, false, "zb-v"),
+        (Optimizer::Muon, 4, 1, 0, true, "1f1b"),
+        (Optimizer::Muon, 2, 2, 0, false, "zb-h1"),
+    ] {
+        let mut work = with(ranks, data, zero, tied);
+        work.layout.optimizer = optimizer;
+        let run = assert_trains_as_one_rank(&work, name, &options(20));
+        let usual = train(&published(&with(ranks, data, zero, tied), name, Precision::Single).unwrap(), &options(20));
+        assert_ne!(run.weights, usual.weights, "{} is not AdamW", optimizer.name());
+        let [first, last] = [run.losses()[0], run.losses()[19]];
+        assert!(last < first, "{}: {first} {last}", optimizer.name());
+    }
+}
+
+/// What an optimizer keeps is what the plan says, to the byte: nothing, one value of each element, and in Muon one of the
+/// matrices of layers and two of all else.
+#[test]
+fn optimizers_keep_their_bytes() {
+    let held = |optimizer| {
+        let mut work = with(2, 1, 0, false);
+        work.layout.optimizer = optimizer;
+        let workload = published(&work, "1f1b", Precision::Single).expect("it exists");
+        let report = train(&workload, &options(1));
+        report.memory.iter().map(|memory| memory.persistent_bytes).collect::<Vec<u64>>()
+    };
+    let [adamw, sgd, momentum, muon] =
+        [Optimizer::AdamW, Optimizer::Sgd, Optimizer::SgdMomentum, Optimizer::Muon].map(held);
+    for rank in 0..2 {
+        // Weight, gradient and two moments, all in f32.
+        assert_eq!((sgd[rank], momentum[rank]), (adamw[rank] / 2, adamw[rank] / 4 * 3), "rank {rank}");
+        assert!(momentum[rank] < muon[rank] && muon[rank] < adamw[rank], "rank {rank}: {}", muon[rank]);
+    }
+}
+
+/// A run goes on from a checkpoint of another layout, with what its optimizer remembers.
+#[test]
+fn other_optimizers_go_on_by_another_layout() {
+    for (optimizer, layouts) in [
+        (Optimizer::Sgd, &[(2, 1, 0), (1, 2, 1)][..]),
+        (Optimizer::SgdMomentum, &[(2, 1, 0), (1, 2, 1), (2, 2, 1)]),
+        (Optimizer::Muon, &[(2, 1, 0), (4, 1, 0), (1, 2, 0)]),
+    ] {
+        let planned = |(ranks, data, zero): (usize, u32, u32)| {
+            let mut work = with(ranks, data, zero, false);
+            work.layout.optimizer = optimizer;
+            published(&work, "1f1b", Precision::Double).expect("it exists")
+        };
+        common::resumes_on_any(layouts, planned, 6);
+    }
+}
+
+/// Muon takes whole matrices, and Adafactor is planned only.
+#[test]
+fn what_optimizers_cannot_is_refused_before_a_run() {
+    let refused = |optimizer, data, zero| {
+        let mut work = with(2, data, zero, false);
+        work.layout.optimizer = optimizer;
+        let workload = published(&work, "1f1b", Precision::Single).expect("it exists");
+        match run(&workload, &options(1), &mut Silent) {
+            Err(RunError::Refused(refusal)) => refusal.to_string(),
+            _ => panic!("it is refused"),
+        }
+    };
+    assert!(refused(Optimizer::Muon, 2, 1).contains("updates whole matrices only"));
+    assert!(refused(Optimizer::Adafactor, 1, 0).contains("which the runner does not have"));
 }
 
 /// Whatever the cut, the norm is the same number: so pure pipelines clip to the same bits.

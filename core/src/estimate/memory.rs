@@ -1,6 +1,6 @@
 //! Bytes that a rank holds throughout a step, and bytes that each op adds.
 
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use crate::base::units::Bytes;
@@ -16,7 +16,7 @@ use crate::problem::StageCost;
 pub struct StaticBytes {
     /// Weights, in the training's number format.
     pub weights: Bytes,
-    /// FP8 copies of weights, where matmuls read them.
+    /// Quantized copies of weights, where matmuls read them in FP8 or FP4.
     pub weight_copies: Bytes,
     /// Accumulated gradients: f32, or f64 with f64 weights, or bf16 where the spec asks for it.
     pub gradients: Bytes,
@@ -69,7 +69,7 @@ impl StaticBytes {
     pub fn kinds(&self) -> [(&'static str, Bytes); 10] {
         [
             ("weights", self.weights),
-            ("weights in fp8", self.weight_copies),
+            ("quantized weights", self.weight_copies),
             ("gradients", self.gradients),
             ("master weights", self.master_weights),
             ("optimizer", self.optimizer),
@@ -139,7 +139,7 @@ impl StaticBytes {
     /// `layout` has the optimizer and the number format of its moments.
     pub fn of_stage(graph: &Graph, shares_after: bool, layout: &Layout) -> (StaticBytes, StaticBytes) {
         let (mut bytes, mut experts) = (StaticBytes::default(), StaticBytes::default());
-        let of_layers = weights_of_layers(graph);
+        let of_layers = graph.weights_of_layers();
         for (id, tensor) in graph.tensors() {
             match tensor.role {
                 Role::Weight { .. } => {
@@ -175,12 +175,6 @@ impl StaticBytes {
         }
         (bytes, experts)
     }
-}
-
-/// The weights that operators of a layer read.
-fn weights_of_layers(graph: &Graph) -> BTreeSet<TensorId> {
-    let of_layers = graph.job(Job::F).filter(|operator| operator.layer.is_some());
-    of_layers.flat_map(|operator| operator.inputs.iter().map(|input| input.tensor)).collect()
 }
 
 /// Bytes of the sharded weights of `graph` that are gathered at once: those of the two neighbouring units with the

@@ -102,6 +102,7 @@ mod sequence_part;
 #[cfg(test)]
 mod tests;
 
+use alloc::collections::BTreeSet;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Index;
@@ -421,6 +422,14 @@ impl Graph {
     /// The first tensor of `role`: the tokens, the activation in, the loss.
     pub fn with_role(&self, role: Role) -> Option<TensorId> {
         self.tensors().find(|(_, tensor)| tensor.role == role).map(|(id, _)| id)
+    }
+
+    /// The weights of layers: those that operators of a layer read, and not those of the embedding, the head, and the norm
+    /// before the head.
+    pub fn weights_of_layers(&self) -> BTreeSet<TensorId> {
+        let of_layers = self.job(Job::F).filter(|operator| operator.layer.is_some());
+        let inputs = of_layers.flat_map(|operator| operator.inputs.iter().map(|input| input.tensor));
+        inputs.filter(|id| self[*id].is_weight()).collect()
     }
 
     /// The weights, in the order in which the forward uses them.

@@ -72,7 +72,7 @@
 //! | `training.dtype` (`precision`) | precision: `bf16`, `f32` or `f64` | the device's usual one |
 //! | `training.matmul_dtype` (`gemm_precision`) | GEMM precision: `fp8`, `mxfp8`, `mxfp4` or `nvfp4` [runs the matmuls of layers in it](crate::graph::passes::quantize), with weights in bf16. Planned, not run | as `training.dtype` |
 //! | `training.gradients_dtype` (`gradient_accumulation_dtype`), `.moments_dtype` (`optimizer_state_dtype`) | `bf16`: the dtype in which gradients of bf16 weights are accumulated and reduced; the dtype of both moments of the optimizer. Planned, not run | f32, or f64 with f64 |
-//! | `training.optimizer` | `adamw`; `sgd`; `sgd-momentum`; `muon` for the matrices of layers, with `adamw` for other weights; `adafactor` without momentum. All but `adamw` are planned, not run | `adamw` |
+//! | `training.optimizer` | `adamw`; `sgd`; `sgd-momentum`; `muon` for the matrices of layers, with `adamw` for other weights; `adafactor` without momentum, planned and not run. The runner has `adamw` on the CPU and on GPUs, the others on the CPU | `adamw` |
 //! | `training.attention` | `flash` or `materialised` | `flash` |
 //! | `training.dropout` | whether there is dropout | false |
 //! | `training.recompute` | activation recomputation: `none`, `selective`, `cheap`, `latents`, `feed-forward` or `full` ([each](crate::graph::form::Recompute)); for each layer `3 full, 5 none`; or `fit`: [the least that fits](crate::estimate::fit) | `none` |
@@ -294,7 +294,7 @@ impl ModelWork {
         }
     }
 
-    /// The field of the spec with a number format or an optimizer that no backend has.
+    /// The field of the spec with a number format that no backend computes in.
     pub const fn format_not_run(&self) -> Option<&'static str> {
         match self.layout.form {
             Form { matmul_dtype: Some(Dtype::MxFp8), .. } => Some("training.matmul_dtype = \"mxfp8\""),
@@ -303,18 +303,7 @@ impl ModelWork {
             Form { matmul_dtype: Some(_), .. } => Some("training.matmul_dtype = \"fp8\""),
             Form { bf16_gradients: true, .. } => Some("training.gradients_dtype = \"bf16\""),
             _ if self.layout.bf16_moments => Some("training.moments_dtype = \"bf16\""),
-            _ => self.optimizer_not_run(),
-        }
-    }
-
-    /// The field of the spec with an optimizer that the runner does not have.
-    const fn optimizer_not_run(&self) -> Option<&'static str> {
-        match self.layout.optimizer {
-            Optimizer::AdamW => None,
-            Optimizer::Sgd => Some("training.optimizer = \"sgd\""),
-            Optimizer::SgdMomentum => Some("training.optimizer = \"sgd-momentum\""),
-            Optimizer::Muon => Some("training.optimizer = \"muon\""),
-            Optimizer::Adafactor => Some("training.optimizer = \"adafactor\""),
+            _ => None,
         }
     }
 

@@ -19,7 +19,7 @@ use crate::backend::cpu::element::Element;
 use crate::backend::cpu::gemm::{Gemm, Tuned};
 use crate::backend::cpu::kernels::{self, Context, Data, Input};
 use crate::runner::available_bytes;
-use crate::runner::optimizer::{AdamW, Moments};
+use crate::runner::optimizer::{AdamW, Moments, Rule};
 
 /// How long all microbatches take together,
 const LONG_ENOUGH: Duration = Duration::from_millis(1500);
@@ -59,7 +59,7 @@ impl<T: Element> Stopwatch for Cpu<T> {
     fn update_time(&mut self, _: Dtype, elements: u64) -> Result<Nanos, String> {
         let elements = elements as usize;
         let numbers = |seed| floats(seed, elements).map(|value| T::of(f64::from(value))).collect::<Vec<T>>();
-        let (mut weight, mut gradient, mut moments) = (numbers(0), numbers(1), Moments::new(elements));
+        let (mut weight, mut gradient, mut moments) = (numbers(0), numbers(1), Moments::new(Rule::AdamW, elements));
         let mut times = Vec::new();
         let started = Instant::now();
         while times.len() <= FEWEST || started.elapsed() < self.long_enough / 4 && times.len() < MOST {

@@ -231,6 +231,7 @@ fn backend(
                 stage_count: problem.stage_count(),
                 seed: options.seed,
                 optimizer: options.optimizer,
+                kind: model.optimizer,
                 shares: position.shares(),
                 state_on_host: model.optimizer_on_host,
                 seat: position.seat(),

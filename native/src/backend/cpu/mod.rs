@@ -7,6 +7,7 @@
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use pipeplan_core::graph::optimizer::Optimizer;
 use pipeplan_core::graph::{Graph, INIT_STD, Init, Kernel, SequencePart, Tensor};
 
 use self::element::Element;
@@ -15,7 +16,7 @@ use super::peers::Peers;
 use super::stages::{ExpertOverflow, Held, Input, NewParameter, Processor, Stages, Training, Updated};
 use super::{BackendError, Part, Shares, Store, Values};
 use crate::runner::data::Batches;
-use crate::runner::optimizer::{AdamW, Moments};
+use crate::runner::optimizer::{AdamW, Moments, Rule};
 use crate::runner::random::SplitMix64;
 use crate::runner::shard::{Shard, ShardOwner};
 use crate::transport::Buffer;
@@ -55,6 +56,7 @@ impl<T: Element> Cpu<T> {
                 stage_count,
                 seed,
                 optimizer,
+                kind: Optimizer::AdamW,
                 shares: Shares::WHOLE,
                 state_on_host: false,
                 seat: ShardOwner::default(),
@@ -121,14 +123,15 @@ impl<T: Element> Processor for Core<T> {
         init: Init,
         weight: &Tensor,
         _: &Tensor,
-        held: usize,
+        (rule, held): (Rule, usize),
     ) -> Result<NewParameter<Data<T>, Moments<T>>, Infallible> {
         let elements = weight.elements() as usize;
+        let state = Moments::new(rule, held);
         Ok(NewParameter {
             weight: Data::Floats(initial(training, init, weight)),
             gradient: Data::Floats(vec![T::ZERO; elements]),
-            state: Moments::new(held),
-            state_bytes: 2 * held as u64 * T::DTYPE.bytes(),
+            state_bytes: state.bytes(),
+            state,
         })
     }
 

@@ -24,7 +24,7 @@ use crate::backend::stages::{
     CollectiveOutcome, ExpertOverflow, Input, NewParameter, Processor, Stages, Training, Updated,
 };
 use crate::backend::{Backend, BackendError, Parcel, Part, Store, Values};
-use crate::runner::optimizer::AdamW;
+use crate::runner::optimizer::{AdamW, Rule};
 use crate::transport::{Buffer, OnCard};
 
 /// What a rank takes for all that is its own.
@@ -341,7 +341,8 @@ impl Processor for Noting {
         _: Init,
         weight: &Tensor,
         gradient: &Tensor,
-        held: usize,
+        // By AdamW: others are refused before a run.
+        (_, held): (Rule, usize),
     ) -> Result<NewParameter<Arc<Place>, [Option<Arc<Place>>; 3]>, BackendError> {
         let state = |bytes: Bytes| Arc::new(Place::new(&self.paper, bytes, held_as_state(training)));
         let master = (weight.dtype == Dtype::Bf16).then(|| state(4 * held as Bytes));
@@ -481,6 +482,7 @@ mod tests {
                 stage_count: problem.stage_count(),
                 seed: 0,
                 optimizer: AdamW::default(),
+                kind: model.optimizer,
                 shares: crate::backend::Shares::WHOLE,
                 state_on_host: model.optimizer_on_host,
                 seat: Default::default(),

@@ -20,7 +20,7 @@ use crate::backend::stages::{
     CollectiveOutcome, ExpertOverflow, Held, Input, NewParameter, Processor, Stages, Training, Updated,
 };
 use crate::backend::{BackendError, Part, Store, Values};
-use crate::runner::optimizer::AdamW;
+use crate::runner::optimizer::{AdamW, Rule};
 use crate::transport::{Buffer, OnCard};
 
 /// How parcels leave a rank.
@@ -180,7 +180,8 @@ impl Processor for Queue {
         init: Init,
         weight: &Tensor,
         gradient: &Tensor,
-        held: usize,
+        // By AdamW: others are refused before a run.
+        (_, held): (Rule, usize),
     ) -> Result<NewParameter<Arc<Memory>, State>, CardError> {
         let values: Vec<f32> = initial(training, init, weight);
         let mine = training.shares.of(weight).of(values.len());

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use pipeplan_core::base::units::Bytes;
 use pipeplan_core::graph::liveness::Lifetimes;
+use pipeplan_core::graph::optimizer::Optimizer;
 use pipeplan_core::graph::{Graph, Job, Role};
 use pipeplan_core::model::Dtype;
 use pipeplan_core::problem::op::{Op, OpKind};
@@ -58,6 +59,8 @@ pub struct Training {
     pub seed: u64,
     /// The optimizer's settings.
     pub optimizer: AdamW,
+    /// Which optimizer updates the weights.
+    pub kind: Optimizer,
     /// The parts of the optimizer states that this rank holds.
     pub shares: Shares,
     /// Whether that state lies in host memory.

@@ -9,7 +9,7 @@ use pipeplan_core::model::Dtype;
 use super::Training;
 use crate::backend::peers::{Collective, Peers, Ticket};
 use crate::backend::{BackendError, Part, Values};
-use crate::runner::optimizer::AdamW;
+use crate::runner::optimizer::{AdamW, Rule};
 use crate::transport::{Buffer, OnCard};
 
 /// An input of an operator.
@@ -96,7 +96,8 @@ pub trait Processor {
     /// As [`Processor::allocate`].
     fn tokens(&mut self, tokens: Vec<i32>) -> Result<Self::Data, Self::Error>;
 
-    /// `weight` as a run of `training` starts, with state for `held` of its elements.
+    /// `weight` as a run of `training` starts, with state for so many of its elements, by the rule that
+    /// updates them: `ruled`.
     ///
     /// # Errors
     /// As [`Processor::allocate`].
@@ -106,7 +107,7 @@ pub trait Processor {
         init: Init,
         weight: &Tensor,
         gradient: &Tensor,
-        held: usize,
+        ruled: (Rule, usize),
     ) -> Result<NewParameter<Self::Data, Self::State>, Self::Error>;
 
     /// What a parcel holds; nothing where that is not this processor's.

@@ -9,6 +9,7 @@ use super::Training;
 use super::processor::{Processor, Updated};
 use crate::backend::arena::Lane;
 use crate::backend::{Kind, Meter, Shares};
+use crate::runner::optimizer::Rule;
 
 /// A stage of this rank.
 pub(super) struct Stage<D, S> {
@@ -48,12 +49,14 @@ impl<D, S> Stage<D, S> {
         let fused = (Lifetimes::fused(&graph), fused_order(&graph));
         let mut persistent: Vec<Option<D>> = graph.tensors.iter().map(|_| None).collect();
         let mut parameters = Vec::new();
+        let of_layers = graph.weights_of_layers();
         for (gradient_id, gradient) in graph.tensors() {
             let Role::WeightGradient { of } = gradient.role else { continue };
             let weight = &graph[of];
             let Role::Weight { init, decay, .. } = weight.role else { continue };
             let held = training.shares.of(weight).of(weight.elements() as usize).len();
-            let new = processor.parameter(training, init, weight, gradient, held)?;
+            let rule = Rule::of(training.kind, &weight.shape, of_layers.contains(&of));
+            let new = processor.parameter(training, init, weight, gradient, (rule, held))?;
             meter.take(Kind::Persistent, weight.bytes() + gradient.bytes());
             meter.take(if training.state_on_host { Kind::Host } else { Kind::Persistent }, new.state_bytes);
             persistent[of.index()] = Some(new.weight);

@@ -11,7 +11,7 @@
 //! | `manifest.json` | [`Manifest`]: what was trained, how far, which file holds which weight, and the size and CRC-32 of each file of tensors |
 //! | `config.json` | the model, as Hugging Face's `transformers` reads it |
 //! | `model.safetensors`, or `model-00001-of-00004.safetensors` … and `model.safetensors.index.json` | the weights, under the names and in the shapes of Hugging Face's checkpoints, each once; where no library has the model, experts' matrices in one |
-//! | `optimizer-COPY-RANK-MEMBER.safetensors` | AdamW's two means of each weight, flat, in pieces `mean/START/NAME` and `square/START/NAME` whose first element is element `START` of the weight; where ranks share matrices, `mean/START/PIECE.PIECES.DIMENSION/NAME`, and `START` counts within that piece of the weight, cut along that dimension; of experts that are split over ranks, a piece of the same form comes first, and the other is cut out of it. The weight is the graph's: experts' matrices are one, and rows lie as the kernels have them |
+//! | `optimizer-COPY-RANK-MEMBER.safetensors` | what the optimizer remembers of each weight, AdamW two means, flat, in pieces `mean/START/NAME` and `square/START/NAME` whose first element is element `START` of the weight; where ranks share matrices, `mean/START/PIECE.PIECES.DIMENSION/NAME`, and `START` counts within that piece of the weight, cut along that dimension; of experts that are split over ranks, a piece of the same form comes first, and the other is cut out of it. The weight is the graph's: experts' matrices are one, and rows lie as the kernels have them |
 //!
 //! Nothing in it depends on how stages were dealt: any layout can go on from any checkpoint. It is written into a
 //! folder with a temporary name, which gets its own when all ranks have written their part and all is on disk; so a
@@ -21,6 +21,7 @@
 use std::path::{Path, PathBuf};
 
 use pipeplan_core::graph::of_e12;
+use pipeplan_core::graph::optimizer::Optimizer;
 use pipeplan_core::model::{
     Activation, Experts, Factors, Family, ModelConfig, Routing, Scores, Variant, hf_config, to_e12,
 };
@@ -74,6 +75,9 @@ pub struct Manifest {
     pub step_sequences: u64,
     /// The optimizer's settings.
     pub optimizer: AdamW,
+    /// Which optimizer it is, by its name in a spec; AdamW in checkpoints from before there were others.
+    #[serde(default = "adamw", skip_serializing_if = "is_adamw")]
+    pub kind: String,
     /// The greatest norm of gradients.
     pub clip_norm: Option<f64>,
     /// The model, as in `config.json`.
@@ -109,6 +113,15 @@ pub struct Layout {
     pub expert: usize,
     /// Whether they shard the optimizer states.
     pub shares_optimizer: bool,
+}
+
+/// What was not said before there were other optimizers.
+fn adamw() -> String {
+    Optimizer::AdamW.name().to_string()
+}
+
+fn is_adamw(kind: &str) -> bool {
+    kind == Optimizer::AdamW.name()
 }
 
 /// What was not said before ranks could share matrices, sequences or experts.

@@ -6,6 +6,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use pipeplan_core::graph::optimizer::Optimizer;
 use safetensors::tensor::{Dtype, Metadata};
 
 use super::names::Names;
@@ -19,6 +20,8 @@ use crate::runner::shard::{Run, Shard, runs};
 /// The tensors of a checkpoint.
 pub struct Reader {
     folder: PathBuf,
+    /// Whether AdamW has trained, which remembers both means of each weight.
+    of_adamw: bool,
     /// By weight.
     weights: BTreeMap<String, Whole>,
     /// By weight: pieces of the mean and of the mean square.
@@ -93,6 +96,7 @@ impl Reader {
         let Checkpoint { folder, manifest } = checkpoint;
         let mut reader = Reader {
             folder: folder.clone(),
+            of_adamw: manifest.kind == Optimizer::AdamW.name(),
             weights: BTreeMap::new(),
             means: BTreeMap::new(),
             squares: BTreeMap::new(),
@@ -131,6 +135,10 @@ impl Reader {
                 )));
             }
             for (pieces, what) in [(&self.means, "mean"), (&self.squares, "mean square")] {
+                // Other optimizers than AdamW remember less, and `fill` finds what is missing.
+                if !self.of_adamw && !pieces.contains_key(name) {
+                    continue;
+                }
                 let mut covered: Vec<Range<usize>> = Vec::new();
                 for run in pieces.get(name).into_iter().flatten().flat_map(|extent| &extent.runs) {
                     covered.push(run.whole..run.whole.saturating_add(run.length));
@@ -159,12 +167,15 @@ impl Reader {
             for (_, stage) in at.iter().filter(|(rank, _)| *rank == position.rank) {
                 let parts = [
                     (Part::Weight, &weight.pieces[..], &held),
-                    (Part::Mean, self.means.get(name).ok_or_else(missing)?, &mine),
-                    (Part::Square, self.squares.get(name).ok_or_else(missing)?, &mine),
+                    (Part::Mean, self.means.get(name).map_or(&[][..], Vec::as_slice), &mine),
+                    (Part::Square, self.squares.get(name).map_or(&[][..], Vec::as_slice), &mine),
                 ];
                 for (part, pieces, runs) in parts {
                     lend(backend, *stage, name, part, |values| {
                         match values {
+                            // What the optimizer does not remember.
+                            Values::F32([]) | Values::F64([]) => {}
+                            _ if pieces.is_empty() => return Err(missing().into()),
                             Values::F32(values) => fill(values, runs, pieces)?,
                             Values::F64(values) => fill(values, runs, pieces)?,
                         }

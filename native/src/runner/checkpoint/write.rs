@@ -202,6 +202,10 @@ impl Writer {
                 let piece: String = shard.cuts(position.seat()).into_iter().map(cut).collect();
                 for (part, what) in [(Part::Mean, "mean"), (Part::Square, "square")] {
                     let values = copy_of(backend, stage, name, part)?;
+                    if values.values() == 0 && !position.share_of(shard).of(shard.held).is_empty() {
+                        // The optimizer does not remember it.
+                        continue;
+                    }
                     let stored = Stored { shape: vec![values.values()], values };
                     tensors.push((format!("{what}/{start}/{piece}{name}"), stored));
                 }

@@ -31,6 +31,7 @@ impl Workload {
         let differs = [
             ("seed", was.seed.to_string(), is.seed.to_string()),
             ("text", was.text_digest.clone(), is.text_digest),
+            ("optimizer", was.kind.clone(), is.kind),
             ("tokens of a sequence", was.sequence.to_string(), is.sequence.to_string()),
             ("sequences of a training step", was.step_sequences.to_string(), is.step_sequences.to_string()),
         ];
@@ -67,6 +68,7 @@ impl Workload {
             sequence: model.sequence,
             step_sequences: self.step_microbatches() as u64 * u64::from(model.microbatch_size),
             optimizer: options.optimizer,
+            kind: model.optimizer.name().to_string(),
             clip_norm: options.clip_norm,
             model: checkpoint::config(&model.model, precision),
             layout: checkpoint::Layout {

@@ -5,6 +5,7 @@ use pipeplan_core::check;
 use pipeplan_core::check::Violation;
 use pipeplan_core::graph::Kernel;
 use pipeplan_core::graph::layout::{Dispatch, ReduceGradients};
+use pipeplan_core::graph::optimizer::Optimizer;
 use pipeplan_core::model::{Dtype, StageLayout};
 use pipeplan_core::program::Transport;
 use pipeplan_core::spec::{ModelWork, Spec, Work};
@@ -150,7 +151,24 @@ impl ModelStages {
             Device::Cpu => self.precision().map(|_| ())?,
             Device::Cuda(_) | Device::Emulated => self.check_card_formats()?,
         }
+        self.check_optimizer(device)?;
         self.check_vocabulary()
+    }
+
+    /// Cards update by AdamW alone. Muon needs each matrix whole, and its state too.
+    fn check_optimizer(&self, device: Device) -> Result<(), Refusal> {
+        let optimizer = self.optimizer.name();
+        match self.optimizer {
+            Optimizer::AdamW => Ok(()),
+            Optimizer::Adafactor => Err(Refusal::Optimizer { optimizer, why: "the runner does not have" }),
+            _ if device != Device::Cpu => {
+                Err(Refusal::Optimizer { optimizer, why: "the runner has on the CPU only" })
+            }
+            Optimizer::Muon if self.tensor > 1 || self.shares_optimizer && self.replicas > 1 => {
+                Err(Refusal::WholeMatrices)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// A card computes in f32 or bf16.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pipeplan_core::base::units::Bytes;
 use pipeplan_core::graph::liveness::Lifetimes;
-use pipeplan_core::graph::{Graph, Tensor};
+use pipeplan_core::graph::{Graph, Tensor, TensorId};
 use pipeplan_core::model::Dtype;
 use pipeplan_core::plan::verdict;
 use pipeplan_core::program::Step;
@@ -13,6 +13,7 @@ use pipeplan_core::program::Step;
 use super::{Computation, ModelStages, Workload};
 use crate::runner::Device;
 use crate::runner::gradients::{Position, stages_held};
+use crate::runner::optimizer::Rule;
 
 /// Memory that Linux can still give to programs, and their container to this one; elsewhere unknown.
 pub(crate) fn available_bytes() -> Option<Bytes> {
@@ -55,16 +56,22 @@ impl Workload {
         self.program.rows.iter().enumerate().map(of_rank).collect()
     }
 
-    /// What the optimizer of `rank` of a pipeline keeps of its share: both moments, and the master weights of bf16 ones.
+    /// What the optimizer of `rank` of a pipeline keeps of its share: its moments, and the master weights of bf16 ones.
     fn state_bytes(&self, model: &ModelStages, rank: usize) -> Bytes {
         let shares = Position { rank, ..self.position(0) }.shares();
         let stages = stages_held(&self.problem, rank);
-        let weights = stages.iter().filter_map(|stage| model.graphs.get(*stage)).flat_map(Graph::weights);
-        let state = |weight: &Tensor| {
-            let mine = shares.of(weight).of(weight.elements() as usize).len() as u64;
-            mine * weight.dtype.bytes().max(Dtype::F32.bytes()) * if weight.dtype == Dtype::Bf16 { 3 } else { 2 }
+        let graphs = stages.iter().filter_map(|stage| model.graphs.get(*stage));
+        let of_graph = |graph: &Graph| -> Bytes {
+            let of_layers = graph.weights_of_layers();
+            let state = |(id, weight): (TensorId, &Tensor)| {
+                let mine = shares.of(weight).of(weight.elements() as usize).len() as u64;
+                let rule = Rule::of(model.optimizer, &weight.shape, of_layers.contains(&id));
+                let values = rule.moments() as u64 + u64::from(weight.dtype == Dtype::Bf16);
+                mine * weight.dtype.bytes().max(Dtype::F32.bytes()) * values
+            };
+            graph.weights().map(state).sum()
         };
-        weights.map(|(_, weight)| state(weight)).sum()
+        graphs.map(of_graph).sum()
     }
 
     /// Whether a layer of `rank` of a pipeline keeps what it keeps in host memory.

@@ -8,6 +8,7 @@ use pipeplan_core::base::units::{Bytes, Nanos};
 use pipeplan_core::estimate::derive::{derive, graph_of};
 use pipeplan_core::estimate::step::StepEpilogue;
 use pipeplan_core::graph::Graph;
+use pipeplan_core::graph::optimizer::Optimizer;
 use pipeplan_core::model::{Dtype, ModelConfig, StageLayout};
 use pipeplan_core::plan::Plan;
 use pipeplan_core::problem::Problem;
@@ -99,6 +100,8 @@ pub struct ModelStages {
     pub shares_optimizer: bool,
     /// Whether that state lies in host memory.
     pub optimizer_on_host: bool,
+    /// Which optimizer updates the weights.
+    pub optimizer: Optimizer,
 }
 
 impl Workload {
@@ -281,6 +284,7 @@ impl ModelStages {
             replicas: work.layout.data.max(1),
             shares_optimizer: work.layout.zero == 1,
             optimizer_on_host: work.layout.offload_optimizer,
+            optimizer: work.layout.optimizer,
         }
     }
 }

@@ -138,6 +138,22 @@ pub enum Refusal {
         /// The field and its value.
         said: &'static str,
     },
+    /// An optimizer that is not run, or not there.
+    #[error(
+        "the plan has training.optimizer = \"{optimizer}\", which {why}: plan with training.optimizer = \"adamw\""
+    )]
+    Optimizer {
+        /// Its name in a spec.
+        optimizer: &'static str,
+        /// The end of the reason.
+        why: &'static str,
+    },
+    /// Muon where ranks hold parts of matrices or of its state.
+    #[error(
+        "the plan has training.optimizer = \"muon\", and the runner updates whole matrices only: plan with \
+         parallel.tensor = 1 and parallel.zero = 0"
+    )]
+    WholeMatrices,
     /// More ranks than the limit.
     #[error("{replicas} replicas of {ranks} ranks exceed the limit of {MAX_WORLD} ranks: plan fewer replicas")]
     TooManyRanks {
