@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from .._results import Plan, Stage
+from ._tied import shared_by
 
 
 def split(model: nn.Module, plan: Plan, rank: int | None = None) -> dict[int, nn.Module]:
@@ -18,7 +19,8 @@ def split(model: nn.Module, plan: Plan, rank: int | None = None) -> dict[int, nn
     model : Module
         An ``nn.Sequential``, or a causal language model of ``transformers`` of the kinds Llama (also Mistral, Qwen2, Qwen3,
         and others that hold ``model.embed_tokens``, ``.layers`` and ``.norm``) and GPT-2. Stages share the modules of the
-        model; these are not copied.
+        model; these are not copied. A parameter that several stages use (tied embeddings) stays one: each stage says in its
+        ``tied_parameters`` which others use it, and :class:`PlanSchedule` sums its gradients over them.
     plan : Plan
         Its stages say the layers. Where costs are typed, an ``nn.Sequential`` is cut evenly. A model's plan takes an
         ``nn.Sequential`` of its layers, or of embedding, layers and head.
@@ -31,12 +33,17 @@ def split(model: nn.Module, plan: Plan, rank: int | None = None) -> dict[int, nn
         By the number of the stage. A stage takes tokens (the first), or hidden states of shape (batch, sequence, hidden), and
         returns hidden states, or logits of shape (batch, sequence, vocabulary) (the last).
     """
-    wanted = [stage for stage in plan.stages if rank is None or rank in stage.ranks]
+    stages: dict[int, Any]
     if isinstance(model, nn.Sequential):
-        return {stage.index: nn.Sequential(*_children(model, plan, stage)) for stage in wanted}
-    make = _of_transformers(model)
-    _expect_layers(plan, len(make.layers))
-    return {stage.index: make.stage(stage, len(plan.stages)) for stage in wanted}
+        stages = {stage.index: nn.Sequential(*_children(model, plan, stage)) for stage in plan.stages}
+    else:
+        make = _of_transformers(model)
+        _expect_layers(plan, len(make.layers))
+        stages = {stage.index: make.stage(stage, len(plan.stages)) for stage in plan.stages}
+    shared = shared_by(stages)
+    for index, module in stages.items():
+        module.tied_parameters = [names for names in shared if index in names]
+    return {stage.index: stages[stage.index] for stage in plan.stages if rank is None or rank in stage.ranks}
 
 
 def _expect_layers(plan: Plan, layers: int) -> None:
