@@ -35,6 +35,13 @@ class SpecError(ValueError):
         self.place = place
 
 
+def _refused(field: str, found: object, accepted: str) -> SpecError:
+    """A refusal of one field."""
+    shown = found if isinstance(found, str) else repr(found)
+    shown = shown if len(shown) <= 60 else shown[:59] + "…"
+    return SpecError(f"{field}: found {shown}, accepted is {accepted}", [Fault(field, shown, accepted)])
+
+
 def _refusal(text: str) -> SpecError:
     """A refusal of the planner's, from its JSON."""
     said = json.loads(text)

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Union
 
 from . import _native
-from ._errors import Fault, SpecError
-from ._ops import Row, ScheduleFunction, combinations, name_of, rows_of, texts_of
+from ._errors import Fault, SpecError, _refused
+from ._ops import Row, ScheduleFunction, combinations, name_of, shape_of, texts_of
 from ._results import Calibration, Check, Comparison, ImportedRun, Memory, Plan, Proof, Sensitivity, Trace, Tuning
-from ._spec import Spec, _spec_text
+from ._spec import Spec, _plain, _section_of, _spec_text
 
 #: Hears of a search some twenty times a second: work done, cost of the best so far in ns (None before there is one), and the
 #: bound in ns. Where it returns False, the best so far is soon the answer.
@@ -21,7 +21,29 @@ PlanLike = Union[Plan, str, os.PathLike]
 
 
 def _options(**options: Any) -> dict:
-    return {name: value for name, value in options.items() if value is not None}
+    return {name: _plain(value) for name, value in options.items() if value is not None}
+
+
+def _listed(value: Any) -> list | None:
+    """A list of what may be one text."""
+    return None if value is None else [value] if isinstance(value, str) else list(value)
+
+
+def _kept(fields: Any) -> list | None:
+    """Fields that ``tune`` keeps, with their sections: ``tensor`` is ``parallel.tensor``."""
+    listed = _listed(fields)
+    return None if listed is None else [f"{_section_of()[name]}.{name}" if name in _section_of() else name for name in listed]
+
+
+def _number(field: str, value: Any, least: float, most: float) -> float:
+    accepted = f"a number from {least} to {most}" if least else f"a number above 0 and up to {most}"
+    try:
+        number = float(value)
+    except (TypeError, ValueError) as error:
+        raise _refused(field, value, accepted) from error
+    if not (least <= number <= most and number > 0):
+        raise _refused(field, value, accepted)
+    return number
 
 
 def _profile(profile: str | os.PathLike | None) -> str | None:
@@ -35,6 +57,8 @@ def _text_of(file: Any) -> str:
         return file.text
     if isinstance(file, dict):
         return json.dumps(file)
+    if isinstance(file, (bytes, bytearray)) and bytes(file).lstrip().startswith((b"{", b"[")):
+        return bytes(file).decode("utf-8", "replace")
     if isinstance(file, str) and file.lstrip().startswith(("{", "[")):
         return file
     with open(file, "rb") as opened:
@@ -50,8 +74,21 @@ def _custom(schedule: Any, spec: Any, name: str | None) -> dict:
         return _options(schedule=schedule)
     if callable(schedule):
         spec = spec.spec if isinstance(spec, Plan) else spec if isinstance(spec, Spec) else Spec(spec)
-        return {"order": rows_of(schedule, spec), "name": name or name_of(schedule)}
-    return {"order": texts_of(schedule), "name": name or "own-order"}
+        return {"order": _rows(schedule(shape_of(spec))), "name": name or name_of(schedule)}
+    return {"order": _rows(schedule), "name": name or "own-order"}
+
+
+def _rows(rows: Any) -> list[str]:
+    """The rows of a custom schedule as text."""
+    accepted = "a schedule's name; rows of ops, one for each rank; or a function that answers these"
+    if isinstance(rows, (str, bytes)) or not isinstance(rows, Iterable):
+        raise _refused("schedule", rows, accepted)
+    # A function of the user's runs while its rows are taken: what it raises is its own.
+    kept = list(rows)
+    for row in kept:
+        if isinstance(row, bytes) or not isinstance(row, Iterable):
+            raise _refused("schedule", row, accepted)
+    return texts_of(kept)
 
 
 def plan(
@@ -152,6 +189,9 @@ def search(
     spec = spec if isinstance(spec, Spec) else Spec(spec)
     best: Plan | None = None
     tries: list[dict] = []
+    for field, values in choices.items():
+        if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+            raise _refused(field, values, "a list of values to try")
     for chosen in combinations(dict(choices)):
         tried: Plan | None = None
         error = None
@@ -211,8 +251,7 @@ def tune(
     most
         Layouts to answer at most.
     """
-    given = _options(devices=devices, keep=None if keep is None else list(keep),
-                     schedules=None if schedules is None else list(schedules), most=most, effort=effort,
+    given = _options(devices=devices, keep=_kept(keep), schedules=_listed(schedules), most=most, effort=effort,
                      profile=_profile(profile))
     return Tuning(json.loads(_native.tune(_spec_text(spec), json.dumps(given), on_progress)))
 
@@ -229,7 +268,7 @@ def sensitivity(
 
     For the first ``anew`` of these changes the best schedule is searched for, too.
     """
-    given = _options(permille=round(10 * percent), anew=anew or None, effort=effort)
+    given = _options(permille=round(10 * _number("percent", percent, 0.1, 900)), anew=anew or None, effort=effort)
     return Sensitivity(json.loads(_native.sensitivity(_text_of(plan), json.dumps(given), on_progress)))
 
 
@@ -247,7 +286,7 @@ def prove(plan: PlanLike, seconds: float = 60.0, on_progress: Progress | None = 
     ``on_progress`` hears of the steps of the solver, the best cost and the bound in ns.
     """
     text = _text_of(plan)
-    proof, better = _native.prove(text, float(seconds), on_progress)
+    proof, better = _native.prove(text, _number("seconds", seconds, 0, 86400), on_progress)
     return Proof(json.loads(proof), Plan(better or text))
 
 
@@ -269,6 +308,8 @@ def import_run(
     devices
         On how many, where the text does not say so.
     """
+    if not isinstance(run, (str, os.PathLike)):
+        raise _refused("run", run, "the path of a log or a launch script of Megatron-LM, its text, or a command line")
     if isinstance(run, os.PathLike) or "\n" not in run and os.path.exists(run):
         with open(run, encoding="utf-8", errors="replace") as file:
             run = file.read()
@@ -280,6 +321,8 @@ def trace(plan: PlanLike, profiles: Sequence[str | os.PathLike]) -> Trace:
 
     ``profiles`` are the paths, or the texts, of the files of all ranks; also with gzip.
     """
+    if isinstance(profiles, (str, os.PathLike)):
+        profiles = [profiles]
     named = [(f"profiles[{at}]" if isinstance(file, str) and "\n" in file else str(file), _text_of(file))
              for at, file in enumerate(profiles)]
     return Trace(_native.trace(_text_of(plan), named))

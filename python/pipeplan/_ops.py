@@ -75,9 +75,9 @@ Row = Union[str, Iterable[Union[Op, str]]]
 ScheduleFunction = Callable[[Shape], Iterable[Row]]
 
 
-def rows_of(function: ScheduleFunction, spec: Spec) -> list[str]:
-    """What ``function`` answers for ``spec``: one text of ops for each rank."""
-    return texts_of(function(Shape(spec.ranks, spec.chunks, spec.microbatches)))
+def shape_of(spec: Spec) -> Shape:
+    """What a custom schedule for ``spec`` is made for."""
+    return Shape(spec.ranks, spec.chunks, spec.microbatches)
 
 
 def texts_of(rows: Iterable[Row]) -> list[str]:

@@ -95,6 +95,8 @@ class Plan:
     """
 
     def __init__(self, text: str) -> None:
+        if isinstance(text, (bytes, bytearray)):
+            text = bytes(text).decode("utf-8", "replace")
         #: The text of the plan file.
         self.text = text
         self._details: dict = json.loads(_native.details(text))

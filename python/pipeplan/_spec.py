@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
+import difflib
 import functools
 import json
 import math
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from . import _native
-from ._errors import Fault, SpecError
+from ._errors import Fault, SpecError, _refused
 
 #: Sections of a spec whose fields can be given by name alone: ``pipeline=8`` is ``parallel={"pipeline": 8}``.
 _SECTIONS = ("parallel", "training", "cluster", "memory")
@@ -29,14 +31,18 @@ def _top_fields() -> frozenset[str]:
     return frozenset(json.loads(_native.schema())["$defs"]["spec"]["properties"])
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, depth: int = 0) -> Any:
     """``value`` as JSON has it. A number that JSON has no word for becomes a text, so that it is refused by its field."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
+    if depth > 64:
+        raise _refused("the whole input", type(value).__name__, "tables and lists up to 64 deep, none of them within itself")
     if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
+        return {str(key): _plain(inner, depth + 1) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(inner) for inner in value]
+        return [_plain(inner, depth + 1) for inner in value]
+    if isinstance(value, (bytes, bytearray)):
+        return bytes(value).decode("utf-8", "backslashreplace")
     if value is None or isinstance(value, (str, bool, int, float)):
         return value
     if hasattr(value, "item") and getattr(value, "shape", None) == ():  # a number of NumPy or torch
@@ -83,19 +89,30 @@ def _megatron_text(arguments: Any) -> str:
     return "\n".join(lines)
 
 
+_SOURCES = "a dict, a text in TOML or JSON, a path, a link, a config of transformers or arguments of Megatron-LM"
+
+
 def _table(source: Any) -> tuple[dict | str, str]:
     """``source`` as a table, or as a text that the planner alone reads; and the folder for paths in it."""
     if isinstance(source, Mapping):
         return _plain(source), "."
     if isinstance(source, os.PathLike) or (isinstance(source, str) and _is_path(source)):
-        with open(source, encoding="utf-8") as file:
-            return _read(file.read()), os.path.dirname(os.path.abspath(source))
+        try:
+            with open(source, encoding="utf-8") as file:
+                return _read(file.read()), os.path.dirname(os.path.abspath(source))
+        except (IsADirectoryError, UnicodeDecodeError) as error:
+            raise _refused("the whole input", os.fspath(source), "the path of a text in TOML or JSON") from error
+    if isinstance(source, (bytes, bytearray)):
+        try:
+            source = bytes(source).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise _refused("the whole input", bytes(source), _SOURCES) from error
     if isinstance(source, str):
+        # No spec, and no part of one, is a lone word.
+        if source.strip() and not re.search(r"[\n={\[#]", source) and not _native.is_link(source):
+            raise _refused("the whole input", source, f"{_SOURCES}; there is no file of this name")
         return _read(source), "."
-    raise SpecError(f"the spec: found {type(source).__name__}", [
-        Fault("the whole input", type(source).__name__,
-              "a dict, a text in TOML or JSON, a path, a link, a config of transformers or arguments of Megatron-LM"),
-    ])
+    raise _refused("the whole input", type(source).__name__, _SOURCES)
 
 
 def _is_path(text: str) -> bool:
@@ -262,6 +279,7 @@ def _by_section(fields: Mapping[str, Any]) -> dict:
     """Keyword fields as the tables of a spec."""
     changes: dict = {}
     faults = []
+    hints = []
     for field, value in fields.items():
         if field == "model" and isinstance(value, str):
             value = {"name": value}
@@ -275,11 +293,14 @@ def _by_section(fields: Mapping[str, Any]) -> dict:
         elif field in _section_of():
             changes.setdefault(_section_of()[field], {})[field] = _plain(value)
         else:
-            known = ", ".join(sorted(_top_fields() | set(_section_of())))
-            faults.append(Fault(field, str(value)[:60], f"one of the fields {known}"))
+            known = sorted(_top_fields() | set(_section_of()))
+            near = difflib.get_close_matches(field, known, 3)
+            perhaps = f" (perhaps {' or '.join(near)})" if near else ""
+            hints.append(perhaps)
+            faults.append(Fault(field, str(value)[:60], f"one of the fields {', '.join(known)}{perhaps}"))
     if faults:
-        raise SpecError("\n".join(f"{fault.field}: no field of a spec has this name; accepted is {fault.accepted}" for fault in faults),
-                        faults)
+        raise SpecError("\n".join(f"{fault.field}: no field of a spec has this name{hint}; accepted is {fault.accepted}"
+                                  for fault, hint in zip(faults, hints)), faults)
     return changes
 
 

@@ -18,19 +18,28 @@ if importlib.util.find_spec("torch") is None or importlib.util.find_spec("megatr
 WORKER = Path(__file__).with_name("megatron_worker.py")
 
 
-def test_a_tiny_gpt_by_plans_of_several_orders(tmp_path):
-    plans = {name: pipeplan.plan(pipeplan.Spec(EXAMPLES / "tiny-llama.toml", pipeline=2), name)
-             for name in ("gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-v", "v-half", "wave")}
-    (tmp_path / "plans.json").write_text(json.dumps({name: plan.text for name, plan in plans.items()}))
+def run_workers(folder: Path, ranks: int, names: tuple) -> list[dict]:
+    """What each of ``ranks`` processes found of plans of two ranks."""
+    plans = {name: pipeplan.plan(pipeplan.Spec(EXAMPLES / "tiny-llama.toml", pipeline=2), name).text for name in names}
+    (folder / "plans.json").write_text(json.dumps(plans))
     children = [
-        subprocess.Popen([sys.executable, str(WORKER), str(rank), "2", str(tmp_path / "rendezvous"), str(tmp_path / "plans.json")],
-                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for rank in range(2)
+        subprocess.Popen([sys.executable, str(WORKER), str(rank), str(ranks), str(folder / "rendezvous"),
+                          str(folder / "plans.json")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for rank in range(ranks)
     ]
-    for child in children:
-        out, err = child.communicate(timeout=180)
+    try:
+        said = [child.communicate(timeout=180) for child in children]
+    finally:
+        for child in children:
+            child.kill()
+    for child, (_, err) in zip(children, said):
         assert child.returncode == 0, err[-4000:]
-        for name, found in json.loads(out.splitlines()[-1]).items():
+    return [json.loads(out.splitlines()[-1]) for out, _ in said]
+
+
+def test_a_tiny_gpt_by_plans_of_several_orders(tmp_path):
+    for rank in run_workers(tmp_path, 2, ("gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-v", "v-half", "wave")):
+        for name, found in rank.items():
             assert found["order"], name
             assert found["gradient_error"] < 1e-4, (name, found)  # single precision
             assert found.get("loss_error", 0.0) < 1e-4, (name, found)
@@ -38,3 +47,12 @@ def test_a_tiny_gpt_by_plans_of_several_orders(tmp_path):
         from pipeplan.megatron import forward_backward_func
 
         forward_backward_func(pipeplan.plan(EXAMPLES / "tiny-llama.toml", "dualpipe"))
+
+
+def test_gradient_sync_and_optimizers_of_megatron_core(tmp_path):
+    for rank in run_workers(tmp_path, 4, ("1f1b", "interleaved-1f1b", "zb-v")):
+        assert len(rank) == 3 * 4
+        for name, found in rank.items():
+            assert found["order"], name
+            assert found["gradient_error"] < 1e-4, (name, found)  # single precision
+            assert found["weight_error"] < 1e-6 < 1e-4 < found["moved"], (name, found)

@@ -110,6 +110,47 @@ def test_faults_are_told_by_field():
     assert not pipeplan.check("{}")
 
 
+def test_whatever_is_wrong_is_told_by_field(tmp_path):
+    spec = pipeplan.Spec(EXAMPLES / "tiny-llama.toml")
+    plan = pipeplan.plan(spec, "1f1b")
+    itself: dict = {}
+    itself["model"] = itself
+    (tmp_path / "binary").write_bytes(bytes(range(256)))
+    wrong = {
+        "pipelin": lambda: spec.replace(pipelin=4),
+        "training.microbatches": lambda: spec.replace(microbatches=10**30),
+        "training.sequence": lambda: spec.replace(sequence=b"long"),
+        "parallel.pipeline": lambda: spec.replace(pipeline={4}),
+        "the whole input": [lambda: pipeplan.Spec("no-such-file.toml"), lambda: pipeplan.Spec(itself), lambda: pipeplan.Spec(b"\xff"),
+                            lambda: pipeplan.Spec(tmp_path), lambda: pipeplan.Spec(tmp_path / "binary")],
+        "schedule": [lambda: pipeplan.plan(spec, 5), lambda: pipeplan.plan(spec, b"1f1b"), lambda: pipeplan.plan(spec, [1, 2, 3, 4]),
+                     lambda: pipeplan.plan(spec, lambda shape: None)],
+        "options.effort": lambda: pipeplan.plan(spec, effort=math.nan),
+        "options.keep[0]": lambda: pipeplan.tune(spec, keep=["tensorr"]),
+        "percent": [lambda: pipeplan.sensitivity(plan, percent=math.nan), lambda: plan.sensitivity(percent=-1)],
+        "seconds": [lambda: plan.prove("a while"), lambda: plan.prove(math.inf)],
+        "run": lambda: pipeplan.import_run(5, "h100"),
+        "warmup": lambda: pipeplan.search(spec, lambda shape, warmup: [], warmup=4),
+    }
+    for field, work in wrong.items():
+        for one in work if isinstance(work, list) else [work]:
+            with pytest.raises(pipeplan.SpecError) as raised:
+                one()
+            assert raised.value.faults[0].field == field and raised.value.faults[0].accepted, raised.value
+    with pytest.raises(pipeplan.SpecError, match="perhaps pipeline"):
+        spec.replace(pipelin=4)
+    # What is read from a file as bytes is as good as its text.
+    assert pipeplan.Spec((EXAMPLES / "tiny-llama.toml").read_bytes()) == spec
+    assert pipeplan.Plan(plan.text.encode()) == plan and pipeplan.check(plan.text.encode())
+    assert pipeplan.tune(spec, keep="pipeline", most=1).spec(0).ranks == 4
+
+    def own(shape):
+        yield [1 + None]
+
+    with pytest.raises(TypeError, match="NoneType"):  # the user's own fault
+        pipeplan.plan(spec, own)
+
+
 def test_a_damaged_plan_is_an_answer():
     plan = pipeplan.plan(EXAMPLES / "two-ranks.toml", "1f1b")
     assert plan.check()

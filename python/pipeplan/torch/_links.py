@@ -54,14 +54,19 @@ class Links:
             if self.rank == target:
                 tensor.copy_(flat)
 
-    def sum_with(self, peer: int, tensor: torch.Tensor, tag: int) -> None:
-        """Adds what rank ``peer`` has to ``tensor``; both call it, and have the same bits then."""
-        other = torch.empty_like(tensor)
-        ops = [dist.P2POp(dist.isend, tensor, self._global[peer], self._group, tag),
-               dist.P2POp(dist.irecv, other, self._global[peer], self._group, tag)]
-        for work in dist.batch_isend_irecv(ops):
+    def sum_with(self, peers: list[int], tensor: torch.Tensor, tag: int) -> None:
+        """Adds what ranks ``peers`` have to ``tensor``; all of them call it, and have the same bits then."""
+        parts = {rank: torch.empty_like(tensor) for rank in peers}
+        ops = []
+        for rank in sorted(peers):
+            ops += [dist.P2POp(dist.isend, tensor, self._global[rank], self._group, tag),
+                    dist.P2POp(dist.irecv, parts[rank], self._global[rank], self._group, tag)]
+        for work in dist.batch_isend_irecv(ops) if ops else []:
             work.wait()
-        tensor += other
+        parts[self.rank] = tensor.clone()
+        tensor.zero_()
+        for _, part in sorted(parts.items()):
+            tensor += part
 
     def start(self, messages: list[tuple[Message, list[torch.Tensor]]]) -> list[list[dist.Work]]:
         """Starts ``messages`` together. Answers what each of them waits for."""

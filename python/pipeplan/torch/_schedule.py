@@ -18,6 +18,7 @@ from ._replicas import is_sharded, replicas_of, sync_in_backward, unwrapped
 from ._links import Links
 from ._program import Message, Step, read_row
 from ._split_backward import Splitter, Store
+from ._tied import Names, local, tied_of
 
 #: What a stage passes on for one microbatch: shape and type of each tensor.
 _Meta = list[tuple[tuple[int, ...], torch.dtype]]
@@ -51,6 +52,10 @@ class PlanSchedule:
         Replicas of this rank's stages: gradients are averaged over it at the end of a step. Not needed for stages that are
         wrapped in ``DistributedDataParallel``, whose group is taken, or sharded by ``fully_shard`` (FSDP2), which reduces
         gradients itself in the last backward of a step.
+    tied : list of dict of int to str, optional
+        Parameters that several stages share, such as tied embeddings: for each its name in every stage that uses it, by the
+        number of the stage: ``[{0: "wte.weight", 3: "lm_head.weight"}]``. Every rank gives the same list. Not needed for
+        stages of :func:`split`, which know theirs.
     record : bool
         Whether the times of each op and transfer are kept, for :meth:`trace`: with CUDA events on GPUs.
 
@@ -59,7 +64,8 @@ class PlanSchedule:
     Gradients are those of the mean of the losses of all microbatches; they are added to what ``.grad`` holds. All
     microbatches have equal shapes. The first step runs each stage once more, without gradients, to learn these shapes.
     With a bidirectional placement, two ranks hold each stage: the first one's parameters are copied to the other when this is
-    made, and their gradients are summed at the end of a step. A stage that FSDP2 shards has its whole backward in B, and
+    made, and their gradients are summed at the end of a step. So it is with a parameter that several stages share: that of the
+    first of them is copied to the others, and all have the sum of their gradients. A stage that FSDP2 shards has its whole backward in B, and
     nothing in W: its gradients are reduced as soon as a backward ends.
     """
 
@@ -72,6 +78,7 @@ class PlanSchedule:
         group: dist.ProcessGroup | None = None,
         device: torch.device | None = None,
         data_parallel_group: dist.ProcessGroup | None = None,
+        tied: Iterable[Names] = (),
         record: bool = False,
     ) -> None:
         if not isinstance(plan, Plan):
@@ -107,7 +114,9 @@ class PlanSchedule:
         self._splitters = {stage: Splitter(self.stages[stage]) for stage in splitting}
         self._links = Links(group, owner, len(plan.stages))
         self._holders = self._holders_of_stages()
+        self._tied = tied_of(tied, self.stages, self._holders)
         self._copy_to_second_holders()
+        self._copy_tied()
         self._metas: dict[int, _Meta] | None = None
         self._clock = Clock(self.device) if record else None
         self._recorded: list[dict] = []
@@ -261,27 +270,72 @@ class PlanSchedule:
             metas[stage] = told[0]
         return metas
 
+    def _copy_tied(self) -> None:
+        # In an order that all ranks share, as is that of their pairs.
+        for tie in self._tied:
+            copies = [local(parameter.detach()) for parameter in tie.parameters(self.stages)]
+            first = self._holders[tie.first][0]
+            for rank in tie.ranks:
+                if rank != first and self.rank in (first, rank):
+                    self._links.copy(first, rank, copies[:1], self._tag_of(tie.first))
+            for other in copies[1:]:
+                other.copy_(copies[0])
+
+    def _tag_of(self, first_stage: int) -> int:
+        """The tag for parameters that stages share, of which this is the first one."""
+        return _COPY_TAG + len(self.plan.stages) + first_stage
+
+    def _own_parameters(self) -> dict[int, list[nn.Parameter]]:
+        """The parameters of each stage of this rank, but for those that it shares with other stages."""
+        seen = {id(parameter) for tie in self._tied for parameter in tie.parameters(self.stages)}
+        own: dict[int, list[nn.Parameter]] = {}
+        for stage, module in sorted(self.stages.items()):
+            own[stage] = [parameter for parameter in module.parameters() if id(parameter) not in seen]
+            seen.update(id(parameter) for parameter in own[stage])
+        return own
+
     def _set_aside(self) -> None:
         """Puts away the gradients of earlier steps: only those of this step are synced."""
-        self._earlier = [
-            (parameter, parameter.grad)
-            for stage, module in self.stages.items() if self._replicas[stage] is not None or len(self._holders[stage]) > 1
-            for parameter in module.parameters() if parameter.grad is not None
+        synced = [
+            parameter for stage, parameters in self._own_parameters().items()
+            if self._replicas[stage] is not None or len(self._holders[stage]) > 1 for parameter in parameters
         ]
+        synced += [parameter for tie in self._tied for parameter in tie.parameters(self.stages)]
+        self._earlier = [(parameter, parameter.grad) for parameter in synced if parameter.grad is not None]
         for parameter, _ in self._earlier:
             parameter.grad = None
 
     def _sync_gradients(self) -> None:
-        """Sums gradients of stages that two ranks hold, and averages those of replicas."""
-        for stage, module in sorted(self.stages.items()):
+        """Sums gradients of stages that two ranks hold and of parameters that stages share, and averages those of replicas."""
+        own = self._own_parameters()
+        for stage, parameters in own.items():
             peer = self._second_holder(stage)
             if peer is not None:
-                _reduce(module.parameters(), partial(self._links.sum_with, peer, tag=_COPY_TAG + stage), 1)
-        for stage, group in sorted(self._replicas.items()):
+                _reduce(parameters, partial(self._links.sum_with, [peer], tag=_COPY_TAG + stage), 1)
+        for tie in self._tied:
+            self._sum_tied(tie.parameters(self.stages), [rank for rank in tie.ranks if rank != self.rank], self._tag_of(tie.first))
+        replicated = [(self._replicas[stage], parameters) for stage, parameters in own.items()]
+        for tie in self._tied:
+            stage = next(stage for stage in sorted(tie.names) if stage in self.stages)
+            replicated.append((self._replicas[stage], tie.parameters(self.stages)))
+        for group, parameters in replicated:
             if group is not None:
-                _reduce(self.stages[stage].parameters(), partial(dist.all_reduce, group=group), dist.get_world_size(group))
+                _reduce(parameters, partial(dist.all_reduce, group=group), dist.get_world_size(group))
         for parameter, gradient in self._earlier:
             parameter.grad = gradient if parameter.grad is None else gradient.add_(parameter.grad)
+
+    def _sum_tied(self, copies: list[nn.Parameter], peers: list[int], tag: int) -> None:
+        """Gives all copies of a parameter, on this rank and on ``peers``, the sum of their gradients."""
+        if not copies[0].requires_grad:
+            return
+        for parameter in copies:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        gradients: list[Any] = [local(parameter.grad) for parameter in copies if parameter.grad is not None]
+        total = torch.stack(gradients).sum(0) if len(gradients) > 1 else gradients[0].contiguous().clone()
+        self._links.sum_with(peers, total, tag)
+        for gradient in gradients:
+            gradient.copy_(total)
 
 
 class _Run:

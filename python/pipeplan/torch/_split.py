@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from .._results import Plan, Stage
+from ._tied import shared_by
 
 
 def split(model: nn.Module, plan: Plan, rank: int | None = None) -> dict[int, nn.Module]:
@@ -17,8 +18,9 @@ def split(model: nn.Module, plan: Plan, rank: int | None = None) -> dict[int, nn
     ----------
     model : Module
         An ``nn.Sequential``, or a causal language model of ``transformers`` of the kinds Llama (also Mistral, Qwen2, Qwen3,
-        and others that hold ``model.embed_tokens``, ``.layers`` and ``.norm``) and GPT-2. Stages share the modules of the
-        model; these are not copied.
+        and others that hold ``model.embed_tokens``, ``.layers`` and ``.norm``) and GPT-2, or a decoder of torchtitan. Stages share the modules of the
+        model; these are not copied. A parameter that several stages use (tied embeddings) stays one: each stage says in its
+        ``tied_parameters`` which others use it, and :class:`PlanSchedule` sums its gradients over them.
     plan : Plan
         Its stages say the layers. Where costs are typed, an ``nn.Sequential`` is cut evenly. A model's plan takes an
         ``nn.Sequential`` of its layers, or of embedding, layers and head.
@@ -31,12 +33,17 @@ def split(model: nn.Module, plan: Plan, rank: int | None = None) -> dict[int, nn
         By the number of the stage. A stage takes tokens (the first), or hidden states of shape (batch, sequence, hidden), and
         returns hidden states, or logits of shape (batch, sequence, vocabulary) (the last).
     """
-    wanted = [stage for stage in plan.stages if rank is None or rank in stage.ranks]
+    stages: dict[int, Any]
     if isinstance(model, nn.Sequential):
-        return {stage.index: nn.Sequential(*_children(model, plan, stage)) for stage in wanted}
-    make = _of_transformers(model)
-    _expect_layers(plan, len(make.layers))
-    return {stage.index: make.stage(stage, len(plan.stages)) for stage in wanted}
+        stages = {stage.index: nn.Sequential(*_children(model, plan, stage)) for stage in plan.stages}
+    else:
+        make = _of_transformers(model)
+        _expect_layers(plan, len(make.layers))
+        stages = {stage.index: make.stage(stage, len(plan.stages)) for stage in plan.stages}
+    shared = shared_by(stages)
+    for index, module in stages.items():
+        module.tied_parameters = [names for names in shared if index in names]
+    return {stage.index: stages[stage.index] for stage in plan.stages if rank is None or rank in stage.ranks}
 
 
 def _expect_layers(plan: Plan, layers: int) -> None:
@@ -74,8 +81,10 @@ def _of_transformers(model: nn.Module) -> Any:
     inner = getattr(model, "transformer", None)
     if inner is not None and all(hasattr(inner, name) for name in ("wte", "wpe", "h", "ln_f")):
         return _Gpt2(model)
+    if all(hasattr(model, name) for name in ("tok_embeddings", "layers", "norm", "lm_head")):
+        return _Titan(model)
     raise TypeError(f"{type(model).__name__}: accepted is an nn.Sequential, or a causal language model of transformers of the "
-                    "kinds Llama and GPT-2. Give stages of your own to PlanSchedule for others.")
+                    "kinds Llama and GPT-2, or a decoder of torchtitan. Give stages of your own to PlanSchedule for others.")
 
 
 class _Llama:
@@ -144,3 +153,31 @@ class _Gpt2Stage(nn.Module):
         if self.ln_f is not None:
             hidden = self.ln_f(hidden)
         return self.lm_head(hidden) if self.lm_head is not None else hidden
+
+
+class _Titan:
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.layers = model.layers
+
+    def stage(self, stage: Stage, stages: int) -> nn.Module:
+        begin, end = stage.layers or (len(self.layers) * stage.index // stages, len(self.layers) * (stage.index + 1) // stages)
+        embeds = stage.embedding if stage.embedding is not None else stage.index == 0
+        ends = stage.head if stage.head is not None else stage.index == stages - 1
+        return _TitanStage(self.model, begin, end, embeds, ends)
+
+
+class _TitanStage(nn.Module):
+    """Its parameters have the names that they have in the model, as those of torchtitan's own stages."""
+
+    def __init__(self, model: Any, begin: int, end: int, embeds: bool, ends: bool) -> None:
+        super().__init__()
+        self.tok_embeddings = model.tok_embeddings if embeds else None
+        self.layers = nn.ModuleDict(list(model.layers.items())[begin:end])
+        self.norm, self.lm_head = (model.norm, model.lm_head) if ends else (None, None)
+
+    def forward(self, x: torch.Tensor, positions: Any = None, attention_masks: Any = None) -> torch.Tensor:
+        hidden = self.tok_embeddings(x) if self.tok_embeddings is not None else x
+        for layer in self.layers.values():
+            hidden = layer(hidden, attention_masks, positions)
+        return self.lm_head(self.norm(hidden)) if self.lm_head is not None else hidden
