@@ -56,6 +56,7 @@ fn kinds() -> Vec<Kind> {
                 shared_ffn: 8,
                 shared_gate: false,
                 dense_layers: 1,
+                layers: None,
                 routing: Routing::USUAL,
             };
             work.model.variant = Variant { experts: Some(experts), ..Variant::USUAL };
@@ -124,6 +125,7 @@ fn rings_train_as_one_rank_in_every_layout() {
                 shared_ffn: 0,
                 shared_gate: false,
                 dense_layers: 1,
+                layers: None,
                 routing: Routing::USUAL,
             };
             work.model.variant = Variant { experts: Some(experts), ..Variant::USUAL };

@@ -24,7 +24,7 @@ fn variant() -> impl Strategy<Value = Variant> {
             let shared_gate = shared_ffn > 0 && count % 2 == 0;
             let scores = if active == 2 { Scores::Sigmoid } else { Scores::Softmax };
             let routing = Routing { scores, normed: count % 3 == 0, ..Routing::USUAL };
-            Experts { count, active, ffn, shared_ffn, dense_layers, shared_gate, routing }
+            Experts { count, active, ffn, shared_ffn, dense_layers, layers: None, shared_gate, routing }
         });
     let latent = (0u32..4, 1u32..4, 1u32..5).prop_map(|(query_rank, key_value_rank, value_width)| Latent {
         query_rank,

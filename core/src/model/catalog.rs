@@ -54,8 +54,16 @@ const fn sigmoid(factor: u64, groups: u32, active_groups: u32) -> Routing {
 }
 
 const fn mixtral(layers: u32, hidden: u32, heads: u32, ffn: u32, vocab: u32, positions: u32) -> ModelConfig {
-    let experts =
-        Experts { count: 8, active: 2, ffn, shared_ffn: 0, dense_layers: 0, shared_gate: false, routing: NORMED };
+    let experts = Experts {
+        count: 8,
+        active: 2,
+        ffn,
+        shared_ffn: 0,
+        dense_layers: 0,
+        layers: None,
+        shared_gate: false,
+        routing: NORMED,
+    };
     ModelConfig {
         positions,
         rope_base: 1_000_000,
@@ -96,7 +104,16 @@ const fn qwen_3(
 }
 
 const fn qwen_3_experts(ffn: u32) -> Experts {
-    Experts { count: 128, active: 8, ffn, shared_ffn: 0, dense_layers: 0, shared_gate: false, routing: NORMED }
+    Experts {
+        count: 128,
+        active: 8,
+        ffn,
+        shared_ffn: 0,
+        dense_layers: 0,
+        layers: None,
+        shared_gate: false,
+        routing: NORMED,
+    }
 }
 
 const fn gemma_2(
@@ -324,6 +341,7 @@ static CATALOG: &[Entry] = &[
                 ffn: 1536,
                 shared_ffn: 3072,
                 dense_layers: 1,
+                layers: None,
                 shared_gate: false,
                 routing: Routing { factor: Some(16 * E12), groups: 8, active_groups: 3, ..Routing::USUAL },
             },
@@ -343,6 +361,7 @@ static CATALOG: &[Entry] = &[
                 ffn: 2048,
                 shared_ffn: 2048,
                 dense_layers: 3,
+                layers: None,
                 shared_gate: false,
                 routing: sigmoid(2_500_000_000_000, 8, 4),
             },
@@ -365,6 +384,7 @@ static CATALOG: &[Entry] = &[
                     ffn: 2048,
                     shared_ffn: 2048,
                     dense_layers: 1,
+                    layers: None,
                     shared_gate: false,
                     routing: sigmoid(2_827_000_000_000, 1, 1),
                 },

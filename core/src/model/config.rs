@@ -74,7 +74,7 @@ impl ModelConfig {
         let Some(experts) = self.variant.experts else { return self.parameters() };
         let idle = u64::from(experts.count.saturating_sub(experts.active));
         let idle = idle.saturating_mul(self.gated_parameters(experts.ffn));
-        let sparse = u64::from(self.layers.saturating_sub(experts.dense_layers));
+        let sparse = (0..self.layers).filter(|layer| self.has_experts(*layer)).count() as u64;
         self.parameters().saturating_sub(sparse.saturating_mul(idle))
     }
 
@@ -99,7 +99,11 @@ impl ModelConfig {
 
     /// Whether `layer` has experts.
     pub fn has_experts(&self, layer: u32) -> bool {
-        self.variant.experts.is_some_and(|experts| layer >= experts.dense_layers)
+        self.variant.experts.is_some_and(|experts| match experts.layers {
+            // MTP modules are like the last layer.
+            Some(pattern) => pattern.has(layer.min(self.layers.saturating_sub(1))),
+            None => layer >= experts.dense_layers,
+        })
     }
 
     /// Parameters of a gated feed-forward part of this inner width.

@@ -182,6 +182,11 @@ impl ModelConfig {
                 fault(field, &value, format!("a whole number from {least} to {most}"));
             }
         }
+        if let Some(pattern) = experts.layers
+            && experts.dense_layers > 0
+        {
+            fault("experts.dense_layers", &experts.dense_layers, format!("0 with experts.layers {}", pattern.text()));
+        }
         let Routing { groups, active_groups, .. } = experts.routing;
         if !experts.count.is_multiple_of(groups.max(1)) {
             fault("experts.groups", &groups, format!("a number that divides count ({})", experts.count));

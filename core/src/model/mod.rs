@@ -9,12 +9,14 @@ mod config;
 mod dtype;
 mod faults;
 pub mod hf_config;
+mod pattern;
 mod stage;
 mod variant;
 
 pub use config::{MAX_EXPERT_GROUPS, MAX_EXPERTS, MAX_LAYERS, MAX_MULTI_TOKEN, MAX_SIZE, ModelConfig};
 pub use dtype::Dtype;
 pub(crate) use faults::no_width;
+pub use pattern::{LayerPattern, MAX_PATTERN};
 pub use stage::StageLayout;
 pub use variant::{
     Activation, Arrangement, Caps, E12, Experts, Factors, Family, Latent, MAX_FACTOR, Routing, Scores, Variant,

@@ -1,5 +1,7 @@
 //! What a layer is made of: the family, and what differs from its usual layer.
 
+use super::pattern::LayerPattern;
+
 /// The family of a layer's operators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Family {
@@ -52,10 +54,22 @@ pub struct Experts {
     pub shared_ffn: u32,
     /// First k dense layers, which have an MLP instead.
     pub dense_layers: u32,
+    /// The layers with experts, where it is not all behind the first k; `dense_layers` is then 0.
+    pub layers: Option<LayerPattern>,
     /// Shared-expert gate: whether a gate weights the shared experts for each token (Qwen 2 MoE).
     pub shared_gate: bool,
     /// The routing of tokens.
     pub routing: Routing,
+}
+
+impl Experts {
+    /// The same with experts in the layers of `pattern`.
+    pub fn within(self, pattern: LayerPattern) -> Experts {
+        match pattern.behind_first() {
+            Some(dense_layers) => Experts { dense_layers, layers: None, ..self },
+            None => Experts { dense_layers: 0, layers: Some(pattern), ..self },
+        }
+    }
 }
 
 /// How the router chooses a token's experts and weights their outputs.

@@ -36,7 +36,7 @@
 //! | `model.config` | the content of a Hugging Face `config.json` ([how it is read](crate::model::hf_config)), instead of a name or sizes. On the command line: its path | none |
 //! | `model.qkv_bias` (`add_qkv_bias`), `.qk_norm` (`qk_layernorm`), `.post_norms` (`sandwich_norm`) | biases of q, k and v; QK-norm; post-norms of attention and MLP | the catalog's; false by hand |
 //! | `model.activation` | activation of the gated MLP: `silu` or `gelu` | the catalog's; `silu` by hand |
-//! | `model.experts` (`moe`) | mixture of experts, or `none`: a table of `count` (`num_experts`), `active` (`moe_router_topk`), `ffn` (`moe_ffn_hidden_size`), `shared_ffn` (`moe_shared_expert_intermediate_size`; 0), `dense_layers` (`first_k_dense_replace`; 0), `shared_gate` (`moe_shared_expert_gate`; false), `scores` (`moe_router_score_function`: `softmax` or `sigmoid`; `softmax`), `normed` (`norm_topk_prob`: whether the weights of a token's experts add up to 1; false), `factor` (`moe_router_topk_scaling_factor`; 1), `groups` (`moe_router_num_groups`; 1) and `active_groups` (`moe_router_group_topk`; 1) | the catalog's; `none` by hand |
+//! | `model.experts` (`moe`) | mixture of experts, or `none`: a table of `count` (`num_experts`), `active` (`moe_router_topk`), `ffn` (`moe_ffn_hidden_size`), `shared_ffn` (`moe_shared_expert_intermediate_size`; 0), `dense_layers` (`first_k_dense_replace`; 0), `layers` (instead: which layers have experts, as a text like `(01)` for every second; `none`), `shared_gate` (`moe_shared_expert_gate`; false), `scores` (`moe_router_score_function`: `softmax` or `sigmoid`; `softmax`), `normed` (`norm_topk_prob`: whether the weights of a token's experts add up to 1; false), `factor` (`moe_router_topk_scaling_factor`; 1), `groups` (`moe_router_num_groups`; 1) and `active_groups` (`moe_router_group_topk`; 1) | the catalog's; `none` by hand |
 //! | `model.latent` (`mla`) | multi-head latent attention (MLA), or `none`: a table of `query_rank` (`q_lora_rank`; 0), `key_value_rank` (`kv_lora_rank`), `rope_width` (`qk_rope_head_dim`) and `value_width` (`v_head_dim`) | the catalog's; `none` by hand |
 //! | `model.window` | sliding window, or `none`: a table of `tokens` and `full_every` (the period of layers with full attention; 0: no layer has it) | the catalog's; `none` by hand |
 //! | `model.multi_token` (`mtp_num_layers`) | multi-token prediction (MTP) modules, on the last stage. The mean of their losses counts for 0.1 in training | the catalog's; 0 by hand |
@@ -505,7 +505,7 @@ fn write_variant(variant: &Variant, model: &mut Value) {
     model["post_norms"] = json!(variant.post_norms);
     model["activation"] = json!(variant.activation.name());
     model["experts"] = variant.experts.map_or(json!("none"), |experts| {
-        json!({
+        let mut table = json!({
             "count": experts.count,
             "active": experts.active,
             "ffn": experts.ffn,
@@ -517,7 +517,11 @@ fn write_variant(variant: &Variant, model: &mut Value) {
             "factor": of_e12(experts.routing.factor.unwrap_or(E12)),
             "groups": experts.routing.groups,
             "active_groups": experts.routing.active_groups,
-        })
+        });
+        if let Some(pattern) = experts.layers {
+            table["layers"] = json!(pattern.text());
+        }
+        table
     });
     model["latent"] = variant.latent.map_or(json!("none"), |latent| {
         json!({

@@ -81,6 +81,7 @@ impl Like {
             shared_ffn: 0,
             shared_gate: false,
             dense_layers: 0,
+            layers: None,
             routing: Routing::USUAL,
         };
         let variant = match self {
@@ -97,7 +98,7 @@ impl Like {
             },
             Like::Mixtral => Variant { experts: Some(experts), ..Variant::USUAL },
             Like::DeepSeek => Variant {
-                experts: Some(Experts { shared_ffn: 20, dense_layers: 1, ..experts }),
+                experts: Some(Experts { shared_ffn: 20, dense_layers: 1, layers: None, ..experts }),
                 latent: Some(Latent { query_rank: 24, key_value_rank: 16, rope_width: 8, value_width: 16 }),
                 ..Variant::USUAL
             },

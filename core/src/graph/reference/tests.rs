@@ -72,6 +72,7 @@ fn so_they_are_in_newer_families() {
         shared_ffn: 0,
         shared_gate: false,
         dense_layers: 0,
+        layers: None,
         routing: Routing::USUAL,
     };
     let latent = Latent { query_rank: 5, key_value_rank: 6, rope_width: 2, value_width: 3 };
@@ -83,7 +84,7 @@ fn so_they_are_in_newer_families() {
         Variant { post_norms: true, activation: Activation::Gelu, window, ..Variant::USUAL },
         Variant { experts: Some(experts), ..Variant::USUAL },
         Variant {
-            experts: Some(Experts { shared_ffn: 3, dense_layers: 1, ..experts }),
+            experts: Some(Experts { shared_ffn: 3, dense_layers: 1, layers: None, ..experts }),
             latent: Some(latent),
             ..Variant::USUAL
         },
@@ -246,6 +247,7 @@ fn waiting_in_the_host_s_memory_changes_nothing() {
         shared_ffn: 8,
         shared_gate: true,
         dense_layers: 1,
+        layers: None,
         routing: Routing::USUAL,
     };
     let dropout = Form { attention: AttentionForm::Materialised, dropout: true, ..Form::default() };
@@ -312,6 +314,7 @@ fn devices_that_share_matrices_compute_what_one_does() {
         shared_ffn: 8,
         shared_gate: true,
         dense_layers: 1,
+        layers: None,
         routing: Routing::USUAL,
     };
     for (family, variant) in [
@@ -365,6 +368,7 @@ fn slow_products_in_fp8_take_the_same_numbers() {
         shared_ffn: 64,
         shared_gate: true,
         dense_layers: 1,
+        layers: None,
         routing: Routing::USUAL,
     };
     let latent = Latent { query_rank: 16, key_value_rank: 16, rope_width: 2, value_width: 4 };

@@ -41,6 +41,7 @@ impl Reader<'_, '_> {
             ffn,
             shared_ffn: shared.saturating_mul(ffn),
             dense_layers: dense_layers? as u32,
+            layers: None,
             shared_gate: false,
             routing,
         })

@@ -39,6 +39,7 @@ impl Reader<'_, '_> {
             ffn: ffn?,
             shared_ffn: 0,
             dense_layers: 0,
+            layers: None,
             shared_gate: false,
             routing,
         })
@@ -61,6 +62,7 @@ impl Reader<'_, '_> {
             ffn: ffn?,
             shared_ffn: shared?,
             dense_layers: 0,
+            layers: None,
             shared_gate,
             routing,
         })

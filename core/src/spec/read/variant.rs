@@ -1,14 +1,15 @@
 //! The fields of `model` that make a layer differ from its family's usual one.
 
+use alloc::format;
 use alloc::vec::Vec;
 use core::ops::RangeInclusive;
 
 use serde_json::Value;
 
-use crate::base::fields::{Fault, Table};
+use crate::base::fields::{Fault, Table, shown};
 use crate::model::{
-    Activation, Arrangement, Caps, E12, Experts, Factors, Latent, MAX_EXPERTS, MAX_FACTOR, MAX_MULTI_TOKEN, MAX_SIZE,
-    Routing, Scores, Variant, Window, to_e12,
+    Activation, Arrangement, Caps, E12, Experts, Factors, Latent, LayerPattern, MAX_EXPERTS, MAX_FACTOR,
+    MAX_MULTI_TOKEN, MAX_PATTERN, MAX_SIZE, Routing, Scores, Variant, Window, to_e12,
 };
 
 /// The variant: fields of the input, else those of `known`.
@@ -112,19 +113,50 @@ fn read_experts(table: &mut Table<'_>, known: Option<Experts>, faults: &mut Vec<
     let active = size("active", 1..=count.unwrap_or(MAX_EXPERTS), known.map(|known| known.active));
     let ffn = size("ffn", 1..=MAX_SIZE, known.map(|known| known.ffn));
     let shared_ffn = size("shared_ffn", 0..=MAX_SIZE, Some(known.map_or(0, |known| known.shared_ffn)));
-    let dense_layers = size("dense_layers", 0..=MAX_SIZE, Some(known.map_or(0, |known| known.dense_layers)));
+    let dense = size("dense_layers", 0..=MAX_SIZE, Some(known.map_or(0, |known| known.dense_layers)));
+    let pattern = read_pattern(&mut table, "layers", known.and_then(|known| known.layers), faults);
+    // A number of first layers alone stands for what the catalog says of layers.
+    let gives_pattern = table.get("layers").is_some();
+    let gives_dense = table.whole("dense_layers", 0..=u64::from(MAX_SIZE), &mut Vec::new());
+    let pattern = pattern.filter(|_| gives_pattern || gives_dense.is_none());
+    if let Some((pattern, first)) = pattern.zip(gives_dense.filter(|first| *first > 0)) {
+        let accepted = format!("nothing or 0 together with `layers` ({})", pattern.text());
+        faults.push(Fault::new(table.path("dense_layers"), first, accepted));
+    }
     let shared_gate = table.flag("shared_gate", faults).unwrap_or(known.is_some_and(|known| known.shared_gate));
     let routing = read_routing(&mut table, known.map_or(Routing::USUAL, |known| known.routing), faults);
     table.finish(faults);
-    Some(Experts {
+    let experts = Experts {
         count: count?,
         active: active?,
         ffn: ffn?,
         shared_ffn: shared_ffn?,
-        dense_layers: dense_layers?,
+        dense_layers: dense?,
+        layers: None,
         shared_gate,
         routing,
-    })
+    };
+    Some(pattern.map_or(experts, |pattern| experts.within(pattern)))
+}
+
+/// A pattern of layers of the input, else the known one; `none` for none.
+fn read_pattern(
+    table: &mut Table<'_>,
+    key: &'static str,
+    known: Option<LayerPattern>,
+    faults: &mut Vec<Fault>,
+) -> Option<LayerPattern> {
+    let Some(text) = table.text_of(key, MAX_PATTERN + 2, faults) else { return known };
+    if text == "none" {
+        return None;
+    }
+    let pattern = LayerPattern::read_text(text);
+    if pattern.is_none() {
+        let accepted =
+            "a 0 or 1 for each of the first layers and, in parentheses, of those that repeat: 000(1), (01)";
+        faults.push(Fault::new(table.path(key), shown(&text.into()), accepted));
+    }
+    pattern
 }
 
 fn read_routing(table: &mut Table<'_>, known: Routing, faults: &mut Vec<Fault>) -> Routing {

@@ -78,6 +78,43 @@ fn windows_are_read_written_and_linked() {
 }
 
 #[test]
+fn layers_with_experts_are_read_written_and_linked() {
+    let spec = |model: &str| {
+        let text = format!(
+            "[model]\n{model}\n[cluster]\ndevice = \"h100\"\n[parallel]\npipeline = 4\n[training]\nmicrobatches = 8"
+        );
+        Spec::read(&text)
+    };
+    let layers = |spec: &Spec| match &spec.work {
+        Work::Model(work) => (0..work.model.layers).filter(|layer| work.model.has_experts(*layer)).count(),
+        Work::Typed(_) => 0,
+    };
+    let of = |experts: &str| format!("name = \"deepseek-v3\"\nexperts = {{ {experts} }}");
+    for (experts, count) in [
+        ("", 58),
+        ("layers = \"(01)\"", 30),
+        ("layers = \"(0101)\"", 30),
+        ("layers = \"none\"", 58),
+        ("layers = \"000(1)\"", 58),
+        ("dense_layers = 5", 56),
+        ("layers = \"1(0001)\", dense_layers = 0", 16),
+    ] {
+        let spec = spec(&of(experts)).unwrap();
+        assert_eq!(layers(&spec), count, "{experts}");
+        assert_eq!(Spec::read(&spec.to_json()).as_ref(), Ok(&spec), "{experts}");
+        assert_eq!(crate::spec::link::read(&crate::spec::link::write(&spec)).as_ref(), Ok(&spec), "{experts}");
+    }
+    assert_eq!(spec(&of("layers = \"000(1)\"")), spec(&of("")), "what one number says has one form");
+    for (experts, field) in [
+        ("layers = \"01\"", "model.experts.layers: found \"01\""),
+        ("layers = \"(01)\", dense_layers = 3", "model.experts.dense_layers: found 3"),
+    ] {
+        let error = spec(&of(experts)).unwrap_err().to_string();
+        assert!(error.contains(field), "{error}");
+    }
+}
+
+#[test]
 fn experts_and_latents_are_written_and_read() {
     for name in ["mixtral-8x7b", "deepseek-v3", "qwen-3-30b-a3b", "gemma-2-27b", "qwen-2.5-7b"] {
         for more in ["", "experts = \"none\"\nlatent = \"none\"\n", "qk_norm = false\nactivation = \"silu\"\n"] {

@@ -508,6 +508,7 @@ mod tests {
                 shared_ffn: 0,
                 shared_gate: false,
                 dense_layers: 0,
+                layers: None,
                 routing: Routing::USUAL,
             };
             work.model = ModelConfig {

@@ -1,5 +1,6 @@
 //! What a `v2` link adds to a `v1` link. Variants are only added at the end; none is changed.
 
+use alloc::string::String;
 use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
@@ -12,7 +13,7 @@ use crate::graph::form::{Offload, Recompute};
 use crate::graph::layout::{Dispatch, Layout, Partition, RecomputeLayers, ReduceGradients};
 use crate::graph::optimizer::Optimizer;
 use crate::hardware::cluster::{usual_fp4_flops, usual_fp8_flops, usual_host_bytes_per_s};
-use crate::model::{Arrangement, Caps, Dtype, Factors, MAX_LAYERS, Routing, Scores, Window};
+use crate::model::{Arrangement, Caps, Dtype, Factors, LayerPattern, MAX_LAYERS, Routing, Scores, Window};
 use crate::problem::StageCost;
 use crate::program::Transport;
 use crate::program::lower::Lowering;
@@ -89,6 +90,8 @@ pub(super) enum Addition {
     Fp4Flops(u64),
     /// The optimizer, where it is not AdamW.
     Optimizer(WireOptimizer),
+    /// The layers with experts.
+    ExpertLayers(String),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -238,6 +241,8 @@ fn add_variant(work: &ModelWork, more: &mut Vec<Addition>) {
     if variant.experts.is_some_and(|experts| experts.shared_gate) {
         more.push(Addition::SharedGate);
     }
+    let pattern = variant.experts.and_then(|experts| experts.layers);
+    more.extend(pattern.map(|pattern| Addition::ExpertLayers(pattern.text())));
     let routing = variant.experts.map(|experts| experts.routing).filter(|routing| *routing != Routing::USUAL);
     more.extend(routing.map(|Routing { scores, normed, factor, groups, active_groups }| {
         let sigmoid = scores == Scores::Sigmoid;
@@ -334,6 +339,14 @@ pub(super) fn apply(spec: &mut Spec, more: Addition) -> Option<()> {
                 experts.routing = Routing { scores, normed, factor, groups, active_groups };
             }
         }),
+        Addition::ExpertLayers(text) => {
+            let pattern = LayerPattern::read_text(&text)?;
+            model(spec, &|work| {
+                if let Some(experts) = &mut work.model.variant.experts {
+                    experts.layers = Some(pattern);
+                }
+            })
+        }
         Addition::AsyncReduce => model(spec, &|work| work.layout.form.async_reduce = true),
         Addition::ReduceGradients(reduce) => {
             let reduce = match reduce {

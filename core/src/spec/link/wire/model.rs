@@ -135,6 +135,7 @@ fn variant_from_wire(wire: WireVariant) -> Variant {
         ffn,
         shared_ffn,
         dense_layers,
+        layers: None,
         shared_gate: false,
         routing: Routing::USUAL,
     };
