@@ -314,6 +314,8 @@ fn add_offload(layout: &Layout, more: &mut Vec<Addition>) {
 }
 
 /// Puts an addition into the spec. None where it does not belong to such a spec.
+///
+/// Long on purpose: a table with an arm for each addition.
 pub(super) fn apply(spec: &mut Spec, more: Addition) -> Option<()> {
     let model = |spec: &mut Spec, change: &dyn Fn(&mut ModelWork)| match &mut spec.work {
         Work::Model(work) => {
@@ -396,21 +398,12 @@ pub(super) fn apply(spec: &mut Spec, more: Addition) -> Option<()> {
         Addition::DispatchOncePerNode => model(spec, &|work| work.layout.dispatch = Dispatch::OncePerNode),
         Addition::Fp8 => model(spec, &|work| work.layout.form.matmul_dtype = Some(Dtype::Fp8)),
         Addition::MatmulDtype(format) => {
-            let dtype = match format {
-                WireMatmulDtype::MxFp8 => Dtype::MxFp8,
-                WireMatmulDtype::MxFp4 => Dtype::MxFp4,
-                WireMatmulDtype::NvFp4 => Dtype::NvFp4,
-            };
+            let dtype = matmul_dtype_from_wire(format);
             model(spec, &|work| work.layout.form.matmul_dtype = Some(dtype))
         }
         Addition::Fp4Flops(flops) => model(spec, &|work| work.device.fp4_flops = flops),
         Addition::Optimizer(optimizer) => {
-            let optimizer = match optimizer {
-                WireOptimizer::Sgd => Optimizer::Sgd,
-                WireOptimizer::SgdMomentum => Optimizer::SgdMomentum,
-                WireOptimizer::Muon => Optimizer::Muon,
-                WireOptimizer::Adafactor => Optimizer::Adafactor,
-            };
+            let optimizer = optimizer_from_wire(optimizer);
             model(spec, &|work| work.layout.optimizer = optimizer)
         }
         Addition::Fp8Flops(flops) => model(spec, &|work| work.device.fp8_flops = flops),
@@ -434,6 +427,23 @@ pub(super) fn apply(spec: &mut Spec, more: Addition) -> Option<()> {
             }
             _ => None,
         },
+    }
+}
+
+const fn matmul_dtype_from_wire(wire: WireMatmulDtype) -> Dtype {
+    match wire {
+        WireMatmulDtype::MxFp8 => Dtype::MxFp8,
+        WireMatmulDtype::MxFp4 => Dtype::MxFp4,
+        WireMatmulDtype::NvFp4 => Dtype::NvFp4,
+    }
+}
+
+const fn optimizer_from_wire(wire: WireOptimizer) -> Optimizer {
+    match wire {
+        WireOptimizer::Sgd => Optimizer::Sgd,
+        WireOptimizer::SgdMomentum => Optimizer::SgdMomentum,
+        WireOptimizer::Muon => Optimizer::Muon,
+        WireOptimizer::Adafactor => Optimizer::Adafactor,
     }
 }
 
