@@ -10,6 +10,7 @@ pub mod colour;
 pub mod export;
 pub mod megatron_args;
 pub mod megatron_run;
+mod shell;
 pub mod sentence;
 pub mod svg;
 pub mod text;
