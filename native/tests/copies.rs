@@ -156,17 +156,19 @@ fn other_optimizers_go_on_by_another_layout() {
 /// Muon takes whole matrices, and Adafactor is planned only.
 #[test]
 fn what_optimizers_cannot_is_refused_before_a_run() {
-    let refused = |optimizer, data, zero| {
+    let refused = |optimizer, data, context, zero| {
         let mut work = with(2, data, zero, false);
-        work.layout.optimizer = optimizer;
+        (work.layout.optimizer, work.layout.form.context) = (optimizer, context);
         let workload = published(&work, "1f1b", Precision::Single).expect("it exists");
         match run(&workload, &options(1), &mut Silent) {
             Err(RunError::Refused(refusal)) => refusal.to_string(),
             _ => panic!("it is refused"),
         }
     };
-    assert!(refused(Optimizer::Muon, 2, 1).contains("updates whole matrices only"));
-    assert!(refused(Optimizer::Adafactor, 1, 0).contains("which the runner does not have"));
+    for (data, context) in [(2, 1), (1, 2)] {
+        assert!(refused(Optimizer::Muon, data, context, 1).contains("updates whole matrices only"));
+    }
+    assert!(refused(Optimizer::Adafactor, 1, 1, 0).contains("which the runner does not have"));
 }
 
 /// Whatever the cut, the norm is the same number: so pure pipelines clip to the same bits.

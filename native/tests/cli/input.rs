@@ -81,7 +81,11 @@ fn wrong_input_is_refused_with_the_place_and_what_to_write() {
             &with("gradients_dtype = \"bf16\""),
             "training.gradients_dtype = \"bf16\" is not supported by the runner",
         ),
-        (&["plan", "-"], &with("matmul_dtype = \"fp4\""), "training.matmul_dtype: found \"fp4\", accepted is one of fp8, mxfp8, mxfp4, nvfp4"),
+        (
+            &["plan", "-"],
+            &with("matmul_dtype = \"fp4\""),
+            "training.matmul_dtype: found \"fp4\", accepted is one of fp8, mxfp8, mxfp4, nvfp4",
+        ),
         (&["serve", "--web", "no-such-folder"], "", "no-such-folder holds no index.html"),
         (&["plan"], "", "Usage: pipeplan plan"),
     ] {

@@ -158,6 +158,8 @@ impl ModelStages {
 
     /// Cards update by AdamW alone. Muon needs each matrix whole, and its state too.
     fn check_optimizer(&self, device: Device) -> Result<(), Refusal> {
+        // Context-parallel ranks shard the state too.
+        let copies = u64::from(self.replicas) * u64::from(self.context);
         let optimizer = self.optimizer.name();
         match self.optimizer {
             Optimizer::AdamW => Ok(()),
@@ -165,9 +167,7 @@ impl ModelStages {
             _ if device != Device::Cpu => {
                 Err(Refusal::Optimizer { optimizer, why: "the runner has on the CPU only" })
             }
-            Optimizer::Muon if self.tensor > 1 || self.shares_optimizer && self.replicas > 1 => {
-                Err(Refusal::WholeMatrices)
-            }
+            Optimizer::Muon if self.tensor > 1 || self.shares_optimizer && copies > 1 => Err(Refusal::WholeMatrices),
             _ => Ok(()),
         }
     }
