@@ -285,6 +285,19 @@ fn what_waits_in_the_host_s_memory_leaves_the_device_s() {
 /// A change of the usual work.
 type Change = fn(&mut ModelWork);
 
+/// Experts of a model of [`peak_cases`].
+const SHARED_EXPERTS: Experts = Experts {
+    count: 4,
+    active: 2,
+    ffn: 12,
+    shared_ffn: 6,
+    shared_gate: true,
+    dense_layers: 1,
+    layers: None,
+    biases: false,
+    routing: Routing::USUAL,
+};
+
 /// Schedules, ranks of a pipeline, ranks of a tensor-parallel group and changes of the usual work.
 ///
 /// Long on purpose: a table of cases.
@@ -314,18 +327,7 @@ fn peak_cases() -> Vec<(&'static str, usize, u32, Change)> {
     let gemma: Change = |work| (work.model.variant, work.model.tied) = (common::gemma_2(5), true);
     let tied_gpt: Change = |work| (work.model.family, work.model.tied) = (Family::Gpt, true);
     let dealt: Change = |work| {
-        let experts = Experts {
-            count: 4,
-            active: 2,
-            ffn: 12,
-            shared_ffn: 6,
-            shared_gate: true,
-            dense_layers: 1,
-            layers: None,
-            biases: false,
-            routing: Routing::USUAL,
-        };
-        work.model.variant = Variant { experts: Some(experts), ..Variant::USUAL };
+        work.model.variant = Variant { experts: Some(SHARED_EXPERTS), ..Variant::USUAL };
         (work.layout.data, work.layout.zero) = (4, 1);
         (work.layout.form.expert, work.layout.form.imbalance_permille) = (2, 2000);
         work.layout.form.recompute = Recompute::Full;

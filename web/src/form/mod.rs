@@ -124,7 +124,7 @@ impl Form {
         let by_hand = name.is_empty();
         let before = brief_defaults(self.text("model.name"), "h100", 1, 1);
         let describes = |field: &&Field| match field.group {
-            Group::ModelSizes | Group::Layers | Group::Experts | Group::Latent => true,
+            Group::ModelSizes | Group::Layers | Group::Experts | Group::Latent | Group::Parts => true,
             _ => by_hand && field.path == "training.sequence",
         };
         self.refill(FIELDS.iter().filter(describes), by_hand, before.as_ref());

@@ -9,6 +9,8 @@ use crate::graph::{Indexing, Kernel, Operator, Role, TensorId};
 
 impl Backward<'_> {
     /// The rule of each kernel. None where no gradient reaches the operator's output, and nothing happens then.
+    ///
+    /// Long on purpose: a table with every kernel.
     pub(super) fn visit(&mut self, operator: &Operator) -> Option<()> {
         let arriving = operator.outputs.first().and_then(|id| self.gradient[id.index()]);
         match operator.kernel {

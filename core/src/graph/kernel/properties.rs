@@ -5,6 +5,8 @@ use crate::model::{Activation, RecurrenceKind};
 
 impl Kernel {
     /// A short name for people: `rms_norm_input_grad`.
+    ///
+    /// Long on purpose: a table with one arm per kernel.
     pub const fn name(&self) -> &'static str {
         match self {
             Kernel::OwnTokens { .. } => "own_tokens",

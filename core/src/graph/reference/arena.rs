@@ -95,6 +95,8 @@ impl<'g> Arena<'g> {
     }
 
     /// The outputs of `operator` on this device alone.
+    ///
+    /// Long on purpose: a table with every kernel.
     pub(super) fn compute(&self, operator: &Operator) -> Vec<Vec<f64>> {
         let nothing = Vec::new();
         let given = Given::of(self.graph, operator, self.member, |input| match input.needs {

@@ -11,6 +11,19 @@ use super::reader::Reader;
 use crate::base::fields::{Fault, shown};
 use crate::model::{Indexer, LayerPattern, QkNorm, Recurrence, RecurrenceKind, Temperature, Variant, Window, to_e12};
 
+/// The sizes of Mamba 2 in a file of Granite 4.
+const GRANITE_MAMBA: [&str; 9] = [
+    "mamba_n_heads",
+    "mamba_d_state",
+    "mamba_d_head",
+    "mamba_d_conv",
+    "mamba_expand",
+    "mamba_n_groups",
+    "mamba_chunk_size",
+    "mamba_conv_bias",
+    "mamba_proj_bias",
+];
+
 impl Reader<'_, '_> {
     /// `variant` with the parts of the family `name` that only newer models have.
     pub(super) fn newer_variant(
@@ -137,7 +150,11 @@ impl Reader<'_, '_> {
             let window = Window { chunked: true, ..Window::sliding(tokens, 0) };
             if chunked.contains(&false) { window.within(pattern) } else { window }
         });
-        let tuned = self.flag("attn_temperature_tuning", true);
+        // Some files have a number here, of which the library asks whether it is 0.
+        let tuned = match self.table.get("attn_temperature_tuning") {
+            Some(Value::Number(number)) => number.as_f64() != Some(0.0),
+            _ => self.flag("attn_temperature_tuning", true),
+        };
         let tokens = self.optional("floor_scale").unwrap_or(8192);
         let scale_e12 = to_e12(self.positive("attn_scale").unwrap_or(0.1));
         let has_some = without.contains(&true);
@@ -187,6 +204,10 @@ impl Reader<'_, '_> {
         let every_layer = LayerPattern::from_list(&[true]).filter(|_| !has_rope);
         let variant = Variant { no_rope: every_layer, ..variant };
         if !list.contains(&true) {
+            // Files of models with attention alone have the library's own sizes of a recurrence that no layer has.
+            for key in GRANITE_MAMBA {
+                self.table.get(key);
+            }
             return Some(variant);
         }
         let wide = self.optional("mamba_expand").unwrap_or(2).saturating_mul(hidden);

@@ -24,6 +24,8 @@ pub enum Group {
     Experts,
     /// Latents of its attention.
     Latent,
+    /// Parts that only newer models have.
+    Parts,
     /// The cluster.
     Cluster,
     /// A device by hand.

@@ -132,7 +132,7 @@ fn TrainingPart() -> impl IntoView {
 #[component]
 fn ArchitectureFold() -> impl IntoView {
     view! {
-        <Folded title="Layers, MoE and MLA" groups=&[Group::Layers, Group::Experts, Group::Latent]>
+        <Folded title="Layers, MoE and MLA" groups=&[Group::Layers, Group::Experts, Group::Latent, Group::Parts]>
             <div class="pairs">
                 <ListField path="model.qkv_bias" choices=flag() />
                 <ListField path="model.qk_norm" choices=flag() />
@@ -171,6 +171,7 @@ fn ArchitectureFold() -> impl IntoView {
             </div>
             <ListField path="model.latent" choices=or_none() />
             <div class="pairs"><Texts group=Group::Latent but="model.latent" /></div>
+            <div class="pairs"><Texts group=Group::Parts but="" /></div>
         </Folded>
     }
 }
