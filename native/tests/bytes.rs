@@ -174,6 +174,7 @@ fn newer_families_hold_what_liveness_says() {
         shared_gate: false,
         dense_layers: 3,
         layers: None,
+        biases: false,
         routing: Routing::USUAL,
     };
     let latent = Latent { query_rank: 12, key_value_rank: 10, rope_width: 4, value_width: 6 };
@@ -253,6 +254,7 @@ fn what_waits_in_the_host_s_memory_leaves_the_device_s() {
         shared_gate: true,
         dense_layers: 3,
         layers: None,
+        biases: false,
         routing: Routing::USUAL,
     };
     for (name, model) in [
@@ -320,6 +322,7 @@ fn peak_cases() -> Vec<(&'static str, usize, u32, Change)> {
             shared_gate: true,
             dense_layers: 1,
             layers: None,
+            biases: false,
             routing: Routing::USUAL,
         };
         work.model.variant = Variant { experts: Some(experts), ..Variant::USUAL };

@@ -38,7 +38,7 @@ fn kinds() -> Vec<Kind> {
         ("Qwen 3", |work| work.model.variant = Variant { qk_norm: true, ..Variant::USUAL }),
         ("Gemma 2", |work| work.model.variant = common::gemma_2(3)),
         ("windows of pieces", |work| {
-            let window = Some(Window { tokens: 11, full_every: 0 });
+            let window = Some(Window::sliding(11, 0));
             work.model.variant = Variant { window, ..common::gemma_2(11) };
         }),
         ("DeepSeek", |work| {
@@ -57,6 +57,7 @@ fn kinds() -> Vec<Kind> {
                 shared_gate: false,
                 dense_layers: 1,
                 layers: None,
+                biases: false,
                 routing: Routing::USUAL,
             };
             work.model.variant = Variant { experts: Some(experts), ..Variant::USUAL };
@@ -84,7 +85,7 @@ fn every_kind_of_attention_trains_as_one_rank() {
 #[test]
 fn long_pieces_train_as_one_rank() {
     let mut expected = Expected::default();
-    for (sizes, window) in [([1, 2, 1, 1], None), ([1, 3, 1, 1], Some(Window { tokens: 170, full_every: 2 }))] {
+    for (sizes, window) in [([1, 2, 1, 1], None), ([1, 3, 1, 1], Some(Window::sliding(170, 2)))] {
         let mut work = work(sizes);
         (work.sequence, work.microbatch_size, work.model.layers) = (600, 1, 2);
         work.model.variant = Variant { window, ..Variant::USUAL };
@@ -126,6 +127,7 @@ fn rings_train_as_one_rank_in_every_layout() {
                 shared_gate: false,
                 dense_layers: 1,
                 layers: None,
+                biases: false,
                 routing: Routing::USUAL,
             };
             work.model.variant = Variant { experts: Some(experts), ..Variant::USUAL };

@@ -30,6 +30,7 @@ const MIXTRAL: Experts = Experts {
     shared_gate: false,
     dense_layers: 0,
     layers: None,
+    biases: false,
     routing: Routing::USUAL,
 };
 
@@ -44,7 +45,16 @@ fn qwen_2_moe() -> Variant {
 fn deepseek() -> Variant {
     let latent = Latent { query_rank: 12, key_value_rank: 10, rope_width: 2, value_width: 3 };
     let routing = Routing { scores: Scores::Sigmoid, normed: true, groups: 4, active_groups: 2, ..Routing::USUAL };
-    let experts = Experts { count: 8, active: 3, shared_ffn: 8, dense_layers: 1, layers: None, routing, ..MIXTRAL };
+    let experts = Experts {
+        count: 8,
+        active: 3,
+        shared_ffn: 8,
+        dense_layers: 1,
+        layers: None,
+        biases: false,
+        routing,
+        ..MIXTRAL
+    };
     Variant { experts: Some(experts), latent: Some(latent), multi_token: 1, ..Variant::USUAL }
 }
 

@@ -233,6 +233,7 @@ fn so_are_those_of_newer_families() {
         shared_gate: false,
         dense_layers: 0,
         layers: None,
+        biases: false,
         routing: Routing::USUAL,
     };
     let latent = Latent { query_rank: 12, key_value_rank: 10, rope_width: 4, value_width: 6 };
@@ -248,7 +249,7 @@ fn so_are_those_of_newer_families() {
         (
             "DeepSeek",
             Variant {
-                experts: Some(Experts { shared_ffn: 7, dense_layers: 1, layers: None, ..experts }),
+                experts: Some(Experts { shared_ffn: 7, dense_layers: 1, layers: None, biases: false, ..experts }),
                 latent: Some(latent),
                 ..Variant::USUAL
             },

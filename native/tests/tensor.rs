@@ -132,10 +132,11 @@ fn newer_families_train_as_one_rank() {
         shared_gate: false,
         dense_layers: 0,
         layers: None,
+        biases: false,
         routing: Routing::USUAL,
     };
     let latent = |query_rank| Some(Latent { query_rank, key_value_rank: 10, rope_width: 2, value_width: 3 });
-    let shared = Experts { shared_ffn: 8, dense_layers: 1, layers: None, ..experts };
+    let shared = Experts { shared_ffn: 8, dense_layers: 1, layers: None, biases: false, ..experts };
     let gated = Experts { shared_gate: true, ..shared };
     let usual = Variant::USUAL;
     for (at, (variant, whole_experts)) in [

@@ -178,9 +178,20 @@ impl<'v> Table<'v> {
         self.map.get(key).filter(|value| !value.is_null())
     }
 
+    /// The raw value at `key`, which is not marked as known.
+    pub fn peek(&self, key: &str) -> Option<&'v Value> {
+        self.map.get(key)
+    }
+
     /// Whether a null stands at `key`, where that says something else than nothing does.
     pub fn is_null(&self, key: &str) -> bool {
         self.map.get(key).is_some_and(Value::is_null)
+    }
+
+    /// The keys that nothing has read, in order.
+    pub fn unread(&self) -> Vec<&'v str> {
+        let keys = self.map.iter().map(|(key, _)| key.as_str());
+        keys.filter(|key| !self.known.contains(key)).collect()
     }
 
     /// The table at `key`, if there is one.

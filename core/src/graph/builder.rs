@@ -74,7 +74,7 @@ impl Builder {
     /// The heads of one device. Where there are fewer key and value heads than devices, some hold the same one.
     pub(super) fn heads(&self) -> Heads {
         Heads {
-            sequence: self.sequence,
+            sequence: self.attention_sequence(),
             query: self.share(self.model.heads),
             key_value: self.share(self.model.kv_heads),
             width: self.model.head_dim.into(),
@@ -85,6 +85,11 @@ impl Builder {
                 AttentionForm::Materialised => None,
             },
         }
+    }
+
+    /// Tokens of what attention takes as one sequence: a chunk where the layer has them.
+    fn attention_sequence(&self) -> u64 {
+        self.layer.map_or(self.sequence, |layer| self.model.attention_sequence(layer, self.sequence))
     }
 
     /// The number format of saved statistics.
@@ -134,12 +139,30 @@ impl Builder {
         shared: bool,
         split: Option<Split>,
     ) -> TensorId {
-        let holders = split.map_or(self.ways(), |split| split.holders());
-        let partial = holders > 1 && (self.is_split || self.form.sequence_parallel);
         // A matrix of each expert has three sizes.
         let experts = (shape.len() > 2).then_some(u64::from(self.form.expert.max(1)));
-        let role = Role::Weight { init, decay: shape.len() > 1, shared, experts, split, partial };
+        let (decay, partial) = (shape.len() > 1, self.is_partial(split));
+        let role = Role::Weight { init, decay, shared, experts, split, partial };
         self.graph.add(name, shape, self.dtype, role)
+    }
+
+    /// The biases `[experts, out]` of the experts of this device.
+    pub(super) fn expert_bias(&mut self, name: String, shape: [u64; 2], split: Option<Split>) -> TensorId {
+        let experts = Some(u64::from(self.form.expert.max(1)));
+        let partial = self.is_partial(split);
+        let role = Role::Weight { init: Init::Zeros, decay: false, shared: false, experts, split, partial };
+        self.graph.add(name, shape.to_vec(), self.dtype, role)
+    }
+
+    /// Whether a device's gradient of a weight is a part of a sum over devices that share matrices.
+    fn is_partial(&self, split: Option<Split>) -> bool {
+        let holders = split.map_or(self.ways(), |split| split.holders());
+        holders > 1 && (self.is_split || self.form.sequence_parallel)
+    }
+
+    /// Whether devices each work on a share of the matrices here.
+    pub(super) fn is_split(&self) -> bool {
+        self.is_split
     }
 
     /// How devices hold a weight that has `whole` entries in `dimension`, of which each has a share.
@@ -272,6 +295,18 @@ impl Builder {
         }
     }
 
+    /// The rows of `x` of all devices, where tokens are shared out.
+    pub(super) fn gathered(&mut self, x: TensorId, name: &str) -> TensorId {
+        let ways = self.ways();
+        if ways == 1 || !self.form.sequence_parallel {
+            return x;
+        }
+        let (width, dtype) = (self.width_of(x), self.graph[x].dtype);
+        let output = self.tensor(name, vec![self.all_tokens, width], dtype, Role::Intermediate);
+        self.operator(Kernel::AllGather { ways }, &[x], &[output]);
+        output
+    }
+
     /// What all devices need of `x` to each work on a share of the matrices: all of its tokens, and the sum of
     /// their gradients.
     pub(super) fn enter_split(&mut self, x: TensorId, name: &str) -> TensorId {
@@ -356,6 +391,39 @@ impl Builder {
                 self.apply(Kernel::Attend(heads), &[weights, v], "attended", width)
             }
         }
+    }
+
+    /// Causal attention of this device's heads with a sink each.
+    pub(super) fn attention_with_sinks(&mut self, inputs: [TensorId; 3], sinks: TensorId) -> TensorId {
+        let spread = self.alone();
+        let [q, k, v] = inputs;
+        self.attention_of(Kernel::SinkAttention(spread), &[q, k, v, sinks], spread)
+    }
+
+    /// Causal attention of this device's heads over tokens that were `chosen`.
+    pub(super) fn attention_to(&mut self, inputs: [TensorId; 3], chosen: TensorId, most: u64) -> TensorId {
+        let spread = self.alone();
+        let value_width = self.model.variant.latent.map_or(spread.heads.width, |latent| latent.value_width.into());
+        let spread = Spread { value_width, window: most.min(self.sequence), ..spread };
+        let [q, k, v] = inputs;
+        self.attention_of(Kernel::SparseAttention(spread), &[q, k, v, chosen], spread)
+    }
+
+    /// Attention of one device to whole sequences, within the layer's window.
+    fn alone(&self) -> Spread {
+        let heads = self.heads();
+        let window = self.layer.map_or(self.sequence, |layer| self.model.looks_back(layer, self.sequence));
+        Spread { heads, value_width: heads.width, ways: 1, window: window.min(heads.sequence) }
+    }
+
+    /// Attention by `kernel`, with its log-sum-exp.
+    fn attention_of(&mut self, kernel: Kernel, inputs: &[TensorId], spread: Spread) -> TensorId {
+        let log_sum_exp = self.statistic("attention log-sum-exp", Some(spread.heads.query));
+        let attended = self.apply(kernel, inputs, "attended", spread.heads.query * spread.value_width);
+        if let Some(operator) = self.graph.operators.last_mut() {
+            operator.outputs.push(log_sum_exp);
+        }
+        attended
     }
 
     /// Flash attention with another head dim for the values, over several devices, or within a window.

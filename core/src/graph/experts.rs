@@ -16,9 +16,9 @@ use alloc::string::String;
 use alloc::vec;
 
 use super::builder::Builder;
-use super::parts::gated;
+use super::parts::{gate_kernel, gated};
 use super::{Init, Kernel, Role, Split, TensorId};
-use crate::model::{Dtype, Experts};
+use crate::model::{Dtype, Experts, Scores};
 
 /// The feed-forward part of one layer, on this device's tokens.
 pub(super) fn feed_forward(
@@ -80,7 +80,11 @@ fn routed(
     let [rows, columns] = [1, 2].map(|dimension| build.split(dimension, part.ffn).filter(|_| is_split));
     let (hidden, active) = (build.hidden(), u64::from(part.active));
     let ways = u64::from(build.form.expert.max(1));
-    let logits = build.linear(x, &weight("mlp.gate"), part.count.into(), "router", None);
+    let mut logits = build.linear(x, &weight("mlp.gate"), part.count.into(), "router", None);
+    if part.biases {
+        let bias = build.new_weight(weight("mlp.gate.bias"), vec![part.count.into()], Init::Zeros, false);
+        logits = build.apply(Kernel::AddBias, &[logits, bias], "router with bias", part.count.into());
+    }
     let weights =
         build.apply(Kernel::Route { active, routing: part.routing }, &[logits], "weights of experts", active);
     let chosen = build.tensor("chosen experts", vec![build.tokens, active], Dtype::I32, Role::Intermediate);
@@ -94,15 +98,56 @@ fn routed(
     let local = u64::from(part.count).div_ceil(ways);
     let arrivals = build.tensor("arrivals", vec![ways, local], Dtype::I32, Role::Intermediate);
     build.operator(Kernel::Dispatch { ways }, &[x, chosen, weights], &[dispatched, arrivals, shares]);
+    let scales_input = part.routing.scores == Scores::InputSigmoid;
+    let mut entering = dispatched;
+    if scales_input {
+        entering = build.rows("dispatched, weighted", copies, hidden);
+        build.operator(Kernel::RowGate, &[dispatched, shares], &[entering]);
+    }
     let [gate_proj, up_proj] = ["gate", "up"].map(|part| weight(&format!("mlp.experts.{part}_proj")));
-    let gate = times(build, [dispatched, arrivals], gate_proj, [local, ffn, hidden], "experts' gate", rows);
-    let up = times(build, [dispatched, arrivals], up_proj, [local, ffn, hidden], "experts' up", rows);
+    let biases = [&gate_proj, &up_proj].map(|name| format!("{name}.bias"));
+    let mut gate = times(build, [entering, arrivals], gate_proj, [local, ffn, hidden], "experts' gate", rows);
+    let mut up = times(build, [entering, arrivals], up_proj, [local, ffn, hidden], "experts' up", rows);
+    if part.biases {
+        let [of_gate, of_up] = biases;
+        let split = build.split(1, part.ffn).filter(|_| is_split);
+        gate = biased(build, gate, [arrivals, arrivals], of_gate, [local, ffn], split);
+        up = biased(build, up, [arrivals, arrivals], of_up, [local, ffn], split);
+    }
     let product = build.rows("experts' gated", copies, ffn);
-    let kernel = Kernel::WeightedGlu { activation: build.model.variant.activation };
-    build.operator(kernel, &[gate, up, shares], &[product]);
+    let activation = build.model.variant.activation;
+    match scales_input {
+        true => build.operator(gate_kernel(activation), &[gate, up], &[product]),
+        false => build.operator(Kernel::WeightedGlu { activation }, &[gate, up, shares], &[product]),
+    }
     let down_proj = weight("mlp.experts.down_proj");
-    let down = times(build, [product, arrivals], down_proj, [local, hidden, ffn], "experts' projected", columns);
+    let bias = format!("{down_proj}.bias");
+    let mut down = times(build, [product, arrivals], down_proj, [local, hidden, ffn], "experts' projected", columns);
+    if part.biases {
+        let rows = if scales_input { arrivals } else { shares };
+        // Devices that share an expert each add a part of its bias: what they make is summed.
+        down = biased(build, down, [arrivals, rows], bias, [local, hidden], None);
+    }
     build.apply(Kernel::Combine { ways }, &[down, chosen, arrivals], "experts combined", hidden)
+}
+
+/// Rows of `x` with the bias of their expert, `[experts, out]`, times their shares where they are not `arrivals`.
+fn biased(
+    build: &mut Builder,
+    x: TensorId,
+    [arrivals, shares]: [TensorId; 2],
+    name: String,
+    shape: [u64; 2],
+    split: Option<Split>,
+) -> TensorId {
+    let ways = if split.is_none() && build.is_split() { build.ways() } else { 1 };
+    let bias = build.expert_bias(name, shape, split);
+    let rows = build.graph[x].shape.first().copied().unwrap_or(0);
+    let output = build.rows("experts' biased", rows, shape[1]);
+    let shared = shares != arrivals;
+    let inputs = [x, bias, arrivals, shares];
+    build.operator(Kernel::ExpertBias { ways, shared }, &inputs[..if shared { 4 } else { 3 }], &[output]);
+    output
 }
 
 /// Copies of tokens that reach one device: the average, times the imbalance.

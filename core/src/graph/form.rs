@@ -196,7 +196,11 @@ impl Form {
             let heads = model.heads.is_multiple_of(tensor)
                 && (model.kv_heads.is_multiple_of(tensor) || tensor.is_multiple_of(model.kv_heads.max(1)));
             let widths = [model.ffn, expert_ffn, shared_ffn].iter().all(|width| width.is_multiple_of(tensor));
-            heads && widths && (!self.sequence_parallel || part.is_multiple_of(tensor))
+            let recurs = model.variant.recurrence.is_none_or(|of| {
+                let keys = of.key_heads.max(1);
+                of.heads.is_multiple_of(tensor) && (keys.is_multiple_of(tensor) || tensor.is_multiple_of(keys))
+            });
+            heads && widths && recurs && (!self.sequence_parallel || part.is_multiple_of(tensor))
         };
         if tensor == 0 || tensor > MAX_DEGREE || !divides(tensor) {
             let nearest = (1..=model.heads.min(MAX_DEGREE))
@@ -212,6 +216,31 @@ impl Form {
                     model.heads, model.kv_heads
                 ),
             ));
+        }
+    }
+
+    /// Parts of the model that take whole sequences, or whole chunks.
+    fn find_sequence_faults(
+        &self,
+        model: &ModelConfig,
+        sequence: u32,
+        field: &dyn Fn(&str) -> String,
+        faults: &mut Vec<Fault>,
+    ) {
+        let variant = &model.variant;
+        let chunk = variant.window.filter(|window| window.chunked && window.tokens < sequence);
+        if let Some(chunk) = chunk.filter(|chunk| !sequence.is_multiple_of(chunk.tokens)) {
+            let accepted = format!("a multiple of the {} tokens of an attention chunk, or fewer", chunk.tokens);
+            faults.push(Fault::new("training.sequence", sequence, accepted));
+        }
+        let whole = [
+            (chunk.is_some(), "attention in chunks"),
+            (variant.sinks, "attention sinks"),
+            (variant.indexer.is_some(), "an indexer"),
+            (variant.recurrence.is_some(), "a recurrence"),
+        ];
+        if let Some((_, part)) = whole.into_iter().find(|(has, _)| *has && self.context > 1) {
+            faults.push(Fault::new(field("context"), self.context, format!("1: the model has {part}")));
         }
     }
 
@@ -232,11 +261,15 @@ impl Form {
         }
         let hides = |window: Window| window.tokens < sequence && window.full_every != 1;
         let windowed = model.variant.window.is_some_and(hides);
-        let spread = self.context > 1 || model.variant.latent.is_some() || windowed;
+        let spread = self.context > 1 || model.variant.latent.is_some() || windowed || model.variant.sinks;
         if spread && self.attention == AttentionForm::Materialised {
-            let accepted = "flash, because of context parallelism, MLA or a sliding window";
+            let accepted = match model.variant.sinks {
+                true => "flash, because of attention sinks",
+                false => "flash, because of context parallelism, MLA or a sliding window",
+            };
             faults.push(Fault::new("training.attention", self.attention.name(), accepted));
         }
+        self.find_sequence_faults(model, sequence, &field, faults);
         match model.variant.experts {
             None => {
                 let accepted = "nothing: the model has no experts";

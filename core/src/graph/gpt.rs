@@ -121,8 +121,8 @@ pub(super) fn head(build: &mut Builder, x: TensorId) -> TensorId {
     build.logits(normed, TABLE)
 }
 
-fn layer_norm(build: &mut Builder, x: TensorId, weight: String, name: &str) -> TensorId {
-    let hidden = build.hidden();
+pub(super) fn layer_norm(build: &mut Builder, x: TensorId, weight: String, name: &str) -> TensorId {
+    let hidden = build.width_of(x);
     let gain = build.new_weight(format!("{weight}.weight"), vec![hidden], Init::Ones, false);
     let bias = build.new_weight(format!("{weight}.bias"), vec![hidden], Init::Zeros, false);
     let mean = build.statistic("mean", None);

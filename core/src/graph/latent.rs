@@ -5,12 +5,15 @@
 //!
 //! Source: arXiv:2405.04434 §2.1; names of weights are those of DeepSeek-V3's checkpoint.
 
+use alloc::format;
 use alloc::string::String;
+use alloc::vec;
 
 use super::builder::Builder;
+use super::gpt::layer_norm;
 use super::parts::rms_norm;
-use super::{Kernel, TensorId};
-use crate::model::Latent;
+use super::{Indexing, Init, Kernel, Role, TensorId};
+use crate::model::{Dtype, Indexer, Latent};
 
 /// Attention of this device's heads, before its last matrix.
 pub(super) fn attention(
@@ -34,6 +37,8 @@ pub(super) fn attention(
     let shared = build.rows("shared key", build.tokens, rope);
     build.operator(Kernel::SplitColumns, &[both], &[narrow, shared]);
     let narrow = rms_norm(build, narrow, weight("self_attn.kv_a_layernorm.weight"), "latent normed");
+    let indexer = build.model.variant.indexer.zip(query_latent);
+    let chosen = indexer.map(|(indexer, query)| (index(build, [normed, query], (indexer, rope), weight), indexer));
 
     let tokens = build.tokens;
     let from = build.enter_split(query_latent.unwrap_or(normed), "queries' input of all devices");
@@ -56,5 +61,45 @@ pub(super) fn attention(
     let k = build.rows("k", build.tokens, heads.query * width);
     let v = build.rows("v", build.tokens, heads.query * value);
     build.operator(Kernel::LatentKeys { heads: heads.query }, &[expanded, shared], &[k, v]);
-    build.attention(q, k, v)
+    match chosen {
+        Some((chosen, indexer)) => build.attention_to([q, k, v], chosen, indexer.tokens.into()),
+        None => build.attention(q, k, v),
+    }
+}
+
+/// The tokens that each token attends to, by an indexer that learns from attention alone: no gradient goes back into the
+/// stream. Devices that share matrices each choose for their own tokens, where tokens are dealt to them, and else all for
+/// all of them. Its scores in the forward are one product of its queries with one key for all heads up to each token; what
+/// it learns from takes three such products over what was chosen. Only planned: no backend runs it.
+///
+/// Source: the report of DeepSeek-V3.2 §2.1; names of weights are those of its checkpoint.
+fn index(
+    build: &mut Builder,
+    [stream, query_latent]: [TensorId; 2],
+    (indexer, rope): (Indexer, u64),
+    weight: &dyn Fn(&str) -> String,
+) -> TensorId {
+    let [heads, width] = [indexer.heads, indexer.head_dim].map(u64::from);
+    let (own, all) = (build.tokens, build.sequence);
+    let name = |part: &str| weight(&format!("self_attn.indexer.{part}"));
+    let mut projected = |x: TensorId, part: &str, out: u64, to: &str| {
+        let shape = vec![out, build.width_of(x)];
+        let weight = build.new_weight(name(&format!("{part}.weight")), shape, Init::Normal, false);
+        build.apply(Kernel::DetachedMatMul, &[x, weight], to, out)
+    };
+    let q = projected(query_latent, "wq_b", heads * width, "index q before rotation");
+    let k = projected(stream, "wk", width, "index k before norm");
+    let weights = projected(stream, "weights_proj", heads, "index weights");
+    let k = layer_norm(build, k, name("k_norm"), "index k before rotation");
+    let base = u64::from(build.model.rope_base);
+    let [q, k] = [(q, heads, "index q"), (k, 1, "index k")].map(|(x, heads, name)| {
+        let kernel = Kernel::RopeTail { sequence: all, heads, width, tail: rope, base, inverse: false };
+        build.apply(kernel, &[x], name, heads * width)
+    });
+    let keys = build.gathered(k, "index k of all devices");
+    let most = u64::from(indexer.tokens).min(all);
+    let chosen = build.tensor("chosen tokens", vec![own, most], Dtype::I32, Role::Intermediate);
+    let kernel = Kernel::IndexKeys(Indexing { sequence: all, tokens: most });
+    build.operator(kernel, &[q, keys, weights], &[chosen]);
+    build.gathered(chosen, "chosen tokens of all devices")
 }

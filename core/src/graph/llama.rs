@@ -9,8 +9,9 @@ use alloc::string::{String, ToString};
 use alloc::vec;
 
 use super::builder::Builder;
-use super::parts::{gated, head_norm, rms_norm, rotate};
-use super::{Init, Kernel, TensorId, experts, latent};
+use super::parts::{head_length, head_norm, mlp, rms_norm, rotate, whole_norm};
+use super::{Init, Kernel, TensorId, experts, latent, recurrence};
+use crate::model::{QkNorm, Temperature};
 
 const TABLE: &str = "model.embed_tokens.weight";
 
@@ -28,15 +29,14 @@ pub(super) fn layer(build: &mut Builder, x: TensorId, layer: u32) -> TensorId {
     let hidden = build.hidden();
     let variant = build.model.variant;
 
-    let normed = rms_norm(build, x, weight("input_layernorm.weight"), "attention input");
-    let attended = match variant.latent {
-        Some(latent) => latent::attention(build, normed, latent, &weight),
-        None => attention(build, normed, &weight),
+    let normed = match variant.no_pre_norms {
+        true => x,
+        false => rms_norm(build, x, weight("input_layernorm.weight"), "attention input"),
     };
-    let value_width = variant.latent.map_or(build.model.head_dim, |latent| latent.value_width);
-    let split = build.split(1, build.model.heads.saturating_mul(value_width));
-    let projected = build.linear(attended, &weight("self_attn.o_proj"), hidden, "attention projected", split);
-    let mut projected = build.leave_split(projected, "attention of all devices");
+    let mut projected = match build.model.recurrence(layer) {
+        Some(recurrence) => recurrence::mixed(build, normed, recurrence, &weight),
+        None => attended(build, normed, layer, &weight),
+    };
     if variant.post_norms {
         projected = rms_norm(build, projected, weight("post_attention_layernorm.weight"), "attention normed");
     }
@@ -45,12 +45,15 @@ pub(super) fn layer(build: &mut Builder, x: TensorId, layer: u32) -> TensorId {
     let x = build.apply(Kernel::Add, &[x, projected], "after attention", hidden);
 
     let before = if variant.post_norms { "pre_feedforward_layernorm" } else { "post_attention_layernorm" };
-    let normed = rms_norm(build, x, weight(&format!("{before}.weight")), "feed-forward input");
+    let normed = match variant.no_pre_norms {
+        true => x,
+        false => rms_norm(build, x, weight(&format!("{before}.weight")), "feed-forward input"),
+    };
     let mut down = match variant.experts {
         Some(part) if build.model.has_experts(layer) => experts::feed_forward(build, normed, part, &weight),
         _ => {
             let entered = build.enter_split(normed, "feed-forward input of all devices");
-            let down = gated(build, entered, build.model.ffn, &weight("mlp"));
+            let down = mlp(build, entered, build.model.ffn, &weight("mlp"));
             build.leave_split(down, "feed-forward of all devices")
         }
     };
@@ -62,8 +65,26 @@ pub(super) fn layer(build: &mut Builder, x: TensorId, layer: u32) -> TensorId {
     build.apply(Kernel::Add, &[x, down], "output", hidden)
 }
 
+/// Attention with its last matrix, summed over devices.
+fn attended(build: &mut Builder, normed: TensorId, layer: u32, weight: &dyn Fn(&str) -> String) -> TensorId {
+    let (hidden, latent) = (build.hidden(), build.model.variant.latent);
+    let attended = match latent {
+        Some(latent) => latent::attention(build, normed, latent, weight),
+        None => attention(build, normed, layer, weight),
+    };
+    let value_width = latent.map_or(build.model.head_dim, |latent| latent.value_width);
+    let split = build.split(1, build.model.heads.saturating_mul(value_width));
+    let projected = build.linear(attended, &weight("self_attn.o_proj"), hidden, "attention projected", split);
+    let projected = build.leave_split(projected, "attention of all devices");
+    if !build.model.variant.o_bias {
+        return projected;
+    }
+    let bias = build.new_weight(weight("self_attn.o_proj.bias"), vec![hidden], Init::Zeros, false);
+    build.apply(Kernel::AddBias, &[projected, bias], "attention projected", hidden)
+}
+
 /// Attention of this device's heads, before its last matrix.
-fn attention(build: &mut Builder, normed: TensorId, weight: &dyn Fn(&str) -> String) -> TensorId {
+fn attention(build: &mut Builder, normed: TensorId, layer: u32, weight: &dyn Fn(&str) -> String) -> TensorId {
     let heads = build.heads();
     let normed = build.enter_split(normed, "attention input of all devices");
     let (query, key_value) = (build.model.heads, build.model.kv_heads);
@@ -81,11 +102,64 @@ fn attention(build: &mut Builder, normed: TensorId, weight: &dyn Fn(&str) -> Str
     let q = projected("q before rotation", "q", query, heads.query);
     let k = projected("k before rotation", "k", key_value, heads.key_value);
     let v = projected("v", "v", key_value, heads.key_value);
-    let q = head_norm(build, q, heads.query, weight("self_attn.q_norm.weight"));
-    let k = head_norm(build, k, heads.key_value, weight("self_attn.k_norm.weight"));
-    let q = rotate(build, q, heads.query, "q");
-    let k = rotate(build, k, heads.key_value, "k");
-    build.attention(q, k, v)
+    let variant = build.model.variant;
+    let gate = variant.attention_gate.then(|| {
+        let split = build.split_heads(query, heads.width);
+        build.linear(normed, &weight("self_attn.gate_proj"), heads.query * heads.width, "attention gate", split)
+    });
+    let norms = [weight("self_attn.q_norm.weight"), weight("self_attn.k_norm.weight")];
+    let [q, k] = qk_norm(build, [q, k], &norms, |norm| matches!(norm, QkNorm::Heads | QkNorm::Whole));
+    let rotated = build.model.has_rope(layer);
+    let [mut q, mut k] = [q, k];
+    if rotated {
+        q = rotate(build, q, heads.query, "q");
+        k = rotate(build, k, heads.key_value, "k");
+    }
+    let [mut q, k] = qk_norm(build, [q, k], &norms, |norm| match norm {
+        QkNorm::RotatedHeads => true,
+        QkNorm::RotatedLengths => rotated,
+        QkNorm::Heads | QkNorm::Whole => false,
+    });
+    if let Some(Temperature { tokens, scale_e12 }) = variant.temperature.filter(|_| !rotated) {
+        let kernel = Kernel::PositionScale { sequence: build.sequence, tokens: tokens.into(), scale_e12 };
+        q = build.apply(kernel, &[q], "q by position", heads.query * heads.width);
+    }
+    let attended = match variant.sinks {
+        true => {
+            let split = build.split_heads(query, 1);
+            let sinks = build.weight_of(weight("self_attn.sinks"), vec![heads.query], Init::Normal, false, split);
+            build.attention_with_sinks([q, k, v], sinks)
+        }
+        false => build.attention(q, k, v),
+    };
+    match gate {
+        Some(gate) => {
+            build.apply(Kernel::SigmoidGate, &[attended, gate], "attended, gated", heads.query * heads.width)
+        }
+        None => attended,
+    }
+}
+
+/// Norms of q and k, where the model has some and `is_here` says that their place is here.
+fn qk_norm(
+    build: &mut Builder,
+    [q, k]: [TensorId; 2],
+    weights: &[String; 2],
+    is_here: impl Fn(QkNorm) -> bool,
+) -> [TensorId; 2] {
+    let (variant, heads) = (build.model.variant, build.heads());
+    if !variant.qk_norm || !is_here(variant.qk_norm_of) {
+        return [q, k];
+    }
+    let parts = [
+        (q, heads.query, build.model.heads, weights[0].clone()),
+        (k, heads.key_value, build.model.kv_heads, weights[1].clone()),
+    ];
+    parts.map(|(x, heads, whole, weight)| match variant.qk_norm_of {
+        QkNorm::Heads | QkNorm::RotatedHeads => head_norm(build, x, heads, weight),
+        QkNorm::Whole => whole_norm(build, x, [whole, build.model.head_dim], weight),
+        QkNorm::RotatedLengths => head_length(build, x, heads),
+    })
 }
 
 /// The residual stream to logits.

@@ -95,6 +95,7 @@ pub mod liveness;
 mod llama;
 mod parts;
 pub mod passes;
+mod recurrence;
 #[cfg(test)]
 mod reference;
 mod sequence_part;
@@ -105,7 +106,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Index;
 
-pub use kernel::{Axis, Heads, Kernel, Spread, of_e12};
+pub use kernel::{Axis, Heads, Indexing, Kernel, Recurring, Spread, of_e12};
 pub use sequence_part::SequencePart;
 
 use crate::model::Dtype;

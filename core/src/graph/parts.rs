@@ -8,16 +8,51 @@ use super::builder::Builder;
 use super::{Init, Kernel, TensorId};
 use crate::model::Activation;
 
-/// The norm of each head, where the model has one.
+/// The norm of each head.
 pub(super) fn head_norm(build: &mut Builder, x: TensorId, heads: u64, weight: String) -> TensorId {
-    if !build.model.variant.qk_norm {
-        return x;
-    }
     let width = u64::from(build.model.head_dim);
     let (gain, offset) = gain(build, weight, width);
     let inverse = build.statistic("inverse rms of heads", Some(heads));
     let kernel = Kernel::HeadNorm { eps_e12: build.model.norm_eps_e12, width, offset };
     let normed = build.apply(kernel, &[x, gain], "normed heads", heads * width);
+    if let Some(operator) = build.graph.operators.last_mut() {
+        operator.outputs.push(inverse);
+    }
+    normed
+}
+
+/// The norm of all `whole` heads of width `head` together, of which each device has some.
+pub(super) fn whole_norm(build: &mut Builder, x: TensorId, [whole, head]: [u32; 2], weight: String) -> TensorId {
+    let ways = build.ways();
+    if ways == 1 {
+        return rms_norm(build, x, weight, "normed heads");
+    }
+    let (width, offset) = (build.width_of(x), build.model.variant.norm_offset);
+    let init = if offset { Init::Zeros } else { Init::Ones };
+    let split = build.split_heads(whole, head.into());
+    let gain = build.weight_of(weight, vec![width], init, false, split);
+    let [own, sum, all] =
+        ["squares of heads", "squares of all devices", "squares"].map(|name| build.statistic(name, Some(1)));
+    build.operator(Kernel::RowSquares, &[x], &[own]);
+    build.operator(Kernel::AllReduce { ways }, &[own], &[sum]);
+    // Each device uses them for its own columns, so that their gradient is a sum over devices.
+    build.operator(Kernel::Replicate { ways }, &[sum], &[all]);
+    let inverse = build.statistic("inverse rms of all heads", None);
+    // Heads that several devices hold count as often in the sum as in the columns.
+    let kernel = Kernel::SharedRmsNorm { eps_e12: build.model.norm_eps_e12, columns: ways * width, offset };
+    let normed = build.apply(kernel, &[x, gain, all], "normed heads", width);
+    if let Some(operator) = build.graph.operators.last_mut() {
+        operator.outputs.push(inverse);
+    }
+    normed
+}
+
+/// The norm of each head without weights.
+pub(super) fn head_length(build: &mut Builder, x: TensorId, heads: u64) -> TensorId {
+    let width = u64::from(build.model.head_dim);
+    let inverse = build.statistic("inverse rms of heads", Some(heads));
+    let kernel = Kernel::HeadLength { eps_e12: build.model.norm_eps_e12, width };
+    let normed = build.apply(kernel, &[x], "normed heads", heads * width);
     if let Some(operator) = build.graph.operators.last_mut() {
         operator.outputs.push(inverse);
     }
@@ -41,11 +76,34 @@ pub(super) fn gated(build: &mut Builder, x: TensorId, whole: u32, weight: &str) 
     build.linear(product, &format!("{weight}.down_proj"), hidden, "feed-forward projected", columns)
 }
 
+/// The MLP of inner width `whole` over all devices, with a gate or without one, its result not yet summed over them.
+pub(super) fn mlp(build: &mut Builder, x: TensorId, whole: u32, weight: &str) -> TensorId {
+    let activation = build.model.variant.activation;
+    if activation.is_gated() {
+        return gated(build, x, whole, weight);
+    }
+    let (hidden, ffn, rows) = (build.hidden(), build.share(whole), build.split(0, whole));
+    let up = build.linear(x, &format!("{weight}.up_proj"), ffn, "feed-forward inner", rows);
+    let product = match activation {
+        Activation::Xielu => {
+            let mut number =
+                |name: &str| build.new_weight(format!("{weight}.act_fn.{name}"), vec![1], Init::Zeros, false);
+            let (above, below) = (number("alpha_p"), number("alpha_n"));
+            build.apply(Kernel::Xielu, &[up, above, below], "activated", ffn)
+        }
+        _ => build.apply(Kernel::SquaredRelu, &[up], "activated", ffn),
+    };
+    let columns = build.split(1, whole);
+    build.linear(product, &format!("{weight}.down_proj"), hidden, "feed-forward projected", columns)
+}
+
 /// What joins the gate and the other half.
-const fn gate_kernel(activation: Activation) -> Kernel {
+pub(super) const fn gate_kernel(activation: Activation) -> Kernel {
     match activation {
-        Activation::Silu => Kernel::SwiGlu,
         Activation::Gelu => Kernel::GeGlu,
+        Activation::ClampedSilu => Kernel::ClampedGlu,
+        // Those without a gate are not asked for here.
+        Activation::Silu | Activation::SquaredRelu | Activation::Xielu => Kernel::SwiGlu,
     }
 }
 

@@ -24,7 +24,17 @@ fn variant() -> impl Strategy<Value = Variant> {
             let shared_gate = shared_ffn > 0 && count % 2 == 0;
             let scores = if active == 2 { Scores::Sigmoid } else { Scores::Softmax };
             let routing = Routing { scores, normed: count % 3 == 0, ..Routing::USUAL };
-            Experts { count, active, ffn, shared_ffn, dense_layers, layers: None, shared_gate, routing }
+            Experts {
+                count,
+                active,
+                ffn,
+                shared_ffn,
+                dense_layers,
+                layers: None,
+                biases: false,
+                shared_gate,
+                routing,
+            }
         });
     let latent = (0u32..4, 1u32..4, 1u32..5).prop_map(|(query_rank, key_value_rank, value_width)| Latent {
         query_rank,
@@ -36,7 +46,7 @@ fn variant() -> impl Strategy<Value = Variant> {
     let number = || prop::option::of(1u64..=5_000_000_000_000);
     let factors = (number(), number(), number(), number());
     let numbers = (any::<bool>(), factors, (number(), number()));
-    let window = (1u32..9, 0u32..3).prop_map(|(tokens, full_every)| Window { tokens, full_every });
+    let window = (1u32..9, 0u32..3).prop_map(|(tokens, full_every)| Window::sliding(tokens, full_every));
     let parts = (prop::option::of(experts), prop::option::of(latent), prop::option::of(window), 0u32..3);
     (flags, parts, numbers).prop_map(
         |((qkv_bias, qk_norm, post_norms, gelu), (experts, latent, window, multi_token), numbers)| Variant {
@@ -63,7 +73,7 @@ fn variant() -> impl Strategy<Value = Variant> {
 
 /// What there is of [`Variant`] for GPT-like decoders.
 fn gpt_variant() -> impl Strategy<Value = Variant> {
-    let window = (1u32..9, 0u32..3).prop_map(|(tokens, full_every)| Window { tokens, full_every });
+    let window = (1u32..9, 0u32..3).prop_map(|(tokens, full_every)| Window::sliding(tokens, full_every));
     let arrangement = prop::sample::select(Arrangement::ALL.to_vec());
     (prop::option::of(window), any::<bool>(), arrangement, any::<bool>()).prop_map(
         |(window, rotary, arrangement, no_bias)| Variant {

@@ -29,9 +29,9 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::base::units::{Bytes, Nanos};
-use crate::graph::{Axis, Graph, Heads, Job, Kernel, Needs, Operator, Spread, Stream, TensorId};
+use crate::graph::{Axis, Graph, Heads, Job, Kernel, Needs, Operator, Recurring, Spread, Stream, TensorId};
 use crate::hardware::cluster::{Device, Link};
-use crate::model::Dtype;
+use crate::model::{Dtype, RecurrenceKind};
 
 /// Share of what the device's best matmuls reach ([`Device::matmul_permille`]) that the largest ones of a model come
 /// near, in thousandths: 840 of an A100's data sheet. Smaller ones reach less of it (a ramp): 700 for 2·10¹¹
@@ -137,14 +137,22 @@ impl Load {
         let per_mille = match kernel {
             Kernel::Attention(_) | Kernel::SpreadAttention(_) => ATTENTION_PER_MILLE,
             Kernel::AttentionGrad(_) | Kernel::SpreadAttentionGrad(_) => ATTENTION_GRAD_PER_MILLE,
+            // Fused like attention, with as small products.
+            Kernel::SinkAttention(_) | Kernel::SparseAttention(_) | Kernel::IndexKeys(_) | Kernel::Recurrence(_) => {
+                ATTENTION_PER_MILLE
+            }
+            Kernel::SparseAttentionGrad(_) | Kernel::IndexKeysGrad(_) | Kernel::RecurrenceGrad(_) => {
+                ATTENTION_GRAD_PER_MILLE
+            }
             _ => device.matmul_permille * MATMUL_PER_MILLE / 1000,
         };
         let rate = if self.fp8 { device.fp8_flops } else { device.matmul_flops };
         let arithmetic = at_rate(self.flops, rate, per_mille);
         let arithmetic = match kernel {
-            Kernel::MatMul { .. } | Kernel::ExpertMatMul { .. } | Kernel::ExpertMatMulGrad => {
-                arithmetic.saturating_add(ramp(arithmetic, device.launch_ns))
-            }
+            Kernel::MatMul { .. }
+            | Kernel::DetachedMatMul
+            | Kernel::ExpertMatMul { .. }
+            | Kernel::ExpertMatMulGrad => arithmetic.saturating_add(ramp(arithmetic, device.launch_ns)),
             _ => arithmetic,
         };
         let traffic = traffic_time(self.bytes, device);
@@ -216,13 +224,30 @@ fn flops(graph: &Graph, operator: &Operator) -> u128 {
             let inner = if transpose_a { a.shape.first() } else { a.shape.last() };
             2 * u128::from(out.elements()) * u128::from(inner.copied().unwrap_or(1))
         }
+        Kernel::DetachedMatMul => {
+            let out = operator.outputs.first().and_then(|id| graph[*id].shape.last()).copied().unwrap_or(0);
+            2 * elements(0) * u128::from(out)
+        }
         // Scores and output: 2 products. Its gradient: the scores again, dV, dP, dQ and dK: 5.
         Kernel::Attention(heads) => attention_product(elements(0), heads.sequence, heads.sequence).saturating_mul(2),
         Kernel::AttentionGrad(heads) => {
             attention_product(elements(1), heads.sequence, heads.sequence).saturating_mul(5)
         }
-        Kernel::SpreadAttention(spread) => spread_product(elements(0), spread, [1, 1]),
-        Kernel::SpreadAttentionGrad(spread) => spread_product(elements(1), spread, [3, 2]),
+        Kernel::SpreadAttention(spread) | Kernel::SinkAttention(spread) | Kernel::SparseAttention(spread) => {
+            spread_product(elements(0), spread, [1, 1])
+        }
+        Kernel::SpreadAttentionGrad(spread) | Kernel::SparseAttentionGrad(spread) => {
+            spread_product(elements(1), spread, [3, 2])
+        }
+        // Each head's scores with every key before; in the gradient three products over what was chosen.
+        Kernel::IndexKeys(of) => attention_product(elements(0), of.sequence, of.sequence),
+        Kernel::IndexKeysGrad(of) => attention_product(elements(0), of.sequence, of.tokens).saturating_mul(3),
+        Kernel::Recurrence(of) => recurrence_flops(graph, operator.outputs.first().copied(), of),
+        // The forward's products again, and two of each.
+        Kernel::RecurrenceGrad(of) => {
+            let of_output = operator.inputs.first().map(|input| input.tensor);
+            recurrence_flops(graph, of_output, of).saturating_mul(3)
+        }
         // Each row meets one expert's matrix.
         Kernel::ExpertMatMul { .. } | Kernel::ExpertMatMulGrad => {
             let columns = |id: TensorId| u128::from(graph[id].shape.last().copied().unwrap_or(0));
@@ -262,6 +287,22 @@ fn spread_product(query_elements: u128, spread: Spread, [with_keys, with_values]
     let keys = attention_product(query_elements, spread.heads.sequence, spread.window);
     let values = keys / u128::from(spread.heads.width.max(1)) * u128::from(spread.value_width);
     keys.saturating_mul(with_keys).saturating_add(values.saturating_mul(with_values))
+}
+
+/// Operations of a recurrence in chunks of `c` tokens, whose output is `output`: for each token and head of width `e`, with
+/// keys of width `d`, twice the multiplications of its products. Tiles within a chunk are whole, whatever of them is hidden.
+fn recurrence_flops(graph: &Graph, output: Option<TensorId>, of: Recurring) -> u128 {
+    let rows = output.and_then(|id| graph[id].shape.first().copied()).unwrap_or(0);
+    let [rows, c, heads, key_heads, d, e] =
+        [rows, of.chunk().min(of.sequence), of.heads, of.key_heads, of.key_width, of.width].map(u128::from);
+    let products = match of.kind {
+        // Keys with keys, queries with keys, what a chunk corrects of keys and of values, its output; a read of the state
+        // by keys and by queries, and what is written to it (arXiv:2412.06464 §3.3).
+        RecurrenceKind::DeltaNet => heads * (c * (3 * d + 2 * e) + 3 * d * e),
+        // C with B for each group, that with x; the state of the chunk, and the read of it (arXiv:2405.21060 §6).
+        RecurrenceKind::Mamba2 => key_heads * c * d + heads * (c * e + 2 * d * e),
+    };
+    (2 * rows).saturating_mul(products)
 }
 
 /// Operations of one product of attention that materialises its scores, from the elements of Q.
@@ -395,7 +436,7 @@ mod tests {
             };
             job_flops(&stage_graph(&model, &shape, 1))
         };
-        let windowed = |tokens| Some(crate::model::Window { tokens, full_every: 2 });
+        let windowed = |tokens| Some(crate::model::Window::sliding(tokens, 2));
         assert_eq!(flops(4096, windowed(4096)), flops(4096, None));
         let ([f, b, w], [all_f, all_b, all_w]) = (flops(8192, windowed(4096)), flops(8192, None));
         let (s, window) = (8192u128, 4096u128);

@@ -61,6 +61,7 @@ const fn mixtral(layers: u32, hidden: u32, heads: u32, ffn: u32, vocab: u32, pos
         shared_ffn: 0,
         dense_layers: 0,
         layers: None,
+        biases: false,
         shared_gate: false,
         routing: NORMED,
     };
@@ -111,6 +112,7 @@ const fn qwen_3_experts(ffn: u32) -> Experts {
         shared_ffn: 0,
         dense_layers: 0,
         layers: None,
+        biases: false,
         shared_gate: false,
         routing: NORMED,
     }
@@ -130,7 +132,7 @@ const fn gemma_2(
         variant: Variant {
             post_norms: true,
             activation: Activation::Gelu,
-            window: Some(Window { tokens: 4096, full_every: 2 }),
+            window: Some(Window::sliding(4096, 2)),
             norm_offset: true,
             factors,
             caps: Caps { attention: Some(50 * E12), logits: Some(30 * E12) },
@@ -228,7 +230,7 @@ static CATALOG: &[Entry] = &[
         title: "Mistral 7B",
         config: ModelConfig {
             positions: 32_768,
-            variant: Variant { window: Some(Window { tokens: 4096, full_every: 0 }), ..Variant::USUAL },
+            variant: Variant { window: Some(Window::sliding(4096, 0)), ..Variant::USUAL },
             ..llama(32, 4096, 32, 8, 14336, 32000)
         },
         // Its window hides nothing at this length.
@@ -342,6 +344,7 @@ static CATALOG: &[Entry] = &[
                 shared_ffn: 3072,
                 dense_layers: 1,
                 layers: None,
+                biases: false,
                 shared_gate: false,
                 routing: Routing { factor: Some(16 * E12), groups: 8, active_groups: 3, ..Routing::USUAL },
             },
@@ -362,6 +365,7 @@ static CATALOG: &[Entry] = &[
                 shared_ffn: 2048,
                 dense_layers: 3,
                 layers: None,
+                biases: false,
                 shared_gate: false,
                 routing: sigmoid(2_500_000_000_000, 8, 4),
             },
@@ -385,6 +389,7 @@ static CATALOG: &[Entry] = &[
                     shared_ffn: 2048,
                     dense_layers: 1,
                     layers: None,
+                    biases: false,
                     shared_gate: false,
                     routing: sigmoid(2_827_000_000_000, 1, 1),
                 },

@@ -1,6 +1,6 @@
 //! The sizes of a decoder, and its parameter counts.
 
-use super::variant::{Arrangement, Family, Latent, Variant, Window};
+use super::variant::{Activation, Arrangement, Family, Indexer, Latent, QkNorm, Recurrence, RecurrenceKind, Variant};
 
 /// The sizes of a decoder-only transformer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -73,7 +73,8 @@ impl ModelConfig {
     pub fn active_parameters(&self) -> u64 {
         let Some(experts) = self.variant.experts else { return self.parameters() };
         let idle = u64::from(experts.count.saturating_sub(experts.active));
-        let idle = idle.saturating_mul(self.gated_parameters(experts.ffn));
+        let biases = if experts.biases { self.expert_biases(experts.ffn) } else { 0 };
+        let idle = idle.saturating_mul(self.mlp_parameters(experts.ffn) + biases);
         let sparse = (0..self.layers).filter(|layer| self.has_experts(*layer)).count() as u64;
         self.parameters().saturating_sub(sparse.saturating_mul(idle))
     }
@@ -88,27 +89,62 @@ impl ModelConfig {
             .fold(0, u64::saturating_add)
     }
 
-    /// Tokens that a token of `layer` sees, itself included, in sequences of `sequence` tokens.
+    /// Tokens that a token of `layer` sees, itself included, in sequences of `sequence` tokens. Chunks are sequences.
     pub fn looks_back(&self, layer: u32, sequence: u64) -> u64 {
         match self.variant.window {
-            Some(Window { full_every, .. }) if full_every > 0 && (layer + 1).is_multiple_of(full_every) => sequence,
-            Some(window) => sequence.min(window.tokens.into()),
-            None => sequence,
+            Some(window) if !window.chunked && self.has_window(layer) => sequence.min(window.tokens.into()),
+            _ => sequence,
         }
+    }
+
+    /// Tokens of what is one sequence to the attention of `layer`: a chunk, or all of `sequence`.
+    pub fn attention_sequence(&self, layer: u32, sequence: u64) -> u64 {
+        match self.variant.window {
+            Some(window) if window.chunked && self.has_window(layer) => sequence.min(window.tokens.into()),
+            _ => sequence,
+        }
+    }
+
+    /// Whether `layer` has a window.
+    pub fn has_window(&self, layer: u32) -> bool {
+        self.variant.window.is_some_and(|window| match window.layers {
+            Some(pattern) => pattern.has(self.like(layer)),
+            None => window.full_every == 0 || !(layer + 1).is_multiple_of(window.full_every),
+        })
+    }
+
+    /// Whether `layer` has rotary positions, where the model has any.
+    pub fn has_rope(&self, layer: u32) -> bool {
+        !self.variant.no_rope.is_some_and(|pattern| pattern.has(self.like(layer)))
+    }
+
+    /// The recurrence that `layer` has in the place of attention.
+    pub fn recurrence(&self, layer: u32) -> Option<Recurrence> {
+        self.variant.recurrence.filter(|recurrence| recurrence.layers.has(self.like(layer)))
+    }
+
+    /// The layer of the model that `layer` is like: MTP modules are like the last one.
+    fn like(&self, layer: u32) -> u32 {
+        layer.min(self.layers.saturating_sub(1))
     }
 
     /// Whether `layer` has experts.
     pub fn has_experts(&self, layer: u32) -> bool {
         self.variant.experts.is_some_and(|experts| match experts.layers {
-            // MTP modules are like the last layer.
-            Some(pattern) => pattern.has(layer.min(self.layers.saturating_sub(1))),
+            Some(pattern) => pattern.has(self.like(layer)),
             None => layer >= experts.dense_layers,
         })
     }
 
-    /// Parameters of a gated feed-forward part of this inner width.
-    fn gated_parameters(&self, ffn: u32) -> u64 {
-        3 * u64::from(self.hidden) * u64::from(ffn)
+    /// Parameters of the matrices of an MLP of this inner width.
+    fn mlp_parameters(&self, ffn: u32) -> u64 {
+        let matrices = if self.variant.activation.is_gated() { 3 } else { 2 };
+        matrices * u64::from(self.hidden) * u64::from(ffn)
+    }
+
+    /// Parameters of the biases of one expert.
+    fn expert_biases(&self, ffn: u32) -> u64 {
+        2 * u64::from(ffn) + u64::from(self.hidden)
     }
 
     /// Parameters of the decoder layer `layer`.
@@ -118,21 +154,13 @@ impl ModelConfig {
         let attention = hidden * (2 * query + 2 * key_value);
         match self.family {
             Family::Llama => {
-                let norms = if self.variant.post_norms { 4 * hidden } else { 2 * hidden };
-                let attention = match self.variant.latent {
-                    Some(latent) => self.latent_parameters(&latent),
-                    None => attention,
+                let norms = 2 * (u64::from(!self.variant.no_pre_norms) + u64::from(self.variant.post_norms)) * hidden;
+                let mixer = match (self.recurrence(layer), self.variant.latent) {
+                    (Some(recurrence), _) => self.recurrence_parameters(&recurrence),
+                    (None, Some(latent)) => self.latent_parameters(&latent),
+                    (None, None) => attention + self.attention_extras(query, key_value),
                 };
-                let bias = if self.variant.qkv_bias { query + 2 * key_value } else { 0 };
-                let heads = if self.variant.qk_norm { 2 * u64::from(self.head_dim) } else { 0 };
-                let feed_forward = match self.variant.experts {
-                    Some(experts) if self.has_experts(layer) => u64::from(experts.count)
-                        .saturating_mul(self.gated_parameters(experts.ffn) + hidden)
-                        .saturating_add(self.gated_parameters(experts.shared_ffn))
-                        .saturating_add(if experts.shared_gate { hidden } else { 0 }),
-                    _ => self.gated_parameters(self.ffn),
-                };
-                (attention + bias + heads + norms).saturating_add(feed_forward)
+                (mixer + norms).saturating_add(self.feed_forward_parameters(layer))
             }
             Family::Gpt => {
                 // Of q, k, v, o and both feed-forward matrices; gain and bias of each norm.
@@ -141,6 +169,56 @@ impl ModelConfig {
                 attention + 2 * hidden * ffn + biases + norms * 2 * hidden
             }
         }
+    }
+
+    /// Parameters of a feed-forward part: an MLP, or experts with their router.
+    fn feed_forward_parameters(&self, layer: u32) -> u64 {
+        let hidden = u64::from(self.hidden);
+        match self.variant.experts {
+            Some(experts) if self.has_experts(layer) => {
+                let biases = if experts.biases { 1 + self.expert_biases(experts.ffn) } else { 0 };
+                u64::from(experts.count)
+                    .saturating_mul(self.mlp_parameters(experts.ffn) + hidden + biases)
+                    .saturating_add(self.mlp_parameters(experts.shared_ffn))
+                    .saturating_add(if experts.shared_gate { hidden } else { 0 })
+            }
+            _ => self.mlp_parameters(self.ffn) + if self.variant.activation == Activation::Xielu { 2 } else { 0 },
+        }
+    }
+
+    /// Parameters of attention beside its four matrices.
+    fn attention_extras(&self, query: u64, key_value: u64) -> u64 {
+        let variant = &self.variant;
+        let if_so = |is_so: bool, parameters: u64| if is_so { parameters } else { 0 };
+        let norm = match variant.qk_norm_of {
+            QkNorm::Heads | QkNorm::RotatedHeads => 2 * u64::from(self.head_dim),
+            QkNorm::Whole => query + key_value,
+            QkNorm::RotatedLengths => 0,
+        };
+        if_so(variant.qkv_bias, query + 2 * key_value)
+            + if_so(variant.qk_norm, norm)
+            + if_so(variant.o_bias, self.hidden.into())
+            + if_so(variant.sinks, self.heads.into())
+            + if_so(variant.attention_gate, u64::from(self.hidden) * query)
+    }
+
+    /// Parameters of a recurrence in the place of attention.
+    fn recurrence_parameters(&self, of: &Recurrence) -> u64 {
+        let hidden = u64::from(self.hidden);
+        let [keys, values] = [(of.key_heads, of.key_dim), (of.heads, of.head_dim)]
+            .map(|(heads, width)| u64::from(heads) * u64::from(width));
+        let heads = u64::from(of.heads);
+        let convolved = 2 * keys + values;
+        let convolution = convolved * (u64::from(of.convolution) + u64::from(of.convolution_bias));
+        // Projections of keys, queries (or B and C), values and their gate, and the last matrix.
+        let matrices = hidden * (2 * keys + 3 * values);
+        let rest = match of.kind {
+            // Decay and learning rate from the stream; two numbers a head; the norm of one head.
+            RecurrenceKind::DeltaNet => 2 * hidden * heads + 2 * heads + u64::from(of.head_dim),
+            // Steps from the stream; three numbers a head; the norm of all.
+            RecurrenceKind::Mamba2 => hidden * heads + 3 * heads + values,
+        };
+        matrices + convolution + rest
     }
 
     /// Columns of all queries.
@@ -155,6 +233,14 @@ impl ModelConfig {
             [latent.query_rank, latent.key_value_rank, latent.rope_width, latent.value_width].map(u64::from);
         let queries = if query_rank == 0 { hidden * query } else { query_rank * (hidden + 1 + query) };
         let own = u64::from(self.head_dim).saturating_sub(rope);
-        queries + hidden * (rank + rope) + rank + rank * heads * (own + value) + heads * value * hidden
+        let indexer = self.variant.indexer.map_or(0, |indexer| self.indexer_parameters(&indexer, query_rank));
+        queries + hidden * (rank + rope) + rank + rank * heads * (own + value) + heads * value * hidden + indexer
+    }
+
+    /// Parameters of one layer's indexer: queries from the query latent; a key with its LayerNorm, and a weight of each
+    /// head, from the stream.
+    fn indexer_parameters(&self, of: &Indexer, query_rank: u64) -> u64 {
+        let [heads, width] = [of.heads, of.head_dim].map(u64::from);
+        query_rank * heads * width + u64::from(self.hidden) * (width + heads) + 2 * width
     }
 }

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::fmt::Display;
 
 use super::config::{MAX_EXPERT_GROUPS, MAX_EXPERTS, MAX_LAYERS, MAX_MULTI_TOKEN, MAX_SIZE, ModelConfig};
-use super::variant::{Arrangement, E12, Experts, Family, Latent, MAX_FACTOR, Routing, Variant};
+use super::variant::{Arrangement, E12, Experts, Family, Latent, MAX_FACTOR, QkNorm, Recurrence, Routing, Variant};
 use crate::base::fields::Fault;
 
 /// What to do about a `hidden` size, called `name`, that `heads` do not divide: the nearest head dim, and the nearest
@@ -77,6 +77,7 @@ impl ModelConfig {
         self.find_family_faults(fault);
         self.find_rotary_faults(fault);
         self.find_factor_faults(fault);
+        self.find_part_faults(fault);
         if self.variant.multi_token > MAX_MULTI_TOKEN {
             fault("multi_token", &self.variant.multi_token, format!("a whole number from 0 to {MAX_MULTI_TOKEN}"));
         }
@@ -88,6 +89,11 @@ impl ModelConfig {
                 if !(least..=most).contains(&value) {
                     fault(field, &value, format!("a whole number from {least} to {most}"));
                 }
+            }
+            if let Some(pattern) = window.layers
+                && window.full_every > 0
+            {
+                fault("window.full_every", &window.full_every, format!("0 with window.layers {}", pattern.text()));
             }
         }
         if let Some(experts) = self.variant.experts {
@@ -108,7 +114,16 @@ impl ModelConfig {
             let named = [
                 ("qkv_bias", variant.qkv_bias != of_gpt.qkv_bias),
                 ("qk_norm", variant.qk_norm != of_gpt.qk_norm),
+                ("qk_norm_of", variant.qk_norm_of != of_gpt.qk_norm_of),
                 ("post_norms", variant.post_norms != of_gpt.post_norms),
+                ("no_pre_norms", variant.no_pre_norms != of_gpt.no_pre_norms),
+                ("o_bias", variant.o_bias != of_gpt.o_bias),
+                ("sinks", variant.sinks != of_gpt.sinks),
+                ("attention_gate", variant.attention_gate != of_gpt.attention_gate),
+                ("no_rope", variant.no_rope != of_gpt.no_rope),
+                ("temperature", variant.temperature != of_gpt.temperature),
+                ("indexer", variant.indexer != of_gpt.indexer),
+                ("recurrence", variant.recurrence != of_gpt.recurrence),
                 ("activation", variant.activation != of_gpt.activation),
                 ("experts", variant.experts != of_gpt.experts),
                 ("latent", variant.latent != of_gpt.latent),
@@ -127,6 +142,61 @@ impl ModelConfig {
                 true => fault("no_bias", &no_bias, accepted.into()),
                 false => fault("arrangement", &arrangement.name(), accepted.into()),
             }
+        }
+    }
+
+    /// Parts of a layer that need another part, or that do not go with one.
+    fn find_part_faults(&self, fault: &mut impl FnMut(&str, &dyn Display, String)) {
+        let variant = &self.variant;
+        if variant.qk_norm_of != QkNorm::Heads && !variant.qk_norm {
+            fault("qk_norm_of", &variant.qk_norm_of.name(), "nothing without qk_norm".into());
+        }
+        if variant.no_pre_norms && !variant.post_norms {
+            fault("no_pre_norms", &true, "false without post_norms: every layer has norms".into());
+        }
+        let beside_latent = [
+            ("o_bias", variant.o_bias),
+            ("sinks", variant.sinks),
+            ("attention_gate", variant.attention_gate),
+            ("recurrence", variant.recurrence.is_some()),
+        ];
+        for (field, _) in beside_latent.into_iter().filter(|(_, has)| *has && variant.latent.is_some()) {
+            fault(field, &"it", "nothing together with latent attention (MLA)".into());
+        }
+        if let Some(temperature) = variant.temperature {
+            if variant.no_rope.is_none() {
+                fault("temperature.tokens", &temperature.tokens, "nothing without no_rope".into());
+            }
+            if temperature.tokens == 0 || temperature.tokens > MAX_SIZE {
+                let accepted = format!("a whole number from 1 to {MAX_SIZE}");
+                fault("temperature.tokens", &temperature.tokens, accepted);
+            }
+        }
+        if let Some(indexer) = variant.indexer {
+            if !variant.latent.is_some_and(|latent| latent.query_rank > 0) {
+                fault("indexer.heads", &indexer.heads, "nothing without latent attention with a query_rank".into());
+            }
+            let least = variant.latent.map_or(2, |latent| latent.rope_width);
+            for (field, value, least) in [
+                ("indexer.heads", indexer.heads, 1),
+                ("indexer.head_dim", indexer.head_dim, least),
+                ("indexer.tokens", indexer.tokens, 1),
+            ] {
+                if !(least..=MAX_SIZE).contains(&value) {
+                    fault(field, &value, format!("a whole number from {least} to {MAX_SIZE}"));
+                }
+            }
+            if u64::from(indexer.heads) * u64::from(indexer.head_dim) > u64::from(MAX_SIZE) {
+                let accepted = format!("at most {MAX_SIZE} for heads × head_dim");
+                fault("indexer.head_dim", &indexer.head_dim, accepted);
+            }
+        }
+        if let Some(recurrence) = variant.recurrence {
+            find_recurrence_faults(&recurrence, fault);
+        }
+        if variant.experts.is_some() && !variant.activation.is_gated() {
+            let accepted = "one with a gate: experts without one are not supported";
+            fault("activation", &variant.activation.name(), accepted.into());
         }
     }
 
@@ -232,5 +302,30 @@ impl ModelConfig {
                 format!("heads ({}): with MLA every head has its own keys", self.heads),
             );
         }
+    }
+}
+
+/// Sizes of a recurrence out of range.
+fn find_recurrence_faults(of: &Recurrence, fault: &mut impl FnMut(&str, &dyn Display, String)) {
+    for (field, value) in [
+        ("recurrence.key_heads", of.key_heads),
+        ("recurrence.key_dim", of.key_dim),
+        ("recurrence.heads", of.heads),
+        ("recurrence.head_dim", of.head_dim),
+        ("recurrence.convolution", of.convolution),
+    ] {
+        if value == 0 || value > MAX_SIZE {
+            fault(field, &value, format!("a whole number from 1 to {MAX_SIZE}"));
+        }
+    }
+    for (field, heads, width) in
+        [("recurrence.key_dim", of.key_heads, of.key_dim), ("recurrence.head_dim", of.heads, of.head_dim)]
+    {
+        if u64::from(heads) * u64::from(width) > u64::from(MAX_SIZE) {
+            fault(field, &width, format!("at most {MAX_SIZE} for heads × width"));
+        }
+    }
+    if of.key_heads > 0 && !of.heads.is_multiple_of(of.key_heads) {
+        fault("recurrence.key_heads", &of.key_heads, format!("a divisor of heads ({})", of.heads));
     }
 }

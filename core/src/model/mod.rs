@@ -19,6 +19,6 @@ pub(crate) use faults::no_width;
 pub use pattern::{LayerPattern, MAX_PATTERN};
 pub use stage::StageLayout;
 pub use variant::{
-    Activation, Arrangement, Caps, E12, Experts, Factors, Family, Latent, MAX_FACTOR, Routing, Scores, Variant,
-    Window, to_e12,
+    Activation, Arrangement, Caps, E12, Experts, Factors, Family, Indexer, Latent, MAX_FACTOR, QkNorm, Recurrence,
+    RecurrenceKind, Routing, Scores, Temperature, Variant, Window, to_e12,
 };

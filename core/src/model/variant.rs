@@ -29,14 +29,32 @@ pub enum Activation {
     Silu,
     /// GELU in its tanh form: GeGLU.
     Gelu,
+    /// `g · σ(1.702 g) · (1 + u)` with `g` at most 7 and `u` within ±7 (gpt-oss).
+    ClampedSilu,
+    /// The square of ReLU, in an MLP without a gate (arXiv:2109.08668).
+    SquaredRelu,
+    /// xIELU, with two trained numbers in each layer and without a gate (arXiv:2411.13010).
+    Xielu,
 }
 
 impl Activation {
+    /// All of them.
+    pub const ALL: [Activation; 5] =
+        [Activation::Silu, Activation::Gelu, Activation::ClampedSilu, Activation::SquaredRelu, Activation::Xielu];
+
+    /// Whether the MLP has a gate, and so three matrices; else it has two.
+    pub const fn is_gated(self) -> bool {
+        !matches!(self, Activation::SquaredRelu | Activation::Xielu)
+    }
+
     /// The name in a spec.
     pub const fn name(self) -> &'static str {
         match self {
             Activation::Silu => "silu",
             Activation::Gelu => "gelu",
+            Activation::ClampedSilu => "clamped-silu",
+            Activation::SquaredRelu => "squared-relu",
+            Activation::Xielu => "xielu",
         }
     }
 }
@@ -56,6 +74,8 @@ pub struct Experts {
     pub dense_layers: u32,
     /// The layers with experts, where it is not all behind the first k; `dense_layers` is then 0.
     pub layers: Option<LayerPattern>,
+    /// Whether the router and every matrix of an expert have a bias (gpt-oss).
+    pub biases: bool,
     /// Shared-expert gate: whether a gate weights the shared experts for each token (Qwen 2 MoE).
     pub shared_gate: bool,
     /// The routing of tokens.
@@ -101,17 +121,20 @@ pub enum Scores {
     Softmax,
     /// Sigmoid of each logit (arXiv:2412.19437 §2.1.2).
     Sigmoid,
+    /// Sigmoid of each chosen logit, by which the input of the expert is multiplied and not its output (Llama 4).
+    InputSigmoid,
 }
 
 impl Scores {
     /// All of them.
-    pub const ALL: [Scores; 2] = [Scores::Softmax, Scores::Sigmoid];
+    pub const ALL: [Scores; 3] = [Scores::Softmax, Scores::Sigmoid, Scores::InputSigmoid];
 
     /// The name in a spec.
     pub const fn name(self) -> &'static str {
         match self {
             Scores::Softmax => "softmax",
             Scores::Sigmoid => "sigmoid",
+            Scores::InputSigmoid => "input-sigmoid",
         }
     }
 }
@@ -138,6 +161,115 @@ pub struct Window {
     /// The period of layers with full attention: layers `full_every − 1`, `2 · full_every − 1` and so on, from 0. 0:
     /// no layer.
     pub full_every: u32,
+    /// The layers with the window, where no period says it; `full_every` is then 0.
+    pub layers: Option<LayerPattern>,
+    /// Whether windows do not slide: the sequence is cut into chunks of `tokens`, each of which sees only itself (Llama 4).
+    pub chunked: bool,
+}
+
+impl Window {
+    /// A window that slides, in all layers but every `full_every`-th.
+    pub const fn sliding(tokens: u32, full_every: u32) -> Window {
+        Window { tokens, full_every, layers: None, chunked: false }
+    }
+
+    /// The same in the layers of `pattern`.
+    pub fn within(self, pattern: LayerPattern) -> Window {
+        Window { full_every: 0, layers: Some(pattern), ..self }
+    }
+}
+
+/// What QK-norm norms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum QkNorm {
+    /// Each head by itself, before rotary positions (Qwen 3).
+    #[default]
+    Heads,
+    /// All heads together, before rotary positions (OLMo 2).
+    Whole,
+    /// Each head by itself, after rotary positions (Hunyuan).
+    RotatedHeads,
+    /// Each head by itself, without weights, after rotary positions, and only where there are some (Llama 4).
+    RotatedLengths,
+}
+
+impl QkNorm {
+    /// All of them.
+    pub const ALL: [QkNorm; 4] = [QkNorm::Heads, QkNorm::Whole, QkNorm::RotatedHeads, QkNorm::RotatedLengths];
+
+    /// The name in a spec.
+    pub const fn name(self) -> &'static str {
+        match self {
+            QkNorm::Heads => "heads",
+            QkNorm::Whole => "whole",
+            QkNorm::RotatedHeads => "rotated-heads",
+            QkNorm::RotatedLengths => "rotated-lengths",
+        }
+    }
+}
+
+/// Attention temperature: queries at position `i` of layers without rotary positions are multiplied by
+/// `1 + scale · ln(1 + ⌊(i + 1) / tokens⌋)` (Llama 4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Temperature {
+    /// The positions that have the same factor; the first ones have 1.
+    pub tokens: u32,
+    /// The scale in units of 10⁻¹².
+    pub scale_e12: u64,
+}
+
+/// A lightning indexer, which chooses the tokens that each token's latent attention sees (DeepSeek-V3.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Indexer {
+    /// Its query heads; all share one key.
+    pub heads: u32,
+    /// The width of one.
+    pub head_dim: u32,
+    /// The most tokens that a token sees.
+    pub tokens: u32,
+}
+
+/// The kind of a layer's recurrence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RecurrenceKind {
+    /// Gated delta net: a matrix for each head, decayed and corrected token by token (arXiv:2412.06464).
+    DeltaNet,
+    /// Mamba 2: a state space model whose decay is one number for each head (arXiv:2405.21060).
+    Mamba2,
+}
+
+impl RecurrenceKind {
+    /// All of them.
+    pub const ALL: [RecurrenceKind; 2] = [RecurrenceKind::DeltaNet, RecurrenceKind::Mamba2];
+
+    /// The name in a spec.
+    pub const fn name(self) -> &'static str {
+        match self {
+            RecurrenceKind::DeltaNet => "delta-net",
+            RecurrenceKind::Mamba2 => "mamba-2",
+        }
+    }
+}
+
+/// A recurrence in the place of attention: linear attention, or a state space model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Recurrence {
+    /// Its kind.
+    pub kind: RecurrenceKind,
+    /// The layers that have it; the others have attention.
+    pub layers: LayerPattern,
+    /// Heads of queries and keys: of Mamba 2, its groups.
+    pub key_heads: u32,
+    /// Width of a head of queries and keys: of Mamba 2, its state.
+    pub key_dim: u32,
+    /// Heads of values.
+    pub heads: u32,
+    /// Width of a head of values.
+    pub head_dim: u32,
+    /// Tokens of the convolution before it.
+    pub convolution: u32,
+    /// Whether the convolution has a bias.
+    pub convolution_bias: bool,
 }
 
 /// Multipliers, each in units of 10⁻¹²; none: as usual.
@@ -205,11 +337,29 @@ impl Arrangement {
 pub struct Variant {
     /// Whether q, k and v have biases (Qwen 2).
     pub qkv_bias: bool,
-    /// QK-norm: whether each head of q and k is normed (Qwen 3).
+    /// QK-norm: whether q and k are normed (Qwen 3).
     pub qk_norm: bool,
+    /// What QK-norm norms.
+    pub qk_norm_of: QkNorm,
     /// Post-norm: whether the outputs of attention and MLP are normed, too (Gemma 2).
     pub post_norms: bool,
-    /// The activation of the gated MLP.
+    /// Whether attention and MLP have no norm before them (OLMo 2).
+    pub no_pre_norms: bool,
+    /// Whether the last matrix of attention has a bias (gpt-oss).
+    pub o_bias: bool,
+    /// Attention sinks: whether each head has a trained score beside those of tokens (gpt-oss).
+    pub sinks: bool,
+    /// Attention gate: whether a gate of each head's width multiplies what it attends to (arXiv:2505.06708).
+    pub attention_gate: bool,
+    /// The layers without rotary positions (NoPE).
+    pub no_rope: Option<LayerPattern>,
+    /// Attention temperature of layers without rotary positions.
+    pub temperature: Option<Temperature>,
+    /// What chooses the tokens that latent attention sees.
+    pub indexer: Option<Indexer>,
+    /// A recurrence in the place of attention.
+    pub recurrence: Option<Recurrence>,
+    /// The activation of the MLP.
     pub activation: Activation,
     /// Experts in the place of the MLP.
     pub experts: Option<Experts>,
@@ -239,7 +389,16 @@ impl Variant {
     pub const USUAL: Variant = Variant {
         qkv_bias: false,
         qk_norm: false,
+        qk_norm_of: QkNorm::Heads,
         post_norms: false,
+        no_pre_norms: false,
+        o_bias: false,
+        sinks: false,
+        attention_gate: false,
+        no_rope: None,
+        temperature: None,
+        indexer: None,
+        recurrence: None,
         activation: Activation::Silu,
         experts: None,
         latent: None,

@@ -118,7 +118,7 @@ use crate::graph::layout::{Dispatch, Layout, Partition, RecomputeLayers};
 use crate::graph::of_e12;
 use crate::hardware::cluster::{Device, Link, Nodes};
 use crate::hardware::profile::Profile;
-use crate::model::{Dtype, E12, Factors, ModelConfig, Variant, catalog};
+use crate::model::{Dtype, E12, Factors, Indexer, ModelConfig, QkNorm, Temperature, Variant, catalog};
 use crate::problem::{Objective, Statement};
 use crate::program::Transport;
 use crate::program::lower::Lowering;
@@ -490,6 +490,9 @@ fn write_variant(variant: &Variant, model: &mut Value) {
         if let Some(pattern) = experts.layers {
             table["layers"] = json!(pattern.text());
         }
+        if experts.biases {
+            table["biases"] = json!(true);
+        }
         table
     });
     model["latent"] = variant.latent.map_or(json!("none"), |latent| {
@@ -500,9 +503,17 @@ fn write_variant(variant: &Variant, model: &mut Value) {
             "value_width": latent.value_width,
         })
     });
-    model["window"] = variant
-        .window
-        .map_or(json!("none"), |window| json!({ "tokens": window.tokens, "full_every": window.full_every }));
+    model["window"] = variant.window.map_or(json!("none"), |window| {
+        let mut table = json!({ "tokens": window.tokens, "full_every": window.full_every });
+        if let Some(pattern) = window.layers {
+            table["layers"] = json!(pattern.text());
+        }
+        if window.chunked {
+            table["chunked"] = json!(true);
+        }
+        table
+    });
+    write_newer_parts(variant, model);
     model["multi_token"] = json!(variant.multi_token);
     model["rotary"] = variant.rotary.map_or(json!("none"), |columns| json!(columns));
     model["arrangement"] = json!(variant.arrangement.name());
@@ -512,6 +523,43 @@ fn write_variant(variant: &Variant, model: &mut Value) {
     let factors = [("embedding", embedding), ("residual", residual), ("attention", attention), ("logits", logits)];
     model["factors"] = numbers(&factors);
     model["caps"] = numbers(&[("attention", variant.caps.attention), ("logits", variant.caps.logits)]);
+}
+
+/// Parts that a spec says only where a model has them.
+fn write_newer_parts(variant: &Variant, model: &mut Value) {
+    if variant.qk_norm_of != QkNorm::Heads {
+        model["qk_norm_of"] = json!(variant.qk_norm_of.name());
+    }
+    let flags = [
+        ("no_pre_norms", variant.no_pre_norms),
+        ("o_bias", variant.o_bias),
+        ("sinks", variant.sinks),
+        ("attention_gate", variant.attention_gate),
+    ];
+    for (name, _) in flags.into_iter().filter(|(_, has)| *has) {
+        model[name] = json!(true);
+    }
+    if let Some(pattern) = variant.no_rope {
+        model["no_rope"] = json!(pattern.text());
+    }
+    if let Some(Temperature { tokens, scale_e12 }) = variant.temperature {
+        model["temperature"] = json!({ "tokens": tokens, "scale": of_e12(scale_e12) });
+    }
+    if let Some(Indexer { heads, head_dim, tokens }) = variant.indexer {
+        model["indexer"] = json!({ "heads": heads, "head_dim": head_dim, "tokens": tokens });
+    }
+    if let Some(recurrence) = variant.recurrence {
+        model["recurrence"] = json!({
+            "kind": recurrence.kind.name(),
+            "layers": recurrence.layers.text(),
+            "key_heads": recurrence.key_heads,
+            "key_dim": recurrence.key_dim,
+            "heads": recurrence.heads,
+            "head_dim": recurrence.head_dim,
+            "convolution": recurrence.convolution,
+            "convolution_bias": recurrence.convolution_bias,
+        });
+    }
 }
 
 /// Numbers in units of 10⁻¹² as plain numbers, `none` for a missing one, and one `none` where all are missing.

@@ -183,6 +183,9 @@ fn config_file(source: &Source, named: &Path) -> Result<Value, Failure> {
              saves the model without it"
         ));
     }
+    for note in hf_config::notes(&config) {
+        output::tell(&format!("note: {shown}: {note}"));
+    }
     Ok(config)
 }
 

@@ -82,6 +82,7 @@ impl Like {
             shared_gate: false,
             dense_layers: 0,
             layers: None,
+            biases: false,
             routing: Routing::USUAL,
         };
         let variant = match self {
@@ -90,7 +91,7 @@ impl Like {
             Like::Gemma2 => Variant {
                 post_norms: true,
                 activation: Activation::Gelu,
-                window: Some(Window { tokens: 7, full_every: 2 }),
+                window: Some(Window::sliding(7, 2)),
                 norm_offset: true,
                 factors: Factors { embedding: Some(8 * E12), attention: Some(E12 / 4), ..Factors::default() },
                 caps: Caps { attention: Some(E12 / 2), logits: Some(3 * E12) },
@@ -98,7 +99,7 @@ impl Like {
             },
             Like::Mixtral => Variant { experts: Some(experts), ..Variant::USUAL },
             Like::DeepSeek => Variant {
-                experts: Some(Experts { shared_ffn: 20, dense_layers: 1, layers: None, ..experts }),
+                experts: Some(Experts { shared_ffn: 20, dense_layers: 1, layers: None, biases: false, ..experts }),
                 latent: Some(Latent { query_rank: 24, key_value_rank: 16, rope_width: 8, value_width: 16 }),
                 ..Variant::USUAL
             },

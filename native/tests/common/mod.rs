@@ -72,7 +72,7 @@ pub fn gemma_2(tokens: u32) -> Variant {
     Variant {
         post_norms: true,
         activation: Activation::Gelu,
-        window: Some(Window { tokens, full_every: 2 }),
+        window: Some(Window::sliding(tokens, 2)),
         norm_offset: true,
         // √16, for the hidden width of `work`; and scores as if heads were 16 wide.
         factors: Factors { embedding: Some(4 * E12), attention: Some(E12 / 4), ..Factors::default() },

@@ -52,14 +52,18 @@ pub(super) struct Parts<'w> {
 /// layer where it differs between layers.
 type PartKey = ([u32; KINDS], bool, bool, Vec<(Recompute, usize)>);
 
-/// Kinds of layer: with experts or without, and with a sliding window or without.
-pub(super) const KINDS: usize = 4;
+/// Kinds of layer: with experts or without, with a window or without, with rotary positions or without, and with attention
+/// or a recurrence.
+pub(super) const KINDS: usize = 16;
 
 /// The kind of `layer`: all layers of a kind are alike.
 pub(crate) fn kind_of(work: &ModelWork, layer: u32) -> usize {
     let sequence = u64::from(work.sequence);
-    let windowed = work.model.looks_back(layer, sequence) < sequence;
-    usize::from(work.model.has_experts(layer)) + 2 * usize::from(windowed)
+    let model = &work.model;
+    let windowed =
+        model.looks_back(layer, sequence) < sequence || model.attention_sequence(layer, sequence) < sequence;
+    let has = [model.has_experts(layer), windowed, !model.has_rope(layer), model.recurrence(layer).is_some()];
+    has.into_iter().enumerate().map(|(bit, has)| usize::from(has) << bit).sum()
 }
 
 /// Times and bytes of the stage that `layout` describes.

@@ -452,7 +452,7 @@ proptest! {
 #[test]
 fn slow_deals_of_several_kinds_are_the_best() {
     let mut gemma_3 = work("gemma-2-9b", "h100", 1);
-    gemma_3.model.variant.window = Some(crate::model::Window { tokens: 1024, full_every: 6 });
+    gemma_3.model.variant.window = Some(crate::model::Window::sliding(1024, 6));
     gemma_3.model.layers = 62;
     let mut gemma_2 = work("gemma-2-27b", "h100", 1);
     gemma_2.sequence = 8192;

@@ -2,8 +2,10 @@
 //!
 //! Every kernel has the inputs and outputs that its documentation says.
 
+use alloc::vec::Vec;
+
 use super::Backward;
-use crate::graph::{Kernel, Operator, Role, TensorId};
+use crate::graph::{Indexing, Kernel, Operator, Role, TensorId};
 
 impl Backward<'_> {
     /// The rule of each kernel. None where no gradient reaches the operator's output, and nothing happens then.
@@ -16,12 +18,21 @@ impl Backward<'_> {
             Kernel::RmsNorm { .. } | Kernel::LayerNorm { .. } | Kernel::HeadNorm { .. } => {
                 self.norm(operator, arriving?)
             }
+            Kernel::RowSquares | Kernel::SharedRmsNorm { .. } | Kernel::HeadLength { .. } => {
+                self.shared_norm(operator, arriving?)
+            }
+            // What it chooses is learned from attention, and not from what comes behind.
+            Kernel::IndexKeys(indexing) => self.indexer(operator, indexing),
+            Kernel::SinkAttention(_) | Kernel::SparseAttention(_) => self.chosen_attention(operator, arriving?),
+            Kernel::Convolution { .. } | Kernel::Recurrence(_) => self.recurrence(operator, arriving?),
             Kernel::AddBias
             | Kernel::MatMul { .. }
+            | Kernel::DetachedMatMul
             | Kernel::HidePadding { .. }
             | Kernel::Cast
             | Kernel::Scale { .. }
             | Kernel::SoftCap { .. }
+            | Kernel::PositionScale { .. }
             | Kernel::Add => self.linear(operator, arriving?),
             Kernel::Rope { .. }
             | Kernel::RopeTail { .. }
@@ -37,10 +48,17 @@ impl Backward<'_> {
             | Kernel::Dispatch { .. }
             | Kernel::Combine { .. }
             | Kernel::RowGate
+            | Kernel::ExpertBias { .. }
             | Kernel::ExpertMatMul { .. } => self.experts(operator, arriving?),
-            Kernel::GeGlu | Kernel::SwiGlu | Kernel::WeightedGlu { .. } | Kernel::Gelu | Kernel::Dropout { .. } => {
-                self.activation(operator, arriving?)
-            }
+            Kernel::GeGlu
+            | Kernel::SwiGlu
+            | Kernel::ClampedGlu
+            | Kernel::WeightedGlu { .. }
+            | Kernel::Gelu
+            | Kernel::SquaredRelu
+            | Kernel::Xielu
+            | Kernel::SigmoidGate
+            | Kernel::Dropout { .. } => self.activation(operator, arriving?),
             Kernel::Replicate { .. }
             | Kernel::AllReduce { .. }
             | Kernel::AllGather { .. }
@@ -86,6 +104,22 @@ impl Backward<'_> {
             | Kernel::SoftCapGrad { .. }
             | Kernel::SwiGluGrad
             | Kernel::GeluGrad
+            | Kernel::ClampedGluGrad
+            | Kernel::SquaredReluGrad
+            | Kernel::XieluGrad
+            | Kernel::XieluWeightGrad { .. }
+            | Kernel::SigmoidGateGrad
+            | Kernel::RowSquaresGrad
+            | Kernel::SharedRmsNormGrad { .. }
+            | Kernel::HeadLengthGrad { .. }
+            | Kernel::SinkGrad
+            | Kernel::ExpertBiasGrad { .. }
+            | Kernel::ExpertBiasShareGrad { .. }
+            | Kernel::IndexKeysGrad(_)
+            | Kernel::SparseAttentionGrad(_)
+            | Kernel::ConvolutionGrad { .. }
+            | Kernel::ConvolutionWeightGrad { .. }
+            | Kernel::RecurrenceGrad(_)
             | Kernel::CrossEntropyGrad { .. } => None,
         }
     }
@@ -145,6 +179,94 @@ impl Backward<'_> {
         Some(())
     }
 
+    /// Rules of norms of rows that devices share, and of norms without weights.
+    fn shared_norm(&mut self, operator: &Operator, dy: TensorId) -> Option<()> {
+        let input = |at: usize| operator.inputs.get(at).map(|input| input.tensor);
+        let output = |at: usize| operator.outputs.get(at).copied();
+        match operator.kernel {
+            Kernel::RowSquares => self.contribute_by(input(0)?, Kernel::RowSquaresGrad, &[dy, input(0)?]),
+            Kernel::SharedRmsNorm { columns, offset, .. } => {
+                let (x, gain, squares, inverse) = (input(0)?, input(1)?, input(2)?, output(1)?);
+                self.accumulate(Kernel::RmsNormGainGrad, &[dy, x, inverse], gain);
+                let kernel = Kernel::SharedRmsNormGrad { columns, offset };
+                self.contribute_all([x, squares], kernel, &[dy, x, inverse, gain]);
+            }
+            Kernel::HeadLength { width, .. } => {
+                let (x, inverse) = (input(0)?, output(1)?);
+                self.contribute_by(x, Kernel::HeadLengthGrad { width }, &[dy, x, inverse]);
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// The rule of attention with a sink, or over chosen tokens.
+    fn chosen_attention(&mut self, operator: &Operator, dy: TensorId) -> Option<()> {
+        let input = |at: usize| operator.inputs.get(at).map(|input| input.tensor);
+        let output = |at: usize| operator.outputs.get(at).copied();
+        let (q, k, v, last) = (input(0)?, input(1)?, input(2)?, input(3)?);
+        let (attended, log_sum_exp) = (output(0)?, output(1)?);
+        let inputs = [dy, q, k, v, attended, log_sum_exp];
+        match operator.kernel {
+            Kernel::SinkAttention(spread) => {
+                self.accumulate(Kernel::SinkGrad, &[dy, attended, log_sum_exp, last], last);
+                self.contribute_all([q, k, v], Kernel::SpreadAttentionGrad(spread), &inputs);
+            }
+            Kernel::SparseAttention(spread) => {
+                let with_chosen = [dy, q, k, v, attended, log_sum_exp, last];
+                self.contribute_all([q, k, v], Kernel::SparseAttentionGrad(spread), &with_chosen);
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// The rule of an indexer.
+    fn indexer(&mut self, operator: &Operator, indexing: Indexing) -> Option<()> {
+        let input = |at: usize| operator.inputs.get(at).map(|input| input.tensor);
+        let (q, k, weights, chosen) = (input(0)?, input(1)?, input(2)?, operator.outputs.first().copied()?);
+        self.contribute_all([q, k, weights], Kernel::IndexKeysGrad(indexing), &[q, k, weights, chosen]);
+        Some(())
+    }
+
+    /// Rules of a recurrence and of the convolution before it.
+    fn recurrence(&mut self, operator: &Operator, dy: TensorId) -> Option<()> {
+        let inputs: Vec<TensorId> = operator.inputs.iter().map(|input| input.tensor).collect();
+        let with_dy: Vec<TensorId> = [dy].into_iter().chain(inputs.iter().copied()).collect();
+        match operator.kernel {
+            Kernel::Convolution { sequence } => {
+                let (x, weight) = (*inputs.first()?, *inputs.get(1)?);
+                self.accumulate(Kernel::ConvolutionWeightGrad { sequence, bias: false }, &with_dy, weight);
+                if let Some(bias) = inputs.get(2) {
+                    self.accumulate(Kernel::ConvolutionWeightGrad { sequence, bias: true }, &with_dy, *bias);
+                }
+                self.contribute_by(x, Kernel::ConvolutionGrad { sequence }, &with_dy);
+            }
+            Kernel::Recurrence(recurring) => {
+                let is_weight = |id: &TensorId| self.graph[*id].is_weight();
+                let (weights, streams): (Vec<TensorId>, Vec<TensorId>) = inputs.iter().copied().partition(is_weight);
+                let mut gradients: Vec<TensorId> = streams.iter().map(|id| self.gradient_tensor(*id)).collect();
+                // The steps are behind the three streams; what they are shifted by has their gradient.
+                let (steps, of_steps) = (*streams.get(3)?, *gradients.get(3)?);
+                let part = |at| if at == 1 { of_steps } else { self.gradient_tensor(steps) };
+                let by_head: Vec<TensorId> = (0..weights.len()).map(part).collect();
+                let parts: Vec<(TensorId, TensorId)> = weights.into_iter().zip(by_head).collect();
+                gradients.extend(parts.iter().map(|(_, part)| *part).filter(|part| *part != of_steps));
+                // The states between chunks, made again.
+                gradients.push(self.gradient_tensor(operator.outputs.get(1).copied()?));
+                self.push(Kernel::RecurrenceGrad(recurring), &with_dy, &gradients);
+                for (weight, part) in parts {
+                    self.accumulate(Kernel::BiasGrad, &[part], weight);
+                }
+                for (stream, gradient) in streams.into_iter().zip(gradients) {
+                    self.contribute(stream, gradient);
+                }
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+
     /// Rules of matrix products and what is done by element.
     fn linear(&mut self, operator: &Operator, dy: TensorId) -> Option<()> {
         let input = |at: usize| operator.inputs.get(at).map(|input| input.tensor);
@@ -162,10 +284,16 @@ impl Backward<'_> {
                 self.accumulate(kernel, &[a, b], weight);
                 self.contribute_matmul(x, dy, weight, !transpose_b);
             }
+            Kernel::DetachedMatMul => {
+                let kernel = Kernel::MatMul { transpose_a: true, transpose_b: false, accumulate: true };
+                self.accumulate(kernel, &[dy, input(0)?], input(1)?);
+            }
             // Hidden columns have no gradient as it is.
             Kernel::HidePadding { .. } => self.contribute(input(0)?, dy),
             Kernel::Cast => self.contribute_by(input(0)?, Kernel::Cast, &[dy]),
             Kernel::Scale { factor_e12 } => self.contribute_by(input(0)?, Kernel::Scale { factor_e12 }, &[dy]),
+            // Linear in each row.
+            kernel @ Kernel::PositionScale { .. } => self.contribute_by(input(0)?, kernel, &[dy]),
             Kernel::SoftCap { cap_e12 } => {
                 self.contribute_by(input(0)?, Kernel::SoftCapGrad { cap_e12 }, &[dy, output(0)?]);
             }
@@ -276,6 +404,18 @@ impl Backward<'_> {
                 let (x, gate) = (input(0)?, input(1)?);
                 self.contribute_all([x, gate], Kernel::RowGateGrad, &[dy, x, gate]);
             }
+            Kernel::ExpertBias { ways, shared } => {
+                let (x, bias, arrivals) = (input(0)?, input(1)?, input(2)?);
+                let kernel = Kernel::ExpertBiasGrad { ways, shared };
+                match input(3) {
+                    Some(shares) => {
+                        self.accumulate(kernel, &[dy, arrivals, shares], bias);
+                        self.contribute_by(shares, Kernel::ExpertBiasShareGrad { ways }, &[dy, bias, arrivals]);
+                    }
+                    None => self.accumulate(kernel, &[dy, arrivals], bias),
+                }
+                self.contribute(x, dy);
+            }
             Kernel::ExpertMatMul { transpose_b } => {
                 let (x, weight, arrivals) = (input(0)?, input(1)?, input(2)?);
                 self.accumulate(Kernel::ExpertMatMulGrad, &[dy, x, arrivals], weight);
@@ -299,6 +439,24 @@ impl Backward<'_> {
             Kernel::SwiGlu => {
                 let (gate, up) = (input(0)?, input(1)?);
                 self.contribute_all([gate, up], Kernel::SwiGluGrad, &[dy, gate, up]);
+            }
+            Kernel::ClampedGlu => {
+                let (gate, up) = (input(0)?, input(1)?);
+                self.contribute_all([gate, up], Kernel::ClampedGluGrad, &[dy, gate, up]);
+            }
+            Kernel::SquaredRelu => {
+                let x = input(0)?;
+                self.contribute_by(x, Kernel::SquaredReluGrad, &[dy, x]);
+            }
+            Kernel::Xielu => {
+                let (x, above, below) = (input(0)?, input(1)?, input(2)?);
+                self.accumulate(Kernel::XieluWeightGrad { below: false }, &[dy, x, above], above);
+                self.accumulate(Kernel::XieluWeightGrad { below: true }, &[dy, x, below], below);
+                self.contribute_by(x, Kernel::XieluGrad, &[dy, x, above, below]);
+            }
+            Kernel::SigmoidGate => {
+                let (x, gate) = (input(0)?, input(1)?);
+                self.contribute_all([x, gate], Kernel::SigmoidGateGrad, &[dy, x, gate]);
             }
             Kernel::WeightedGlu { activation } => {
                 let (gate, up, shares) = (input(0)?, input(1)?, input(2)?);

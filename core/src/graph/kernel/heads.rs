@@ -1,6 +1,7 @@
 //! Sizes of attention: heads, and attention over several devices.
 
 use super::of_e12;
+use crate::model::RecurrenceKind;
 
 /// The heads of an attention operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -48,4 +49,46 @@ pub struct Spread {
     pub ways: u64,
     /// Sliding window: tokens that each token sees, itself included; all of a sequence, or fewer.
     pub window: u64,
+}
+
+/// An indexer of one device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Indexing {
+    /// Tokens of one sequence.
+    pub sequence: u64,
+    /// The most tokens that are chosen.
+    pub tokens: u64,
+}
+
+/// A recurrence of one device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Recurring {
+    /// Its kind.
+    pub kind: RecurrenceKind,
+    /// Tokens of one sequence.
+    pub sequence: u64,
+    /// Heads of queries and keys, `g`.
+    pub key_heads: u64,
+    /// Width of one, `d`.
+    pub key_width: u64,
+    /// Heads of values, `a`.
+    pub heads: u64,
+    /// Width of one, `e`.
+    pub width: u64,
+}
+
+impl Recurring {
+    /// Tokens of a chunk: what the public kernels of each kind take (flash-linear-attention, Mamba).
+    pub const fn chunk(&self) -> u64 {
+        match self.kind {
+            RecurrenceKind::DeltaNet => 64,
+            RecurrenceKind::Mamba2 => 256,
+        }
+    }
+
+    /// States between the chunks of `rows` tokens.
+    pub fn chunks(&self, rows: u64) -> u64 {
+        let sequences = rows / self.sequence.max(1);
+        sequences.max(1) * self.sequence.div_ceil(self.chunk())
+    }
 }

@@ -3,7 +3,7 @@
 mod heads;
 mod properties;
 
-pub use self::heads::{Heads, Spread};
+pub use self::heads::{Heads, Indexing, Recurring, Spread};
 
 use crate::model::{Activation, Routing};
 
@@ -349,6 +349,144 @@ pub enum Kernel {
     /// `(dy [n, f], x [n, f]) → (dx [n, f])`: `dx = dy ∘ ((1 + erf(x/√2)) / 2 + x · e^(−x²/2) / √(2π))`. May run
     /// in place of `dy`.
     GeluGrad,
+    /// `(gate [n, f], up [n, f]) → (y [n, f])`: with `g` the gate, at most 7, and `u` between −7 and 7,
+    /// `y = g ∘ σ(1.702 g) ∘ (1 + u)`. Source: gpt-oss's own code.
+    ClampedGlu,
+    /// `(dy [n, f], gate, up) → (dgate, dup)`, 0 where the limits hold. `dgate` may take the place of `dy`.
+    ClampedGluGrad,
+    /// `(x [n, f]) → (y [n, f])`: `y = max(x, 0)²`. Source: arXiv:2109.08668.
+    SquaredRelu,
+    /// `(dy, x) → (dx)`: `dx = 2 dy ∘ max(x, 0)`. May run in place of `dy`.
+    SquaredReluGrad,
+    /// xIELU: `(x [n, f], p [1], m [1]) → (y [n, f])`: with `a = ln(1 + e^p)` and `b = ½ + ln(1 + e^m)`,
+    /// `y = a x² + x/2` for `x > 0`, and else `y = b (e^x − 1 − x) + x/2`. Source: arXiv:2411.13010.
+    Xielu,
+    /// `(dy, x, p, m) → (dx)`: `dx = dy ∘ (2 a x + ½)` for `x > 0`, and else `dy ∘ (b (e^x − 1) + ½)`. May run in place of
+    /// `dy`.
+    XieluGrad,
+    /// `(dy, x, w [1], G [1]) → (G)`, `w` being `p`, or with `below` `m`: `G += σ(w) · Σ dy ∘ x²` over `x > 0`, or
+    /// `G += σ(w) · Σ dy ∘ (e^x − 1 − x)` over the others.
+    XieluWeightGrad {
+        /// Whether it is the weight of what is not above 0.
+        below: bool,
+    },
+    /// Each element weighted by its gate: `(x [n, w], g [n, w]) → (y [n, w])`: `y = x ∘ σ(g)`. Source: arXiv:2505.06708.
+    SigmoidGate,
+    /// `(dy, x, g) → (dx, dg)`. `dx` may take the place of `dy`.
+    SigmoidGateGrad,
+    /// `(x [n, w]) → (s [n, 1])`: `s[i] = Σ over j of x[i,j]²`, the share of one device in what
+    /// [`Kernel::SharedRmsNorm`] takes.
+    RowSquares,
+    /// `(ds [n, 1], x [n, w]) → (dx [n, w])`: `dx[i,j] = 2 · ds[i] · x[i,j]`.
+    RowSquaresGrad,
+    /// RMSNorm of rows that devices share, with the squares of all: `(x [n, w], gain [w], s [n, 1]) → (y [n, w], r [n])`:
+    /// `r[i] = (s[i] / columns + eps)^(−1/2)`, `y[i,j] = x[i,j] · r[i] · gain[j]`, or with `1 + gain[j]`.
+    SharedRmsNorm {
+        /// `eps` in units of 10⁻¹².
+        eps_e12: u64,
+        /// Columns over all devices.
+        columns: u64,
+        /// Whether gains are one more than what is held.
+        offset: bool,
+    },
+    /// `(dy, x, r, gain) → (dx, ds [n, 1])`: with `u[i,j] = dy[i,j] · gain[j]`, `dx[i,j] = u[i,j] · r[i]` and
+    /// `ds[i] = −r[i]³ / (2 · columns) · Σ over j of u[i,j] · x[i,j]`. The gain's is [`Kernel::RmsNormGainGrad`].
+    SharedRmsNormGrad {
+        /// Columns over all devices.
+        columns: u64,
+        /// Whether gains are one more than what is held.
+        offset: bool,
+    },
+    /// As [`Kernel::HeadNorm`] without gains: `(x [n, a·d]) → (y [n, a·d], r [n, a])`. Source: Llama 4's own code.
+    HeadLength {
+        /// `eps` in units of 10⁻¹².
+        eps_e12: u64,
+        /// Width of one head.
+        width: u64,
+    },
+    /// `(dy, x, r) → (dx)`. May run in place of `dy`.
+    HeadLengthGrad {
+        /// Width of one head.
+        width: u64,
+    },
+    /// Attention temperature: `(x [n, w]) → (y [n, w])`: row `i` at position `t` of its sequence times
+    /// `1 + scale · ln(1 + ⌊(t + 1) / tokens⌋)`; its gradient is the same of `dy`. May run in place. Source:
+    /// arXiv:2501.19399, Llama 4's own code.
+    PositionScale {
+        /// Tokens of one sequence.
+        sequence: u64,
+        /// Positions with the same factor.
+        tokens: u64,
+        /// The scale in units of 10⁻¹².
+        scale_e12: u64,
+    },
+    /// As [`Kernel::SpreadAttention`] on one device, with a sink: `(q, k, v, s [a]) → (o, l)`: the sum of exponentials of
+    /// query head `h` also has `exp s[h]`, which attends to nothing. Its gradient is [`Kernel::SpreadAttentionGrad`] with
+    /// this `l`, and [`Kernel::SinkGrad`]. Source: arXiv:2309.17453; gpt-oss's own code.
+    SinkAttention(Spread),
+    /// `(do [n, a·e], o [n, a·e], l [n, a], s [a], G [a]) → (G)`:
+    /// `G[h] −= Σ over i of exp(s[h] − l[i,h]) · (do[i] · o[i])` of head `h`.
+    SinkGrad,
+    /// The bias of each row's expert: `(x [m, o], b [experts, o], arrivals) → (y [m, o])` with `shared` also of the row's
+    /// share: `(x, b, arrivals, shares [m, 1])`: `y[i] = x[i] + shares[i] · b[e] / ways`. Rows that are nobody's stay. May
+    /// run in place.
+    ExpertBias {
+        /// Devices that each add a part to the same sum.
+        ways: u64,
+        /// Whether rows have shares.
+        shared: bool,
+    },
+    /// `(dy [m, o], arrivals, G [experts, o]) → (G)`, with `shared` `(dy, arrivals, shares, G)`: the sum over each
+    /// expert's rows of `shares[i] · dy[i] / ways`.
+    ExpertBiasGrad {
+        /// Devices that each add a part to the same sum.
+        ways: u64,
+        /// Whether rows have shares.
+        shared: bool,
+    },
+    /// `(dy [m, o], b [experts, o], arrivals) → (dshares [m, 1])`: `dy[i] · b[e] / ways`, 0 for rows that are nobody's.
+    ExpertBiasShareGrad {
+        /// Devices that each add a part to the same sum.
+        ways: u64,
+    },
+    /// `(x [n, in], w [out, in]) → (y [n, out])`: `y = x · wᵀ`, a linear layer that no gradient passes through to `x`.
+    DetachedMatMul,
+    /// The tokens that each token attends to: `(q [m, h·d], k [n, d], w [m, h]) → (chosen [m, tokens])`, those with the
+    /// greatest `Σ over heads of w · max(q · k, 0)` among the tokens up to each of the `m` rows of one device. Source:
+    /// the report of DeepSeek-V3.2 §2.1.
+    IndexKeys(Indexing),
+    /// `(q, k, w, chosen) → (dq, dk, dw)`: by the divergence between attention over what was chosen and the index's own.
+    IndexKeysGrad(Indexing),
+    /// As [`Kernel::SpreadAttention`] over the tokens that were chosen, as many as its window: `(q, k, v, chosen) → (o, l)`.
+    SparseAttention(Spread),
+    /// `(do, q, k, v, o, l, chosen) → (dq, dk, dv)`.
+    SparseAttentionGrad(Spread),
+    /// A convolution over the tokens before each, channel by channel, and SiLU: `(x [n, c], w [c, t]) → (y [n, c])`, or with
+    /// a bias `(x, w, b [c])`: `y[i,j] = silu(b[j] + Σ over s < t of w[j,s] · x[i − t + 1 + s, j])` within a sequence.
+    Convolution {
+        /// Tokens of one sequence.
+        sequence: u64,
+    },
+    /// `(dy, x, w) → (dx)`, or with a bias `(dy, x, w, b)`.
+    ConvolutionGrad {
+        /// Tokens of one sequence.
+        sequence: u64,
+    },
+    /// `(dy, x, w, G [c, t]) → (G)`, or with a bias `(dy, x, w, b, G)`: of the weight, or of the bias.
+    ConvolutionWeightGrad {
+        /// Tokens of one sequence.
+        sequence: u64,
+        /// Whether `G` is that of the bias.
+        bias: bool,
+    },
+    /// A recurrence over the tokens of a sequence in chunks: of a gated delta net `(q [n, g·d], k [n, g·d], v [n, a·e],
+    /// steps [n, a], rates [n, a], decay [a], bias [a]) → (o [n, a·e], states)`, of Mamba 2 `(C [n, g·d], B [n, g·d], x
+    /// [n, a·e], steps [n, a], decay [a], bias [a], skip [a]) → (o, states)`. `states` are those between chunks, which the
+    /// gradient computes again. Only planned: no backend runs it. Sources: arXiv:2412.06464 §3, arXiv:2405.21060 §6.
+    Recurrence(Recurring),
+    /// `(do, …) → (dq, dk, dv, dsteps, …)`: gradients of all that depends on the token, and by token and head those of
+    /// `decay` and `skip`.
+    RecurrenceGrad(Recurring),
     /// `(x) → (y)`: the same numbers in another format.
     Cast,
     /// `(x) → (h)`: begins to copy `x` to the host's memory, where `h` is ([`Role::OnHost`](super::Role::OnHost)),

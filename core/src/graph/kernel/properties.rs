@@ -1,7 +1,7 @@
 //! Names of kernels, and what a graph has to know of each: its devices, its streams, its buffers.
 
-use super::{Axis, Kernel, Spread};
-use crate::model::Activation;
+use super::{Axis, Kernel, Recurring, Spread};
+use crate::model::{Activation, RecurrenceKind};
 
 impl Kernel {
     /// A short name for people: `rms_norm_input_grad`.
@@ -44,8 +44,13 @@ impl Kernel {
             Kernel::CombineGrad { .. } => "combine_grad",
             Kernel::WeightedGlu { activation: Activation::Silu } => "weighted_swiglu",
             Kernel::WeightedGlu { activation: Activation::Gelu } => "weighted_geglu",
+            Kernel::WeightedGlu { activation: Activation::ClampedSilu } => "weighted_clamped_glu",
+            // Experts have a gate.
+            Kernel::WeightedGlu { .. } => "weighted_glu",
             Kernel::WeightedGluGrad { activation: Activation::Silu } => "weighted_swiglu_grad",
             Kernel::WeightedGluGrad { activation: Activation::Gelu } => "weighted_geglu_grad",
+            Kernel::WeightedGluGrad { activation: Activation::ClampedSilu } => "weighted_clamped_glu_grad",
+            Kernel::WeightedGluGrad { .. } => "weighted_glu_grad",
             Kernel::RowGate => "row_gate",
             Kernel::RowGateGrad => "row_gate_grad",
             Kernel::ExpertMatMul { .. } => "expert_matmul",
@@ -73,6 +78,39 @@ impl Kernel {
             Kernel::SwiGluGrad => "swiglu_grad",
             Kernel::Gelu => "gelu",
             Kernel::GeluGrad => "gelu_grad",
+            Kernel::ClampedGlu => "clamped_glu",
+            Kernel::ClampedGluGrad => "clamped_glu_grad",
+            Kernel::SquaredRelu => "squared_relu",
+            Kernel::SquaredReluGrad => "squared_relu_grad",
+            Kernel::Xielu => "xielu",
+            Kernel::XieluGrad => "xielu_grad",
+            Kernel::XieluWeightGrad { .. } => "xielu_weight_grad",
+            Kernel::SigmoidGate => "sigmoid_gate",
+            Kernel::SigmoidGateGrad => "sigmoid_gate_grad",
+            Kernel::RowSquares => "row_squares",
+            Kernel::RowSquaresGrad => "row_squares_grad",
+            Kernel::SharedRmsNorm { .. } => "shared_rms_norm",
+            Kernel::SharedRmsNormGrad { .. } => "shared_rms_norm_grad",
+            Kernel::HeadLength { .. } => "head_length",
+            Kernel::HeadLengthGrad { .. } => "head_length_grad",
+            Kernel::PositionScale { .. } => "position_scale",
+            Kernel::SinkAttention(_) => "sink_attention",
+            Kernel::SinkGrad => "sink_grad",
+            Kernel::ExpertBias { .. } => "expert_bias",
+            Kernel::ExpertBiasGrad { .. } => "expert_bias_grad",
+            Kernel::ExpertBiasShareGrad { .. } => "expert_bias_share_grad",
+            Kernel::DetachedMatMul => "detached_matmul",
+            Kernel::IndexKeys(_) => "index_keys",
+            Kernel::IndexKeysGrad(_) => "index_keys_grad",
+            Kernel::SparseAttention(_) => "sparse_attention",
+            Kernel::SparseAttentionGrad(_) => "sparse_attention_grad",
+            Kernel::Convolution { .. } => "convolution",
+            Kernel::ConvolutionGrad { .. } => "convolution_grad",
+            Kernel::ConvolutionWeightGrad { .. } => "convolution_weight_grad",
+            Kernel::Recurrence(Recurring { kind: RecurrenceKind::DeltaNet, .. }) => "delta_net",
+            Kernel::Recurrence(Recurring { kind: RecurrenceKind::Mamba2, .. }) => "mamba_2",
+            Kernel::RecurrenceGrad(Recurring { kind: RecurrenceKind::DeltaNet, .. }) => "delta_net_grad",
+            Kernel::RecurrenceGrad(Recurring { kind: RecurrenceKind::Mamba2, .. }) => "mamba_2_grad",
             Kernel::Cast => "cast",
             Kernel::Offload => "offload",
             Kernel::OffloadWait => "offload_wait",
@@ -145,6 +183,8 @@ impl Kernel {
             Kernel::RmsNormInputGrad { .. } | Kernel::LayerNormInputGrad | Kernel::SwiGluGrad | Kernel::GeluGrad => {
                 &[0]
             }
+            Kernel::ClampedGluGrad | Kernel::SquaredReluGrad | Kernel::XieluGrad | Kernel::SigmoidGateGrad => &[0],
+            Kernel::HeadLengthGrad { .. } | Kernel::PositionScale { .. } | Kernel::ExpertBias { .. } => &[0],
             Kernel::Scale { .. } | Kernel::SoftCap { .. } | Kernel::SoftCapGrad { .. } => &[0],
             Kernel::Softmax | Kernel::SoftmaxGrad | Kernel::Dropout { .. } | Kernel::DropoutGrad => &[0],
             Kernel::Replicate { .. } | Kernel::AllReduce { .. } | Kernel::CrossEntropyGrad { .. } => &[0],

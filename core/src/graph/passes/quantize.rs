@@ -51,11 +51,17 @@ pub fn run(graph: &mut Graph) -> PassReport {
 /// The matrices whose products take fp8.
 fn weights_of(graph: &Graph, account: &mut PassReport) -> BTreeSet<TensorId> {
     let decides = |operator: &&Operator| matches!(operator.kernel, Kernel::Route { .. } | Kernel::RowGate);
-    let deciding: BTreeSet<TensorId> = graph
+    let mut deciding: BTreeSet<TensorId> = graph
         .job(Job::F)
         .filter(decides)
         .flat_map(|operator| operator.inputs.iter().map(|input| input.tensor))
         .collect();
+    // A router's bias stands between its product and the choice.
+    for operator in graph.job(Job::F).filter(|operator| operator.kernel == Kernel::AddBias) {
+        if operator.outputs.iter().any(|output| deciding.contains(output)) {
+            deciding.extend(operator.inputs.first().map(|input| input.tensor));
+        }
+    }
     let mut weights = BTreeSet::new();
     for operator in graph.job(Job::F) {
         let product = matches!(operator.kernel, Kernel::MatMul { .. } | Kernel::ExpertMatMul { .. });

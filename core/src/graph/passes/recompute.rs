@@ -192,6 +192,10 @@ fn is_cheap(kernel: &Kernel) -> bool {
             | Kernel::SwiGlu
             | Kernel::GeGlu
             | Kernel::WeightedGlu { .. }
+            | Kernel::ClampedGlu
+            | Kernel::SquaredRelu
+            | Kernel::Xielu
+            | Kernel::HeadLength { .. }
             | Kernel::Gelu
     )
 }
@@ -206,7 +210,7 @@ fn expands(graph: &Graph, operators: &[Operator]) -> Vec<bool> {
     for (operator, expands) in operators.iter().zip(&mut expands).rev() {
         let is_wanted = operator.outputs.iter().any(|output| wanted[output.index()]);
         let goes_on = match operator.kernel {
-            Kernel::SpreadAttention(_) => true,
+            Kernel::SpreadAttention(_) | Kernel::SparseAttention(_) => true,
             Kernel::LatentKeys { .. } | Kernel::RopeTail { .. } | Kernel::Rope { .. } => {
                 *expands = is_wanted;
                 is_wanted
@@ -233,7 +237,15 @@ fn feeds_forward(operators: &[Operator]) -> Vec<bool> {
             (layer, attended, added) = (operator.layer, false, false);
         }
         let is_so = layer.is_some() && added;
-        attended |= matches!(operator.kernel, Kernel::Attention(_) | Kernel::SpreadAttention(_) | Kernel::Attend(_));
+        attended |= matches!(
+            operator.kernel,
+            Kernel::Attention(_)
+                | Kernel::SpreadAttention(_)
+                | Kernel::SinkAttention(_)
+                | Kernel::SparseAttention(_)
+                | Kernel::Recurrence(_)
+                | Kernel::Attend(_)
+        );
         added |= attended && operator.kernel == Kernel::Add;
         is_so
     });

@@ -4,6 +4,7 @@ use std::vec;
 use std::vec::Vec;
 
 use super::given::Given;
+use super::newer;
 use super::run::number;
 use crate::graph::Kernel;
 use crate::model::Activation;
@@ -46,14 +47,15 @@ pub(super) fn compute(given: &Given) -> Vec<Vec<f64>> {
             ]
         }
         Kernel::WeightedGlu { activation } => {
-            let of = |e: usize| x[2][e / h] * passed(activation, x[0][e]).0 * x[1][e];
+            let of = |e: usize| x[2][e / h] * passed(activation, x[0][e]).0 * beside(activation, x[1][e]).0;
             vec![(0..x[0].len()).map(of).collect()]
         }
         Kernel::WeightedGluGrad { activation } => {
             let (dy, gate, up, shares) = (x[0], x[1], x[2], x[3]);
-            let dgate = |e: usize| shares[e / h] * dy[e] * up[e] * passed(activation, gate[e]).1;
-            let dup = |e: usize| shares[e / h] * dy[e] * passed(activation, gate[e]).0;
-            let along = |e: usize| dy[e] * passed(activation, gate[e]).0 * up[e];
+            let up = |e: usize| beside(activation, up[e]);
+            let dgate = |e: usize| shares[e / h] * dy[e] * up(e).0 * passed(activation, gate[e]).1;
+            let dup = |e: usize| shares[e / h] * dy[e] * passed(activation, gate[e]).0 * up(e).1;
+            let along = |e: usize| dy[e] * passed(activation, gate[e]).0 * up(e).0;
             vec![
                 (0..dy.len()).map(dgate).collect(),
                 (0..dy.len()).map(dup).collect(),
@@ -79,6 +81,16 @@ fn passed(activation: Activation, x: f64) -> (f64, f64) {
             (share, share * (1.0 - share))
         }
         Activation::Gelu => gelu_share(x),
+        Activation::ClampedSilu => return newer::clamped(x),
+        Activation::SquaredRelu | Activation::Xielu => panic!("{} has no gate", activation.name()),
     };
     (x * share, share + x * slope)
+}
+
+/// What the other half gives beside the gate, and its slope.
+fn beside(activation: Activation, x: f64) -> (f64, f64) {
+    match activation {
+        Activation::ClampedSilu => (1.0 + newer::up(x).0, newer::up(x).1),
+        _ => (x, 1.0),
+    }
 }

@@ -9,7 +9,7 @@ use std::vec::Vec;
 use super::devices::held;
 use super::given::Given;
 use super::run::Border;
-use super::{activation, attention, embedding, experts, linear, loss, norm, rope};
+use super::{activation, attention, embedding, experts, linear, loss, newer, norm, rope};
 use crate::graph::liveness::Lifetimes;
 use crate::graph::{Graph, Job, Kernel, Needs, Operator, Role, TensorId};
 
@@ -168,6 +168,37 @@ impl<'g> Arena<'g> {
             | Kernel::ExpSums
             | Kernel::SharedCrossEntropy { .. }
             | Kernel::CrossEntropyGrad { .. } => loss::compute(&given),
+            Kernel::ClampedGlu
+            | Kernel::ClampedGluGrad
+            | Kernel::SquaredRelu
+            | Kernel::SquaredReluGrad
+            | Kernel::Xielu
+            | Kernel::XieluGrad
+            | Kernel::XieluWeightGrad { .. }
+            | Kernel::SigmoidGate
+            | Kernel::SigmoidGateGrad
+            | Kernel::RowSquares
+            | Kernel::RowSquaresGrad
+            | Kernel::SharedRmsNorm { .. }
+            | Kernel::SharedRmsNormGrad { .. }
+            | Kernel::HeadLength { .. }
+            | Kernel::HeadLengthGrad { .. }
+            | Kernel::PositionScale { .. }
+            | Kernel::SinkAttention(_)
+            | Kernel::SinkGrad
+            | Kernel::ExpertBias { .. }
+            | Kernel::ExpertBiasGrad { .. }
+            | Kernel::ExpertBiasShareGrad { .. }
+            | Kernel::DetachedMatMul
+            | Kernel::Convolution { .. }
+            | Kernel::ConvolutionGrad { .. }
+            | Kernel::ConvolutionWeightGrad { .. }
+            | Kernel::IndexKeys(_)
+            | Kernel::IndexKeysGrad(_)
+            | Kernel::SparseAttention(_)
+            | Kernel::SparseAttentionGrad(_)
+            | Kernel::Recurrence(_)
+            | Kernel::RecurrenceGrad(_) => newer::compute(&given),
             Kernel::Replicate { .. } => vec![x[0].clone()],
             // The copy is kept apart until the wait, as the results of collectives.
             Kernel::Offload | Kernel::Reload => {

@@ -190,7 +190,7 @@ fn part(x: &[f64], row: usize, head: usize, heads: u64, width: u64) -> &[f64] {
     &x[(row * heads as usize + head) * width as usize..][..width as usize]
 }
 
-fn spread_attention(spread: Spread, x: &[&Vec<f64>]) -> Vec<Vec<f64>> {
+pub(super) fn spread_attention(spread: Spread, x: &[&Vec<f64>]) -> Vec<Vec<f64>> {
     let (Heads { query, key_value, width, .. }, e) = (spread.heads, spread.value_width);
     let rows = x[0].len() / (query * width) as usize;
     let (mut o, mut l) = (Vec::new(), Vec::new());

@@ -134,6 +134,7 @@ fn route_grad(given: &Given, routing: Routing) -> Vec<Vec<f64>> {
         let by_logit = |of: usize, by: usize| match routing.scores {
             Scores::Softmax => p[of] * (same(of, by) - p[by]),
             Scores::Sigmoid => same(of, by) * p[of] * (1.0 - p[of]),
+            Scores::InputSigmoid => same(of, by),
         };
         for j in 0..experts {
             for (dweight, of) in dweights.iter().zip(&chosen) {
@@ -150,6 +151,8 @@ fn scores_of(row: &[f64], routing: Routing) -> Vec<f64> {
     match routing.scores {
         Scores::Softmax => softmax(row),
         Scores::Sigmoid => row.iter().map(|x| 1.0 / (1.0 + (-x).exp())).collect(),
+        // What is weighted takes the sigmoid.
+        Scores::InputSigmoid => row.to_vec(),
     }
 }
 
@@ -171,6 +174,6 @@ fn place(chosen: &[f64], copy: usize) -> usize {
 }
 
 /// The expert of each row that has one, by row.
-fn owners(arrivals: &[f64]) -> impl Iterator<Item = usize> + '_ {
+pub(super) fn owners(arrivals: &[f64]) -> impl Iterator<Item = usize> + '_ {
     arrivals.iter().enumerate().flat_map(|(expert, copies)| core::iter::repeat_n(expert, *copies as usize))
 }

@@ -12,6 +12,7 @@ mod formulas;
 mod given;
 mod linear;
 mod loss;
+mod newer;
 mod norm;
 mod rope;
 mod run;

@@ -1,6 +1,8 @@
 //! Gradients are the slopes of the loss, and no pass changes a bit of them.
 
 use std::format;
+use std::vec;
+use std::vec::Vec;
 
 use super::formulas::{capped, slope_within};
 use super::run::{Run, prepare, run, run_as};
@@ -8,7 +10,8 @@ use crate::graph::build::stage_graph_with;
 use crate::graph::form::{AttentionForm, Form, Offload, Recompute, StageShape};
 use crate::graph::{Graph, Kernel};
 use crate::model::{
-    Activation, Caps, Dtype, E12, Experts, Factors, Family, Latent, ModelConfig, Routing, Scores, Variant, Window,
+    Activation, Caps, Dtype, E12, Experts, Factors, Family, Latent, LayerPattern, ModelConfig, QkNorm, Routing,
+    Scores, Temperature, Variant, Window,
 };
 
 fn check_gradients(model: ModelConfig, form: Form, cuts: &[u32]) {
@@ -17,7 +20,8 @@ fn check_gradients(model: ModelConfig, form: Form, cuts: &[u32]) {
     for (name, gradient) in &gradients {
         // A bias of all keys that are not turned shifts all scores of a query alike, which the softmax does not see.
         let reaches = gradient.iter().any(|slope| slope.abs() > 1e-5);
-        let unseen = name.ends_with("k_proj.bias") && model.variant.rotary.is_none();
+        let turned = model.family == Family::Llama || model.variant.rotary.is_some();
+        let unseen = name.ends_with("k_proj.bias") && !turned;
         assert_ne!(reaches, unseen, "{name} of {:?}: {gradient:?}", model.variant);
         for element in [0, gradient.len() / 2, gradient.len() - 1] {
             let step = 1e-5;
@@ -73,10 +77,11 @@ fn so_they_are_in_newer_families() {
         shared_gate: false,
         dense_layers: 0,
         layers: None,
+        biases: false,
         routing: Routing::USUAL,
     };
     let latent = Latent { query_rank: 5, key_value_rank: 6, rope_width: 2, value_width: 3 };
-    let window = Some(Window { tokens: 2, full_every: 2 });
+    let window = Some(Window::sliding(2, 2));
     let deepseek_v2 = Routing { factor: Some(3 * E12), groups: 2, active_groups: 1, ..Routing::USUAL };
     let deepseek_v3 = Routing { scores: Scores::Sigmoid, normed: true, ..deepseek_v2 };
     for variant in [
@@ -84,7 +89,7 @@ fn so_they_are_in_newer_families() {
         Variant { post_norms: true, activation: Activation::Gelu, window, ..Variant::USUAL },
         Variant { experts: Some(experts), ..Variant::USUAL },
         Variant {
-            experts: Some(Experts { shared_ffn: 3, dense_layers: 1, layers: None, ..experts }),
+            experts: Some(Experts { shared_ffn: 3, dense_layers: 1, layers: None, biases: false, ..experts }),
             latent: Some(latent),
             ..Variant::USUAL
         },
@@ -108,6 +113,76 @@ fn so_they_are_in_newer_families() {
         check_gradients(model, Form::default(), &[]);
         check_gradients(model, Form { imbalance_permille: 1250, ..Form::default() }, &[1]);
     }
+}
+
+/// The parts of newer models, each by itself and as their families have them.
+#[test]
+fn so_they_are_with_the_parts_of_newer_models() {
+    for variant in newer_variants() {
+        let model = ModelConfig { variant, ..tiny(Family::Llama, false) };
+        check_gradients(model, Form::default(), &[]);
+        check_gradients(model, Form { recompute: Recompute::Cheap, ..Form::default() }, &[1]);
+    }
+}
+
+/// Chunks of one token are windows of one token, whatever the layers.
+#[test]
+fn chunks_are_sequences_of_their_own() {
+    let layers = LayerPattern::read_text("(01)").unwrap();
+    let runs = [true, false].map(|chunked| {
+        let window = Some(Window { chunked, ..Window::sliding(1, 0).within(layers) });
+        let model = ModelConfig { variant: Variant { window, ..Variant::USUAL }, ..tiny(Family::Llama, false) };
+        let (stages, weights, tokens) = prepare(model, Form::default(), &[1]);
+        run(&stages, &weights, &tokens)
+    });
+    assert!((runs[0].loss - runs[1].loss).abs() < 1e-14);
+    for (name, gradient) in &runs[0].gradients {
+        assert!(gradient.iter().zip(&runs[1].gradients[name]).all(|(a, b)| (a - b).abs() < 1e-13), "{name}");
+    }
+}
+
+fn newer_variants() -> Vec<Variant> {
+    let pattern = |text: &str| LayerPattern::read_text(text);
+    let usual = Variant::USUAL;
+    let experts = Experts {
+        count: 4,
+        active: 2,
+        ffn: 8,
+        shared_ffn: 0,
+        shared_gate: false,
+        dense_layers: 0,
+        layers: None,
+        biases: false,
+        routing: Routing { normed: true, ..Routing::USUAL },
+    };
+    let behind = Variant { post_norms: true, no_pre_norms: true, qk_norm: true, ..usual };
+    let llama_4 = Variant {
+        qk_norm: true,
+        qk_norm_of: QkNorm::RotatedLengths,
+        no_rope: pattern("(01)"),
+        temperature: Some(Temperature { tokens: 2, scale_e12: E12 / 2 }),
+        ..usual
+    };
+    let input = Experts {
+        active: 1,
+        shared_ffn: 4,
+        routing: Routing { scores: Scores::InputSigmoid, ..Routing::USUAL },
+        ..experts
+    };
+    let sinks = Variant { qkv_bias: true, o_bias: true, sinks: true, ..usual };
+    vec![
+        Variant { no_rope: pattern("(01)"), ..usual },
+        Variant { qk_norm_of: QkNorm::Whole, ..behind },
+        Variant { window: Some(Window::sliding(2, 2)), no_rope: pattern("(01)"), ..behind },
+        Variant { qk_norm: true, qk_norm_of: QkNorm::RotatedHeads, ..usual },
+        llama_4,
+        Variant { experts: Some(input.within(pattern("(01)").unwrap())), ..llama_4 },
+        Variant { window: Some(Window::sliding(2, 0).within(pattern("(10)").unwrap())), ..sinks },
+        Variant { experts: Some(Experts { biases: true, ..experts }), activation: Activation::ClampedSilu, ..sinks },
+        Variant { activation: Activation::ClampedSilu, attention_gate: true, ..usual },
+        Variant { activation: Activation::SquaredRelu, ..usual },
+        Variant { activation: Activation::Xielu, qk_norm: true, ..usual },
+    ]
 }
 
 /// Gemma 2 with caps that bind, and Granite: as they are, with scores held, and made again.
@@ -142,7 +217,7 @@ fn gemma_2() -> Variant {
     Variant {
         post_norms: true,
         activation: Activation::Gelu,
-        window: Some(Window { tokens: 2, full_every: 2 }),
+        window: Some(Window::sliding(2, 2)),
         norm_offset: true,
         factors: Factors { embedding: Some(E12 * 5 / 2), attention: Some(E12 * 2 / 5), ..Factors::default() },
         caps: Caps { attention: Some(E12 / 2), logits: Some(E12 * 3 / 2) },
@@ -159,7 +234,7 @@ fn granite() -> Variant {
 #[test]
 fn so_they_are_in_newer_gpts() {
     use crate::model::Arrangement;
-    let window = Some(Window { tokens: 2, full_every: 2 });
+    let window = Some(Window::sliding(2, 2));
     for variant in [
         Variant { rotary: Some(2), arrangement: Arrangement::Beside, ..Variant::USUAL },
         Variant { rotary: Some(4), arrangement: Arrangement::BesideOneNorm, no_bias: true, ..Variant::USUAL },
@@ -248,6 +323,7 @@ fn waiting_in_the_host_s_memory_changes_nothing() {
         shared_gate: true,
         dense_layers: 1,
         layers: None,
+        biases: false,
         routing: Routing::USUAL,
     };
     let dropout = Form { attention: AttentionForm::Materialised, dropout: true, ..Form::default() };
@@ -315,6 +391,7 @@ fn devices_that_share_matrices_compute_what_one_does() {
         shared_gate: true,
         dense_layers: 1,
         layers: None,
+        biases: false,
         routing: Routing::USUAL,
     };
     for (family, variant) in [
@@ -323,6 +400,11 @@ fn devices_that_share_matrices_compute_what_one_does() {
         (Family::Llama, Variant { caps: gemma_2().caps, rotary: Some(2), ..granite() }),
         (Family::Llama, Variant { experts: Some(experts), ..usual }),
         (Family::Llama, Variant { multi_token: 2, ..usual }),
+        (Family::Llama, newer_variants()[1]),
+        (Family::Llama, newer_variants()[5]),
+        (Family::Llama, newer_variants()[7]),
+        (Family::Llama, newer_variants()[8]),
+        (Family::Llama, newer_variants()[10]),
         (Family::Gpt, usual),
         (Family::Gpt, part_turned),
         (Family::Gpt, Variant { arrangement: crate::model::Arrangement::Beside, ..part_turned }),
@@ -369,6 +451,7 @@ fn slow_products_in_fp8_take_the_same_numbers() {
         shared_gate: true,
         dense_layers: 1,
         layers: None,
+        biases: false,
         routing: Routing::USUAL,
     };
     let latent = Latent { query_rank: 16, key_value_rank: 16, rope_width: 2, value_width: 4 };

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::fmt::Write;
 
 use crate::graph::liveness::Lifetimes;
-use crate::graph::{Graph, Heads, Kernel, Operator, TensorId};
+use crate::graph::{Graph, Heads, Kernel, Operator, Recurring, TensorId};
 use crate::model::Dtype;
 
 /// What an operator is to a profile.
@@ -39,7 +39,11 @@ impl Signature {
             | Kernel::ScoresGrad(heads)
             | Kernel::Attend(heads)
             | Kernel::AttendGrad(heads) => format!("{name} {}", of_heads(&heads)),
-            Kernel::SpreadAttention(spread) | Kernel::SpreadAttentionGrad(spread) => {
+            Kernel::SpreadAttention(spread)
+            | Kernel::SpreadAttentionGrad(spread)
+            | Kernel::SinkAttention(spread)
+            | Kernel::SparseAttention(spread)
+            | Kernel::SparseAttentionGrad(spread) => {
                 let within = if spread.window < spread.heads.sequence {
                     format!(" within {}", spread.window)
                 } else {
@@ -47,6 +51,13 @@ impl Signature {
                 };
                 let ring = if spread.ways > 1 { format!(" in a ring of {}", spread.ways) } else { String::new() };
                 format!("{name} {}{within}{ring}", of_heads(&spread.heads))
+            }
+            Kernel::IndexKeys(of) | Kernel::IndexKeysGrad(of) => {
+                format!("{name} of {} over {}", of.tokens, of.sequence)
+            }
+            Kernel::Recurrence(of) | Kernel::RecurrenceGrad(of) => {
+                let Recurring { sequence, key_heads, key_width, heads, width, .. } = of;
+                format!("{name} {heads} of {width} by {key_heads} of {key_width} over {sequence}")
             }
             _ => name.to_string(),
         };

@@ -1,12 +1,14 @@
 //! DeepSeek-V2 and V3, Kimi K2, and the families with the same experts (GLM-4.5, dots.llm1): multi-head latent attention
 //! (MLA), experts behind the first k dense layers, multi-token prediction (MTP) modules.
 
+use alloc::vec::Vec;
+
 use super::reader::Reader;
 use crate::model::{Experts, Latent, MAX_LAYERS, MAX_MULTI_TOKEN, Routing};
 
 /// Whether `name` is a `model_type` with MLA.
 pub(super) fn has_latent_attention(name: &str) -> bool {
-    matches!(name, "deepseek_v2" | "deepseek_v3")
+    matches!(name, "deepseek_v2" | "deepseek_v3" | "deepseek_v32")
 }
 
 impl Reader<'_, '_> {
@@ -31,20 +33,28 @@ impl Reader<'_, '_> {
         let (count, active) = (self.experts_count("n_routed_experts"), self.experts_count("num_experts_per_tok"));
         let ffn = self.size("moe_intermediate_size");
         let shared = self.optional("n_shared_experts").unwrap_or(0);
-        self.must_be_one("moe_layer_freq");
+        let period = self.table.whole("moe_layer_freq", 1..=u64::from(MAX_LAYERS), self.faults).unwrap_or(1) as u32;
         let most = u64::from(layers.unwrap_or(MAX_LAYERS));
         let dense_layers = self.table.needed_whole("first_k_dense_replace", 0..=most, self.faults);
         let ffn = ffn?;
-        Some(Experts {
+        let dense_layers = dense_layers? as u32;
+        let experts = Experts {
             count: count?,
             active: active?,
             ffn,
             shared_ffn: shared.saturating_mul(ffn),
-            dense_layers: dense_layers? as u32,
+            dense_layers,
             layers: None,
+            biases: false,
             shared_gate: false,
             routing,
-        })
+        };
+        if period == 1 {
+            return Some(experts);
+        }
+        let has: Vec<bool> =
+            (0..layers?).map(|layer| layer >= dense_layers && layer.is_multiple_of(period)).collect();
+        self.pattern("moe_layer_freq", &has).map(|pattern| experts.within(pattern))
     }
 
     /// The number of MTP modules.

@@ -34,7 +34,7 @@ impl Reader<'_, '_> {
         };
         self.function(&[function], &GELU);
         let head_dim = self.head_dim(name, hidden, heads);
-        let (variant, kv_heads) = self.gpt_variant(name, head_dim.unwrap_or(0), heads);
+        let (variant, kv_heads) = self.gpt_variant(name, [head_dim.unwrap_or(0), layers.unwrap_or(0)], heads);
         Some(ModelConfig {
             family: Family::Gpt,
             layers: layers?,
@@ -53,14 +53,19 @@ impl Reader<'_, '_> {
     }
 
     /// What differs from GPT-2's layer, and the number of key and value heads.
-    fn gpt_variant(&mut self, name: &str, head_dim: u32, heads: Option<u32>) -> (Variant, Option<u32>) {
+    fn gpt_variant(
+        &mut self,
+        name: &str,
+        [head_dim, layers]: [u32; 2],
+        heads: Option<u32>,
+    ) -> (Variant, Option<u32>) {
         match name {
             "gpt_bigcode" if self.flag("multi_query", true) => (Variant::USUAL, Some(1)),
             "gpt_neox" => (self.neox_variant(head_dim), heads),
             "falcon" => self.falcon_variant(head_dim, heads),
             "starcoder2" => {
                 let no_bias = !self.flag("use_bias", true);
-                let window = self.window(name);
+                let window = self.window(name, layers);
                 let variant = Variant { rotary: Some(head_dim), no_bias, window, ..Variant::USUAL };
                 (variant, self.size("num_key_value_heads"))
             }

@@ -14,27 +14,38 @@ impl Reader<'_, '_> {
         let heads = self.size("num_attention_heads");
         let ffn = self.size("intermediate_size");
         let vocab = self.size("vocab_size");
-        let positions = self.size("max_position_embeddings");
+        let positions = self.positions("max_position_embeddings");
         let norm_eps_e12 = self.eps("rms_norm_eps");
+        let count = layers.unwrap_or(0);
         let latent = if has_latent_attention(name) { self.latent() } else { None };
         let kv_heads = match name {
             // MLA expands keys for every head.
             _ if has_latent_attention(name) => heads,
             // The library's default is the number of heads.
-            "llama" | "phi3" | "granite" | "granitemoe" => self.optional("num_key_value_heads").or(heads),
+            "llama" | "phi3" | "granite" | "granitemoe" | "olmo2" | "olmo3" | "olmoe" | "exaone4" | "arcee"
+            | "cwm" | "helium" | "apertus" | "smollm3" | "hunyuan_v1_moe" | "hunyuan_v1_dense"
+            | "granitemoehybrid" => self.optional("num_key_value_heads").or(heads),
             _ => self.size("num_key_value_heads"),
         };
         let experts = self.experts(name, ffn, layers);
         let qkv_bias = self.qkv_bias(name);
-        self.no_biases(&["mlp_bias", "attention_out_bias", "use_bias"]);
-        let activations = if is_gemma(name) { &GELU[..] } else { &["silu", "swish"] };
+        self.no_biases(&["mlp_bias", "attention_out_bias", "use_bias", "lm_head_bias"]);
+        let activations: &[&str] = match name {
+            "apertus" => &["xielu"],
+            "arcee" => &["relu2"],
+            _ if is_gemma(name) => &GELU,
+            _ => &["silu", "swish"],
+        };
         self.function(&["hidden_act", "hidden_activation"], activations);
         let head_dim = match latent {
             Some((latent, without_positions)) => Some(without_positions.saturating_add(latent.rope_width)),
             None => self.head_dim(name, hidden, heads),
         };
-        let variant = self.llama_variant(name, hidden.unwrap_or(0), head_dim, latent.map(|(latent, _)| latent));
-        let variant = Variant { qkv_bias, experts: experts?, ..variant };
+        let variant =
+            self.llama_variant(name, [hidden.unwrap_or(0), count], head_dim, latent.map(|(latent, _)| latent));
+        let variant = self.newer_variant(name, [count, hidden.unwrap_or(0)], Variant { qkv_bias, ..variant });
+        let variant = Variant { experts: experts?, ..variant? };
+        let ffn = self.mlp_width(name, ffn);
         Some(ModelConfig {
             family: Family::Llama,
             layers: layers?,
@@ -47,7 +58,7 @@ impl Reader<'_, '_> {
             positions: positions?,
             rope_base: self.rope_base(),
             norm_eps_e12: norm_eps_e12?,
-            tied: self.flag("tie_word_embeddings", is_gemma(name) || name == "ernie4_5"),
+            tied: self.flag("tie_word_embeddings", is_gemma(name) || matches!(name, "ernie4_5" | "smollm3")),
             variant,
         })
     }
@@ -57,7 +68,12 @@ impl Reader<'_, '_> {
         match name {
             "qwen2" | "qwen2_moe" => true,
             "glm" | "glm4_moe" => self.flag("attention_bias", false),
-            "glm4" | "seed_oss" => self.flag("attention_bias", true),
+            "glm4" | "seed_oss" | "gpt_oss" => self.flag("attention_bias", true),
+            "smollm3" | "olmo2" | "olmo3" | "olmoe" | "cwm" | "apertus" | "arcee" | "llama" => {
+                // In these the last matrix of attention has one too, which the plan does not have.
+                self.no_biases(&["attention_bias"]);
+                false
+            }
             _ => {
                 self.no_biases(&["attention_bias"]);
                 false
@@ -66,9 +82,17 @@ impl Reader<'_, '_> {
     }
 
     /// What differs from Llama's layer, but for biases and experts.
-    fn llama_variant(&mut self, name: &str, hidden: u32, head_dim: Option<u32>, latent: Option<Latent>) -> Variant {
+    fn llama_variant(
+        &mut self,
+        name: &str,
+        [hidden, layers]: [u32; 2],
+        head_dim: Option<u32>,
+        latent: Option<Latent>,
+    ) -> Variant {
         let rotary = match name {
             "glm" | "glm4" | "glm4_moe" => Some(self.rotary("partial_rotary_factor", 0.5, head_dim.unwrap_or(0))),
+            "qwen3_next" => Some(self.rotary("partial_rotary_factor", 0.25, head_dim.unwrap_or(0))),
+            "minimax_m2" => self.optional("rotary_dim"),
             "phi3" => {
                 let columns = self.rotary("partial_rotary_factor", 1.0, head_dim.unwrap_or(0));
                 Some(columns).filter(|columns| Some(*columns) != head_dim)
@@ -78,20 +102,33 @@ impl Reader<'_, '_> {
         let (factors, caps) = self.factors_and_caps(name, hidden, head_dim.unwrap_or(0));
         Variant {
             qk_norm: match name {
-                "qwen3" | "qwen3_moe" | "gemma3_text" | "dots1" => true,
+                "qwen3" | "qwen3_moe" | "gemma3_text" | "dots1" | "qwen3_next" => true,
+                "olmo2" | "olmo3" | "olmoe" | "exaone4" => true,
+                "hunyuan_v1_moe" | "hunyuan_v1_dense" | "apertus" => self.needed_flag("use_qk_norm"),
+                "llama4_text" | "minimax_m2" => self.flag("use_qk_norm", true),
                 "glm4_moe" => self.flag("use_qk_norm", false),
                 _ => false,
             },
-            post_norms: matches!(name, "gemma2" | "gemma3_text" | "glm4"),
-            activation: if is_gemma(name) { Activation::Gelu } else { Activation::Silu },
+            post_norms: matches!(name, "gemma2" | "gemma3_text" | "glm4" | "olmo2" | "olmo3" | "exaone4"),
+            activation: match name {
+                "apertus" => Activation::Xielu,
+                "arcee" => Activation::SquaredRelu,
+                "gpt_oss" => Activation::ClampedSilu,
+                _ if is_gemma(name) => Activation::Gelu,
+                _ => Activation::Silu,
+            },
             latent,
-            window: self.window(name),
+            window: match name {
+                "llama4_text" => None,
+                "qwen3_next" | "granitemoehybrid" => None,
+                _ => self.window(name, layers),
+            },
             multi_token: match name {
-                "deepseek_v3" | "glm4_moe" => self.mtp_modules("num_nextn_predict_layers"),
+                "deepseek_v3" | "deepseek_v32" | "glm4_moe" => self.mtp_modules("num_nextn_predict_layers"),
                 _ => 0,
             },
             rotary,
-            norm_offset: is_gemma(name),
+            norm_offset: is_gemma(name) || name == "qwen3_next",
             factors,
             caps,
             ..Variant::USUAL
@@ -101,7 +138,7 @@ impl Reader<'_, '_> {
     /// The multipliers and soft-caps of the family. A multiplier with the usual value is none.
     fn factors_and_caps(&mut self, name: &str, hidden: u32, head_dim: u32) -> (Factors, Caps) {
         let (factors, caps) = match name {
-            "granite" | "granitemoe" => (self.granite_factors(), Caps::default()),
+            "granite" | "granitemoe" | "granitemoehybrid" => (self.granite_factors(), Caps::default()),
             _ if is_gemma(name) => self.gemma_factors_and_caps(name, hidden),
             _ => return (Factors::default(), Caps::default()),
         };

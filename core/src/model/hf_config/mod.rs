@@ -1,9 +1,12 @@
 //! A model's sizes from the `config.json` of a Hugging Face checkpoint. One file here for each family of models.
 //!
 //! The reader takes `model_type` and the fields that give a layer its sizes and operators. These include the multipliers of
-//! Gemma and Granite, their soft-caps, and the routing of experts. The reader ignores all other fields (dropout, tokens,
-//! versions, quantisation, scaled positions): they change no bytes and no operations here. A missing size is a fault. It is
-//! a default only where the family's library defines one.
+//! Gemma and Granite, their soft-caps, and the routing of experts. Of a file that also describes images or sound it takes the
+//! decoder of text, and tells what it leaves out. A missing size is a fault. It is a default only where the family's library
+//! defines one; those that people leave out are filled in and told.
+//!
+//! No field is passed over. One that no reader asks for is known to change no plan ([`fields`]: dropout, tokens, versions,
+//! quantisation, scaled positions), is refused where it decides the model, or is told.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -15,22 +18,30 @@ use self::reader::Reader;
 use super::ModelConfig;
 use crate::base::fields::{Fault, Table, one_of_like, shown};
 
+mod decoder;
 mod deepseek;
+mod fields;
 mod gemma;
 mod gpt;
 mod granite;
 mod llama;
 mod moe;
+mod newer;
 mod reader;
 #[cfg(test)]
 mod tests;
 
 /// Every `model_type` that is read.
-pub const MODEL_TYPES: [&str; 27] = [
+pub const MODEL_TYPES: [&str; 44] = [
+    "apertus",
+    "arcee",
+    "cwm",
     "deepseek_v2",
     "deepseek_v3",
+    "deepseek_v32",
     "dots1",
     "ernie4_5",
+    "exaone4",
     "falcon",
     "gemma",
     "gemma2",
@@ -41,31 +52,47 @@ pub const MODEL_TYPES: [&str; 27] = [
     "gpt2",
     "gpt_bigcode",
     "gpt_neox",
+    "gpt_oss",
     "granite",
     "granitemoe",
+    "granitemoehybrid",
+    "helium",
+    "hunyuan_v1_dense",
+    "hunyuan_v1_moe",
     "kimi_k2",
     "llama",
+    "llama4_text",
+    "minimax_m2",
     "mistral",
     "mixtral",
+    "olmo2",
+    "olmo3",
+    "olmoe",
     "phi3",
     "qwen2",
     "qwen2_moe",
     "qwen3",
     "qwen3_moe",
+    "qwen3_next",
     "seed_oss",
+    "smollm3",
     "starcoder2",
 ];
 
 /// Well-known decoders that the graph does not support, each with the part that is missing.
-const UNSUPPORTED: [(&[&str], &str); 8] = [
+const UNSUPPORTED: [(&[&str], &str); 9] = [
     (&["bloom", "mpt"], "attention with ALiBi: a slope for each head"),
     (&["opt", "nemotron"], "an MLP with ReLU"),
     (&["phi", "gptj", "codegen"], "an output layer with a bias"),
     (&["cohere", "cohere2", "olmo", "stablelm", "phimoe"], "another LayerNorm"),
-    (&["olmo2", "olmo3", "olmoe"], "QK-norm over all heads together"),
-    (&["gpt_oss"], "attention sinks and biases of experts"),
-    (&["mamba", "mamba2", "jamba", "falcon_mamba", "qwen3_next", "rwkv"], "layers with a recurrent state"),
-    (&["llama4_text", "smollm3"], "layers without positional encoding (NoPE)"),
+    (
+        &["mamba", "mamba2", "jamba", "falcon_mamba", "rwkv", "bamba", "falcon_h1"],
+        "layers with a recurrent state alone",
+    ),
+    (&["nemotron_h"], "layers with one part each: a recurrence, attention or an MLP"),
+    (&["lfm2", "lfm2_moe"], "gated convolutions in the place of attention"),
+    (&["gemma3n", "gemma3n_text"], "embeddings of each layer"),
+    (&["minimax", "kimi_linear"], "another linear attention"),
 ];
 
 /// Whether `value` is a `config.json`, and not a spec that contains or names one.
@@ -77,6 +104,21 @@ pub fn looks_like_one(value: &Value) -> bool {
 /// The model that `value` describes: the content of a `config.json` at the field `path`. None where a field is missing or
 /// wrong; then every fault is in `faults`.
 pub fn read(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Option<ModelConfig> {
+    read_and_tell(value, path, faults).map(|(config, _)| config)
+}
+
+/// What a person should know of the model that was read from `value`: parts that are left out, sizes that the family's library
+/// fills in, fields that change nothing here. Empty where it cannot be read.
+pub fn notes(value: &Value) -> Vec<String> {
+    read_and_tell(value, "", &mut Vec::new()).map_or(Vec::new(), |(_, notes)| notes)
+}
+
+/// The model, and what is to be told of it.
+fn read_and_tell(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Option<(ModelConfig, Vec<String>)> {
+    Table::of(value, path, faults)?;
+    let mut notes = Vec::new();
+    let found = decoder::of(value, path, &mut notes);
+    let (value, path) = (&found.value, found.path.as_str());
     let mut table = Table::of(value, path, faults)?;
     let kind = table.get("model_type").cloned().unwrap_or(Value::Null);
     let name = kind.as_str().unwrap_or_default();
@@ -84,22 +126,20 @@ pub fn read(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Option<ModelC
         let found = if kind.is_null() { "nothing".to_string() } else { shown(&kind) };
         let missing = UNSUPPORTED.iter().find(|(names, _)| names.contains(&name));
         let missing = missing.map_or(String::new(), |(_, part)| format!(" (this model has {part})"));
-        let decoder = match table.get("text_config") {
-            Some(_) => "the `text_config` inside, which is the decoder; ",
-            None => "",
-        };
         let kinds = one_of_like(name, &MODEL_TYPES);
-        let accepted = format!("{decoder}{kinds}{missing}; or give the sizes of a similar decoder by hand");
+        let accepted = format!("{kinds}{missing}; or give the sizes of a similar decoder by hand");
         faults.push(Fault::new(table.path("model_type"), found, accepted));
         return None;
     }
     let before = faults.len();
-    let mut reader = Reader { table, faults };
+    let mut reader = Reader { table, faults, notes };
     let config = match name {
         "gpt2" | "gpt_bigcode" | "gpt_neox" | "falcon" | "starcoder2" => reader.gpt_like(name),
         // Kimi K2 has the layers of DeepSeek-V3 and another `model_type`.
         "kimi_k2" => reader.llama_like("deepseek_v3"),
         _ => reader.llama_like(name),
     };
-    config.filter(|_| reader.faults.len() == before)
+    let config = config.filter(|_| reader.faults.len() == before)?;
+    reader.judge_unread();
+    (reader.faults.len() == before).then_some((config, reader.notes))
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::reader::Reader;
 use crate::base::fields::Fault;
-use crate::model::{E12, Experts, MAX_EXPERTS, Routing, Scores, to_e12};
+use crate::model::{E12, Experts, MAX_EXPERTS, MAX_LAYERS, Routing, Scores, to_e12};
 
 impl Reader<'_, '_> {
     /// The experts of the family `name`, if it has any. None at all where a field is missing.
@@ -17,11 +17,36 @@ impl Reader<'_, '_> {
                 let routing = self.routing(name);
                 self.mixtral_experts(routing, ffn)
             }
-            "qwen2_moe" | "qwen3_moe" => {
-                let routing = self.routing(name);
-                self.qwen_experts(routing, name == "qwen2_moe")
+            "granitemoehybrid" if self.optional("num_local_experts").unwrap_or(0) == 0 => return Some(None),
+            "granitemoehybrid" => {
+                let shared_ffn = self.size("shared_intermediate_size");
+                self.mixtral_experts(Routing { normed: true, ..Routing::USUAL }, ffn)
+                    .zip(shared_ffn)
+                    .map(|(experts, shared_ffn)| Experts { shared_ffn, ..experts })
             }
-            "deepseek_v2" | "deepseek_v3" | "glm4_moe" | "dots1" => {
+            "minimax_m2" => {
+                self.function(&["scoring_func"], &["sigmoid"]);
+                let routing = Routing { scores: Scores::Sigmoid, normed: true, ..Routing::USUAL };
+                let shared_ffn = self.optional("shared_intermediate_size").unwrap_or(0);
+                self.mixtral_experts(routing, ffn).map(|experts| Experts { shared_ffn, ..experts })
+            }
+            "gpt_oss" => {
+                let routing = Routing { normed: true, ..Routing::USUAL };
+                self.mixtral_experts(routing, ffn).map(|experts| Experts { biases: true, ..experts })
+            }
+            "hunyuan_v1_moe" => self.hunyuan_experts(ffn),
+            "llama4_text" => self.llama_4_experts(ffn, layers.unwrap_or(0)),
+            "olmoe" => {
+                let normed = self.flag("norm_topk_prob", false);
+                let (count, active) = (self.experts_count("num_experts"), self.experts_count("num_experts_per_tok"));
+                let of = |ffn, [count, active]: [u32; 2]| all_layers(ffn, [count, active], normed);
+                ffn.zip(count.zip(active)).map(|(ffn, (count, active))| of(ffn, [count, active]))
+            }
+            "qwen2_moe" | "qwen3_moe" | "qwen3_next" => {
+                let routing = self.routing(name);
+                self.qwen_experts(routing, name != "qwen3_moe", layers.unwrap_or(0))
+            }
+            "deepseek_v2" | "deepseek_v3" | "deepseek_v32" | "glm4_moe" | "dots1" => {
                 let routing = self.routing(name);
                 self.deepseek_experts(routing, layers)
             }
@@ -40,49 +65,114 @@ impl Reader<'_, '_> {
             shared_ffn: 0,
             dense_layers: 0,
             layers: None,
+            biases: false,
             shared_gate: false,
             routing,
         })
     }
 
     /// Experts in every layer, with their own width; in Qwen 2 also a shared expert with a gate.
-    fn qwen_experts(&mut self, routing: Routing, shared_gate: bool) -> Option<Experts> {
+    fn qwen_experts(&mut self, routing: Routing, shared_gate: bool, layers: u32) -> Option<Experts> {
         let (count, active) = (self.experts_count("num_experts"), self.experts_count("num_experts_per_tok"));
         let ffn = self.size("moe_intermediate_size");
-        self.must_be_one("decoder_sparse_step");
-        let dense = self.table.get("mlp_only_layers").and_then(Value::as_array).map_or(0, Vec::len);
-        if dense > 0 {
-            let found = format!("{dense} layers");
-            self.faults.push(Fault::new(self.table.path("mlp_only_layers"), found, "an empty list"));
-        }
+        let step =
+            self.table.whole("decoder_sparse_step", 1..=u64::from(MAX_LAYERS), self.faults).unwrap_or(1) as u32;
+        let dense = self.numbers_of_layers("mlp_only_layers", layers);
+        let has: Vec<bool> =
+            (0..layers).map(|layer| !dense.contains(&layer) && (layer + 1).is_multiple_of(step)).collect();
         let shared = if shared_gate { self.size("shared_expert_intermediate_size") } else { Some(0) };
-        Some(Experts {
+        let experts = Experts {
             count: count?,
             active: active?,
             ffn: ffn?,
             shared_ffn: shared?,
             dense_layers: 0,
             layers: None,
+            biases: false,
             shared_gate,
             routing,
-        })
+        };
+        if has.iter().all(|has| *has) {
+            return Some(experts);
+        }
+        self.pattern("mlp_only_layers", &has).map(|pattern| experts.within(pattern))
+    }
+
+    /// The layers that a list numbers, from 0.
+    pub(super) fn numbers_of_layers(&mut self, key: &'static str, layers: u32) -> Vec<u32> {
+        let Some(value) = self.table.get(key) else { return Vec::new() };
+        let number = |value: &Value| value.as_u64().and_then(|layer| u32::try_from(layer).ok());
+        let list: Option<Vec<u32>> = value.as_array().and_then(|list| list.iter().map(number).collect());
+        let list = list.filter(|list| list.iter().all(|layer| *layer < layers));
+        if list.is_none() {
+            let accepted = format!("a list of layers, each from 0 to {}", layers.saturating_sub(1));
+            self.faults.push(Fault::new(self.table.path(key), "another list", accepted));
+        }
+        list.unwrap_or_default()
+    }
+
+    /// Hunyuan: shared experts as wide as one, of which a list may say each layer's number.
+    fn hunyuan_experts(&mut self, ffn: Option<u32>) -> Option<Experts> {
+        let count = self.experts_count("num_experts");
+        let active = self.same_in_all("moe_topk");
+        let shared = self.same_in_all("num_shared_expert").unwrap_or(0);
+        let own = self.same_in_all("moe_intermediate_size").or(ffn);
+        if own != ffn {
+            let accepted = "the width of intermediate_size: the library has no other";
+            self.faults.push(Fault::new(self.table.path("moe_intermediate_size"), own.unwrap_or(0), accepted));
+        }
+        let ffn = ffn?;
+        let experts = all_layers(ffn, [count?, active?], true);
+        Some(Experts { shared_ffn: shared.saturating_mul(ffn), ..experts })
+    }
+
+    /// A number, or a list that has the same one for each layer.
+    fn same_in_all(&mut self, key: &'static str) -> Option<u32> {
+        let value = self.table.get(key)?;
+        let Some(list) = value.as_array() else { return self.optional(key) };
+        let first = list.first().filter(|first| list.iter().all(|other| other == *first));
+        let number = first.and_then(Value::as_u64).and_then(|number| u32::try_from(number).ok());
+        if number.is_none() {
+            let accepted = "a number, or a list with the same one for each layer";
+            self.faults.push(Fault::new(self.table.path(key), "another list", accepted));
+        }
+        number
+    }
+
+    /// Llama 4: experts in every n-th layer or those of a list, one shared expert as wide as one, and a router that weights
+    /// what experts take in.
+    fn llama_4_experts(&mut self, ffn: Option<u32>, layers: u32) -> Option<Experts> {
+        let (count, active) = (self.experts_count("num_local_experts"), self.experts_count("num_experts_per_tok"));
+        let step = self.optional("interleave_moe_layer_step").unwrap_or(1).max(1);
+        let listed = self.numbers_of_layers("moe_layers", layers);
+        let has: Vec<bool> = (0..layers)
+            .map(|layer| match listed.is_empty() {
+                true => (layer + 1).is_multiple_of(step),
+                false => listed.contains(&layer),
+            })
+            .collect();
+        let ffn = ffn?;
+        let routing = Routing { scores: Scores::InputSigmoid, ..Routing::USUAL };
+        let experts = Experts { shared_ffn: ffn, routing, ..all_layers(ffn, [count?, active?], false) };
+        self.pattern("moe_layers", &has).map(|pattern| experts.within(pattern))
     }
 
     /// The routing of the family `name`. Where the file has no field, the library's default.
     fn routing(&mut self, name: &str) -> Routing {
         let (scores, normed, factor, groups) = match name {
             "mixtral" | "granitemoe" => return Routing { normed: true, ..Routing::USUAL },
-            "qwen2_moe" | "qwen3_moe" => {
-                return Routing { normed: self.flag("norm_topk_prob", false), ..Routing::USUAL };
+            "qwen2_moe" | "qwen3_moe" | "qwen3_next" => {
+                let normed = self.flag("norm_topk_prob", name == "qwen3_next");
+                return Routing { normed, ..Routing::USUAL };
             }
             "deepseek_v2" => (Scores::Softmax, false, 1.0, [1, 1]),
-            "deepseek_v3" => (Scores::Sigmoid, true, 2.5, [8, 4]),
+            "deepseek_v3" | "deepseek_v32" => (Scores::Sigmoid, true, 2.5, [8, 4]),
             "glm4_moe" => (Scores::Sigmoid, true, 1.0, [1, 1]),
             _ => (Scores::Sigmoid, false, 1.0, [1, 1]),
         };
         let normed = match scores {
             Scores::Sigmoid => self.flag("norm_topk_prob", normed),
-            Scores::Softmax => {
+            Scores::Softmax | Scores::InputSigmoid => {
                 self.never("norm_topk_prob");
                 false
             }
@@ -90,7 +180,7 @@ impl Reader<'_, '_> {
         self.function(&["scoring_func"], &[scores.name()]);
         let factor = self.positive("routed_scaling_factor").unwrap_or(factor);
         let methods: &[&str] = match scores {
-            Scores::Softmax => &["greedy", "group_limited_greedy"],
+            Scores::Softmax | Scores::InputSigmoid => &["greedy", "group_limited_greedy"],
             Scores::Sigmoid => &["noaux_tc"],
         };
         self.function(&["topk_method"], methods);
@@ -110,9 +200,20 @@ impl Reader<'_, '_> {
     pub(super) fn experts_count(&mut self, key: &'static str) -> Option<u32> {
         self.table.needed_whole(key, 1..=u64::from(MAX_EXPERTS), self.faults).map(|count| count as u32)
     }
+}
 
-    /// Refuses a period of layers with experts other than 1.
-    pub(super) fn must_be_one(&mut self, key: &'static str) {
-        self.table.whole(key, 1..=1, self.faults);
+/// Experts in all layers, without shared ones.
+fn all_layers(ffn: u32, [count, active]: [u32; 2], normed: bool) -> Experts {
+    let routing = Routing { normed, ..Routing::USUAL };
+    Experts {
+        count,
+        active,
+        ffn,
+        shared_ffn: 0,
+        dense_layers: 0,
+        layers: None,
+        biases: false,
+        shared_gate: false,
+        routing,
     }
 }

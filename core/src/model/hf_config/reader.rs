@@ -1,23 +1,35 @@
 //! The fields that several families share: sizes, norms, rotary positions, windows, and what a family does not have.
 
 use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 
 use serde_json::Value;
 
 use crate::base::fields::{Fault, Table, one_of, shown};
-use crate::model::{MAX_FACTOR, MAX_LAYERS, MAX_SIZE, Window, no_width, to_e12};
+use crate::model::{LayerPattern, MAX_FACTOR, MAX_LAYERS, MAX_PATTERN, MAX_SIZE, Window, no_width, to_e12};
 
 /// A `config.json` that is being read, and its faults so far.
 pub(super) struct Reader<'v, 'f> {
     pub(super) table: Table<'v>,
     pub(super) faults: &'f mut Vec<Fault>,
+    /// What to tell of the model.
+    pub(super) notes: Vec<String>,
 }
 
 impl Reader<'_, '_> {
     /// A required size.
     pub(super) fn size(&mut self, key: &'static str) -> Option<u32> {
         self.table.needed_whole(key, 1..=u64::from(MAX_SIZE), self.faults).map(|size| size as u32)
+    }
+
+    /// The positions that a model with rotary ones was trained for. No plan has more than a sequence may have.
+    pub(super) fn positions(&mut self, key: &'static str) -> Option<u32> {
+        let positions = self.table.needed_whole(key, 1..=u64::from(u32::MAX), self.faults)?;
+        if positions > u64::from(MAX_SIZE) {
+            self.notes.push(format!("{key} {positions} is more than any plan has; read as {MAX_SIZE}"));
+        }
+        Some(positions.min(MAX_SIZE.into()) as u32)
     }
 
     /// An optional size.
@@ -103,7 +115,9 @@ impl Reader<'_, '_> {
             return Some(width);
         }
         // In these families `head_dim` does not follow from the number of heads.
-        if matches!(name, "gemma" | "gemma2" | "gemma3_text" | "qwen3" | "qwen3_moe" | "glm" | "glm4" | "seed_oss") {
+        if matches!(name, "gemma" | "gemma2" | "gemma3_text" | "qwen3" | "qwen3_moe" | "glm" | "glm4" | "seed_oss")
+            || matches!(name, "gpt_oss" | "llama4_text" | "qwen3_next")
+        {
             return self.size("head_dim");
         }
         let (hidden, heads) = (hidden?, heads?);
@@ -127,45 +141,108 @@ impl Reader<'_, '_> {
     }
 
     /// The sliding window of the attention, where the family has one and the file uses it.
-    pub(super) fn window(&mut self, name: &str) -> Option<Window> {
+    pub(super) fn window(&mut self, name: &str, layers: u32) -> Option<Window> {
         let tokens = self.optional("sliding_window").filter(|tokens| *tokens > 0);
         let full_every = match name {
-            // Gemma 2: every other layer has a window, from the first on. Gemma 3: five of six.
-            "gemma2" => 2,
+            // Gemma 2 and gpt-oss: every other layer has a window, from the first on. Gemma 3: five of six.
+            "gemma2" | "gpt_oss" => 2,
             "gemma3_text" => self.optional("sliding_window_pattern").unwrap_or(6),
+            "olmo3" => 4,
+            "exaone4" => return self.exaone_window(tokens, layers),
             "mistral" | "mixtral" | "phi3" | "starcoder2" => 0,
-            _ => {
-                if self.flag("use_sliding_window", false) {
-                    let field = self.table.path("use_sliding_window");
-                    let accepted = "false: windows from a layer on (max_window_layers) are not supported; give the \
-                                    window as `model.window` in a spec";
-                    self.faults.push(Fault::new(field, "true", accepted));
-                }
-                1
-            }
+            // All layers, or those that a list says.
+            "cwm" => 0,
+            _ => return self.window_from_a_layer_on(tokens, layers),
         };
-        let full_every = self.layer_pattern(full_every);
-        let tokens = tokens?;
-        (full_every != 1).then_some(Window { tokens, full_every })
+        let sliding = tokens.map(|tokens| Window::sliding(tokens, full_every));
+        match self.windows_by_list(layers) {
+            Some(has_window) => windowed(tokens?, &has_window),
+            None => sliding.filter(|window| window.full_every != 1),
+        }
     }
 
-    /// The period of layers with full attention, from the list `layer_types`; `usual` where there is none.
-    fn layer_pattern(&mut self, usual: u32) -> u32 {
-        const KEY: &str = "layer_types";
-        let Some(types) = self.table.get(KEY) else { return usual };
-        let sees_all = |at: &Value| at.as_str() == Some("full_attention");
-        let list = types.as_array().map_or(&[][..], Vec::as_slice);
-        let every = list.iter().position(sees_all).map_or(0, |first| first + 1);
-        let as_found = |(at, of): (usize, &Value)| {
-            let all = every > 0 && (at + 1).is_multiple_of(every);
-            if all { sees_all(of) } else { of.as_str() == Some("sliding_attention") }
-        };
-        if list.is_empty() || !list.iter().enumerate().all(as_found) {
-            let accepted = "\"sliding_attention\", and \"full_attention\" in every n-th layer";
-            self.faults.push(Fault::new(self.table.path(KEY), "another list", accepted));
-        }
-        every as u32
+    /// The window of families whose first layers have none, where the file uses it.
+    fn window_from_a_layer_on(&mut self, tokens: Option<u32>, layers: u32) -> Option<Window> {
+        let uses = self.flag("use_sliding_window", false);
+        let first = self.optional("max_window_layers").unwrap_or(28);
+        let by_list = self.windows_by_list(layers);
+        let tokens = tokens.filter(|_| uses)?;
+        let has_window = by_list.unwrap_or_else(|| (0..layers).map(|layer| layer >= first).collect());
+        windowed(tokens, &has_window)
     }
+
+    /// EXAONE 4: a number, or a letter for each layer of a period, of which `L` has the window. The last layer has none.
+    fn exaone_window(&mut self, tokens: Option<u32>, layers: u32) -> Option<Window> {
+        const KEY: &str = "sliding_window_pattern";
+        let by_letter = match self.table.get(KEY) {
+            Some(Value::String(letters)) => {
+                let letters = letters.as_bytes();
+                let known = !letters.is_empty() && letters.iter().all(|letter| matches!(letter, b'L' | b'G'));
+                if !known {
+                    let accepted = "a number, or letters L (sliding window) and G (all tokens)";
+                    self.faults.push(Fault::new(self.table.path(KEY), "another text", accepted));
+                }
+                let of = |layer: u32| letters.get(layer as usize % letters.len().max(1)) == Some(&b'L');
+                (0..layers).map(|layer| of(layer) && layer + 1 < layers).collect()
+            }
+            _ => {
+                let every = self.optional(KEY).unwrap_or(4).max(1);
+                (0..layers).map(|layer| !(layer + 1).is_multiple_of(every)).collect::<Vec<bool>>()
+            }
+        };
+        let has_window = self.windows_by_list(layers).unwrap_or(by_letter);
+        windowed(tokens?, &has_window)
+    }
+
+    /// Which layers have a window, from the list `layer_types`; none where there is no list.
+    pub(super) fn windows_by_list(&mut self, layers: u32) -> Option<Vec<bool>> {
+        self.list_of_layers("layer_types", layers, &[("sliding_attention", true), ("full_attention", false)])
+    }
+
+    /// A list that has one of these `kinds` for each layer; none where there is no list, or where it is wrong.
+    pub(super) fn list_of_layers(
+        &mut self,
+        key: &'static str,
+        layers: u32,
+        kinds: &[(&str, bool)],
+    ) -> Option<Vec<bool>> {
+        let value = self.table.get(key)?;
+        let kind = |value: &Value| {
+            let name = value.as_str()?;
+            kinds.iter().find(|(kind, _)| *kind == name).map(|(_, is_so)| *is_so)
+        };
+        let list: Option<Vec<bool>> = value.as_array().and_then(|list| list.iter().map(kind).collect());
+        let list = list.filter(|list| list.len() == layers as usize);
+        if list.is_none() {
+            let names: Vec<&str> = kinds.iter().map(|(name, _)| *name).collect();
+            let accepted = format!("a list of {layers} layers, each {}", one_of(&names));
+            self.faults.push(Fault::new(self.table.path(key), "another list", accepted));
+        }
+        list
+    }
+
+    /// A pattern of layers; a fault at `key` where layers differ too much.
+    pub(super) fn pattern(&mut self, key: &'static str, has: &[bool]) -> Option<LayerPattern> {
+        let pattern = LayerPattern::from_list(has);
+        if pattern.is_none() {
+            let accepted = format!("at most {MAX_PATTERN} layers that do not repeat");
+            self.faults.push(Fault::new(self.table.path(key), "another list", accepted));
+        }
+        pattern
+    }
+}
+
+/// A window of `tokens` in the layers that have it: by its period where it has one.
+fn windowed(tokens: u32, has_window: &[bool]) -> Option<Window> {
+    if !has_window.contains(&true) {
+        return None;
+    }
+    let every = has_window.iter().position(|has| !has).map_or(0, |first| first + 1);
+    let is_period = |(at, has): (usize, &bool)| *has == (every == 0 || !(at + 1).is_multiple_of(every));
+    if has_window.iter().enumerate().all(is_period) {
+        return Some(Window::sliding(tokens, every as u32));
+    }
+    LayerPattern::from_list(has_window).map(|pattern| Window::sliding(tokens, 0).within(pattern))
 }
 
 /// Variants of GELU. All take the same bytes and operations here.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::model::catalog;
-use crate::model::{Caps, E12, Factors, Routing, Scores, Variant, Window, to_e12};
+use crate::model::{Caps, E12, Factors, QkNorm, Routing, Scores, Temperature, Variant, Window, to_e12};
 use serde_json::json;
 
 fn read_ok(value: &Value) -> ModelConfig {
@@ -229,7 +229,7 @@ fn counts_of_other_families_are_the_published_ones() {
         assert_eq!(read_ok(config).parameters(), count);
     }
     assert_eq!(read_ok(&falcon_7b).kv_heads, 1, "multi-query, whatever else the file says");
-    assert_eq!(read_ok(&gemma_3_1b).variant.window, Some(Window { tokens: 512, full_every: 6 }));
+    assert_eq!(read_ok(&gemma_3_1b).variant.window, Some(Window::sliding(512, 6)));
     let by_list = |every: usize| {
         let kind = |at: usize| if (at + 1).is_multiple_of(every) { "full_attention" } else { "sliding_attention" };
         let mut config = gemma_3_1b.clone();
@@ -237,7 +237,7 @@ fn counts_of_other_families_are_the_published_ones() {
         config["layer_types"] = (0..26).map(kind).collect();
         read_ok(&config).variant.window
     };
-    assert_eq!(by_list(6), Some(Window { tokens: 512, full_every: 6 }));
+    assert_eq!(by_list(6), Some(Window::sliding(512, 6)));
     assert_eq!((by_list(4).map(|window| window.full_every), by_list(1)), (Some(4), None));
 }
 
@@ -250,7 +250,8 @@ fn counts_are_those_of_the_library_s_own_classes() {
     let mut kinds = std::vec!["mixtral", "gemma", "qwen3_moe", "deepseek_v3"];
     for row in table["models"].as_array().unwrap() {
         assert_eq!(read_ok(&row["config"]).parameters(), row["count"].as_u64().unwrap(), "{}", row["name"]);
-        kinds.extend(row["config"]["model_type"].as_str());
+        let decoder = row["config"].get("text_config").unwrap_or(&row["config"]);
+        kinds.extend(decoder["model_type"].as_str());
     }
     for (name, file) in
         [("llama-3-405b", "llama-3.1-405b"), ("deepseek-v2", "deepseek-v2-236b"), ("kimi-k2", "kimi-k2")]
@@ -314,6 +315,9 @@ fn routing_is_read() {
             config[key] = says[key].clone();
         }
         config["model_type"] = json!(kind);
+        if kind == "glm4_moe" {
+            ["q_lora_rank", "kv_lora_rank"].into_iter().for_each(|key| config[key] = Value::Null);
+        }
         read_ok(&config).variant.experts.map(|experts| experts.routing).unwrap()
     };
     let of = |name: &str| catalog::find(name).and_then(|entry| entry.config.variant.experts).unwrap().routing;
@@ -344,12 +348,16 @@ fn unsupported_decoders_are_refused_with_the_missing_part() {
     for (config, part) in [
         (json!({ "model_type": "bloom" }), "ALiBi"),
         (json!({ "model_type": "mamba" }), "a recurrent state"),
-        (json!({ "model_type": "gemma3", "text_config": {} }), "`text_config`"),
+        (json!({ "model_type": "nemotron_h" }), "layers with one part each"),
+        (
+            json!({ "model_type": "gemma3n", "text_config": { "model_type": "gemma3n_text" } }),
+            "embeddings of each layer",
+        ),
         (json!({ "model_type": "qwen_3" }), "perhaps qwen3"),
     ] {
         let mut faults = Vec::new();
         assert!(read(&config, "model.config", &mut faults).is_none());
-        assert_eq!(faults[0].field, "model.config.model_type");
+        assert!(faults[0].field.ends_with("model_type"));
         assert!(faults[0].accepted.contains(part), "{}", faults[0].accepted);
     }
 }
@@ -363,9 +371,11 @@ fn unsupported_fields_are_refused() {
         ("llama-3-8b", "hidden_act", json!("relu")),
         ("gemma-2-9b", "layer_types", json!(["full_attention", "sliding_attention"])),
         ("gemma-2-9b", "layer_types", json!(7)),
-        ("qwen-2.5-7b", "use_sliding_window", json!(true)),
-        ("qwen-3-30b-a3b", "mlp_only_layers", json!([0])),
-        ("deepseek-v3", "moe_layer_freq", json!(2)),
+        ("llama-3-8b", "num_experts", json!(8)),
+        ("llama-3-8b", "kv_lora_rank", json!(512)),
+        ("qwen-3-8b", "layer_types", json!(["linear_attention"])),
+        ("qwen-3-30b-a3b", "mlp_only_layers", json!([48])),
+        ("deepseek-v3", "moe_layer_freq", json!(0)),
         ("deepseek-v3", "scoring_func", json!("softmax")),
         ("llama-3-8b", "num_hidden_layers", json!("32")),
     ] {
@@ -375,6 +385,94 @@ fn unsupported_fields_are_refused() {
         assert!(read(&config, "model.config", &mut faults).is_none(), "{name} {key}");
         assert_eq!(faults[0].field, format!("model.config.{key}"), "{faults:?}");
     }
+}
+
+/// Lists and periods of layers with experts or windows, as the libraries of Qwen and DeepSeek read them.
+#[test]
+fn patterns_of_layers_are_read() {
+    let layers = |config: &Value| {
+        let model = read_ok(config);
+        (0..model.layers).filter(|layer| model.has_experts(*layer)).collect::<Vec<u32>>()
+    };
+    let mut qwen = published("qwen-3-30b-a3b");
+    qwen["mlp_only_layers"] = json!([0, 5]);
+    let all: Vec<u32> = (0..48).collect();
+    assert_eq!(layers(&qwen), all.iter().copied().filter(|layer| ![0, 5].contains(layer)).collect::<Vec<_>>());
+    qwen["decoder_sparse_step"] = json!(2);
+    assert_eq!(layers(&qwen), all.iter().copied().filter(|layer| layer % 2 == 1 && *layer != 5).collect::<Vec<_>>());
+    let mut deepseek = published("deepseek-v3");
+    deepseek["moe_layer_freq"] = json!(2);
+    assert_eq!(layers(&deepseek), (4..61).step_by(2).collect::<Vec<u32>>());
+
+    let mut qwen = published("qwen-2.5-7b");
+    (qwen["use_sliding_window"], qwen["sliding_window"], qwen["max_window_layers"]) =
+        (json!(true), json!(1024), json!(21));
+    let model = read_ok(&qwen);
+    assert!((0..28).all(|layer| model.looks_back(layer, 4096) == if layer < 21 { 4096 } else { 1024 }));
+}
+
+/// What is left out, filled in or not known is told; what decides a model is refused.
+#[test]
+fn no_field_is_passed_over() {
+    let of = |more: Value| {
+        let mut config = published("llama-3-8b");
+        more.as_object().into_iter().flatten().for_each(|(key, value)| config[key] = value.clone());
+        notes(&config)
+    };
+    assert_eq!(of(json!({ "attention_dropout": 0.1, "use_cache": true, "q_lora_rank": null })), Vec::<String>::new());
+    assert_eq!(of(json!({ "brand_new": 3, "other": "x" })), ["not known and not used: brand_new, other"]);
+    let modules = of(json!({ "num_nextn_predict_layers": 1 }));
+    assert!(modules[0].contains("multi-token prediction are left out (num_nextn_predict_layers)"), "{modules:?}");
+
+    let gemma = json!({
+        "model_type": "gemma3", "tie_word_embeddings": true, "vision_config": { "hidden_size": 1152 },
+        "text_config": {
+            "model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34,
+            "sliding_window": 1024,
+        },
+    });
+    let told = notes(&gemma);
+    assert!(told[0].contains("read from text_config; left out: vision_config"), "{told:?}");
+    assert!(told[1].contains("vocab_size 262208") && told[1].contains("num_attention_heads 8"), "{told:?}");
+    let mut wrong = gemma.clone();
+    wrong["text_config"]["num_hidden_layers"] = json!(0);
+    let mut faults = Vec::new();
+    assert!(read(&wrong, "model.config", &mut faults).is_none());
+    assert_eq!(faults[0].field, "model.config.text_config.num_hidden_layers");
+}
+
+/// The parts of newer families, from fields of their published files.
+#[test]
+fn parts_of_newer_families_are_read() {
+    let table = include_str!("../../../../tests/reference/parameter_counts.json");
+    let table: Value = serde_json::from_str(table).unwrap();
+    let model = |name: &str| {
+        let row = table["models"].as_array().unwrap().iter().find(|row| row["name"] == name).unwrap();
+        read_ok(&row["config"])
+    };
+    let without = |model: &ModelConfig| (0..model.layers).filter(|layer| !model.has_rope(*layer)).count();
+    let windows = |model: &ModelConfig| (0..model.layers).filter(|layer| model.has_window(*layer)).count();
+
+    let smollm = model("smollm3-3b");
+    assert_eq!((without(&smollm), smollm.has_rope(3), smollm.has_rope(4)), (9, false, true));
+    let olmo = model("olmo-3-7b");
+    assert_eq!((windows(&olmo), olmo.looks_back(3, 8192), olmo.looks_back(4, 8192)), (24, 8192, 4096));
+    assert!(olmo.variant.no_pre_norms && olmo.variant.post_norms && olmo.variant.qk_norm_of == QkNorm::Whole);
+    let scout = model("llama-4-scout");
+    assert_eq!((without(&scout), windows(&scout)), (12, 36));
+    assert_eq!((scout.attention_sequence(0, 32768), scout.attention_sequence(3, 32768)), (8192, 32768));
+    assert_eq!(scout.variant.temperature, Some(Temperature { tokens: 8192, scale_e12: to_e12(0.1) }));
+    let oss = model("gpt-oss-120b");
+    assert_eq!((windows(&oss), oss.looks_back(0, 4096), oss.looks_back(1, 4096)), (18, 128, 4096));
+    assert!(oss.variant.sinks && oss.variant.o_bias && oss.variant.experts.is_some_and(|experts| experts.biases));
+    let next = model("qwen3-next-80b-a3b");
+    let recurrent = (0..next.layers).filter(|layer| next.recurrence(*layer).is_some()).count();
+    assert_eq!((recurrent, next.recurrence(3), next.variant.rotary), (36, None, Some(64)));
+    let granite = model("granite-4.0-h-small");
+    let attends: Vec<u32> = (0..40).filter(|layer| granite.recurrence(*layer).is_none()).collect();
+    assert_eq!(attends, [5, 15, 25, 35]);
+    let exaone = model("exaone-4.0-32b");
+    assert_eq!((without(&exaone), windows(&exaone), exaone.has_window(63)), (16, 48, false));
 }
 
 #[test]

@@ -8,31 +8,41 @@ use serde_json::Value;
 
 use crate::base::fields::{Fault, Table, shown};
 use crate::model::{
-    Activation, Arrangement, Caps, E12, Experts, Factors, Latent, LayerPattern, MAX_EXPERTS, MAX_FACTOR,
-    MAX_MULTI_TOKEN, MAX_PATTERN, MAX_SIZE, Routing, Scores, Variant, Window, to_e12,
+    Activation, Arrangement, Caps, E12, Experts, Factors, Indexer, Latent, LayerPattern, MAX_EXPERTS, MAX_FACTOR,
+    MAX_MULTI_TOKEN, MAX_PATTERN, MAX_SIZE, QkNorm, Recurrence, RecurrenceKind, Routing, Scores, Temperature,
+    Variant, Window, to_e12,
 };
 
 /// The variant: fields of the input, else those of `known`.
 pub(super) fn read_variant(table: &mut Table<'_>, known: Variant, faults: &mut Vec<Fault>) -> Variant {
-    let activations = [Activation::Silu, Activation::Gelu].map(|activation| (activation.name(), activation));
-    let none = |table: &mut Table<'_>, key| table.get(key).and_then(Value::as_str) == Some("none");
-    let experts = if none(table, "experts") { None } else { read_experts(table, known.experts, faults) };
-    let latent = if none(table, "latent") { None } else { read_latent(table, known.latent, faults) };
-    let window = if none(table, "window") { None } else { read_window(table, known.window, faults) };
+    let activations = Activation::ALL.map(|activation| (activation.name(), activation));
+    let experts = if is_none(table, "experts") { None } else { read_experts(table, known.experts, faults) };
+    let latent = if is_none(table, "latent") { None } else { read_latent(table, known.latent, faults) };
+    let window = if is_none(table, "window") { None } else { read_window(table, known.window, faults) };
     let multi_token = table.whole("multi_token", 0..=u64::from(MAX_MULTI_TOKEN), faults);
-    let rotary = if none(table, "rotary") {
+    let rotary = if is_none(table, "rotary") {
         None
     } else {
         table.whole("rotary", 0..=u64::from(MAX_SIZE), faults).map(|columns| columns as u32).or(known.rotary)
     };
     let factors =
-        if none(table, "factors") { Factors::default() } else { read_factors(table, known.factors, faults) };
-    let caps = if none(table, "caps") { Caps::default() } else { read_caps(table, known.caps, faults) };
+        if is_none(table, "factors") { Factors::default() } else { read_factors(table, known.factors, faults) };
+    let caps = if is_none(table, "caps") { Caps::default() } else { read_caps(table, known.caps, faults) };
     let arrangements = Arrangement::ALL.map(|arrangement| (arrangement.name(), arrangement));
+    let norms = QkNorm::ALL.map(|norm| (norm.name(), norm));
     Variant {
         qkv_bias: table.flag("qkv_bias", faults).unwrap_or(known.qkv_bias),
         qk_norm: table.flag("qk_norm", faults).unwrap_or(known.qk_norm),
+        qk_norm_of: table.choice("qk_norm_of", &norms, faults).unwrap_or(known.qk_norm_of),
         post_norms: table.flag("post_norms", faults).unwrap_or(known.post_norms),
+        no_pre_norms: table.flag("no_pre_norms", faults).unwrap_or(known.no_pre_norms),
+        o_bias: table.flag("o_bias", faults).unwrap_or(known.o_bias),
+        sinks: table.flag("sinks", faults).unwrap_or(known.sinks),
+        attention_gate: table.flag("attention_gate", faults).unwrap_or(known.attention_gate),
+        no_rope: read_pattern(table, "no_rope", known.no_rope, faults),
+        temperature: read_temperature(table, known.temperature, faults),
+        indexer: read_indexer(table, known.indexer, faults),
+        recurrence: read_recurrence(table, known.recurrence, faults),
         activation: table.choice("activation", &activations, faults).unwrap_or(known.activation),
         experts,
         latent,
@@ -82,8 +92,82 @@ fn read_window(table: &mut Table<'_>, known: Option<Window>, faults: &mut Vec<Fa
     let Some(mut table) = table.table("window", faults) else { return known };
     let tokens = part_size(&mut table, "tokens", known.map(|known| known.tokens), faults);
     let full_every = part_size(&mut table, "full_every", Some(known.map_or(0, |known| known.full_every)), faults);
+    let pattern = read_pattern(&mut table, "layers", known.and_then(|known| known.layers), faults);
+    // A period alone stands for what the catalog says of layers.
+    let pattern = pattern.filter(|_| table.get("layers").is_some() || table.get("full_every").is_none());
+    let chunked = table.flag("chunked", faults).unwrap_or(known.is_some_and(|known| known.chunked));
     table.finish(faults);
-    Some(Window { tokens: tokens?, full_every: full_every? })
+    Some(Window { layers: pattern, chunked, ..Window::sliding(tokens?, full_every?) })
+}
+
+fn read_temperature(
+    table: &mut Table<'_>,
+    known: Option<Temperature>,
+    faults: &mut Vec<Fault>,
+) -> Option<Temperature> {
+    if is_none(table, "temperature") {
+        return None;
+    }
+    let Some(mut table) = table.table("temperature", faults) else { return known };
+    let tokens = part_size(&mut table, "tokens", known.map(|known| known.tokens), faults);
+    let scale_e12 = part_number(&mut table, "scale", known.map(|known| known.scale_e12), faults);
+    if scale_e12.is_none() {
+        faults.push(Fault::new(table.path("scale"), "nothing", "a number above 0, such as 0.1"));
+    }
+    table.finish(faults);
+    Some(Temperature { tokens: tokens?, scale_e12: scale_e12? })
+}
+
+fn read_indexer(table: &mut Table<'_>, known: Option<Indexer>, faults: &mut Vec<Fault>) -> Option<Indexer> {
+    if is_none(table, "indexer") {
+        return None;
+    }
+    let Some(mut table) = table.table("indexer", faults) else { return known };
+    let mut size = |key, known| part_size(&mut table, key, known, faults);
+    let heads = size("heads", known.map(|known| known.heads));
+    let head_dim = size("head_dim", known.map(|known| known.head_dim));
+    let tokens = size("tokens", known.map(|known| known.tokens));
+    table.finish(faults);
+    Some(Indexer { heads: heads?, head_dim: head_dim?, tokens: tokens? })
+}
+
+fn read_recurrence(table: &mut Table<'_>, known: Option<Recurrence>, faults: &mut Vec<Fault>) -> Option<Recurrence> {
+    if is_none(table, "recurrence") {
+        return None;
+    }
+    let Some(mut table) = table.table("recurrence", faults) else { return known };
+    let kinds = RecurrenceKind::ALL.map(|kind| (kind.name(), kind));
+    let kind = table.choice("kind", &kinds, faults).or(known.map(|known| known.kind));
+    let layers = read_pattern(&mut table, "layers", known.map(|known| known.layers), faults);
+    for (key, is_missing) in [("kind", kind.is_none()), ("layers", layers.is_none())] {
+        if is_missing && table.get(key).is_none() {
+            let accepted = if key == "kind" { "delta-net or mamba-2" } else { "a pattern of layers, such as (1110)" };
+            faults.push(Fault::new(table.path(key), "nothing", accepted));
+        }
+    }
+    let mut size = |key, known| part_size(&mut table, key, known, faults);
+    let key_heads = size("key_heads", known.map(|known| known.key_heads));
+    let key_dim = size("key_dim", known.map(|known| known.key_dim));
+    let heads = size("heads", known.map(|known| known.heads));
+    let head_dim = size("head_dim", known.map(|known| known.head_dim));
+    let convolution = size("convolution", Some(known.map_or(4, |known| known.convolution)));
+    let bias = table.flag("convolution_bias", faults).unwrap_or(known.is_some_and(|known| known.convolution_bias));
+    table.finish(faults);
+    Some(Recurrence {
+        kind: kind?,
+        layers: layers?,
+        key_heads: key_heads?,
+        key_dim: key_dim?,
+        heads: heads?,
+        head_dim: head_dim?,
+        convolution: convolution?,
+        convolution_bias: bias,
+    })
+}
+
+/// Whether a part is said to be `none`.
+fn is_none(table: &mut Table<'_>, key: &'static str) -> bool {
+    table.get(key).and_then(Value::as_str) == Some("none")
 }
 
 /// A size of the input, else the known one; a fault without either.
@@ -124,6 +208,7 @@ fn read_experts(table: &mut Table<'_>, known: Option<Experts>, faults: &mut Vec<
         faults.push(Fault::new(table.path("dense_layers"), first, accepted));
     }
     let shared_gate = table.flag("shared_gate", faults).unwrap_or(known.is_some_and(|known| known.shared_gate));
+    let biases = table.flag("biases", faults).unwrap_or(known.is_some_and(|known| known.biases));
     let routing = read_routing(&mut table, known.map_or(Routing::USUAL, |known| known.routing), faults);
     table.finish(faults);
     let experts = Experts {
@@ -133,6 +218,7 @@ fn read_experts(table: &mut Table<'_>, known: Option<Experts>, faults: &mut Vec<
         shared_ffn: shared_ffn?,
         dense_layers: dense?,
         layers: None,
+        biases,
         shared_gate,
         routing,
     };

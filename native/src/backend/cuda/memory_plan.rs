@@ -507,6 +507,7 @@ mod tests {
                 shared_gate: false,
                 dense_layers: 0,
                 layers: None,
+                biases: false,
                 routing: Routing::USUAL,
             };
             work.model = ModelConfig {

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 
 use pipeplan_core::graph::of_e12;
 use pipeplan_core::model::{
-    Activation, Experts, Factors, Family, ModelConfig, Routing, Scores, Variant, hf_config, to_e12,
+    Activation, Experts, Factors, Family, ModelConfig, QkNorm, Routing, Scores, Variant, hf_config, to_e12,
 };
 use pipeplan_core::spec;
 use serde::{Deserialize, Serialize};
@@ -283,7 +283,7 @@ pub fn config(model: &ModelConfig, precision: &str) -> Value {
         extend(&mut theirs, known);
         let read = hf_config::read(&theirs, "", &mut Vec::new());
         // A width that no layer has is none of the model's.
-        let has_dense = model.variant.experts.is_none_or(|experts| experts.dense_layers > 0);
+        let has_dense = (0..model.layers).any(|layer| !model.has_experts(layer));
         let read = read.map(|read| ModelConfig { ffn: if has_dense { read.ffn } else { model.ffn }, ..read });
         // A reader gets everything about the model.
         if read.as_ref() == Some(model) {
@@ -319,6 +319,9 @@ fn extend(config: &mut Value, more: Value) {
 fn particulars(model: &ModelConfig) -> Option<Value> {
     if let Some(experts) = model.variant.experts {
         return particulars_of_experts(model, &experts);
+    }
+    if let Some(particular) = particulars_of_newer(model) {
+        return Some(particular);
     }
     let variant = Variant { qk_norm: false, ..model.variant };
     let number = |e12: Option<u64>, usual: f64| e12.map_or(usual, of_e12);
@@ -367,6 +370,41 @@ fn particulars(model: &ModelConfig) -> Option<Value> {
     }))
 }
 
+/// The same of newer models without experts: SmolLM 3, OLMo 2 and 3, and EXAONE 4. Who asks compares what is read from it.
+fn particulars_of_newer(model: &ModelConfig) -> Option<Value> {
+    let Variant { qk_norm, qk_norm_of, no_pre_norms, window, no_rope, .. } = model.variant;
+    let layers = 0..model.layers;
+    let has_window = |layer| if model.has_window(layer) { "sliding_attention" } else { "full_attention" };
+    let types = || layers.clone().map(has_window).collect::<Vec<&str>>();
+    let mut config = match (no_pre_norms, qk_norm_of, no_rope, window) {
+        (false, _, Some(_), None) if !qk_norm => json!({
+            "architectures": ["SmolLM3ForCausalLM"],
+            "model_type": "smollm3",
+            "no_rope_layers": layers.clone().map(|layer| u32::from(model.has_rope(layer))).collect::<Vec<u32>>(),
+            "mlp_bias": false,
+        }),
+        (true, QkNorm::Whole, None, None) => {
+            json!({ "architectures": ["Olmo2ForCausalLM"], "model_type": "olmo2" })
+        }
+        (true, QkNorm::Whole, None, Some(window)) => json!({
+            "architectures": ["Olmo3ForCausalLM"],
+            "model_type": "olmo3",
+            "sliding_window": window.tokens,
+            "layer_types": types(),
+        }),
+        (true, QkNorm::Heads, _, window) => json!({
+            "architectures": ["Exaone4ForCausalLM"],
+            "model_type": "exaone4",
+            "sliding_window": window.map(|window| window.tokens),
+            "layer_types": types(),
+        }),
+        _ => return None,
+    };
+    // No token stands for none.
+    extend(&mut config, json!({ "hidden_act": "silu", "pad_token_id": null }));
+    Some(config)
+}
+
 /// The same of models with experts.
 fn particulars_of_experts(model: &ModelConfig, experts: &Experts) -> Option<Value> {
     let Variant { latent, window, qk_norm, .. } = model.variant;
@@ -385,7 +423,7 @@ fn particulars_of_experts(model: &ModelConfig, experts: &Experts) -> Option<Valu
         let choice = match (scores, groups) {
             (Scores::Sigmoid, _) => "noaux_tc",
             (Scores::Softmax, 1) => "greedy",
-            (Scores::Softmax, _) => "group_limited_greedy",
+            (Scores::Softmax | Scores::InputSigmoid, _) => "group_limited_greedy",
         };
         extend(
             &mut config,

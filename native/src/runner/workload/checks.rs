@@ -3,9 +3,9 @@
 use pipeplan_core::base::units::Bytes;
 use pipeplan_core::check;
 use pipeplan_core::check::Violation;
-use pipeplan_core::graph::Kernel;
 use pipeplan_core::graph::layout::{Dispatch, ReduceGradients};
-use pipeplan_core::model::{Dtype, StageLayout};
+use pipeplan_core::graph::{Kernel, Recurring};
+use pipeplan_core::model::{Activation, Dtype, RecurrenceKind, Routing, Scores, StageLayout};
 use pipeplan_core::program::Transport;
 use pipeplan_core::spec::{ModelWork, Spec, Work};
 
@@ -146,11 +146,26 @@ impl ModelStages {
                 }
             }
         }
+        self.check_parts(device)?;
         match device {
             Device::Cpu => self.precision().map(|_| ())?,
             Device::Cuda(_) | Device::Emulated => self.check_card_formats()?,
         }
         self.check_vocabulary()
+    }
+
+    /// Refuses parts of a model that are only planned, or only run on the CPU.
+    fn check_parts(&self, device: Device) -> Result<(), Refusal> {
+        let on_card = matches!(device, Device::Cuda(_) | Device::Emulated);
+        for operator in self.graphs.iter().flat_map(|graph| &graph.operators) {
+            if let Some(part) = only_planned(&operator.kernel) {
+                return Err(Refusal::OnlyPlanned { part });
+            }
+            if let Some(part) = only_on_cpu(&operator.kernel).filter(|_| on_card) {
+                return Err(Refusal::NotOnCard { part });
+            }
+        }
+        Ok(())
     }
 
     /// A card computes in f32 or bf16.
@@ -166,6 +181,36 @@ impl ModelStages {
     fn check_vocabulary(&self) -> Result<(), Refusal> {
         let vocabulary = u64::from(self.model.vocab);
         if vocabulary < BYTE_VOCABULARY { Err(Refusal::Vocabulary { vocabulary }) } else { Ok(()) }
+    }
+}
+
+/// The part of a model that no backend runs, where `kernel` is of one.
+const fn only_planned(kernel: &Kernel) -> Option<&'static str> {
+    match kernel {
+        Kernel::Recurrence(Recurring { kind: RecurrenceKind::DeltaNet, .. }) => Some("gated delta nets"),
+        Kernel::Recurrence(Recurring { kind: RecurrenceKind::Mamba2, .. }) => Some("Mamba 2 layers"),
+        Kernel::IndexKeys(_) | Kernel::SparseAttention(_) => Some("an indexer (sparse attention)"),
+        _ => None,
+    }
+}
+
+/// The part of a model that runs on the CPU alone, where `kernel` is of one.
+const fn only_on_cpu(kernel: &Kernel) -> Option<&'static str> {
+    match kernel {
+        Kernel::ClampedGlu | Kernel::WeightedGlu { activation: Activation::ClampedSilu } => Some("a clamped SwiGLU"),
+        Kernel::SquaredRelu => Some("squared ReLU"),
+        Kernel::Xielu => Some("xIELU"),
+        Kernel::SigmoidGate => Some("an attention gate"),
+        Kernel::SharedRmsNorm { .. } => Some("QK-norm over all heads with tensor parallelism"),
+        Kernel::HeadLength { .. } => Some("QK-norm without weights"),
+        Kernel::PositionScale { .. } => Some("attention temperature"),
+        Kernel::SinkAttention(_) => Some("attention sinks"),
+        Kernel::ExpertBias { .. } => Some("biases of experts"),
+        Kernel::Convolution { .. } => Some("convolutions"),
+        Kernel::Route { routing: Routing { scores: Scores::InputSigmoid, .. }, .. } => {
+            Some("a router that weights what experts take in")
+        }
+        _ => None,
     }
 }
 

@@ -132,6 +132,20 @@ pub enum Refusal {
          true), but the runner runs the two one after the other: plan without it"
     )]
     OverlapExchanges,
+    /// A part of the model that no backend runs.
+    #[error(
+        "the model has {part}: planned, not run on any device. Run a plan of its times with `--backend modelled`"
+    )]
+    OnlyPlanned {
+        /// The part.
+        part: &'static str,
+    },
+    /// A part of the model that no GPU runs.
+    #[error("the model has {part}: planned, not run on CUDA. Run it on the CPU (`--backend cpu`)")]
+    NotOnCard {
+        /// The part.
+        part: &'static str,
+    },
     /// A dtype that no backend computes in, such as FP8.
     #[error("the plan has {said}, which the runner does not support: plan without it")]
     NumberFormat {

@@ -12,7 +12,10 @@ use super::statement::one_for_all;
 use crate::graph::form::{Offload, Recompute};
 use crate::graph::layout::{Dispatch, Layout, Partition, RecomputeLayers, ReduceGradients};
 use crate::hardware::cluster::{usual_fp8_flops, usual_host_bytes_per_s};
-use crate::model::{Arrangement, Caps, Factors, LayerPattern, MAX_LAYERS, Routing, Scores, Window};
+use crate::model::{
+    Activation, Arrangement, Caps, Factors, Indexer, LayerPattern, MAX_LAYERS, QkNorm, Recurrence, RecurrenceKind,
+    Routing, Scores, Temperature, Variant, Window,
+};
 use crate::problem::StageCost;
 use crate::program::Transport;
 use crate::program::lower::Lowering;
@@ -85,6 +88,34 @@ pub(super) enum Addition {
     Shard(u32),
     /// The layers with experts.
     ExpertLayers(String),
+    /// The router and experts have biases.
+    ExpertBiases,
+    /// The layers with a window, where no period says it.
+    WindowLayers(String),
+    /// Windows do not slide.
+    Chunked,
+    /// What QK-norm norms.
+    QkNormOf(u8),
+    /// No norm before attention and MLP.
+    NoPreNorms,
+    /// The last matrix of attention has a bias.
+    OutputBias,
+    /// Attention sinks.
+    Sinks,
+    /// A gate behind attention.
+    AttentionGate,
+    /// The layers without rotary positions.
+    NoRope(String),
+    /// Attention temperature: tokens, and the scale in units of 10⁻¹².
+    Temperature(u32, u64),
+    /// An indexer: heads, head dim and tokens.
+    Indexer([u32; 3]),
+    /// A recurrence: its kind, layers, heads and widths of keys and of values, and its convolution.
+    Recurrence { mamba_2: bool, layers: String, sizes: [u32; 5], convolution_bias: bool },
+    /// An activation that is neither SiLU nor GELU.
+    Activation(u8),
+    /// The router weights what experts take in.
+    InputSigmoid,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -201,13 +232,82 @@ fn add_variant(work: &ModelWork, more: &mut Vec<Addition>) {
     if variant.experts.is_some_and(|experts| experts.shared_gate) {
         more.push(Addition::SharedGate);
     }
-    let pattern = variant.experts.and_then(|experts| experts.layers);
-    more.extend(pattern.map(|pattern| Addition::ExpertLayers(pattern.text())));
     let routing = variant.experts.map(|experts| experts.routing).filter(|routing| *routing != Routing::USUAL);
     more.extend(routing.map(|Routing { scores, normed, factor, groups, active_groups }| {
         let sigmoid = scores == Scores::Sigmoid;
         Addition::Routing { sigmoid, normed, factor, groups: [groups, active_groups] }
     }));
+    add_newer_parts(variant, more);
+}
+
+/// Parts that only newer models have.
+fn add_newer_parts(variant: &Variant, more: &mut Vec<Addition>) {
+    if let Some(experts) = variant.experts {
+        more.extend(experts.layers.map(|pattern| Addition::ExpertLayers(pattern.text())));
+        more.extend(experts.biases.then_some(Addition::ExpertBiases));
+        more.extend((experts.routing.scores == Scores::InputSigmoid).then_some(Addition::InputSigmoid));
+    }
+    if let Some(window) = variant.window {
+        more.extend(window.layers.map(|pattern| Addition::WindowLayers(pattern.text())));
+        more.extend(window.chunked.then_some(Addition::Chunked));
+    }
+    if variant.qk_norm_of != QkNorm::Heads {
+        more.extend(place_in(&QkNorm::ALL, &variant.qk_norm_of).map(Addition::QkNormOf));
+    }
+    let flags = [
+        (variant.no_pre_norms, Addition::NoPreNorms),
+        (variant.o_bias, Addition::OutputBias),
+        (variant.sinks, Addition::Sinks),
+        (variant.attention_gate, Addition::AttentionGate),
+    ];
+    more.extend(flags.into_iter().filter(|(has, _)| *has).map(|(_, more)| more));
+    more.extend(variant.no_rope.map(|pattern| Addition::NoRope(pattern.text())));
+    more.extend(variant.temperature.map(|of| Addition::Temperature(of.tokens, of.scale_e12)));
+    more.extend(variant.indexer.map(|of| Addition::Indexer([of.heads, of.head_dim, of.tokens])));
+    more.extend(variant.recurrence.map(|of| Addition::Recurrence {
+        mamba_2: of.kind == RecurrenceKind::Mamba2,
+        layers: of.layers.text(),
+        sizes: [of.key_heads, of.key_dim, of.heads, of.head_dim, of.convolution],
+        convolution_bias: of.convolution_bias,
+    }));
+    if !matches!(variant.activation, Activation::Silu | Activation::Gelu) {
+        more.extend(place_in(&Activation::ALL, &variant.activation).map(Addition::Activation));
+    }
+}
+
+/// The place of one of all choices, which never changes.
+fn place_in<T: PartialEq>(all: &[T], one: &T) -> Option<u8> {
+    all.iter().position(|other| other == one).and_then(|place| u8::try_from(place).ok())
+}
+
+/// Puts a part into the variant that only newer models have. None where a link has none such.
+fn apply_newer_part(variant: &mut Variant, more: Addition) -> Option<()> {
+    let pattern = |text: &str| LayerPattern::read_text(text);
+    match more {
+        Addition::ExpertLayers(text) => variant.experts.as_mut()?.layers = Some(pattern(&text)?),
+        Addition::ExpertBiases => variant.experts.as_mut()?.biases = true,
+        Addition::InputSigmoid => variant.experts.as_mut()?.routing.scores = Scores::InputSigmoid,
+        Addition::WindowLayers(text) => variant.window.as_mut()?.layers = Some(pattern(&text)?),
+        Addition::Chunked => variant.window.as_mut()?.chunked = true,
+        Addition::QkNormOf(place) => variant.qk_norm_of = *QkNorm::ALL.get(usize::from(place))?,
+        Addition::NoPreNorms => variant.no_pre_norms = true,
+        Addition::OutputBias => variant.o_bias = true,
+        Addition::Sinks => variant.sinks = true,
+        Addition::AttentionGate => variant.attention_gate = true,
+        Addition::NoRope(text) => variant.no_rope = Some(pattern(&text)?),
+        Addition::Temperature(tokens, scale_e12) => variant.temperature = Some(Temperature { tokens, scale_e12 }),
+        Addition::Indexer([heads, head_dim, tokens]) => variant.indexer = Some(Indexer { heads, head_dim, tokens }),
+        Addition::Recurrence { mamba_2, layers, sizes, convolution_bias } => {
+            let [key_heads, key_dim, heads, head_dim, convolution] = sizes;
+            let kind = if mamba_2 { RecurrenceKind::Mamba2 } else { RecurrenceKind::DeltaNet };
+            let layers = pattern(&layers)?;
+            variant.recurrence =
+                Some(Recurrence { kind, layers, key_heads, key_dim, heads, head_dim, convolution, convolution_bias });
+        }
+        Addition::Activation(place) => variant.activation = *Activation::ALL.get(usize::from(place))?,
+        _ => return None,
+    }
+    Some(())
 }
 
 /// Times of typed costs.
@@ -282,7 +382,7 @@ pub(super) fn apply(spec: &mut Spec, more: Addition) -> Option<()> {
     };
     match more {
         Addition::Window([tokens, full_every]) => {
-            model(spec, &|work| work.model.variant.window = Some(Window { tokens, full_every }))
+            model(spec, &|work| work.model.variant.window = Some(Window::sliding(tokens, full_every)))
         }
         Addition::MultiToken(modules) => model(spec, &|work| work.model.variant.multi_token = modules),
         Addition::WithinLimit => model(spec, &|work| work.layout.partition = Partition::WithinLimit),
@@ -297,14 +397,6 @@ pub(super) fn apply(spec: &mut Spec, more: Addition) -> Option<()> {
                 experts.routing = Routing { scores, normed, factor, groups, active_groups };
             }
         }),
-        Addition::ExpertLayers(text) => {
-            let pattern = LayerPattern::read_text(&text)?;
-            model(spec, &|work| {
-                if let Some(experts) = &mut work.model.variant.experts {
-                    experts.layers = Some(pattern);
-                }
-            })
-        }
         Addition::AsyncReduce => model(spec, &|work| work.layout.form.async_reduce = true),
         Addition::ReduceGradients(reduce) => {
             let reduce = match reduce {
@@ -373,6 +465,10 @@ pub(super) fn apply(spec: &mut Spec, more: Addition) -> Option<()> {
                 Some(())
             }
             _ => None,
+        },
+        part => match &mut spec.work {
+            Work::Model(work) => apply_newer_part(&mut work.model.variant, part),
+            Work::Typed(_) => None,
         },
     }
 }

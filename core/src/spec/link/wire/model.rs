@@ -7,9 +7,7 @@ use super::fixed::{
 use crate::graph::form::{AttentionForm, Form, Offload, Recompute};
 use crate::graph::layout::{Dispatch, Layout, Partition, RecomputeLayers};
 use crate::hardware::cluster::{Device, Link, usual_fp8_flops, usual_host_bytes_per_s};
-use crate::model::{
-    Activation, Arrangement, Caps, Dtype, Experts, Factors, Family, Latent, ModelConfig, Routing, Variant,
-};
+use crate::model::{Activation, Dtype, Experts, Family, Latent, ModelConfig, Routing, Variant};
 use crate::problem::Objective;
 use crate::spec::ModelWork;
 
@@ -132,6 +130,7 @@ fn variant_from_wire(wire: WireVariant) -> Variant {
         shared_ffn,
         dense_layers,
         layers: None,
+        biases: false,
         shared_gate: false,
         routing: Routing::USUAL,
     };
@@ -141,6 +140,7 @@ fn variant_from_wire(wire: WireVariant) -> Variant {
         rope_width,
         value_width,
     };
+    // All that `v1` does not have comes in additions.
     Variant {
         qkv_bias: wire.qkv_bias,
         qk_norm: wire.qk_norm,
@@ -148,14 +148,7 @@ fn variant_from_wire(wire: WireVariant) -> Variant {
         activation: if wire.gelu { Activation::Gelu } else { Activation::Silu },
         experts: wire.experts.map(experts),
         latent: wire.latent.map(latent),
-        window: None,
-        multi_token: 0,
-        rotary: None,
-        arrangement: Arrangement::InTurn,
-        no_bias: false,
-        norm_offset: false,
-        factors: Factors::default(),
-        caps: Caps::default(),
+        ..Variant::USUAL
     }
 }
 

@@ -6,7 +6,7 @@ use pipeplan_core::graph::of_e12;
 use pipeplan_core::model::Activation;
 
 use super::super::element::Element;
-use super::Call;
+use super::{Call, newer};
 
 pub fn add_bias<T: Element>(call: &mut Call<'_, '_, T>) {
     let bias = call.floats(1);
@@ -123,8 +123,25 @@ fn share_of<T: Element>(activation: Activation, x: T) -> (T, T) {
     let (share, slope) = match activation {
         Activation::Silu => (sigmoid(x), T::ONE),
         Activation::Gelu => gelu_share(x),
+        Activation::ClampedSilu | Activation::SquaredRelu | Activation::Xielu => {
+            panic!("`{}` is no share of itself", activation.name())
+        }
     };
     (share, share * (T::ONE - share) * slope)
+}
+
+/// What a gate passes, and the slope of that.
+fn passed<T: Element>(activation: Activation, gate: T) -> (T, T) {
+    if activation == Activation::ClampedSilu {
+        return newer::clamped_gate(gate);
+    }
+    let (share, slope) = share_of(activation, gate);
+    (gate * share, share + gate * slope)
+}
+
+/// What stands beside the gate, and its slope.
+fn beside<T: Element>(activation: Activation, up: T) -> (T, T) {
+    if activation == Activation::ClampedSilu { newer::clamped_up(up) } else { (up, T::ONE) }
 }
 
 pub fn weighted_glu<T: Element>(call: &mut Call<'_, '_, T>, activation: Activation) {
@@ -133,7 +150,7 @@ pub fn weighted_glu<T: Element>(call: &mut Call<'_, '_, T>, activation: Activati
     let rows = call.outputs[0].floats_mut().chunks_exact_mut(width).zip(shares);
     for (((y, of_row), gate), up) in rows.zip(gate.chunks_exact(width)).zip(up.chunks_exact(width)) {
         for ((y, gate), up) in y.iter_mut().zip(gate).zip(up) {
-            *y = *of_row * (*gate * share_of(activation, *gate).0 * *up);
+            *y = *of_row * (passed(activation, *gate).0 * beside(activation, *up).0);
         }
     }
 }
@@ -148,11 +165,10 @@ pub fn weighted_glu_grad<T: Element>(call: &mut Call<'_, '_, T>, activation: Act
     for (((((dgate, dup), gate), up), of_row), dshare) in rows.zip(dshares.floats_mut()) {
         let mut along = T::ZERO;
         for (((dgate, dup), gate), up) in dgate.iter_mut().zip(dup).zip(gate).zip(up) {
-            let (dy, (share, slope)) = (*dgate, share_of(activation, *gate));
-            let passed = *gate * share;
-            along += dy * passed * *up;
-            *dup = *of_row * dy * passed;
-            *dgate = *of_row * dy * *up * (share + *gate * slope);
+            let (dy, (passed, slope), (up, up_slope)) = (*dgate, passed(activation, *gate), beside(activation, *up));
+            along += dy * passed * up;
+            *dup = *of_row * dy * passed * up_slope;
+            *dgate = *of_row * dy * up * slope;
         }
         *dshare = along;
     }

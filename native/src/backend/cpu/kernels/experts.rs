@@ -102,6 +102,8 @@ fn scores<T: Element>(logits: &[T], routing: Routing) -> Vec<T> {
     match routing.scores {
         Scores::Softmax => softmax(logits),
         Scores::Sigmoid => logits.iter().map(|logit| sigmoid(*logit)).collect(),
+        // What an expert takes in is weighted by their sigmoid.
+        Scores::InputSigmoid => logits.to_vec(),
     }
 }
 
@@ -128,7 +130,7 @@ fn open_groups<T: Element>(logits: &[T], routing: Routing) -> Vec<bool> {
             }
         }
         match routing.scores {
-            Scores::Softmax => first,
+            Scores::Softmax | Scores::InputSigmoid => first,
             Scores::Sigmoid => sigmoid(first) + sigmoid(second),
         }
     };
@@ -190,6 +192,10 @@ pub(super) fn route_grad<T: Element>(call: &mut Call<'_, '_, T>, routing: Routin
                 pairs().for_each(|(dweight, expert)| along += dscore(*dweight) * score(expert));
                 dlogits.iter_mut().zip(&scores).for_each(|(dlogit, score)| *dlogit = -(*score * along));
                 pairs().for_each(|(dweight, expert)| dlogits[*expert as usize] += dscore(*dweight) * score(expert));
+            }
+            Scores::InputSigmoid => {
+                dlogits.fill(T::ZERO);
+                pairs().for_each(|(dweight, expert)| dlogits[*expert as usize] += dscore(*dweight));
             }
             Scores::Sigmoid => {
                 dlogits.fill(T::ZERO);

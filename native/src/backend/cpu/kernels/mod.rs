@@ -23,6 +23,7 @@ mod embedding;
 pub(crate) mod experts;
 mod loss;
 mod mla;
+mod newer;
 mod norm;
 mod ring_attention;
 pub(crate) mod rope;
@@ -236,6 +237,44 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
         Kernel::SwiGluGrad => elementwise::swiglu_grad(&mut call),
         Kernel::Gelu => elementwise::gelu(&mut call),
         Kernel::GeluGrad => elementwise::gelu_grad(&mut call),
+        Kernel::ClampedGlu => newer::clamped_glu(&mut call),
+        Kernel::ClampedGluGrad => newer::clamped_glu_grad(&mut call),
+        Kernel::SquaredRelu => newer::squared_relu(&mut call),
+        Kernel::SquaredReluGrad => newer::squared_relu_grad(&mut call),
+        Kernel::Xielu => newer::xielu(&mut call),
+        Kernel::XieluGrad => newer::xielu_grad(&mut call),
+        Kernel::XieluWeightGrad { below } => newer::xielu_weight_grad(&mut call, *below),
+        Kernel::SigmoidGate => newer::sigmoid_gate(&mut call),
+        Kernel::SigmoidGateGrad => newer::sigmoid_gate_grad(&mut call),
+        Kernel::RowSquares => newer::row_squares(&mut call),
+        Kernel::RowSquaresGrad => newer::row_squares_grad(&mut call),
+        Kernel::SharedRmsNorm { eps_e12, columns, offset } => {
+            newer::shared_rms_norm(&mut call, *eps_e12, *columns, *offset);
+        }
+        Kernel::SharedRmsNormGrad { columns, offset } => newer::shared_rms_norm_grad(&mut call, *columns, *offset),
+        Kernel::HeadLength { eps_e12, width } => newer::head_length(&mut call, *eps_e12, *width),
+        Kernel::HeadLengthGrad { width } => newer::head_length_grad(&mut call, *width),
+        Kernel::PositionScale { sequence, tokens, scale_e12 } => {
+            let part = context.part;
+            newer::position_scale(&mut call, |row| part.position(*sequence, row), *tokens, *scale_e12);
+        }
+        Kernel::SinkAttention(spread) => newer::sink_attention(&*context.gemm, &mut call, spread),
+        Kernel::SinkGrad => newer::sink_grad(&mut call),
+        Kernel::ExpertBias { ways, shared } => newer::expert_bias(&mut call, *ways, *shared),
+        Kernel::ExpertBiasGrad { ways, shared } => newer::expert_bias_grad(&mut call, *ways, *shared),
+        Kernel::ExpertBiasShareGrad { ways } => newer::expert_bias_share_grad(&mut call, *ways),
+        Kernel::DetachedMatMul => matmul(&*context.gemm, &mut call, false, true, false, None),
+        Kernel::Convolution { sequence } => newer::convolution(&mut call, *sequence),
+        Kernel::ConvolutionGrad { sequence } => newer::convolution_grad(&mut call, *sequence),
+        Kernel::ConvolutionWeightGrad { sequence, bias } => {
+            newer::convolution_weight_grad(&mut call, *sequence, *bias);
+        }
+        Kernel::IndexKeys(_)
+        | Kernel::IndexKeysGrad(_)
+        | Kernel::SparseAttention(_)
+        | Kernel::SparseAttentionGrad(_)
+        | Kernel::Recurrence(_)
+        | Kernel::RecurrenceGrad(_) => panic!("a workload with `{}` is refused before it starts", kernel.name()),
         Kernel::Add => elementwise::add(&mut call),
         Kernel::Scale { factor_e12 } => elementwise::scale(&mut call, *factor_e12),
         Kernel::SoftCap { cap_e12 } => elementwise::soft_cap(&mut call, *cap_e12),
