@@ -109,7 +109,8 @@ const USED: [&str; 3] = [
      q_lora_rank= kv_lora_rank= qk_head_dim= qk_pos_emb_head_dim= v_head_dim= mtp_num_layers= window_size=
      window_attn_skip_freq= attention_backend= transformer_impl= use_flash_attn cross_entropy_loss_fusion
      fp16_lm_cross_entropy overlap_moe_expert_parallel_comm moe_enable_deepep moe_flex_dispatcher_backend=
-     moe_token_dispatcher_type= \
+     moe_token_dispatcher_type= softmax_type= no_rope_freq= squared_relu glu_linear_offset=
+     activation_func_clamp_value= attention_output_gate \
      ",
     "\
      add_bias_linear= add_position_embedding= data_parallel_size= fp8= layernorm_zero_centered_gamma=
@@ -124,13 +125,8 @@ const USED: [&str; 3] = [
 ];
 
 /// Planned otherwise: names, values that change nothing, how it is planned.
-const TOLD: [(&str, &str, &str); 60] = [
-    ("squared_relu", "", "planned as GELU, which has the same matrices"),
-    ("glu_linear_offset=", "0.0 0", "planned without: it adds no matrix"),
-    ("activation_func_clamp_value=", "", "planned without: it adds no matrix"),
-    ("softmax_type=", "vanilla", "planned without the weight that each head has for it"),
+const TOLD: [(&str, &str, &str); 55] = [
     ("enable_gpt_oss", "", "planned with what the other arguments say"),
-    ("no_rope_freq=", "", "planned with rotary positions in every layer"),
     ("qk_l2_norm", "", "planned without: it has no weights"),
     ("qk_clip moe_paged_stash batch_invariant_mode swap_attention swap_optimizer", "", "planned without"),
     ("apply_residual_connection_post_layernorm", "", "planned with the residual stream before the norm"),
@@ -212,7 +208,7 @@ const TOLD: [(&str, &str, &str); 60] = [
 ];
 
 /// Not planned: names, values that change nothing, the reason.
-const REFUSED: [(&str, &str, &str); 45] = [
+const REFUSED: [(&str, &str, &str); 44] = [
     (
         "hybrid_override_pattern= hybrid_layer_pattern= is_hybrid_model mtp_hybrid_override_pattern=",
         "",
@@ -226,7 +222,6 @@ const REFUSED: [(&str, &str, &str); 45] = [
     ),
     ("experimental_attention_variant=", "", "such attention is not planned"),
     ("linear_attention_freq=", "", "linear attention is not planned"),
-    ("attention_output_gate", "", "a gate behind attention is not planned"),
     ("moe_latent_size=", "", "experts in a latent space are not planned"),
     (
         "moe_use_upcycling",

@@ -88,7 +88,7 @@ impl Reader<'_> {
     }
 
     /// `--window-size 127,0`: so many tokens before each one, and it itself.
-    fn window(&mut self) -> Option<Value> {
+    fn window(&mut self, layers: u64) -> Option<Value> {
         let said = self.said("window_size")?.to_owned();
         let before =
             said.trim_matches(['(', ')']).split([',', ' ']).next().and_then(|before| before.parse::<u64>().ok());
@@ -96,16 +96,60 @@ impl Reader<'_> {
             self.faults.push(Fault::new("--window-size", format!("\"{said}\""), "such as 127,0"));
             return None;
         };
-        let skip = self.said("window_attn_skip_freq").map(String::from);
-        let full_every = match skip.as_deref() {
-            None => Some(0),
-            Some(skip) => skip.parse::<u64>().ok().or_else(|| period_of_full(skip)),
-        };
-        if full_every.is_none() {
-            let accepted = "a number, or a list that ends with its only 0, such as [1,1,1,0]*3";
-            self.faults.push(Fault::new("--window-attn-skip-freq", skip.unwrap_or_default(), accepted));
+        let mut window = json!({ "tokens": before.saturating_add(1), "full_every": 0 });
+        let Some(skip) = self.said("window_attn_skip_freq").map(String::from) else { return Some(window) };
+        if let Ok(full_every) = skip.parse::<u64>() {
+            window["full_every"] = json!(full_every);
+            return Some(window);
         }
-        Some(json!({ "tokens": before.saturating_add(1), "full_every": full_every? }))
+        window["layers"] = json!(self.pattern("window_attn_skip_freq", layers_of(&skip, layers))?);
+        Some(window)
+    }
+
+    /// The text in a spec of these layers.
+    fn pattern(&mut self, name: &str, has: Option<Vec<bool>>) -> Option<String> {
+        let pattern = has.and_then(|has| LayerPattern::from_list(&has));
+        if pattern.is_none() {
+            let found = format!("\"{}\"", self.said(name).unwrap_or_default());
+            let accepted =
+                "a list such as ([0]*3+[1]*1)*12 with an item for each layer, which repeats or has at most 256";
+            self.faults.push(Fault::new(argument(name), found, accepted));
+        }
+        pattern.map(|pattern| pattern.text())
+    }
+
+    /// Parts that newer models have, of layers with a gate and RMSNorm.
+    fn newer_parts(&mut self, model: &mut Value, layers: u64, is_llama: bool) {
+        let latent = self.is_on("multi_latent_attention");
+        if let Some(kind) = self.said("softmax_type").filter(|kind| *kind != "vanilla").map(String::from) {
+            match kind == "learnable" && is_llama && !latent {
+                true => model["sinks"] = json!(true),
+                false => {
+                    self.tell("softmax_type", "planned without the score that each head has beside those of tokens")
+                }
+            }
+        }
+        if self.is_on("attention_output_gate") {
+            match is_llama && !latent {
+                true => model["attention_gate"] = json!(true),
+                false => self.refuse("attention_output_gate", "a gate behind such attention is not planned"),
+            }
+        }
+        let Some(skip) = self.said("no_rope_freq").map(String::from) else { return };
+        if !is_llama {
+            return self.tell("no_rope_freq", "planned with the same positions in every layer");
+        }
+        let without = match skip.parse::<u64>() {
+            Ok(every) => (every > 0).then(|| (1..=layers).map(|layer| layer.is_multiple_of(every)).collect()),
+            Err(_) => layers_of(&skip, layers),
+        };
+        if let Some(text) = self.pattern("no_rope_freq", without) {
+            model["no_rope"] = json!(text);
+        }
+    }
+
+    fn refuse(&mut self, name: &str, why: &str) {
+        self.faults.push(Fault::new(argument(name), "it", format!("nothing: {why}")));
     }
 
     /// What Megatron-LM runs, or a relative of it.
@@ -179,7 +223,8 @@ impl Reader<'_> {
         .iter()
         .any(|name| self.said(name).is_some_and(|said| said != "False"));
         if !is_dealt && !layers.is_multiple_of(pipeline.saturating_mul(chunks).max(1)) {
-            refusals.push(format!("--num-layers {layers} is no multiple of {} stages", pipeline * chunks));
+            refusals
+                .push(format!("--num-layers {layers} is no multiple of {} stages", pipeline.saturating_mul(chunks)));
         }
         for refusal in refusals {
             self.note(format!("Megatron-LM refuses this run: {refusal}"));
@@ -222,8 +267,17 @@ impl Reader<'_> {
         let [hidden, heads] = ["hidden_size", "num_attention_heads"].map(|name| self.needed(name, MAX_SIZE));
         let (layers, hidden, heads) = (layers?, hidden?, heads?);
         let quick = self.is_on("quick_geglu");
-        let gated = self.is_on("swiglu") || quick;
-        let usual_ffn = if gated { hidden * 4 * 2 / 3 / 64 * 64 } else { 4 * hidden };
+        let has_bias = self.is_on_unless("add_bias_linear", "disable_bias_linear");
+        let has_experts =
+            self.said("num_experts").is_some_and(|count| count.parse::<u64>().is_ok_and(|count| count > 1));
+        let is_rms = self.said("normalization") == Some("RMSNorm");
+        // Two matrices, in layers that are else like those with a gate.
+        let squared = self.is_on("squared_relu") && is_rms && !has_bias && !has_experts;
+        if self.is_on("squared_relu") && !squared {
+            self.tell("squared_relu", "planned as GELU, which has the same matrices");
+        }
+        let gated = self.is_on("swiglu") || quick || squared;
+        let usual_ffn = if gated && !squared { hidden * 4 * 2 / 3 / 64 * 64 } else { 4 * hidden };
         let ffn = self.whole("ffn_hidden_size").unwrap_or(usual_ffn);
         let groups = if self.is_on("group_query_attention") { self.whole("num_query_groups") } else { None };
         let family = if gated { "llama" } else { "gpt" };
@@ -240,9 +294,27 @@ impl Reader<'_> {
                 model[field] = json!(number);
             }
         }
+        if squared {
+            model["activation"] = json!("squared-relu");
+        }
+        let offset = self.float("glu_linear_offset").filter(|offset| *offset != 0.0);
+        let clamp = self.float("activation_func_clamp_value");
         if quick && !self.is_on("swiglu") {
-            model["activation"] = json!("gelu");
-            self.tell("quick_geglu", "planned with the tanh form of GELU, which has the same matrices");
+            // That of gpt-oss: x·σ(1.702 x), with one more than the linear half.
+            let is_clamped = offset == Some(1.0) && clamp.is_none_or(|clamp| clamp == 7.0);
+            model["activation"] = json!(if is_clamped { "clamped-silu" } else { "gelu" });
+            match is_clamped {
+                true if clamp.is_none() => {
+                    self.tell("quick_geglu", "planned with its values clamped to 7, as in gpt-oss")
+                }
+                true => {}
+                false => self.tell("quick_geglu", "planned with the tanh form of GELU, which has the same matrices"),
+            }
+        }
+        for (name, number) in [("glu_linear_offset", offset), ("activation_func_clamp_value", clamp)] {
+            if number.is_some() && model["activation"] != "clamped-silu" {
+                self.tell(name, "planned without: it adds no matrix");
+            }
         }
         if let Some(eps) = self.float("norm_epsilon").or_else(|| self.float("layernorm_epsilon")) {
             model["norm_eps"] = json!(eps);
@@ -264,8 +336,11 @@ impl Reader<'_> {
             let planned = if gated { "RMSNorm" } else { "LayerNorm" };
             self.note(format!("--normalization {norm}: planned as {planned}, as such layers usually have it"));
         }
-        let has_bias = self.is_on_unless("add_bias_linear", "disable_bias_linear");
         match (gated, has_bias) {
+            (true, true) if has_experts && !self.is_on("multi_latent_attention") => {
+                model["qkv_bias"] = json!(true);
+                model["o_bias"] = json!(true);
+            }
             (true, true) => self.note("planned without linear bias: gated layers have none here"),
             (false, false) => model["no_bias"] = json!(true),
             _ => {}
@@ -276,9 +351,21 @@ impl Reader<'_> {
                 model[field] = json!(true);
             }
         }
-        if let Some(experts) = self.experts(layers, ffn) {
+        if let Some(mut experts) = self.experts(layers, ffn) {
+            if has_bias {
+                experts["biases"] = json!(true);
+                if experts.get("layers").is_some()
+                    || experts["dense_layers"] != json!(0)
+                    || experts.get("shared_ffn").is_some()
+                {
+                    self.note(
+                        "planned without the biases of the MLP in layers without experts, and of shared experts",
+                    );
+                }
+            }
             model["experts"] = experts;
         }
+        self.newer_parts(&mut model, layers, gated);
         if self.is_on("multi_latent_attention") {
             let query_rank = self.whole("q_lora_rank").unwrap_or(0);
             let key_value_rank = self.whole("kv_lora_rank").unwrap_or(512);
@@ -295,7 +382,7 @@ impl Reader<'_> {
         if let Some(modules) = self.whole("mtp_num_layers").filter(|modules| *modules > 0) {
             model["multi_token"] = json!(modules);
         }
-        if let Some(window) = self.window() {
+        if let Some(window) = self.window(layers) {
             model["window"] = window;
         }
         if self.is_on_unless("layernorm_zero_centered_gamma", "")
@@ -649,31 +736,83 @@ fn assigned(counts: &[u64]) -> Value {
     }
 }
 
+/// What a list says of each layer, as Python has it.
+fn layers_of(list: &str, layers: u64) -> Option<Vec<bool>> {
+    if list.trim().parse::<u64>().is_ok() { None } else { layers_of_experts(list, layers) }
+}
+
 /// Which layers have experts: every how many layers one, or a list as Python has it, such as `([0]*3+[1]*58)`.
 pub(super) fn layers_of_experts(frequency: &str, layers: u64) -> Option<Vec<bool>> {
-    let frequency: String =
-        frequency.chars().filter(|letter| !matches!(letter, ' ' | '(' | ')' | '\'' | '"')).collect();
+    let frequency: String = frequency.chars().filter(|letter| !matches!(letter, ' ' | '\'' | '"')).collect();
     if let Ok(every) = frequency.parse::<u64>() {
         return (every > 0).then(|| (0..layers).map(|layer| layer.is_multiple_of(every)).collect());
     }
-    let mut said: Vec<bool> = Vec::new();
-    for term in frequency.split('+') {
-        let (list, times) = term.split_once('*').unwrap_or((term, "1"));
-        let inner = list.strip_prefix('[')?.strip_suffix(']')?;
-        let once = inner.split(',').map(|one| match one {
-            "0" => Some(false),
-            "1" => Some(true),
-            _ => None,
-        });
-        let once: Vec<bool> = once.collect::<Option<_>>()?;
-        let times =
-            times.parse::<usize>().ok().filter(|times| times.saturating_mul(once.len()) <= layers as usize)?;
-        said.extend(core::iter::repeat_n(once, times).flatten());
-        if said.len() > layers as usize {
+    let mut reader = PythonList { letters: frequency.chars().collect(), at: 0, most: layers as usize };
+    let said = reader.sum(0)?;
+    (reader.at == reader.letters.len()).then_some(said).filter(|said| said.len() as u64 == layers)
+}
+
+/// Sums and multiples of lists of 0 and 1, `([0]*3+[1])*2`.
+struct PythonList {
+    letters: Vec<char>,
+    at: usize,
+    most: usize,
+}
+
+impl PythonList {
+    fn eat(&mut self, letter: char) -> bool {
+        let is_there = self.letters.get(self.at) == Some(&letter);
+        self.at += usize::from(is_there);
+        is_there
+    }
+
+    fn sum(&mut self, depth: usize) -> Option<Vec<bool>> {
+        let mut all = self.multiple(depth)?;
+        while self.eat('+') {
+            all.extend(self.multiple(depth)?);
+        }
+        (all.len() <= self.most).then_some(all)
+    }
+
+    fn multiple(&mut self, depth: usize) -> Option<Vec<bool>> {
+        let mut list = if self.eat('(') && depth < 16 {
+            let inner = self.sum(depth + 1)?;
+            self.eat(')').then_some(inner)?
+        } else {
+            self.items()?
+        };
+        while self.eat('*') {
+            let digits: String =
+                self.letters.iter().skip(self.at).take_while(|letter| letter.is_ascii_digit()).collect();
+            self.at += digits.len();
+            let times: usize = digits.parse().ok()?;
+            if list.len().saturating_mul(times) > self.most {
+                return None;
+            }
+            list = list.repeat(times);
+        }
+        Some(list)
+    }
+
+    fn items(&mut self) -> Option<Vec<bool>> {
+        let mut items = Vec::new();
+        if !self.eat('[') {
             return None;
         }
+        loop {
+            let is_one = self.eat('1');
+            if !is_one && !self.eat('0') {
+                return None;
+            }
+            items.push(is_one);
+            if self.eat(']') {
+                return Some(items);
+            }
+            if !self.eat(',') {
+                return None;
+            }
+        }
     }
-    (said.len() as u64 == layers).then_some(said)
 }
 
 /// The layers of each stage as Megatron-LM assigns them: the same number to each, except for the first and the last
@@ -710,12 +849,4 @@ pub(super) fn dealt(
         *last = last.checked_sub(loss)?;
     }
     (counts.iter().sum::<u64>() == layers).then_some(counts)
-}
-
-/// The period of a list of windows, `[1,1,1,0]*3`, whose last layer of each period sees everything.
-fn period_of_full(list: &str) -> Option<u64> {
-    let once = list.trim_matches(['(', ')', '\'', '"', ' ']).split('*').next()?;
-    let once: Vec<&str> = once.trim().strip_prefix('[')?.strip_suffix(']')?.split(',').map(str::trim).collect();
-    let (last, others) = once.split_last()?;
-    (*last == "0" && others.iter().all(|one| *one == "1")).then_some(once.len() as u64)
 }
