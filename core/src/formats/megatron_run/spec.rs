@@ -294,28 +294,7 @@ impl Reader<'_> {
                 model[field] = json!(number);
             }
         }
-        if squared {
-            model["activation"] = json!("squared-relu");
-        }
-        let offset = self.float("glu_linear_offset").filter(|offset| *offset != 0.0);
-        let clamp = self.float("activation_func_clamp_value");
-        if quick && !self.is_on("swiglu") {
-            // That of gpt-oss: x·σ(1.702 x), with one more than the linear half.
-            let is_clamped = offset == Some(1.0) && clamp.is_none_or(|clamp| clamp == 7.0);
-            model["activation"] = json!(if is_clamped { "clamped-silu" } else { "gelu" });
-            match is_clamped {
-                true if clamp.is_none() => {
-                    self.tell("quick_geglu", "planned with its values clamped to 7, as in gpt-oss")
-                }
-                true => {}
-                false => self.tell("quick_geglu", "planned with the tanh form of GELU, which has the same matrices"),
-            }
-        }
-        for (name, number) in [("glu_linear_offset", offset), ("activation_func_clamp_value", clamp)] {
-            if number.is_some() && model["activation"] != "clamped-silu" {
-                self.tell(name, "planned without: it adds no matrix");
-            }
-        }
+        self.activation(&mut model, quick, squared);
         if let Some(eps) = self.float("norm_epsilon").or_else(|| self.float("layernorm_epsilon")) {
             model["norm_eps"] = json!(eps);
         }
@@ -366,32 +345,63 @@ impl Reader<'_> {
             model["experts"] = experts;
         }
         self.newer_parts(&mut model, layers, gated);
-        if self.is_on("multi_latent_attention") {
-            let query_rank = self.whole("q_lora_rank").unwrap_or(0);
-            let key_value_rank = self.whole("kv_lora_rank").unwrap_or(512);
-            let rope_width = self.either(["qk_pos_emb_head_dim", "qk_rope_head_dim"]).unwrap_or(64);
-            let value_width = self.whole("v_head_dim").unwrap_or(128);
-            model["head_dim"] =
-                json!(self.either(["qk_head_dim", "qk_nope_head_dim"]).unwrap_or(128).saturating_add(rope_width));
-            model["kv_heads"] = json!(heads);
-            model["latent"] = json!({
-                "query_rank": query_rank, "key_value_rank": key_value_rank, "rope_width": rope_width,
-                "value_width": value_width,
-            });
-        }
+        self.latent(&mut model, heads);
         if let Some(modules) = self.whole("mtp_num_layers").filter(|modules| *modules > 0) {
             model["multi_token"] = json!(modules);
         }
         if let Some(window) = self.window(layers) {
             model["window"] = window;
         }
-        if self.is_on_unless("layernorm_zero_centered_gamma", "")
-            && self.said("layernorm_zero_centered_gamma").is_some()
-            || self.is_on("apply_layernorm_1p")
-        {
-            self.tell("apply_layernorm_1p", "planned with norms that multiply by their weight alone");
+        if self.is_on("layernorm_zero_centered_gamma") || self.is_on("apply_layernorm_1p") {
+            match gated {
+                true => model["norm_offset"] = json!(true),
+                false => self.tell("apply_layernorm_1p", "planned with norms that multiply by their weight alone"),
+            }
         }
         Some(model)
+    }
+
+    /// The gate of the MLP, where it is not SwiGLU.
+    fn activation(&mut self, model: &mut Value, quick: bool, squared: bool) {
+        if squared {
+            model["activation"] = json!("squared-relu");
+        }
+        let offset = self.float("glu_linear_offset").filter(|offset| *offset != 0.0);
+        let clamp = self.float("activation_func_clamp_value");
+        if quick && !self.is_on("swiglu") {
+            // That of gpt-oss: x·σ(1.702 x), with one more than the linear half.
+            let is_clamped = offset == Some(1.0) && clamp.is_none_or(|clamp| clamp == 7.0);
+            model["activation"] = json!(if is_clamped { "clamped-silu" } else { "gelu" });
+            match is_clamped {
+                true if clamp.is_none() => {
+                    self.tell("quick_geglu", "planned with its values clamped to 7, as in gpt-oss")
+                }
+                true => {}
+                false => self.tell("quick_geglu", "planned with the tanh form of GELU, which has the same matrices"),
+            }
+        }
+        for (name, number) in [("glu_linear_offset", offset), ("activation_func_clamp_value", clamp)] {
+            if number.is_some() && model["activation"] != "clamped-silu" {
+                self.tell(name, "planned without: it adds no matrix");
+            }
+        }
+    }
+
+    fn latent(&mut self, model: &mut Value, heads: u64) {
+        if !self.is_on("multi_latent_attention") {
+            return;
+        }
+        let query_rank = self.whole("q_lora_rank").unwrap_or(0);
+        let key_value_rank = self.whole("kv_lora_rank").unwrap_or(512);
+        let rope_width = self.either(["qk_pos_emb_head_dim", "qk_rope_head_dim"]).unwrap_or(64);
+        let value_width = self.whole("v_head_dim").unwrap_or(128);
+        model["head_dim"] =
+            json!(self.either(["qk_head_dim", "qk_nope_head_dim"]).unwrap_or(128).saturating_add(rope_width));
+        model["kv_heads"] = json!(heads);
+        model["latent"] = json!({
+            "query_rank": query_rank, "key_value_rank": key_value_rank, "rope_width": rope_width,
+            "value_width": value_width,
+        });
     }
 
     /// As it is padded.
