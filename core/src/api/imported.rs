@@ -78,6 +78,11 @@ impl AgainstPlan {
             "schedule": self.schedule, "reported_steps": self.steps, "step_ns": self.step_ns,
             "planned_step_ns": self.planned_step_ns, "peaks": peaks.collect::<Vec<_>>(),
         });
-        json!({ "spec": imported.value, "notes": imported.notes, "measured": measured })
+        let arguments = &imported.arguments;
+        let arguments = json!({
+            "used": arguments.used, "harmless": arguments.harmless, "not_modelled": arguments.not_modelled,
+            "not_known": arguments.not_known,
+        });
+        json!({ "spec": imported.value, "notes": imported.notes, "arguments": arguments, "measured": measured })
     }
 }

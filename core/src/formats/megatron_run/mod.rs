@@ -1,12 +1,12 @@
-//! A run of Megatron-LM, read from what it prints: the arguments at the start of its log, or those of a command line or launch
-//! script, and what the log says of steps and memory.
+//! A run of Megatron-LM, read from what it prints: the arguments at the start of its log, or those of a command line, a launch
+//! script or a table of YAML, and what the log says of steps and memory.
 //!
-//! A log has one line for each argument, `  num_layers ...... 32`, with every default. A command line has `--num-layers 32`; in a
-//! script, variables that it sets to plain text are known. Arguments that decide bytes and operations become a spec; the rest is
-//! left out. Where a spec cannot say what an argument says, a note tells so.
+//! A log has one line for each argument, `  num_layers ...... 32`, with every default. A command line has `--num-layers 32`. A
+//! script is read as a shell reads it, without running anything. Arguments that decide bytes and operations become a spec.
+//! [`arguments`] says of each one what it decides; none is passed over in silence.
 
 use alloc::borrow::ToOwned;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -15,11 +15,17 @@ use serde_json::Value;
 
 use crate::base::fields::{Fault, Faults};
 use crate::base::units::{Bytes, Nanos};
+use crate::formats::shell::{self, Outcome};
 use crate::plan::verdict::RankMemory;
 use crate::spec::Spec;
 
+pub mod arguments;
+mod heard;
+mod source;
 mod spec;
+mod yaml;
 
+use source::Batch;
 use spec::Reader;
 
 /// What a log or a command line says.
@@ -31,6 +37,16 @@ pub struct MegatronRun {
     padded_vocab: Option<u64>,
     /// Devices, where the log or the launcher's arguments say so.
     devices: Option<u64>,
+    /// The unknown on which their number depends, and what to give.
+    devices_asked: Option<(String, String)>,
+    /// Whether the text has arguments of a model.
+    is_megatron: bool,
+    /// Arguments whose values are asked for.
+    asked: BTreeSet<String>,
+    /// What is wrong with the text.
+    faults: Vec<Fault>,
+    /// What was assumed of it.
+    notes: Vec<String>,
     /// How long each reported step took on average.
     pub steps_ns: Vec<Nanos>,
     /// By global rank, the most that its tensors held at once.
@@ -65,28 +81,82 @@ pub struct Imported {
     pub spec: Spec,
     /// What a spec has no word for, or says otherwise.
     pub notes: Vec<String>,
+    /// What was done with each argument.
+    pub arguments: Arguments,
 }
 
 /// Lines of a log that are read, and characters of one.
 const MOST_LINES: usize = 4_000_000;
 const MOST_OF_LINE: usize = 1 << 20;
-/// Variables of a script, and characters of what one stands for: `A=$A$A` again and again would fill any memory.
-const MOST_VARIABLES: usize = 10_000;
-const MOST_OF_VARIABLE: usize = 1 << 12;
+
+/// What a person adds to a text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Given {
+    /// Values of a script's variables, whatever it assigns to them; `1` is the first thing that it is called with.
+    pub variables: BTreeMap<String, String>,
+    /// Which training command of several, from 1.
+    pub command: Option<usize>,
+}
+
+/// What was done with each argument, by names with dashes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Arguments {
+    /// They decide the plan.
+    pub used: Vec<String>,
+    /// They do not change it.
+    pub harmless: Vec<String>,
+    /// They change it, and it is planned otherwise: how.
+    pub not_modelled: BTreeMap<String, String>,
+    /// Nobody knows.
+    pub not_known: Vec<String>,
+}
 
 impl MegatronRun {
-    /// What `text` says. Lines that say nothing are passed over.
+    /// What `text` says, with nothing added to it.
     pub fn read(text: &str) -> MegatronRun {
+        MegatronRun::read_with(text, &Given::default())
+    }
+
+    /// What `text` says. Lines of a log that say nothing are passed over.
+    pub fn read_with(text: &str, given: &Given) -> MegatronRun {
         let mut run = MegatronRun::default();
-        let (mut launched, mut printed) = (BTreeMap::new(), BTreeMap::new());
-        let mut variables: BTreeMap<String, String> = BTreeMap::new();
+        let mut printed = BTreeMap::new();
+        // Lines beyond are no script's.
+        for line in text.lines().take(MOST_LINES).filter(|line| line.len() <= MOST_OF_LINE) {
+            match printed_argument(line) {
+                Some((name, value)) => {
+                    printed.insert(name.to_owned(), value.to_owned());
+                }
+                None => run.read_measured(line),
+            }
+        }
+        let is_measured = !run.steps_ns.is_empty() || !run.peaks.is_empty() || run.padded_vocab.is_some();
+        run.is_megatron = ["num-layers", "num_layers"].iter().any(|name| text.contains(name));
+        if is_measured || printed.contains_key("num_layers") {
+            if text.lines().nth(MOST_LINES).is_some() {
+                run.notes.push(format!("lines behind line {MOST_LINES} are not read"));
+            }
+            run.read_lines(text);
+            run.devices = number_of(&printed, "world_size").or(run.devices);
+            run.arguments.append(&mut printed);
+        } else if run.is_megatron && yaml::is_any(text) {
+            run.read_yaml(text, given);
+        } else if run.is_megatron || text.len() <= shell::MOST_OF_SCRIPT {
+            run.read_script(text, given);
+        }
+        run.devices = run.devices.filter(|devices| *devices > 0);
+        run
+    }
+
+    /// The arguments among a log's lines: those that begin with one, and command lines.
+    fn read_lines(&mut self, text: &str) {
         let mut continued = String::new();
         for line in text.lines().take(MOST_LINES).filter(|line| line.len() <= MOST_OF_LINE) {
-            if let Some((name, value)) = printed_argument(line) {
-                printed.insert(name.to_owned(), value.to_owned());
+            let begins =
+                line.trim_start().starts_with("--") || line.contains("--num-layers") || line.contains("--num_layers");
+            if !begins && continued.is_empty() {
                 continue;
             }
-            run.read_measured(line);
             // A command goes on behind a backslash.
             if let Some(begun) = line.trim_end().strip_suffix('\\')
                 && continued.len() < MOST_OF_LINE
@@ -96,21 +166,18 @@ impl MegatronRun {
                 continue;
             }
             continued.push_str(line);
-            read_command(&core::mem::take(&mut continued), &mut variables, &mut launched);
+            let command = core::mem::take(&mut continued);
+            // Logs have quotes that no shell would close.
+            let words =
+                shlex::split(&command).unwrap_or_else(|| command.split_whitespace().map(String::from).collect());
+            self.read_command(&words, &Outcome::default(), &Batch::default(), &BTreeMap::new());
         }
-        let [per_node, nodes] = ["nproc_per_node", "nnodes"].map(|name| number_of(&launched, name));
-        run.devices = number_of(&printed, "world_size")
-            .or(run.devices)
-            .or_else(|| per_node?.checked_mul(nodes.unwrap_or(1)))
-            .filter(|devices| *devices > 0);
-        launched.append(&mut printed);
-        run.arguments = launched;
-        run
     }
 
     /// Whether it says anything of a model.
     pub fn is_any(&self) -> bool {
         self.arguments.contains_key("num_layers") && self.arguments.contains_key("hidden_size")
+            || self.is_megatron && !self.faults.is_empty()
     }
 
     /// The step in the middle of those that were reported.
@@ -152,13 +219,17 @@ impl MegatronRun {
     /// # Errors
     /// The missing arguments, and those that no spec can express, each fault with its argument.
     pub fn spec(&self, device: &str, devices: Option<u64>) -> Result<Imported, Faults> {
-        let mut reader = Reader { run: self, faults: Vec::new(), notes: Vec::new() };
-        let value = reader.spec(device, devices.or(self.devices));
-        let Reader { mut faults, notes, .. } = reader;
+        let mut reader =
+            Reader { run: self, faults: self.faults.clone(), notes: self.notes.clone(), heard: Arguments::default() };
+        reader.hear();
+        // One fault of the text stands for all that it hides.
+        let is_hidden = self.arguments.is_empty() && !reader.faults.is_empty();
+        let value = if is_hidden { None } else { reader.spec(device, devices.or(self.devices)) };
+        let Reader { mut faults, notes, heard, .. } = reader;
         match value {
             Some(value) if faults.is_empty() => {
                 let spec = Spec::from_value(&value)?;
-                Ok(Imported { value, spec, notes })
+                Ok(Imported { value, spec, notes, arguments: heard })
             }
             _ => {
                 if faults.is_empty() {
@@ -178,74 +249,6 @@ fn printed_argument(line: &str) -> Option<(&str, &str)> {
         && name.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_');
     let value = behind.trim_start_matches('.');
     (is_name && (value.is_empty() || value.starts_with(' '))).then(|| (name, value.trim()))
-}
-
-/// Takes the variables that a command sets, and its arguments.
-fn read_command(command: &str, variables: &mut BTreeMap<String, String>, arguments: &mut BTreeMap<String, String>) {
-    if !command.contains("--") && !command.contains('=') {
-        return;
-    }
-    // Logs have quotes that no shell would close.
-    let words = shlex::split(command).unwrap_or_else(|| command.split_whitespace().map(String::from).collect());
-    let mut open: Option<String> = None;
-    for word in words {
-        let word = with_variables(&word, variables);
-        if let Some(name) = word.strip_prefix("--").filter(|name| name.starts_with(|c: char| c.is_ascii_lowercase()))
-        {
-            let (name, value) = name.split_once('=').map_or((name, None), |(name, value)| (name, Some(value)));
-            let name = name.replace('-', "_");
-            arguments.insert(name.clone(), value.unwrap_or_default().to_owned());
-            open = value.is_none().then_some(name);
-            continue;
-        }
-        let is_name = |name: &str| {
-            !name.is_empty() && name.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_')
-        };
-        match (&open, word.split_once('=')) {
-            // In an array the values of the last argument end with its parenthesis.
-            (Some(name), _) if word != ")" => {
-                let value = arguments.entry(name.clone()).or_default();
-                if !value.is_empty() {
-                    value.push(' ');
-                }
-                value.push_str(word.trim_end_matches(')'));
-            }
-            (None, Some((name, value))) if is_name(name) => {
-                if value.len() <= MOST_OF_VARIABLE && variables.len() < MOST_VARIABLES {
-                    variables.insert(name.to_owned(), value.to_owned());
-                }
-            }
-            _ => open = None,
-        }
-    }
-}
-
-/// `word` with the variables that are known: `$TP`, `${TP}`, and `${TP:-8}` with what stands there where they are not.
-fn with_variables(word: &str, variables: &BTreeMap<String, String>) -> String {
-    let mut left = word;
-    let mut said = String::new();
-    while let Some((before, behind)) = left.split_once('$') {
-        said.push_str(before);
-        let inner = behind.strip_prefix('{').and_then(|behind| behind.split_once('}'));
-        let (name, usual, rest) = match inner {
-            Some((inner, rest)) => {
-                let (name, usual) = inner.split_once(":-").map_or((inner, None), |(name, usual)| (name, Some(usual)));
-                (name, usual, rest)
-            }
-            None => {
-                let end = behind.find(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
-                let (name, rest) = behind.split_at(end.unwrap_or(behind.len()));
-                (name, None, rest)
-            }
-        };
-        match variables.get(name).map(String::as_str).or(usual) {
-            Some(value) if said.len() <= MOST_OF_LINE => said.push_str(value),
-            _ => said.push_str(&format!("${name}")),
-        }
-        left = rest;
-    }
-    said.push_str(left);
-    said
 }
 
 /// The number right behind `words` in `line`.

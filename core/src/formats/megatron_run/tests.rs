@@ -32,7 +32,7 @@ fn a_command_line_is_the_model_that_it_describes() {
     assert_eq!((work.pipeline, work.layout.form.tensor, work.layout.data, work.layout.zero), (4, 2, 2, 1));
     assert!(work.layout.form.sequence_parallel && !work.layout.form.dropout && work.layout.form.f32_logits);
     assert_eq!((spec.schedule.as_str(), work.chunks, work.microbatches), ("interleaved-1f1b", 2, 32));
-    assert_eq!(work.layout.partition, Partition::ByHand(alloc::vec![4; 8]));
+    assert_eq!(work.layout.partition, Partition::Layers, "an even deal is a rule, which other schedules can follow");
     assert_eq!(work.tokens, Some(4_096_000_000));
 }
 
@@ -126,7 +126,7 @@ fn what_is_missing_or_no_number_is_told_by_its_argument() {
     let run = MegatronRun::read("--num-layers $LAYERS --hidden-size 4096 --swiglu");
     let faults = run.spec("h100", None).unwrap_err().to_string();
     for part in [
-        "--num-layers: found \"$LAYERS\", accepted is a number: this variable is set elsewhere",
+        "--num-layers: found $LAYERS, accepted is the value of a variable: --set LAYERS=VALUE",
         "--num-attention-heads: found nothing",
         "--seq-length: found nothing",
         "devices: found nothing",
@@ -138,13 +138,54 @@ fn what_is_missing_or_no_number_is_told_by_its_argument() {
     assert!(!MegatronRun::read("a log of something else").is_any());
 }
 
-/// A script of a few lines takes no more memory than a line may have.
 #[test]
-fn variables_that_grow_are_left_as_they_stand() {
-    let script = format!("A=xy\n{}train --name $A {}\n", "A=$A$A\n".repeat(64), "$A".repeat(100_000));
-    let run = MegatronRun::read(&script);
-    assert!(run.arguments["name"].len() <= 2 * MOST_OF_LINE, "{}", run.arguments["name"].len());
-    assert!(run.arguments["name"].starts_with("xyxy"), "what is short is known");
+fn lists_are_read_as_python_has_them() {
+    let of = |text: &str, layers| layers_of_experts(text, layers);
+    assert_eq!(of("([0]*2+[1])*2", 6), Some(alloc::vec![false, false, true, false, false, true]));
+    assert_eq!(of("[0, 1] * 2 + [1]", 5), Some(alloc::vec![false, true, false, true, true]));
+    for text in ["[0]*2*", "([0]", "[0])", "[0]**2", "[]*4", "((((((((((((((((((([1])))))))))))))))))))*4"] {
+        assert_eq!(of(text, 4), None, "{text}");
+    }
+}
+
+/// Of several commands one is taken, and what a person gives counts.
+#[test]
+fn what_a_person_gives_is_taken() {
+    let script =
+        format!("L=${{1:?layers}}\ntrain_a.py {MODEL} --num-layers $L --nproc_per_node 4\ntrain_b.py {MODEL}\n");
+    let faults =
+        |given: &Given| MegatronRun::read_with(&script, given).spec("h100", Some(4)).unwrap_err().to_string();
+    let both = faults(&Given::default());
+    assert!(both.contains("1 in line 2 (train_a.py), 2 in line 3 (train_b.py)"), "{both}");
+    let mut given = Given { command: Some(1), ..Given::default() };
+    assert!(faults(&given).contains("--num-layers: found $1, accepted is the value of a variable: --set 1=VALUE"));
+    given.variables.insert("1".to_string(), "16".to_string());
+    let imported =
+        MegatronRun::read_with(&script, &given).spec("h100", Some(4)).unwrap_or_else(|faults| panic!("{faults}"));
+    assert_eq!(imported.value["model"]["layers"], 16);
+    given.variables.insert("TYPO".to_string(), "1".to_string());
+    assert!(faults(&given).contains("--set TYPO: found no such variable"));
+}
+
+/// Each argument is in one of the lists, and what decides a plan and cannot be planned is refused.
+#[test]
+fn no_argument_is_passed_over() {
+    let text = format!("{MODEL} --nproc_per_node 1 --seed 1 --overlap-grad-reduce --my-own 3 --optimizer muon");
+    let run = MegatronRun::read(&text);
+    let Imported { arguments, .. } = run.spec("h100", None).unwrap_or_else(|faults| panic!("{faults}"));
+    let all =
+        arguments.used.len() + arguments.harmless.len() + arguments.not_modelled.len() + arguments.not_known.len();
+    assert_eq!(all, run.arguments.len());
+    assert_eq!(arguments.not_known, ["my-own"]);
+    assert!(arguments.harmless.iter().any(|name| name == "seed"));
+    assert!(
+        arguments.not_modelled.contains_key("overlap-grad-reduce")
+            && arguments.not_modelled.contains_key("optimizer")
+    );
+    for refused in ["--hybrid-override-pattern M-M*", "--heterogeneous-layers-config-path x", "--train_type lora"] {
+        let faults = MegatronRun::read(&format!("{text} {refused}")).spec("h100", None).unwrap_err().to_string();
+        assert!(faults.contains(refused.split(' ').next().unwrap().replace('_', "-").as_str()), "{faults}");
+    }
 }
 
 proptest! {

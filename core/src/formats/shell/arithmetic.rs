@@ -32,8 +32,8 @@ const LEVELS: [&[&str]; 10] = [
 ];
 /// Longer ones first.
 const SIGNS: [&str; 37] = [
-    "<<=", ">>=", "**", "||", "&&", "==", "!=", "<=", ">=", "<<", ">>", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=",
-    "++", "--", "=", "<", ">", "+", "-", "*", "/", "%", "!", "~", "&", "|", "^", "?", ":", ",",
+    "<<=", ">>=", "**", "||", "&&", "==", "!=", "<=", ">=", "<<", ">>", "+=", "-=", "*=", "/=", "%=", "&=", "|=",
+    "^=", "++", "--", "=", "<", ">", "+", "-", "*", "/", "%", "!", "~", "&", "|", "^", "?", ":", ",",
 ];
 
 #[derive(Clone, Debug, PartialEq)]
@@ -132,10 +132,15 @@ struct Reader<'s, 'g, 't> {
 
 impl Reader<'_, '_, '_> {
     fn wrong<T>(&self) -> Done<T> {
-        self.shell.wrong(format!("`{}` is no arithmetic", super::parts(self.text).map(|part| match part {
-            super::Part::Text(text) => text.to_string(),
-            super::Part::Unknown(_) => "?".into(),
-        }).collect::<String>()))
+        self.shell.wrong(format!(
+            "`{}` is no arithmetic",
+            super::parts(self.text)
+                .map(|part| match part {
+                    super::Part::Text(text) => text.to_string(),
+                    super::Part::Unknown(_) => "?".into(),
+                })
+                .collect::<String>()
+        ))
     }
 
     fn eat(&mut self, sign: &str) -> bool {

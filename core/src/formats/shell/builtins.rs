@@ -17,8 +17,8 @@ impl Shell<'_> {
         let count = |at: usize| arguments.get(at).and_then(|count| count.parse().ok()).unwrap_or(1u32);
         match name {
             ":" | "true" | "cd" | "trap" | "ulimit" | "umask" | "wait" | "sleep" | "mkdir" | "rm" | "cp" | "mv"
-            | "touch" | "ln" | "chmod" | "module" | "conda" | "ml" | "alias" | "shopt" | "hash" | "disown" | "kill"
-            | "pushd" | "popd" | "sync" => {}
+            | "touch" | "ln" | "chmod" | "module" | "conda" | "ml" | "alias" | "shopt" | "hash" | "disown"
+            | "kill" | "pushd" | "popd" | "sync" => {}
             "false" => self.status = Status::Failed,
             "break" => return Ok(Some(Flow::Break(count(0)))),
             "continue" => return Ok(Some(Flow::Continue(count(0)))),
@@ -147,7 +147,8 @@ impl Shell<'_> {
             match word.strip_prefix('-') {
                 Some(options) => {
                     is_list |= options.contains('a') && command == "read";
-                    if options.ends_with(['d', 'p', 'n', 't', 'u']) && !(command != "read" && options.ends_with('t')) {
+                    if options.ends_with(['d', 'p', 'n', 't', 'u']) && !(command != "read" && options.ends_with('t'))
+                    {
                         words.next();
                     }
                 }
@@ -247,8 +248,12 @@ impl Shell<'_> {
             ("tr", ["-d", letters]) if !letters.contains(['[', '\\', '-']) => {
                 Some(input.chars().filter(|letter| !letters.contains(*letter)).collect())
             }
-            ("tr", [from, to]) if from.chars().count() == 1 && to.chars().count() == 1 => Some(input.replace(from, to)),
-            ("basename", [path]) => Some(format!("{}\n", path.trim_end_matches('/').rsplit('/').next().unwrap_or(path))),
+            ("tr", [from, to]) if from.chars().count() == 1 && to.chars().count() == 1 => {
+                Some(input.replace(from, to))
+            }
+            ("basename", [path]) => {
+                Some(format!("{}\n", path.trim_end_matches('/').rsplit('/').next().unwrap_or(path)))
+            }
             ("basename", [path, end]) => {
                 let name = path.trim_end_matches('/').rsplit('/').next().unwrap_or(path);
                 Some(format!("{}\n", name.strip_suffix(end).unwrap_or(name)))

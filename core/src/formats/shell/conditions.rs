@@ -217,7 +217,9 @@ impl Reader<'_, '_> {
                 status(one.chars().all(|letter| letter.is_ascii_digit()) && (text.contains('*') || !one.is_empty()))
             }
             // Without signs of its own it is a part of the text.
-            "=~" if text.chars().all(|letter| letter.is_alphanumeric() || letter == '_') => status(one.contains(text)),
+            "=~" if text.chars().all(|letter| letter.is_alphanumeric() || letter == '_') => {
+                status(one.contains(text))
+            }
             _ => {
                 let name = format!("[[ {left} {sign} {text} ]]");
                 Status::Unknown(self.shell.unknown(&name, false))

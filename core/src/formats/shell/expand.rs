@@ -173,7 +173,9 @@ impl Shell<'_> {
         let mut all = String::new();
         for piece in &word.0 {
             let is_plain = match piece {
-                Piece::Text { quoted, .. } | Piece::Parameter { quoted, .. } | Piece::Output { quoted, .. } => !quoted,
+                Piece::Text { quoted, .. } | Piece::Parameter { quoted, .. } | Piece::Output { quoted, .. } => {
+                    !quoted
+                }
                 _ => false,
             };
             for letter in self.piece(piece)?.chars() {
@@ -203,7 +205,9 @@ impl Shell<'_> {
         let text = printed.trim_end_matches('\n');
         let is_other = |unknown: usize| self.unknowns.get(unknown).is_some_and(|one| !one.is_variable);
         Ok(match unknown_in(text).is_some_and(is_other) {
-            true => mark(self.unknown(&format!("$({})", source.split_whitespace().collect::<Vec<_>>().join(" ")), false)),
+            true => {
+                mark(self.unknown(&format!("$({})", source.split_whitespace().collect::<Vec<_>>().join(" ")), false))
+            }
             false => text.into(),
         })
     }
@@ -234,7 +238,9 @@ impl Shell<'_> {
         }
         match &of.change {
             None => Ok(values),
-            Some(Change::Otherwise { sign, or_empty, word }) => self.otherwise(of, (values, is_set), (*sign, *or_empty), word),
+            Some(Change::Otherwise { sign, or_empty, word }) => {
+                self.otherwise(of, (values, is_set), (*sign, *or_empty), word)
+            }
             Some(Change::Slice { from, length }) if matches!(values, Values::Many(..)) => {
                 let Values::Many(values, star) = values else { return Ok(values) };
                 let (from, to) = self.slice(values.len(), from, length.as_ref())?;

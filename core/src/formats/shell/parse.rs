@@ -93,9 +93,7 @@ impl Parser {
                     self.eat("\\\n");
                 }
                 // A backslash with blanks behind it is meant to continue.
-                Some('\\') if self.is_blank_line_end() => {
-                    while self.bump().is_some_and(|letter| letter != '\n') {}
-                }
+                Some('\\') if self.is_blank_line_end() => while self.bump().is_some_and(|letter| letter != '\n') {},
                 Some('#') if self.at == 0 || self.letters[self.at - 1].is_whitespace() || self.is_behind_sign() => {
                     while self.peek().is_some_and(|letter| letter != '\n') {
                         self.bump();
@@ -132,9 +130,11 @@ impl Parser {
     /// The word at which it stands, where it is plain.
     fn word_ahead(&self) -> String {
         let rest = self.letters[self.at..].iter();
-        rest.take_while(|letter| !letter.is_whitespace() && !matches!(letter, ';' | '&' | '|' | '(' | ')' | '<' | '>'))
-            .take(64)
-            .collect()
+        rest.take_while(|letter| {
+            !letter.is_whitespace() && !matches!(letter, ';' | '&' | '|' | '(' | ')' | '<' | '>')
+        })
+        .take(64)
+        .collect()
     }
 
     /// Commands up to the end, or to one of `closers`, which is left.
@@ -146,7 +146,10 @@ impl Parser {
                 let ahead = this.word_ahead();
                 match this.peek() {
                     None if closers.is_empty() => return Ok(list),
-                    None => return this.wrong(format!("the script ends where `{}` is missing", closers[closers.len() - 1])),
+                    None => {
+                        return this
+                            .wrong(format!("the script ends where `{}` is missing", closers[closers.len() - 1]));
+                    }
                     Some(';') if this.ahead(";;") => {
                         return if closers.contains(&";;") { Ok(list) } else { this.wrong("`;;` outside of a case") };
                     }
@@ -238,7 +241,9 @@ impl Parser {
                 self.expect("do")?;
                 Node::While { test, until: ahead == "until", body: self.body()? }
             }
-            "select" | "coproc" => return self.wrong(format!("`{ahead}` is not read: write the commands without it")),
+            "select" | "coproc" => {
+                return self.wrong(format!("`{ahead}` is not read: write the commands without it"));
+            }
             "function" => {
                 self.eat("function");
                 self.skip_blanks();

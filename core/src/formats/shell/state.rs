@@ -50,7 +50,10 @@ impl State {
     fn len(&self) -> usize {
         let variables = self.variables.iter().map(|(name, value)| name.len() + value.len() + 32).sum::<usize>();
         let ran = self.ran.iter().flat_map(|ran| &ran.words).map(|word| word.len() + 16).sum::<usize>();
-        variables + ran + self.files.values().map(String::len).sum::<usize>() + self.out.as_ref().map_or(0, String::len)
+        variables
+            + ran
+            + self.files.values().map(String::len).sum::<usize>()
+            + self.out.as_ref().map_or(0, String::len)
     }
 
     /// Lists and texts that hold arguments.
@@ -248,7 +251,8 @@ impl<'g> Shell<'g> {
             ends.push((flow, core::mem::take(&mut self.state), self.status));
         }
         self.only_if = outer;
-        let ran: Vec<Ran> = ends.iter().flat_map(|(_, state, _)| state.ran.iter().skip(before.ran.len())).cloned().collect();
+        let ran: Vec<Ran> =
+            ends.iter().flat_map(|(_, state, _)| state.ran.iter().skip(before.ran.len())).cloned().collect();
         // A way that ends the script is not the one that trains, unless all do.
         let goes_on = ends.iter().any(|(flow, ..)| *flow != Flow::Exit);
         ends.retain(|(flow, ..)| !goes_on || *flow != Flow::Exit);
@@ -331,8 +335,12 @@ impl<'g> Shell<'g> {
 
     /// What both begin with, up to a blank, and a mark.
     fn either_text(&mut self, unknown: usize, [one, other]: [&str; 2]) -> String {
-        let same: usize =
-            one.chars().zip(other.chars()).take_while(|(one, other)| one == other).map(|(one, _)| one.len_utf8()).sum();
+        let same: usize = one
+            .chars()
+            .zip(other.chars())
+            .take_while(|(one, other)| one == other)
+            .map(|(one, _)| one.len_utf8())
+            .sum();
         // A text that ends where the other goes on with a blank has its last word whole.
         let is_whole = |text: &str| text[same..].is_empty() || text[same..].starts_with(char::is_whitespace);
         let cut = match is_whole(one) && is_whole(other) {

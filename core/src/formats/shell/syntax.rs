@@ -19,18 +19,44 @@ pub(super) struct Command {
 #[derive(Clone, Debug)]
 pub(super) enum Node {
     /// Assignments before it, its words, and the assignments that `export` and its like make.
-    Simple { before: Vec<Assign>, words: Vec<Word>, declared: Vec<Assign> },
+    Simple {
+        before: Vec<Assign>,
+        words: Vec<Word>,
+        declared: Vec<Assign>,
+    },
     Pipe(Vec<Command>),
     And(Box<Command>, Box<Command>),
     Or(Box<Command>, Box<Command>),
     Not(Box<Command>),
-    If { arms: Vec<(List, List)>, otherwise: List },
-    Case { word: Word, arms: Vec<(Vec<Word>, List)> },
+    If {
+        arms: Vec<(List, List)>,
+        otherwise: List,
+    },
+    Case {
+        word: Word,
+        arms: Vec<(Vec<Word>, List)>,
+    },
     /// Without words: over what the script is called with.
-    For { name: String, words: Option<Vec<Word>>, body: List },
-    Count { first: Word, test: Word, next: Word, body: List },
-    While { test: List, until: bool, body: List },
-    Function { name: String, body: Rc<Command> },
+    For {
+        name: String,
+        words: Option<Vec<Word>>,
+        body: List,
+    },
+    Count {
+        first: Word,
+        test: Word,
+        next: Word,
+        body: List,
+    },
+    While {
+        test: List,
+        until: bool,
+        body: List,
+    },
+    Function {
+        name: String,
+        body: Rc<Command>,
+    },
     Group(List),
     Subshell(List),
     Test(Vec<TestToken>),
@@ -65,7 +91,10 @@ pub(super) enum Redirect {
     Document(usize),
     Text(Word),
     /// Where the command writes its output, and whether behind what is there.
-    To { target: Word, append: bool },
+    To {
+        target: Word,
+        append: bool,
+    },
     /// Anything else, which decides nothing.
     Other,
 }
@@ -75,11 +104,21 @@ pub(super) struct Word(pub Vec<Piece>);
 
 #[derive(Clone, Debug)]
 pub(super) enum Piece {
-    Text { text: String, quoted: bool },
-    Parameter { parameter: Box<Parameter>, quoted: bool },
+    Text {
+        text: String,
+        quoted: bool,
+    },
+    Parameter {
+        parameter: Box<Parameter>,
+        quoted: bool,
+    },
     Arithmetic(Word),
     /// The output of commands, and how they are written.
-    Output { list: List, source: String, quoted: bool },
+    Output {
+        list: List,
+        source: String,
+        quoted: bool,
+    },
     /// What only a running shell knows.
     Process,
 }
@@ -97,11 +136,30 @@ pub(super) struct Parameter {
 #[derive(Clone, Debug)]
 pub(super) enum Change {
     /// `-`, `=`, `+` or `?`, and whether an empty value counts as none.
-    Otherwise { sign: char, or_empty: bool, word: Word },
-    Cut { at_end: bool, longest: bool, pattern: Word },
-    Replace { all: bool, at: Option<char>, pattern: Word, with: Word },
-    Slice { from: Word, length: Option<Word> },
-    Case { upper: bool, all: bool },
+    Otherwise {
+        sign: char,
+        or_empty: bool,
+        word: Word,
+    },
+    Cut {
+        at_end: bool,
+        longest: bool,
+        pattern: Word,
+    },
+    Replace {
+        all: bool,
+        at: Option<char>,
+        pattern: Word,
+        with: Word,
+    },
+    Slice {
+        from: Word,
+        length: Option<Word>,
+    },
+    Case {
+        upper: bool,
+        all: bool,
+    },
 }
 
 impl Word {

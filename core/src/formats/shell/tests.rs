@@ -71,7 +71,8 @@ const SCRIPTS: &[&str] = &[
 fn a_script_comes_to_what_bash_makes_of_it() {
     const PRINTS: &str = "train() { printf '\\001train'; printf '\\002%s' \"$@\"; printf '\\n'; }\n";
     for script in SCRIPTS {
-        let bash = Command::new("bash").env_clear().args(["--norc", "-c", &std::format!("{PRINTS}{script}")]).output();
+        let bash =
+            Command::new("bash").env_clear().args(["--norc", "-c", &std::format!("{PRINTS}{script}")]).output();
         let Ok(bash) = bash else { return };
         let said = String::from_utf8(bash.stdout).unwrap();
         let expected: Vec<Vec<String>> = said
@@ -90,7 +91,8 @@ fn a_script_comes_to_what_bash_makes_of_it() {
 fn what_only_a_running_shell_knows_is_a_mark_with_its_name() {
     let outcome = read_with("N=$(nproc)\ntrain --n $N --m $((N*2)) --h $HOSTS --l ${LAYERS:-3} --p $1", &[]);
     assert_eq!(trained(&outcome)[0], ["train", "--n", "$N", "--m", "$N", "--h", "$HOSTS", "--l", "3", "--p", "$1"]);
-    let given = read_with("N=$(nproc)\ntrain --n $N --p $1 --h $H", &[("N", "8"), ("1", "x"), ("H", "y"), ("U", "z")]);
+    let given =
+        read_with("N=$(nproc)\ntrain --n $N --p $1 --h $H", &[("N", "8"), ("1", "x"), ("H", "y"), ("U", "z")]);
     assert_eq!(trained(&given)[0], ["train", "--n", "8", "--p", "x", "--h", "y"]);
     assert_eq!(given.unused, ["U"]);
 }
@@ -114,18 +116,29 @@ fn a_branch_on_an_unknown_is_read_both_ways() {
 #[test]
 fn commands_are_found_where_scripts_put_them() {
     let commands = |script: &str| trained(&read_with(script, &[]));
-    assert_eq!(commands("srun -n 8 bash -c \"python t.py --a $((1+1))\""), [["srun", "-n", "8", "python", "t.py", "--a", "2"]]);
+    assert_eq!(
+        commands("srun -n 8 bash -c \"python t.py --a $((1+1))\""),
+        [["srun", "-n", "8", "python", "t.py", "--a", "2"]]
+    );
     assert_eq!(commands("cat > r.sh <<'EOF'\ntrain --a $X\nEOF\nX=1 bash r.sh"), [["train", "--a", "1"]]);
     assert_eq!(commands("sbatch <<EOF\n#!/bin/bash\ntrain --a 1\nEOF"), [["train", "--a", "1"]]);
     assert_eq!(commands("sbatch --wrap='train --a 1'"), [["train", "--a", "1"]]);
     assert_eq!(commands("while true; do train --a 1 2>&1 | tee log; sleep 1; done"), [["train", "--a", "1"]]);
-    assert_eq!(commands("while [ $# -gt 0 ]; do T=$1; shift; done\n[ $# -lt 1 ] && exit 1\ntrain --a 1"), [[
-        "train", "--a", "1"
-    ]]);
+    assert_eq!(
+        commands("while [ $# -gt 0 ]; do T=$1; shift; done\n[ $# -lt 1 ] && exit 1\ntrain --a 1"),
+        [["train", "--a", "1"]]
+    );
     // What `ps` prints has no quotes.
     assert_eq!(
         commands("t.py --moe-layer-freq ([0]*3 + [1]*58) --pipeline-model-parallel-layout Et*2|(t|)*3,L --b"),
-        [["t.py", "--moe-layer-freq", "([0]*3 + [1]*58)", "--pipeline-model-parallel-layout", "Et*2|(t|)*3,L", "--b"]]
+        [[
+            "t.py",
+            "--moe-layer-freq",
+            "([0]*3 + [1]*58)",
+            "--pipeline-model-parallel-layout",
+            "Et*2|(t|)*3,L",
+            "--b"
+        ]]
     );
     assert_eq!(read_with("[ -z \"$1\" ] && exit 1\ntrain --a", &[]).ended, Some(1));
 }

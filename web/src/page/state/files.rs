@@ -116,7 +116,7 @@ impl Planner {
                 if let Some(step_ns) = run.typical_step_ns() {
                     said.push(format!("Its measured step time is {}.", text::duration(step_ns as f64)));
                 }
-                said.extend(imported.notes.iter().map(|note| text::sentence(note)));
+                said.extend(imported.notes.iter().chain(&imported.arguments.told()).map(|note| text::sentence(note)));
                 self.notify(&said.join(" "));
             }
             Err(faults) => {

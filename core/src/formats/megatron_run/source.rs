@@ -1,0 +1,343 @@
+//! Where arguments stand: a log, a command line, a script or a table of YAML.
+
+use alloc::borrow::ToOwned;
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+use super::arguments::{self, Class, Values};
+use super::{Given, MegatronRun, first_word, yaml};
+use crate::base::fields::Fault;
+use crate::formats::shell::{self, Outcome, Ran, Unknown};
+
+/// Arguments by which a command is one that trains.
+const TRAINS: [&str; 4] = ["num_layers", "hidden_size", "yaml_cfg", "use_checkpoint_args"];
+
+impl MegatronRun {
+    /// The arguments of the commands that a script comes to.
+    pub(super) fn read_script(&mut self, text: &str, given: &Given) {
+        let batch = Batch::of(text);
+        let outcome = match shell::read(text, &given.variables, &batch.variables()) {
+            Ok(outcome) => outcome,
+            Err(fault) => {
+                let mut lines = text.lines().filter(|line| !line.trim().is_empty());
+                // What `ps` prints has no quotes.
+                if let (Some(line), None) = (lines.next(), lines.next()) {
+                    let words: Vec<String> = line.split_whitespace().map(String::from).collect();
+                    return self.read_command(&words, &Outcome::default(), &batch, &BTreeMap::new());
+                }
+                self.faults.push(Fault::new("the script", fault, "a script that Bash can read"));
+                return;
+            }
+        };
+        self.notes.extend(outcome.notes.iter().cloned());
+        for name in &outcome.unused {
+            self.faults.push(Fault::new(format!("--set {name}"), "no such variable", "a variable of the script"));
+        }
+        let trains = |ran: &&Ran| ran.words.iter().any(|word| TRAINS.contains(&name_of(word).as_str()));
+        let mut commands: Vec<&Ran> = outcome.ran.iter().filter(trains).collect();
+        if commands.is_empty() {
+            // Whose arguments are all unknown.
+            let is_python = |ran: &&Ran| {
+                ran.words.iter().any(|word| word.ends_with(".py"))
+                    && ran.words.iter().any(|word| shell::only_unknown(word).is_some())
+            };
+            commands = outcome.ran.iter().filter(is_python).collect();
+        }
+        if commands.is_empty() {
+            let words: Vec<String> = outcome.lists.concat();
+            if words.iter().any(|word| TRAINS.contains(&name_of(word).as_str())) {
+                self.notes.push("no command uses the script's lists of arguments: all of them together".into());
+                self.read_command(&words, &outcome, &batch, &BTreeMap::new());
+            } else if let Some(line) = outcome.ended.filter(|_| self.is_megatron) {
+                let accepted = "a script that trains: give what it is called with, as --set 1=VALUE";
+                self.faults.push(Fault::new("the script", format!("its end in line {line}"), accepted));
+            }
+            return;
+        }
+        let Some(chosen) = self.chosen(&commands, given.command) else { return };
+        if let Some(unknown) = chosen.only_if.and_then(|unknown| outcome.root(unknown)) {
+            self.notes.push(format!("line {} runs only with a certain {}", chosen.line, unknown.name));
+        }
+        self.read_command(&chosen.words, &outcome, &batch, &chosen.environment);
+    }
+
+    /// The command of this number, from 1; the only one where none is asked for.
+    fn chosen<'r>(&mut self, commands: &[&'r Ran], number: Option<usize>) -> Option<&'r Ran> {
+        let listed = || {
+            let program = |ran: &Ran| {
+                let program = ran.words.iter().find(|word| word.ends_with(".py")).or(ran.words.first());
+                program.map_or(String::new(), |program| program.rsplit('/').next().unwrap_or_default().to_owned())
+            };
+            let each = commands.iter().enumerate();
+            let each = each.map(|(at, ran)| format!("{} in line {} ({})", at + 1, ran.line, program(ran)));
+            each.take(20).collect::<Vec<_>>().join(", ")
+        };
+        match (number, commands) {
+            (None, [only]) => Some(only),
+            (Some(number), _) if (1..=commands.len()).contains(&number) => Some(commands[number - 1]),
+            (Some(number), _) => {
+                self.faults.push(Fault::new(
+                    "--command",
+                    number,
+                    format!("a training command of the text: {}", listed()),
+                ));
+                None
+            }
+            (None, _) => {
+                let found = format!("{} training commands", commands.len());
+                self.faults.push(Fault::new("the text", found, format!("one of them, as --command N: {}", listed())));
+                None
+            }
+        }
+    }
+
+    /// Arguments in YAML, and commands in its blocks of text.
+    pub(super) fn read_yaml(&mut self, text: &str, given: &Given) {
+        let yaml = yaml::read(text);
+        for (line, script) in &yaml.scripts {
+            if script.contains("num-layers") || script.contains("num_layers") {
+                self.notes.push(format!("the commands from line {line} on"));
+                return self.read_script(script, given);
+            }
+        }
+        self.read_command(&yaml.words, &Outcome::default(), &Batch::default(), &BTreeMap::new());
+    }
+
+    /// Takes a command's arguments and its number of devices.
+    pub(super) fn read_command(
+        &mut self,
+        words: &[String],
+        outcome: &Outcome,
+        batch: &Batch,
+        environment: &BTreeMap<String, String>,
+    ) {
+        let program = words.iter().position(|word| word.ends_with(".py")).map_or(0, |at| at + 1);
+        let (launcher, own) = words.split_at(program);
+        let mut launched = BTreeMap::new();
+        let mut stray = Vec::new();
+        split(launcher, &mut launched, &mut stray);
+        stray.clear();
+        split(own, &mut self.arguments, &mut stray);
+        self.find_devices(launcher, &launched, outcome, batch, environment);
+        for word in stray {
+            let Some(unknown) = shell::unknown_in(&word) else { continue };
+            self.ask_for_words(unknown, outcome);
+        }
+        let names: Vec<String> = self.arguments.keys().cloned().collect();
+        for name in names {
+            let Some(unknown) = self.arguments.get(&name).and_then(|value| shell::unknown_in(value)) else {
+                continue;
+            };
+            let shown = self.arguments.get(&name).map(|value| outcome.shown(value)).unwrap_or_default();
+            let class = arguments::find(&name).map(|known| known.class);
+            if matches!(name.as_str(), "train_iters" | "train_samples") {
+                self.notes
+                    .push(format!("{}: {shown} is unknown, and so is the whole training's time", argument(&name)));
+                self.arguments.remove(&name);
+            } else if matches!(class, Some(Class::Used | Class::Refused(_))) {
+                self.faults.push(Fault::new(argument(&name), &shown, asked(outcome.root(unknown))));
+                self.asked.insert(name);
+            } else {
+                self.arguments.insert(name, shown);
+            }
+        }
+    }
+
+    /// A variable stands where arguments may.
+    fn ask_for_words(&mut self, unknown: usize, outcome: &Outcome) {
+        let alternatives =
+            outcome.unknowns.get(unknown).map(|unknown| unknown.alternatives.as_slice()).unwrap_or_default();
+        let is_harmless = |words: &Vec<String>| {
+            let names = words.iter().filter(|word| word.starts_with("--")).map(|word| name_of(word));
+            let mut names = names.peekable();
+            (words.is_empty() || names.peek().is_some())
+                && words.iter().all(|word| !word.starts_with('-') || word.starts_with("--"))
+                && names.all(|name| arguments::find(&name).is_some_and(|known| known.class == Class::Harmless))
+        };
+        let Some(root) = outcome.root(unknown) else { return };
+        if !alternatives.is_empty() && alternatives.iter().all(is_harmless) {
+            self.notes.push(format!("the arguments that depend on {} do not change the plan", root.name));
+            return;
+        }
+        let shown = if root.is_variable { format!("${}", root.name) } else { root.name.clone() };
+        let accepted = match alternatives.is_empty() {
+            true if root.is_variable => format!("its arguments: --set {}='--…', or --set {0}= for none", root.name),
+            _ => asked(Some(root)),
+        };
+        let fault = Fault::new("arguments", shown, accepted);
+        if !self.faults.contains(&fault) {
+            self.faults.push(fault);
+        }
+    }
+
+    /// Devices of a launcher's arguments, of the environment, or of a batch job.
+    fn find_devices(
+        &mut self,
+        launcher: &[String],
+        launched: &BTreeMap<String, String>,
+        outcome: &Outcome,
+        batch: &Batch,
+        environment: &BTreeMap<String, String>,
+    ) {
+        let said = |names: &[&str]| {
+            let of =
+                |name: &&str| launched.get(*name).or(self.arguments.get(*name)).or(environment.get(*name)).cloned();
+            names.iter().find_map(of)
+        };
+        let mut asks = None;
+        let mut number = |value: Option<String>| {
+            let value = value?;
+            if let Some(unknown) = shell::unknown_in(&value) {
+                asks = Some((outcome.shown(&value), asked(outcome.root(unknown))));
+            }
+            // `1:4` is a range of nodes.
+            first_word(&value).rsplit(':').next()?.parse::<u64>().ok()
+        };
+        let program = |word: &str| launcher.iter().any(|own| own.rsplit('/').next() == Some(word));
+        let per_node = said(&["nproc_per_node", "num_gpus", "NPROC_PER_NODE", "PET_NPROC_PER_NODE"]);
+        let nodes = said(&["nnodes", "num_nodes", "NNODES", "PET_NNODES"]);
+        let devices = if per_node.is_some() {
+            let nodes_known = if nodes.is_some() { number(nodes) } else { Some(1) };
+            number(per_node).zip(nodes_known).and_then(|(per_node, nodes)| per_node.checked_mul(nodes))
+        } else if ["mpirun", "mpiexec"].into_iter().any(program) {
+            let at = launcher.iter().position(|word| matches!(word.as_str(), "-n" | "-np" | "--n" | "--np"));
+            number(at.and_then(|at| launcher.get(at + 1)).cloned())
+        } else if program("srun") {
+            let text = launcher.join(" ");
+            let own = Batch::of_options(&text, batch.clone());
+            own.devices()
+        } else {
+            batch.devices().or_else(|| number(environment.get("WORLD_SIZE").cloned()))
+        };
+        self.devices = self.devices.or(devices);
+        self.devices_asked = asks.filter(|_| devices.is_none());
+    }
+}
+
+/// What is accepted in the place of an unknown.
+fn asked(unknown: Option<&Unknown>) -> String {
+    let Some(unknown) = unknown else { return "its value".into() };
+    let values: Vec<&str> = unknown.values.iter().take(12).map(String::as_str).collect();
+    let those = if values.is_empty() { String::new() } else { format!(" (the script has {})", values.join(", ")) };
+    match unknown.is_variable {
+        true => format!("the value of a variable: --set {}=VALUE{those}", unknown.name),
+        false => format!("a text in the place of {}", unknown.name),
+    }
+}
+
+/// `num_layers` as it is typed.
+pub(super) fn argument(name: &str) -> String {
+    format!("--{}", name.replace('_', "-"))
+}
+
+/// The name of `--num-layers` or `--num-layers=24`, with `_` between words; nothing for another word.
+pub(super) fn name_of(word: &str) -> String {
+    let name = word.strip_prefix("--").filter(|name| name.starts_with(|letter: char| letter.is_ascii_alphabetic()));
+    name.map_or(String::new(), |name| name.split('=').next().unwrap_or_default().replace('-', "_"))
+}
+
+/// Words as arguments, each with as many values as it takes; the last of one name counts. What is no argument and no
+/// value is stray.
+pub(super) fn split(words: &[String], arguments: &mut BTreeMap<String, String>, stray: &mut Vec<String>) {
+    let mut open: Option<(String, Values, usize)> = None;
+    for word in words {
+        let name = name_of(word);
+        if !name.is_empty() {
+            let value = word.split_once('=').map(|(_, value)| value);
+            arguments.insert(name.clone(), value.unwrap_or_default().to_owned());
+            let values = arguments::find(&name).map_or(Values::Many, |known| known.values);
+            open = value.is_none().then_some((name, values, 0));
+            continue;
+        }
+        // A switch may be followed by what it says.
+        let is_truth = matches!(word.as_str(), "true" | "True" | "false" | "False");
+        match &mut open {
+            Some((name, values, count))
+                if match values {
+                    Values::None => *count == 0 && is_truth,
+                    Values::One => *count == 0,
+                    Values::Many => true,
+                } =>
+            {
+                let value = arguments.entry(name.clone()).or_default();
+                if *count > 0 {
+                    value.push(' ');
+                }
+                value.push_str(word);
+                *count += 1;
+            }
+            _ => stray.push(word.clone()),
+        }
+    }
+}
+
+/// What a batch job asks Slurm for.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Batch {
+    nodes: Option<u64>,
+    tasks: Option<u64>,
+    tasks_per_node: Option<u64>,
+    gpus_per_node: Option<u64>,
+    gpus: Option<u64>,
+}
+
+impl Batch {
+    pub fn of(text: &str) -> Batch {
+        let lines = text.lines().filter_map(|line| line.trim_start().strip_prefix("#SBATCH"));
+        lines.fold(Batch::default(), |batch, options| Batch::of_options(options, batch))
+    }
+
+    fn of_options(text: &str, mut batch: Batch) -> Batch {
+        let mut words = text.split_whitespace().peekable();
+        while let Some(word) = words.next() {
+            let (name, value) = match word.split_once('=') {
+                Some((name, value)) => (name, Some(value)),
+                // `-N4` is `-N 4`.
+                None if word.len() > 2 && word.starts_with('-') && !word.starts_with("--") => {
+                    (word.get(..2).unwrap_or(word), word.get(2..))
+                }
+                None => (word, words.peek().copied()),
+            };
+            // `gpu:h100:8`, and `4(x2)`.
+            let number = value.and_then(|value| value.rsplit(':').next()?.parse::<u64>().ok());
+            let slot = match name {
+                "--nodes" | "-N" => &mut batch.nodes,
+                "--ntasks" | "-n" => &mut batch.tasks,
+                "--ntasks-per-node" | "--tasks-per-node" => &mut batch.tasks_per_node,
+                "--gpus-per-node" => &mut batch.gpus_per_node,
+                "--gres" if value.is_some_and(|value| value.starts_with("gpu")) => &mut batch.gpus_per_node,
+                "--gpus" | "-G" => &mut batch.gpus,
+                _ => continue,
+            };
+            *slot = number.or(*slot);
+        }
+        batch
+    }
+
+    /// One for each task; where tasks are not said, all that the job has.
+    fn devices(&self) -> Option<u64> {
+        let nodes = self.nodes.unwrap_or(1);
+        let tasks = self.tasks.or(self.tasks_per_node.map(|each| each.saturating_mul(nodes)));
+        tasks
+            .filter(|tasks| *tasks > nodes)
+            .or(self.gpus)
+            .or(self.gpus_per_node.map(|each| each.saturating_mul(nodes)))
+            .or(tasks)
+    }
+
+    /// What Slurm sets in the job.
+    pub fn variables(&self) -> BTreeMap<String, String> {
+        let tasks =
+            self.tasks.or(self.tasks_per_node.zip(self.nodes).map(|(each, nodes)| each.saturating_mul(nodes)));
+        let named: [(&[&str], Option<u64>); 4] = [
+            (&["SLURM_NNODES", "SLURM_JOB_NUM_NODES"], self.nodes),
+            (&["SLURM_NTASKS", "SLURM_NPROCS"], tasks),
+            (&["SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE"], self.tasks_per_node),
+            (&["SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"], self.gpus_per_node),
+        ];
+        let each = named.into_iter().flat_map(|(names, number)| names.iter().map(move |name| (*name, number)));
+        each.filter_map(|(name, number)| Some((name.to_string(), number?.to_string()))).collect()
+    }
+}
