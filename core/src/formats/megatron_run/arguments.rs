@@ -46,7 +46,7 @@ impl Known {
     /// Whether it says nothing with this value, as a log has it.
     pub fn is_neutral(&self, value: &str) -> bool {
         matches!(value, "None" | "False" | "false" | "null" | "[]")
-            || self.neutral.split(' ').any(|one| one == value)
+            || !value.is_empty() && self.neutral.split(' ').any(|one| one == value)
             || self.class != Class::Used && matches!(value, "0" | "0.0")
     }
 }
@@ -103,7 +103,8 @@ const USED: [&str; 3] = [
      decoder_first_pipeline_num_layers= decoder_last_pipeline_num_layers= account_for_embedding_in_pipeline_split
      account_for_loss_in_pipeline_split microbatch_group_size_per_virtual_pipeline_stage= use_distributed_optimizer
      num_distributed_optimizer_instances= data_parallel_sharding_strategy= use_megatron_fsdp use_torch_fsdp2
-     use_custom_fsdp optimizer_cpu_offload optimizer= num_experts= moe_router_topk= moe_ffn_hidden_size=
+     use_custom_fsdp optimizer_cpu_offload optimizer= sgd_momentum= fp4_format= fp4_recipe= fp8_recipe= muon_scalar_optimizer=
+     num_experts= moe_router_topk= moe_ffn_hidden_size=
      moe_shared_expert_intermediate_size= moe_shared_expert_gate moe_layer_freq= moe_router_score_function=
      moe_router_topk_scaling_factor= moe_router_num_groups= moe_router_group_topk= multi_latent_attention
      q_lora_rank= kv_lora_rank= qk_head_dim= qk_pos_emb_head_dim= v_head_dim= mtp_num_layers= window_size=
@@ -113,13 +114,13 @@ const USED: [&str; 3] = [
      activation_func_clamp_value= attention_output_gate \
      ",
     "\
-     add_bias_linear= add_position_embedding= data_parallel_size= fp8= layernorm_zero_centered_gamma=
+     add_bias_linear= add_position_embedding= data_parallel_size= fp4= fp8= layernorm_zero_centered_gamma=
      microbatch_group_size_per_vp_stage= num_moe_experts= pad_vocab_size= virtual_pipeline_model_parallel_size=
      world_size= \
      ",
     "\
      first_k_dense_replace= n_shared_experts= moe_intermediate_size= qk_rope_head_dim= qk_nope_head_dim=
-     enable_zero_bubble zero_bubble_v_schedule zero_bubble_v_schedule_mem_setup= enable_zb_runtime schedules_method=
+     multi_head_latent_attention enable_zero_bubble zero_bubble_v_schedule zero_bubble_v_schedule_mem_setup= enable_zb_runtime schedules_method=
      num_layer_list= \
      ",
 ];
@@ -208,7 +209,7 @@ const TOLD: [(&str, &str, &str); 55] = [
 ];
 
 /// Not planned: names, values that change nothing, the reason.
-const REFUSED: [(&str, &str, &str); 44] = [
+const REFUSED: [(&str, &str, &str); 43] = [
     (
         "hybrid_override_pattern= hybrid_layer_pattern= is_hybrid_model mtp_hybrid_override_pattern=",
         "",
@@ -262,7 +263,6 @@ const REFUSED: [(&str, &str, &str); 44] = [
     ("model_parallel_size=", "", "an older name: write --tensor-model-parallel-size"),
     ("warmup=", "", "an older name: write --lr-warmup-fraction"),
     ("checkpoint_activations", "", "an older name: write --recompute-granularity full --recompute-method uniform"),
-    ("fp4_format= fp4=", "", "products in FP4 are not planned"),
     ("fp32_residual_connection", "", "a residual stream in f32 is not planned"),
     (
         "distribute_saved_activations distribute_checkpointed_activations",
@@ -348,8 +348,8 @@ const HARMLESS: [&str; 4] = [
      finetune_hf_dataset= flash_attention_version= flash_decode flex_hetero_ffn flex_hetero_mamba
      flex_hetero_moe_expert flex_strict flextron_config_file= flight_recorder_dump_path=
      flight_recorder_include_stack_trace flight_recorder_trace_buffer_size= force_emb+ force_mamba+ force_mlp+
-     force_router_skip+ fp4_quantizer_factory= fp4_recipe= fp8_amax_compute_algo= fp8_amax_history_len= fp8_interval=
-     fp8_margin= fp8_quantizer_factory= fp8_recipe= fsdp_db_use_persist_buf_on_alloc_fail fsdp_manual_registration
+     force_router_skip+ fp4_quantizer_factory=  fp8_amax_compute_algo= fp8_amax_history_len= fp8_interval=
+     fp8_margin= fp8_quantizer_factory=  fsdp_db_use_persist_buf_on_alloc_fail fsdp_manual_registration
      ft_num_warmup_iters= full_validation fused_residual_rmsnorm gdp_cutedsl_kernel
      gdp_num_chunk_states_to_recompute= gdp_num_householder= gpu_sniff_test_interval= grpo_clamp_eps_lower=
      grpo_clamp_eps_upper= grpo_default_temperature= grpo_default_top_p= grpo_entropy_term_weight=
@@ -418,7 +418,7 @@ const HARMLESS: [&str; 4] = [
      moe_token_drop_policy= moe_upcycling_granularity= moe_use_grouped_tensor moe_use_legacy_grouped_gemm
      moe_z_loss_coeff= mrope_section+ mscale= mscale_all_dim= mtp_loss_scaling_factor= multiple_validation_sets
      muon_coefficient_type= muon_extra_scale_factor= muon_fp32_matmul_prec= muon_momentum= muon_nesterov
-     muon_no_split_qkv muon_num_ns_steps= muon_scalar_optimizer= muon_scale_mode= muon_tp_mode= muon_use_nesterov
+     muon_no_split_qkv muon_num_ns_steps=  muon_scale_mode= muon_tp_mode= muon_use_nesterov
      muon_use_syrk mup_attn_scale_power= mup_base_head_dim= mup_base_hidden_size= mup_embedding_mult=
      mup_output_mult= mup_width_mult= nccl_all_reduce_for_prefill nccl_communicator_config_path= no_align_grad_reduce
      no_align_param_gather no_async_tensor_model_parallel_allreduce no_attn_skip no_barrier_with_level_1_timing
@@ -469,7 +469,7 @@ const HARMLESS: [&str; 4] = [
      rotary_seq_len_interpolation_factor= router_beta= router_gbs= router_inter_dim= router_std=
      run_workload_inspector_server s3_cache_path= sample_rate= save= save_activations_interval= save_dgrads_interval=
      save_interval= save_params_interval= save_retain_interval= save_tokens_per_expert_interval=
-     save_wgrads_interval= seed= sft sft_tokenizer_prompt_format= sgd_momentum= sharp_enabled_group= short_seq_prob=
+     save_wgrads_interval= seed= sft sft_tokenizer_prompt_format=  sharp_enabled_group= short_seq_prob=
      skip_num_attn_layer_constraint= skip_total_layer_constraint= skip_train slice soft_mask split=
      start_eval_at_iter= start_weight_decay= straggler_ctrlr_port= straggler_minmax_count=
      suggested_communication_unit_size= swin_backbone_type= symmetric_ar_type= tau_decay= tau_init= te_rng_tracker

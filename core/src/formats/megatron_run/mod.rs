@@ -21,8 +21,13 @@ use crate::spec::Spec;
 
 pub mod arguments;
 mod heard;
+mod lists;
+mod model;
+mod parallel;
+mod rules;
 mod source;
 mod spec;
+mod training;
 mod yaml;
 
 use source::Batch;

@@ -2,7 +2,8 @@ use alloc::string::ToString;
 
 use proptest::prelude::*;
 
-use super::spec::{dealt, layers_of_experts};
+use super::lists::layers_of_experts;
+use super::parallel::dealt;
 use super::*;
 use crate::graph::layout::{Partition, RecomputeLayers};
 use crate::spec::{ModelWork, Work};
@@ -170,7 +171,8 @@ fn what_a_person_gives_is_taken() {
 /// Each argument is in one of the lists, and what decides a plan and cannot be planned is refused.
 #[test]
 fn no_argument_is_passed_over() {
-    let text = format!("{MODEL} --nproc_per_node 1 --seed 1 --overlap-grad-reduce --my-own 3 --optimizer muon");
+    let text =
+        format!("{MODEL} --nproc_per_node 1 --seed 1 --overlap-grad-reduce --my-own 3 --optimizer muon --swiglu");
     let run = MegatronRun::read(&text);
     let Imported { arguments, .. } = run.spec("h100", None).unwrap_or_else(|faults| panic!("{faults}"));
     let all =
@@ -178,10 +180,8 @@ fn no_argument_is_passed_over() {
     assert_eq!(all, run.arguments.len());
     assert_eq!(arguments.not_known, ["my-own"]);
     assert!(arguments.harmless.iter().any(|name| name == "seed"));
-    assert!(
-        arguments.not_modelled.contains_key("overlap-grad-reduce")
-            && arguments.not_modelled.contains_key("optimizer")
-    );
+    assert!(arguments.not_modelled.contains_key("overlap-grad-reduce"));
+    assert!(["optimizer", "swiglu"].iter().all(|name| arguments.used.iter().any(|used| used == name)));
     for refused in ["--hybrid-override-pattern M-M*", "--heterogeneous-layers-config-path x", "--train_type lora"] {
         let faults = MegatronRun::read(&format!("{text} {refused}")).spec("h100", None).unwrap_err().to_string();
         assert!(faults.contains(refused.split(' ').next().unwrap().replace('_', "-").as_str()), "{faults}");

@@ -1,0 +1,159 @@
+//! Batch, number formats, optimizer and recomputation, as a spec says them.
+
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use serde_json::{Map, Value, json};
+
+use super::spec::Reader;
+use crate::base::fields::Fault;
+
+impl Reader<'_> {
+    pub(super) fn training(&mut self, sequence: Option<u64>, data: Option<u64>) -> Value {
+        let size = self.whole("micro_batch_size").unwrap_or(1);
+        let all = self.whole("global_batch_size").or_else(|| size.checked_mul(data?)).unwrap_or(size);
+        let mut training = json!({ "global_batch_size": all, "microbatch_size": size });
+        let mut say = |key: &str, value: Value| training[key] = value;
+        if let Some(sequence) = sequence {
+            say("sequence", json!(sequence));
+            let iterations = self.whole("train_iters").and_then(|steps| steps.checked_mul(all));
+            let samples = self.whole("train_samples").or(iterations);
+            if let Some(tokens) =
+                samples.and_then(|samples| samples.checked_mul(sequence)).filter(|tokens| *tokens > 0)
+            {
+                say("tokens", json!(tokens));
+            }
+        }
+        if let Some(optimizer) = self.optimizer() {
+            training["optimizer"] = json!(optimizer);
+        }
+        if let Some(matmuls) = self.matmul_dtype() {
+            training["matmul_dtype"] = json!(matmuls);
+        }
+        let mut say = |key: &str, value: Value| training[key] = value;
+        let half = self.is_on("bf16") || self.is_on("fp16");
+        if self.is_on("fp16") {
+            self.note("--fp16: planned as bf16, which takes as many bytes");
+        }
+        say("dtype", json!(if half { "bf16" } else { "f32" }));
+        // With bf16 weights, gradients are summed in f32 unless told otherwise.
+        if half && (self.is_on("grad_reduce_in_bf16") || self.said("main_grads_dtype") == Some("bf16")) {
+            say("gradients_dtype", json!("bf16"));
+        }
+        if half
+            && self.said("exp_avg_dtype").is_some_and(|dtype| dtype.ends_with("bf16") || dtype.ends_with("bfloat16"))
+        {
+            say("moments_dtype", json!("bf16"));
+        }
+        let backend = self.said("attention_backend").unwrap_or_default();
+        let is_local = self.said("transformer_impl") == Some("local") && !self.is_on("use_flash_attn");
+        if backend.contains("unfused") || backend.contains("local") || is_local {
+            say("attention", json!("materialised"));
+        }
+        // The default of Megatron-LM.
+        let dropout = |reader: &mut Self, name| reader.float(name).unwrap_or(0.1) > 0.0;
+        if dropout(self, "hidden_dropout") || dropout(self, "attention_dropout") {
+            say("dropout", json!(true));
+        }
+        if !self.is_on("cross_entropy_loss_fusion") && !self.is_on("fp16_lm_cross_entropy") {
+            say("f32_logits", json!(true));
+        }
+        if self.is_on("optimizer_cpu_offload") {
+            say("offload_optimizer", json!(true));
+        }
+        for (key, value) in self.recompute() {
+            training[key] = value;
+        }
+        training
+    }
+
+    /// The optimizer, where it is not AdamW. Adam and AdamW keep and compute the same.
+    fn optimizer(&mut self) -> Option<&'static str> {
+        match self.said("optimizer")?.to_owned().as_str() {
+            "adam" | "adamw" => None,
+            "sgd" if self.float("sgd_momentum").is_some_and(|momentum| momentum == 0.0) => Some("sgd"),
+            "sgd" => Some("sgd-momentum"),
+            "muon" | "dist_muon" => {
+                if self.said("muon_scalar_optimizer").is_some_and(|scalar| scalar != "adam") {
+                    self.tell("muon_scalar_optimizer", "planned with AdamW of what is no matrix of a layer");
+                }
+                Some("muon")
+            }
+            other => {
+                let accepted = "adam, sgd or muon: others are not planned";
+                self.faults.push(Fault::new("--optimizer", format!("\"{other}\""), accepted));
+                None
+            }
+        }
+    }
+
+    /// The format of matmuls, where it is not that of the tensors: from `--fp8-format` and `--fp4-format` and their recipes.
+    fn matmul_dtype(&mut self) -> Option<&'static str> {
+        let is_said = |format: Option<&str>| format.is_some_and(|format| format != "False");
+        if is_said(self.said("fp4").or(self.said("fp4_format"))) {
+            return match self.said("fp4_recipe").unwrap_or("nvfp4") {
+                "nvfp4" => Some("nvfp4"),
+                other => {
+                    let found = format!("\"{other}\"");
+                    self.faults.push(Fault::new("--fp4-recipe", found, "nvfp4: others are not planned"));
+                    None
+                }
+            };
+        }
+        if !is_said(self.said("fp8").or(self.said("fp8_format"))) {
+            return None;
+        }
+        Some(if self.said("fp8_recipe") == Some("mxfp8") { "mxfp8" } else { "fp8" })
+    }
+
+    pub(super) fn recompute(&mut self) -> Map<String, Value> {
+        let mut said = Map::new();
+        let mut say = |key: &str, value: Value| said.insert(key.to_owned(), value);
+        let granularity = match self.said("recompute_granularity") {
+            Some(granularity) => granularity.to_owned(),
+            None if self.is_on("recompute_activations") || self.is_on("moe_layer_recompute") => {
+                "selective".to_owned()
+            }
+            None => return said,
+        };
+        let layers = self.whole("recompute_num_layers");
+        if granularity == "full" {
+            say("recompute", json!("full"));
+            match (self.said("recompute_method"), layers) {
+                (Some("block"), Some(layers)) => say("recompute_first", json!(layers)),
+                (_, Some(layers)) if layers > 1 => say("recompute_group", json!(layers)),
+                _ => None,
+            };
+            return said;
+        }
+        let usual = if self.is_on("moe_layer_recompute") { "core_attn moe" } else { "core_attn" };
+        let modules = self.said("recompute_modules").unwrap_or(usual).to_owned();
+        let modules: Vec<&str> =
+            modules.split([' ', ',', '[', ']', '\'', '"']).filter(|module| !module.is_empty()).collect();
+        let has = |module: &str| modules.contains(&module);
+        let recompute = match () {
+            () if has("mlp") || has("moe") => "feed-forward",
+            () if has("mla_up_proj") => "latents",
+            () if has("layernorm") || has("moe_act") => "cheap",
+            () => "selective",
+        };
+        say("recompute", json!(recompute));
+        // Each choice is all of those before it, too.
+        let goes_with = match recompute {
+            "feed-forward" | "latents" if self.is_latent() => &["mla_up_proj", "layernorm"][..],
+            "feed-forward" => &["layernorm"],
+            "cheap" => &["layernorm", "moe_act"],
+            _ => &[],
+        };
+        if goes_with.iter().any(|module| !has(module)) {
+            self.note(format!(
+                "--recompute-modules {}: planned as `{recompute}`, with which {} are computed again, too",
+                modules.join(" "),
+                goes_with.join(" and ")
+            ));
+        }
+        said
+    }
+}
