@@ -8,14 +8,14 @@ use core::fmt;
 use crate::base::fields::Faults;
 use crate::estimate::derive::derive;
 use crate::formats::chrome_trace::ChromeTrace;
-use crate::formats::{megatron_args, svg, text};
+use crate::formats::{frameworks, megatron_args, svg, text};
 use crate::model::StageLayout;
 use crate::notation::{megatron_layout, torch_csv};
 use crate::plan::Plan;
 use crate::problem::placement::Placement;
 use crate::schedule::Absent;
 use crate::simulate::Deadlock;
-use crate::spec::Work;
+use crate::spec::{Target, Work};
 use crate::trace::Trace;
 
 /// Pixels of a drawing, and characters of a line: a page of paper.
@@ -90,6 +90,8 @@ pub enum ExportError {
     },
     /// Megatron-LM has no such schedule.
     Schedule(String),
+    /// Megatron-LM refuses such a run, for these reasons.
+    Megatron(Vec<String>),
     /// The model's stages do not follow from the plan's spec.
     Spec(Faults),
     /// The trace holds no training step.
@@ -114,6 +116,7 @@ impl fmt::Display for ExportError {
                 "Megatron-LM runs {}; this plan's schedule is {schedule}: plan it with one of them",
                 megatron_args::SCHEDULES.join(" and ")
             ),
+            ExportError::Megatron(reasons) => write!(f, "Megatron-LM refuses this plan: {}", reasons.join("; ")),
             ExportError::Spec(faults) => fmt::Display::fmt(faults, f),
             ExportError::NoSteps => f.write_str("the trace holds no steps"),
             ExportError::OfTrace => f.write_str("a trace holds no order: export the plan that it was measured from"),
@@ -148,6 +151,10 @@ fn arguments(plan: &Plan) -> Result<String, ExportError> {
     let Work::Model(work) = &plan.spec.work else { return Err(ExportError::Typed) };
     if !megatron_args::SCHEDULES.contains(&plan.schedule_name.as_str()) {
         return Err(ExportError::Schedule(plan.schedule_name.clone()));
+    }
+    let refusals = frameworks::refusals(plan, Target::Megatron);
+    if !refusals.is_empty() {
+        return Err(ExportError::Megatron(refusals));
     }
     let (stages, layout) = layout(plan)?;
     Ok(megatron_args::write(work, &stages, &layout))

@@ -8,6 +8,7 @@
 pub mod chrome_trace;
 pub mod colour;
 pub mod export;
+pub mod frameworks;
 pub mod megatron_args;
 pub mod megatron_run;
 pub mod sentence;

@@ -211,8 +211,13 @@ pub fn read_file(text: &str) -> Result<File, CsvSyntax> {
 }
 
 pub(crate) fn op(text: &str) -> Option<Op> {
-    let (stage, rest) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
-    let (kind, microbatch) = rest.split_at_checked(1)?;
+    let (before, rest) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
+    let (kind, behind) = rest.split_at_checked(1)?;
+    let (stage, microbatch) = match behind.split_once('_') {
+        // Before 2.5 torch wrote kind, microbatch and stage, as in `F0_3`.
+        Some((microbatch, stage)) if before.is_empty() => (stage.strip_prefix('s').unwrap_or(stage), microbatch),
+        _ => (before, behind),
+    };
     let kind = match kind {
         "F" => OpKind::F,
         "I" => OpKind::B,
@@ -221,7 +226,8 @@ pub(crate) fn op(text: &str) -> Option<Op> {
         _ => return None,
     };
     let number = |text: &str, most: usize| {
-        let number = text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse::<usize>().ok())??;
+        let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let number = is_number.then(|| text.parse::<usize>().ok())??;
         (number < most).then_some(number)
     };
     Some(Op::new(number(stage, MAX_RANKS * MAX_CHUNKS)?, kind, number(microbatch, MAX_MICROBATCHES)?))
@@ -294,6 +300,16 @@ mod tests {
         };
         assert_eq!(csv("1f1b"), "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
         assert!(csv("zb-h1").contains("1I0,") && csv("zb-h1").contains("1W0"), "{}", csv("zb-h1"));
+    }
+
+    /// A V of four stages on two ranks, as files of torch 2.4 have it: stages 0 and 3 meet on the first rank.
+    #[test]
+    fn older_names_are_read() {
+        let schedule = read("F0_0,,,F0_3,B0_3,,,B0_0\n,F0_1,F0_2,,,B0_2,B0_1,").unwrap();
+        assert_eq!(schedule.text_rows(), ["0F0 3F0 3BW0 0BW0", "1F0 2F0 2BW0 1BW0"]);
+        for wrong in ["F0_", "F_0", "0F0_1", "F0_x1"] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -26,14 +26,18 @@ pub fn spec() -> impl Strategy<Value = Spec> {
         prop::sample::select(vec!["rendezvous", "buffered", "buffered:4", "grouped", "pair-ordered", "streams"]);
     let messages = prop::option::of((prop::option::of(lowering), prop::option::of(transport)));
     let jitter = prop::option::of(0u16..=1000);
-    ("[a-z \"\\\\é]{0,12}", value, messages, jitter).prop_map(|(name, mut value, messages, jitter)| {
-        value["name"] = json!(name);
-        value["jitter_permille"] = json!(jitter);
-        if let Some((lowering, transport)) = messages {
-            value["messages"] = json!({ "lowering": lowering, "transport": transport });
-        }
-        Spec::from_value(&value).unwrap_or_else(|faults| panic!("{value}: {faults}"))
-    })
+    let target = prop::option::of(prop::sample::select(vec!["megatron", "torch"]));
+    ("[a-z \"\\\\é]{0,12}", value, messages, jitter, target).prop_map(
+        |(name, mut value, messages, jitter, target)| {
+            value["name"] = json!(name);
+            value["target"] = json!(target);
+            value["jitter_permille"] = json!(jitter);
+            if let Some((lowering, transport)) = messages {
+                value["messages"] = json!({ "lowering": lowering, "transport": transport });
+            }
+            Spec::from_value(&value).unwrap_or_else(|faults| panic!("{value}: {faults}"))
+        },
+    )
 }
 
 fn model() -> impl Strategy<Value = Value> {

@@ -89,6 +89,7 @@
 //! | `memory.limit_bytes` (`limit_per_gpu_bytes`) | memory limit per GPU | the device's |
 //! | `memory.overhead_bytes` (`reserved_bytes`) | reserved memory (framework overhead) | 0 |
 //! | `jitter_permille` | standard deviation of an op's time, in thousandths of the planned time. Comparisons then tell [its cost](crate::simulate::jitter), and `best` is [the schedule that costs least with it](crate::plan::planner::Best) | 0 |
+//! | `target` | the framework that is to run the plan, `megatron` or `torch`: what it refuses is told with the plan | none |
 //! | `messages.lowering` | [where P2P transfers go](crate::program::lower::Lowering): `in-pieces`, `receive-first`, `grouped`, `overlapped` or `overlapped:2`, with that many transfers of a link received ahead | `overlapped`; on a `pair-ordered` transport `grouped` |
 //! | `messages.transport` | [what the transport promises](crate::program::Transport): `rendezvous`, `buffered`, `buffered:4`, `grouped`, `pair-ordered` or `streams`. A plan that could hang on it is refused | `grouped` |
 //!
@@ -102,6 +103,7 @@
 #[cfg(test)]
 pub(crate) mod arbitrary;
 mod read;
+mod target;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -115,6 +117,7 @@ use alloc::vec::Vec;
 use serde_json::{Map, Value, json};
 
 pub use read::{aliases, read_model_table};
+pub use target::Target;
 pub use text::{SpecError, parse};
 
 use crate::base::canonical;
@@ -150,6 +153,8 @@ pub struct Spec {
     /// The standard deviation of op times, see [`jitter`](crate::simulate::jitter); at most
     /// [`MAX_PERMILLE`](crate::simulate::jitter::MAX_PERMILLE).
     pub jitter_permille: u16,
+    /// The framework that is to run the plan, where one is named: what it refuses is told.
+    pub target: Option<Target>,
 }
 
 /// How transfers go between ranks.
@@ -214,7 +219,14 @@ impl Spec {
     /// The spec of a bare problem file: typed costs and the best schedule.
     pub fn typed(statement: Statement) -> Spec {
         let (name, schedule) = (String::new(), String::from("best"));
-        Spec { name, work: Work::Typed(statement), schedule, messages: Messages::default(), jitter_permille: 0 }
+        Spec {
+            name,
+            work: Work::Typed(statement),
+            schedule,
+            messages: Messages::default(),
+            jitter_permille: 0,
+            target: None,
+        }
     }
 
     /// The objective of the schedule.
@@ -247,6 +259,9 @@ impl Spec {
         }
         if self.jitter_permille > 0 {
             map.insert(String::from("jitter_permille"), json!(self.jitter_permille));
+        }
+        if let Some(target) = self.target {
+            map.insert(String::from("target"), json!(target.name()));
         }
         Value::Object(map)
     }

@@ -1,50 +1,33 @@
-//! What Megatron-LM refuses to run.
+//! What Megatron-LM refuses to run, told of a run that is imported.
 
 use alloc::format;
-use alloc::vec::Vec;
 
 use serde_json::Value;
 
 use super::spec::Reader;
+use crate::formats::frameworks::Degrees;
 
 impl Reader<'_> {
-    /// Tells what Megatron-LM does not run: the rules of `validate_args` and of its interleaved schedule.
+    /// Tells what Megatron-LM does not run.
     pub(super) fn refusals(&mut self, layers: u64, parallel: &Value, chunks: u64, all: u64) {
         let of = |name: &str| parallel.get(name).and_then(Value::as_u64).unwrap_or(1);
         let [pipeline, tensor, context, data] = ["pipeline", "tensor", "context", "data"].map(of);
-        let size = self.whole("micro_batch_size").unwrap_or(1);
-        let microbatches = all / size.saturating_mul(data).max(1);
-        let group = self.group().unwrap_or(pipeline).max(1);
-        let mut refusals = Vec::new();
-        let is_interleaved =
-            chunks > 1 && !self.is_on("zero_bubble_v_schedule") && self.said("schedules_method").is_none();
-        if is_interleaved && pipeline > 1 {
-            let rest = microbatches % group;
-            if group < pipeline || group > microbatches || (1..pipeline).contains(&rest) {
-                refusals.push(format!(
-                    "with virtual stages it wants groups of {pipeline} or more microbatches, and at the end none or {pipeline} \
-                     or more; there are {microbatches} in groups of {group}"
-                ));
-            }
-        }
-        let heads = self.said("num_attention_heads").and_then(|heads| heads.parse::<u64>().ok()).unwrap_or(tensor);
-        let experts = self.said("num_experts").and_then(|count| count.parse::<u64>().ok()).unwrap_or(0);
-        let sequence = self.said("seq_length").and_then(|length| length.parse::<u64>().ok()).unwrap_or(0);
-        let divides = [
-            ("--num-attention-heads", heads, tensor, "tensor parallel"),
-            ("--num-experts", experts, of("expert"), "expert parallel"),
-            (
-                "--seq-length",
-                sequence,
-                if context > 1 { context.saturating_mul(2) } else { 1 },
-                "twice context parallel",
-            ),
-        ];
-        for (name, number, by, what) in divides {
-            if !number.is_multiple_of(by.max(1)) {
-                refusals.push(format!("{name} {number} is no multiple of {by}, {what}"));
-            }
-        }
+        let said = |reader: &Self, name: &str| reader.said(name).and_then(|said| said.parse::<u64>().ok());
+        let is_looped = !self.is_on("zero_bubble_v_schedule") && self.said("schedules_method").is_none();
+        let degrees = Degrees {
+            pipeline,
+            tensor,
+            context,
+            expert: of("expert"),
+            chunks: if is_looped { chunks } else { 1 },
+            group: self.group().unwrap_or(pipeline),
+            microbatches: all / self.whole("micro_batch_size").unwrap_or(1).saturating_mul(data).max(1),
+            heads: said(self, "num_attention_heads").unwrap_or(tensor),
+            experts: said(self, "num_experts").unwrap_or(0),
+            sequence: said(self, "seq_length").unwrap_or(0),
+            sequence_parallel: self.is_on("sequence_parallel"),
+        };
+        let mut refusals = degrees.megatron_refusals();
         let is_dealt = [
             "pipeline_model_parallel_layout",
             "num_layer_list",

@@ -20,7 +20,7 @@ use self::cluster::read_cluster;
 use self::model::read_model;
 use self::parallel::read_layout;
 use self::training::{Training, read_training};
-use super::{Messages, ModelWork, Spec, Work};
+use super::{Messages, ModelWork, Spec, Target, Work};
 use crate::base::fields::{Fault, Faults, Table, one_of, one_of_like, shown};
 use crate::graph::form::Form;
 use crate::graph::layout::Layout;
@@ -83,6 +83,7 @@ fn read_spec(value: &Value, faults: &mut Vec<Fault>) -> Option<Spec> {
     let messages = table.table("messages", faults).map(|messages| read_messages(messages, faults));
     let most = u64::from(jitter::MAX_PERMILLE);
     let jitter_permille = table.whole("jitter_permille", 0..=most, faults).unwrap_or(0) as u16;
+    let target = table.choice("target", &Target::NAMED, faults);
     let work = match table.get("problem") {
         Some(problem) => {
             for key in MODEL_KEYS {
@@ -100,7 +101,7 @@ fn read_spec(value: &Value, faults: &mut Vec<Fault>) -> Option<Spec> {
     };
     table.finish(faults);
     let messages = messages.unwrap_or_default();
-    Some(Spec { name, work: work?, schedule: schedule?, messages, jitter_permille })
+    Some(Spec { name, work: work?, schedule: schedule?, messages, jitter_permille, target })
 }
 
 fn read_messages(mut table: Table<'_>, faults: &mut Vec<Fault>) -> Messages {

@@ -20,7 +20,7 @@ use crate::model::{
 use crate::problem::StageCost;
 use crate::program::Transport;
 use crate::program::lower::Lowering;
-use crate::spec::{Messages, ModelWork, Spec, Work};
+use crate::spec::{Messages, ModelWork, Spec, Target, Work};
 
 /// One thing that a `v1` link cannot express.
 #[derive(Serialize, Deserialize)]
@@ -123,6 +123,8 @@ pub(super) enum Addition {
     Activation(u8),
     /// The router weights what experts take in.
     InputSigmoid,
+    /// The framework that is to run the plan, by its place.
+    Target(u8),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -235,6 +237,8 @@ pub(super) fn additions_of(spec: &Spec) -> Vec<Addition> {
     if spec.jitter_permille > 0 {
         more.push(Addition::Jitter(spec.jitter_permille));
     }
+    let named = Target::NAMED.map(|(_, target)| target);
+    more.extend(spec.target.and_then(|target| place_in(&named, &target)).map(Addition::Target));
     more
 }
 
@@ -480,6 +484,10 @@ pub(super) fn apply(spec: &mut Spec, more: Addition) -> Option<()> {
         }
         Addition::Messages(messages) => {
             spec.messages = messages_from_wire(messages);
+            Some(())
+        }
+        Addition::Target(place) => {
+            spec.target = Some(Target::NAMED.get(usize::from(place))?.1);
             Some(())
         }
         Addition::Jitter(permille) => {

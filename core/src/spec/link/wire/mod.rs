@@ -67,5 +67,6 @@ fn spec_from_wire(wire: WireSpec) -> Spec {
         },
         messages: MESSAGES,
         jitter_permille: 0,
+        target: None,
     }
 }

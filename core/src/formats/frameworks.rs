@@ -1,0 +1,167 @@
+//! What frameworks refuse to run, though the plan is valid.
+//!
+//! - In: a plan, or the degrees of a run.
+//! - Out: a sentence for each rule that it breaks.
+//! - Knows: Megatron-LM's `validate_args`, its `ModelParallelConfig` and its interleaved schedule
+//!   (`megatron/training/arguments.py`, `megatron/core/pipeline_parallel/schedules.py`, core_v0.16.1), and what torch cannot
+//!   load ([`torch_csv`]).
+
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec;
+use alloc::vec::Vec;
+
+use crate::formats::megatron_args;
+use crate::notation::torch_csv;
+use crate::plan::Plan;
+use crate::spec::{ModelWork, Target, Work};
+
+/// What Megatron-LM's rules look at; a degree or a number that a run does not have is 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Degrees {
+    /// Pipeline parallel, P.
+    pub pipeline: u64,
+    /// Tensor parallel.
+    pub tensor: u64,
+    /// Context parallel.
+    pub context: u64,
+    /// Expert parallel.
+    pub expert: u64,
+    /// Chunks of a rank, where its interleaved schedule runs them.
+    pub chunks: u64,
+    /// Microbatches that go through a chunk together.
+    pub group: u64,
+    /// Microbatches of a step.
+    pub microbatches: u64,
+    /// Attention heads.
+    pub heads: u64,
+    /// Experts of a layer; 0 of a dense model.
+    pub experts: u64,
+    /// Tokens of a sequence.
+    pub sequence: u64,
+    /// Whether tensor parallel ranks share the tokens between matrices.
+    pub sequence_parallel: bool,
+}
+
+impl Degrees {
+    fn of(work: &ModelWork, chunks: usize) -> Degrees {
+        let form = &work.layout.form;
+        Degrees {
+            pipeline: work.pipeline.into(),
+            tensor: form.tensor.into(),
+            context: form.context.into(),
+            expert: form.expert.into(),
+            chunks: chunks as u64,
+            group: work.pipeline.into(),
+            microbatches: work.microbatches.into(),
+            heads: work.model.heads.into(),
+            experts: work.model.variant.experts.map_or(0, |experts| experts.count.into()),
+            sequence: work.sequence.into(),
+            sequence_parallel: form.sequence_parallel,
+        }
+    }
+
+    /// A sentence for each rule of Megatron-LM that such a run breaks.
+    pub fn megatron_refusals(&self) -> Vec<String> {
+        let Degrees { pipeline, tensor, context, group, microbatches, .. } = *self;
+        let mut refusals = Vec::new();
+        if self.chunks > 1 && pipeline > 1 {
+            let rest = microbatches % group.max(1);
+            if group < pipeline || group > microbatches || (1..pipeline).contains(&rest) {
+                refusals.push(format!(
+                    "with virtual stages it wants groups of {pipeline} or more microbatches, and at the end none or {pipeline} \
+                     or more; there are {microbatches} in groups of {group}"
+                ));
+            }
+        } else if self.chunks > 1 {
+            refusals.push("virtual stages want pipeline parallel of 2 or more".to_string());
+        }
+        let divides = [
+            ("--num-attention-heads", self.heads, tensor, "tensor parallel"),
+            ("--num-experts", self.experts, self.expert, "expert parallel"),
+            ("--seq-length", self.sequence, if context > 1 { 2 * context } else { 1 }, "twice context parallel"),
+            ("--seq-length", self.sequence, if self.sequence_parallel { tensor } else { 1 }, "tensor parallel"),
+        ];
+        for (name, number, by, what) in divides {
+            if !number.is_multiple_of(by.max(1)) {
+                refusals.push(format!("{name} {number} is no multiple of {by}, {what}"));
+            }
+        }
+        if self.expert > 1 && tensor > 1 && !self.sequence_parallel {
+            refusals.push("expert and tensor parallel together want --sequence-parallel".to_string());
+        }
+        refusals
+    }
+}
+
+/// Why `target` would not run `plan`: a sentence for each reason.
+pub fn refusals(plan: &Plan, target: Target) -> Vec<String> {
+    match target {
+        Target::Torch => match torch_csv::write(&plan.problem, &plan.schedule) {
+            Ok(_) => Vec::new(),
+            Err(absent) => vec![absent.reason.to_string()],
+        },
+        Target::Megatron => {
+            let mut refusals = Vec::new();
+            if !megatron_args::SCHEDULES.contains(&plan.schedule_name.as_str()) {
+                let has = megatron_args::SCHEDULES.join(" and ");
+                refusals.push(format!("it runs {has}, not {}", plan.schedule_name));
+            }
+            if let Work::Model(work) = &plan.spec.work {
+                refusals.extend(Degrees::of(work, plan.problem.chunks()).megatron_refusals());
+            }
+            refusals
+        }
+    }
+}
+
+/// What to tell where the spec names a framework: a sentence for each reason for which that would not run the plan.
+pub fn told(plan: &Plan) -> Vec<String> {
+    let Some(target) = plan.spec.target else { return Vec::new() };
+    refusals(plan, target)
+        .into_iter()
+        .map(|reason| format!("{} refuses this plan: {reason}", target.title()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::formats::export::{self, ExportError, Format};
+    use crate::plan::planner;
+    use crate::spec::Spec;
+
+    fn planned(more: &str) -> Plan {
+        let text = format!(
+            "model.name = \"llama-2-7b\"\ncluster.device = \"h100\"\nmemory.limit_bytes = \"900 GiB\"\n{more}"
+        );
+        let spec = Spec::read(&text).unwrap_or_else(|faults| panic!("{faults}"));
+        planner::plan(&spec, &spec.schedule).unwrap_or_else(|why| panic!("{why}"))
+    }
+
+    const LOOPED: &str =
+        "schedule = \"interleaved-1f1b\"\ntarget = \"megatron\"\nparallel.pipeline = 4\nparallel.chunks = 2\n";
+
+    /// `schedules.py` asserts both: groups of P or more, and at the end none or P or more.
+    #[test]
+    fn megatrons_rule_of_virtual_stages_is_told_and_refused_at_export() {
+        for (microbatches, refused) in [(8, false), (4, false), (3, true), (6, true), (7, true)] {
+            let plan = planned(&format!("{LOOPED}training.microbatches = {microbatches}\n"));
+            assert_eq!(!told(&plan).is_empty(), refused, "{microbatches}: {:?}", told(&plan));
+            let exported = export::of_plan(&plan, Format::MegatronArgs);
+            assert_eq!(matches!(exported, Err(ExportError::Megatron(_))), refused, "{microbatches}");
+        }
+    }
+
+    #[test]
+    fn only_the_framework_that_is_named_is_asked() {
+        let of = |target: &str| {
+            told(&planned(&format!(
+                "schedule = \"dualpipe\"\n{target}parallel.pipeline = 4\ntraining.microbatches = 8\n"
+            )))
+        };
+        assert!(of("").is_empty());
+        assert!(of("target = \"megatron\"\n")[0].starts_with("Megatron-LM refuses this plan: it runs 1f1b"));
+        assert!(of("target = \"torch\"\n")[0].contains("torch keeps each stage on one rank"));
+    }
+}
