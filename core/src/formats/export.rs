@@ -8,7 +8,8 @@ use core::fmt;
 use crate::base::fields::Faults;
 use crate::estimate::derive::derive;
 use crate::formats::chrome_trace::ChromeTrace;
-use crate::formats::{frameworks, megatron_args, svg, text};
+use crate::formats::frameworks::Shown;
+use crate::formats::{megatron_args, svg, text};
 use crate::model::StageLayout;
 use crate::notation::{megatron_layout, torch_csv};
 use crate::plan::Plan;
@@ -152,7 +153,7 @@ fn arguments(plan: &Plan) -> Result<String, ExportError> {
     if !megatron_args::SCHEDULES.contains(&plan.schedule_name.as_str()) {
         return Err(ExportError::Schedule(plan.schedule_name.clone()));
     }
-    let refusals = frameworks::refusals(plan, Target::Megatron);
+    let refusals = Shown::of(plan).refusals(Target::Megatron);
     if !refusals.is_empty() {
         return Err(ExportError::Megatron(refusals));
     }

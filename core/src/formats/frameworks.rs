@@ -14,7 +14,8 @@ use alloc::vec::Vec;
 use crate::formats::megatron_args;
 use crate::notation::torch_csv;
 use crate::plan::Plan;
-use crate::spec::{ModelWork, Target, Work};
+use crate::problem::{Problem, Schedule};
+use crate::spec::{ModelWork, Spec, Target, Work};
 
 /// What Megatron-LM's rules look at; a degree or a number that a run does not have is 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,34 +95,53 @@ impl Degrees {
     }
 }
 
-/// Why `target` would not run `plan`: a sentence for each reason.
-pub fn refusals(plan: &Plan, target: Target) -> Vec<String> {
-    match target {
-        Target::Torch => match torch_csv::write(&plan.problem, &plan.schedule) {
-            Ok(_) => Vec::new(),
-            Err(absent) => vec![absent.reason.to_string()],
-        },
-        Target::Megatron => {
-            let mut refusals = Vec::new();
-            if !megatron_args::SCHEDULES.contains(&plan.schedule_name.as_str()) {
-                let has = megatron_args::SCHEDULES.join(" and ");
-                refusals.push(format!("it runs {has}, not {}", plan.schedule_name));
-            }
-            if let Work::Model(work) = &plan.spec.work {
-                refusals.extend(Degrees::of(work, plan.problem.chunks()).megatron_refusals());
-            }
-            refusals
-        }
-    }
+/// A plan as frameworks see it.
+#[derive(Clone, Copy)]
+pub struct Shown<'p> {
+    /// What was asked for.
+    pub spec: &'p Spec,
+    /// Ranks, stages and microbatches.
+    pub problem: &'p Problem,
+    /// The schedule's name.
+    pub schedule_name: &'p str,
+    /// The order of each rank.
+    pub schedule: &'p Schedule,
 }
 
-/// What to tell where the spec names a framework: a sentence for each reason for which that would not run the plan.
-pub fn told(plan: &Plan) -> Vec<String> {
-    let Some(target) = plan.spec.target else { return Vec::new() };
-    refusals(plan, target)
-        .into_iter()
-        .map(|reason| format!("{} refuses this plan: {reason}", target.title()))
-        .collect()
+impl<'p> Shown<'p> {
+    /// That of a plan.
+    pub fn of(plan: &'p Plan) -> Shown<'p> {
+        let Plan { spec, problem, schedule_name, schedule, .. } = plan;
+        Shown { spec, problem, schedule_name, schedule }
+    }
+
+    /// Why `target` would not run it: a sentence for each reason.
+    pub fn refusals(&self, target: Target) -> Vec<String> {
+        match target {
+            Target::Torch => match torch_csv::write(self.problem, self.schedule) {
+                Ok(_) => Vec::new(),
+                Err(absent) => vec![absent.reason.to_string()],
+            },
+            Target::Megatron => {
+                let mut refusals = Vec::new();
+                if !megatron_args::SCHEDULES.contains(&self.schedule_name) {
+                    let has = megatron_args::SCHEDULES.join(" and ");
+                    refusals.push(format!("it runs {has}, not {}", self.schedule_name));
+                }
+                if let Work::Model(work) = &self.spec.work {
+                    refusals.extend(Degrees::of(work, self.problem.chunks()).megatron_refusals());
+                }
+                refusals
+            }
+        }
+    }
+
+    /// What to tell where the spec names a framework: a sentence for each reason for which that would not run the plan.
+    pub fn told(&self) -> Vec<String> {
+        let Some(target) = self.spec.target else { return Vec::new() };
+        let told = |reason| format!("{} refuses this plan: {reason}", target.title());
+        self.refusals(target).into_iter().map(told).collect()
+    }
 }
 
 #[cfg(test)]
@@ -129,7 +149,6 @@ mod tests {
     use super::*;
     use crate::formats::export::{self, ExportError, Format};
     use crate::plan::planner;
-    use crate::spec::Spec;
 
     fn planned(more: &str) -> Plan {
         let text = format!(
@@ -147,7 +166,7 @@ mod tests {
     fn megatrons_rule_of_virtual_stages_is_told_and_refused_at_export() {
         for (microbatches, refused) in [(8, false), (4, false), (3, true), (6, true), (7, true)] {
             let plan = planned(&format!("{LOOPED}training.microbatches = {microbatches}\n"));
-            assert_eq!(!told(&plan).is_empty(), refused, "{microbatches}: {:?}", told(&plan));
+            assert_eq!(!Shown::of(&plan).told().is_empty(), refused, "{microbatches}");
             let exported = export::of_plan(&plan, Format::MegatronArgs);
             assert_eq!(matches!(exported, Err(ExportError::Megatron(_))), refused, "{microbatches}");
         }
@@ -156,9 +175,10 @@ mod tests {
     #[test]
     fn only_the_framework_that_is_named_is_asked() {
         let of = |target: &str| {
-            told(&planned(&format!(
+            let plan = planned(&format!(
                 "schedule = \"dualpipe\"\n{target}parallel.pipeline = 4\ntraining.microbatches = 8\n"
-            )))
+            ));
+            Shown::of(&plan).told()
         };
         assert!(of("").is_empty());
         assert!(of("target = \"megatron\"\n")[0].starts_with("Megatron-LM refuses this plan: it runs 1f1b"));

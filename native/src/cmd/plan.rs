@@ -1,7 +1,7 @@
 //! `pipeplan plan`
 
 use pipeplan_core::base::canonical;
-use pipeplan_core::formats::frameworks;
+use pipeplan_core::formats::frameworks::Shown;
 use pipeplan_core::plan::Plan;
 use pipeplan_core::plan::planner;
 use pipeplan_core::schedule::BEST;
@@ -85,7 +85,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         }
         proved = Some(found);
     }
-    frameworks::told(&plan).iter().for_each(|refusal| output::tell(refusal));
+    Shown::of(&plan).told().iter().for_each(|refusal| output::tell(refusal));
     if is_best && !prints_plan {
         // What the limit costs is worth more than what a longer search may find.
         let is_told = search::tell_price_of_limit(&spec, plan.step().map(|step| step.step_ns));

@@ -27,6 +27,7 @@ pub fn choices(path: &str) -> Choices {
             ("muon", "Muon, with AdamW for other weights"),
             ("adafactor", "Adafactor without momentum"),
         ],
+        "target" => &[("", "any"), ("megatron", "Megatron-LM"), ("torch", "torch.distributed.pipelining")],
         "training.offload_optimizer" => &[("", "off"), ("true", "on")],
         "training.attention" => &[("", "FlashAttention"), ("materialised", "scores in memory")],
         _ => &[],

@@ -87,7 +87,8 @@ impl Default for Form {
 }
 
 /// Fields of both halves.
-const SHARED: [&str; 5] = ["name", "schedule", "messages.lowering", "messages.transport", "jitter_permille"];
+const SHARED: [&str; 6] =
+    ["name", "schedule", "messages.lowering", "messages.transport", "jitter_permille", "target"];
 /// A list of costs, one line a stage, that takes the place of the single costs.
 pub const STAGE_LIST: &str = "problem.stages";
 /// The batch of a step over all replicas.

@@ -59,7 +59,7 @@ fn every_field_of_a_spec_is_in_the_form() {
                 "attention": "materialised", "dropout": true, "recompute": "selective", "recompute_first": 3,
             },
             "memory": { "limit_bytes": 12_345_678_901u64, "overhead_bytes": 987_654_321u64 },
-            "messages": { "lowering": "overlapped:2", "transport": "streams" }, "jitter_permille": 25,
+            "messages": { "lowering": "overlapped:2", "transport": "streams" }, "jitter_permille": 25, "target": "megatron",
         }),
         json!({
             "name": "experts and latents",

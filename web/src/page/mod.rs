@@ -86,6 +86,7 @@ fn Page() -> impl IntoView {
             <main tabindex="-1" class:outdated=move || planner.outdated.get() || planner.is_faulty() class:of-before=move || planner.is_faulty()>
                 // The form is not printed, so this line gives its subject.
                 <p class="subject" data-test="subject">{move || planner.subject()}</p>
+                <panels::arguments::ArgumentsPanel />
                 <panels::figures::FigureRow />
                 <timeline::TimelinePanel />
                 <panels::memory::MemoryPanel />

@@ -5,6 +5,7 @@ use pipeplan_core::advise::suggest::{self, Suggestion};
 use pipeplan_core::advise::tune::{Degrees, Tuned, Tuner};
 use pipeplan_core::estimate::memory::StaticBytes;
 use pipeplan_core::estimate::step::{Step, Training};
+use pipeplan_core::formats::frameworks::Shown;
 use pipeplan_core::plan::Plan;
 use pipeplan_core::plan::planner::{self, Answer, gap};
 use pipeplan_core::plan::verdict::{self, RankMemory};
@@ -40,6 +41,8 @@ pub fn picture_of(spec: &Spec, answer: &Answer) -> Picture {
     let mut picture = picture(&answer.name, problem, timeline);
     picture.memory = ranks_bytes(&memory.unwrap_or_default());
     picture.figures.step = answer.step(spec).map(|found| step(spec, found));
+    let shown = Shown { spec, problem, schedule_name: &answer.name, schedule: &answer.schedule };
+    picture.figures.refusals = shown.told();
     picture.figures.late_ns = answer.outcomes.map(|outcomes| outcomes.late_ns);
     picture.figures.carried_ns = answer.carried.map(|carried| carried.cost_ns);
     picture.figures.judged_ns = answer.judged_ns();
@@ -162,6 +165,7 @@ fn figures(problem: &Problem, timeline: &Timeline) -> Figures {
         bound_ns: bound.value_ns,
         gap: gap(timeline.cost_ns(problem.objective()), bound.value_ns),
         late_ns: None,
+        refusals: Vec::new(),
         carried_ns: None,
         judged_ns: timeline.cost_ns(problem.objective()),
         binding: text::sentence(&text::readable(&bound.binding.to_string())),

@@ -58,6 +58,8 @@ pub struct Figures {
     pub gap: Option<f64>,
     /// With jitter: the cost that 1 step in 20 exceeds.
     pub late_ns: Option<u64>,
+    /// What the framework that the spec names refuses.
+    pub refusals: Vec<String>,
     /// The cost with communication: ranks wait for P2P transfers, with the lowering and the transport of the spec. None
     /// if that could hang.
     pub carried_ns: Option<u64>,

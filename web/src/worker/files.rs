@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use pipeplan_core::estimate::derive::coverage;
+use pipeplan_core::formats::frameworks::Shown;
 use pipeplan_core::hardware::profile::{Profile, ProfileError};
 use pipeplan_core::notation::order;
 use pipeplan_core::plan::planner;
@@ -90,6 +91,7 @@ impl Worker {
         let timeline = simulate(&plan.problem, &plan.schedule).map_err(|deadlock| deadlock.to_string())?;
         let mut picture = from_core::picture(&plan.schedule_name, &plan.problem, &timeline);
         picture.figures.step = plan.step().map(|found| from_core::step(&plan.spec, found));
+        picture.figures.refusals = Shown::of(&plan).told();
         picture.figures.late_ns = plan.outcomes().map(|outcomes| outcomes.late_ns);
         let carried = {
             let carrier = Carrier::of(plan.spec.messages.transport);

@@ -219,6 +219,13 @@ impl MegatronRun {
         }
     }
 
+    /// What is done with each argument, as far as its name and value tell.
+    pub fn sorted_arguments(&self) -> Arguments {
+        let mut reader = Reader { run: self, faults: Vec::new(), notes: Vec::new(), heard: Arguments::default() };
+        reader.hear();
+        reader.heard
+    }
+
     /// The spec of the run on `device`, of the catalog, and on so many `devices` where it does not say so itself.
     ///
     /// # Errors

@@ -92,7 +92,7 @@ fn every_fault_is_said_at_once() {
         "cluster.nodes: found an unknown field, accepted is one of device, devices_per_node, link, node_link",
         "parallel.pipeline: found 2000, accepted is a whole number from 1 to 1024",
         "memory.limit_bytes: found \"a lot\", accepted is bytes from 1",
-        "shedule: found an unknown field, accepted is one of name, schedule, messages, jitter_permille, problem",
+        "shedule: found an unknown field, accepted is one of name, schedule, messages, jitter_permille, target, problem",
     ] {
         assert!(faults.iter().any(|fault| fault.starts_with(expected)), "{expected} in {faults:#?}");
     }

@@ -13,6 +13,13 @@ pub const FIELDS: &[Field] = &[
         Group::Top,
         "Standard deviation of op times. The comparison shows what it costs each schedule",
     ),
+    of(
+        "target",
+        "Framework",
+        Unit::Text,
+        Group::Top,
+        "The framework that is to run the plan: what it refuses is told",
+    ),
     of("model.name", "Model", Unit::Text, Group::Model, ""),
     of("model.family", "Family", Unit::Text, Group::ModelSizes, ""),
     of("model.layers", "Layers", Unit::Whole, Group::ModelSizes, ""),

@@ -14,12 +14,12 @@ mod typed;
 use inputs::{ListField, TextField};
 use leptos::prelude::*;
 use model::ModelFields;
-use options::schedules;
+use options::{named, schedules};
 use pipeplan_core::base::fields::Fault;
 use schedule::GroupSize;
 use typed::TypedFields;
 
-use crate::form::{FIELDS, Field, Form, Group, Kind};
+use crate::form::{FIELDS, Field, Form, Group, Kind, choices};
 use crate::page::state::Planner;
 
 #[component]
@@ -53,6 +53,7 @@ pub fn SpecForm() -> impl IntoView {
                     <TextField path="messages.transport" list="grouped rendezvous buffered buffered:4 pair-ordered streams" />
                 </Folded>
                 <TextField path="jitter_permille" />
+                <ListField path="target" choices=named(choices("target")) />
                 <TextField path="name" />
             </fieldset>
         </form>

@@ -54,6 +54,9 @@ pub fn FigureRow() -> impl IntoView {
                 <ProofLine />
             </div>
         </section>
+        {move || scene().map(|scene| scene.figures.refusals.clone()).filter(|refusals| !refusals.is_empty()).map(|refusals| view! {
+            <div class="fault" data-test="refusals">{refusals.into_iter().map(|refusal| view! { <p>{text::sentence(&refusal)}</p> }).collect_view()}</div>
+        })}
     }
 }
 

@@ -1,10 +1,11 @@
-//! The panels around the timeline: figures, memory, passes, sensitivity, time against memory, comparison, layouts.
+//! The panels around the timeline: arguments of a run, figures, memory, passes, sensitivity, time against memory, comparison, layouts.
 //!
 //! - In: the signals of the page's state.
 //! - Out: components, one file for each panel.
 //! - Knows: the state of the page, [`draw`](crate::draw), [`form`](crate::form), [`logic`](crate::logic),
 //!   [`text`](crate::text). No other panel, and no worker.
 
+pub mod arguments;
 pub mod compare;
 pub mod figures;
 pub mod frontier;

@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use leptos::prelude::*;
 use pipeplan_core::formats::megatron_run::MegatronRun;
-use pipeplan_core::hardware::cluster;
 use pipeplan_core::model::hf_config;
 use pipeplan_core::notation::order;
-use pipeplan_core::spec::{Spec, Work};
+use pipeplan_core::spec::Spec;
 use serde_json::Value;
 
 use super::rows::own_row;
@@ -79,7 +78,7 @@ impl Planner {
             self.opening.set_value(Some(opening()));
             self.ask(Ask::OpenOrder { spec, text: text.to_owned() }, true);
         } else if let Some(run) = Some(MegatronRun::read(text)).filter(MegatronRun::is_any) {
-            self.open_run(name, &run);
+            self.open_run(name, text, &run, ["", ""]);
         } else if let Some(config) = config_of(text) {
             self.open_config(name, config);
         } else {
@@ -91,38 +90,6 @@ impl Planner {
                     lines.extend(error.to_string().lines().take(6).map(str::to_owned));
                     self.report_also(lines);
                 }
-            }
-        }
-    }
-
-    /// Puts the arguments of a run of Megatron-LM into the form. A log does not name the device, so the form keeps its
-    /// device; if the log does not give the number of devices, the form keeps that too.
-    pub(super) fn open_run(self, name: &str, run: &MegatronRun) {
-        let (device, devices) = self.resolved.with_untracked(|(_, known)| {
-            let device = known["cluster"]["device"]["name"].as_str().filter(|name| cluster::find(name).is_some());
-            let work = Spec::from_value(known).ok().map(|spec| spec.work);
-            let devices = work.and_then(|work| match work {
-                Work::Model(work) => Some(work.devices()),
-                Work::Typed(_) => None,
-            });
-            (device.unwrap_or("h100").to_owned(), devices)
-        });
-        match run.spec(&device, None).or_else(|_| run.spec(&device, devices)) {
-            Ok(imported) => {
-                self.change_with(|form| form.open(&imported.spec));
-                let mut said = vec![format!(
-                    "{name} is a run of Megatron-LM. It does not name the device; the plan uses {device}."
-                )];
-                if let Some(step_ns) = run.typical_step_ns() {
-                    said.push(format!("Its measured step time is {}.", text::duration(step_ns as f64)));
-                }
-                said.extend(imported.notes.iter().chain(&imported.arguments.told()).map(|note| text::sentence(note)));
-                self.notify(&said.join(" "));
-            }
-            Err(faults) => {
-                let mut lines = vec![of_file(name, "This is a run of Megatron-LM, but some arguments are missing.")];
-                lines.extend(faults.0.iter().take(6).map(|fault| text::sentence(&fault.to_string())));
-                self.report_also(lines);
             }
         }
     }
@@ -140,6 +107,9 @@ impl Planner {
         // It was the default of the model before.
         let said = || self.resolved.with_untracked(|(_, known)| known["training"]["sequence"].as_u64());
         let wanted = before.map(|(_, wanted)| wanted).or_else(said).unwrap_or(USUAL_SEQUENCE);
+        for note in hf_config::notes(&config) {
+            self.notify(&of_file(name, &text::sentence(&note)));
+        }
         match Spec::from_value(&form.value_with(config, wanted)) {
             Ok(spec) => {
                 self.change_with(|form| form.open(&spec));

@@ -18,6 +18,7 @@ mod planning;
 mod proof;
 mod replies;
 mod rows;
+mod run;
 mod traces;
 
 use std::cell::RefCell;
@@ -45,6 +46,7 @@ use crate::protocol::{Calibrated, ChartPoint, Layouts, Row, SensitivityRows, Sho
 use crate::scene::{MeasuredScene, Scene};
 
 pub use notices::Notice;
+pub use run::OpenRun;
 
 /// The page's state. Clones refer to the same state.
 #[derive(Clone, Copy)]
@@ -118,6 +120,8 @@ pub struct Planner {
     pub outdated: RwSignal<bool>,
     /// The exact search behind the plan on screen.
     pub proof: RwSignal<Proof>,
+    /// The run of Megatron-LM that was opened.
+    pub run: RwSignal<Option<OpenRun>>,
     /// What to say above the picture.
     pub notice: RwSignal<Option<Notice>>,
     /// The visible part of time, in CSS pixels.
@@ -203,6 +207,7 @@ impl Planner {
             searching: RwSignal::new(None),
             outdated: RwSignal::new(false),
             proof: RwSignal::new(Proof::default()),
+            run: RwSignal::new(None),
             notice: RwSignal::new(None),
             view: RwSignal::new(View { start_ns: 0.0, ns_per_px: 1.0 }),
             width: RwSignal::new(600.0),
