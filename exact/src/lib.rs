@@ -169,8 +169,10 @@ fn value(problem: &Problem, schedule: &Schedule) -> Option<Nanos> {
     simulate(problem, schedule).ok().map(|timeline| timeline.cost_ns(problem.objective()))
 }
 
-/// Steps between two reports to a watcher.
+/// Steps between two reports to a watcher, and the time between two where a step takes long: with hundreds of microbatches
+/// a thousand steps take a minute.
 const STEPS_A_WORD: u64 = 1024;
+const WORDS_APART: Duration = Duration::from_millis(100);
 
 /// A budget being spent.
 struct Clock<'w> {
@@ -178,6 +180,8 @@ struct Clock<'w> {
     steps: u64,
     /// The value and bound that the watcher was last told.
     known: (Nanos, Nanos),
+    /// When it was told last.
+    told: Instant,
     until: Option<Instant>,
     steps_left: Option<u64>,
     stop: Option<Arc<AtomicBool>>,
@@ -193,6 +197,7 @@ impl<'w> Clock<'w> {
             watch,
             steps: 0,
             known: (Nanos::MAX, 0),
+            told: Instant::now(),
             until: budget.time.map(|time| Instant::now() + time),
             steps_left: budget.steps,
             stop: budget.stop.clone(),
@@ -207,6 +212,21 @@ impl<'w> Clock<'w> {
         self.spent
     }
 
+    /// Says that it goes on.
+    fn word(&mut self) {
+        let (value_ns, lower_ns) = self.known;
+        (self.watch)(Watched { steps: self.steps, value_ns, lower_ns, better: None });
+        self.told = Instant::now();
+    }
+
+    /// Whether to stop before the first step: the questions to the solver take long to write, too.
+    fn should_stop_writing(&mut self) -> bool {
+        self.word();
+        self.spent |= self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed));
+        self.spent |= self.until.is_some_and(|until| Instant::now() >= until);
+        self.spent
+    }
+
     /// Tells of a better schedule or a better bound.
     fn tell(&mut self, best: &Exact) {
         let better = best.schedule.as_ref().filter(|_| best.value_ns < self.known.0);
@@ -218,9 +238,8 @@ impl<'w> Clock<'w> {
 impl TerminationCondition for Clock<'_> {
     fn should_stop(&mut self) -> bool {
         self.steps += 1;
-        if self.steps.is_multiple_of(STEPS_A_WORD) {
-            let (value_ns, lower_ns) = self.known;
-            (self.watch)(Watched { steps: self.steps, value_ns, lower_ns, better: None });
+        if self.told.elapsed() >= WORDS_APART || self.steps.is_multiple_of(STEPS_A_WORD) {
+            self.word();
         }
         if let Some(left) = &mut self.steps_left {
             self.spent |= *left == 0;

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Union
 
 from . import _native
@@ -295,6 +295,8 @@ def import_run(
     device: str,
     devices: int | None = None,
     *,
+    variables: Mapping[str, object] | None = None,
+    command: int | None = None,
     on_progress: Progress | None = None,
 ) -> ImportedRun:
     """Makes a spec of a run of Megatron-LM, and puts its measured steps and memory against the plan.
@@ -307,13 +309,19 @@ def import_run(
         What it ran on: a device of the catalog, such as ``h100``.
     devices
         On how many, where the text does not say so.
+    variables
+        Values of a script's variables, whatever it assigns to them, such as ``{"MODEL_SIZE": "7B"}``; ``"1"`` is the
+        first thing that the script is called with.
+    command
+        Which training command of several, from 1.
     """
+    given = {str(name): str(value) for name, value in (variables or {}).items()}
     if not isinstance(run, (str, os.PathLike)):
         raise _refused("run", run, "the path of a log or a launch script of Megatron-LM, its text, or a command line")
     if isinstance(run, os.PathLike) or "\n" not in run and os.path.exists(run):
         with open(run, encoding="utf-8", errors="replace") as file:
             run = file.read()
-    return ImportedRun(json.loads(_native.import_run(run, device, devices, on_progress)))
+    return ImportedRun(json.loads(_native.import_run(run, device, devices, given, command, on_progress)))
 
 
 def trace(plan: PlanLike, profiles: Sequence[str | os.PathLike]) -> Trace:

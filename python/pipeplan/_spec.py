@@ -196,7 +196,7 @@ class Spec:
             raise SpecError("device: found nothing, accepted is a device of the catalog, such as h100", [
                 Fault("device", "nothing", "a device of the catalog, such as h100: arguments of Megatron-LM do not name it"),
             ])
-        imported = json.loads(_native.import_run(_megatron_text(arguments), device, fields.pop("devices", None), None))
+        imported = json.loads(_native.import_run(_megatron_text(arguments), device, fields.pop("devices", None), {}, None, None))
         self.notes = imported["notes"]
         return imported["spec"]
 

@@ -5,12 +5,14 @@
 
 mod watch;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pipeplan_core::advise::tune::Tuner;
 use pipeplan_core::api::{self, Options, Refusal};
 use pipeplan_core::base::json;
+use pipeplan_core::formats::megatron_run::Given;
 use pipeplan_core::plan::Plan;
 use pipeplan_core::search::Flow;
 use pipeplan_core::spec;
@@ -179,10 +181,13 @@ mod _native {
         text: &str,
         device: &str,
         devices: Option<u64>,
+        variables: BTreeMap<String, String>,
+        command: Option<usize>,
         tell: Option<Py<PyAny>>,
     ) -> PyResult<String> {
         watched(py, tell, |watch| {
-            Ok(api::import_run(text, device, devices, &mut |progress| watch.see(progress))?.to_string())
+            let given = Given { variables, command };
+            Ok(api::import_run(text, device, devices, &given, &mut |progress| watch.see(progress))?.to_string())
         })
     }
 

@@ -77,6 +77,10 @@ def test_runs_of_megatron(command_json):
     imported = pipeplan.import_run(launch, "h100")
     assert imported.to_dict() == command_json("import", str(path / "launch.sh"), "--device", "h100")
     assert imported.spec.ranks == 4
+    open_script = launch.replace("--num-layers 32", "--num-layers $1")
+    with pytest.raises(pipeplan.SpecError, match="--set 1=VALUE"):
+        pipeplan.import_run(open_script, "h100")
+    assert pipeplan.import_run(open_script, "h100", variables={"1": 32}).spec == imported.spec
 
 
 def test_links(command):

@@ -124,7 +124,7 @@ def test_whatever_is_wrong_is_told_by_field(tmp_path):
         "the whole input": [lambda: pipeplan.Spec("no-such-file.toml"), lambda: pipeplan.Spec(itself), lambda: pipeplan.Spec(b"\xff"),
                             lambda: pipeplan.Spec(tmp_path), lambda: pipeplan.Spec(tmp_path / "binary")],
         "schedule": [lambda: pipeplan.plan(spec, 5), lambda: pipeplan.plan(spec, b"1f1b"), lambda: pipeplan.plan(spec, [1, 2, 3, 4]),
-                     lambda: pipeplan.plan(spec, lambda shape: None)],
+                     lambda: pipeplan.plan(spec, lambda shape: None), lambda: pipeplan.plan(spec, "2f2b")],
         "options.effort": lambda: pipeplan.plan(spec, effort=math.nan),
         "options.keep[0]": lambda: pipeplan.tune(spec, keep=["tensorr"]),
         "percent": [lambda: pipeplan.sensitivity(plan, percent=math.nan), lambda: plan.sensitivity(percent=-1)],

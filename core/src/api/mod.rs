@@ -27,7 +27,7 @@ use crate::bounds::lower_bound;
 use crate::check::Violation;
 use crate::estimate::derive::derive;
 use crate::formats::export::{self, Format};
-use crate::formats::megatron_run::MegatronRun;
+use crate::formats::megatron_run::{Given, MegatronRun};
 use crate::formats::torch_profile;
 use crate::plan::planner::{self, Case};
 use crate::plan::{Plan, PlanFileError, TRANSPORTS};
@@ -202,12 +202,18 @@ pub fn schedules() -> Value {
 }
 
 /// A run of Megatron-LM as a spec, and its figures against the plan: `pipeplan import --json`. `text` is a log, a command
-/// line or a launch script.
+/// line, a launch script or YAML; `given` has what a person adds to it.
 ///
 /// # Errors
 /// [`Refusal`] where the text has no run, lacks something, or has no plan.
-pub fn import_run(text: &str, device: &str, devices: Option<u64>, observer: Observer) -> Result<Value, Refusal> {
-    let run = MegatronRun::read(text);
+pub fn import_run(
+    text: &str,
+    device: &str,
+    devices: Option<u64>,
+    given: &Given,
+    observer: Observer,
+) -> Result<Value, Refusal> {
+    let run = MegatronRun::read_with(text, given);
     if !run.is_any() {
         let accepted = "a log, a command line or a launch script of Megatron-LM, with --num-layers and --hidden-size";
         return Err(Refusal::of_field("the run", "no arguments of Megatron-LM", accepted));

@@ -1,18 +1,21 @@
 //! What a caller gets where its input is refused or has no plan: one message, and the faults by field for programs.
 
+use alloc::format;
 use alloc::string::{String, ToString};
+use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 
 use serde_json::{Value, json};
 
 use crate::advise::explanation::Unexplained;
-use crate::base::fields::{Fault, Faults};
+use crate::base::fields::{Fault, Faults, one_of_like};
 use crate::base::json::Syntax;
 use crate::formats::export::ExportError;
 use crate::hardware::profile::ProfileError;
 use crate::plan::PlanFileError;
 use crate::plan::planner::PlanError;
+use crate::schedule::schedule_names;
 use crate::spec::SpecError;
 
 /// Input that was refused, or that there is no plan for.
@@ -102,6 +105,11 @@ impl From<PlanError> for Refusal {
     fn from(error: PlanError) -> Refusal {
         match error {
             PlanError::Spec(faults) => faults.into(),
+            PlanError::UnknownSchedule { ref name } => {
+                let accepted = one_of_like(name, &schedule_names());
+                let fault = Fault::new("schedule", format!("\"{name}\""), accepted);
+                Refusal { faults: vec![fault], ..Refusal::said(error) }
+            }
             _ => Refusal::said(error),
         }
     }

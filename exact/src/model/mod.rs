@@ -82,6 +82,9 @@ pub(crate) fn improve(problem: &Problem, best: &mut Exact, clock: &mut Clock<'_>
     }
     let mut order = Orders { known: BTreeMap::new() };
     for rank in 0..problem.ranks() {
+        if clock.should_stop_writing() {
+            return Ok(());
+        }
         let tasks: Vec<_> = (0..jobs.jobs.len())
             .filter(|job| jobs.jobs[*job].rank == rank && jobs.jobs[*job].ticks > 0)
             .map(|job| ArgDisjunctiveTask {
@@ -97,6 +100,9 @@ pub(crate) fn improve(problem: &Problem, best: &mut Exact, clock: &mut Clock<'_>
         post_objective(problem, &jobs, &times, rank, cost, &mut solver);
         post_memory(problem, &jobs, &times, rank, &mut order, &mut solver)?;
         post_order_of_cut(problem, &jobs, &times, rank, &mut order, &mut solver);
+    }
+    if clock.should_stop_writing() {
+        return Ok(());
     }
     post_whole(problem, &jobs, &times, &mut order, &mut solver);
     post_places(problem, &jobs, &order, &mut solver);
