@@ -557,7 +557,7 @@ fn a_chain_by_hand() {
     let b = graph.add("b".to_string(), shape(), Dtype::F32, Role::ActivationOut);
     graph.operators.push(operator(Kernel::Gelu, Job::F, None, &[x], &[a]));
     graph.operators.push(operator(Kernel::Gelu, Job::F, None, &[a], &[b]));
-    backward::derive(&mut graph);
+    backward::derive(&mut graph, true);
     // 16 bytes each. F: x, a and b at its peak; x and a stay, b leaves.
     let [f, backward_input, w] = memory(&graph);
     assert_eq!((f.net, f.peak, f.workspace()), (32, 48, 16));
