@@ -218,7 +218,10 @@ impl Form {
             refuse(if frozen.has(Module::Head) { "head alone" } else { "embedding alone" }, String::from(accepted));
         }
         for module in [Module::Experts, Module::SharedExperts, Module::Router] {
-            let has = model.variant.experts.is_some_and(|experts| module != Module::SharedExperts || experts.shared_ffn > 0);
+            let has = model
+                .variant
+                .experts
+                .is_some_and(|experts| module != Module::SharedExperts || experts.shared_ffn > 0);
             if frozen.has(module) && !has {
                 refuse(module.name(), String::from("a module that the model has"));
             }
@@ -424,4 +427,3 @@ fn find_target_faults(lora: &Lora, model: &ModelConfig, faults: &mut Vec<Fault>)
         }
     }
 }
-

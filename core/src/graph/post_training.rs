@@ -275,9 +275,16 @@ impl Target {
             Target::QB => &["q_b_proj"],
             Target::KvA => &["kv_a_proj_with_mqa", "kv_a_proj"],
             Target::KvB => &["kv_b_proj"],
-            Target::In => {
-                &["in_proj", "in_proj_q", "in_proj_k", "in_proj_v", "in_proj_z", "in_proj_a", "in_proj_b", "in_proj_dt"]
-            }
+            Target::In => &[
+                "in_proj",
+                "in_proj_q",
+                "in_proj_k",
+                "in_proj_v",
+                "in_proj_z",
+                "in_proj_a",
+                "in_proj_b",
+                "in_proj_dt",
+            ],
             Target::Out => &["out_proj"],
         }
     }
@@ -433,7 +440,8 @@ mod tests {
         assert_eq!(Frozen::of_parts(modules, &ranges), Some(of));
         assert!(of.has_layer(7) && !of.has_layer(8) && of.has_layer(9) && !of.has_layer(10));
         for text in ["layer.0", "layers.", "layers.3-1", "layers.a", "layers.-1", "layers.99999999", "lm_head", ""] {
-            assert_eq!(Frozen::NONE.add(text), Err(NotFrozen::Unknown), "{text}");
+            let mut frozen = Frozen::NONE;
+            assert_eq!(frozen.add(text), Err(NotFrozen::Unknown), "{text}");
         }
         let mut many = Frozen::NONE;
         (0..8).for_each(|range| many.add(&format!("layers.{}", 2 * range)).expect("there is room"));
@@ -475,7 +483,8 @@ mod tests {
         assert_eq!(short, peft);
         assert_eq!(short, of(&["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]));
         assert_eq!((of(&["all-linear"]), Targets::ALL.names()), (Targets::ALL, Vec::from([ALL_LINEAR])));
-        assert_eq!(Targets::NONE.add("lm_head"), None);
+        let mut targets = Targets::NONE;
+        assert_eq!(targets.add("lm_head"), None);
         assert_eq!(Targets::of_bits(short.bits()), Some(short));
         assert!(short.cover("model.layers.0.mlp.experts.down_proj") && !short.cover("model.layers.0.mlp.gate"));
         assert!(of(&["o"]).cover("model.decoder.layers.0.self_attn.out_proj"));

@@ -70,7 +70,10 @@ pub(crate) fn kind_of(work: &ModelWork, layer: u32) -> usize {
         !model.has_rope(layer),
         model.recurrence(layer).is_some(),
         form.frozen.has_layer(layer),
-        !trains_before(model, &shape_of(work, &StageLayout { layers: layer..layer + 1, embedding: false, head: false })),
+        !trains_before(
+            model,
+            &shape_of(work, &StageLayout { layers: layer..layer + 1, embedding: false, head: false }),
+        ),
     ];
     has.into_iter().enumerate().map(|(bit, has)| usize::from(has) << bit).sum()
 }

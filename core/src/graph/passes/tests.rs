@@ -55,7 +55,8 @@ impl Hand {
 
     fn weight(&mut self, name: &str, shape: &[u64]) -> TensorId {
         let (init, split) = (Init::Normal, None);
-        let role = Role::Weight { init, decay: true, shared: false, experts: None, split, partial: false, frozen: false };
+        let role =
+            Role::Weight { init, decay: true, shared: false, experts: None, split, partial: false, frozen: false };
         self.tensor(name, shape, Dtype::Bf16, role)
     }
 

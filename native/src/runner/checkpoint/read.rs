@@ -126,7 +126,7 @@ impl Reader {
     /// [`CheckpointError`] that names the first weight for which it has not.
     pub fn check(&self, places: &Places) -> Result<(), CheckpointError> {
         let other = |what: String| CheckpointError::OtherRun { path: self.folder.clone(), what };
-        for (name, Placed { shard: Shard { shape, .. }, .. }) in places {
+        for (name, Placed { shard: Shard { shape, frozen, .. }, .. }) in places {
             let weight = self.weights.get(name).ok_or_else(|| other(format!("it has no weight `{name}`")))?;
             if weight.shape != *shape {
                 let found = &weight.shape;
@@ -135,8 +135,8 @@ impl Reader {
                 )));
             }
             for (pieces, what) in [(&self.means, "mean"), (&self.squares, "mean square")] {
-                // Other optimizers than AdamW remember less, and `fill` finds what is missing.
-                if !self.of_adamw && !pieces.contains_key(name) {
+                // Frozen weights have none. Other optimizers than AdamW remember less, and `fill` finds what is missing.
+                if *frozen || !self.of_adamw && !pieces.contains_key(name) {
                     continue;
                 }
                 let mut covered: Vec<Range<usize>> = Vec::new();
