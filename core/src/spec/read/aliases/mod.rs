@@ -131,7 +131,6 @@ pub(super) static ALIASES: &[Alias] = &[
     same("training", "recompute_first_layers", "recompute_first"),
     same("training", "activation_offload", "offload"),
     same("training", "optimizer_cpu_offload", "offload_optimizer"),
-    same("training", "peft", "lora"),
     same("training.lora", "r", "rank"),
     same("training.lora", "dim", "rank"),
     same("training.lora", "lora_alpha", "alpha"),
