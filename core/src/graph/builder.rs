@@ -141,7 +141,7 @@ impl Builder {
     ) -> TensorId {
         // A matrix of each expert has three sizes.
         let experts = (shape.len() > 2).then_some(u64::from(self.form.expert.max(1)));
-        let (decay, partial) = (shape.len() > 1, self.is_partial(split));
+        let (decay, partial) = (shape.len() > 1, self.is_partial(split, experts.is_some()));
         let frozen = self.form.is_frozen(&name, self.layer);
         let role = Role::Weight { init, decay, shared, experts, split, partial, frozen };
         self.graph.add(name, shape, self.dtype, role)
@@ -150,16 +150,17 @@ impl Builder {
     /// The biases `[experts, out]` of the experts of this device.
     pub(super) fn expert_bias(&mut self, name: String, shape: [u64; 2], split: Option<Split>) -> TensorId {
         let experts = Some(u64::from(self.form.expert.max(1)));
-        let partial = self.is_partial(split);
+        let partial = self.is_partial(split, true);
         let frozen = self.form.is_frozen(&name, self.layer);
         let role = Role::Weight { init: Init::Zeros, decay: false, shared: false, experts, split, partial, frozen };
         self.graph.add(name, shape.to_vec(), self.dtype, role)
     }
 
-    /// Whether a device's gradient of a weight is a part of a sum over devices that share matrices.
-    fn is_partial(&self, split: Option<Split>) -> bool {
+    /// Whether a device's gradient of a weight is a part of a sum over devices that share matrices. Those that hold whole
+    /// experts each have others.
+    fn is_partial(&self, split: Option<Split>, of_experts: bool) -> bool {
         let holders = split.map_or(self.ways(), |split| split.holders());
-        holders > 1 && (self.is_split || self.form.sequence_parallel)
+        holders > 1 && (self.is_split || self.form.sequence_parallel && !of_experts)
     }
 
     /// Whether devices each work on a share of the matrices here.

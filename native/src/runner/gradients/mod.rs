@@ -102,9 +102,10 @@ impl Gradients {
             let holders = shard.holders(position.member, position.members);
             let copy = if of_experts { position.expert_copy() } else { position.copy() };
             let is_owner = at.first().is_some_and(|(rank, _)| *rank == position.rank)
-                && (of_experts || holders.start == position.member)
+                && (of_experts && position.whole_experts || holders.start == position.member)
                 && (copy == 0 || position.shares_optimizer || !position.is_expert_parallel());
-            let shares = (shard.partial && !of_experts)
+            let shares = shard
+                .partial
                 .then(|| group_of(holders.map(|member| Position { member, ..position }.world_rank()).collect()));
             let mut ranks: Vec<usize> = at.iter().map(|(rank, _)| position.in_world(*rank)).collect();
             ranks.dedup();
