@@ -176,12 +176,15 @@ fn read_offload(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> (Offload, boo
     (offload, false)
 }
 
-/// The texts of a list, or the one text, at `key`; each with its place.
+/// The texts of a list, or of one text with commas between, at `key`; each with its place.
 fn read_texts<'v>(table: &mut Table<'v>, key: &'static str, faults: &mut Vec<Fault>) -> Vec<(String, &'v str)> {
     let path = table.path(key);
     let texts = match table.get(key) {
         None => return Vec::new(),
-        Some(Value::String(text)) => vec![(path.clone(), Some(text.as_str()))],
+        Some(Value::String(text)) if text.is_empty() => return Vec::new(),
+        Some(Value::String(text)) if text.split(',').count() <= MAX_TEXTS => {
+            text.split(',').map(|part| (path.clone(), Some(part.trim()))).collect()
+        }
         Some(Value::Array(items)) if items.len() <= MAX_TEXTS => {
             items.iter().enumerate().map(|(at, item)| (format!("{path}[{at}]"), item.as_str())).collect()
         }

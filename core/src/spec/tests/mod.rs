@@ -406,7 +406,7 @@ fn post_training_is_read_written_and_linked() {
     assert!(!plain.to_json().contains("frozen") && !plain.to_json().contains("lora"));
     for (training, said) in [
         ("frozen = [\"layers.3-5\", \"norms\", \"layers.0-2\"]", "all but norms, layers.0-5"),
-        ("frozen = \"embedding\"", "all but embedding"),
+        ("frozen = \"embedding, layers.7\"", "all but embedding, layers.7"),
         ("lora = { rank = 16 }", "LoRA of rank 16, alpha 16, on all-linear"),
         (
             "lora = { r = 8, lora_alpha = 32, target_modules = [\"v_proj\", \"q_proj\"] }",
