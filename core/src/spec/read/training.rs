@@ -2,7 +2,6 @@
 
 use alloc::format;
 use alloc::string::String;
-use alloc::vec;
 use alloc::vec::Vec;
 
 use serde_json::Value;
@@ -179,7 +178,7 @@ fn read_offload(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> (Offload, boo
 /// The texts of a list, or of one text with commas between, at `key`; each with its place.
 fn read_texts<'v>(table: &mut Table<'v>, key: &'static str, faults: &mut Vec<Fault>) -> Vec<(String, &'v str)> {
     let path = table.path(key);
-    let texts = match table.get(key) {
+    let texts: Vec<(String, Option<&str>)> = match table.get(key) {
         None => return Vec::new(),
         Some(Value::String(text)) if text.is_empty() => return Vec::new(),
         Some(Value::String(text)) if text.split(',').count() <= MAX_TEXTS => {
