@@ -15,6 +15,7 @@ use pipeplan_core::graph::optimizer::Optimizer;
 use pipeplan_core::graph::post_training::{Frozen, Lora, Targets};
 use pipeplan_core::model::{Experts, Family, Latent, Routing, Variant};
 use pipeplan_core::spec::ModelWork;
+use safetensors::SafeTensors;
 
 fn frozen(texts: &[&str]) -> Form {
     let mut frozen = Frozen::NONE;
@@ -215,6 +216,21 @@ fn runs_with_adapters_and_frozen_weights_resume_on_any_layout() {
     }
 }
 
+/// Experts that a checkpoint has one by one, as Mixtral's.
+#[test]
+fn adapters_of_experts_resume_on_any_layout() {
+    let planned = |(data, expert, tensor): (u32, u32, u32)| {
+        let mut work = training(2, lora(2, 4, &["all-linear"]));
+        let experts = Experts { shared_ffn: 0, dense_layers: 0, ..experts() };
+        work.model.variant.experts = Some(experts);
+        (work.layout.data, work.microbatches) = (data, 8 / data);
+        (work.layout.form.expert, work.layout.form.imbalance_permille) = (expert, 2000);
+        (work.layout.form.tensor, work.layout.zero) = (tensor, u32::from(data > 1));
+        published(&work, "1f1b", Precision::Double).expect("it exists")
+    };
+    resumes_on_any(&[(1, 1, 1), (2, 2, 1), (2, 2, 2)], planned, 5);
+}
+
 fn saved(workload: &Workload, steps: u32, folder: &Path) -> Checkpoint {
     let saving = Some(Saving { folder: folder.to_path_buf(), every: 0 });
     train(workload, &RunOptions { saving, ..options(steps) });
@@ -236,6 +252,22 @@ fn checkpoints_hold_adapters_and_say_what_trained() {
     assert_eq!(one.manifest.version, 2);
     let names = one.manifest.weights.keys().filter(|name| name.contains(".lora_"));
     assert_eq!(names.count(), 8 * 7 * 2, "A and B of seven matrices in eight layers");
+    // PEFT's files have the same numbers, by its names.
+    let peft = one.folder.join("adapter");
+    let about: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(peft.join("adapter_config.json")).expect("it is there")).expect("JSON");
+    assert_eq!((&about["peft_type"], &about["r"], &about["lora_alpha"]), (&"LORA".into(), &4.into(), &16.into()));
+    let modules = ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"];
+    assert_eq!(about["target_modules"], serde_json::json!(modules));
+    let bytes = [peft.join("adapter_model.safetensors"), one.folder.join("model.safetensors")]
+        .map(|path| std::fs::read(path).expect("it is there"));
+    let [adapter, model] = [&bytes[0], &bytes[1]].map(|bytes| SafeTensors::deserialize(bytes).expect("tensors"));
+    assert_eq!(adapter.len(), 8 * 7 * 2);
+    for (name, tensor) in adapter.tensors() {
+        let own = name.strip_prefix("base_model.model.").expect("PEFT's prefix");
+        let of_model = model.tensor(own).expect("the model has it");
+        assert_eq!((tensor.shape(), tensor.data()), (of_model.shape(), of_model.data()), "{name}");
+    }
     let loss = |checkpoint: &Checkpoint| evaluate::<f64>(checkpoint, &common::text(), 3).expect("it computes").loss;
     assert!((loss(&one) - loss(&two)).abs() < 1e-10);
     let mut without = one.clone();

@@ -131,6 +131,17 @@ fn the_backward_ends_at_the_first_weight_that_trains() {
     assert!(derived.statement.stages[2].backward_input_ns < all.statement.stages[2].backward_input_ns);
     assert_eq!(derived.statement.stages[2].backward_weight_ns, all.statement.stages[2].backward_weight_ns);
     assert_eq!(derived.statement.stages[3], all.statement.stages[3]);
+    // The reports say so.
+    let said = |stage: usize| {
+        let (_, reports) = graph_and_reports(&work, &derived.stages[stage]);
+        let report = reports.into_iter().find(|report| report.pass == crate::graph::post_training::NAME).unwrap();
+        (report.bytes(), report.to_string())
+    };
+    let (bytes, text) = said(1);
+    assert_eq!(bytes, 4 * 8 * (8_030_261_248 - 2 * 128_256 * 4096 - 4096) / 32);
+    assert!(text.contains("backward: none: nothing up to the end of this stage trains"), "{text}");
+    assert!(said(2).1.contains("gradient of the input: none: nothing before this stage trains"));
+    assert!(!said(3).1.contains("none:"));
     // Any order of such stages is one that checkers and executors take.
     derived.statement.problem(Placement::Linear).unwrap();
 }
