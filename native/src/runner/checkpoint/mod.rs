@@ -270,8 +270,8 @@ impl Checkpoint {
         if value["format"] != FORMAT {
             return Err(damaged(format!("its `format` is not \"{FORMAT}\"")));
         }
-        if ![VERSION, VERSION_WITH_ADAPTERS].iter().any(|version| value["version"] == *version) {
-            let known = format!("{VERSION} and {VERSION_WITH_ADAPTERS}");
+        let known = if value["lora"].is_null() { VERSION } else { VERSION_WITH_ADAPTERS };
+        if value["version"] != known {
             return Err(damaged(format!("its version is {}; this pipeplan reads {known}", value["version"])));
         }
         let manifest: Manifest = serde_json::from_value(value).map_err(|error| damaged(error.to_string()))?;
