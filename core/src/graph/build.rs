@@ -8,7 +8,7 @@ use super::form::StageShape;
 use super::passes::PassReport;
 use super::passes::recompute::Choices;
 use super::{Graph, Role};
-use super::{backward, gpt, liveness, llama, passes, post_training};
+use super::{backward, gpt, liveness, llama, passes};
 use crate::model::{E12, Family, ModelConfig};
 
 /// What the mean loss of multi-token prediction counts for beside the model's own, in units of 10⁻¹²: DeepSeek-V3's in the
@@ -36,7 +36,7 @@ pub fn stage_graph_with(
     }
     let mut reports = Vec::new();
     if !shape.form.trains_all() {
-        reports.push(post_training::account(&graph));
+        reports.push(passes::frozen::account(&graph));
     }
     if shape.form.async_reduce {
         reports.push(passes::overlap_all_reduce::run(&mut graph));

@@ -134,7 +134,7 @@ fn the_backward_ends_at_the_first_weight_that_trains() {
     // The reports say so.
     let said = |stage: usize| {
         let (_, reports) = graph_and_reports(&work, &derived.stages[stage]);
-        let report = reports.into_iter().find(|report| report.pass == crate::graph::post_training::NAME).unwrap();
+        let report = reports.into_iter().find(|report| report.pass == crate::graph::passes::frozen::NAME).unwrap();
         (report.bytes(), report.to_string())
     };
     let (bytes, text) = said(1);
