@@ -18,6 +18,7 @@ use pipeplan_core::graph::Job;
 use pipeplan_core::graph::form::{AttentionForm, Form, Offload, Recompute};
 use pipeplan_core::graph::layout::{Partition, RecomputeLayers};
 use pipeplan_core::graph::liveness::Lifetimes;
+use pipeplan_core::graph::post_training::{Lora, Targets};
 use pipeplan_core::model::{Arrangement, Dtype, Experts, Family, Latent, ModelConfig, Routing, Variant};
 use pipeplan_core::problem::Problem;
 use pipeplan_core::problem::op::{Op, OpKind};
@@ -117,6 +118,36 @@ fn holds_what_liveness_says(work: &ModelWork, what: &str) {
             }
             let (peak, kept) = fused[&(OpKind::BW, microbatch)];
             assert_eq!((peak as i64, kept), (estimate[0].net + expected.peak as i64, 0), "BW of {what}");
+        }
+    }
+}
+
+/// Frozen layers and modules, and adapters, by job; and in a run by what the plan predicts.
+#[test]
+fn what_does_not_train_is_not_held() {
+    for (texts, adapters) in [
+        (&["embedding", "layers.0-3"][..], None),
+        (&["mlp"], None),
+        (&["attention", "norms", "layers.5"], None),
+        (&[], Some(Lora { rank: 4, alpha: 8, targets: Targets::ALL })),
+    ] {
+        for recompute in [Recompute::None, Recompute::Cheap, Recompute::Full] {
+            let mut work = work(4, 8);
+            texts.iter().for_each(|text| work.layout.form.frozen.add(text).expect("a module or layers"));
+            (work.layout.form.lora, work.layout.form.recompute) = (adapters, recompute);
+            holds_what_liveness_says(&ModelWork { microbatches: 2, ..work.clone() }, &format!("{texts:?}"));
+            for (name, data, zero) in [("1f1b", 1, 0), ("zb-h1", 2, 1)] {
+                (work.layout.data, work.layout.zero) = (data, zero);
+                let workload = published(&work, name, Precision::Single).expect("it exists");
+                let problem = problem(&work, Placement::Linear, 1).expect("the model can be cut");
+                let derived = derive(&work, Placement::Linear, 1).expect("the model can be cut");
+                let report = train(&workload, &options(3));
+                for at in 0..report.memory.len() {
+                    let what = format!("{name}, {texts:?}, {adapters:?}, {recompute:?}, rank {at}");
+                    let position = (at, 4);
+                    assert_as_predicted(&what, &workload, &work, (&problem, &derived), &report, position);
+                }
+            }
         }
     }
 }

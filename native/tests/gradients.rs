@@ -10,8 +10,10 @@ use pipeplan::backend::{Backend, Parcel, Part, Store, Values};
 use pipeplan::runner::data::Batches;
 use pipeplan::runner::optimizer::AdamW;
 use pipeplan::transport::Buffer;
+use pipeplan_core::graph::Role;
 use pipeplan_core::graph::build::stage_graph;
-use pipeplan_core::graph::form::StageShape;
+use pipeplan_core::graph::form::{Form, StageShape};
+use pipeplan_core::graph::post_training::{Frozen, Lora, Targets};
 use pipeplan_core::model::{Dtype, Experts, Family, Latent, ModelConfig, Routing, Variant};
 use pipeplan_core::problem::op::{Op, OpKind};
 use pipeplan_core::program::Payload;
@@ -89,13 +91,30 @@ impl Case {
             return Vec::new();
         }
         let parcel = Parcel { payload: Payload::Gradient, stage: self.stage - 1, microbatch };
-        let Ok(Buffer::F64(gradient)) = self.store.take(parcel) else { panic!("no gradient") };
-        gradient
+        match self.store.take(parcel) {
+            Ok(Buffer::F64(gradient)) => gradient,
+            // Nothing before trains.
+            Ok(Buffer::Nothing) => Vec::new(),
+            other => panic!("no gradient: {other:?}"),
+        }
     }
 }
 
 /// Holds the gradients of one stage, gathered over two microbatches, against differences.
 fn check(model: &ModelConfig, stage: u16, (has_embedding, has_head): (bool, bool), what: &str) {
+    let gradients = check_form(model, stage, (has_embedding, has_head), Form::default(), what);
+    assert!(gradients >= 16, "{what}");
+}
+
+/// The same with what `form` trains, and how many weights have a gradient. Weights start as they are and then, where all
+/// that starts as 0 gets another value, there.
+fn check_form(
+    model: &ModelConfig,
+    stage: u16,
+    (has_embedding, has_head): (bool, bool),
+    form: Form,
+    what: &str,
+) -> usize {
     let shape = StageShape {
         layers: 0..2,
         has_embedding,
@@ -103,9 +122,25 @@ fn check(model: &ModelConfig, stage: u16, (has_embedding, has_head): (bool, bool
         microbatch_size: 2,
         sequence: 6,
         dtype: Dtype::F64,
-        form: Default::default(),
+        form,
     };
-    let mut case = Case::new(model, stage, shape.clone());
+    let graph = stage_graph(model, &shape, 2);
+    let sends = graph.with_role(Role::GradientOut).is_some();
+    // B of an adapter starts as 0, and so A has no gradient at first.
+    let adapters: Vec<(String, u64)> = graph
+        .weights()
+        .filter(|(_, weight)| weight.name.ends_with("lora_B.weight"))
+        .map(|(_, weight)| (weight.name.clone(), weight.elements()))
+        .collect();
+    let started = || {
+        let mut case = Case::new(model, stage, shape.clone());
+        for (name, elements) in &adapters {
+            let value = |index: u64| 0.1 * (index as f64 * 1.3 + name.len() as f64).sin();
+            (0..*elements).for_each(|index| case.cpu.set_weight(name, index as usize, value(index)));
+        }
+        case
+    };
+    let mut case = started();
     let input = case.boundary(0.0);
     // Two microbatches, one with B and W apart, one fused: gradients add up.
     case.forward(0, &input);
@@ -113,9 +148,8 @@ fn check(model: &ModelConfig, stage: u16, (has_embedding, has_head): (bool, bool
     let d_input = case.backward(1, true);
     case.backward(0, false);
     let gradients = case.cpu.gradients();
-    assert!(gradients.len() >= 16, "{what}");
     let score = |microbatches: &[u32], change: &dyn Fn(&mut Case, &mut Vec<f64>)| -> f64 {
-        let mut case = Case::new(model, stage, shape.clone());
+        let mut case = started();
         let mut input = input.clone();
         change(&mut case, &mut input);
         microbatches.iter().map(|microbatch| case.forward(*microbatch, &input)).sum()
@@ -138,9 +172,63 @@ fn check(model: &ModelConfig, stage: u16, (has_embedding, has_head): (bool, bool
             close((at(H) - at(-H)) / (2.0 * H), gradient[index], &format!("{name}[{index}]"));
         }
     }
+    assert_eq!(d_input.is_empty(), !sends, "{what}");
     for index in (0..d_input.len()).step_by(37) {
         let at = |offset: f64| score(&[1], &|_, input| input[index] += offset);
         close((at(H) - at(-H)) / (2.0 * H), d_input[index], &format!("input {index}"));
+    }
+    gradients.len()
+}
+
+/// Gradients that pass through frozen matrices, that end at the first weight that trains, and those of adapters.
+#[test]
+fn so_are_those_of_what_trains_beside_frozen_weights() {
+    let frozen = |texts: &[&str]| {
+        let mut frozen = Frozen::NONE;
+        texts.iter().for_each(|text| frozen.add(text).expect("a module or layers"));
+        Form { frozen, ..Form::default() }
+    };
+    let mut targets = Targets::NONE;
+    ["q", "v", "down"].iter().for_each(|name| targets.add(name).expect("a target"));
+    let of_some = Form { lora: Some(Lora { rank: 3, alpha: 6, targets }), ..Form::default() };
+    let of_all = Form { lora: Some(Lora { rank: 2, alpha: 2, targets: Targets::ALL }), ..Form::default() };
+    let usual = model(Family::Llama, false);
+    let experts = Experts {
+        count: 4,
+        active: 2,
+        ffn: 10,
+        shared_ffn: 7,
+        shared_gate: true,
+        dense_layers: 1,
+        layers: None,
+        biases: false,
+        routing: Routing::USUAL,
+    };
+    let latent = Latent { query_rank: 12, key_value_rank: 10, rope_width: 4, value_width: 6 };
+    let deepseek = ModelConfig {
+        kv_heads: usual.heads,
+        head_dim: 10,
+        variant: Variant { experts: Some(experts), latent: Some(latent), ..Variant::USUAL },
+        ..usual
+    };
+    let models = [("Llama", usual), ("GPT", model(Family::Gpt, false)), ("DeepSeek", deepseek)];
+    for (name, model) in models {
+        for (form, train) in [
+            (frozen(&["attention"]), None),
+            (frozen(&["mlp", "norms"]), None),
+            (frozen(&["embedding", "layers.0"]), None),
+            (of_all, None),
+            (of_some, (name != "DeepSeek").then_some(2 * 2 * 3)),
+        ] {
+            if form == of_some && name == "DeepSeek" {
+                continue;
+            }
+            for (stage, ends) in [(0, (true, true)), (0, (true, false)), (1, (false, false)), (2, (false, true))] {
+                let what = format!("{name}, {ends:?}, {:?}, {:?}", form.frozen, form.lora);
+                let found = check_form(&model, stage, ends, form, &what);
+                assert!(train.is_none_or(|train| found == train), "{what}: {found}");
+            }
+        }
     }
 }
 

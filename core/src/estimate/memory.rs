@@ -40,6 +40,10 @@ pub struct StaticBytes {
     /// Master weights and moments that lie in the host's memory ([`Layout::offload_optimizer`]), which none of the
     /// others count and neither does their sum.
     pub on_host: Bytes,
+    /// Of the weights, those that train; in no sum of bytes.
+    pub trained: Bytes,
+    /// Of the quantized copies, those of weights that train, which each step makes again; in no sum of bytes.
+    pub copies_again: Bytes,
     /// Floating-point operations of the optimizer's matrix products ([`Optimizer::update_flops`]); no bytes, and in no
     /// sum of them.
     ///
@@ -96,21 +100,24 @@ impl StaticBytes {
             workspace: self.workspace.max(other.workspace),
             overhead: self.overhead.max(other.overhead),
             on_host: self.on_host.saturating_add(other.on_host),
+            trained: self.trained.saturating_add(other.trained),
+            copies_again: self.copies_again.saturating_add(other.copies_again),
             update_flops: self.update_flops.saturating_add(other.update_flops),
         }
     }
 
     /// These bytes with ZeRO: `copies` replicas shard what [`Layout::zero`] of `layout` gives, in equal shards (the
     /// last one may be smaller), and the optimizer state lies where `layout` puts it. Gradients that are reduced
-    /// after accumulation are kept whole. `largest_neighbours` are the weights that are gathered at once.
-    pub fn shared_out(&self, layout: &Layout, copies: u64, largest_neighbours: Bytes) -> StaticBytes {
+    /// after accumulation are kept whole. `largest_neighbours` are the weights that are gathered at once, and the most
+    /// of them that train.
+    pub fn shared_out(&self, layout: &Layout, copies: u64, largest_neighbours: [Bytes; 2]) -> StaticBytes {
+        let [largest_neighbours, largest_trained] = largest_neighbours;
         let (zero, sharers) = (layout.zero, layout.sharers(copies));
         let share = |from: u32, bytes: Bytes| if zero >= from { bytes.div_ceil(sharers) } else { bytes };
         let each = layout.reduces_gradients() == ReduceGradients::EachMicrobatch;
         let gradients = if each { share(2, self.gradients) } else { self.gradients };
-        // In the format of the gradients, of which there is one for each weight.
-        let of_largest =
-            u128::from(largest_neighbours) * u128::from(self.gradients) / u128::from(self.weights.max(1));
+        // In the format of the gradients, of which there is one for each weight that trains.
+        let of_largest = u128::from(largest_trained) * u128::from(self.gradients) / u128::from(self.trained.max(1));
         let of_largest = Bytes::try_from(of_largest).unwrap_or(Bytes::MAX);
         let state = [self.master_weights, self.optimizer].map(|bytes| share(1, bytes));
         let [master_weights, optimizer] = if layout.offload_optimizer { [0; 2] } else { state };
@@ -145,6 +152,10 @@ impl StaticBytes {
                 Role::Weight { .. } => {
                     let bytes = if tensor.expert_ways().is_some() { &mut experts } else { &mut bytes };
                     bytes.weights = bytes.weights.saturating_add(tensor.bytes());
+                    if tensor.is_frozen() {
+                        continue;
+                    }
+                    bytes.trained = bytes.trained.saturating_add(tensor.bytes());
                     if tensor.dtype == Dtype::Bf16 {
                         let master = tensor.elements().saturating_mul(Dtype::F32.bytes());
                         bytes.master_weights = bytes.master_weights.saturating_add(master);
@@ -159,6 +170,9 @@ impl StaticBytes {
                 Role::WeightCopy { of } => {
                     let bytes = if graph[of].expert_ways().is_some() { &mut experts } else { &mut bytes };
                     bytes.weight_copies = bytes.weight_copies.saturating_add(tensor.bytes());
+                    if !graph[of].is_frozen() {
+                        bytes.copies_again = bytes.copies_again.saturating_add(tensor.bytes());
+                    }
                 }
                 Role::WeightGradient { of } => {
                     let bytes = if graph[of].expert_ways().is_some() { &mut experts } else { &mut bytes };
@@ -180,14 +194,15 @@ impl StaticBytes {
 /// Bytes of the sharded weights of `graph` that are gathered at once: those of the two neighbouring units with the
 /// most, one in use and the next one under way. Units are the embedding, each layer, and the head with what follows
 /// it, as torchtitan wraps them (`apply_fsdp`). The first number is for all weights but experts, the second for
-/// experts; 0 where `shared` says that they are not sharded.
-pub fn largest_neighbours(graph: &Graph, shared: [bool; 2]) -> [Bytes; 2] {
+/// experts; 0 where `shared` says that they are not sharded. Only weights that `counts` count.
+pub fn largest_neighbours(graph: &Graph, shared: [bool; 2], counts: impl Fn(&Tensor) -> bool) -> [Bytes; 2] {
     let mut last_layer = None;
     let mut units: Vec<[Bytes; 2]> = Vec::new();
     // Where each weight is needed first and last.
     let mut needed: BTreeMap<TensorId, [usize; 2]> = BTreeMap::new();
     for operator in graph.job(Job::F) {
-        for weight in operator.inputs.iter().map(|input| input.tensor).filter(|id| graph[*id].is_weight()) {
+        let weights = operator.inputs.iter().map(|input| input.tensor).filter(|id| graph[*id].is_weight());
+        for weight in weights.filter(|id| counts(&graph[*id])) {
             if last_layer != Some(operator.layer) {
                 last_layer = Some(operator.layer);
                 units.push([0; 2]);

@@ -134,7 +134,7 @@ pub fn tail(work: &ModelWork, dense: &StaticBytes, experts: &StaticBytes) -> Ran
     let [of_dense, of_experts] = &copies_of(work);
     let mut tail = RankEpilogue::default();
     for (bytes, copies) in [(dense, of_dense), (experts, of_experts)] {
-        if bytes.weights == 0 {
+        if bytes.trained == 0 {
             continue;
         }
         tail.reduce_ns = tail.reduce_ns.saturating_add(copies.reduce(bytes, layout));
@@ -143,10 +143,10 @@ pub fn tail(work: &ModelWork, dense: &StaticBytes, experts: &StaticBytes) -> Ran
         let measured = work.profile.as_ref().and_then(|profile| profile.update_time(work.dtype, share, &work.device));
         let update = measured.unwrap_or_else(|| cost::traffic_time(share, &work.device));
         let update = update.max(across(bytes, copies.sharers, work));
-        // Each device quantizes all of its weights, in one pass.
-        let quantized = match bytes.weight_copies {
+        // Each device quantizes all of its weights that train, in one pass.
+        let quantized = match bytes.copies_again {
             0 => 0,
-            copies => cost::traffic_time(bytes.weights.saturating_add(copies), &work.device),
+            copies => cost::traffic_time(bytes.trained.saturating_add(copies), &work.device),
         };
         // Whole matrices go to replicas, each in turn.
         let products = bytes.update_flops.div_ceil(if layout.zero > 0 { copies.sharers.into() } else { 1 });
@@ -183,7 +183,7 @@ pub fn sum_of_two(work: &ModelWork, bytes: Bytes, link: &Link) -> Nanos {
 /// but the gradient.
 pub fn moved_by_update(bytes: &StaticBytes) -> Bytes {
     let state = bytes.optimizer.saturating_add(bytes.master_weights);
-    bytes.gradients.saturating_add(bytes.weights).saturating_add(state.saturating_mul(2))
+    bytes.gradients.saturating_add(bytes.trained).saturating_add(state.saturating_mul(2))
 }
 
 /// The replicas of a rank, and those of its experts. The distance between replicas is the TP degree; between replicas
@@ -217,7 +217,7 @@ impl Copies {
             ReduceGradients::EachMicrobatch => [0; 2],
         };
         let weights = match layout.zero {
-            1 | 2 => around(bytes.weights, self.sharers),
+            1 | 2 => around(bytes.trained, self.sharers),
             // Weights are whole, or stay sharded and the next step's jobs gather them.
             _ => 0,
         };

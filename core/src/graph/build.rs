@@ -1,6 +1,7 @@
 //! The graph of one stage from the model's sizes: the forward is written down, the backward derived from it.
 
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use super::builder::Builder;
 use super::form::StageShape;
@@ -29,11 +30,14 @@ pub fn stage_graph_with(
     choices: &Choices,
 ) -> (Graph, Vec<PassReport>) {
     let mut graph = forward_graph(model, shape, microbatches);
-    backward::derive(&mut graph);
+    backward::derive(&mut graph, trains_before(model, shape));
     if shape.form.bf16_gradients {
         backward::sum_as_weights(&mut graph);
     }
     let mut reports = Vec::new();
+    if !shape.form.trains_all() {
+        reports.push(passes::frozen::account(&graph));
+    }
     if shape.form.async_reduce {
         reports.push(passes::overlap_all_reduce::run(&mut graph));
     }
@@ -48,6 +52,27 @@ pub fn stage_graph_with(
     }
     liveness::run_in_place(&mut graph);
     (graph, reports)
+}
+
+/// Whether a stage before `shape`'s trains something, so that the gradient of the stage's input has somewhere to go.
+/// Takes the time of a few layers.
+pub fn trains_before(model: &ModelConfig, shape: &StageShape) -> bool {
+    let form = &shape.form;
+    let has = |layers: Range<u32>, has_embedding: bool| {
+        let part = StageShape { layers, has_embedding, has_head: false, ..shape.clone() };
+        forward_graph(model, &part, 1).weights().any(|(_, weight)| !weight.is_frozen())
+    };
+    if form.trains_all() || has(0..0, true) {
+        return true;
+    }
+    // Layers that differ in more have the same modules.
+    let mut tried = [[false; 2]; 2];
+    let mut is_new = |layer: u32| {
+        let [experts, recurs] = [model.has_experts(layer), model.recurrence(layer).is_some()].map(usize::from);
+        !core::mem::replace(&mut tried[experts][recurs], true)
+    };
+    let mut layers = (0..shape.layers.start).filter(|layer| !form.frozen.has_layer(*layer));
+    layers.any(|layer| is_new(layer) && has(layer..layer + 1, false))
 }
 
 /// Only the forward of [`stage_graph`], with nothing in place.

@@ -141,23 +141,26 @@ impl Builder {
     ) -> TensorId {
         // A matrix of each expert has three sizes.
         let experts = (shape.len() > 2).then_some(u64::from(self.form.expert.max(1)));
-        let (decay, partial) = (shape.len() > 1, self.is_partial(split));
-        let role = Role::Weight { init, decay, shared, experts, split, partial };
+        let (decay, partial) = (shape.len() > 1, self.is_partial(split, experts.is_some()));
+        let frozen = self.form.is_frozen(&name, self.layer);
+        let role = Role::Weight { init, decay, shared, experts, split, partial, frozen };
         self.graph.add(name, shape, self.dtype, role)
     }
 
     /// The biases `[experts, out]` of the experts of this device.
     pub(super) fn expert_bias(&mut self, name: String, shape: [u64; 2], split: Option<Split>) -> TensorId {
         let experts = Some(u64::from(self.form.expert.max(1)));
-        let partial = self.is_partial(split);
-        let role = Role::Weight { init: Init::Zeros, decay: false, shared: false, experts, split, partial };
+        let partial = self.is_partial(split, true);
+        let frozen = self.form.is_frozen(&name, self.layer);
+        let role = Role::Weight { init: Init::Zeros, decay: false, shared: false, experts, split, partial, frozen };
         self.graph.add(name, shape.to_vec(), self.dtype, role)
     }
 
-    /// Whether a device's gradient of a weight is a part of a sum over devices that share matrices.
-    fn is_partial(&self, split: Option<Split>) -> bool {
+    /// Whether a device's gradient of a weight is a part of a sum over devices that share matrices. Those that hold whole
+    /// experts each have others.
+    fn is_partial(&self, split: Option<Split>, of_experts: bool) -> bool {
         let holders = split.map_or(self.ways(), |split| split.holders());
-        holders > 1 && (self.is_split || self.form.sequence_parallel)
+        holders > 1 && (self.is_split || self.form.sequence_parallel && !of_experts)
     }
 
     /// Whether devices each work on a share of the matrices here.
@@ -488,8 +491,43 @@ impl Builder {
         split: Option<Split>,
     ) -> TensorId {
         let inner = self.width_of(x);
-        let weight = self.weight_of(format!("{weight}.weight"), vec![out, inner], Init::Normal, false, split);
-        self.times(x, weight, out, name)
+        let matrix = self.weight_of(format!("{weight}.weight"), vec![out, inner], Init::Normal, false, split);
+        let y = self.times(x, matrix, out, name);
+        let Some(([a, b], factor)) = self.adapter(weight, &[out, inner], split) else { return y };
+        let narrow = self.times(x, a, self.graph[a].shape[0], &format!("{name}, adapter"));
+        let narrow = self.scaled(narrow, factor, &format!("{name}, adapter scaled"));
+        let kernel = Kernel::MatMul { transpose_a: false, transpose_b: true, accumulate: true };
+        self.apply(kernel, &[narrow, b, y], name, out)
+    }
+
+    /// The two matrices of LoRA beside the matrix `weight`, of the sizes `shape` on this device and held as `split` says,
+    /// and the factor on their product; none where it has no adapter. Its last two sizes are out and in, and those before
+    /// them are experts.
+    ///
+    /// Devices that hold rows of the matrix hold those rows of B, and all of A; devices that hold columns hold those of A,
+    /// and all of B. So the adapters need no collective in F and B: what devices make of them is summed with what they make
+    /// of the matrix. Of the one that all hold, each gathers a part of the gradient.
+    pub(super) fn adapter(
+        &mut self,
+        weight: &str,
+        shape: &[u64],
+        split: Option<Split>,
+    ) -> Option<([TensorId; 2], Option<u64>)> {
+        let lora = self.form.lora.filter(|lora| lora.targets.cover(weight))?;
+        let [experts @ .., out, inner] = shape else { return None };
+        let by_rows = split.is_none_or(|split| split.dimension as usize == experts.len());
+        let [of_a, of_b] = if by_rows { [None, split] } else { [split, None] };
+        let rank = u64::from(lora.rank);
+        let parts = [("lora_A", [rank, *inner], Init::Normal, of_a), ("lora_B", [*out, rank], Init::Zeros, of_b)];
+        let pair = parts.map(|(part, sizes, init, split)| {
+            let shape = experts.iter().copied().chain(sizes).collect();
+            let id = self.weight_of(format!("{weight}.{part}.weight"), shape, init, false, split);
+            if let Role::Weight { frozen, .. } = &mut self.graph.tensors[id.index()].role {
+                *frozen = false;
+            }
+            id
+        });
+        Some((pair, lora.factor_e12()))
     }
 
     /// `x · wᵀ`.

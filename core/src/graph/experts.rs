@@ -165,8 +165,24 @@ fn times(
     split: Option<Split>,
 ) -> TensorId {
     let rows = build.graph[x].shape.first().copied().unwrap_or(0);
-    let weight = build.weight_of(format!("{weight}.weight"), shape.to_vec(), Init::Normal, false, split);
+    let matrix = build.weight_of(format!("{weight}.weight"), shape.to_vec(), Init::Normal, false, split);
+    let product = |build: &mut Builder, x: TensorId, matrix: TensorId, name: &str| {
+        let width = build.graph[matrix].shape[1];
+        let output = build.rows(name, rows, width);
+        build.operator(Kernel::ExpertMatMul { transpose_b: true }, &[x, matrix, arrivals], &[output]);
+        output
+    };
+    let y = product(build, x, matrix, name);
+    let Some(([a, b], factor)) = build.adapter(&weight, &shape, split) else { return y };
+    let mut narrow = product(build, x, a, &format!("{name}, adapter"));
+    if let Some(factor_e12) = factor {
+        let rank = build.width_of(narrow);
+        let scaled = build.rows(&format!("{name}, adapter scaled"), rows, rank);
+        build.operator(Kernel::Scale { factor_e12 }, &[narrow], &[scaled]);
+        narrow = scaled;
+    }
+    let more = product(build, narrow, b, &format!("{name}, of the adapter"));
     let output = build.rows(name, rows, shape[1]);
-    build.operator(Kernel::ExpertMatMul { transpose_b: true }, &[x, weight, arrivals], &[output]);
+    build.operator(Kernel::Add, &[y, more], &[output]);
     output
 }

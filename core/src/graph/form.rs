@@ -5,9 +5,10 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 
+use super::post_training::{Frozen, Lora, Module, Target, Targets};
 use super::sequence_part::SequencePart;
 use crate::base::fields::Fault;
-use crate::model::{Dtype, ModelConfig, Window};
+use crate::model::{Dtype, Family, ModelConfig, Window};
 
 /// The largest degree of parallelism.
 pub const MAX_DEGREE: u32 = 65_536;
@@ -152,6 +153,10 @@ pub struct Form {
     pub matmul_dtype: Option<Dtype>,
     /// Whether gradients of bf16 weights are accumulated in bf16.
     pub bf16_gradients: bool,
+    /// The weights that do not train.
+    pub frozen: Frozen,
+    /// Adapters that train in the place of all weights.
+    pub lora: Option<Lora>,
 }
 
 /// The most that one device may see over the average, in thousandths.
@@ -174,6 +179,8 @@ impl Default for Form {
             f32_logits: false,
             matmul_dtype: None,
             bf16_gradients: false,
+            frozen: Frozen::NONE,
+            lora: None,
         }
     }
 }
@@ -184,12 +191,76 @@ impl Form {
         Form { recompute, ..self }
     }
 
+    /// Whether every weight trains, and nothing else does.
+    pub fn trains_all(&self) -> bool {
+        self.lora.is_none() && self.frozen.is_none()
+    }
+
+    /// Whether the weight `name` of `layer` does not train, where it is no adapter's.
+    pub fn is_frozen(&self, name: &str, layer: Option<u32>) -> bool {
+        self.lora.is_some() || self.frozen.covers(name, layer)
+    }
+
+    /// What of [`Form::frozen`] and [`Form::lora`] does not suit `model`.
+    fn find_post_training_faults(&self, model: &ModelConfig, faults: &mut Vec<Fault>) {
+        let frozen = &self.frozen;
+        if let Some(lora) = &self.lora {
+            if !frozen.is_none() {
+                let accepted = "nothing, because training.lora freezes all weights of the model";
+                faults.push(Fault::new("training.frozen", frozen.texts().join(", "), accepted));
+            }
+            find_target_faults(lora, model, faults);
+            return;
+        }
+        let mut refuse = |found: &str, accepted: String| faults.push(Fault::new("training.frozen", found, accepted));
+        if model.tied && frozen.has(Module::Embedding) != frozen.has(Module::Head) {
+            let accepted = "embedding and head together: the model is tied, so they are one matrix";
+            refuse(if frozen.has(Module::Head) { "head alone" } else { "embedding alone" }, String::from(accepted));
+        }
+        for module in [Module::Experts, Module::SharedExperts, Module::Router] {
+            let has = model
+                .variant
+                .experts
+                .is_some_and(|experts| module != Module::SharedExperts || experts.shared_ffn > 0);
+            if frozen.has(module) && !has {
+                refuse(module.name(), String::from("a module that the model has"));
+            }
+        }
+        if let Some(last) = frozen.last_layer().filter(|last| *last >= model.layers) {
+            refuse(&format!("layer {last}"), format!("layers from 0 to {}", model.layers.saturating_sub(1)));
+        }
+        if !frozen.is_none() && !self.trains_any(model) {
+            refuse("every weight", String::from("a list that leaves something to train"));
+        }
+    }
+
+    /// Whether a weight trains, without adapters.
+    fn trains_any(&self, model: &ModelConfig) -> bool {
+        let frozen = &self.frozen;
+        let layer_trains = |layer: u32| {
+            let parts = match model.variant.experts.filter(|_| model.has_experts(layer)) {
+                None => frozen.has(Module::Mlp),
+                Some(experts) => {
+                    let shared = experts.shared_ffn == 0 || frozen.has(Module::SharedExperts);
+                    frozen.has(Module::Mlp) || shared && frozen.has(Module::Experts) && frozen.has(Module::Router)
+                }
+            };
+            let modules = frozen.has(Module::Attention) && frozen.has(Module::Norms) && parts;
+            !modules && !frozen.has_layer(layer)
+        };
+        let ends = [Module::Embedding, Module::Head, Module::Norms];
+        // The projection of multi-token prediction is in no module.
+        let multi_token = model.variant.multi_token > 0;
+        multi_token || !ends.into_iter().all(|module| frozen.has(module)) || (0..model.layers).any(layer_trains)
+    }
+
     /// What keeps `model` with `sequence` tokens from being split so, each with its field below `path` and the
     /// nearest degree that works.
     pub fn find_faults(&self, model: &ModelConfig, sequence: u32, path: &str, faults: &mut Vec<Fault>) {
         let field = if path.is_empty() { String::from("tensor") } else { format!("{path}.tensor") };
         let tensor = self.tensor;
         self.find_spread_faults(model, sequence, path, faults);
+        self.find_post_training_faults(model, faults);
         let expert_ffn = model.variant.experts.map_or(0, |experts| if self.whole_experts { 0 } else { experts.ffn });
         let shared_ffn = model.variant.experts.map_or(0, |experts| experts.shared_ffn);
         let part = sequence / self.context.max(1);
@@ -327,5 +398,32 @@ impl StageShape {
     /// Tokens of one microbatch.
     pub fn tokens(&self) -> u64 {
         u64::from(self.microbatch_size) * u64::from(self.sequence)
+    }
+}
+/// Targets of `lora` that `model` has no matrix for.
+fn find_target_faults(lora: &Lora, model: &ModelConfig, faults: &mut Vec<Fault>) {
+    if lora.targets == Targets::ALL {
+        return;
+    }
+    let variant = &model.variant;
+    let attends = (0..model.layers).any(|layer| model.recurrence(layer).is_none());
+    let latent = variant.latent.filter(|_| attends);
+    let narrow = latent.is_some_and(|latent| latent.query_rank > 0);
+    let is_gated = model.family == Family::Llama && variant.activation.is_gated();
+    for target in Target::ALL.into_iter().filter(|target| lora.targets.has(*target)) {
+        let has = match target {
+            Target::Q => attends && !narrow,
+            Target::K | Target::V => attends && latent.is_none(),
+            Target::O => attends,
+            Target::Gate => is_gated || variant.experts.is_some() || variant.attention_gate,
+            Target::Up | Target::Down => true,
+            Target::QA | Target::QB => narrow,
+            Target::KvA | Target::KvB => latent.is_some(),
+            Target::In | Target::Out => variant.recurrence.is_some(),
+        };
+        if !has {
+            let accepted = "matrices that the model has; all-linear means all of them";
+            faults.push(Fault::new("training.lora.targets", target.name(), accepted));
+        }
     }
 }

@@ -96,6 +96,7 @@ mod llama;
 pub mod optimizer;
 mod parts;
 pub mod passes;
+pub mod post_training;
 mod recurrence;
 #[cfg(test)]
 mod reference;
@@ -209,6 +210,8 @@ pub enum Role {
         /// Whether the gradient that a device gathers is only its share of the sum over all that hold the same
         /// elements, because each has seen other tokens, or made another part of what the weight goes into.
         partial: bool,
+        /// Whether it does not train: it has no gradient and no optimizer states.
+        frozen: bool,
     },
     /// A copy of a weight in the format of matmuls, made after each optimizer step; persistent. Of each weight there are two, quantized
     /// for products along its rows and along its columns.
@@ -310,6 +313,16 @@ impl Tensor {
     /// Whether it is a weight itself, no copy of one.
     pub fn is_weight(&self) -> bool {
         matches!(self.role, Role::Weight { .. })
+    }
+
+    /// Whether it is one of the matrices of LoRA.
+    pub fn is_adapter(&self) -> bool {
+        self.is_weight() && (self.name.ends_with(".lora_A.weight") || self.name.ends_with(".lora_B.weight"))
+    }
+
+    /// Whether it is a weight that does not train.
+    pub fn is_frozen(&self) -> bool {
+        matches!(self.role, Role::Weight { frozen: true, .. })
     }
 
     /// The devices that experts are dealt to, where it is a matrix of each expert.

@@ -12,6 +12,7 @@ use super::builder::operator;
 use super::form::Form;
 use super::form::StageShape;
 use super::liveness::{JobMemory, Lifetimes, fused_order, run_in_place};
+use super::post_training::{Frozen, Lora, Targets};
 use super::*;
 use crate::model::catalog;
 use crate::model::{
@@ -130,9 +131,26 @@ fn form() -> impl Strategy<Value = Form> {
             f32_logits: dropout,
             matmul_dtype: dropout.then_some(Dtype::Fp8),
             bf16_gradients: dropout,
+            frozen: frozen(spread.3 % 7),
+            lora: (spread.3 % 7 == 6).then_some(Lora { rank: 2, alpha: 4, targets: Targets::ALL }),
             offload: [form::Offload::None, form::Offload::First(1), form::Offload::All][spread.3 as usize % 3],
         },
     )
+}
+
+/// Nothing frozen, or some of it: with 4 and 5 the first layer's backward is the last there is.
+fn frozen(pick: u32) -> Frozen {
+    let mut frozen = Frozen::NONE;
+    let texts: &[&str] = match pick {
+        1 => &["layers.0"],
+        2 => &["attention", "norms"],
+        3 => &["mlp", "head"],
+        4 => &["embedding", "layers.0"],
+        5 => &["embedding", "attention"],
+        _ => &[],
+    };
+    texts.iter().for_each(|text| frozen.add(text).unwrap_or_else(|why| panic!("{text}: {why:?}")));
+    frozen
 }
 
 fn shape() -> impl Strategy<Value = (ModelConfig, StageShape)> {
@@ -227,14 +245,17 @@ proptest! {
         assert_well_formed(&graph);
         let has = |role| graph.with_role(role).is_some();
         prop_assert_eq!(has(Role::ActivationIn), !shape.has_embedding);
-        prop_assert_eq!(has(Role::GradientOut), !shape.has_embedding, "the first stage sends no gradient");
+        let before = !shape.has_embedding && build::trains_before(&model, &shape);
+        let here = graph.weights().any(|(_, weight)| !weight.is_frozen());
+        prop_assert_eq!(has(Role::GradientOut), before, "the first stage that trains sends no gradient");
         prop_assert_eq!(has(Role::ActivationOut), !shape.has_head);
-        prop_assert_eq!(has(Role::GradientIn), !shape.has_head);
+        prop_assert_eq!(has(Role::GradientIn), !shape.has_head && (before || here));
         prop_assert_eq!(graph.tensors().any(|(_, tensor)| matches!(tensor.role, Role::Loss { .. })), shape.has_head);
         for (weight, tensor) in graph.weights() {
             let gradient = graph.gradient_of(weight);
             let written = graph.operators.iter().any(|operator| operator.outputs.first().copied() == gradient);
-            prop_assert!(gradient.is_some() && written, "{} has no gradient", tensor.name);
+            prop_assert_eq!(gradient.is_some() && written, !tensor.is_frozen(), "{}", tensor.name);
+            prop_assert!(gradient.is_none() || !tensor.is_frozen());
         }
     }
 
@@ -557,7 +578,7 @@ fn a_chain_by_hand() {
     let b = graph.add("b".to_string(), shape(), Dtype::F32, Role::ActivationOut);
     graph.operators.push(operator(Kernel::Gelu, Job::F, None, &[x], &[a]));
     graph.operators.push(operator(Kernel::Gelu, Job::F, None, &[a], &[b]));
-    backward::derive(&mut graph);
+    backward::derive(&mut graph, true);
     // 16 bytes each. F: x, a and b at its peak; x and a stay, b leaves.
     let [f, backward_input, w] = memory(&graph);
     assert_eq!((f.net, f.peak, f.workspace()), (32, 48, 16));

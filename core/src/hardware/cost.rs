@@ -380,6 +380,34 @@ pub fn job_flops(graph: &Graph) -> [u128; 3] {
     all
 }
 
+/// Floating-point operations of one microbatch that the gradients of what trains need, where nothing is recomputed: the
+/// gradient of attention counts twice its forward, without the scores that a fused kernel computes again.
+pub fn needed_flops(graph: &Graph) -> u128 {
+    let forward_of = |query: TensorId| {
+        let forward = graph.job(Job::F).find(|operator| {
+            let is_attention = matches!(
+                operator.kernel,
+                Kernel::Attention(_)
+                    | Kernel::SpreadAttention(_)
+                    | Kernel::SinkAttention(_)
+                    | Kernel::SparseAttention(_)
+            );
+            is_attention && operator.inputs.first().is_some_and(|input| input.tensor == query)
+        });
+        forward.map(|operator| flops(graph, operator).saturating_mul(2))
+    };
+    let of_operator = |operator: &Operator| match operator.kernel {
+        Kernel::AttentionGrad(_) | Kernel::SpreadAttentionGrad(_) | Kernel::SparseAttentionGrad(_) => {
+            let query = operator.inputs.get(1).map(|input| input.tensor);
+            query.and_then(forward_of).unwrap_or_else(|| flops(graph, operator))
+        }
+        // As for any matmul: two gradients.
+        Kernel::RecurrenceGrad(_) => flops(graph, operator) / 3 * 2,
+        _ => flops(graph, operator),
+    };
+    graph.operators.iter().fold(0, |sum: u128, operator| sum.saturating_add(of_operator(operator)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -106,6 +106,18 @@ fn layout() -> impl Strategy<Value = Vec<(&'static str, &'static str, Value)>> {
                     [json!("none"), json!("all"), json!(1 + overhead % 9), json!("fit")][zero as usize % 4].clone(),
                 ),
                 ("training", "offload_optimizer", json!(overhead % 2 == 1)),
+                (
+                    "training",
+                    "frozen",
+                    [json!([]), json!(["norms", "layers.0"]), json!(["embedding", "head"]), json!([])]
+                        [zero as usize % 4]
+                        .clone(),
+                ),
+                (
+                    "training",
+                    "lora",
+                    if zero == 3 { json!({ "rank": data, "alpha": 1 + overhead % 99 }) } else { json!("none") },
+                ),
                 ("training", "attention", json!(attention)),
                 ("training", "dropout", json!(dropout)),
                 ("memory", "overhead_bytes", json!(overhead)),

@@ -79,6 +79,11 @@
 //! | `training.matmul_dtype` (`gemm_precision`) | GEMM precision: `fp8`, `mxfp8`, `mxfp4` or `nvfp4` [runs the matmuls of layers in it](crate::graph::passes::quantize), with weights in bf16. Planned, not run | as `training.dtype` |
 //! | `training.gradients_dtype` (`gradient_accumulation_dtype`), `.moments_dtype` (`optimizer_state_dtype`) | `bf16`: the dtype in which gradients of bf16 weights are accumulated and reduced; the dtype of both moments of the optimizer. Planned, not run | f32, or f64 with f64 |
 //! | `training.optimizer` | `adamw`; `sgd`; `sgd-momentum`; `muon` for the matrices of layers, with `adamw` for other weights; `adafactor` without momentum, planned and not run. The runner has `adamw` on the CPU and on GPUs, the others on the CPU | `adamw` |
+//! | `training.frozen` | weights that do not train: [modules](crate::graph::post_training::Module) (`embedding`, `head`, `attention`, `mlp`, `experts`, `shared-experts`, `router`, `norms`) and ranges of layers (`layers.0-15`), as a list. They have no gradient, no master copy, no optimizer states and no W op; where nothing before a layer trains, its backward ends there. The runner has them on the CPU | all train |
+//! | `training.lora` | [LoRA](crate::graph::post_training): adapters train and all else is frozen; a table of the following, or `none`. The runner has it on the CPU | `none` |
+//! | `training.lora.rank` (`r`, `dim`) | rank of the adapters: `r · (in + out)` parameters beside each targeted matrix | required |
+//! | `training.lora.alpha` (`lora_alpha`) | what the adapters' product is multiplied with, times the rank | the rank, so that the factor is 1, as PEFT's and Megatron Bridge's defaults have it |
+//! | `training.lora.targets` (`target_modules`) | the matrices: `q`, `k`, `v`, `o`, `gate`, `up`, `down`, of MLA `q_a`, `q_b`, `kv_a`, `kv_b`, of a recurrence `in` and `out`; PEFT's names of them (`q_proj`), Megatron Core's (`linear_qkv`: an adapter each for q, k and v), or `all-linear`. Embedding, head, routers and gates of one number a token have none | `all-linear` |
 //! | `training.attention` | `flash` or `materialised` | `flash` |
 //! | `training.dropout` | whether there is dropout | false |
 //! | `training.recompute` | activation recomputation: `none`, `selective`, `cheap`, `latents`, `feed-forward` or `full` ([each](crate::graph::form::Recompute)); for each layer `3 full, 5 none`; or `fit`: [the least that fits](crate::estimate::fit) | `none` |
@@ -127,6 +132,7 @@ use crate::graph::form::{Form, Offload};
 use crate::graph::layout::{Dispatch, Layout, Partition, RecomputeLayers};
 use crate::graph::of_e12;
 use crate::graph::optimizer::Optimizer;
+use crate::graph::post_training::Lora;
 use crate::hardware::cluster::{Device, Link, Nodes};
 use crate::hardware::profile::Profile;
 use crate::model::{Dtype, E12, Factors, Indexer, ModelConfig, QkNorm, Temperature, Variant, catalog};
@@ -476,6 +482,12 @@ impl ModelWork {
         ];
         for (key, _, dtype) in formats.into_iter().filter(|(_, is_so, _)| *is_so) {
             training[key] = json!(dtype.name());
+        }
+        if !form.frozen.is_none() {
+            training["frozen"] = json!(form.frozen.texts());
+        }
+        if let Some(Lora { rank, alpha, targets }) = form.lora {
+            training["lora"] = json!({ "rank": rank, "alpha": alpha, "targets": targets.names() });
         }
         if form.imbalance_permille != 1000 {
             training["expert_imbalance"] = json!(f64::from(form.imbalance_permille) / 1000.0);

@@ -5,7 +5,7 @@
 
 use pipeplan_core::base::fields::Faults;
 use pipeplan_core::graph::build::forward_graph;
-use pipeplan_core::graph::form::StageShape;
+use pipeplan_core::graph::form::{Form, StageShape};
 use pipeplan_core::graph::{Kernel, Needs, Role, TensorId};
 use pipeplan_core::model::{ModelConfig, hf_config};
 use pipeplan_core::spec::read_model_table;
@@ -126,6 +126,14 @@ struct Forward<T> {
 
 impl<T: Element> Forward<T> {
     fn new(model: &ModelConfig, checkpoint: &Checkpoint) -> Result<Forward<T>, EvaluateError> {
+        let lora = match &checkpoint.manifest.lora {
+            None => None,
+            Some(adapters) => Some(
+                adapters
+                    .lora()
+                    .ok_or_else(|| EvaluateError::Mismatch("its adapters are none that a spec says".into()))?,
+            ),
+        };
         let shape = StageShape {
             layers: 0..model.layers,
             has_embedding: true,
@@ -133,7 +141,7 @@ impl<T: Element> Forward<T> {
             microbatch_size: 1,
             sequence: checkpoint.manifest.sequence,
             dtype: T::DTYPE,
-            form: Default::default(),
+            form: Form { lora, ..Form::default() },
         };
         let graph = forward_graph(model, &shape, 1);
         let reader = Reader::open(checkpoint)?;

@@ -24,6 +24,8 @@ pub struct Shard {
     pub held: usize,
     /// Whether ranks that hold the same elements each gather only a part of their gradient.
     pub partial: bool,
+    /// Whether the weight does not train: it has no gradient and no optimizer states.
+    pub frozen: bool,
     /// Where it is a matrix of each expert: the ranks that these are dealt to.
     pub experts: Option<usize>,
     split: Option<Split>,
@@ -62,6 +64,7 @@ impl Shard {
             shape: tensor.whole_shape().iter().map(|size| *size as usize).collect(),
             held: tensor.elements() as usize,
             partial: matches!(tensor.role, Role::Weight { partial: true, .. }),
+            frozen: tensor.is_frozen(),
             experts: tensor.expert_ways().map(|ways| ways as usize),
             split,
             own,

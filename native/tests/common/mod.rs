@@ -182,7 +182,7 @@ impl Expected {
         let key = format!(
             "{:?} {:?} {precision:?} {:?} {}",
             work.model,
-            (workload.step_tokens(), form.attention, form.dropout),
+            (workload.step_tokens(), form.attention, form.dropout, form.frozen, form.lora),
             options.clip_norm,
             options.steps
         );

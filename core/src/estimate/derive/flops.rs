@@ -3,7 +3,7 @@
 use super::graphs::shape_of;
 use super::stage_costs::{KINDS, kind_of};
 use crate::graph::Job;
-use crate::graph::build::forward_graph;
+use crate::graph::build::{forward_graph, stage_graph};
 use crate::graph::form::{Form, StageShape};
 use crate::hardware::cost;
 use crate::model::StageLayout;
@@ -14,8 +14,14 @@ pub(super) fn step_flops(work: &ModelWork) -> u128 {
     // All layers of a kind are alike, and the head costs the same after each.
     let forward = |layer: u32, has_head: bool| {
         let layout = StageLayout { layers: layer..layer + 1, embedding: false, head: has_head };
-        let shape = StageShape { form: Form::default(), ..shape_of(work, &layout) };
-        cost::job_flops(&forward_graph(&work.model, &shape, work.microbatches))[Job::F as usize]
+        let Form { frozen, lora, .. } = work.layout.form;
+        let form = Form { frozen, lora, ..Form::default() };
+        let shape = StageShape { form, ..shape_of(work, &layout) };
+        match form.trains_all() {
+            // Each matmul has two gradients.
+            true => 3 * cost::job_flops(&forward_graph(&work.model, &shape, work.microbatches))[Job::F as usize],
+            false => cost::needed_flops(&stage_graph(&work.model, &shape, work.microbatches)),
+        }
     };
     let mut of_kinds: [Option<u128>; KINDS] = [None; KINDS];
     let layers = (0..work.model.layers).fold(0u128, |sum, layer| {
@@ -26,6 +32,6 @@ pub(super) fn step_flops(work: &ModelWork) -> u128 {
     let head = forward(last, true).saturating_sub(forward(last, false));
     let form = &work.layout.form;
     let shared = u128::from(form.tensor.max(1)) * u128::from(form.context.max(1));
-    let all = layers.saturating_add(head).saturating_mul(3).saturating_mul(work.microbatches.into());
+    let all = layers.saturating_add(head).saturating_mul(work.microbatches.into());
     all / shared
 }

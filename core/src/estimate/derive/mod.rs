@@ -153,4 +153,6 @@ pub fn derive(work: &ModelWork, placement: Placement, chunks: usize) -> Result<D
 }
 
 #[cfg(test)]
+mod post_training_tests;
+#[cfg(test)]
 mod tests;

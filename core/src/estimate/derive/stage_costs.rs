@@ -5,12 +5,13 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use super::graphs::{choices_of, graph_of};
+use super::graphs::{choices_of, graph_of, shape_of};
 use super::times::job_times;
 use crate::base::units::{Bytes, Nanos};
 use crate::estimate::memory::{self, StaticBytes};
 use crate::estimate::partition::PartCosts;
 use crate::graph::Graph;
+use crate::graph::build::trains_before;
 use crate::graph::form::{Offload, Recompute};
 use crate::graph::layout::RecomputeLayers;
 use crate::graph::liveness::Lifetimes;
@@ -53,8 +54,8 @@ pub(super) struct Parts<'w> {
 type PartKey = ([u32; KINDS], bool, bool, Vec<(Recompute, usize)>);
 
 /// Kinds of layer: with experts or without, with a window or without, with rotary positions or without, and with attention
-/// or a recurrence.
-pub(super) const KINDS: usize = 16;
+/// or a recurrence; frozen or not, and behind a part that trains or not.
+pub(super) const KINDS: usize = 64;
 
 /// The kind of `layer`: all layers of a kind are alike.
 pub(crate) fn kind_of(work: &ModelWork, layer: u32) -> usize {
@@ -62,7 +63,18 @@ pub(crate) fn kind_of(work: &ModelWork, layer: u32) -> usize {
     let model = &work.model;
     let windowed =
         model.looks_back(layer, sequence) < sequence || model.attention_sequence(layer, sequence) < sequence;
-    let has = [model.has_experts(layer), windowed, !model.has_rope(layer), model.recurrence(layer).is_some()];
+    let form = &work.layout.form;
+    let has = [
+        model.has_experts(layer),
+        windowed,
+        !model.has_rope(layer),
+        model.recurrence(layer).is_some(),
+        form.frozen.has_layer(layer),
+        !trains_before(
+            model,
+            &shape_of(work, &StageLayout { layers: layer..layer + 1, embedding: false, head: false }),
+        ),
+    ];
     has.into_iter().enumerate().map(|(bit, has)| usize::from(has) << bit).sum()
 }
 
@@ -81,8 +93,9 @@ impl Parts<'_> {
         let mut counts = [0u32; KINDS];
         layout.layers.clone().for_each(|layer| counts[kind_of(self.work, layer)] += 1);
         let mut by_layer = choices_of(self.work, layout).by_layer;
-        if by_layer.is_empty() && matches!(self.work.layout.form.offload, Offload::First(_)) {
-            // Offload depends on which layers come first.
+        let form = &self.work.layout.form;
+        if by_layer.is_empty() && (matches!(form.offload, Offload::First(_)) || form.frozen.last_layer().is_some()) {
+            // Offload depends on which layers come first, and the backward on which of them train.
             by_layer = vec![Recompute::None; layout.layers.len()];
         }
         let kinds = layout.layers.clone().map(|layer| kind_of(self.work, layer));
@@ -94,11 +107,12 @@ impl Parts<'_> {
         let layout = &self.work.layout;
         let copies = [layout.copies(), layout.expert_copies()];
         let shares = copies.map(|copies| layout.sharers(copies) > 1);
-        let [largest, largest_experts] = memory::largest_neighbours(&graph, shares);
+        let [largest, largest_experts] = memory::largest_neighbours(&graph, shares, |_| true);
+        let [trained, trained_experts] = memory::largest_neighbours(&graph, shares, |weight| !weight.is_frozen());
         let shared_out = |shares_after| {
             let (bytes, experts) = StaticBytes::of_stage(&graph, shares_after, layout);
-            let experts = experts.shared_out(layout, copies[1], largest_experts);
-            bytes.shared_out(layout, copies[0], largest).with_experts(&experts)
+            let experts = experts.shared_out(layout, copies[1], [largest_experts, trained_experts]);
+            bytes.shared_out(layout, copies[0], [largest, trained]).with_experts(&experts)
         };
         let part = Part {
             cost: cost_of(&graph, self.work),
@@ -138,7 +152,8 @@ impl Parts<'_> {
         PartCosts {
             layers_ns: (0..self.work.model.layers).map(&mut of).collect(),
             embedding_ns: time(0..0, true, false),
-            head_ns: time(0..0, false, true),
+            // Behind all layers: what they train is before it.
+            head_ns: time(self.work.model.layers..self.work.model.layers, false, true),
         }
     }
 }

@@ -350,7 +350,10 @@ fn formats_take_their_bytes() {
         assert_eq!(gradients.static_bytes[rank], StaticBytes { gradients: bytes.gradients / 2, ..*bytes });
         let layers = &plain.stages[rank].layers;
         let matrices = u64::from(layers.end - layers.start) * (4 * 4096 * 4096 + 3 * 4096 * 11_008);
-        assert_eq!(fp8.static_bytes[rank], StaticBytes { weight_copies: 2 * matrices, ..*bytes });
+        assert_eq!(
+            fp8.static_bytes[rank],
+            StaticBytes { weight_copies: 2 * matrices, copies_again: 2 * matrices, ..*bytes }
+        );
         let [whole, half] = [&plain, &gradients].map(|derived| derived.epilogue.tails[rank].reduce_ns);
         assert!(half * 2 >= whole && half * 2 < whole + whole / 100, "rank {rank}: {half} of {whole}");
         let [f, narrow] = [&plain, &fp8].map(|derived| derived.statement.stages[rank].forward_ns);

@@ -13,6 +13,9 @@ impl Backward<'_> {
     /// Long on purpose: a table with every kernel.
     pub(super) fn visit(&mut self, operator: &Operator) -> Option<()> {
         let arriving = operator.outputs.first().and_then(|id| self.gradient[id.index()]);
+        if !operator.outputs.first().is_some_and(|id| self.wanted[id.index()]) {
+            return None;
+        }
         match operator.kernel {
             Kernel::CrossEntropy { microbatches } => self.loss(operator, microbatches, 0),
             Kernel::SharedCrossEntropy { microbatches } => self.loss(operator, microbatches, 2),
@@ -278,8 +281,11 @@ impl Backward<'_> {
                 self.accumulate(Kernel::BiasGrad, &[dy], input(1)?);
                 self.contribute(input(0)?, dy);
             }
-            Kernel::MatMul { transpose_b, .. } => {
+            Kernel::MatMul { transpose_b, accumulate, .. } => {
                 let (x, weight) = (input(0)?, input(1)?);
+                if accumulate {
+                    self.contribute(input(2)?, dy);
+                }
                 let kernel = Kernel::MatMul { transpose_a: true, transpose_b: false, accumulate: true };
                 // [out, in] for x · wᵀ, [in, out] for x · w.
                 let (a, b) = if transpose_b { (dy, x) } else { (x, dy) };

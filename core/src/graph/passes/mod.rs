@@ -13,8 +13,11 @@
 //!
 //! Each takes time in proportion to the operators and rewrites the list once.
 //!
+//! [`frozen`] reports in the same way what of a graph does not train.
+//!
 //! [`reduce_gradients`] is one more pass, over the list of what a step does with the stage's gradients.
 
+pub mod frozen;
 pub mod offload_activations;
 pub mod overlap_all_reduce;
 pub mod quantize;

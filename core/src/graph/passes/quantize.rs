@@ -86,7 +86,9 @@ fn weights_of(graph: &Graph, dtype: Dtype, account: &mut PassReport) -> BTreeSet
         }
         let sizes = &graph[weight].shape;
         let widths = widths(dtype);
-        let why = if operator.layer.is_none() {
+        let why = if graph[weight].is_adapter() {
+            "stays: an adapter"
+        } else if operator.layer.is_none() {
             "stays: outside of layers"
         } else if deciding.contains(output) {
             "stays: it routes tokens or weights their experts"

@@ -215,9 +215,12 @@ fn expands(graph: &Graph, operators: &[Operator]) -> Vec<bool> {
                 *expands = is_wanted;
                 is_wanted
             }
-            // The matrix that expands.
-            Kernel::MatMul { .. } => {
+            // The matrix that expands, to whose product an adapter's may be added.
+            Kernel::MatMul { accumulate, .. } => {
                 *expands = is_wanted;
+                if accumulate && is_wanted {
+                    operator.inputs.iter().skip(2).for_each(|input| wanted[input.tensor.index()] = true);
+                }
                 false
             }
             _ => false,

@@ -55,7 +55,8 @@ impl Hand {
 
     fn weight(&mut self, name: &str, shape: &[u64]) -> TensorId {
         let (init, split) = (Init::Normal, None);
-        let role = Role::Weight { init, decay: true, shared: false, experts: None, split, partial: false };
+        let role =
+            Role::Weight { init, decay: true, shared: false, experts: None, split, partial: false, frozen: false };
         self.tensor(name, shape, Dtype::Bf16, role)
     }
 
@@ -87,7 +88,7 @@ fn column_parallel(both: bool) -> Graph {
     } else {
         hand.0.tensors[outs[0].index()].role = Role::ActivationOut;
     }
-    backward::derive(&mut hand.0);
+    backward::derive(&mut hand.0, true);
     hand.0
 }
 
@@ -260,7 +261,7 @@ fn every_reduction_of_a_layer_is_covered() {
         for sequence_parallel in [false, true] {
             let form = Form { tensor: 4, sequence_parallel, ..Form::default() };
             let mut graph = forward_graph(&model, &shape(3, form), 1);
-            backward::derive(&mut graph);
+            backward::derive(&mut graph, true);
             let before: Vec<_> = graph.operators.clone();
             let account = overlap_all_reduce::run(&mut graph);
             assert_eq!((account.done.len(), account.skipped.len()), (6, 0), "{name}");
@@ -316,7 +317,7 @@ fn an_account_says_once_what_is_alike() {
     let model = catalog::find("llama-2-7b").map(|entry| entry.config).unwrap();
     let form = Form { tensor: 2, ..Form::default() };
     let mut graph = forward_graph(&model, &shape(5, form), 1);
-    backward::derive(&mut graph);
+    backward::derive(&mut graph, true);
     let account = overlap_all_reduce::run(&mut graph);
     let text = account.to_string();
     assert_eq!(text.lines().count(), 3, "{text}");
@@ -347,7 +348,7 @@ fn operands_are_quantized_once_for_all_their_products() {
     hand.push(Job::F, LINEAR, &[product, narrow], &[y]);
     let mut graph = hand.0;
     graph.operators.iter_mut().for_each(|operator| operator.layer = Some(0));
-    backward::derive(&mut graph);
+    backward::derive(&mut graph, true);
     split_backward::run(&mut graph);
     let account = quantize::run(&mut graph, Dtype::Fp8);
     let forward: Vec<&str> = graph.job(Job::F).map(|operator| operator.kernel.name()).collect();
@@ -511,7 +512,7 @@ fn copies_go_while_the_next_layer_computes() {
         hand.0.operators.iter_mut().rev().take(2).for_each(|operator| operator.layer = Some(layer));
         x = out;
     }
-    backward::derive(&mut hand.0);
+    backward::derive(&mut hand.0, true);
     split_backward::run(&mut hand.0);
     let account = offload_activations::run(&mut hand.0, 0..3, 2);
     let forward = "F ~offload(x) → x on the host

@@ -1,16 +1,20 @@
 //! The table `training`: the batch, number formats, recomputation and offload.
 
 use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 
 use serde_json::Value;
 
 use super::super::FIT;
 use super::default;
-use crate::base::fields::{Fault, Table, shown, whole};
+use crate::base::fields::{Fault, Table, one_of_like, shown, whole};
 use crate::graph::form::{AttentionForm, Form, MAX_IMBALANCE_PERMILLE, Offload, Recompute};
 use crate::graph::layout::RecomputeLayers;
 use crate::graph::optimizer::Optimizer;
+use crate::graph::post_training::{
+    Frozen, Lora, MAX_ALPHA, MAX_RANGES, MAX_RANK, Module, NotFrozen, Targets, accepted_targets,
+};
 use crate::model::{Dtype, MAX_LAYERS, MAX_SIZE};
 use crate::problem::MAX_MICROBATCHES;
 
@@ -61,6 +65,8 @@ pub(super) fn read_training(
     let bf16_moments = table.choice("moments_dtype", &BF16, faults).unwrap_or(false);
     let offload_optimizer = table.flag("offload_optimizer", faults).unwrap_or(false);
     let recompute_layers = read_recompute(&mut table, &mut form, faults);
+    form.frozen = read_frozen(&mut table, faults);
+    form.lora = read_lora(&mut table, faults);
     table.finish(faults);
     let (microbatch_size, sequence) =
         (microbatch_size.map_or(default::MICROBATCH_SIZE, |size| size as u32), sequence.map(|tokens| tokens as u32));
@@ -167,6 +173,80 @@ fn read_offload(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> (Offload, boo
         Offload::None
     });
     (offload, false)
+}
+
+/// The texts of a list, or of one text with commas between, at `key`; each with its place.
+fn read_texts<'v>(table: &mut Table<'v>, key: &'static str, faults: &mut Vec<Fault>) -> Vec<(String, &'v str)> {
+    let path = table.path(key);
+    let texts: Vec<(String, Option<&str>)> = match table.get(key) {
+        None => return Vec::new(),
+        Some(Value::String(text)) if text.is_empty() => return Vec::new(),
+        Some(Value::String(text)) if text.split(',').count() <= MAX_TEXTS => {
+            text.split(',').map(|part| (path.clone(), Some(part.trim()))).collect()
+        }
+        Some(Value::Array(items)) if items.len() <= MAX_TEXTS => {
+            items.iter().enumerate().map(|(at, item)| (format!("{path}[{at}]"), item.as_str())).collect()
+        }
+        Some(value) => {
+            let accepted = format!("a list of at most {MAX_TEXTS} names");
+            faults.push(Fault::new(path, shown(value), accepted));
+            return Vec::new();
+        }
+    };
+    let mut read = Vec::new();
+    for (path, text) in texts {
+        match text {
+            Some(text) => read.push((path, text)),
+            None => faults.push(Fault::new(path, "another value", "a name")),
+        }
+    }
+    read
+}
+
+/// Most names in a list of frozen weights or targets.
+const MAX_TEXTS: usize = 100;
+
+/// The weights that do not train.
+fn read_frozen(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Frozen {
+    let mut frozen = Frozen::NONE;
+    for (path, text) in read_texts(table, "frozen", faults) {
+        let accepted = match frozen.add(text) {
+            Ok(()) => continue,
+            Err(NotFrozen::TooMany) => format!("at most {MAX_RANGES} ranges of layers that do not touch"),
+            Err(NotFrozen::Unknown) => {
+                let names = Module::ALL.map(Module::name);
+                format!("{}, or a range of layers such as layers.0-15", one_of_like(text, &names))
+            }
+        };
+        faults.push(Fault::new(path, shown(&text.into()), accepted));
+    }
+    frozen
+}
+
+/// The adapters.
+fn read_lora(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<Lora> {
+    if table.peek("lora").and_then(Value::as_str) == Some("none") {
+        table.get("lora");
+        return None;
+    }
+    let mut table = table.table("lora", faults)?;
+    let rank = table.needed_whole("rank", 1..=MAX_RANK.into(), faults);
+    let alpha = table.whole("alpha", 1..=MAX_ALPHA.into(), faults);
+    let mut targets = Targets::NONE;
+    let says_targets = table.peek("targets").is_some();
+    for (path, text) in read_texts(&mut table, "targets", faults) {
+        if targets.add(text).is_none() {
+            faults.push(Fault::new(path, shown(&text.into()), accepted_targets()));
+        }
+    }
+    if says_targets && targets.is_empty() {
+        let path = table.path("targets");
+        faults.push(Fault::new(path, "no target", "at least one, or nothing at all for all-linear"));
+    }
+    table.finish(faults);
+    let rank = rank? as u32;
+    let alpha = alpha.map_or(rank, |alpha| alpha as u32);
+    Some(Lora { rank, alpha, targets: if says_targets { targets } else { Targets::ALL } })
 }
 
 /// The one format of gradients and moments besides their usual one.

@@ -393,6 +393,64 @@ fn number_formats_are_written_linked_and_held_against_each_other() {
     }
 }
 
+/// Frozen weights and adapters, by the names that others have, with their defaults; and what does not suit the model.
+#[test]
+fn post_training_is_read_written_and_linked() {
+    let text = |training: &str| {
+        format!(
+            "[model]\nname = \"llama-3-8b\"\n[cluster]\ndevice = \"h100\"\n[parallel]\npipeline = 4\n[training]\n\
+             microbatches = 8\n{training}\n"
+        )
+    };
+    let plain = Spec::read(&text("")).unwrap();
+    assert!(!plain.to_json().contains("frozen") && !plain.to_json().contains("lora"));
+    for (training, said) in [
+        ("frozen = [\"layers.3-5\", \"norms\", \"layers.0-2\"]", "all but norms, layers.0-5"),
+        ("frozen = \"embedding, layers.7\"", "all but embedding, layers.7"),
+        ("lora = { rank = 16 }", "LoRA of rank 16, alpha 16, on all-linear"),
+        (
+            "lora = { r = 8, lora_alpha = 32, target_modules = [\"v_proj\", \"q_proj\"] }",
+            "LoRA of rank 8, alpha 32, on q, v",
+        ),
+        (
+            "lora = { dim = 32, targets = [\"linear_qkv\", \"linear_fc2\"] }",
+            "LoRA of rank 32, alpha 32, on q, k, v, down",
+        ),
+    ] {
+        let spec = Spec::read(&text(training)).unwrap_or_else(|error| panic!("{error}"));
+        let form = model_work(&text(training)).layout.form;
+        assert_eq!(crate::graph::post_training::text(&form.frozen, form.lora.as_ref()).as_deref(), Some(said));
+        assert_eq!(Spec::read(&spec.to_json()).as_ref(), Ok(&spec));
+        assert_eq!(crate::spec::link::read(&crate::spec::link::write(&spec)).as_ref(), Ok(&spec));
+    }
+    assert_eq!(Spec::read(&text("lora = \"none\"\nfrozen = []")).as_ref(), Ok(&plain));
+    for (training, told) in [
+        ("frozen = [\"lm_head\"]", "training.frozen[0]: found \"lm_head\", accepted is one of embedding"),
+        ("frozen = [\"layers.30-40\"]", "training.frozen: found layer 40, accepted is layers from 0 to 31"),
+        ("frozen = [\"experts\"]", "training.frozen: found experts, accepted is a module that the model has"),
+        (
+            "frozen = [\"embedding\", \"head\", \"norms\", \"layers.0-31\"]",
+            "training.frozen: found every weight, accepted is a list that leaves something to train",
+        ),
+        ("frozen = [\"norms\"]\nlora = { rank = 8 }", "training.frozen: found norms, accepted is nothing, because"),
+        ("lora = { alpha = 8 }", "training.lora.rank: found nothing"),
+        ("lora = { rank = 0 }", "training.lora.rank: found 0"),
+        (
+            "lora = { rank = 8, targets = [\"lm_head\"] }",
+            "training.lora.targets[0]: found \"lm_head\", accepted is q, k",
+        ),
+        ("lora = { rank = 8, targets = [\"kv_a\"] }", "training.lora.targets: found kv_a, accepted is matrices that"),
+        ("lora = { rank = 8, targets = [] }", "training.lora.targets: found no target"),
+        ("lora = { rank = 8, dropout = 0.1 }", "training.lora.dropout: found an unknown field"),
+        ("lora = { rank = 8, use_dora = true }", "training.lora.use_dora: found an unknown field"),
+    ] {
+        let found = faults(&text(training));
+        assert!(found.iter().any(|fault| fault.contains(told)), "{told}: {found:?}");
+    }
+    let tied = text("frozen = [\"head\"]").replace("name =", "tied = true\nname =");
+    assert!(faults(&tied)[0].contains("embedding and head together"), "{:?}", faults(&tied));
+}
+
 /// Layers that keep what they keep in the host's memory: none, some at the start of each stage, or all; and how fast that is
 /// reached, which the catalog knows of its devices, and is an A100's of others.
 #[test]

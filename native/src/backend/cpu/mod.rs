@@ -122,10 +122,10 @@ impl<T: Element> Processor for Core<T> {
         training: &Training,
         init: Init,
         weight: &Tensor,
-        _: &Tensor,
+        gradient: &Tensor,
         (rule, held): (Rule, usize),
     ) -> Result<NewParameter<Data<T>, Moments<T>>, Infallible> {
-        let elements = weight.elements() as usize;
+        let elements = gradient.elements() as usize;
         let state = Moments::new(rule, held);
         Ok(NewParameter {
             weight: Data::Floats(initial(training, init, weight)),

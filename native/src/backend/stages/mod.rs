@@ -144,7 +144,7 @@ impl<P: Processor> Stages<P> {
     /// The gradient of each weight by the weight's name, as gathered so far.
     pub fn gradients(&self) -> BTreeMap<String, Buffer> {
         self.by_name(|stage, parameter| {
-            self.processor.gradient(stage.persistent[parameter.gradient.index()].as_ref()?)
+            self.processor.gradient(stage.persistent[parameter.gradient.tensor()?.index()].as_ref()?)
         })
     }
 
@@ -157,7 +157,7 @@ impl<P: Processor> Stages<P> {
 
     fn by_name(
         &self,
-        of: impl Fn(&Stage<P::Data, P::State>, &Parameter<P::State>) -> Option<Buffer>,
+        of: impl Fn(&Stage<P::Data, P::State>, &Parameter<P::Data, P::State>) -> Option<Buffer>,
     ) -> BTreeMap<String, Buffer> {
         let mut named = BTreeMap::new();
         for stage in self.stages.values() {
@@ -213,6 +213,13 @@ impl<P: Processor> Stages<P> {
             };
             lane.put(graph, *id, data, &mut store.meter);
         }
+        if job == Job::B
+            && graph.with_role(Role::ActivationOut).is_some()
+            && graph.with_role(Role::GradientIn).is_none()
+        {
+            // Nothing up to here trains: the message of the next stage is empty.
+            store.take(Parcel { payload: Payload::Gradient, stage: number, microbatch })?;
+        }
         let mut begun = BTreeMap::new();
         for index in order.into_iter().map(|at| at as usize) {
             let operator = &graph.operators[index];
@@ -252,6 +259,14 @@ impl<P: Processor> Stages<P> {
             let stays = self.here.contains(&stage);
             let buffer = processor.pack(data, &graph[*id], stays).map_err(Into::into)?;
             store.put(Parcel { payload, stage, microbatch }, buffer);
+        }
+        if job == Job::B
+            && graph.with_role(Role::ActivationIn).is_some()
+            && graph.with_role(Role::GradientOut).is_none()
+        {
+            // Nothing before trains, and the stage before still waits for the message.
+            let stage = number.saturating_sub(1);
+            store.put(Parcel { payload: Payload::Gradient, stage, microbatch }, Buffer::Nothing);
         }
         let kept = lane.held();
         if let Some(noted) = &mut self.job_bytes {
@@ -297,6 +312,9 @@ impl<P: Processor> Backend for Stages<P> {
         let Stages { processor, stages, training, step, .. } = self;
         for stage in stages.values_mut() {
             for position in 0..stage.parameters.len() {
+                if stage.parameters[position].gradient.tensor().is_none() {
+                    continue;
+                }
                 let updated = stage.with(position, training.shares, |parameter| {
                     processor.update(&training.optimizer, *step, parameter)
                 });

@@ -21,7 +21,7 @@ pub(super) struct Stage<D, S> {
     pub(super) brief: Vec<bool>,
     /// By tensor: weights and their gradients; nothing elsewhere.
     pub(super) persistent: Vec<Option<D>>,
-    pub(super) parameters: Vec<Parameter<S>>,
+    pub(super) parameters: Vec<Parameter<D, S>>,
     /// By tensor: whether it is a gradient that nothing but products add to.
     pub(super) of_products: Vec<bool>,
     /// Of those, the ones that this step has not written yet: the first product does not add to what the last step left.
@@ -31,11 +31,29 @@ pub(super) struct Stage<D, S> {
 }
 
 /// A weight, its gradient and its optimizer states.
-pub(super) struct Parameter<S> {
+pub(super) struct Parameter<D, S> {
     pub(super) weight: TensorId,
-    pub(super) gradient: TensorId,
+    pub(super) gradient: Accumulator<D>,
     pub(super) decay: bool,
     pub(super) state: S,
+}
+
+/// Where the gradient of a weight adds up.
+pub(super) enum Accumulator<D> {
+    /// In this tensor of the graph.
+    Tensor(TensorId),
+    /// Nowhere: the weight is frozen. The data has no elements.
+    Frozen(D),
+}
+
+impl<D> Accumulator<D> {
+    /// Its tensor, where the weight trains.
+    pub(super) const fn tensor(&self) -> Option<TensorId> {
+        match self {
+            Accumulator::Tensor(id) => Some(*id),
+            Accumulator::Frozen(_) => None,
+        }
+    }
 }
 
 impl<D, S> Stage<D, S> {
@@ -50,10 +68,21 @@ impl<D, S> Stage<D, S> {
         let mut persistent: Vec<Option<D>> = graph.tensors.iter().map(|_| None).collect();
         let mut parameters = Vec::new();
         let of_layers = graph.weights_of_layers();
-        for (gradient_id, gradient) in graph.tensors() {
-            let Role::WeightGradient { of } = gradient.role else { continue };
-            let weight = &graph[of];
+        let accumulators: BTreeMap<TensorId, TensorId> =
+            graph.tensors().filter_map(|(id, tensor)| accumulates(tensor).map(|of| (of, id))).collect();
+        for (of, weight) in graph.weights() {
             let Role::Weight { init, decay, .. } = weight.role else { continue };
+            let Some(gradient_id) = accumulators.get(&of).copied() else {
+                // It does not train: no element has a gradient or optimizer states.
+                let none = Tensor { shape: vec![0], role: Role::WeightGradient { of }, ..weight.clone() };
+                let new = processor.parameter(training, init, weight, &none, (Rule::Sgd, 0))?;
+                meter.take(Kind::Persistent, weight.bytes());
+                persistent[of.index()] = Some(new.weight);
+                let gradient = Accumulator::Frozen(new.gradient);
+                parameters.push(Parameter { weight: of, gradient, decay, state: new.state });
+                continue;
+            };
+            let gradient = &graph[gradient_id];
             let held = training.shares.of(weight).of(weight.elements() as usize).len();
             let rule = Rule::of(training.kind, &weight.shape, of_layers.contains(&of));
             let new = processor.parameter(training, init, weight, gradient, (rule, held))?;
@@ -61,7 +90,8 @@ impl<D, S> Stage<D, S> {
             meter.take(if training.state_on_host { Kind::Host } else { Kind::Persistent }, new.state_bytes);
             persistent[of.index()] = Some(new.weight);
             persistent[gradient_id.index()] = Some(new.gradient);
-            parameters.push(Parameter { weight: of, gradient: gradient_id, decay, state: new.state });
+            let gradient = Accumulator::Tensor(gradient_id);
+            parameters.push(Parameter { weight: of, gradient, decay, state: new.state });
         }
         let brief = brief(&graph, &lifetimes);
         let of_products = of_products(&graph);
@@ -79,16 +109,25 @@ impl<D, S> Stage<D, S> {
     ) -> Option<R> {
         let Stage { graph, persistent, parameters, of_products, stale, .. } = self;
         let parameter = parameters.get_mut(position)?;
-        let clear = !of_products[parameter.gradient.index()] || stale[parameter.gradient.index()];
+        let trains = parameter.gradient.tensor();
+        let clear = trains.is_some_and(|gradient| !of_products[gradient.index()] || stale[gradient.index()]);
         let tensor = &graph[parameter.weight];
         let mut weight = persistent[parameter.weight.index()].take()?;
-        let result = persistent[parameter.gradient.index()].as_mut().map(|gradient| {
+        let gradient = match &mut parameter.gradient {
+            Accumulator::Tensor(id) => persistent[id.index()].as_mut(),
+            Accumulator::Frozen(none) => Some(none),
+        };
+        let mine = match trains {
+            Some(_) => shares.of(tensor).of(tensor.elements() as usize),
+            None => 0..0,
+        };
+        let result = gradient.map(|gradient| {
             work(Updated {
                 tensor,
                 weight: &mut weight,
                 gradient,
                 state: &mut parameter.state,
-                mine: shares.of(tensor).of(tensor.elements() as usize),
+                mine,
                 decay: parameter.decay,
                 clear,
             })
@@ -104,9 +143,17 @@ impl<D, S> Stage<D, S> {
         shares: Shares,
         work: impl FnOnce(Updated<'_, D, S>) -> R,
     ) -> Option<R> {
-        let named = |parameter: &Parameter<S>| self.graph[parameter.weight].name == name;
+        let named = |parameter: &Parameter<D, S>| self.graph[parameter.weight].name == name;
         let position = self.parameters.iter().position(named)?;
         self.with(position, shares, work)
+    }
+}
+
+/// The weight whose gradient adds up in `tensor`.
+const fn accumulates(tensor: &Tensor) -> Option<TensorId> {
+    match tensor.role {
+        Role::WeightGradient { of } => Some(of),
+        _ => None,
     }
 }
 

@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 
 use pipeplan_core::graph::of_e12;
 use pipeplan_core::graph::optimizer::Optimizer;
+use pipeplan_core::graph::post_training::{Lora, MAX_ALPHA, MAX_RANK, Targets};
 use pipeplan_core::model::{
     Activation, Experts, Factors, Family, ModelConfig, QkNorm, Routing, Scores, Variant, hf_config, to_e12,
 };
@@ -80,6 +81,12 @@ pub struct Manifest {
     pub kind: String,
     /// The greatest norm of gradients.
     pub clip_norm: Option<f64>,
+    /// The weights that do not train, as a spec lists them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub frozen: Vec<String>,
+    /// The adapters that train.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lora: Option<Adapters>,
     /// The model, as in `config.json`.
     pub model: Value,
     /// How the run that wrote it was laid out: for people, nothing reads it.
@@ -91,6 +98,34 @@ pub struct Manifest {
     /// What each of these files was when it was written; nothing in checkpoints from before that was kept.
     #[serde(default)]
     pub files: BTreeMap<String, Sum>,
+}
+
+/// LoRA, as a spec says it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Adapters {
+    /// The rank.
+    pub rank: u32,
+    /// What the adapters' product is multiplied with, times the rank.
+    pub alpha: u32,
+    /// The matrices that have some.
+    pub targets: Vec<String>,
+}
+
+impl Adapters {
+    /// Those of `lora`.
+    pub fn of(lora: &Lora) -> Adapters {
+        let targets = lora.targets.names().into_iter().map(str::to_string).collect();
+        Adapters { rank: lora.rank, alpha: lora.alpha, targets }
+    }
+
+    /// The reverse of [`Adapters::of`]; nothing for what no spec says.
+    pub fn lora(&self) -> Option<Lora> {
+        let mut targets = Targets::NONE;
+        self.targets.iter().try_for_each(|name| targets.add(name))?;
+        let fits =
+            (1..=MAX_RANK).contains(&self.rank) && (1..=MAX_ALPHA).contains(&self.alpha) && !targets.is_empty();
+        fits.then_some(Lora { rank: self.rank, alpha: self.alpha, targets })
+    }
 }
 
 /// How a run was laid out.
@@ -134,6 +169,9 @@ pub const FORMAT: &str = "pipeplan checkpoint";
 
 /// The version written and read here.
 pub const VERSION: u32 = 1;
+
+/// The version of checkpoints with adapters: a reader of the first version would leave them out of the model.
+pub const VERSION_WITH_ADAPTERS: u32 = 2;
 
 /// Where a model that no other library has says of itself what a spec says of it, for whoever evaluates it.
 pub const OWN_WORDS: &str = "pipeplan";
@@ -232,8 +270,9 @@ impl Checkpoint {
         if value["format"] != FORMAT {
             return Err(damaged(format!("its `format` is not \"{FORMAT}\"")));
         }
-        if value["version"] != VERSION {
-            return Err(damaged(format!("its version is {}; this pipeplan reads {VERSION}", value["version"])));
+        let known = if value["lora"].is_null() { VERSION } else { VERSION_WITH_ADAPTERS };
+        if value["version"] != known {
+            return Err(damaged(format!("its version is {}; this pipeplan reads {known}", value["version"])));
         }
         let manifest: Manifest = serde_json::from_value(value).map_err(|error| damaged(error.to_string()))?;
         manifest.optimizer.check().map_err(|what| damaged(format!("`optimizer` is not known: {what}")))?;

@@ -43,6 +43,8 @@ pub struct Stored {
 const OF_EXPERT: [[&str; 2]; 3] = [["gate_proj", "w1"], ["up_proj", "w3"], ["down_proj", "w2"]];
 const EXPERTS: &str = ".mlp.experts.";
 const MATRIX: &str = ".weight";
+/// What comes behind the name of a matrix in those of its adapter: `lora_A` and `lora_B`.
+const ADAPTER: &str = ".lora_";
 
 impl Names {
     /// Of the model that `config` describes, the content of a `config.json`.
@@ -92,8 +94,9 @@ impl Names {
             Some((layer, expert.parse::<usize>().ok()?, rest.strip_suffix(MATRIX)?))
         });
         let Some((layer, expert, part)) = parts.filter(|_| self.kind != Kind::Own) else { return (own, None) };
-        let part = OF_EXPERT.iter().find(|[_, other]| *other == part).map_or(part, |[part, _]| part);
-        (format!("{layer}{EXPERTS}{part}{MATRIX}"), Some(expert))
+        let (matrix, adapter) = part.split_at(part.find(ADAPTER).unwrap_or(part.len()));
+        let matrix = OF_EXPERT.iter().find(|[_, other]| *other == matrix).map_or(matrix, |[part, _]| part);
+        (format!("{layer}{EXPERTS}{matrix}{adapter}{MATRIX}"), Some(expert))
     }
 
     /// The name of what is added to each expert's score where experts are chosen, if `name` is the matrix of a router that
@@ -120,7 +123,9 @@ impl Names {
     /// Where the rows of a matrix lie. DeepSeek turns columns `2j` and `2j + 1` together, the kernels `j` and `j + half`.
     fn rows(&self, name: &str, shape: &[usize]) -> Vec<Run> {
         let (rows, columns) = (shape.first().copied().unwrap_or(1), shape.iter().skip(1).product());
-        let ends_in = |part: &str| name.ends_with(&format!(".self_attn.{part}{MATRIX}"));
+        // B of an adapter has the rows of its matrix.
+        let matrix = name.replacen(".lora_B.", ".", 1);
+        let ends_in = |part: &str| matrix.ends_with(&format!(".self_attn.{part}{MATRIX}"));
         let [still, turned] = match self.kind {
             Kind::DeepSeek if ends_in("q_proj") || ends_in("q_b_proj") => self.query,
             Kind::DeepSeek if ends_in("kv_a_proj_with_mqa") => self.latent,
@@ -161,6 +166,8 @@ mod tests {
             ("qwen2_moe", "mlp.experts.up_proj", "mlp.experts.7.up_proj"),
             ("qwen3_moe", "mlp.experts.gate_proj", "mlp.experts.7.gate_proj"),
             ("deepseek_v2", "mlp.experts.down_proj", "mlp.experts.7.down_proj"),
+            ("mixtral", "mlp.experts.gate_proj.lora_A", "block_sparse_moe.experts.7.w1.lora_A"),
+            ("qwen3_moe", "mlp.experts.up_proj.lora_B", "mlp.experts.7.up_proj.lora_B"),
         ] {
             let names = Names::of(&json!({ "model_type": kind }));
             let [own, published] = [own, published].map(|part| format!("model.layers.3.{part}.weight"));
@@ -202,6 +209,8 @@ mod tests {
             of_stored
         };
         assert_eq!(rows("a.self_attn.q_b_proj.weight", &[12, 5]), [0, 1, 2, 4, 3, 5, 6, 7, 8, 10, 9, 11]);
+        assert_eq!(rows("a.self_attn.q_b_proj.lora_B.weight", &[12, 2]), [0, 1, 2, 4, 3, 5, 6, 7, 8, 10, 9, 11]);
+        assert_eq!(rows("a.self_attn.q_b_proj.lora_A.weight", &[2, 5]), [0, 1]);
         assert_eq!(rows("a.self_attn.kv_a_proj_with_mqa.weight", &[7, 5]), [0, 1, 2, 3, 5, 4, 6]);
         assert_eq!(rows("a.self_attn.kv_b_proj.weight", &[3, 5]), [0, 1, 2]);
         // Heads of six rows do not fit into eight.

@@ -1,6 +1,6 @@
 //! Reading from a checkpoint what one rank holds, whatever the layout that wrote it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::ops::Range;
@@ -16,6 +16,7 @@ use crate::backend::{Backend, Part, Values};
 use crate::runner::gradients::{Placed, Places, Position, lend};
 use crate::runner::report::Cause;
 use crate::runner::shard::{Run, Shard, runs};
+use crate::transport::Buffer;
 
 /// The tensors of a checkpoint.
 pub struct Reader {
@@ -126,7 +127,7 @@ impl Reader {
     /// [`CheckpointError`] that names the first weight for which it has not.
     pub fn check(&self, places: &Places) -> Result<(), CheckpointError> {
         let other = |what: String| CheckpointError::OtherRun { path: self.folder.clone(), what };
-        for (name, Placed { shard: Shard { shape, .. }, .. }) in places {
+        for (name, Placed { shard: Shard { shape, frozen, .. }, .. }) in places {
             let weight = self.weights.get(name).ok_or_else(|| other(format!("it has no weight `{name}`")))?;
             if weight.shape != *shape {
                 let found = &weight.shape;
@@ -135,8 +136,8 @@ impl Reader {
                 )));
             }
             for (pieces, what) in [(&self.means, "mean"), (&self.squares, "mean square")] {
-                // Other optimizers than AdamW remember less, and `fill` finds what is missing.
-                if !self.of_adamw && !pieces.contains_key(name) {
+                // Frozen weights have none. Other optimizers than AdamW remember less, and `fill` finds what is missing.
+                if *frozen || !self.of_adamw && !pieces.contains_key(name) {
                     continue;
                 }
                 let mut covered: Vec<Range<usize>> = Vec::new();
@@ -202,6 +203,38 @@ impl Reader {
     fn missing(&self, name: &str) -> CheckpointError {
         CheckpointError::OtherRun { path: self.folder.clone(), what: format!("it has no weight `{name}`") }
     }
+}
+
+/// The tensors of the files `weights` of `folder` whose names are `wanted`: name, shape and values.
+///
+/// # Errors
+/// Where a file cannot be read.
+pub(super) fn stored(
+    folder: &Path,
+    weights: &BTreeMap<String, String>,
+    wanted: impl Fn(&str) -> bool,
+) -> Result<Vec<(String, Vec<usize>, Buffer)>, CheckpointError> {
+    let files: BTreeSet<&String> = weights.iter().filter(|(name, _)| wanted(name)).map(|(_, file)| file).collect();
+    let mut found = Vec::new();
+    for file in files {
+        for (name, piece) in tensors(&folder.join(file))?.into_iter().filter(|(name, _)| wanted(name)) {
+            let values = match piece.wide {
+                true => {
+                    let mut values = vec![0f64; piece.elements()];
+                    piece.read(0, &mut values)?;
+                    Buffer::F64(values)
+                }
+                false => {
+                    let mut values = vec![0f32; piece.elements()];
+                    piece.read(0, &mut values)?;
+                    Buffer::F32(values)
+                }
+            };
+            found.push((name, piece.shape, values));
+        }
+    }
+    found.sort_by(|one, other| one.0.cmp(&other.0));
+    Ok(found)
 }
 
 /// The weights that the tensors `stored` hold, each by its own name.

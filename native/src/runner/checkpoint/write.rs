@@ -1,7 +1,7 @@
 //! Writing a checkpoint, every rank its part.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,8 @@ use safetensors::tensor::{Dtype, View, serialize_to_file};
 use serde_json::{Value, json};
 
 use super::names::{self, Names};
-use super::{CheckpointError, MANIFEST, Manifest, Saving, Sum, folder_name};
+use super::read::stored;
+use super::{Adapters, CheckpointError, MANIFEST, Manifest, Saving, Sum, folder_name};
 use crate::backend::{Backend, Part};
 use crate::runner::gradients::{Gradients, Placed, Places, Position, copy_of};
 use crate::runner::report::Cause;
@@ -252,6 +253,9 @@ impl Writer {
             write_json(&partial.join("model.safetensors.index.json"), &index)?;
         }
         write_json(&partial.join("config.json"), &self.manifest.model)?;
+        if let Some(adapters) = &self.manifest.lora {
+            write_adapters(partial, adapters, &weights)?;
+        }
         let manifest = Manifest { step, weights, optimizer_state, files, ..self.manifest.clone() };
         let path = partial.join(MANIFEST);
         let value = serde_json::to_value(&manifest)
@@ -268,6 +272,38 @@ impl Writer {
         sync(&self.saving.folder)
     }
 }
+
+/// The adapters once more, in a folder that PEFT reads: its names, and its description. Where the checkpoint has the
+/// experts of a layer in one tensor, PEFT has no name for their adapters, and there is no such folder.
+fn write_adapters(
+    partial: &Path,
+    adapters: &Adapters,
+    weights: &BTreeMap<String, String>,
+) -> Result<(), CheckpointError> {
+    let is_adapter = |name: &str| name.ends_with(".lora_A.weight") || name.ends_with(".lora_B.weight");
+    let found = stored(partial, weights, is_adapter)?;
+    if found.iter().any(|(_, shape, _)| shape.len() != 2) {
+        return Ok(());
+    }
+    let module = |name: &str| Some(name.split_once(".lora_")?.0.rsplit('.').next()?.to_string());
+    let modules: BTreeSet<String> = found.iter().filter_map(|(name, ..)| module(name)).collect();
+    let tensors =
+        found.into_iter().map(|(name, shape, values)| (format!("base_model.model.{name}"), Stored { shape, values }));
+    let folder = partial.join(ADAPTER_FOLDER);
+    fs::create_dir_all(&folder).map_err(CheckpointError::file(&folder, "made"))?;
+    save(&folder.join("adapter_model.safetensors"), tensors.collect())?;
+    let about = json!({
+        "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": null, "inference_mode": true,
+        "r": adapters.rank, "lora_alpha": adapters.alpha, "target_modules": modules, "lora_dropout": 0.0,
+        "bias": "none", "fan_in_fan_out": false,
+    });
+    write_json(&folder.join("adapter_config.json"), &about)?;
+    sync(&folder)
+}
+
+/// The folder of the adapters in a checkpoint. A library that finds them beside the weights would take these for the base
+/// of another place.
+const ADAPTER_FOLDER: &str = "adapter";
 
 /// A file that a rank has written.
 struct Written {

@@ -59,6 +59,8 @@ struct Held {
     factor: [usize; 2],
     /// Whether its elements count for the norm here.
     is_owner: bool,
+    /// Whether it does not train: it has no gradient, and every rank keeps what it starts with.
+    frozen: bool,
 }
 
 /// One rank's part in it.
@@ -100,9 +102,10 @@ impl Gradients {
             let holders = shard.holders(position.member, position.members);
             let copy = if of_experts { position.expert_copy() } else { position.copy() };
             let is_owner = at.first().is_some_and(|(rank, _)| *rank == position.rank)
-                && (of_experts || holders.start == position.member)
+                && (of_experts && position.whole_experts || holders.start == position.member)
                 && (copy == 0 || position.shares_optimizer || !position.is_expert_parallel());
-            let shares = (shard.partial && !of_experts)
+            let shares = shard
+                .partial
                 .then(|| group_of(holders.map(|member| Position { member, ..position }.world_rank()).collect()));
             let mut ranks: Vec<usize> = at.iter().map(|(rank, _)| position.in_world(*rank)).collect();
             ranks.dedup();
@@ -113,7 +116,19 @@ impl Gradients {
             };
             let (replicas, share) = (group_of(replicas), position.share_of(shard));
             let name = name.clone();
-            held.push(Held { name, index, stages, shares, copies, replicas, share, factor, is_owner });
+            let new = Held { name, index, stages, shares, copies, replicas, share, factor, is_owner, frozen: false };
+            held.push(match shard.frozen {
+                true => Held {
+                    shares: None,
+                    copies: None,
+                    replicas: None,
+                    share: Share { member: 0, members: 1 },
+                    is_owner: false,
+                    frozen: true,
+                    ..new
+                },
+                false => new,
+            });
         }
         let all = match position.shares_optimizer || position.is_expert_parallel() {
             true => (0..position.ranks * position.copies() * position.members).collect(),
@@ -143,7 +158,7 @@ impl Gradients {
         transport: &mut dyn Transport,
     ) -> Result<(), Cause> {
         self.groups.iter_mut().chain([&mut self.all]).for_each(|group| group.begin(step));
-        for held in &self.held {
+        for held in self.held.iter().filter(|held| !held.frozen) {
             let Some((first, others)) = held.stages.split_first() else { continue };
             if !others.is_empty() {
                 // Reading waits for the device.
@@ -227,7 +242,7 @@ impl Gradients {
         // Not "below": a norm that is no number leaves all as it is, and the next loss tells of it.
         if norm > limit {
             let factor = limit / norm;
-            for held in &self.held {
+            for held in self.held.iter().filter(|held| !held.frozen) {
                 for stage in &held.stages {
                     if here_on_card(backend, *stage, &held.name).is_some() {
                         backend.scale_on_card(*stage, &held.name, Part::Gradient, factor)?;

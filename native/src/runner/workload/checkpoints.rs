@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::refusal::Refusal;
 use super::{Computation, ModelStages, Workload};
-use crate::runner::checkpoint::{Checkpoint, CheckpointError, Manifest, Reader, WholeWeights, Writer};
+use crate::runner::checkpoint::{Adapters, Checkpoint, CheckpointError, Manifest, Reader, WholeWeights, Writer};
 use crate::runner::data::Batches;
 use crate::runner::{Precision, RunOptions, checkpoint};
 use crate::transport::collectives::Group;
@@ -32,6 +32,8 @@ impl Workload {
             ("seed", was.seed.to_string(), is.seed.to_string()),
             ("text", was.text_digest.clone(), is.text_digest),
             ("optimizer", was.kind.clone(), is.kind),
+            ("list of frozen weights (training.frozen)", said(&was.frozen), said(&is.frozen)),
+            ("training.lora", adapters(was.lora.as_ref()), adapters(is.lora.as_ref())),
             ("tokens of a sequence", was.sequence.to_string(), is.sequence.to_string()),
             ("sequences of a training step", was.step_sequences.to_string(), is.step_sequences.to_string()),
         ];
@@ -59,7 +61,7 @@ impl Workload {
         let precision = if model.precision() == Ok(Precision::Double) { "f64" } else { "f32" };
         Manifest {
             format: checkpoint::FORMAT.to_string(),
-            version: checkpoint::VERSION,
+            version: if model.lora.is_some() { checkpoint::VERSION_WITH_ADAPTERS } else { checkpoint::VERSION },
             step: options.first_step(),
             seed: options.seed,
             precision: precision.to_string(),
@@ -70,6 +72,8 @@ impl Workload {
             optimizer: options.optimizer,
             kind: model.optimizer.name().to_string(),
             clip_norm: options.clip_norm,
+            frozen: model.frozen.texts(),
+            lora: model.lora.as_ref().map(Adapters::of),
             model: checkpoint::config(&model.model, precision),
             layout: checkpoint::Layout {
                 pipeline: self.problem.ranks(),
@@ -101,6 +105,19 @@ impl Workload {
             // Where nothing has been trained, there is nothing to write.
             written: options.first_step(),
         })
+    }
+}
+
+/// A list of frozen weights in words.
+fn said(frozen: &[String]) -> String {
+    if frozen.is_empty() { "none".to_string() } else { frozen.join(", ") }
+}
+
+/// Adapters in words.
+fn adapters(lora: Option<&Adapters>) -> String {
+    match lora {
+        None => "none".to_string(),
+        Some(Adapters { rank, alpha, targets }) => format!("rank {rank}, alpha {alpha}, {}", targets.join(", ")),
     }
 }
 

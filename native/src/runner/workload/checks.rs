@@ -175,6 +175,10 @@ impl ModelStages {
     /// Refuses parts of a model that are only planned, or only run on the CPU.
     fn check_parts(&self, device: Device) -> Result<(), Refusal> {
         let on_card = matches!(device, Device::Cuda(_) | Device::Emulated);
+        let mut weights = self.graphs.iter().flat_map(|graph| graph.weights());
+        if on_card && weights.any(|(_, weight)| weight.is_frozen()) {
+            return Err(Refusal::NotOnCard { part: "frozen weights (training.frozen, training.lora)" });
+        }
         for operator in self.graphs.iter().flat_map(|graph| &graph.operators) {
             if let Some(part) = only_planned(&operator.kernel) {
                 return Err(Refusal::OnlyPlanned { part });

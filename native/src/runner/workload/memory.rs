@@ -69,7 +69,7 @@ impl Workload {
                 let values = rule.moments() as u64 + u64::from(weight.dtype == Dtype::Bf16);
                 mine * weight.dtype.bytes().max(Dtype::F32.bytes()) * values
             };
-            graph.weights().map(state).sum()
+            graph.weights().filter(|(_, weight)| !weight.is_frozen()).map(state).sum()
         };
         graphs.map(of_graph).sum()
     }

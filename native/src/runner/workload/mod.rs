@@ -9,6 +9,7 @@ use pipeplan_core::estimate::derive::{derive, graph_of};
 use pipeplan_core::estimate::step::StepEpilogue;
 use pipeplan_core::graph::Graph;
 use pipeplan_core::graph::optimizer::Optimizer;
+use pipeplan_core::graph::post_training::{Frozen, Lora};
 use pipeplan_core::model::{Dtype, ModelConfig, StageLayout};
 use pipeplan_core::plan::Plan;
 use pipeplan_core::problem::Problem;
@@ -102,6 +103,10 @@ pub struct ModelStages {
     pub optimizer_on_host: bool,
     /// Which optimizer updates the weights.
     pub optimizer: Optimizer,
+    /// The weights that do not train.
+    pub frozen: Frozen,
+    /// The adapters that train.
+    pub lora: Option<Lora>,
 }
 
 impl Workload {
@@ -285,6 +290,8 @@ impl ModelStages {
             shares_optimizer: work.layout.zero == 1,
             optimizer_on_host: work.layout.offload_optimizer,
             optimizer: work.layout.optimizer,
+            frozen: work.layout.form.frozen,
+            lora: work.layout.form.lora,
         }
     }
 }

@@ -120,7 +120,11 @@ impl Unit {
                 value.to_string()
             }
             (_, Value::Array(values)) => {
-                let one = |value: &Value| if value.is_null() { "none".to_owned() } else { value.to_string() };
+                let one = |value: &Value| match value {
+                    Value::Null => "none".to_owned(),
+                    Value::String(text) => text.clone(),
+                    value => value.to_string(),
+                };
                 values.iter().map(one).collect::<Vec<_>>().join(", ")
             }
             (_, Value::String(text)) => text.clone(),

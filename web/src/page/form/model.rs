@@ -114,6 +114,12 @@ fn TrainingPart() -> impl IntoView {
                 </div>
                 <TextField path="training.offload" list="none all fit" />
                 <ListField path="training.optimizer" choices=named(choices("training.optimizer")) />
+                <TextField path="training.frozen" />
+                <div class="pairs">
+                    <TextField path="training.lora.rank" />
+                    <TextField path="training.lora.alpha" />
+                </div>
+                <TextField path="training.lora.targets" list="all-linear" />
                 <ListField path="training.offload_optimizer" choices=named(choices("training.offload_optimizer")) />
                 <ListField path="training.attention" choices=named(choices("training.attention")) />
                 <ListField path="training.dropout" choices=named(&[("", "off"), ("true", "on")]) />

@@ -332,8 +332,10 @@ fn the_account_of_a_stage_is_what_memory_counts() {
                 let times = reduce.times(8);
                 assert_eq!(reductions(&merged, 8), times * gradients.len() as u64);
                 let (dense, experts) = StaticBytes::of_stage(&graph, false, &work.layout);
-                let [dense, experts] = [(dense, work.layout.copies()), (experts, work.layout.expert_copies())]
-                    .map(|(bytes, copies)| (bytes.gradients, bytes.shared_out(&work.layout, copies, 0).gradients));
+                let [dense, experts] =
+                    [(dense, work.layout.copies()), (experts, work.layout.expert_copies())].map(|(bytes, copies)| {
+                        (bytes.gradients, bytes.shared_out(&work.layout, copies, [0; 2]).gradients)
+                    });
                 let account = account(&graph, &work.layout).expect("copies");
                 (account, dense.0 + experts.0, dense.1 + experts.1)
             };

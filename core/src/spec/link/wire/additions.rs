@@ -9,9 +9,10 @@ use super::MESSAGES;
 use super::fixed::WireRecompute;
 use super::model::{MATMUL_PERMILLE, recompute_from_wire, recompute_to_wire};
 use super::statement::one_for_all;
-use crate::graph::form::{Offload, Recompute};
+use crate::graph::form::{Form, Offload, Recompute};
 use crate::graph::layout::{Dispatch, Layout, Partition, RecomputeLayers, ReduceGradients};
 use crate::graph::optimizer::Optimizer;
+use crate::graph::post_training::{Frozen, Lora, MAX_ALPHA, MAX_RANK, Targets};
 use crate::hardware::cluster::{usual_fp4_flops, usual_fp8_flops, usual_host_bytes_per_s};
 use crate::model::{
     Activation, Arrangement, Caps, Dtype, Factors, Indexer, LayerPattern, MAX_LAYERS, QkNorm, Recurrence,
@@ -125,6 +126,10 @@ pub(super) enum Addition {
     InputSigmoid,
     /// The framework that is to run the plan, by its place.
     Target(u8),
+    /// Frozen modules, and ranges of layers.
+    Frozen(u16, Vec<(u32, u32)>),
+    /// LoRA: rank, alpha and targets.
+    Lora([u32; 2], u16),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -228,6 +233,7 @@ pub(super) fn additions_of(spec: &Spec) -> Vec<Addition> {
                 Optimizer::Adafactor => Some(WireOptimizer::Adafactor),
             };
             more.extend(optimizer.map(Addition::Optimizer));
+            add_post_training(&work.layout.form, &mut more);
         }
         Work::Typed(statement) => add_costs(&statement.stages, &mut more),
     }
@@ -403,6 +409,16 @@ fn add_device_and_dispatch(work: &ModelWork, more: &mut Vec<Addition>) {
     }
 }
 
+fn add_post_training(form: &Form, more: &mut Vec<Addition>) {
+    if !form.frozen.is_none() {
+        let (modules, ranges) = form.frozen.parts();
+        more.push(Addition::Frozen(modules, ranges));
+    }
+    if let Some(Lora { rank, alpha, targets }) = form.lora {
+        more.push(Addition::Lora([rank, alpha], targets.bits()));
+    }
+}
+
 fn add_offload(layout: &Layout, more: &mut Vec<Addition>) {
     match layout.form.offload {
         Offload::None => {}
@@ -505,6 +521,15 @@ pub(super) fn apply(spec: &mut Spec, more: Addition) -> Option<()> {
         Addition::Optimizer(optimizer) => {
             let optimizer = optimizer_from_wire(optimizer);
             model(spec, &|work| work.layout.optimizer = optimizer)
+        }
+        Addition::Frozen(modules, ranges) => {
+            let frozen = Frozen::of_parts(modules, &ranges)?;
+            model(spec, &|work| work.layout.form.frozen = frozen)
+        }
+        Addition::Lora([rank, alpha], targets) => {
+            let (ranks, alphas) = (1..=MAX_RANK, 1..=MAX_ALPHA);
+            let targets = Targets::of_bits(targets).filter(|_| ranks.contains(&rank) && alphas.contains(&alpha))?;
+            model(spec, &|work| work.layout.form.lora = Some(Lora { rank, alpha, targets }))
         }
         Addition::Fp8Flops(flops) => model(spec, &|work| work.device.fp8_flops = flops),
         Addition::HostRate(rate) => model(spec, &|work| work.device.host_bytes_per_s = rate),

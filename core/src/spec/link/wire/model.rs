@@ -7,6 +7,7 @@ use super::fixed::{
 use crate::graph::form::{AttentionForm, Form, Offload, Recompute};
 use crate::graph::layout::{Dispatch, Layout, Partition, RecomputeLayers};
 use crate::graph::optimizer::Optimizer;
+use crate::graph::post_training::Frozen;
 use crate::hardware::cluster::{Device, Link, usual_fp4_flops, usual_fp8_flops, usual_host_bytes_per_s};
 use crate::model::{Activation, Dtype, Experts, Family, Latent, ModelConfig, Routing, Variant};
 use crate::problem::Objective;
@@ -225,6 +226,8 @@ fn layout_from_wire(wire: WireLayout) -> Layout {
             f32_logits: wire.f32_logits,
             matmul_dtype: None,
             bf16_gradients: false,
+            frozen: Frozen::NONE,
+            lora: None,
         },
         data: wire.data,
         zero: wire.zero,

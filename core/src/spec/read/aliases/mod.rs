@@ -131,6 +131,10 @@ pub(super) static ALIASES: &[Alias] = &[
     same("training", "recompute_first_layers", "recompute_first"),
     same("training", "activation_offload", "offload"),
     same("training", "optimizer_cpu_offload", "offload_optimizer"),
+    same("training.lora", "r", "rank"),
+    same("training.lora", "dim", "rank"),
+    same("training.lora", "lora_alpha", "alpha"),
+    same("training.lora", "target_modules", "targets"),
     same("memory", "limit_per_gpu_bytes", "limit_bytes"),
     same("memory", "reserved_bytes", "overhead_bytes"),
 ];
