@@ -10,8 +10,8 @@ use crate::graph::build::stage_graph_with;
 use crate::graph::form::{AttentionForm, Form, Offload, Recompute, StageShape};
 use crate::graph::{Graph, Kernel};
 use crate::model::{
-    Activation, Caps, Dtype, E12, Experts, Factors, Family, Latent, LayerPattern, ModelConfig, QkNorm, Routing,
-    Scores, Temperature, Variant, Window,
+    Activation, Caps, Dtype, E12, Experts, Factors, Family, Latent, LayerPattern, ModelConfig, QkNorm, Recurrence,
+    RecurrenceKind, Routing, Scores, Temperature, Variant, Window,
 };
 
 fn check_gradients(model: ModelConfig, form: Form, cuts: &[u32]) {
@@ -141,6 +141,20 @@ fn chunks_are_sequences_of_their_own() {
     }
 }
 
+/// In the first of two layers, with two heads of values for each of keys.
+fn recurrence(kind: RecurrenceKind) -> Recurrence {
+    Recurrence {
+        kind,
+        layers: LayerPattern::read_text("(10)").unwrap(),
+        key_heads: 2,
+        key_dim: 3,
+        heads: 4,
+        head_dim: 2,
+        convolution: 2,
+        convolution_bias: kind == RecurrenceKind::Mamba2,
+    }
+}
+
 fn newer_variants() -> Vec<Variant> {
     let pattern = |text: &str| LayerPattern::read_text(text);
     let usual = Variant::USUAL;
@@ -182,6 +196,8 @@ fn newer_variants() -> Vec<Variant> {
         Variant { activation: Activation::ClampedSilu, attention_gate: true, ..usual },
         Variant { activation: Activation::SquaredRelu, ..usual },
         Variant { activation: Activation::Xielu, qk_norm: true, ..usual },
+        Variant { recurrence: Some(recurrence(RecurrenceKind::DeltaNet)), ..usual },
+        Variant { recurrence: Some(recurrence(RecurrenceKind::Mamba2)), ..usual },
     ]
 }
 

@@ -205,8 +205,6 @@ impl ModelStages {
 /// The part of a model that no backend runs, where `kernel` is of one.
 const fn only_planned(kernel: &Kernel) -> Option<&'static str> {
     match kernel {
-        Kernel::Recurrence(Recurring { kind: RecurrenceKind::DeltaNet, .. }) => Some("gated delta nets"),
-        Kernel::Recurrence(Recurring { kind: RecurrenceKind::Mamba2, .. }) => Some("Mamba 2 layers"),
         Kernel::IndexKeys(_) | Kernel::SparseAttention(_) => Some("an indexer (sparse attention)"),
         _ => None,
     }
@@ -225,6 +223,8 @@ const fn only_on_cpu(kernel: &Kernel) -> Option<&'static str> {
         Kernel::SinkAttention(_) => Some("attention sinks"),
         Kernel::ExpertBias { .. } => Some("biases of experts"),
         Kernel::Convolution { .. } => Some("convolutions"),
+        Kernel::Recurrence(Recurring { kind: RecurrenceKind::DeltaNet, .. }) => Some("gated delta nets"),
+        Kernel::Recurrence(Recurring { kind: RecurrenceKind::Mamba2, .. }) => Some("Mamba 2 layers"),
         Kernel::Route { routing: Routing { scores: Scores::InputSigmoid, .. }, .. } => {
             Some("a router that weights what experts take in")
         }

@@ -25,6 +25,7 @@ mod loss;
 mod mla;
 mod newer;
 mod norm;
+mod recurrence;
 mod ring_attention;
 pub(crate) mod rope;
 #[cfg(test)]
@@ -271,12 +272,12 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
         Kernel::ConvolutionWeightGrad { sequence, bias } => {
             newer::convolution_weight_grad(&mut call, *sequence, *bias);
         }
+        Kernel::Recurrence(of) => recurrence::recurrence(&mut call, *of),
+        Kernel::RecurrenceGrad(of) => recurrence::recurrence_grad(&mut call, *of),
         Kernel::IndexKeys(_)
         | Kernel::IndexKeysGrad(_)
         | Kernel::SparseAttention(_)
-        | Kernel::SparseAttentionGrad(_)
-        | Kernel::Recurrence(_)
-        | Kernel::RecurrenceGrad(_) => panic!("a workload with `{}` is refused before it starts", kernel.name()),
+        | Kernel::SparseAttentionGrad(_) => panic!("a workload with `{}` is refused before it starts", kernel.name()),
         Kernel::Add => elementwise::add(&mut call),
         Kernel::Scale { factor_e12 } => elementwise::scale(&mut call, *factor_e12),
         Kernel::SoftCap { cap_e12 } => elementwise::soft_cap(&mut call, *cap_e12),

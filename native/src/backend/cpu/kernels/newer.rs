@@ -69,7 +69,7 @@ pub fn squared_relu_grad<T: Element>(call: &mut Call<'_, '_, T>) {
 }
 
 /// `ln(1 + e^x)`.
-fn softplus<T: Element>(x: T) -> T {
+pub(super) fn softplus<T: Element>(x: T) -> T {
     x.greater(T::ZERO) + (T::ONE + (-x.greater(-x)).exp()).ln()
 }
 
