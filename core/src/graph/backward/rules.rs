@@ -58,6 +58,7 @@ impl Backward<'_> {
             | Kernel::WeightedGlu { .. }
             | Kernel::Gelu
             | Kernel::SquaredRelu
+            | Kernel::WeightedSquaredRelu
             | Kernel::Xielu
             | Kernel::SigmoidGate
             | Kernel::Dropout { .. } => self.activation(operator, arriving?),
@@ -108,6 +109,7 @@ impl Backward<'_> {
             | Kernel::GeluGrad
             | Kernel::ClampedGluGrad
             | Kernel::SquaredReluGrad
+            | Kernel::WeightedSquaredReluGrad
             | Kernel::XieluGrad
             | Kernel::XieluWeightGrad { .. }
             | Kernel::SigmoidGateGrad
@@ -449,6 +451,10 @@ impl Backward<'_> {
             Kernel::SquaredRelu => {
                 let x = input(0)?;
                 self.contribute_by(x, Kernel::SquaredReluGrad, &[dy, x]);
+            }
+            Kernel::WeightedSquaredRelu => {
+                let (x, shares) = (input(0)?, input(1)?);
+                self.contribute_all([x, shares], Kernel::WeightedSquaredReluGrad, &[dy, x, shares]);
             }
             Kernel::Xielu => {
                 let (x, above, below) = (input(0)?, input(1)?, input(2)?);

@@ -174,6 +174,8 @@ impl<'g> Arena<'g> {
             | Kernel::ClampedGluGrad
             | Kernel::SquaredRelu
             | Kernel::SquaredReluGrad
+            | Kernel::WeightedSquaredRelu
+            | Kernel::WeightedSquaredReluGrad
             | Kernel::Xielu
             | Kernel::XieluGrad
             | Kernel::XieluWeightGrad { .. }

@@ -214,7 +214,7 @@ const fn only_planned(kernel: &Kernel) -> Option<&'static str> {
 const fn only_on_cpu(kernel: &Kernel) -> Option<&'static str> {
     match kernel {
         Kernel::ClampedGlu | Kernel::WeightedGlu { activation: Activation::ClampedSilu } => Some("a clamped SwiGLU"),
-        Kernel::SquaredRelu => Some("squared ReLU"),
+        Kernel::SquaredRelu | Kernel::WeightedSquaredRelu => Some("squared ReLU"),
         Kernel::Xielu => Some("xIELU"),
         Kernel::SigmoidGate => Some("an attention gate"),
         Kernel::SharedRmsNorm { .. } => Some("QK-norm over all heads with tensor parallelism"),

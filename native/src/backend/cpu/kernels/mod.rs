@@ -216,9 +216,9 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
             let first = first_row(&call, *ways, context.member);
             embedding::positions_grad(&mut call, *sequence, first, context.part);
         }
-        Kernel::RmsNorm { eps_e12, offset } => norm::rms_norm(&mut call, *eps_e12, *offset),
-        Kernel::RmsNormInputGrad { offset } => norm::rms_norm_input_grad(&mut call, *offset),
-        Kernel::RmsNormGainGrad => norm::rms_norm_gain_grad(&mut call),
+        Kernel::RmsNorm { eps_e12, offset } => norm::rms_norm(&mut call, *eps_e12, *offset, None),
+        Kernel::RmsNormInputGrad { offset } => norm::rms_norm_input_grad(&mut call, *offset, None),
+        Kernel::RmsNormGainGrad => norm::rms_norm_gain_grad(&mut call, None),
         Kernel::LayerNorm { eps_e12 } => norm::layer_norm(&mut call, *eps_e12),
         Kernel::LayerNormInputGrad => norm::layer_norm_input_grad(&mut call),
         Kernel::LayerNormGainGrad => norm::layer_norm_gain_grad(&mut call),
@@ -244,6 +244,8 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
         Kernel::ClampedGluGrad => newer::clamped_glu_grad(&mut call),
         Kernel::SquaredRelu => newer::squared_relu(&mut call),
         Kernel::SquaredReluGrad => newer::squared_relu_grad(&mut call),
+        Kernel::WeightedSquaredRelu => newer::weighted_squared_relu(&mut call),
+        Kernel::WeightedSquaredReluGrad => newer::weighted_squared_relu_grad(&mut call),
         Kernel::Xielu => newer::xielu(&mut call),
         Kernel::XieluGrad => newer::xielu_grad(&mut call),
         Kernel::XieluWeightGrad { below } => newer::xielu_weight_grad(&mut call, *below),
@@ -313,10 +315,9 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
         Kernel::DropoutGrad => unfused_attention::dropout_grad(&mut call),
         Kernel::SpreadAttention(spread) => attention::attention(&*context.gemm, &mut call, spread),
         Kernel::SpreadAttentionGrad(spread) => attention::attention_grad(&*context.gemm, &mut call, spread),
-        // A row is as wide as the gain.
-        Kernel::HeadNorm { eps_e12, offset, .. } => norm::rms_norm(&mut call, *eps_e12, *offset),
-        Kernel::HeadNormInputGrad { offset, .. } => norm::rms_norm_input_grad(&mut call, *offset),
-        Kernel::HeadNormGainGrad { .. } => norm::rms_norm_gain_grad(&mut call),
+        Kernel::HeadNorm { eps_e12, offset, width } => norm::rms_norm(&mut call, *eps_e12, *offset, Some(*width)),
+        Kernel::HeadNormInputGrad { offset, width } => norm::rms_norm_input_grad(&mut call, *offset, Some(*width)),
+        Kernel::HeadNormGainGrad { width } => norm::rms_norm_gain_grad(&mut call, Some(*width)),
         Kernel::RopeTail { sequence, heads, width, tail, base, inverse } => {
             let table =
                 context.rope.entry((*sequence, *tail, *base)).or_insert_with(|| rope::table(*sequence, *tail, *base));
