@@ -27,6 +27,28 @@ impl Inputs {
         Inputs { of, rows, x }
     }
 
+    /// The heads that element `e` of the input `at` reaches, and the first row of its sequence.
+    fn reached(&self, at: usize, e: usize) -> (core::ops::Range<usize>, usize) {
+        let columns = self.x[at].len() / self.rows;
+        let sequence = self.of.sequence as usize;
+        let first = e / columns / sequence * sequence;
+        let [width, heads] = match at {
+            0 | 1 => [self.of.key_width, self.of.heads / self.of.key_heads],
+            2 => [self.of.width, 1],
+            _ => [1, 1],
+        };
+        let start = e % columns / width as usize * heads as usize;
+        (start..start + heads as usize, first)
+    }
+
+    /// What the outputs of one head and sequence come to, weighted by `dy`.
+    fn score(&self, dy: &[f64], head: usize, first: usize) -> f64 {
+        let (heads, width) = (self.of.heads as usize, self.of.width as usize);
+        let of_row =
+            |(i, values): (usize, Vec<f64>)| dot(&values, &dy[((first + i) * heads + head) * width..][..width]);
+        self.sequence(head, first).into_iter().enumerate().map(of_row).sum()
+    }
+
     fn output(&self) -> Vec<f64> {
         let (heads, width) = (self.of.heads as usize, self.of.width as usize);
         let mut output = vec![0.0; self.x[2].len()];
@@ -101,9 +123,10 @@ pub(super) fn compute(given: &Given) -> Vec<Vec<f64>> {
             for at in asked {
                 let mut slope_of = |e: usize| {
                     let kept = inputs.x[*at][e];
+                    let (heads, first) = inputs.reached(*at, e);
                     let mut score = |shift: f64| {
                         inputs.x[*at][e] = kept + shift;
-                        dot(&inputs.output(), &dy)
+                        heads.clone().map(|head| inputs.score(&dy, head, first)).sum::<f64>()
                     };
                     let slope = (score(1e-5) - score(-1e-5)) / 2e-5;
                     inputs.x[*at][e] = kept;

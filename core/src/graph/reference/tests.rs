@@ -141,6 +141,17 @@ fn chunks_are_sequences_of_their_own() {
     }
 }
 
+/// The same of recurrences, whose reference takes its gradients by differences.
+#[test]
+fn slow_so_they_are_with_recurrences() {
+    for kind in RecurrenceKind::ALL {
+        let variant = Variant { recurrence: Some(recurrence(kind)), ..Variant::USUAL };
+        let model = ModelConfig { variant, ..tiny(Family::Llama, false) };
+        check_gradients(model, Form::default(), &[]);
+        check_gradients(model, Form { recompute: Recompute::Cheap, ..Form::default() }, &[1]);
+    }
+}
+
 /// In the first of two layers, with two heads of values for each of keys.
 fn recurrence(kind: RecurrenceKind) -> Recurrence {
     Recurrence {
@@ -196,8 +207,8 @@ fn newer_variants() -> Vec<Variant> {
         Variant { activation: Activation::ClampedSilu, attention_gate: true, ..usual },
         Variant { activation: Activation::SquaredRelu, ..usual },
         Variant { activation: Activation::Xielu, qk_norm: true, ..usual },
-        Variant { recurrence: Some(recurrence(RecurrenceKind::DeltaNet)), ..usual },
-        Variant { recurrence: Some(recurrence(RecurrenceKind::Mamba2)), ..usual },
+        Variant { no_mixer: pattern("(10)"), no_mlp: pattern("(01)"), activation: Activation::SquaredRelu, ..usual },
+        Variant { experts: Some(Experts { shared_ffn: 4, ..experts }), activation: Activation::SquaredRelu, ..usual },
     ]
 }
 

@@ -39,7 +39,8 @@ impl Reader<'_, '_> {
             "llama4_text" => self.llama_4_experts(ffn, layers.unwrap_or(0)),
             "olmoe" | "flex_olmo" => {
                 let normed = self.flag("norm_topk_prob", false);
-                let (count, active) = (self.experts_count("num_experts"), self.experts_count("num_experts_per_tok"));
+                let (count, active) =
+                    (self.experts_count(self.experts_key()), self.experts_count("num_experts_per_tok"));
                 let of = |ffn, [count, active]: [u32; 2]| all_layers(ffn, [count, active], normed);
                 ffn.zip(count.zip(active)).map(|(ffn, (count, active))| of(ffn, [count, active]))
             }
@@ -77,7 +78,7 @@ impl Reader<'_, '_> {
 
     /// Experts in every layer, with their own width; in Qwen 2 also a shared expert with a gate.
     fn qwen_experts(&mut self, routing: Routing, shared_gate: bool, layers: u32) -> Option<Experts> {
-        let (count, active) = (self.experts_count("num_experts"), self.experts_count("num_experts_per_tok"));
+        let (count, active) = (self.experts_count(self.experts_key()), self.experts_count("num_experts_per_tok"));
         let ffn = self.size("moe_intermediate_size");
         let step =
             self.table.whole("decoder_sparse_step", 1..=u64::from(MAX_LAYERS), self.faults).unwrap_or(1) as u32;
@@ -125,7 +126,7 @@ impl Reader<'_, '_> {
             "afmoe" => ["num_dense_layers", "route_scale"],
             _ => ["first_k_dense_replace", "routed_scaling_factor"],
         };
-        let (count, active) = (self.experts_count("num_experts"), self.experts_count("num_experts_per_tok"));
+        let (count, active) = (self.experts_count(self.experts_key()), self.experts_count("num_experts_per_tok"));
         let ffn = self.size("moe_intermediate_size");
         let shared = self.optional("num_shared_experts").unwrap_or(1);
         let dense = self.optional(dense).unwrap_or(1);
@@ -253,6 +254,12 @@ impl Reader<'_, '_> {
             groups: read[0].unwrap_or(groups[0]),
             active_groups: read[1].unwrap_or(groups[1]),
         }
+    }
+
+    /// Where a file has the number of experts: `transformers` 5 saves it under another name.
+    pub(super) fn experts_key(&self) -> &'static str {
+        let is_there = |key: &str| self.table.peek(key).is_some();
+        if is_there("num_experts") || !is_there("num_local_experts") { "num_experts" } else { "num_local_experts" }
     }
 
     /// A number of experts.

@@ -117,11 +117,24 @@ impl Reader<'_, '_> {
         }
         // In these families `head_dim` does not follow from the number of heads.
         let apart = [
-            ["gemma", "gemma2", "gemma3_text", "vaultgemma", "qwen3", "qwen3_moe"],
-            ["qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "glm", "glm4", "seed_oss"],
-            ["gpt_oss", "llama4_text", "nemotron_h", "mellum", "afmoe", "gpt_oss"],
+            "gemma",
+            "gemma2",
+            "gemma3_text",
+            "vaultgemma",
+            "qwen3",
+            "qwen3_moe",
+            "qwen3_next",
+            "qwen3_5_text",
+            "qwen3_5_moe_text",
+            "glm",
+            "glm4",
+            "gpt_oss",
+            "llama4_text",
+            "seed_oss",
+            "mellum",
+            "afmoe",
         ];
-        if apart.as_flattened().contains(&name) {
+        if apart.contains(&name) {
             return self.size("head_dim");
         }
         let (hidden, heads) = (hidden?, heads?);
