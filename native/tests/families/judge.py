@@ -4,7 +4,8 @@
 
 `pipeplan run` makes a step by SGD, and random numbers take the place of its weights. `pipeplan evaluate` computes the logits
 of these; one more step tells the gradients. transformers gets the same weights under its own names (`families.py`) and
-computes both. It works out some sums in 32-bit floats, so the two differ by about 1e-6.
+computes both; where the checkpoint is in the words of the family's own class, that loads it as it is. transformers works out
+some sums in 32-bit floats, so the two differ by about 1e-6.
 
 Needs torch, transformers and safetensors; the CPU is enough.
 """
@@ -78,19 +79,34 @@ def of_the_runner(binary, kind, config, folder):
     decays = {name for name, value in weights.items() if value.ndim > 1 and not name.endswith(".bias")}
     slopes = {name: value - after[name] - (WEIGHT_DECAY * value if name in decays else 0)
               for name, value in weights.items()}
-    written = json.loads((first / "config.json").read_text())["model_type"]
-    return weights, slopes, load_file(logits), written
+    return first, weights, slopes, load_file(logits)
 
 
-def judge(binary, kind, folder):
-    config = FAMILIES[kind]
-    weights, slopes, ours, written = of_the_runner(binary, kind, config, folder)
+def loaded(folder):
+    """The model that transformers makes of a checkpoint."""
+    model, report = AutoModelForCausalLM.from_pretrained(
+        folder, output_loading_info=True, dtype=torch.float64, attn_implementation="eager"
+    )
+    for key in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        if report[key]:
+            sys.exit(f"{folder}: transformers finds {key}: {sorted(report[key])}")
+    return model
+
+
+def as_checkpoint(folder, slopes):
+    """The model of the class that wrote the checkpoint, and the slopes under that model's names."""
+    model = loaded(folder)
+    save_file(slopes, folder / "model.safetensors", metadata={"format": "pt"})
+    wanted = {name: value.detach().clone() for name, value in loaded(folder).named_parameters()}
+    return model, wanted
+
+
+def as_class(kind, config, written, weights, slopes):
+    """A model of the family's class with these weights, and the slopes under its names."""
     sizes = dict(config)
     theirs = AutoConfig.for_model(sizes.pop("model_type"), **sizes)
     theirs._attn_implementation = "eager"
-    model = AutoModelForCausalLM.from_config(theirs).double().eval()
-    if hasattr(model, "set_experts_implementation"):
-        model.set_experts_implementation("eager")
+    model = AutoModelForCausalLM.from_config(theirs).double()
     trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     given, wanted = theirs_of(config, weights, written), theirs_of(config, slopes, written)
     if set(given) != set(trained):
@@ -102,6 +118,20 @@ def judge(binary, kind, folder):
         for name, value in [*model.named_buffers(), *model.named_parameters()]:
             if name not in trained and "bias" in name:
                 value.zero_()
+    return model, {name: wanted[name].reshape(weight.shape) for name, weight in trained.items()}
+
+
+def judge(binary, kind, folder):
+    config = FAMILIES[kind]
+    checkpoint, weights, slopes, ours = of_the_runner(binary, kind, config, folder)
+    written = json.loads((checkpoint / "config.json").read_text())["model_type"]
+    if written == config["model_type"]:
+        model, wanted = as_checkpoint(checkpoint, slopes)
+    else:
+        model, wanted = as_class(kind, config, written, weights, slopes)
+    model.eval()
+    if hasattr(model, "set_experts_implementation"):
+        model.set_experts_implementation("eager")
     windows = ours["windows"].long()
     logits = model(windows[:, :-1], use_cache=False).logits
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
@@ -109,11 +139,13 @@ def judge(binary, kind, folder):
     of_logits = (logits.detach() - ours["logits"]).abs().max().item() / max(logits.abs().max().item(), 1)
     of_loss = abs(loss.item() - ours["loss"].item())
     of_gradients, worst = 0, ""
-    for name, weight in trained.items():
-        apart = (wanted[name].reshape(weight.shape) - weight.grad).abs().max().item()
+    for name, weight in model.named_parameters():
+        if not weight.requires_grad:
+            continue
+        apart = (wanted[name] - weight.grad).abs().max().item()
         apart /= weight.grad.abs().max().item() + 1e-6
         of_gradients, worst = max((of_gradients, worst), (apart, name))
-    print(f"{kind}: logits differ by {of_logits:.1e}, the loss by {of_loss:.1e}, gradients by {of_gradients:.1e} ({worst})",
+    print(f"{kind} ({written}): logits differ by {of_logits:.1e}, the loss by {of_loss:.1e}, gradients by {of_gradients:.1e} ({worst})",
           flush=True)
     return max(of_logits, of_loss, of_gradients) < MOST
 
