@@ -16,7 +16,7 @@ use alloc::string::String;
 use alloc::vec;
 
 use super::builder::Builder;
-use super::parts::{gate_kernel, gated};
+use super::parts::{gate_kernel, mlp};
 use super::{Init, Kernel, Role, Split, TensorId};
 use crate::model::{Dtype, Experts, Scores};
 
@@ -36,7 +36,7 @@ pub(super) fn feed_forward(
             return routed;
         }
         let entered = build.enter_split(normed, "shared experts' input of all devices");
-        let shared = gated(build, entered, part.shared_ffn, &weight("mlp.shared_experts"));
+        let shared = mlp(build, entered, part.shared_ffn, &weight("mlp.shared_experts"));
         let shared = build.leave_split(shared, "shared experts of all devices");
         let shared = own_gate(build, normed, shared, part, weight);
         return build.apply(Kernel::Add, &[shared, routed], "all experts", hidden);
@@ -44,7 +44,7 @@ pub(super) fn feed_forward(
     let entered = build.enter_split(normed, "experts' input of all devices");
     let mut sum = routed(build, entered, part, true, weight);
     if part.shared_ffn > 0 {
-        let shared = gated(build, entered, part.shared_ffn, &weight("mlp.shared_experts"));
+        let shared = mlp(build, entered, part.shared_ffn, &weight("mlp.shared_experts"));
         let shared = own_gate(build, entered, shared, part, weight);
         sum = build.apply(Kernel::Add, &[shared, sum], "all experts", hidden);
     }
@@ -103,6 +103,15 @@ fn routed(
     if scales_input {
         entering = build.rows("dispatched, weighted", copies, hidden);
         build.operator(Kernel::RowGate, &[dispatched, shares], &[entering]);
+    }
+    if !build.model.variant.activation.is_gated() {
+        let up_proj = weight("mlp.experts.up_proj");
+        let up = times(build, [entering, arrivals], up_proj, [local, ffn, hidden], "experts' up", rows);
+        let product = build.rows("experts' activated", copies, ffn);
+        build.operator(Kernel::WeightedSquaredRelu, &[up, shares], &[product]);
+        let down_proj = weight("mlp.experts.down_proj");
+        let down = times(build, [product, arrivals], down_proj, [local, hidden, ffn], "experts' projected", columns);
+        return build.apply(Kernel::Combine { ways }, &[down, chosen, arrivals], "experts combined", hidden);
     }
     let [gate_proj, up_proj] = ["gate", "up"].map(|part| weight(&format!("mlp.experts.{part}_proj")));
     let biases = [&gate_proj, &up_proj].map(|name| format!("{name}.bias"));

@@ -8,7 +8,7 @@ use core::ops::Range;
 use super::post_training::{Frozen, Lora, Module, Target, Targets};
 use super::sequence_part::SequencePart;
 use crate::base::fields::Fault;
-use crate::model::{Dtype, Family, ModelConfig, Window};
+use crate::model::{Dtype, Family, ModelConfig, RecurrenceKind, Window};
 
 /// The largest degree of parallelism.
 pub const MAX_DEGREE: u32 = 65_536;
@@ -270,7 +270,10 @@ impl Form {
             let widths = [model.ffn, expert_ffn, shared_ffn].iter().all(|width| width.is_multiple_of(tensor));
             let recurs = model.variant.recurrence.is_none_or(|of| {
                 let keys = of.key_heads.max(1);
-                of.heads.is_multiple_of(tensor) && (keys.is_multiple_of(tensor) || tensor.is_multiple_of(keys))
+                // The norm behind Mamba 2 is of whole groups, or of all of one group.
+                let shares_keys = of.kind == RecurrenceKind::DeltaNet || keys == 1;
+                let of_keys = keys.is_multiple_of(tensor) || shares_keys && tensor.is_multiple_of(keys);
+                of.heads.is_multiple_of(tensor) && of_keys
             });
             heads && widths && recurs && (!self.sequence_parallel || part.is_multiple_of(tensor))
         };

@@ -26,31 +26,39 @@ pub(super) fn embedding(build: &mut Builder, tokens: TensorId) -> TensorId {
 /// One decoder layer on the residual stream `x`.
 pub(super) fn layer(build: &mut Builder, x: TensorId, layer: u32) -> TensorId {
     let weight = |part: &str| format!("model.layers.{layer}.{part}");
-    let hidden = build.hidden();
-    let variant = build.model.variant;
+    let x = if build.model.has_mixer(layer) { mixed(build, x, layer, &weight) } else { x };
+    if build.model.has_mlp(layer) { fed_forward(build, x, layer, &weight) } else { x }
+}
 
+/// `x` with what attention adds to it, or a recurrence in its place.
+fn mixed(build: &mut Builder, x: TensorId, layer: u32, weight: &dyn Fn(&str) -> String) -> TensorId {
+    let (hidden, variant) = (build.hidden(), build.model.variant);
     let normed = match variant.no_pre_norms {
         true => x,
         false => rms_norm(build, x, weight("input_layernorm.weight"), "attention input"),
     };
     let mut projected = match build.model.recurrence(layer) {
-        Some(recurrence) => recurrence::mixed(build, normed, recurrence, &weight),
-        None => attended(build, normed, layer, &weight),
+        Some(recurrence) => recurrence::mixed(build, normed, recurrence, weight),
+        None => attended(build, normed, layer, weight),
     };
     if variant.post_norms {
         projected = rms_norm(build, projected, weight("post_attention_layernorm.weight"), "attention normed");
     }
     let projected = build.dropout(projected, "attention with dropout");
     let projected = build.scaled(projected, variant.factors.residual, "attention scaled");
-    let x = build.apply(Kernel::Add, &[x, projected], "after attention", hidden);
+    build.apply(Kernel::Add, &[x, projected], "after attention", hidden)
+}
 
+/// `x` with what the MLP adds to it, or experts in its place.
+fn fed_forward(build: &mut Builder, x: TensorId, layer: u32, weight: &dyn Fn(&str) -> String) -> TensorId {
+    let (hidden, variant) = (build.hidden(), build.model.variant);
     let before = if variant.post_norms { "pre_feedforward_layernorm" } else { "post_attention_layernorm" };
     let normed = match variant.no_pre_norms {
         true => x,
         false => rms_norm(build, x, weight(&format!("{before}.weight")), "feed-forward input"),
     };
     let mut down = match variant.experts {
-        Some(part) if build.model.has_experts(layer) => experts::feed_forward(build, normed, part, &weight),
+        Some(part) if build.model.has_experts(layer) => experts::feed_forward(build, normed, part, weight),
         _ => {
             let entered = build.enter_split(normed, "feed-forward input of all devices");
             let down = mlp(build, entered, build.model.ffn, &weight("mlp"));

@@ -5,7 +5,7 @@ use alloc::string::String;
 use alloc::vec;
 
 use super::builder::Builder;
-use super::{Init, Kernel, TensorId};
+use super::{Init, Kernel, Split, TensorId};
 use crate::model::Activation;
 
 /// The norm of each head.
@@ -15,6 +15,21 @@ pub(super) fn head_norm(build: &mut Builder, x: TensorId, heads: u64, weight: St
     let inverse = build.statistic("inverse rms of heads", Some(heads));
     let kernel = Kernel::HeadNorm { eps_e12: build.model.norm_eps_e12, width, offset };
     let normed = build.apply(kernel, &[x, gain], "normed heads", heads * width);
+    if let Some(operator) = build.graph.operators.last_mut() {
+        operator.outputs.push(inverse);
+    }
+    normed
+}
+
+/// The norm of the columns of each of `groups`, with a gain for each column; devices each have some whole groups.
+pub(super) fn group_norm(build: &mut Builder, x: TensorId, groups: u64, weight: (String, Option<Split>)) -> TensorId {
+    let (columns, offset) = (build.width_of(x), build.model.variant.norm_offset);
+    let init = if offset { Init::Zeros } else { Init::Ones };
+    let gain = build.weight_of(weight.0, vec![columns], init, false, weight.1);
+    let inverse = build.statistic("inverse rms of groups", Some(groups));
+    let width = columns / groups.max(1);
+    let kernel = Kernel::HeadNorm { eps_e12: build.model.norm_eps_e12, width, offset };
+    let normed = build.apply(kernel, &[x, gain], "normed groups", columns);
     if let Some(operator) = build.graph.operators.last_mut() {
         operator.outputs.push(inverse);
     }

@@ -1,4 +1,4 @@
-//! A recurrence in the place of attention: a gated delta net, or Mamba 2. Only planned: no backend runs it.
+//! A recurrence in the place of attention: a gated delta net, or Mamba 2.
 //!
 //! Devices that share matrices split heads; heads of keys of which there are fewer are held by several. What other programs
 //! join in one product is one for each part here, so that each is split by its own heads.
@@ -16,7 +16,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::builder::Builder;
-use super::parts::whole_norm;
+use super::parts::{group_norm, whole_norm};
 use super::{Init, Kernel, Recurring, Role, Split, TensorId};
 use crate::model::{Recurrence, RecurrenceKind};
 
@@ -74,7 +74,10 @@ pub(super) fn mixed(
         }
         RecurrenceKind::Mamba2 => {
             let gated = build.apply(Kernel::SwiGlu, &[gate, output], "recurrence output gated", values);
-            whole_norm(build, gated, [of.heads, of.head_dim], weight("norm.weight"))
+            match recurring.key_heads {
+                1 if of.key_heads == 1 => whole_norm(build, gated, [of.heads, of.head_dim], weight("norm.weight")),
+                groups => group_norm(build, gated, groups, (weight("norm.weight"), of_values)),
+            }
         }
     };
     let (hidden, split) = (build.hidden(), build.split(1, of.heads.saturating_mul(of.head_dim)));

@@ -118,9 +118,20 @@ impl ModelConfig {
         !self.variant.no_rope.is_some_and(|pattern| pattern.has(self.like(layer)))
     }
 
+    /// Whether `layer` has attention, or a recurrence in its place.
+    pub fn has_mixer(&self, layer: u32) -> bool {
+        !self.variant.no_mixer.is_some_and(|pattern| pattern.has(self.like(layer)))
+    }
+
+    /// Whether `layer` has an MLP, or experts in its place.
+    pub fn has_mlp(&self, layer: u32) -> bool {
+        !self.variant.no_mlp.is_some_and(|pattern| pattern.has(self.like(layer)))
+    }
+
     /// The recurrence that `layer` has in the place of attention.
     pub fn recurrence(&self, layer: u32) -> Option<Recurrence> {
-        self.variant.recurrence.filter(|recurrence| recurrence.layers.has(self.like(layer)))
+        let recurrence = self.variant.recurrence.filter(|_| self.has_mixer(layer));
+        recurrence.filter(|recurrence| recurrence.layers.has(self.like(layer)))
     }
 
     /// The layer of the model that `layer` is like: MTP modules are like the last one.
@@ -130,10 +141,11 @@ impl ModelConfig {
 
     /// Whether `layer` has experts.
     pub fn has_experts(&self, layer: u32) -> bool {
-        self.variant.experts.is_some_and(|experts| match experts.layers {
-            Some(pattern) => pattern.has(self.like(layer)),
-            None => layer >= experts.dense_layers,
-        })
+        self.has_mlp(layer)
+            && self.variant.experts.is_some_and(|experts| match experts.layers {
+                Some(pattern) => pattern.has(self.like(layer)),
+                None => layer >= experts.dense_layers,
+            })
     }
 
     /// Parameters of the matrices of an MLP of this inner width.
@@ -154,13 +166,17 @@ impl ModelConfig {
         let attention = hidden * (2 * query + 2 * key_value);
         match self.family {
             Family::Llama => {
-                let norms = 2 * (u64::from(!self.variant.no_pre_norms) + u64::from(self.variant.post_norms)) * hidden;
+                let norms = (u64::from(!self.variant.no_pre_norms) + u64::from(self.variant.post_norms)) * hidden;
                 let mixer = match (self.recurrence(layer), self.variant.latent) {
                     (Some(recurrence), _) => self.recurrence_parameters(&recurrence),
                     (None, Some(latent)) => self.latent_parameters(&latent),
                     (None, None) => attention + self.attention_extras(query, key_value),
                 };
-                (mixer + norms).saturating_add(self.feed_forward_parameters(layer))
+                let mixer = if self.has_mixer(layer) { mixer + norms } else { 0 };
+                match self.has_mlp(layer) {
+                    true => (mixer + norms).saturating_add(self.feed_forward_parameters(layer)),
+                    false => mixer,
+                }
             }
             Family::Gpt => {
                 // Of q, k, v, o and both feed-forward matrices; gain and bias of each norm.

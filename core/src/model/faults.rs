@@ -6,7 +6,9 @@ use alloc::vec::Vec;
 use core::fmt::Display;
 
 use super::config::{MAX_EXPERT_GROUPS, MAX_EXPERTS, MAX_LAYERS, MAX_MULTI_TOKEN, MAX_SIZE, ModelConfig};
-use super::variant::{Arrangement, E12, Experts, Family, Latent, MAX_FACTOR, QkNorm, Recurrence, Routing, Variant};
+use super::variant::{
+    Activation, Arrangement, E12, Experts, Family, Latent, MAX_FACTOR, QkNorm, Recurrence, Routing, Scores, Variant,
+};
 use crate::base::fields::Fault;
 
 /// What to do about a `hidden` size, called `name`, that `heads` do not divide: the nearest head dim, and the nearest
@@ -121,6 +123,8 @@ impl ModelConfig {
                 ("sinks", variant.sinks != of_gpt.sinks),
                 ("attention_gate", variant.attention_gate != of_gpt.attention_gate),
                 ("no_rope", variant.no_rope != of_gpt.no_rope),
+                ("no_mixer", variant.no_mixer != of_gpt.no_mixer),
+                ("no_mlp", variant.no_mlp != of_gpt.no_mlp),
                 ("temperature", variant.temperature != of_gpt.temperature),
                 ("indexer", variant.indexer != of_gpt.indexer),
                 ("recurrence", variant.recurrence != of_gpt.recurrence),
@@ -194,9 +198,26 @@ impl ModelConfig {
         if let Some(recurrence) = variant.recurrence {
             find_recurrence_faults(&recurrence, fault);
         }
-        if variant.experts.is_some() && !variant.activation.is_gated() {
-            let accepted = "one with a gate: experts without one are not supported";
+        if variant.experts.is_some() && variant.activation == Activation::Xielu {
+            let accepted = "another: experts with xIELU are not supported";
             fault("activation", &variant.activation.name(), accepted.into());
+        }
+        let activation = variant.activation.name();
+        if let Some(experts) = variant.experts.filter(|_| !variant.activation.is_gated()) {
+            if experts.biases {
+                fault("experts.biases", &true, format!("false with activation {activation}"));
+            }
+            if experts.routing.scores == Scores::InputSigmoid {
+                fault("experts.scores", &"input-sigmoid", format!("another with activation {activation}"));
+            }
+        }
+        let is_empty = |layer: &u32| !self.has_mixer(*layer) && !self.has_mlp(*layer);
+        if let Some(layer) = (0..self.layers.min(MAX_LAYERS)).find(is_empty) {
+            fault("no_mlp", &format!("layer {layer}"), "layers that no_mixer does not have, too".into());
+        }
+        if let Some(pattern) = variant.no_mixer.or(variant.no_mlp).filter(|_| variant.multi_token > 0) {
+            let accepted = format!("0 with layers of one part ({})", pattern.text());
+            fault("multi_token", &variant.multi_token, accepted);
         }
     }
 

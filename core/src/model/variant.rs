@@ -31,7 +31,7 @@ pub enum Activation {
     Gelu,
     /// `g · σ(1.702 g) · (1 + u)` with `g` at most 7 and `u` within ±7 (gpt-oss).
     ClampedSilu,
-    /// The square of ReLU, in an MLP without a gate (arXiv:2109.08668).
+    /// The square of ReLU, in an MLP or in experts without a gate (arXiv:2109.08668).
     SquaredRelu,
     /// xIELU, with two trained numbers in each layer and without a gate (arXiv:2411.13010).
     Xielu,
@@ -353,6 +353,10 @@ pub struct Variant {
     pub attention_gate: bool,
     /// The layers without rotary positions (NoPE).
     pub no_rope: Option<LayerPattern>,
+    /// The layers without attention, and without what stands in its place (Nemotron-H).
+    pub no_mixer: Option<LayerPattern>,
+    /// The layers without an MLP and without experts (Nemotron-H).
+    pub no_mlp: Option<LayerPattern>,
     /// Attention temperature of layers without rotary positions.
     pub temperature: Option<Temperature>,
     /// What chooses the tokens that latent attention sees.
@@ -396,6 +400,8 @@ impl Variant {
         sinks: false,
         attention_gate: false,
         no_rope: None,
+        no_mixer: None,
+        no_mlp: None,
         temperature: None,
         indexer: None,
         recurrence: None,

@@ -48,9 +48,11 @@
 //! | `model.qk_norm_of` | with `qk_norm`, what is normed: each head (`heads`), all heads together (`whole`), or each head after rotary positions with weights (`rotated-heads`) or without (`rotated-lengths`) | `heads` |
 //! | `model.no_pre_norms`, `.o_bias`, `.sinks`, `.attention_gate` | norms behind attention and MLP alone, with `post_norms`; a bias of the last matrix of attention; attention sinks, one a head; a gate of what each head attends to | false |
 //! | `model.no_rope` | the layers without rotary positions, as a pattern: a 0 or 1 for each of the first layers and, in parentheses, of those that repeat, such as `000(1)` or `(0001)` | `none` |
+//! | `model.no_mixer` | the layers without attention or a recurrence, as such a pattern: of a model whose layers have one part each (Nemotron-H) | `none` |
+//! | `model.no_mlp` | the layers without an MLP or experts, as such a pattern | `none` |
 //! | `model.temperature` | attention temperature of layers without rotary positions, or `none`: a table of `tokens` (positions with the same factor) and `scale` | `none` |
 //! | `model.indexer` | an indexer that chooses the tokens that MLA sees (DeepSeek-V3.2), or `none`: a table of `heads`, `head_dim` and `tokens`. Planned, not run | `none` |
-//! | `model.recurrence` | a recurrence in the place of attention, or `none`: a table of `kind` (`delta-net` or `mamba-2`), `layers` (a pattern), `key_heads`, `key_dim`, `heads`, `head_dim`, `convolution` (tokens; 4) and `convolution_bias` (false). Planned, not run | `none` |
+//! | `model.recurrence` | a recurrence in the place of attention, or `none`: a table of `kind` (`delta-net` or `mamba-2`), `layers` (a pattern), `key_heads`, `key_dim`, `heads`, `head_dim`, `convolution` (tokens; 4) and `convolution_bias` (false). Runs on the CPU | `none` |
 //! | `model.rope_base` (`rope_theta`), `.norm_eps` (`norm_epsilon`), `.tied` (`tie_word_embeddings`) | RoPE theta, eps of norms, whether embedding and output layer share their weight | the catalog's; 10000, 1e-5, false by hand |
 //! | `cluster.device` | a device of the [catalog](crate::hardware::cluster::catalog), or a table of `name`, `matmul_flops`, `memory_bytes_per_s` and `memory_bytes`, and where they differ from the catalog's: `fp8_flops`, `fp4_flops`, `host_bytes_per_s` (copies to host memory and back), `matmul_permille` (`peak_gemm_efficiency_permille`) and `launch_ns` (`kernel_launch_ns`: the least time of an operator; a framework that launches several kernels for one operator takes that many times as long) | required |
 //! | `cluster.devices_per_node` (`gpus_per_node`) | GPUs per node | the device's; those of `h100` by hand |
@@ -603,8 +605,11 @@ fn write_newer_parts(variant: &Variant, model: &mut Value) {
     for (name, _) in flags.into_iter().filter(|(_, has)| *has) {
         model[name] = json!(true);
     }
-    if let Some(pattern) = variant.no_rope {
-        model["no_rope"] = json!(pattern.text());
+    let patterns = [("no_rope", variant.no_rope), ("no_mixer", variant.no_mixer), ("no_mlp", variant.no_mlp)];
+    for (name, pattern) in patterns {
+        if let Some(pattern) = pattern {
+            model[name] = json!(pattern.text());
+        }
     }
     if let Some(Temperature { tokens, scale_e12 }) = variant.temperature {
         model["temperature"] = json!({ "tokens": tokens, "scale": of_e12(scale_e12) });

@@ -7,12 +7,11 @@ use pipeplan_core::base::fields::Faults;
 use pipeplan_core::graph::build::forward_graph;
 use pipeplan_core::graph::form::{Form, StageShape};
 use pipeplan_core::graph::{Kernel, Needs, Role, TensorId};
-use pipeplan_core::model::{ModelConfig, hf_config};
-use pipeplan_core::spec::read_model_table;
+use pipeplan_core::model::ModelConfig;
 use safetensors::SafeTensorError;
 use safetensors::tensor::{Dtype, TensorView, serialize};
 
-use super::checkpoint::{Checkpoint, CheckpointError, OWN_WORDS, Reader};
+use super::checkpoint::{self, Checkpoint, CheckpointError, Reader};
 use super::data::DataError;
 use crate::backend::cpu::element::Element;
 use crate::backend::cpu::gemm::Tuned;
@@ -63,11 +62,7 @@ pub fn evaluate<T: Element>(
         return Err(DataError::TooShort { bytes: text.len(), sequence, ahead: 1 }.into());
     }
     let mut faults = Vec::new();
-    let config = &checkpoint.manifest.model;
-    let model = match config.get(OWN_WORDS) {
-        Some(table) => read_model_table(table, OWN_WORDS, &mut faults),
-        None => hf_config::read(config, "model", &mut faults),
-    };
+    let model = checkpoint::model_of(&checkpoint.manifest.model, &mut faults);
     let mut model = model.ok_or(EvaluateError::Model(Faults(faults)))?;
     // What is predicted further on changes nothing of the next token.
     model.variant.multi_token = 0;

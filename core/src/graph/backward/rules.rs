@@ -61,6 +61,7 @@ impl Backward<'_> {
             | Kernel::WeightedGlu { .. }
             | Kernel::Gelu
             | Kernel::SquaredRelu
+            | Kernel::WeightedSquaredRelu
             | Kernel::Xielu
             | Kernel::SigmoidGate
             | Kernel::Dropout { .. } => self.activation(operator, arriving?),
@@ -111,6 +112,7 @@ impl Backward<'_> {
             | Kernel::GeluGrad
             | Kernel::ClampedGluGrad
             | Kernel::SquaredReluGrad
+            | Kernel::WeightedSquaredReluGrad
             | Kernel::XieluGrad
             | Kernel::XieluWeightGrad { .. }
             | Kernel::SigmoidGateGrad
@@ -455,6 +457,10 @@ impl Backward<'_> {
             Kernel::SquaredRelu => {
                 let x = input(0)?;
                 self.contribute_by(x, Kernel::SquaredReluGrad, &[dy, x]);
+            }
+            Kernel::WeightedSquaredRelu => {
+                let (x, shares) = (input(0)?, input(1)?);
+                self.contribute_all([x, shares], Kernel::WeightedSquaredReluGrad, &[dy, x, shares]);
             }
             Kernel::Xielu => {
                 let (x, above, below) = (input(0)?, input(1)?, input(2)?);

@@ -215,7 +215,7 @@ pub enum Kernel {
     },
     /// `(p, x) → (y)`: waits for what began as `p` from `x`. May run in place of `p`.
     ReduceScatterWait,
-    /// RMSNorm of each head: `(x [n, a·d], gain [d]) → (y [n, a·d], r [n, a])`, as [`Kernel::RmsNorm`] on the `a`
+    /// RMSNorm of each head: `(x [n, a·d], gain [d]) → (y [n, a·d], r [n, a])`, or with gains `[a·d]`, as [`Kernel::RmsNorm`] on the `a`
     /// heads of each row. Source: arXiv:2505.09388 §2 (on queries and keys).
     HeadNorm {
         /// `eps` in units of 10⁻¹². See [`of_e12`].
@@ -232,7 +232,7 @@ pub enum Kernel {
         /// Whether gains are one more than what is held.
         offset: bool,
     },
-    /// `(dy, x, r, G [d]) → (G)`.
+    /// `(dy, x, r, G) → (G)`, which is as long as the gain.
     HeadNormGainGrad {
         /// Width of one head.
         width: u64,
@@ -358,6 +358,11 @@ pub enum Kernel {
     SquaredRelu,
     /// `(dy, x) → (dx)`: `dx = 2 dy ∘ max(x, 0)`. May run in place of `dy`.
     SquaredReluGrad,
+    /// As [`Kernel::SquaredRelu`], each row times its share: `(x [m, f], shares [m, 1]) → (y [m, f])`, where experts have no
+    /// gate; see [`Kernel::WeightedGlu`].
+    WeightedSquaredRelu,
+    /// `(dy, x, shares) → (dx, dshares [m, 1])`. `dx` may take the place of `dy`.
+    WeightedSquaredReluGrad,
     /// xIELU: `(x [n, f], p [1], m [1]) → (y [n, f])`: with `a = ln(1 + e^p)` and `b = ½ + ln(1 + e^m)`,
     /// `y = a x² + x/2` for `x > 0`, and else `y = b (e^x − 1 − x) + x/2`. Source: arXiv:2411.13010.
     Xielu,
@@ -482,7 +487,7 @@ pub enum Kernel {
     /// A recurrence over the tokens of a sequence in chunks: of a gated delta net `(q [n, g·d], k [n, g·d], v [n, a·e],
     /// steps [n, a], rates [n, a], decay [a], bias [a]) → (o [n, a·e], states)`, of Mamba 2 `(C [n, g·d], B [n, g·d], x
     /// [n, a·e], steps [n, a], decay [a], bias [a], skip [a]) → (o, states)`. `states` are those between chunks, which the
-    /// gradient computes again. Only planned: no backend runs it. Sources: arXiv:2412.06464 §3, arXiv:2405.21060 §6.
+    /// gradient computes again. Sources: arXiv:2412.06464 §3, arXiv:2405.21060 §6.
     Recurrence(Recurring),
     /// `(do, …) → (dq, dk, dv, dsteps, …)`: gradients of all that depends on the token, and by token and head those of
     /// `decay` and `skip`.

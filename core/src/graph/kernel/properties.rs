@@ -84,6 +84,8 @@ impl Kernel {
             Kernel::ClampedGluGrad => "clamped_glu_grad",
             Kernel::SquaredRelu => "squared_relu",
             Kernel::SquaredReluGrad => "squared_relu_grad",
+            Kernel::WeightedSquaredRelu => "weighted_squared_relu",
+            Kernel::WeightedSquaredReluGrad => "weighted_squared_relu_grad",
             Kernel::Xielu => "xielu",
             Kernel::XieluGrad => "xielu_grad",
             Kernel::XieluWeightGrad { .. } => "xielu_weight_grad",
@@ -185,7 +187,11 @@ impl Kernel {
             Kernel::RmsNormInputGrad { .. } | Kernel::LayerNormInputGrad | Kernel::SwiGluGrad | Kernel::GeluGrad => {
                 &[0]
             }
-            Kernel::ClampedGluGrad | Kernel::SquaredReluGrad | Kernel::XieluGrad | Kernel::SigmoidGateGrad => &[0],
+            Kernel::ClampedGluGrad
+            | Kernel::SquaredReluGrad
+            | Kernel::WeightedSquaredReluGrad
+            | Kernel::XieluGrad
+            | Kernel::SigmoidGateGrad => &[0],
             Kernel::HeadLengthGrad { .. } | Kernel::PositionScale { .. } | Kernel::ExpertBias { .. } => &[0],
             Kernel::Scale { .. } | Kernel::SoftCap { .. } | Kernel::SoftCapGrad { .. } => &[0],
             Kernel::Softmax | Kernel::SoftmaxGrad | Kernel::Dropout { .. } | Kernel::DropoutGrad => &[0],

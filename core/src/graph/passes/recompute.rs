@@ -194,6 +194,7 @@ fn is_cheap(kernel: &Kernel) -> bool {
             | Kernel::WeightedGlu { .. }
             | Kernel::ClampedGlu
             | Kernel::SquaredRelu
+            | Kernel::WeightedSquaredRelu
             | Kernel::Xielu
             | Kernel::HeadLength { .. }
             | Kernel::Gelu

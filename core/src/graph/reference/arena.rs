@@ -9,7 +9,7 @@ use std::vec::Vec;
 use super::devices::held;
 use super::given::Given;
 use super::run::Border;
-use super::{activation, attention, embedding, experts, linear, loss, newer, norm, rope};
+use super::{activation, attention, embedding, experts, linear, loss, newer, norm, recurrence, rope};
 use crate::graph::liveness::Lifetimes;
 use crate::graph::{Graph, Job, Kernel, Needs, Operator, Role, TensorId};
 
@@ -174,6 +174,8 @@ impl<'g> Arena<'g> {
             | Kernel::ClampedGluGrad
             | Kernel::SquaredRelu
             | Kernel::SquaredReluGrad
+            | Kernel::WeightedSquaredRelu
+            | Kernel::WeightedSquaredReluGrad
             | Kernel::Xielu
             | Kernel::XieluGrad
             | Kernel::XieluWeightGrad { .. }
@@ -198,9 +200,8 @@ impl<'g> Arena<'g> {
             | Kernel::IndexKeys(_)
             | Kernel::IndexKeysGrad(_)
             | Kernel::SparseAttention(_)
-            | Kernel::SparseAttentionGrad(_)
-            | Kernel::Recurrence(_)
-            | Kernel::RecurrenceGrad(_) => newer::compute(&given),
+            | Kernel::SparseAttentionGrad(_) => newer::compute(&given),
+            Kernel::Recurrence(_) | Kernel::RecurrenceGrad(_) => recurrence::compute(&given),
             Kernel::Replicate { .. } => vec![x[0].clone()],
             // The copy is kept apart until the wait, as the results of collectives.
             Kernel::Offload | Kernel::Reload => {

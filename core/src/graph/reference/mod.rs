@@ -14,6 +14,7 @@ mod linear;
 mod loss;
 mod newer;
 mod norm;
+mod recurrence;
 mod rope;
 mod run;
 mod tests;

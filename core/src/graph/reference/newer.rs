@@ -27,6 +27,13 @@ pub(super) fn compute(given: &Given) -> Vec<Vec<f64>> {
         ],
         Kernel::SquaredRelu => vec![by_element(&|e| x[0][e].max(0.0).powi(2))],
         Kernel::SquaredReluGrad => vec![by_element(&|e| x[0][e] * 2.0 * x[1][e].max(0.0))],
+        Kernel::WeightedSquaredRelu => vec![by_element(&|e| x[1][e / h] * x[0][e].max(0.0).powi(2))],
+        Kernel::WeightedSquaredReluGrad => vec![
+            by_element(&|e| x[0][e] * x[2][e / h] * 2.0 * x[1][e].max(0.0)),
+            (0..given.rows())
+                .map(|i| (i * h..(i + 1) * h).map(|e| x[0][e] * x[1][e].max(0.0).powi(2)).sum())
+                .collect(),
+        ],
         Kernel::Xielu | Kernel::XieluGrad | Kernel::XieluWeightGrad { .. } => xielu(given),
         Kernel::SigmoidGate => vec![by_element(&|e| x[0][e] * sigma(x[1][e]))],
         Kernel::SigmoidGateGrad => vec![

@@ -70,23 +70,23 @@ pub(super) fn compute(given: &Given) -> Vec<Vec<f64>> {
                 .chunks(width)
                 .map(|head| (dot(head, head) / width as f64 + of_e12(eps_e12)).sqrt().recip())
                 .collect();
-            let gain = |e: usize| x[1][e % width] + one_more(offset);
+            let gain = |e: usize| x[1][e % x[1].len()] + one_more(offset);
             vec![(0..x[0].len()).map(|e| x[0][e] * r[e / width] * gain(e)).collect(), r]
         }
         Kernel::HeadNormInputGrad { width, offset } => {
             let (dy, v, r, d) = (x[0], x[1], x[2], width as usize);
             let gain: Vec<f64> = x[3].iter().map(|gain| gain + one_more(offset)).collect();
+            let gain = |e: usize| gain[e % gain.len()];
             let mean =
-                |head: usize| (0..d).map(|j| dy[head * d + j] * gain[j] * v[head * d + j]).sum::<f64>() / d as f64;
+                |head: usize| (head * d..(head + 1) * d).map(|e| dy[e] * gain(e) * v[e]).sum::<f64>() / d as f64;
             vec![
-                (0..dy.len())
-                    .map(|e| r[e / d] * (dy[e] * gain[e % d] - v[e] * r[e / d].powi(2) * mean(e / d)))
-                    .collect(),
+                (0..dy.len()).map(|e| r[e / d] * (dy[e] * gain(e) - v[e] * r[e / d].powi(2) * mean(e / d))).collect(),
             ]
         }
         Kernel::HeadNormGainGrad { width } => {
             let mut sum = x[3].clone();
-            (0..x[0].len()).for_each(|e| sum[e % width as usize] += x[0][e] * x[1][e] * x[2][e / width as usize]);
+            let gains = sum.len();
+            (0..x[0].len()).for_each(|e| sum[e % gains] += x[0][e] * x[1][e] * x[2][e / width as usize]);
             vec![sum]
         }
         other => panic!("{} is of another family", other.name()),

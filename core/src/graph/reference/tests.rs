@@ -10,8 +10,8 @@ use crate::graph::build::stage_graph_with;
 use crate::graph::form::{AttentionForm, Form, Offload, Recompute, StageShape};
 use crate::graph::{Graph, Kernel};
 use crate::model::{
-    Activation, Caps, Dtype, E12, Experts, Factors, Family, Latent, LayerPattern, ModelConfig, QkNorm, Routing,
-    Scores, Temperature, Variant, Window,
+    Activation, Caps, Dtype, E12, Experts, Factors, Family, Latent, LayerPattern, ModelConfig, QkNorm, Recurrence,
+    RecurrenceKind, Routing, Scores, Temperature, Variant, Window,
 };
 
 fn check_gradients(model: ModelConfig, form: Form, cuts: &[u32]) {
@@ -141,6 +141,31 @@ fn chunks_are_sequences_of_their_own() {
     }
 }
 
+/// The same of recurrences, whose reference takes its gradients by differences.
+#[test]
+fn slow_so_they_are_with_recurrences() {
+    for kind in RecurrenceKind::ALL {
+        let variant = Variant { recurrence: Some(recurrence(kind)), ..Variant::USUAL };
+        let model = ModelConfig { variant, ..tiny(Family::Llama, false) };
+        check_gradients(model, Form::default(), &[]);
+        check_gradients(model, Form { recompute: Recompute::Cheap, ..Form::default() }, &[1]);
+    }
+}
+
+/// In the first of two layers, with two heads of values for each of keys.
+fn recurrence(kind: RecurrenceKind) -> Recurrence {
+    Recurrence {
+        kind,
+        layers: LayerPattern::read_text("(10)").unwrap(),
+        key_heads: 2,
+        key_dim: 3,
+        heads: 4,
+        head_dim: 2,
+        convolution: 2,
+        convolution_bias: kind == RecurrenceKind::Mamba2,
+    }
+}
+
 fn newer_variants() -> Vec<Variant> {
     let pattern = |text: &str| LayerPattern::read_text(text);
     let usual = Variant::USUAL;
@@ -182,6 +207,8 @@ fn newer_variants() -> Vec<Variant> {
         Variant { activation: Activation::ClampedSilu, attention_gate: true, ..usual },
         Variant { activation: Activation::SquaredRelu, ..usual },
         Variant { activation: Activation::Xielu, qk_norm: true, ..usual },
+        Variant { no_mixer: pattern("(10)"), no_mlp: pattern("(01)"), activation: Activation::SquaredRelu, ..usual },
+        Variant { experts: Some(Experts { shared_ffn: 4, ..experts }), activation: Activation::SquaredRelu, ..usual },
     ]
 }
 

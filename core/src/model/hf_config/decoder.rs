@@ -19,12 +19,39 @@ pub(super) struct Decoder {
 /// The keys under which a file has its decoder of text.
 const DECODERS: [&str; 3] = ["text_config", "llm_config", "language_config"];
 
-/// A decoder inside a file has a `model_type` of its own, which stands for one of these.
-const SAME: [(&[&str], &str); 4] = [
+/// Decoders inside files, and families with the layers of another, have a `model_type` that stands for one of these.
+const SAME: [(&[&str], &str); 9] = [
     (&["qwen2_vl_text", "qwen2_5_vl_text", "qwen2_vl", "qwen2_5_vl"], "qwen2"),
     (&["qwen3_vl_text", "qwen3_vl"], "qwen3"),
     (&["qwen3_vl_moe_text", "qwen3_vl_moe"], "qwen3_moe"),
     (&["gemma3"], "gemma3_text"),
+    (&["qwen3_5"], "qwen3_5_text"),
+    (&["qwen3_5_moe"], "qwen3_5_moe_text"),
+    (&["internlm3", "iquestcoder", "exaone"], "llama"),
+    (&["ministral3"], "mistral"),
+    (&["solar_open", "sarvam_moe"], "glm4_moe"),
+];
+
+/// Fields that a family has under other names than the one whose layers it has.
+const RENAMED: [(&str, &[[&str; 2]]); 3] = [
+    ("internlm3", &[["qkv_bias", "attention_bias"], ["bias", "mlp_bias"]]),
+    (
+        "exaone",
+        &[
+            ["num_layers", "num_hidden_layers"],
+            ["layer_norm_epsilon", "rms_norm_eps"],
+            ["activation_function", "hidden_act"],
+        ],
+    ),
+    (
+        "sarvam_moe",
+        &[
+            ["num_experts", "n_routed_experts"],
+            ["num_shared_experts", "n_shared_experts"],
+            ["use_qkv_bias", "attention_bias"],
+            ["num_mtp_layers", "num_nextn_predict_layers"],
+        ],
+    ),
 ];
 
 /// The decoder of text of the `config.json` `value`, at the field `path`. What is left out is told in `notes`.
@@ -48,12 +75,27 @@ pub(super) fn of(value: &Value, path: &str, notes: &mut Vec<String>) -> Decoder 
         None => (value.clone(), path.to_owned()),
     };
     let name = kind(&decoder);
+    rename(&mut decoder, &name);
+    fill_in(&mut decoder, &name, inside.is_some() && !is_decoder, notes);
     let name = SAME.iter().find(|(names, _)| names.contains(&name.as_str())).map_or(name.as_str(), |(_, same)| same);
-    fill_in(&mut decoder, name, inside.is_some() && !is_decoder, notes);
     if kind(&decoder) != name {
+        fill_in(&mut decoder, name, inside.is_some() && !is_decoder, notes);
         decoder["model_type"] = json!(name);
     }
     Decoder { value: decoder, path }
+}
+
+/// Gives fields the names that the family has whose layers `name` has.
+fn rename(decoder: &mut Value, name: &str) {
+    let Some(table) = decoder.as_object_mut() else { return };
+    let keys = RENAMED.into_iter().find(|(other, _)| *other == name).map_or(&[][..], |(_, keys)| keys);
+    for [from, to] in keys {
+        if !table.contains_key(*to)
+            && let Some(value) = table.remove(*from)
+        {
+            table.insert((*to).to_owned(), value);
+        }
+    }
 }
 
 /// Tells which parts of a model of several the decoder `key` is not.
@@ -74,7 +116,7 @@ fn tell_left_out(value: &Value, key: &str, notes: &mut Vec<String>) {
 /// Fills in the library's own sizes where the file leaves them out, and tells which. Files of several models are saved
 /// without what is usual.
 fn fill_in(decoder: &mut Value, name: &str, is_inside: bool, notes: &mut Vec<String>) {
-    let Some(usual) = usual(name, is_inside) else { return };
+    let Some(usual) = usual(decoder, name, is_inside) else { return };
     let Some(table) = decoder.as_object_mut() else { return };
     let mut filled = Vec::new();
     for (key, value) in usual.as_object().into_iter().flatten() {
@@ -90,7 +132,7 @@ fn fill_in(decoder: &mut Value, name: &str, is_inside: bool, notes: &mut Vec<Str
 
 /// The sizes of a family that its library fills in (`transformers` 5). Of decoders by themselves only those that published
 /// files leave out.
-fn usual(name: &str, is_inside: bool) -> Option<Value> {
+fn usual(decoder: &Value, name: &str, is_inside: bool) -> Option<Value> {
     let usual = match name {
         "gemma3_text" => json!({
             "vocab_size": 262_208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
@@ -118,9 +160,15 @@ fn usual(name: &str, is_inside: bool) -> Option<Value> {
             "num_experts_per_tok": 1, "interleave_moe_layer_step": 1, "attention_chunk_size": 8192,
         }),
         "granitemoehybrid" => json!({ "max_position_embeddings": 2048 }),
+        "solar_open" => json!({
+            "first_k_dense_replace": 0, "partial_rotary_factor": 1.0, "use_qk_norm": false,
+            "intermediate_size": decoder.get("moe_intermediate_size"),
+        }),
+        "sarvam_moe" => json!({ "first_k_dense_replace": 1, "partial_rotary_factor": 1.0, "use_qk_norm": true }),
         "gpt_oss" if !is_inside => json!({ "sliding_window": 128 }),
         "olmo3" | "exaone4" if !is_inside => json!({ "sliding_window": 4096 }),
         _ => return None,
     };
-    (is_inside || matches!(name, "gpt_oss" | "olmo3" | "exaone4" | "granitemoehybrid")).then_some(usual)
+    let always = ["gpt_oss", "olmo3", "exaone4", "granitemoehybrid", "solar_open", "sarvam_moe"];
+    (is_inside || always.contains(&name)).then_some(usual)
 }

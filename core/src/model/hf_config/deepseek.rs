@@ -9,6 +9,7 @@ use crate::model::{Experts, Latent, MAX_LAYERS, MAX_MULTI_TOKEN, Routing};
 /// Whether `name` is a `model_type` with MLA.
 pub(super) fn has_latent_attention(name: &str) -> bool {
     matches!(name, "deepseek_v2" | "deepseek_v3" | "deepseek_v32")
+        || matches!(name, "glm4_moe_lite" | "glm_moe_dsa" | "youtu" | "minicpm3")
 }
 
 impl Reader<'_, '_> {
@@ -34,8 +35,13 @@ impl Reader<'_, '_> {
         let ffn = self.size("moe_intermediate_size");
         let shared = self.optional("n_shared_experts").unwrap_or(0);
         let period = self.table.whole("moe_layer_freq", 1..=u64::from(MAX_LAYERS), self.faults).unwrap_or(1) as u32;
+        let listed = self.sparse_layers(layers.unwrap_or(0));
         let most = u64::from(layers.unwrap_or(MAX_LAYERS));
-        let dense_layers = self.table.needed_whole("first_k_dense_replace", 0..=most, self.faults);
+        let dense_layers = match listed {
+            // The list says more.
+            Some(_) => self.table.whole("first_k_dense_replace", 0..=most, self.faults).or(Some(0)),
+            None => self.table.needed_whole("first_k_dense_replace", 0..=most, self.faults),
+        };
         let ffn = ffn?;
         let dense_layers = dense_layers? as u32;
         let experts = Experts {
@@ -49,6 +55,9 @@ impl Reader<'_, '_> {
             shared_gate: false,
             routing,
         };
+        if let Some(has) = listed {
+            return self.pattern("mlp_layer_types", &has).map(|pattern| experts.within(pattern));
+        }
         if period == 1 {
             return Some(experts);
         }

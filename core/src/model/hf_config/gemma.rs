@@ -5,7 +5,7 @@ use crate::model::{Caps, Factors, to_e12};
 
 /// Whether `name` is a `model_type` of Gemma.
 pub(super) fn is_gemma(name: &str) -> bool {
-    matches!(name, "gemma" | "gemma2" | "gemma3_text")
+    matches!(name, "gemma" | "gemma2" | "gemma3_text" | "vaultgemma")
 }
 
 impl Reader<'_, '_> {
@@ -21,7 +21,7 @@ impl Reader<'_, '_> {
             ..Factors::default()
         };
         // Defaults of the library, where the file does not have the field. A null means no cap.
-        let otherwise = |cap| if name == "gemma2" { Some(cap) } else { None };
+        let otherwise = |cap| if matches!(name, "gemma2" | "vaultgemma") { Some(cap) } else { None };
         let caps = Caps {
             attention: self.cap("attn_logit_softcapping", otherwise(50.0)),
             logits: self.cap("final_logit_softcapping", otherwise(30.0)),

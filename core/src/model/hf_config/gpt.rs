@@ -45,7 +45,7 @@ impl Reader<'_, '_> {
             ffn: ffn?,
             vocab: vocab?,
             positions: positions?,
-            rope_base: self.rope_base(),
+            rope_base: self.rope_base(name),
             norm_eps_e12: norm_eps_e12?,
             tied: self.flag("tie_word_embeddings", name != "gpt_neox"),
             variant,

@@ -12,7 +12,11 @@ impl Reader<'_, '_> {
         let layers = self.layers("num_hidden_layers");
         let hidden = self.size("hidden_size");
         let heads = self.size("num_attention_heads");
-        let ffn = self.size("intermediate_size");
+        let ffn = match name {
+            // All of its layers have experts.
+            "qwen3_5_moe_text" => self.optional("intermediate_size").or(self.optional("moe_intermediate_size")),
+            _ => self.size("intermediate_size"),
+        };
         let vocab = self.size("vocab_size");
         let positions = self.positions("max_position_embeddings");
         let norm_eps_e12 = self.eps("rms_norm_eps");
@@ -24,7 +28,9 @@ impl Reader<'_, '_> {
             // The library's default is the number of heads.
             "llama" | "phi3" | "granite" | "granitemoe" | "olmo2" | "olmo3" | "olmoe" | "exaone4" | "arcee"
             | "cwm" | "helium" | "apertus" | "smollm3" | "hunyuan_v1_moe" | "hunyuan_v1_dense"
-            | "granitemoehybrid" => self.optional("num_key_value_heads").or(heads),
+            | "granitemoehybrid" | "granitemoeshared" | "hyperclovax" | "bamba" | "flex_olmo" => {
+                self.optional("num_key_value_heads").or(heads)
+            }
             _ => self.size("num_key_value_heads"),
         };
         let experts = self.experts(name, ffn, layers);
@@ -56,9 +62,12 @@ impl Reader<'_, '_> {
             ffn: ffn?,
             vocab: vocab?,
             positions: positions?,
-            rope_base: self.rope_base(),
+            rope_base: self.rope_base(name),
             norm_eps_e12: norm_eps_e12?,
-            tied: self.flag("tie_word_embeddings", is_gemma(name) || matches!(name, "ernie4_5" | "smollm3")),
+            tied: self.flag(
+                "tie_word_embeddings",
+                is_gemma(name) || matches!(name, "ernie4_5" | "ernie4_5_moe" | "smollm3" | "youtu" | "minicpm3"),
+            ),
             variant,
         })
     }
@@ -91,7 +100,10 @@ impl Reader<'_, '_> {
     ) -> Variant {
         let rotary = match name {
             "glm" | "glm4" | "glm4_moe" => Some(self.rotary("partial_rotary_factor", 0.5, head_dim.unwrap_or(0))),
-            "qwen3_next" => Some(self.rotary("partial_rotary_factor", 0.25, head_dim.unwrap_or(0))),
+            "qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text" => {
+                Some(self.rotary("partial_rotary_factor", 0.25, head_dim.unwrap_or(0)))
+            }
+            "bamba" => Some(self.rotary("partial_rotary_factor", 0.5, head_dim.unwrap_or(0))),
             "minimax_m2" => self.optional("rotary_dim"),
             "phi3" => {
                 let columns = self.rotary("partial_rotary_factor", 1.0, head_dim.unwrap_or(0));
@@ -102,14 +114,19 @@ impl Reader<'_, '_> {
         let (factors, caps) = self.factors_and_caps(name, hidden, head_dim.unwrap_or(0));
         Variant {
             qk_norm: match name {
-                "qwen3" | "qwen3_moe" | "gemma3_text" | "dots1" | "qwen3_next" => true,
-                "olmo2" | "olmo3" | "olmoe" | "exaone4" => true,
+                "qwen3" | "qwen3_moe" | "gemma3_text" | "dots1" | "qwen3_next" | "qwen3_5_text" => true,
+                "olmo2" | "olmo3" | "olmoe" | "exaone4" | "exaone_moe" | "flex_olmo" | "mellum" | "afmoe" => true,
+                "qwen3_5_moe_text" => true,
                 "hunyuan_v1_moe" | "hunyuan_v1_dense" | "apertus" => self.needed_flag("use_qk_norm"),
                 "llama4_text" | "minimax_m2" => self.flag("use_qk_norm", true),
                 "glm4_moe" => self.flag("use_qk_norm", false),
                 _ => false,
             },
-            post_norms: matches!(name, "gemma2" | "gemma3_text" | "glm4" | "olmo2" | "olmo3" | "exaone4"),
+            post_norms: match name {
+                "gemma2" | "gemma3_text" | "glm4" | "olmo2" | "olmo3" | "exaone4" | "flex_olmo" | "afmoe" => true,
+                "hyperclovax" => self.flag("use_post_norm", true),
+                _ => false,
+            },
             activation: match name {
                 "apertus" => Activation::Xielu,
                 "arcee" => Activation::SquaredRelu,
@@ -120,15 +137,19 @@ impl Reader<'_, '_> {
             latent,
             window: match name {
                 "llama4_text" => None,
-                "qwen3_next" | "granitemoehybrid" => None,
+                "qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text" | "granitemoehybrid" | "bamba" => None,
+                // Layers of latent attention all see all.
+                _ if has_latent_attention(name) => None,
                 _ => self.window(name, layers),
             },
             multi_token: match name {
-                "deepseek_v3" | "deepseek_v32" | "glm4_moe" => self.mtp_modules("num_nextn_predict_layers"),
+                "deepseek_v3" | "deepseek_v32" | "glm4_moe" | "glm_moe_dsa" => {
+                    self.mtp_modules("num_nextn_predict_layers")
+                }
                 _ => 0,
             },
             rotary,
-            norm_offset: is_gemma(name) || name == "qwen3_next",
+            norm_offset: is_gemma(name) || matches!(name, "qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text"),
             factors,
             caps,
             ..Variant::USUAL
@@ -138,7 +159,15 @@ impl Reader<'_, '_> {
     /// The multipliers and soft-caps of the family. A multiplier with the usual value is none.
     fn factors_and_caps(&mut self, name: &str, hidden: u32, head_dim: u32) -> (Factors, Caps) {
         let (factors, caps) = match name {
-            "granite" | "granitemoe" | "granitemoehybrid" => (self.granite_factors(), Caps::default()),
+            "granite" | "granitemoe" | "granitemoehybrid" | "granitemoeshared" => {
+                (self.granite_factors(), Caps::default())
+            }
+            "hyperclovax" => (self.clova_factors(), Caps::default()),
+            "minicpm3" => (self.minicpm_factors(hidden), Caps::default()),
+            "afmoe" if self.flag("mup_enabled", false) => {
+                let embedding = Some(to_e12(libm::sqrt(hidden.into())));
+                (Factors { embedding, ..Factors::default() }, Caps::default())
+            }
             _ if is_gemma(name) => self.gemma_factors_and_caps(name, hidden),
             _ => return (Factors::default(), Caps::default()),
         };

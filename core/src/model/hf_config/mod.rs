@@ -26,29 +26,37 @@ mod gpt;
 mod granite;
 mod llama;
 mod moe;
+mod nemotron;
 mod newer;
 mod reader;
 #[cfg(test)]
 mod tests;
 
 /// Every `model_type` that is read.
-pub const MODEL_TYPES: [&str; 44] = [
+pub const MODEL_TYPES: [&str; 60] = [
+    "afmoe",
     "apertus",
     "arcee",
+    "bamba",
     "cwm",
     "deepseek_v2",
     "deepseek_v3",
     "deepseek_v32",
     "dots1",
     "ernie4_5",
+    "ernie4_5_moe",
     "exaone4",
+    "exaone_moe",
     "falcon",
+    "flex_olmo",
     "gemma",
     "gemma2",
     "gemma3_text",
     "glm",
     "glm4",
     "glm4_moe",
+    "glm4_moe_lite",
+    "glm_moe_dsa",
     "gpt2",
     "gpt_bigcode",
     "gpt_neox",
@@ -56,15 +64,20 @@ pub const MODEL_TYPES: [&str; 44] = [
     "granite",
     "granitemoe",
     "granitemoehybrid",
+    "granitemoeshared",
     "helium",
     "hunyuan_v1_dense",
     "hunyuan_v1_moe",
+    "hyperclovax",
     "kimi_k2",
     "llama",
     "llama4_text",
+    "mellum",
+    "minicpm3",
     "minimax_m2",
     "mistral",
     "mixtral",
+    "nemotron_h",
     "olmo2",
     "olmo3",
     "olmoe",
@@ -72,27 +85,46 @@ pub const MODEL_TYPES: [&str; 44] = [
     "qwen2",
     "qwen2_moe",
     "qwen3",
+    "qwen3_5_moe_text",
+    "qwen3_5_text",
     "qwen3_moe",
     "qwen3_next",
     "seed_oss",
     "smollm3",
     "starcoder2",
+    "vaultgemma",
+    "youtu",
 ];
 
 /// Well-known decoders that the graph does not support, each with the part that is missing.
-const UNSUPPORTED: [(&[&str], &str); 9] = [
+const UNSUPPORTED: [(&[&str], &str); 13] = [
     (&["bloom", "mpt"], "attention with ALiBi: a slope for each head"),
-    (&["opt", "nemotron"], "an MLP with ReLU"),
+    (&["opt", "jais2", "nemotron", "bitnet"], "an MLP with another activation or norm"),
     (&["phi", "gptj", "codegen"], "an output layer with a bias"),
     (&["cohere", "cohere2", "olmo", "stablelm", "phimoe"], "another LayerNorm"),
     (
-        &["mamba", "mamba2", "jamba", "falcon_mamba", "rwkv", "bamba", "falcon_h1"],
-        "layers with a recurrent state alone",
+        &[
+            "mamba",
+            "mamba2",
+            "jamba",
+            "falcon_mamba",
+            "rwkv",
+            "falcon_h1",
+            "recurrent_gemma",
+            "zamba",
+            "zamba2",
+            "xlstm",
+        ],
+        "another recurrence, or one beside attention",
     ),
-    (&["nemotron_h"], "layers with one part each: a recurrence, attention or an MLP"),
     (&["lfm2", "lfm2_moe"], "gated convolutions in the place of attention"),
-    (&["gemma3n", "gemma3n_text"], "embeddings of each layer"),
-    (&["minimax", "kimi_linear"], "another linear attention"),
+    (&["gemma3n", "gemma3n_text", "gemma4", "gemma4_text"], "embeddings of each layer"),
+    (&["minimax", "kimi_linear", "olmo_hybrid", "bailing_hybrid"], "another linear attention"),
+    (&["mimo_v2_flash", "laguna"], "other heads in some layers"),
+    (&["longcat_flash", "deepseek_v4", "hy_v4"], "other connections between layers"),
+    (&["granite_swa", "granitemoe_swa"], "another RoPE theta in some layers"),
+    (&["dbrx", "minimax_m3_vl_text"], "clipped or sparse attention of its own kind"),
+    (&["diffllama", "doge", "nanochat"], "attention of its own kind"),
 ];
 
 /// Whether `value` is a `config.json`, and not a spec that contains or names one.
@@ -137,6 +169,7 @@ fn read_and_tell(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Option<(
         "gpt2" | "gpt_bigcode" | "gpt_neox" | "falcon" | "starcoder2" => reader.gpt_like(name),
         // Kimi K2 has the layers of DeepSeek-V3 and another `model_type`.
         "kimi_k2" => reader.llama_like("deepseek_v3"),
+        "nemotron_h" => reader.nemotron_h(),
         _ => reader.llama_like(name),
     };
     let config = config.filter(|_| reader.faults.len() == before)?;

@@ -13,9 +13,10 @@ impl Reader<'_, '_> {
     /// The experts of the family `name`, if it has any. None at all where a field is missing.
     pub(super) fn experts(&mut self, name: &str, ffn: Option<u32>, layers: Option<u32>) -> Option<Option<Experts>> {
         let experts = match name {
-            "mixtral" | "granitemoe" => {
+            "mixtral" | "granitemoe" | "granitemoeshared" => {
                 let routing = self.routing(name);
-                self.mixtral_experts(routing, ffn)
+                let shared_ffn = self.optional("shared_intermediate_size").unwrap_or(0);
+                self.mixtral_experts(routing, ffn).map(|experts| Experts { shared_ffn, ..experts })
             }
             "granitemoehybrid" if self.optional("num_local_experts").unwrap_or(0) == 0 => return Some(None),
             "granitemoehybrid" => {
@@ -36,17 +37,21 @@ impl Reader<'_, '_> {
             }
             "hunyuan_v1_moe" => self.hunyuan_experts(ffn),
             "llama4_text" => self.llama_4_experts(ffn, layers.unwrap_or(0)),
-            "olmoe" => {
+            "olmoe" | "flex_olmo" => {
                 let normed = self.flag("norm_topk_prob", false);
-                let (count, active) = (self.experts_count("num_experts"), self.experts_count("num_experts_per_tok"));
+                let (count, active) =
+                    (self.experts_count(self.experts_key()), self.experts_count("num_experts_per_tok"));
                 let of = |ffn, [count, active]: [u32; 2]| all_layers(ffn, [count, active], normed);
                 ffn.zip(count.zip(active)).map(|(ffn, (count, active))| of(ffn, [count, active]))
             }
-            "qwen2_moe" | "qwen3_moe" | "qwen3_next" => {
+            "qwen2_moe" | "qwen3_moe" | "qwen3_next" | "qwen3_5_moe_text" | "mellum" => {
                 let routing = self.routing(name);
-                self.qwen_experts(routing, name != "qwen3_moe", layers.unwrap_or(0))
+                self.qwen_experts(routing, !matches!(name, "qwen3_moe" | "mellum"), layers.unwrap_or(0))
             }
-            "deepseek_v2" | "deepseek_v3" | "deepseek_v32" | "glm4_moe" | "dots1" => {
+            "ernie4_5_moe" => self.ernie_experts(layers.unwrap_or(0)),
+            "exaone_moe" | "afmoe" => self.exaone_experts(name, layers.unwrap_or(0)),
+            "deepseek_v2" | "deepseek_v3" | "deepseek_v32" | "glm4_moe" | "glm4_moe_lite" | "glm_moe_dsa"
+            | "dots1" => {
                 let routing = self.routing(name);
                 self.deepseek_experts(routing, layers)
             }
@@ -73,13 +78,13 @@ impl Reader<'_, '_> {
 
     /// Experts in every layer, with their own width; in Qwen 2 also a shared expert with a gate.
     fn qwen_experts(&mut self, routing: Routing, shared_gate: bool, layers: u32) -> Option<Experts> {
-        let (count, active) = (self.experts_count("num_experts"), self.experts_count("num_experts_per_tok"));
+        let (count, active) = (self.experts_count(self.experts_key()), self.experts_count("num_experts_per_tok"));
         let ffn = self.size("moe_intermediate_size");
         let step =
             self.table.whole("decoder_sparse_step", 1..=u64::from(MAX_LAYERS), self.faults).unwrap_or(1) as u32;
         let dense = self.numbers_of_layers("mlp_only_layers", layers);
-        let has: Vec<bool> =
-            (0..layers).map(|layer| !dense.contains(&layer) && (layer + 1).is_multiple_of(step)).collect();
+        let by_step = (0..layers).map(|layer| !dense.contains(&layer) && (layer + 1).is_multiple_of(step));
+        let has: Vec<bool> = self.sparse_layers(layers).unwrap_or_else(|| by_step.collect());
         let shared = if shared_gate { self.size("shared_expert_intermediate_size") } else { Some(0) };
         let experts = Experts {
             count: count?,
@@ -96,6 +101,59 @@ impl Reader<'_, '_> {
             return Some(experts);
         }
         self.pattern("mlp_only_layers", &has).map(|pattern| experts.within(pattern))
+    }
+
+    /// ERNIE 4.5: from one layer to another, every n-th.
+    fn ernie_experts(&mut self, layers: u32) -> Option<Experts> {
+        let (count, active) = (self.experts_count("moe_num_experts"), self.experts_count("moe_k"));
+        let ffn = self.size("moe_intermediate_size");
+        let shared = self.optional("moe_num_shared_experts").unwrap_or(0);
+        let first = self.optional("moe_layer_start_index").unwrap_or(1);
+        let step = self.optional("moe_layer_interval").unwrap_or(1).max(1);
+        // −1 stands for the last layer.
+        let last = self.table.get("moe_layer_end_index").and_then(Value::as_i64).filter(|last| *last >= 0);
+        let last = last.map_or(layers, |last| u32::try_from(last).unwrap_or(layers));
+        let has: Vec<bool> =
+            (0..layers).map(|layer| (first..=last).contains(&layer) && (layer + 1).is_multiple_of(step)).collect();
+        let ffn = ffn?;
+        let experts = Experts { shared_ffn: shared.saturating_mul(ffn), ..all_layers(ffn, [count?, active?], true) };
+        self.pattern("moe_layer_start_index", &has).map(|pattern| experts.within(pattern))
+    }
+
+    /// K-EXAONE and AFMoE: DeepSeek-V3's router; experts behind the first layers, or in those of a list.
+    fn exaone_experts(&mut self, name: &str, layers: u32) -> Option<Experts> {
+        let [dense, factor] = match name {
+            "afmoe" => ["num_dense_layers", "route_scale"],
+            _ => ["first_k_dense_replace", "routed_scaling_factor"],
+        };
+        let (count, active) = (self.experts_count(self.experts_key()), self.experts_count("num_experts_per_tok"));
+        let ffn = self.size("moe_intermediate_size");
+        let shared = self.optional("num_shared_experts").unwrap_or(1);
+        let dense = self.optional(dense).unwrap_or(1);
+        let has = self.sparse_layers(layers).unwrap_or_else(|| (0..layers).map(|layer| layer >= dense).collect());
+        self.function(&["score_func", "scoring_func"], &["sigmoid"]);
+        let normed = match name {
+            "afmoe" => self.flag("route_norm", true),
+            _ => self.flag("norm_topk_prob", true),
+        };
+        let factor = self.positive(factor).unwrap_or(if name == "afmoe" { 1.0 } else { 2.5 });
+        let groups = ["n_group", "topk_group"].map(|key| self.optional(key).unwrap_or(1));
+        let routing = Routing {
+            scores: Scores::Sigmoid,
+            normed,
+            factor: Some(to_e12(factor)).filter(|factor| *factor != E12),
+            groups: groups[0],
+            active_groups: groups[1],
+        };
+        let ffn = ffn?;
+        let shared_ffn = shared.saturating_mul(ffn);
+        let experts = Experts { shared_ffn, routing, ..all_layers(ffn, [count?, active?], normed) };
+        self.pattern("mlp_layer_types", &has).map(|pattern| experts.within(pattern))
+    }
+
+    /// The layers with experts that a list says; none where there is no list.
+    pub(super) fn sparse_layers(&mut self, layers: u32) -> Option<Vec<bool>> {
+        self.list_of_layers("mlp_layer_types", layers, &[("sparse", true), ("dense", false)])
     }
 
     /// The layers that a list numbers, from 0.
@@ -160,14 +218,16 @@ impl Reader<'_, '_> {
     /// The routing of the family `name`. Where the file has no field, the library's default.
     fn routing(&mut self, name: &str) -> Routing {
         let (scores, normed, factor, groups) = match name {
-            "mixtral" | "granitemoe" => return Routing { normed: true, ..Routing::USUAL },
-            "qwen2_moe" | "qwen3_moe" | "qwen3_next" => {
-                let normed = self.flag("norm_topk_prob", name == "qwen3_next");
+            "mixtral" | "granitemoe" | "granitemoeshared" => return Routing { normed: true, ..Routing::USUAL },
+            "qwen2_moe" | "qwen3_moe" | "qwen3_next" | "qwen3_5_moe_text" | "mellum" => {
+                let normed = self.flag("norm_topk_prob", !matches!(name, "qwen2_moe" | "qwen3_moe"));
                 return Routing { normed, ..Routing::USUAL };
             }
             "deepseek_v2" => (Scores::Softmax, false, 1.0, [1, 1]),
             "deepseek_v3" | "deepseek_v32" => (Scores::Sigmoid, true, 2.5, [8, 4]),
             "glm4_moe" => (Scores::Sigmoid, true, 1.0, [1, 1]),
+            "glm4_moe_lite" => (Scores::Sigmoid, true, 1.8, [1, 1]),
+            "glm_moe_dsa" => (Scores::Sigmoid, true, 2.5, [1, 1]),
             _ => (Scores::Sigmoid, false, 1.0, [1, 1]),
         };
         let normed = match scores {
@@ -196,6 +256,12 @@ impl Reader<'_, '_> {
         }
     }
 
+    /// Where a file has the number of experts: `transformers` 5 saves it under another name.
+    pub(super) fn experts_key(&self) -> &'static str {
+        let is_there = |key: &str| self.table.peek(key).is_some();
+        if is_there("num_experts") || !is_there("num_local_experts") { "num_experts" } else { "num_local_experts" }
+    }
+
     /// A number of experts.
     pub(super) fn experts_count(&mut self, key: &'static str) -> Option<u32> {
         self.table.needed_whole(key, 1..=u64::from(MAX_EXPERTS), self.faults).map(|count| count as u32)
@@ -203,7 +269,7 @@ impl Reader<'_, '_> {
 }
 
 /// Experts in all layers, without shared ones.
-fn all_layers(ffn: u32, [count, active]: [u32; 2], normed: bool) -> Experts {
+pub(super) fn all_layers(ffn: u32, [count, active]: [u32; 2], normed: bool) -> Experts {
     let routing = Routing { normed, ..Routing::USUAL };
     Experts {
         count,

@@ -33,9 +33,19 @@ impl Reader<'_, '_> {
         variant: Variant,
     ) -> Option<Variant> {
         let variant = match name {
-            "olmo2" | "olmo3" => Variant { no_pre_norms: true, qk_norm_of: QkNorm::Whole, ..variant },
+            "olmo2" | "olmo3" | "flex_olmo" => Variant { no_pre_norms: true, qk_norm_of: QkNorm::Whole, ..variant },
             "olmoe" => Variant { qk_norm_of: QkNorm::Whole, ..variant },
             "exaone4" => Variant { no_pre_norms: true, no_rope: self.without_window(layers, &variant), ..variant },
+            "exaone_moe" => Variant { no_rope: self.without_window(layers, &variant), ..variant },
+            "afmoe" => Variant {
+                attention_gate: true,
+                // The library turns queries and keys of layers with a window alone.
+                no_rope: match variant.window {
+                    Some(_) => self.without_window(layers, &variant),
+                    None => LayerPattern::from_list(&[true]),
+                },
+                ..variant
+            },
             "minimax_m2" => {
                 self.function(&["qk_norm_type"], &["per_layer"]);
                 Variant { qk_norm_of: if variant.qk_norm { QkNorm::Whole } else { QkNorm::Heads }, ..variant }
@@ -51,15 +61,17 @@ impl Reader<'_, '_> {
                 Variant { sinks: true, o_bias: variant.qkv_bias, ..variant }
             }
             "llama4_text" => self.llama_4(layers, variant)?,
-            "deepseek_v32" => {
+            "deepseek_v32" | "glm_moe_dsa" => {
+                self.all_layers_are("indexer_types", "full");
+                self.all_layers_are("layer_types", "indexed_attention");
                 let sizes = ["index_n_heads", "index_head_dim", "index_topk"].map(|key| self.size(key));
                 let [heads, head_dim, tokens] = sizes;
                 Variant { indexer: Some(Indexer { heads: heads?, head_dim: head_dim?, tokens: tokens? }), ..variant }
             }
-            "qwen3_next" => {
+            "qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text" => {
                 Variant { attention_gate: true, recurrence: Some(self.gated_delta_net(layers)?), ..variant }
             }
-            "granitemoehybrid" => self.granite_4(layers, hidden, variant)?,
+            "granitemoehybrid" | "bamba" => self.granite_4(layers, hidden, variant)?,
             _ => variant,
         };
         Some(variant)
@@ -95,6 +107,15 @@ impl Reader<'_, '_> {
                 shown(value),
                 format!("{usual}: no other is supported"),
             ));
+        }
+    }
+
+    /// Refuses a list of layers that has another kind than `kind`.
+    fn all_layers_are(&mut self, key: &'static str, kind: &str) {
+        let Some(list) = self.table.get(key).and_then(Value::as_array) else { return };
+        if let Some(other) = list.iter().find(|value| value.as_str() != Some(kind)) {
+            let accepted = format!("{kind} in every layer: no other is supported");
+            self.faults.push(Fault::new(self.table.path(key), shown(other), accepted));
         }
     }
 
@@ -195,10 +216,11 @@ impl Reader<'_, '_> {
 
     /// Granite 4: Mamba 2 in most layers; attention in the others, with or without rotary positions.
     fn granite_4(&mut self, layers: u32, hidden: u32, variant: Variant) -> Option<Variant> {
-        let kinds = [("mamba", true), ("attention", false)];
-        let list = self.list_of_layers("layer_types", layers, &kinds).or_else(|| {
-            self.list_of_layers("layers_block_type", layers, &kinds).or(Some(alloc::vec![true; layers as usize]))
-        })?;
+        let kinds = [("mamba", true), ("attention", false), ("linear_attention", true), ("full_attention", false)];
+        let of_attention = self.numbers_of_layers("attn_layer_indices", layers);
+        let list = self.list_of_layers("layer_types", layers, &kinds);
+        let list = list.or_else(|| self.list_of_layers("layers_block_type", layers, &kinds));
+        let list = list.unwrap_or_else(|| (0..layers).map(|layer| !of_attention.contains(&layer)).collect());
         self.function(&["position_embedding_type"], &["rope", "nope"]);
         let has_rope = self.table.get("position_embedding_type").and_then(Value::as_str) != Some("nope");
         let every_layer = LayerPattern::from_list(&[true]).filter(|_| !has_rope);

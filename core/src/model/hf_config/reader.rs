@@ -56,12 +56,13 @@ impl Reader<'_, '_> {
         self.table.flag(key, self.faults).unwrap_or(otherwise)
     }
 
-    /// RoPE theta: at the top under one of two names, or in the `rope_parameters` of newer files; else 10,000.
-    pub(super) fn rope_base(&mut self) -> u32 {
+    /// RoPE theta: at the top under one of two names, or in the `rope_parameters` of newer files; else what the library of
+    /// the family `name` fills in.
+    pub(super) fn rope_base(&mut self, name: &str) -> u32 {
         let most = f64::from(u32::MAX);
         let own = ["rope_theta", "rotary_emb_base"].map(|key| self.table.positive(key, most, self.faults));
         let nested = self.of_rope("rope_theta", most);
-        own[0].or(own[1]).or(nested).map_or(10_000, |base| libm::round(base) as u32)
+        own[0].or(own[1]).or(nested).map_or(usual_rope_base(name), |base| libm::round(base) as u32)
     }
 
     /// A number of `rope_parameters`.
@@ -115,9 +116,25 @@ impl Reader<'_, '_> {
             return Some(width);
         }
         // In these families `head_dim` does not follow from the number of heads.
-        if matches!(name, "gemma" | "gemma2" | "gemma3_text" | "qwen3" | "qwen3_moe" | "glm" | "glm4" | "seed_oss")
-            || matches!(name, "gpt_oss" | "llama4_text" | "qwen3_next")
-        {
+        let apart = [
+            "gemma",
+            "gemma2",
+            "gemma3_text",
+            "vaultgemma",
+            "qwen3",
+            "qwen3_moe",
+            "qwen3_next",
+            "qwen3_5_text",
+            "qwen3_5_moe_text",
+            "glm",
+            "glm4",
+            "gpt_oss",
+            "llama4_text",
+            "seed_oss",
+            "mellum",
+            "afmoe",
+        ];
+        if apart.contains(&name) {
             return self.size("head_dim");
         }
         let (hidden, heads) = (hidden?, heads?);
@@ -145,13 +162,16 @@ impl Reader<'_, '_> {
         let tokens = self.optional("sliding_window").filter(|tokens| *tokens > 0);
         let full_every = match name {
             // Gemma 2 and gpt-oss: every other layer has a window, from the first on. Gemma 3: five of six.
-            "gemma2" | "gpt_oss" => 2,
+            "gemma2" | "gpt_oss" | "vaultgemma" => 2,
             "gemma3_text" => self.optional("sliding_window_pattern").unwrap_or(6),
             "olmo3" => 4,
-            "exaone4" => return self.exaone_window(tokens, layers),
+            "exaone4" | "exaone_moe" => return self.exaone_window(tokens, layers),
+            "afmoe" => self.optional("global_attn_every_n_layers").unwrap_or(4),
             "mistral" | "mixtral" | "phi3" | "starcoder2" => 0,
             // All layers, or those that a list says.
             "cwm" => 0,
+            // Those that a list says, or none.
+            "mellum" => 1,
             _ => return self.window_from_a_layer_on(tokens, layers),
         };
         let sliding = tokens.map(|tokens| Window::sliding(tokens, full_every));
@@ -229,6 +249,20 @@ impl Reader<'_, '_> {
             self.faults.push(Fault::new(self.table.path(key), "another list", accepted));
         }
         pattern
+    }
+}
+
+/// RoPE theta that the library fills in (`transformers` 5).
+fn usual_rope_base(name: &str) -> u32 {
+    match name {
+        "gpt_oss" => 150_000,
+        "helium" => 100_000,
+        "ernie4_5" | "ernie4_5_moe" | "flex_olmo" | "llama4_text" | "olmo3" => 500_000,
+        "cwm" | "gemma3_text" | "mixtral" => 1_000_000,
+        "smollm3" => 2_000_000,
+        "minimax_m2" => 5_000_000,
+        "apertus" => 12_000_000,
+        _ => 10_000,
     }
 }
 

@@ -267,8 +267,38 @@ fn counts_are_those_of_the_library_s_own_classes() {
         }
         assert_eq!(counted, entry, "{name}");
     }
+    let of_library = library_types();
+    kinds.extend(of_library.iter().filter(|row| row.get("config").is_some()).filter_map(|row| row["name"].as_str()));
     let missing: Vec<&&str> = MODEL_TYPES.iter().filter(|kind| !kinds.contains(*kind)).collect();
     assert!(missing.is_empty(), "no count of {missing:?}");
+}
+
+/// The decoders of `transformers`, those that are read with the sizes that its classes have by themselves.
+fn library_types() -> Vec<Value> {
+    let table = include_str!("../../../../tests/reference/model_types.json");
+    let table: Value = serde_json::from_str(table).unwrap();
+    table["models"].as_array().unwrap().clone()
+}
+
+/// Each class of `transformers` that predicts the next token is read with its count of parameters, or refused by its type or
+/// by the name of a field.
+#[test]
+fn each_decoder_of_the_library_is_exact_or_refused_by_name() {
+    let mut wrong = Vec::new();
+    for row in library_types() {
+        let name = row["name"].as_str().unwrap();
+        let refused = json!({ "model_type": name });
+        let mut faults = Vec::new();
+        let found = read(row.get("config").unwrap_or(&refused), "", &mut faults).map(|model| model.parameters());
+        if found != row["count"].as_u64() || found.is_none() && faults.is_empty() {
+            wrong.push(format!("{name}: {found:?} for {}, {}", row["count"], fault_texts(&faults)));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+fn fault_texts(faults: &[Fault]) -> std::string::String {
+    faults.iter().map(|fault| format!("{}: {} ", fault.field, fault.found)).collect()
 }
 
 /// Multipliers and soft-caps of Gemma and Granite: from the files, and the library's defaults where a file has none.
@@ -347,8 +377,8 @@ fn routing_is_read() {
 fn unsupported_decoders_are_refused_with_the_missing_part() {
     for (config, part) in [
         (json!({ "model_type": "bloom" }), "ALiBi"),
-        (json!({ "model_type": "mamba" }), "a recurrent state"),
-        (json!({ "model_type": "nemotron_h" }), "layers with one part each"),
+        (json!({ "model_type": "mamba" }), "another recurrence"),
+        (json!({ "model_type": "longcat_flash" }), "other connections between layers"),
         (
             json!({ "model_type": "gemma3n", "text_config": { "model_type": "gemma3n_text" } }),
             "embeddings of each layer",

@@ -40,6 +40,8 @@ pub(super) fn read_variant(table: &mut Table<'_>, known: Variant, faults: &mut V
         sinks: table.flag("sinks", faults).unwrap_or(known.sinks),
         attention_gate: table.flag("attention_gate", faults).unwrap_or(known.attention_gate),
         no_rope: read_pattern(table, "no_rope", known.no_rope, faults),
+        no_mixer: read_pattern(table, "no_mixer", known.no_mixer, faults),
+        no_mlp: read_pattern(table, "no_mlp", known.no_mlp, faults),
         temperature: read_temperature(table, known.temperature, faults),
         indexer: read_indexer(table, known.indexer, faults),
         recurrence: read_recurrence(table, known.recurrence, faults),

@@ -20,6 +20,7 @@
 
 use std::path::{Path, PathBuf};
 
+use pipeplan_core::base::fields::Fault;
 use pipeplan_core::graph::of_e12;
 use pipeplan_core::graph::optimizer::Optimizer;
 use pipeplan_core::graph::post_training::{Lora, MAX_ALPHA, MAX_RANK, Targets};
@@ -34,6 +35,7 @@ use std::collections::BTreeMap;
 mod checksums;
 mod folder;
 mod names;
+mod published;
 mod read;
 mod write;
 
@@ -318,10 +320,10 @@ pub fn config(model: &ModelConfig, precision: &str) -> Value {
     });
     let eps = model.norm_eps_e12 as f64 / 1e12;
     let known = match model.family {
-        Family::Llama => particulars(model),
-        Family::Gpt => None,
+        Family::Llama => particulars(model).into_iter().chain(published::candidates(model)).collect(),
+        Family::Gpt => Vec::new(),
     };
-    if let Some(known) = known {
+    for known in known {
         let mut theirs = config.clone();
         let shared = json!({
             "rms_norm_eps": eps,
@@ -330,6 +332,8 @@ pub fn config(model: &ModelConfig, precision: &str) -> Value {
             // Tokens are bytes: none of them begins or ends a text.
             "bos_token_id": null,
             "eos_token_id": null,
+            // Of a token that pads, the library makes no gradient.
+            "pad_token_id": null,
         });
         extend(&mut theirs, shared);
         extend(&mut theirs, known);
@@ -359,6 +363,15 @@ pub fn config(model: &ModelConfig, precision: &str) -> Value {
     };
     extend(&mut config, particular);
     config
+}
+
+/// The model that a checkpoint's `config.json` describes, in whosever words. None where it describes none; then `faults` say
+/// why.
+pub fn model_of(config: &Value, faults: &mut Vec<Fault>) -> Option<ModelConfig> {
+    match config.get(OWN_WORDS) {
+        Some(table) => spec::read_model_table(table, OWN_WORDS, faults),
+        None => hf_config::read(config, "model", faults),
+    }
 }
 
 fn extend(config: &mut Value, more: Value) {
@@ -443,6 +456,8 @@ fn particulars_of_newer(model: &ModelConfig) -> Option<Value> {
             "model_type": "olmo3",
             "sliding_window": window.tokens,
             "layer_types": types(),
+            // By kind of layer: what stands elsewhere the library takes for one kind alone.
+            "rope_parameters": { "full_attention": published::rope(model), "sliding_attention": published::rope(model) },
         }),
         (true, QkNorm::Heads, _, window) => json!({
             "architectures": ["Exaone4ForCausalLM"],
@@ -452,8 +467,7 @@ fn particulars_of_newer(model: &ModelConfig) -> Option<Value> {
         }),
         _ => return None,
     };
-    // No token stands for none.
-    extend(&mut config, json!({ "hidden_act": "silu", "pad_token_id": null }));
+    extend(&mut config, json!({ "hidden_act": "silu" }));
     Some(config)
 }
 

@@ -13,9 +13,47 @@ pub struct Names {
     query: [usize; 2],
     /// Rows of the latent of keys and values, and of the key that all heads share.
     latent: [usize; 2],
-    /// Whether each router has a bias that corrects the choice.
-    corrects: bool,
+    /// Rows of each head of queries and keys that stay, and that carry the position, which come first in a checkpoint.
+    head: [usize; 2],
+    /// Parts of names that differ.
+    renamed: &'static [Renamed],
+    /// What a bias is called that corrects the choice of a router, where it has one.
+    correction: Option<&'static str>,
 }
+
+/// A part of a name in the graph's words, and in the checkpoint's.
+type Renamed = [&'static str; 2];
+
+const QUERY_LAYERNORM: Renamed = [".self_attn.q_norm.", ".self_attn.query_layernorm."];
+const KEY_LAYERNORM: Renamed = [".self_attn.k_norm.", ".self_attn.key_layernorm."];
+
+/// By `model_type`, parts of names that differ. Of each name the first part that fits is replaced.
+const RENAMED: [(&str, &[Renamed]); 5] = [
+    ("hunyuan_v1_dense", &[QUERY_LAYERNORM, KEY_LAYERNORM]),
+    (
+        "hunyuan_v1_moe",
+        &[
+            QUERY_LAYERNORM,
+            KEY_LAYERNORM,
+            [".mlp.shared_experts.", ".mlp.shared_mlp."],
+            [".mlp.gate.weight", ".mlp.gate.wg.weight"],
+        ],
+    ),
+    (
+        "hyperclovax",
+        &[
+            [".post_attention_layernorm.", ".post_norm1."],
+            [".pre_feedforward_layernorm.", ".post_attention_layernorm."],
+            [".post_feedforward_layernorm.", ".post_norm2."],
+        ],
+    ),
+    ("qwen2_moe", &[[".mlp.shared_experts.", ".mlp.shared_expert."]]),
+    ("vaultgemma", &[[".post_attention_layernorm.", ".pre_feedforward_layernorm."]]),
+];
+
+/// Kinds whose experts have a matrix each, under the graph's names.
+const OF_QWEN: [&str; 9] =
+    ["qwen2_moe", "qwen3_moe", "olmoe", "flex_olmo", "hunyuan_v1_moe", "glm4_moe", "dots1", "exaone_moe", "mellum"];
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Kind {
@@ -23,8 +61,7 @@ enum Kind {
     #[default]
     Own,
     Mixtral,
-    Qwen2Moe,
-    Qwen3Moe,
+    Qwen,
     DeepSeek,
 }
 
@@ -50,19 +87,33 @@ impl Names {
     /// Of the model that `config` describes, the content of a `config.json`.
     pub fn of(config: &Value) -> Names {
         let size = |key: &str| config[key].as_u64().unwrap_or(0) as usize;
-        let kind = match config["model_type"].as_str() {
-            Some("mixtral") => Kind::Mixtral,
-            Some("qwen2_moe") => Kind::Qwen2Moe,
-            Some("qwen3_moe") => Kind::Qwen3Moe,
-            Some("deepseek_v2" | "deepseek_v3") => Kind::DeepSeek,
+        let name = config["model_type"].as_str().unwrap_or_default();
+        let kind = match name {
+            "mixtral" | "minimax_m2" => Kind::Mixtral,
+            "deepseek_v2" | "deepseek_v3" => Kind::DeepSeek,
+            _ if OF_QWEN.contains(&name) => Kind::Qwen,
             _ => Kind::Own,
         };
         let rope = size("qk_rope_head_dim");
+        let share = config["partial_rotary_factor"].as_f64();
+        let turned = match name {
+            "minimax_m2" => Some(size("rotary_dim")),
+            "glm4_moe" => share.map(|share| (size("head_dim") as f64 * share) as usize),
+            _ => None,
+        };
+        let head = turned.and_then(|turned| Some([size("head_dim").checked_sub(turned)?, turned]));
         Names {
             kind,
             query: [size("qk_nope_head_dim"), rope],
             latent: [size("kv_lora_rank"), rope],
-            corrects: config["model_type"] == "deepseek_v3",
+            head: head.unwrap_or_default(),
+            renamed: RENAMED.into_iter().find(|(other, _)| *other == name).map_or(&[], |(_, renamed)| renamed),
+            correction: match name {
+                "deepseek_v3" | "glm4_moe" | "dots1" => Some(".mlp.gate.e_score_correction_bias"),
+                "exaone_moe" => Some(".mlp.e_score_correction_bias"),
+                "minimax_m2" => Some(".block_sparse_moe.e_score_correction_bias"),
+                _ => None,
+            },
         }
     }
 
@@ -86,8 +137,10 @@ impl Names {
     pub fn own(&self, stored: &str) -> (String, Option<usize>) {
         let own = match self.kind {
             Kind::Mixtral => stored.replacen(".block_sparse_moe.", ".mlp.", 1),
-            Kind::Qwen2Moe => stored.replacen(".mlp.shared_expert.", ".mlp.shared_experts.", 1),
-            _ => stored.to_string(),
+            _ => match self.renamed.iter().find(|[_, theirs]| stored.contains(theirs)) {
+                Some([own, theirs]) => stored.replacen(theirs, own, 1),
+                None => stored.to_string(),
+            },
         };
         let parts = own.split_once(EXPERTS).and_then(|(layer, rest)| {
             let (expert, rest) = rest.split_once('.')?;
@@ -102,13 +155,12 @@ impl Names {
     /// The name of what is added to each expert's score where experts are chosen, if `name` is the matrix of a router that
     /// has it. No gradient trains it (arXiv:2408.15664); here it stays 0.
     pub fn correction(&self, name: &str) -> Option<String> {
-        let router = name.strip_suffix(".mlp.gate.weight").filter(|_| self.corrects)?;
-        Some(format!("{router}.mlp.gate.e_score_correction_bias"))
+        let router = name.strip_suffix(".mlp.gate.weight")?;
+        Some(format!("{router}{}", self.correction?))
     }
 
     fn renamed(&self, name: &str) -> String {
         match self.kind {
-            Kind::Qwen2Moe => name.replacen(".mlp.shared_experts.", ".mlp.shared_expert.", 1),
             Kind::Mixtral => match name.split_once(".mlp.") {
                 None => name.to_string(),
                 Some((layer, rest)) => {
@@ -116,13 +168,39 @@ impl Names {
                     format!("{layer}.block_sparse_moe.{}", OF_EXPERT.iter().fold(rest.to_string(), theirs))
                 }
             },
-            _ => name.to_string(),
+            _ => match self.renamed.iter().find(|[own, _]| name.contains(own)) {
+                Some([own, theirs]) => name.replacen(own, theirs, 1),
+                None => name.to_string(),
+            },
         }
+    }
+
+    /// Where the rows of queries and keys lie whose turned columns come first in a checkpoint; the graph has them last.
+    fn turned_first(&self, name: &str, rows: usize, columns: usize) -> Option<Vec<Run>> {
+        let [still, turned] = self.head;
+        let parts = ["q_proj", "k_proj", "q_norm", "k_norm"].map(|part| format!(".self_attn.{part}."));
+        let is_turned = turned > 0 && parts.iter().any(|part| name.contains(part));
+        if !is_turned || !rows.is_multiple_of(still + turned) {
+            return None;
+        }
+        let of_head = |first: usize| {
+            let run = |held: usize, whole: usize, length: usize| Run {
+                held: (first + held) * columns,
+                whole: (first + whole) * columns,
+                length: length * columns,
+            };
+            // In the weight's order.
+            [run(turned, 0, still), run(0, still, turned)]
+        };
+        Some((0..rows).step_by(still + turned).flat_map(of_head).collect())
     }
 
     /// Where the rows of a matrix lie. DeepSeek turns columns `2j` and `2j + 1` together, the kernels `j` and `j + half`.
     fn rows(&self, name: &str, shape: &[usize]) -> Vec<Run> {
         let (rows, columns) = (shape.first().copied().unwrap_or(1), shape.iter().skip(1).product());
+        if let Some(runs) = self.turned_first(name, rows, columns) {
+            return runs;
+        }
         // B of an adapter has the rows of its matrix.
         let matrix = name.replacen(".lora_B.", ".", 1);
         let ends_in = |part: &str| matrix.ends_with(&format!(".self_attn.{part}{MATRIX}"));
@@ -168,6 +246,8 @@ mod tests {
             ("deepseek_v2", "mlp.experts.down_proj", "mlp.experts.7.down_proj"),
             ("mixtral", "mlp.experts.gate_proj.lora_A", "block_sparse_moe.experts.7.w1.lora_A"),
             ("qwen3_moe", "mlp.experts.up_proj.lora_B", "mlp.experts.7.up_proj.lora_B"),
+            ("minimax_m2", "mlp.experts.gate_proj", "block_sparse_moe.experts.7.w1"),
+            ("hunyuan_v1_moe", "mlp.experts.up_proj", "mlp.experts.7.up_proj"),
         ] {
             let names = Names::of(&json!({ "model_type": kind }));
             let [own, published] = [own, published].map(|part| format!("model.layers.3.{part}.weight"));
@@ -183,6 +263,10 @@ mod tests {
             ("deepseek_v3", "mlp.shared_experts.up_proj", "mlp.shared_experts.up_proj"),
             ("pipeplan-llama", "mlp.experts.up_proj", "mlp.experts.up_proj"),
             ("llama", "mlp.up_proj", "mlp.up_proj"),
+            ("hunyuan_v1_moe", "mlp.shared_experts.up_proj", "mlp.shared_mlp.up_proj"),
+            ("hunyuan_v1_moe", "mlp.gate", "mlp.gate.wg"),
+            ("hyperclovax", "post_attention_layernorm", "post_norm1"),
+            ("hyperclovax", "pre_feedforward_layernorm", "post_attention_layernorm"),
         ] {
             let names = Names::of(&json!({ "model_type": kind }));
             let [own, published] = [own, published].map(|part| format!("model.layers.3.{part}.weight"));
@@ -190,6 +274,19 @@ mod tests {
             assert_eq!(names.stored(&own, sizes)[0].name, published);
             assert_eq!(names.own(&published), (own, None));
         }
+    }
+
+    /// Of heads of six rows, of which the last four turn: a checkpoint has those first.
+    #[test]
+    fn turned_rows_come_first() {
+        let config = json!({ "model_type": "glm4_moe", "head_dim": 6, "partial_rotary_factor": 0.7 });
+        let runs = |name: &str, shape: &[usize]| {
+            let stored = Names::of(&config).stored(name, shape).remove(0);
+            stored.runs.into_iter().map(|run| (run.held, run.whole, run.length)).collect::<Vec<_>>()
+        };
+        assert_eq!(runs("a.self_attn.q_proj.bias", &[6]), [(4, 0, 2), (0, 2, 4)]);
+        assert_eq!(runs("a.self_attn.k_proj.weight", &[12, 3])[2..], [(30, 18, 6), (18, 24, 12)]);
+        assert_eq!(runs("a.self_attn.v_proj.weight", &[12, 3]), [(0, 0, 36)]);
     }
 
     /// Of two heads with two rows that stay and four that are turned: rows 0 and 1 of the checkpoint's turned ones are the

@@ -209,8 +209,6 @@ impl ModelStages {
 /// The part of a model that no backend runs, where `kernel` is of one.
 const fn only_planned(kernel: &Kernel) -> Option<&'static str> {
     match kernel {
-        Kernel::Recurrence(Recurring { kind: RecurrenceKind::DeltaNet, .. }) => Some("gated delta nets"),
-        Kernel::Recurrence(Recurring { kind: RecurrenceKind::Mamba2, .. }) => Some("Mamba 2 layers"),
         Kernel::IndexKeys(_) | Kernel::SparseAttention(_) => Some("an indexer (sparse attention)"),
         _ => None,
     }
@@ -220,7 +218,7 @@ const fn only_planned(kernel: &Kernel) -> Option<&'static str> {
 const fn only_on_cpu(kernel: &Kernel) -> Option<&'static str> {
     match kernel {
         Kernel::ClampedGlu | Kernel::WeightedGlu { activation: Activation::ClampedSilu } => Some("a clamped SwiGLU"),
-        Kernel::SquaredRelu => Some("squared ReLU"),
+        Kernel::SquaredRelu | Kernel::WeightedSquaredRelu => Some("squared ReLU"),
         Kernel::Xielu => Some("xIELU"),
         Kernel::SigmoidGate => Some("an attention gate"),
         Kernel::SharedRmsNorm { .. } => Some("QK-norm over all heads with tensor parallelism"),
@@ -229,6 +227,8 @@ const fn only_on_cpu(kernel: &Kernel) -> Option<&'static str> {
         Kernel::SinkAttention(_) => Some("attention sinks"),
         Kernel::ExpertBias { .. } => Some("biases of experts"),
         Kernel::Convolution { .. } => Some("convolutions"),
+        Kernel::Recurrence(Recurring { kind: RecurrenceKind::DeltaNet, .. }) => Some("gated delta nets"),
+        Kernel::Recurrence(Recurring { kind: RecurrenceKind::Mamba2, .. }) => Some("Mamba 2 layers"),
         Kernel::Route { routing: Routing { scores: Scores::InputSigmoid, .. }, .. } => {
             Some("a router that weights what experts take in")
         }

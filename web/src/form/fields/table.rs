@@ -255,6 +255,14 @@ pub const FIELDS: &[Field] = &[
     of("model.attention_gate", "Attention gate", Unit::Flag, Group::Parts, "As in Qwen3-Next"),
     of("model.no_rope", "Layers without RoPE", Unit::Text, Group::Parts, "A pattern such as (0001)"),
     of(
+        "model.no_mixer",
+        "Layers without attention",
+        Unit::Text,
+        Group::Parts,
+        "As in Nemotron-H: a pattern such as (01)",
+    ),
+    of("model.no_mlp", "Layers without FFN", Unit::Text, Group::Parts, "As in Nemotron-H: a pattern such as (10)"),
+    of(
         "model.temperature",
         "Attention temperature",
         Unit::Text,

@@ -130,6 +130,10 @@ pub(super) enum Addition {
     Frozen(u16, Vec<(u32, u32)>),
     /// LoRA: rank, alpha and targets.
     Lora([u32; 2], u16),
+    /// The layers without attention.
+    NoMixer(String),
+    /// The layers without an MLP.
+    NoMlp(String),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -323,6 +327,8 @@ fn add_newer_parts(variant: &Variant, more: &mut Vec<Addition>) {
     if !matches!(variant.activation, Activation::Silu | Activation::Gelu) {
         more.extend(place_in(&Activation::ALL, &variant.activation).map(Addition::Activation));
     }
+    more.extend(variant.no_mixer.map(|pattern| Addition::NoMixer(pattern.text())));
+    more.extend(variant.no_mlp.map(|pattern| Addition::NoMlp(pattern.text())));
 }
 
 /// The place of one of all choices, which never changes.
@@ -354,6 +360,8 @@ fn apply_newer_part(variant: &mut Variant, more: Addition) -> Option<()> {
             variant.recurrence =
                 Some(Recurrence { kind, layers, key_heads, key_dim, heads, head_dim, convolution, convolution_bias });
         }
+        Addition::NoMixer(text) => variant.no_mixer = Some(pattern(&text)?),
+        Addition::NoMlp(text) => variant.no_mlp = Some(pattern(&text)?),
         Addition::Activation(place) => variant.activation = *Activation::ALL.get(usize::from(place))?,
         _ => return None,
     }

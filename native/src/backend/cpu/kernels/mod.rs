@@ -25,6 +25,7 @@ mod loss;
 mod mla;
 mod newer;
 mod norm;
+mod recurrence;
 mod ring_attention;
 pub(crate) mod rope;
 #[cfg(test)]
@@ -215,9 +216,9 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
             let first = first_row(&call, *ways, context.member);
             embedding::positions_grad(&mut call, *sequence, first, context.part);
         }
-        Kernel::RmsNorm { eps_e12, offset } => norm::rms_norm(&mut call, *eps_e12, *offset),
-        Kernel::RmsNormInputGrad { offset } => norm::rms_norm_input_grad(&mut call, *offset),
-        Kernel::RmsNormGainGrad => norm::rms_norm_gain_grad(&mut call),
+        Kernel::RmsNorm { eps_e12, offset } => norm::rms_norm(&mut call, *eps_e12, *offset, None),
+        Kernel::RmsNormInputGrad { offset } => norm::rms_norm_input_grad(&mut call, *offset, None),
+        Kernel::RmsNormGainGrad => norm::rms_norm_gain_grad(&mut call, None),
         Kernel::LayerNorm { eps_e12 } => norm::layer_norm(&mut call, *eps_e12),
         Kernel::LayerNormInputGrad => norm::layer_norm_input_grad(&mut call),
         Kernel::LayerNormGainGrad => norm::layer_norm_gain_grad(&mut call),
@@ -243,6 +244,8 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
         Kernel::ClampedGluGrad => newer::clamped_glu_grad(&mut call),
         Kernel::SquaredRelu => newer::squared_relu(&mut call),
         Kernel::SquaredReluGrad => newer::squared_relu_grad(&mut call),
+        Kernel::WeightedSquaredRelu => newer::weighted_squared_relu(&mut call),
+        Kernel::WeightedSquaredReluGrad => newer::weighted_squared_relu_grad(&mut call),
         Kernel::Xielu => newer::xielu(&mut call),
         Kernel::XieluGrad => newer::xielu_grad(&mut call),
         Kernel::XieluWeightGrad { below } => newer::xielu_weight_grad(&mut call, *below),
@@ -271,12 +274,12 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
         Kernel::ConvolutionWeightGrad { sequence, bias } => {
             newer::convolution_weight_grad(&mut call, *sequence, *bias);
         }
+        Kernel::Recurrence(of) => recurrence::recurrence(&mut call, *of),
+        Kernel::RecurrenceGrad(of) => recurrence::recurrence_grad(&mut call, *of),
         Kernel::IndexKeys(_)
         | Kernel::IndexKeysGrad(_)
         | Kernel::SparseAttention(_)
-        | Kernel::SparseAttentionGrad(_)
-        | Kernel::Recurrence(_)
-        | Kernel::RecurrenceGrad(_) => panic!("a workload with `{}` is refused before it starts", kernel.name()),
+        | Kernel::SparseAttentionGrad(_) => panic!("a workload with `{}` is refused before it starts", kernel.name()),
         Kernel::Add => elementwise::add(&mut call),
         Kernel::Scale { factor_e12 } => elementwise::scale(&mut call, *factor_e12),
         Kernel::SoftCap { cap_e12 } => elementwise::soft_cap(&mut call, *cap_e12),
@@ -312,10 +315,9 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
         Kernel::DropoutGrad => unfused_attention::dropout_grad(&mut call),
         Kernel::SpreadAttention(spread) => attention::attention(&*context.gemm, &mut call, spread),
         Kernel::SpreadAttentionGrad(spread) => attention::attention_grad(&*context.gemm, &mut call, spread),
-        // A row is as wide as the gain.
-        Kernel::HeadNorm { eps_e12, offset, .. } => norm::rms_norm(&mut call, *eps_e12, *offset),
-        Kernel::HeadNormInputGrad { offset, .. } => norm::rms_norm_input_grad(&mut call, *offset),
-        Kernel::HeadNormGainGrad { .. } => norm::rms_norm_gain_grad(&mut call),
+        Kernel::HeadNorm { eps_e12, offset, width } => norm::rms_norm(&mut call, *eps_e12, *offset, Some(*width)),
+        Kernel::HeadNormInputGrad { offset, width } => norm::rms_norm_input_grad(&mut call, *offset, Some(*width)),
+        Kernel::HeadNormGainGrad { width } => norm::rms_norm_gain_grad(&mut call, Some(*width)),
         Kernel::RopeTail { sequence, heads, width, tail, base, inverse } => {
             let table =
                 context.rope.entry((*sequence, *tail, *base)).or_insert_with(|| rope::table(*sequence, *tail, *base));

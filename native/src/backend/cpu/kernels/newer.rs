@@ -68,8 +68,35 @@ pub fn squared_relu_grad<T: Element>(call: &mut Call<'_, '_, T>) {
     }
 }
 
+pub fn weighted_squared_relu<T: Element>(call: &mut Call<'_, '_, T>) {
+    let (x, shares, (_, width)) = (call.floats(0), call.floats(1), call.sizes(0));
+    let rows = call.outputs[0].floats_mut().chunks_exact_mut(width).zip(x.chunks_exact(width));
+    for ((y, x), share) in rows.zip(shares) {
+        for (y, x) in y.iter_mut().zip(x) {
+            let above = x.greater(T::ZERO);
+            *y = *share * (above * above);
+        }
+    }
+}
+
+pub fn weighted_squared_relu_grad<T: Element>(call: &mut Call<'_, '_, T>) {
+    let (x, shares, (_, width), two) = (call.floats(1), call.floats(2), call.sizes(1), T::of(2.0));
+    call.started(0);
+    let [dx, dshares] = &mut *call.outputs else { panic!("weighted_squared_relu_grad has two outputs") };
+    let rows = dx.floats_mut().chunks_exact_mut(width).zip(x.chunks_exact(width));
+    for (((dx, x), share), dshare) in rows.zip(shares).zip(dshares.floats_mut()) {
+        let mut sum = T::ZERO;
+        for (dx, x) in dx.iter_mut().zip(x) {
+            let above = x.greater(T::ZERO);
+            sum += *dx * above * above;
+            *dx *= *share * two * above;
+        }
+        *dshare = sum;
+    }
+}
+
 /// `ln(1 + e^x)`.
-fn softplus<T: Element>(x: T) -> T {
+pub(super) fn softplus<T: Element>(x: T) -> T {
     x.greater(T::ZERO) + (T::ONE + (-x.greater(-x)).exp()).ln()
 }
 

@@ -10,13 +10,20 @@ fn one_more<T: Element>(offset: bool) -> T {
     if offset { T::ONE } else { T::ZERO }
 }
 
-pub fn rms_norm<T: Element>(call: &mut Call<'_, '_, T>, eps_e12: u64, offset: bool) {
+/// The columns of one norm of a row, which is as wide as the gain unless it has several. Then each has its own part of the
+/// gain, or all have the same.
+fn width_of(width: Option<u64>, gain: usize) -> usize {
+    width.map_or(gain, |width| width as usize)
+}
+
+pub fn rms_norm<T: Element>(call: &mut Call<'_, '_, T>, eps_e12: u64, offset: bool, width: Option<u64>) {
     let (x, gain) = (call.floats(0), call.floats(1));
-    let width = gain.len();
+    let width = width_of(width, gain.len());
     let (eps, count, more) = (T::of(of_e12(eps_e12)), T::of(width as f64), one_more(offset));
     let [y, inverse] = &mut *call.outputs else { panic!("rms_norm has two outputs") };
     let rows = y.floats_mut().chunks_exact_mut(width).zip(inverse.floats_mut());
-    for ((y, inverse), x) in rows.zip(x.chunks_exact(width)) {
+    let gains = gain.chunks_exact(width).cycle();
+    for (((y, inverse), x), gain) in rows.zip(x.chunks_exact(width)).zip(gains) {
         *inverse = T::ONE / (dot(x, x) / count + eps).sqrt();
         for ((y, x), gain) in y.iter_mut().zip(x).zip(gain) {
             *y = *x * *inverse * (*gain + more);
@@ -24,12 +31,14 @@ pub fn rms_norm<T: Element>(call: &mut Call<'_, '_, T>, eps_e12: u64, offset: bo
     }
 }
 
-pub fn rms_norm_input_grad<T: Element>(call: &mut Call<'_, '_, T>, offset: bool) {
+pub fn rms_norm_input_grad<T: Element>(call: &mut Call<'_, '_, T>, offset: bool, width: Option<u64>) {
     let more = one_more(offset);
     let (x, inverse, gain) = (call.floats(1), call.floats(2), call.floats(3));
-    let width = gain.len();
+    let width = width_of(width, gain.len());
     let count = T::of(width as f64);
-    for ((dx, x), r) in call.started(0).chunks_exact_mut(width).zip(x.chunks_exact(width)).zip(inverse) {
+    let gains = gain.chunks_exact(width).cycle();
+    let rows = call.started(0).chunks_exact_mut(width).zip(x.chunks_exact(width)).zip(inverse);
+    for (((dx, x), r), gain) in rows.zip(gains) {
         for (u, gain) in dx.iter_mut().zip(gain) {
             *u *= *gain + more;
         }
@@ -40,11 +49,13 @@ pub fn rms_norm_input_grad<T: Element>(call: &mut Call<'_, '_, T>, offset: bool)
     }
 }
 
-pub fn rms_norm_gain_grad<T: Element>(call: &mut Call<'_, '_, T>) {
+pub fn rms_norm_gain_grad<T: Element>(call: &mut Call<'_, '_, T>, width: Option<u64>) {
     let (dy, x, inverse) = (call.floats(0), call.floats(1), call.floats(2));
     let gradient = call.started(3);
-    let width = gradient.len();
-    for ((dy, x), r) in dy.chunks_exact(width).zip(x.chunks_exact(width)).zip(inverse) {
+    let width = width_of(width, gradient.len());
+    let parts = gradient.len() / width;
+    for (at, ((dy, x), r)) in dy.chunks_exact(width).zip(x.chunks_exact(width)).zip(inverse).enumerate() {
+        let gradient = &mut gradient[at % parts * width..(at % parts + 1) * width];
         for ((gradient, dy), x) in gradient.iter_mut().zip(dy).zip(x) {
             *gradient += *dy * *x * *r;
         }

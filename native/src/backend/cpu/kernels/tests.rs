@@ -1,8 +1,8 @@
 //! Every gradient kernel against central differences of its forward kernel, in `f64`; every kernel that may
 //! run in place against itself out of place.
 
-use pipeplan_core::graph::{Heads, Kernel};
-use pipeplan_core::model::{Activation, E12};
+use pipeplan_core::graph::{Heads, Kernel, Recurring};
+use pipeplan_core::model::{Activation, E12, RecurrenceKind};
 
 use super::super::gemm::Tuned;
 use super::*;
@@ -462,5 +462,50 @@ fn members_agree_on_positions_and_on_what_is_dropped() {
         let found = run_as(member as u64, dropout(4, 3), &[&rows], vec![rows.clone(), bytes(15)]).remove(1);
         let expected = kept.data.bytes().chunks(5).skip(member).step_by(4).flatten();
         assert!(found.data.bytes().iter().eq(expected), "member {member}");
+    }
+}
+
+/// Sequences that are longer than a chunk, two heads of values for each of keys.
+#[test]
+fn recurrences() {
+    for (kind, sequence) in
+        [(RecurrenceKind::DeltaNet, 66), (RecurrenceKind::DeltaNet, 5), (RecurrenceKind::Mamba2, 6)]
+    {
+        let of = Recurring { kind, sequence, key_heads: 2, key_width: 3, heads: 4, width: 2 };
+        let (rows, is_delta_net) = (2 * sequence, kind == RecurrenceKind::DeltaNet);
+        let rates = if is_delta_net { Some(Tensor::random(&[rows, 4], 5)) } else { None };
+        let skip = if is_delta_net { None } else { Some(Tensor::random(&[4], 8)) };
+        let mut inputs = vec![Tensor::random(&[rows, 6], 1), Tensor::random(&[rows, 6], 2)];
+        inputs.extend([Tensor::random(&[rows, 8], 3), Tensor::random(&[rows, 4], 4)]);
+        inputs.extend(rates);
+        inputs.extend([Tensor::random(&[4], 6), Tensor::random(&[4], 7)]);
+        inputs.extend(skip);
+        let dy = Tensor::random(&[rows, 8], 9);
+        let states = &[of.chunks(rows) * 4 * 3, 2][..];
+        let by_head = &[rows, 4][..];
+        let shapes = [&[rows, 6][..], &[rows, 6], &[rows, 8], by_head, by_head, by_head, states];
+        let with_dy: Vec<&Tensor> = [&dy].into_iter().chain(&inputs).collect();
+        let gradients = run_kernel(Kernel::RecurrenceGrad(of), &with_dy, &shapes);
+        let summed = |at: usize| {
+            let mut sum = Tensor::zeros(&[4]);
+            let rows = gradients[at].data.floats().chunks(4);
+            rows.for_each(|row| sum.data.floats_mut().iter_mut().zip(row).for_each(|(sum, slope)| *sum += slope));
+            sum
+        };
+        let inputs: Vec<&Tensor> = inputs.iter().collect();
+        let outputs = [&[rows, 8][..], states];
+        let mut checked = |which: usize, gradient: &Tensor| {
+            assert_gradient(Kernel::Recurrence(of), &inputs, &outputs, &dy, which, gradient);
+        };
+        (0..4).for_each(|which| checked(which, &gradients[which]));
+        if is_delta_net {
+            checked(4, &gradients[4]);
+            checked(5, &summed(5));
+            checked(6, &summed(3));
+        } else {
+            checked(4, &summed(4));
+            checked(5, &summed(3));
+            checked(6, &summed(5));
+        }
     }
 }

@@ -1,0 +1,145 @@
+//! What the `config.json` of each of `transformers`' classes says of a model beside its sizes. Who asks takes the one that is
+//! read as the model.
+
+use pipeplan_core::graph::of_e12;
+use pipeplan_core::model::{Experts, Factors, ModelConfig, Variant};
+use serde_json::{Value, json};
+
+use super::extend;
+
+/// A class, its `model_type`, and what its file says. All are tried: none is right because of its name.
+pub(super) fn candidates(model: &ModelConfig) -> Vec<Value> {
+    let Variant { window, experts, .. } = model.variant;
+    let mut all = vec![
+        of("Qwen2ForCausalLM", "qwen2", json!({})),
+        of("MistralForCausalLM", "mistral", json!({ "sliding_window": window.map(|window| window.tokens) })),
+        of("ArceeForCausalLM", "arcee", json!({ "hidden_act": "relu2" })),
+        of("HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense", json!({ "use_qk_norm": true })),
+        of("GemmaForCausalLM", "gemma", gelu()),
+        of("HyperCLOVAXForCausalLM", "hyperclovax", clova(model)),
+    ];
+    if let Some(window) = window {
+        let tokens = json!({ "sliding_window": window.tokens, "layer_types": layer_types(model) });
+        let gemma = with(gelu(), with(of_scores(model), tokens));
+        all.push(of("VaultGemmaForCausalLM", "vaultgemma", gemma.clone()));
+        // Its layers with a window have a RoPE theta of their own.
+        let local = json!({ "rope_local_base_freq": f64::from(model.rope_base) });
+        all.push(of("Gemma3ForCausalLM", "gemma3_text", with(gemma, local)));
+    }
+    if let Some(experts) = experts {
+        all.extend(candidates_with(model, &experts));
+    }
+    all
+}
+
+/// Those with experts.
+fn candidates_with(model: &ModelConfig, experts: &Experts) -> Vec<Value> {
+    let routing = experts.routing;
+    let shared = experts.shared_ffn / experts.ffn.max(1);
+    let every =
+        json!({ "num_experts": experts.count, "norm_topk_prob": routing.normed, "intermediate_size": experts.ffn });
+    let own_width = json!({ "moe_intermediate_size": experts.ffn });
+    let sigmoid = json!({
+        "norm_topk_prob": routing.normed,
+        "routed_scaling_factor": routing.factor.map_or(1.0, of_e12),
+        "n_group": routing.groups,
+        "topk_group": routing.active_groups,
+        "first_k_dense_replace": experts.dense_layers,
+    });
+    let routed = with(sigmoid.clone(), json!({ "n_routed_experts": experts.count, "n_shared_experts": shared }));
+    let mut rope = rope(model);
+    let turned = model.variant.rotary.unwrap_or(model.head_dim);
+    let share = f64::from(turned) / f64::from(model.head_dim.max(1));
+    extend(&mut rope, json!({ "partial_rotary_factor": share }));
+    let glm = json!({
+        "use_qk_norm": model.variant.qk_norm,
+        "attention_bias": model.variant.qkv_bias,
+        "partial_rotary_factor": share,
+        "rope_parameters": rope,
+    });
+    let minimax = json!({
+        "num_local_experts": experts.count,
+        "intermediate_size": experts.ffn,
+        "rotary_dim": turned,
+        "use_qk_norm": model.variant.qk_norm,
+    });
+    let hunyuan = json!({
+        "num_experts": experts.count,
+        "moe_topk": experts.active,
+        "num_shared_expert": shared,
+        "intermediate_size": experts.ffn,
+        "use_qk_norm": true,
+    });
+    let exaone = json!({
+        "num_experts": experts.count,
+        "num_shared_experts": shared,
+        "sliding_window": model.variant.window.map(|window| window.tokens),
+        "layer_types": layer_types(model),
+    });
+    let mut all = vec![
+        of("OlmoeForCausalLM", "olmoe", every.clone()),
+        of("FlexOlmoForCausalLM", "flex_olmo", every),
+        of("Glm4MoeForCausalLM", "glm4_moe", with(glm, with(routed.clone(), own_width.clone()))),
+        of("Dots1ForCausalLM", "dots1", with(routed, own_width.clone())),
+        of("MiniMaxM2ForCausalLM", "minimax_m2", minimax),
+        of("ExaoneMoeForCausalLM", "exaone_moe", with(exaone, with(sigmoid, own_width))),
+    ];
+    for config in &mut all {
+        extend(config, json!({ "num_experts_per_tok": experts.active }));
+    }
+    all.push(of("HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe", hunyuan));
+    all
+}
+
+/// What `class` says.
+fn of(class: &str, kind: &str, more: Value) -> Value {
+    let config = json!({
+        "architectures": [class],
+        "model_type": kind,
+        "hidden_act": "silu",
+        "mlp_bias": false,
+    });
+    with(config, more)
+}
+
+fn with(mut config: Value, more: Value) -> Value {
+    extend(&mut config, more);
+    config
+}
+
+fn gelu() -> Value {
+    json!({ "hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh" })
+}
+
+/// Positions that are not scaled, where the library scales them unless a file says otherwise.
+pub(super) fn rope(model: &ModelConfig) -> Value {
+    json!({ "rope_type": "default", "rope_theta": f64::from(model.rope_base) })
+}
+
+fn layer_types(model: &ModelConfig) -> Vec<&'static str> {
+    let kind = |layer| if model.has_window(layer) { "sliding_attention" } else { "full_attention" };
+    (0..model.layers).map(kind).collect()
+}
+
+/// What Gemma's classes divide scores by, and their soft-caps.
+fn of_scores(model: &ModelConfig) -> Value {
+    let Variant { factors, caps, .. } = model.variant;
+    let divisor = factors.attention.map_or(f64::from(model.head_dim), |scale| of_e12(scale).powi(-2).round());
+    json!({
+        "query_pre_attn_scalar": divisor as u64,
+        "attn_logit_softcapping": caps.attention.map(of_e12),
+        "final_logit_softcapping": caps.logits.map(of_e12),
+    })
+}
+
+fn clova(model: &ModelConfig) -> Value {
+    let Factors { embedding, residual, attention, logits } = model.variant.factors;
+    let number = |e12: Option<u64>, usual: f64| e12.map_or(usual, of_e12);
+    json!({
+        "use_post_norm": model.variant.post_norms,
+        "embedding_multiplier": number(embedding, 1.0),
+        "residual_multiplier": number(residual, 1.0),
+        "attention_multiplier": number(attention, 1.0 / f64::from(model.head_dim).sqrt()),
+        "logits_scaling": number(logits, 1.0),
+    })
+}
