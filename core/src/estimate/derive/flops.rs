@@ -13,7 +13,8 @@ use crate::spec::ModelWork;
 pub(super) fn step_flops(work: &ModelWork) -> u128 {
     // All layers of a kind are alike, and the head costs the same after each.
     let forward = |layer: u32, has_head: bool| {
-        let layout = StageLayout { layers: layer..layer + 1, embedding: false, head: has_head };
+        let layout =
+            StageLayout { layers: layer..layer + 1, embedding: false, head: has_head, ..StageLayout::default() };
         let shape = StageShape { form: Form::default(), ..shape_of(work, &layout) };
         cost::job_flops(&forward_graph(&work.model, &shape, work.microbatches))[Job::F as usize]
     };
