@@ -8,7 +8,7 @@ use core::ops::Range;
 
 use crate::base::fields::Fault;
 use crate::base::units::Nanos;
-use crate::model::StageLayout;
+use crate::model::{Modules, StageLayout};
 use crate::problem::placement::Placement;
 
 /// Times of layers, embedding and head for one microbatch: F, B and W together.
@@ -79,6 +79,7 @@ pub fn within(
         layers: layers.start as u32..layers.end as u32,
         embedding: stage == 0,
         head: stage + 1 == stages,
+        ..StageLayout::default()
     };
     // Only the last stage may end at the last layer, and each has to leave one for every later stage.
     let last_end = |stage: usize| layers - (stages - 1 - stage);
@@ -243,6 +244,49 @@ pub fn by_hand(layers: u32, ranks: usize, chunks: usize, counts: &[u32]) -> Resu
     Ok(from_counts(counts))
 }
 
+/// The partition by hand of a model with `modules` MTP modules: `counts` has the layers and the modules of each stage of
+/// `ranks × chunks`.
+///
+/// # Errors
+/// As [`by_hand`], and where modules are missing, on the first stage, or before a layer.
+pub fn with_modules(
+    (layers, modules): (u32, u32),
+    ranks: usize,
+    chunks: usize,
+    counts: &[[u32; 2]],
+) -> Result<Vec<StageLayout>, Fault> {
+    let field = "parallel.partition";
+    let of_layers: Vec<u32> = counts.iter().map(|[layers, _]| *layers).collect();
+    let of_parts: Vec<u32> = counts.iter().map(|[layers, modules]| layers.saturating_add(*modules)).collect();
+    let sum: u64 = counts.iter().map(|[_, modules]| u64::from(*modules)).sum();
+    if sum != u64::from(modules) {
+        let accepted = format!("{modules}, the model's number of MTP modules (multi_token)");
+        return Err(Fault::new(field, format!("{sum} MTP modules in all"), accepted));
+    }
+    let sum: u64 = of_layers.iter().map(|count| u64::from(*count)).sum();
+    if sum != u64::from(layers) {
+        return Err(Fault::new(field, format!("{sum} layers in all"), format!("{layers}, the layers of the model")));
+    }
+    // The number of stages, and stages without any part.
+    by_hand(layers.saturating_add(modules), ranks, chunks, &of_parts)?;
+    let first = counts.iter().position(|[_, modules]| *modules > 0).unwrap_or(counts.len());
+    if first == 0 && counts.len() > 1 {
+        let accepted = "MTP modules behind the last layer, and none on the stage of the embedding";
+        return Err(Fault::new(field, "an MTP module on stage 0", accepted));
+    }
+    if let Some(behind) = (first + 1..counts.len()).find(|stage| of_layers[*stage] > 0) {
+        let found = format!("a layer on stage {behind}, and an MTP module before it on stage {first}");
+        return Err(Fault::new(field, found, "MTP modules behind the last layer"));
+    }
+    let mut before = 0;
+    let mut stages = from_counts(&of_layers);
+    for (layout, [_, here]) in stages.iter_mut().zip(counts) {
+        layout.modules = Modules { before, here: *here };
+        before += here;
+    }
+    Ok(stages)
+}
+
 /// The layouts of stages with these numbers of layers.
 pub(crate) fn from_counts(counts: &[u32]) -> Vec<StageLayout> {
     let mut next = 0;
@@ -250,7 +294,7 @@ pub(crate) fn from_counts(counts: &[u32]) -> Vec<StageLayout> {
     let layout = |(stage, count): (usize, &u32)| {
         let layers = next..next + count;
         next = layers.end;
-        StageLayout { layers, embedding: stage == 0, head: stage == last }
+        StageLayout { layers, embedding: stage == 0, head: stage == last, ..StageLayout::default() }
     };
     counts.iter().enumerate().map(layout).collect()
 }

@@ -168,12 +168,12 @@ fn across(bytes: &StaticBytes, sharers: u64, work: &ModelWork) -> Nanos {
     work.device.host_link().time(share)
 }
 
-/// The sum of gradients of `bytes` between two ranks of a pipeline: an all-reduce once per step, before that over
+/// The sum of gradients of `bytes` between `members` ranks of a pipeline: an all-reduce once per step, before that over
 /// replicas. With sharded gradients each replica sums its shard.
-pub fn sum_of_two(work: &ModelWork, bytes: Bytes, link: &Link) -> Nanos {
+pub fn sum_between(work: &ModelWork, bytes: Bytes, members: u64, link: &Link) -> Nanos {
     let layout = &work.layout;
     let bytes = if layout.zero >= 2 { bytes.div_ceil(layout.sharers(layout.copies())) } else { bytes };
-    match around(bytes, 2).saturating_mul(2) {
+    match around(bytes, members).saturating_mul(2) {
         0 => 0,
         sent => cost::collective_time(sent, link, COLLECTIVE_PER_MILLE),
     }

@@ -1,5 +1,6 @@
 //! The graph of one stage from the model's sizes: the forward is written down, the backward derived from it.
 
+use alloc::format;
 use alloc::vec::Vec;
 use core::ops::Range;
 
@@ -7,7 +8,7 @@ use super::builder::Builder;
 use super::form::StageShape;
 use super::passes::PassReport;
 use super::passes::recompute::Choices;
-use super::{Graph, Role};
+use super::{Graph, Kernel, Role, TensorId};
 use super::{backward, gpt, liveness, llama, passes};
 use crate::model::{E12, Family, ModelConfig};
 
@@ -76,8 +77,15 @@ pub fn trains_before(model: &ModelConfig, shape: &StageShape) -> bool {
 }
 
 /// Only the forward of [`stage_graph`], with nothing in place.
+///
+/// MTP modules apart from the head make streams of their own, which go to the next stage beside the model's. A stream that
+/// arrives is normed and only lacks the head; but the last module's is not where a further module follows on a later
+/// stage, since that one starts from what is not normed. The norm is then on the later stage.
 pub fn forward_graph(model: &ModelConfig, shape: &StageShape, microbatches: u32) -> Graph {
     let mut build = Builder::new(*model, shape);
+    let all = model.variant.multi_token;
+    let modules = shape.modules.of_stage(shape.has_head, all);
+    let mut further = Vec::new();
     let mut stream = if shape.has_embedding {
         let tokens = build.tokens_of("tokens", 0);
         match model.family {
@@ -86,7 +94,11 @@ pub fn forward_graph(model: &ModelConfig, shape: &StageShape, microbatches: u32)
         }
     } else {
         build.split_tokens();
-        build.activation("activation_in", build.hidden(), Role::ActivationIn)
+        let streams = 1 + u64::from(modules.start);
+        let received = build.activation("activation_in", streams * build.hidden(), Role::ActivationIn);
+        let (stream, others) = apart(&mut build, received, streams);
+        further = others;
+        stream
     };
     for layer in shape.layers.clone() {
         build.enter_layer(layer);
@@ -96,6 +108,12 @@ pub fn forward_graph(model: &ModelConfig, shape: &StageShape, microbatches: u32)
         };
     }
     build.layer = None;
+    // What the first module here reads: the stream of the module before it, or the model's own.
+    let mut read = stream;
+    if let Some(last) = further.last_mut().filter(|_| !modules.is_empty()) {
+        read = *last;
+        *last = llama::further_norm(&mut build, read, modules.start - 1);
+    }
     if shape.has_head {
         // The loss is over all tokens, whoever holds what is between the matrices.
         let logits = match model.family {
@@ -103,16 +121,51 @@ pub fn forward_graph(model: &ModelConfig, shape: &StageShape, microbatches: u32)
             Family::Gpt => gpt::head(&mut build, stream),
         };
         build.loss(logits, 1, E12, microbatches);
-        let modules = model.variant.multi_token;
-        for module in 0..modules {
-            let logits;
-            (stream, logits) = llama::further_token(&mut build, stream, module);
+        for module in 0..all {
+            let normed = match further.get(module as usize) {
+                Some(normed) => *normed,
+                None => {
+                    read = llama::further_token(&mut build, read, module);
+                    llama::further_norm(&mut build, read, module)
+                }
+            };
+            let logits = llama::further_logits(&mut build, normed);
             // L + λ / D · Σ of the modules' losses: equation 25 of arXiv:2412.19437.
-            let weight_e12 = MULTI_TOKEN_WEIGHT_E12 / u64::from(modules);
+            let weight_e12 = MULTI_TOKEN_WEIGHT_E12 / u64::from(all);
             build.loss(logits, module + 2, weight_e12, microbatches);
         }
-    } else if build.graph[stream].role == Role::Intermediate {
-        build.graph.tensors[stream.index()].role = Role::ActivationOut;
+        return build.graph;
+    }
+    for module in modules.clone() {
+        read = llama::further_token(&mut build, read, module);
+        let is_continued = module + 1 == modules.end && modules.end < all;
+        further.push(if is_continued { read } else { llama::further_norm(&mut build, read, module) });
+    }
+    let out = together(&mut build, stream, &further);
+    if build.graph[out].role == Role::Intermediate {
+        build.graph.tensors[out.index()].role = Role::ActivationOut;
     }
     build.graph
+}
+
+/// The model's stream and those of MTP modules, of what a stage receives for `streams` of them.
+fn apart(build: &mut Builder, received: TensorId, streams: u64) -> (TensorId, Vec<TensorId>) {
+    let (mut parts, mut rest, hidden) = (Vec::new(), received, build.hidden());
+    for left in (1..streams).rev() {
+        let part = build.activation("stream received", hidden, Role::Intermediate);
+        let others = build.activation(&format!("{left} streams received"), left * hidden, Role::Intermediate);
+        build.operator(Kernel::SplitColumns, &[rest], &[part, others]);
+        parts.push(part);
+        rest = others;
+    }
+    parts.push(rest);
+    (parts.remove(0), parts)
+}
+
+/// One tensor of all streams, for the next stage.
+fn together(build: &mut Builder, stream: TensorId, further: &[TensorId]) -> TensorId {
+    let hidden = build.hidden();
+    further.iter().zip(2..).fold(stream, |so_far, (more, streams)| {
+        build.apply(Kernel::JoinColumns, &[so_far, *more], &format!("{streams} streams"), streams * hidden)
+    })
 }

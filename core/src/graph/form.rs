@@ -8,7 +8,7 @@ use core::ops::Range;
 use super::post_training::{Frozen, Lora, Module, Target, Targets};
 use super::sequence_part::SequencePart;
 use crate::base::fields::Fault;
-use crate::model::{Dtype, Family, ModelConfig, RecurrenceKind, Window};
+use crate::model::{Dtype, Family, ModelConfig, Modules, RecurrenceKind, Window};
 
 /// The largest degree of parallelism.
 pub const MAX_DEGREE: u32 = 65_536;
@@ -387,6 +387,8 @@ pub struct StageShape {
     pub has_embedding: bool,
     /// Whether it ends with the final norm, the head and the loss: the last stage does.
     pub has_head: bool,
+    /// Its modules of multi-token prediction.
+    pub modules: Modules,
     /// Sequences of one microbatch.
     pub microbatch_size: u32,
     /// Tokens of one sequence.

@@ -29,17 +29,20 @@ pub enum Partition {
     WithinLimit,
     /// The number of layers of each stage.
     ByHand(Vec<u32>),
+    /// The number of layers, and of modules of multi-token prediction (MTP), of each stage, where modules are on other
+    /// stages than the last.
+    WithModules(Vec<[u32; 2]>),
 }
 
 impl Partition {
-    /// The name in a spec; a list has none.
+    /// The name in a spec; lists have none.
     pub const fn name(&self) -> Option<&'static str> {
         match self {
             Partition::Balanced => Some("balanced"),
             Partition::Layers => Some("layers"),
             Partition::LayersAndEnds => Some("layers-and-ends"),
             Partition::WithinLimit => Some("within-limit"),
-            Partition::ByHand(_) => None,
+            Partition::ByHand(_) | Partition::WithModules(_) => None,
         }
     }
 }

@@ -178,12 +178,12 @@ pub(super) fn head(build: &mut Builder, x: TensorId) -> TensorId {
 }
 
 /// Module `module` of multi-token prediction on the residual stream `x`, its layer counted behind the model's: the
-/// stream behind it, and logits of the token that is one further. It reads the tokens up to there, which the text has
+/// stream behind it, of which [`further_norm`] and [`further_logits`] make the token that is one further. It reads the tokens up to there, which the text has
 /// past the end of a sequence too. Devices that share matrices each hold the whole of its projection, which works on
 /// the tokens between them.
 ///
 /// Source: arXiv:2412.19437 §2.2; names of weights are those of DeepSeek-V3's checkpoint.
-pub(super) fn further_token(build: &mut Builder, x: TensorId, module: u32) -> (TensorId, TensorId) {
+pub(super) fn further_token(build: &mut Builder, x: TensorId, module: u32) -> TensorId {
     let layer = build.model.layers + module;
     let weight = |part: &str| format!("model.layers.{layer}.{part}");
     let hidden = build.hidden();
@@ -199,7 +199,17 @@ pub(super) fn further_token(build: &mut Builder, x: TensorId, module: u32) -> (T
     let x = build.linear(both, &weight("eh_proj"), hidden, "projected", None);
     let x = self::layer(build, x, layer);
     build.layer = None;
-    let normed = rms_norm(build, x, weight("shared_head.norm.weight"), "MTP head input");
+    x
+}
+
+/// The norm of the stream behind module `module`, which belongs to the module.
+pub(super) fn further_norm(build: &mut Builder, x: TensorId, module: u32) -> TensorId {
+    let layer = build.model.layers + module;
+    rms_norm(build, x, format!("model.layers.{layer}.shared_head.norm.weight"), "MTP head input")
+}
+
+/// The normed stream behind a module to logits.
+pub(super) fn further_logits(build: &mut Builder, normed: TensorId) -> TensorId {
     let normed = build.enter_split(normed, "MTP head input of all devices");
-    (x, build.logits(normed, TABLE))
+    build.logits(normed, TABLE)
 }

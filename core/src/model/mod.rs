@@ -17,7 +17,7 @@ pub use config::{MAX_EXPERT_GROUPS, MAX_EXPERTS, MAX_LAYERS, MAX_MULTI_TOKEN, MA
 pub use dtype::Dtype;
 pub(crate) use faults::no_width;
 pub use pattern::{LayerPattern, MAX_PATTERN};
-pub use stage::StageLayout;
+pub use stage::{Modules, StageLayout};
 pub use variant::{
     Activation, Arrangement, Caps, E12, Experts, Factors, Family, Indexer, Latent, MAX_FACTOR, QkNorm, Recurrence,
     RecurrenceKind, Routing, Scores, Temperature, Variant, Window, to_e12,

@@ -55,15 +55,28 @@ const MOST: usize = 100_000;
 /// The deepest nesting of groups.
 const DEEPEST: usize = 16;
 
-/// The parts of `stages`, with the multi-token prediction modules next to the loss: [`write()`] writes them for a plan.
+/// The parts of `stages` of a model with `multi_token` modules of multi-token prediction: [`write()`] writes them for a
+/// plan.
 pub fn of_stages(stages: &[StageLayout], multi_token: u32) -> Vec<Vec<Part>> {
     let parts = |stage: &StageLayout| {
         let embedding = stage.embedding.then_some(Part::Embedding);
         let layers = stage.layers.clone().map(|_| Part::Layer);
-        let modules = (0..if stage.head { multi_token } else { 0 }).map(|_| Part::MultiToken);
+        let modules = stage.modules.of_stage(stage.head, multi_token).map(|_| Part::MultiToken);
         embedding.into_iter().chain(layers).chain(modules).chain(stage.head.then_some(Part::Loss)).collect()
     };
     stages.iter().map(parts).collect()
+}
+
+/// The parts of stages with these numbers of layers and modules, the embedding on the first and the loss on the last.
+pub fn of_counts(counts: &[[u32; 2]]) -> Vec<Vec<Part>> {
+    let last = counts.len().saturating_sub(1);
+    let parts = |(stage, [layers, modules]): (usize, &[u32; 2])| {
+        let embedding = (stage == 0).then_some(Part::Embedding);
+        let layers = core::iter::repeat_n(Part::Layer, *layers as usize);
+        let modules = core::iter::repeat_n(Part::MultiToken, *modules as usize);
+        embedding.into_iter().chain(layers).chain(modules).chain((stage == last).then_some(Part::Loss)).collect()
+    };
+    counts.iter().enumerate().map(parts).collect()
 }
 
 /// The parts of each stage.

@@ -39,7 +39,7 @@
 //! | `model.experts` (`moe`) | mixture of experts, or `none`: a table of `count` (`num_experts`), `active` (`moe_router_topk`), `ffn` (`moe_ffn_hidden_size`), `shared_ffn` (`moe_shared_expert_intermediate_size`; 0), `dense_layers` (`first_k_dense_replace`; 0), `layers` (instead: a pattern of the layers with experts), `biases` (of the router and of every expert matrix; false), `shared_gate` (`moe_shared_expert_gate`; false), `scores` (`moe_router_score_function`: `softmax`, `sigmoid`, or `input-sigmoid`, which weights what experts take in; `softmax`), `normed` (`norm_topk_prob`: whether the weights of a token's experts add up to 1; false), `factor` (`moe_router_topk_scaling_factor`; 1), `groups` (`moe_router_num_groups`; 1) and `active_groups` (`moe_router_group_topk`; 1) | the catalog's; `none` by hand |
 //! | `model.latent` (`mla`) | multi-head latent attention (MLA), or `none`: a table of `query_rank` (`q_lora_rank`; 0), `key_value_rank` (`kv_lora_rank`), `rope_width` (`qk_rope_head_dim`) and `value_width` (`v_head_dim`) | the catalog's; `none` by hand |
 //! | `model.window` | sliding window, or `none`: a table of `tokens`, `full_every` (the period of layers with full attention; 0: no layer has it), or `layers` (instead: a pattern of the layers with the window), and `chunked` (chunks that see only themselves; false) | the catalog's; `none` by hand |
-//! | `model.multi_token` (`mtp_num_layers`) | multi-token prediction (MTP) modules, on the last stage. The mean of their losses counts for 0.1 in training | the catalog's; 0 by hand |
+//! | `model.multi_token` (`mtp_num_layers`) | multi-token prediction (MTP) modules, on the last stage unless a layout says otherwise. The mean of their losses counts for 0.1 in training | the catalog's; 0 by hand |
 //! | `model.rotary` (`rotary_dim`) | partial rotary dim, or `none`: the whole head in family `llama`, learned positions in `gpt` | the catalog's; `none` by hand |
 //! | `model.arrangement` (`parallel_residual`: `false`, `true` or `one-norm`), `.no_bias` (`disable_bias_linear`) | in family `gpt`: attention and MLP one after the other (`in-turn`), in parallel (`beside`), or in parallel behind one norm (`beside-one-norm`); no linear biases | the catalog's; `in-turn`, false by hand |
 //! | `model.factors` | multipliers of `embedding`, `residual` (what a layer adds to the residual stream), `attention` (scores; usually 1/√head_dim) and `logits`: a table of numbers. Each number, and the table, may be `none` | the catalog's; `none` by hand |
@@ -59,7 +59,7 @@
 //! | `cluster.link` (`intra_node_link`), `.node_link` (`inter_node_link`) | links within and between nodes: a link of the [catalog](crate::hardware::cluster::links), or a table of `bytes_per_s` and `latency_ns` | as `devices_per_node` |
 //! | `parallel.pipeline` (`pipeline_model_parallel_size`) | pipeline parallel (PP): ranks, P | required |
 //! | `parallel.chunks` (`virtual_pipeline_model_parallel_size`) | virtual stages per rank (VPP) for schedules that may choose, V | 2 |
-//! | `parallel.partition` (`pipeline_model_parallel_layout`) | layers per stage: `balanced`, `layers`, `layers-and-ends`, `within-limit` ([what each means](crate::graph::layout::Partition)), a list with one number for each stage, or [Megatron-LM's layout](crate::notation::megatron_layout), `m` on the last stage | `balanced` |
+//! | `parallel.partition` (`pipeline_model_parallel_layout`) | layers per stage: `balanced`, `layers`, `layers-and-ends`, `within-limit` ([what each means](crate::graph::layout::Partition)), a list with one number for each stage, or [Megatron-LM's layout](crate::notation::megatron_layout), `m` on the stage of `L` or on stages before it | `balanced` |
 //! | `parallel.tensor` (`tensor_model_parallel_size`), `.sequence_parallel` | tensor parallel (TP); sequence parallel | 1, false |
 //! | `parallel.async_reduce` (`async_tensor_model_parallel_allreduce`) | whether the TP all-reduce of dX [overlaps the dW matmul](crate::graph::passes::overlap_all_reduce) | false |
 //! | `parallel.data` (`data_parallel_size`), `.zero` (`zero_stage`) | data parallel (DP); ZeRO stage, 0 to 3 | 1, 0 |
@@ -138,6 +138,7 @@ use crate::graph::post_training::Lora;
 use crate::hardware::cluster::{Device, Link, Nodes};
 use crate::hardware::profile::Profile;
 use crate::model::{Dtype, E12, Factors, Indexer, ModelConfig, QkNorm, Temperature, Variant, catalog};
+use crate::notation::megatron_layout;
 use crate::problem::{Objective, Statement};
 use crate::program::Transport;
 use crate::program::lower::Lowering;
@@ -407,6 +408,7 @@ impl ModelWork {
             "chunks": self.chunks,
             "partition": match &self.layout.partition {
                 Partition::ByHand(counts) => json!(counts),
+                Partition::WithModules(counts) => json!(megatron_layout::write(&megatron_layout::of_counts(counts))),
                 partition => json!(partition.name()),
             },
             "tensor": form.tensor,

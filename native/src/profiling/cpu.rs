@@ -133,7 +133,10 @@ impl<T> Cpu<T> {
         let all = self.work.model.layers;
         let mut layers = all.div_ceil(self.work.pipeline.max(1)).max(1);
         loop {
-            let graph = graph_of(&self.work, &StageLayout { layers: 0..layers, embedding: true, head: true });
+            let graph = graph_of(
+                &self.work,
+                &StageLayout { layers: 0..layers, embedding: true, head: true, ..StageLayout::default() },
+            );
             let has: BTreeSet<Signature> =
                 graph.operators.iter().map(|operator| Signature::of(&graph, operator)).collect();
             if layers >= all || wanted.iter().all(|wanted| has.contains(&wanted.signature)) {

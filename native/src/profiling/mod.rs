@@ -215,7 +215,10 @@ pub fn on(device: Device, work: &ModelWork, sharing: Sharing) -> Result<Box<dyn 
 /// The operators of all of a model for one microbatch, as if one rank had it: those of every stage of every layout by
 /// pipeline alone are among them.
 pub fn whole(work: &ModelWork) -> Graph {
-    graph_of(work, &StageLayout { layers: 0..work.model.layers, embedding: true, head: true })
+    graph_of(
+        work,
+        &StageLayout { layers: 0..work.model.layers, embedding: true, head: true, ..StageLayout::default() },
+    )
 }
 
 /// `known` and the times of all that `graph` has and `known` has not, the optimizer's step over its weights in `dtype` among

@@ -42,7 +42,7 @@ fn slow_all_that_a_device_does_alone_is_measured() {
         for (layers, embedding, head) in
             [(0..1, true, false), (1..layers, false, false), (layers - 1..layers, false, true)]
         {
-            let graph = graph_of(work, &StageLayout { layers, embedding, head });
+            let graph = graph_of(work, &StageLayout { layers, embedding, head, ..StageLayout::default() });
             for operator in graph.operators.iter().filter(|operator| works_alone(operator)) {
                 let what = Signature::of(&graph, operator);
                 assert!(profile.time(&graph, operator).is_some(), "{name}: {what:?}");

@@ -133,6 +133,7 @@ impl<T: Element> Forward<T> {
             layers: 0..model.layers,
             has_embedding: true,
             has_head: true,
+            modules: pipeplan_core::model::Modules::default(),
             microbatch_size: 1,
             sequence: checkpoint.manifest.sequence,
             dtype: T::DTYPE,

@@ -55,7 +55,7 @@ impl Tuner {
         if !layout.shards_evenly(work.model.variant.experts.is_some()) {
             layout.shard = None;
         }
-        let by_hand = matches!(layout.partition, Partition::ByHand(_));
+        let by_hand = matches!(layout.partition, Partition::ByHand(_) | Partition::WithModules(_));
         let may_fit = !is_kept(Field::Recompute);
         if may_fit {
             (layout.recompute_layers, layout.form.recompute) = (RecomputeLayers::All, Recompute::None);

@@ -14,7 +14,8 @@ use crate::spec::ModelWork;
 
 /// The epilogue of each rank. A bidirectional placement has two replicas of each stage, each for half of the
 /// microbatches: a rank's epilogue is that of both of its stages, and their gradients are summed with the rank at the
-/// other end. An embedding table of the first and the last stage is summed between their ranks.
+/// other end. An embedding table of the first and the last stage is summed between their ranks; where MTP modules apart
+/// from the head have copies, over the ranks of all.
 pub(super) fn tails_by_rank(
     work: &ModelWork,
     placement: &Placement,
@@ -27,7 +28,14 @@ pub(super) fn tails_by_rank(
     let mut whole = vec![(StaticBytes::default(), StaticBytes::default()); ranks];
     // By rank: bytes of gradients that another rank has, too.
     let mut elsewhere: Vec<Bytes> = vec![0; ranks];
-    let (first, last) = (usize::from(rank_of_stage[0]), usize::from(rank_of_stage[parts.len() - 1]));
+    // The ranks that have a table, in order of stages.
+    let mut holders: Vec<usize> = Vec::new();
+    for (rank, _) in rank_of_stage.iter().zip(parts).filter(|(_, part)| part.tables > 0) {
+        let rank = usize::from(*rank);
+        if !holders.contains(&rank) {
+            holders.push(rank);
+        }
+    }
     for (stage, part) in parts.iter().enumerate() {
         let rank = usize::from(rank_of_stage[stage]);
         let mirrored = two_way.then(|| ranks - 1 - rank);
@@ -38,20 +46,21 @@ pub(super) fn tails_by_rank(
                 // A table in both stages of a rank counts once.
                 true if stage == 0 => gradients.saturating_sub(part.tables),
                 true => gradients,
-                false if first != last => part.tables,
+                false if holders.len() > 1 => part.tables,
                 false => 0,
             };
             elsewhere[rank] = elsewhere[rank].saturating_add(summed);
         }
     }
     let tail = |(rank, (dense, experts)): (usize, &(StaticBytes, StaticBytes))| {
-        let other = match two_way {
-            true => ranks - 1 - rank,
-            false if rank == first => last,
-            false => first,
+        let (first, last) = (holders.first().copied().unwrap_or(rank), holders.last().copied().unwrap_or(rank));
+        let (other, members) = match two_way {
+            true => (ranks - 1 - rank, 2),
+            false if rank == first => (last, holders.len().max(1) as u64),
+            false => (first, holders.len().max(1) as u64),
         };
         let tail = step::tail(work, dense, experts);
-        let between = step::sum_of_two(work, elsewhere[rank], &link_between(work, rank, other));
+        let between = step::sum_between(work, elsewhere[rank], members, &link_between(work, rank, other));
         RankEpilogue { reduce_ns: tail.reduce_ns.saturating_add(between), ..tail }
     };
     whole.iter().enumerate().map(tail).collect()

@@ -13,7 +13,8 @@ use crate::spec::ModelWork;
 pub(super) fn step_flops(work: &ModelWork) -> u128 {
     // All layers of a kind are alike, and the head costs the same after each.
     let forward = |layer: u32, has_head: bool| {
-        let layout = StageLayout { layers: layer..layer + 1, embedding: false, head: has_head };
+        let layout =
+            StageLayout { layers: layer..layer + 1, embedding: false, head: has_head, ..StageLayout::default() };
         let Form { frozen, lora, .. } = work.layout.form;
         let form = Form { frozen, lora, ..Form::default() };
         let shape = StageShape { form, ..shape_of(work, &layout) };

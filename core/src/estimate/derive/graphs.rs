@@ -37,6 +37,7 @@ pub fn shape_of(work: &ModelWork, layout: &StageLayout) -> StageShape {
         layers: layout.layers.clone(),
         has_embedding: layout.embedding,
         has_head: layout.head,
+        modules: layout.modules,
         microbatch_size: work.microbatch_size,
         sequence: work.sequence,
         dtype: work.dtype,

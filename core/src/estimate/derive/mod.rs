@@ -109,6 +109,9 @@ pub fn derive(work: &ModelWork, placement: Placement, chunks: usize) -> Result<D
             stages
         }),
         Partition::ByHand(counts) => partition::by_hand(layers, ranks, chunks, counts),
+        Partition::WithModules(counts) => {
+            partition::with_modules((layers, work.model.variant.multi_token), ranks, chunks, counts)
+        }
     }?;
     let known: Vec<Part> = stages.iter().map(|layout| parts.part(layout)).collect();
 
@@ -118,7 +121,7 @@ pub fn derive(work: &ModelWork, placement: Placement, chunks: usize) -> Result<D
         microbatches: work.microbatches as usize,
         placement: PlacementChoice::Fixed(placement.clone()),
         stages: known.iter().map(|part| part.cost).collect(),
-        transfers: transfers(work),
+        transfers: transfers(work, &stages, &placement, chunks),
         static_bytes: vec![0],
         limit_bytes: vec![Some(work.limit_bytes.unwrap_or(work.device.memory_bytes))],
         objective: work.objective,

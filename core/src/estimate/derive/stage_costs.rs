@@ -15,7 +15,7 @@ use crate::graph::build::trains_before;
 use crate::graph::form::{Offload, Recompute};
 use crate::graph::layout::RecomputeLayers;
 use crate::graph::liveness::Lifetimes;
-use crate::model::StageLayout;
+use crate::model::{Modules, StageLayout};
 use crate::problem::StageCost;
 use crate::problem::op::OpKind;
 use crate::spec::ModelWork;
@@ -49,9 +49,9 @@ pub(super) struct Parts<'w> {
     pub(super) known: BTreeMap<PartKey, Part>,
 }
 
-/// The number of layers of each kind, whether the stage has the embedding and the head, and the recomputation of each
-/// layer where it differs between layers.
-type PartKey = ([u32; KINDS], bool, bool, Vec<(Recompute, usize)>);
+/// The number of layers of each kind, whether the stage has the embedding and the head, its MTP modules, and the
+/// recomputation of each layer where it differs between layers.
+type PartKey = ([u32; KINDS], (bool, bool, Modules), Vec<(Recompute, usize)>);
 
 /// Kinds of layer: with experts or without, with a window or without, with rotary positions or without, and with attention
 /// or a recurrence; frozen or not, and behind a part that trains or not.
@@ -99,7 +99,8 @@ impl Parts<'_> {
             by_layer = vec![Recompute::None; layout.layers.len()];
         }
         let kinds = layout.layers.clone().map(|layer| kind_of(self.work, layer));
-        let key = (counts, layout.embedding, layout.head, by_layer.into_iter().zip(kinds).collect());
+        let ends = (layout.embedding, layout.head, layout.modules);
+        let key = (counts, ends, by_layer.into_iter().zip(kinds).collect());
         if let Some(part) = self.known.get(&key) {
             return *part;
         }
@@ -143,7 +144,7 @@ impl Parts<'_> {
         // Offload does not count: a layer alone has no compute of other layers that hides its copies.
         plain.layout.form.offload = Offload::None;
         let time = |layers: Range<u32>, embedding: bool, head: bool| {
-            let graph = graph_of(&plain, &StageLayout { layers, embedding, head });
+            let graph = graph_of(&plain, &StageLayout { layers, embedding, head, ..StageLayout::default() });
             job_times(&graph, self.work).jobs.into_iter().fold(0, Nanos::saturating_add)
         };
         let mut known = [None; KINDS];

@@ -70,6 +70,47 @@ fn static_bytes_are_eighteen_a_parameter_in_bf16() {
     }
 }
 
+/// DeepSeek-V3 in the layout that Megatron-LM documents: 61 layers, and the module of multi-token prediction on stage 30 of
+/// 32. Every parameter is on one stage, but the embedding, of which the module's stage has a copy.
+#[test]
+fn a_module_on_a_stage_of_its_own_is_a_module_without_head() {
+    let mut work = work("deepseek-v3", "h100", 16);
+    let mut of_stages = vec![[2, 0]; 32];
+    (of_stages[0], of_stages[30], of_stages[31]) = ([3, 0], [0, 1], [0, 0]);
+    work.layout.partition = Partition::WithModules(of_stages);
+    let derived = derive(&work, Placement::Looped, 2).unwrap_or_else(|faults| panic!("{faults}"));
+    let model = &work.model;
+    let parameters =
+        |stage: &StageLayout| -> u64 { graph_of(&work, stage).weights().map(|(_, weight)| weight.elements()).sum() };
+    let of_stage: Vec<u64> = derived.stages.iter().map(parameters).collect();
+    let (hidden, table) = (7168, 129_280 * 7168);
+    assert_eq!(of_stage.len(), 32);
+    assert_eq!(of_stage.iter().sum::<u64>(), model.parameters() + model.multi_token_parameters() + table);
+    assert_eq!(of_stage[30], model.multi_token_parameters() + table);
+    assert_eq!(of_stage[31], table + hidden);
+    // Its buffers take two streams on their way to the head and one on their way to it; those of others one both ways.
+    let boundary = u64::from(work.sequence) * hidden * 2;
+    let buffers: Vec<u64> = derived.static_bytes.iter().map(|bytes| bytes.buffers / boundary).collect();
+    assert_eq!(buffers[..16], [[6].as_slice(), &[8; 13], &[10], &[8]].concat());
+    // The hop behind it takes two streams, and so does the other between the same ranks.
+    let Transfers::Links(links) = &derived.statement.transfers else { panic!("links differ") };
+    let hop = |from, to, streams| super::transfers::link_between(&work, from, to).time(streams * boundary);
+    assert_eq!((links[13][14], links[14][15], links[15][14]), (hop(13, 14, 1), hop(14, 15, 2), hop(15, 14, 2)));
+    // A layer with experts, and a projection of twice its width beside it: no head, which takes about as long as a layer.
+    let cost = &derived.statement.stages;
+    assert!(cost[30].forward_ns > cost[29].forward_ns / 2 && cost[30].forward_ns < cost[29].forward_ns * 6 / 10);
+    // The head's stage computes the losses of both streams.
+    let mut alone = work.clone();
+    alone.model.variant.multi_token = 0;
+    let head = stage_cost(&alone, &StageLayout { layers: 61..61, head: true, ..StageLayout::default() });
+    let both = cost[31].forward_ns;
+    assert!((head.forward_ns * 19 / 10..head.forward_ns * 21 / 10).contains(&both), "{both} {}", head.forward_ns);
+    // Gradients of the embedding are summed between the ranks of stages 0 and 30.
+    let summed: Vec<bool> = derived.epilogue.tails.iter().map(|tail| tail.reduce_ns > 0).collect();
+    let has_table = |rank: usize| rank == 0 || rank == 14;
+    assert_eq!(summed, (0..16).map(has_table).collect::<Vec<_>>());
+}
+
 #[test]
 fn the_turn_of_a_v_needs_one_end_only() {
     let work = work("llama-2-7b", "h100", 4);

@@ -31,7 +31,8 @@ fn operator_times(graph: &Graph, work: &ModelWork) -> Vec<Nanos> {
 /// These have every kind of operator.
 pub fn coverage(work: &ModelWork) -> Option<Coverage> {
     let profile = work.profile.as_ref()?;
-    let epilogue = StageLayout { layers: 0..1.min(work.model.layers), embedding: true, head: true };
+    let epilogue =
+        StageLayout { layers: 0..1.min(work.model.layers), embedding: true, head: true, ..StageLayout::default() };
     Some(profile.covers(&graph_of(work, &epilogue), &work.device, &peers(work)))
 }
 

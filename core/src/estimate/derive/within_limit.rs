@@ -102,6 +102,7 @@ impl Parts<'_> {
             layers,
             embedding: stage == 0,
             head: stage + 1 == stages,
+            ..StageLayout::default()
         };
         let time = |stage: usize, layers: Range<u32>| {
             let layers = costs.layers_ns.get(layers.start as usize..layers.end as usize);

@@ -8,7 +8,7 @@ use crate::base::units::Nanos;
 use crate::estimate::derive::{kind_of, stage_cost};
 use crate::graph::form::Recompute;
 use crate::graph::layout::RecomputeLayers;
-use crate::model::StageLayout;
+use crate::model::{Modules, StageLayout};
 use crate::problem::StageCost;
 use crate::problem::op::OpKind;
 use crate::spec::ModelWork;
@@ -53,8 +53,8 @@ pub(super) struct Mixtures {
     pub exact: bool,
 }
 
-/// Stages of which all is the same: kinds of their layers, in order, and whether with embedding and with head.
-type Alike = (Vec<usize>, bool, bool);
+/// Stages of which all is the same: kinds of their layers, in order, whether with embedding and with head, and MTP modules.
+type Alike = (Vec<usize>, bool, bool, Modules);
 
 /// What is known of stages.
 pub(super) struct Stages {
@@ -71,7 +71,7 @@ impl Stages {
 
     fn alike(&self, layout: &StageLayout) -> Alike {
         let kinds = layout.layers.clone().map(|layer| kind_of(&self.work, layer)).collect();
-        (kinds, layout.embedding, layout.head)
+        (kinds, layout.embedding, layout.head, layout.modules)
     }
 
     /// The cost of `layout` with `choices`, from its graph.
@@ -274,7 +274,7 @@ mod tests {
                 work.layout.form.attention =
                     if attention == "flash" { AttentionForm::Flash } else { AttentionForm::Materialised };
                 work.model.layers = 4;
-                let layout = StageLayout { layers: 0..4, embedding: true, head: true };
+                let layout = StageLayout { layers: 0..4, embedding: true, head: true, ..StageLayout::default() };
                 let mut stages = Stages::new(work.clone());
                 let mixtures = stages.sums(&layout).list;
                 // Ways to write 4 as an ordered sum of 4 or 5 counts: none, cheap, feed-forward, full, and selective.

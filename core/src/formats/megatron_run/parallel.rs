@@ -123,13 +123,14 @@ impl Reader<'_> {
                 self.faults.push(Fault::new(argument("pipeline_model_parallel_layout"), found, accepted));
             }
             let modules = |stage: &Vec<Part>| stage.contains(&Part::MultiToken);
-            if stages.split_last().is_some_and(|(_, others)| others.iter().any(modules)) {
-                self.tell(
-                    "mtp_num_layers",
-                    "planned with the MTP modules beside the output layer, not on stages of their own",
-                );
-            }
-            parallel["partition"] = assigned(&counts);
+            let losses = stages.iter().flatten().filter(|part| **part == Part::Loss).count();
+            parallel["partition"] = match stages.split_last() {
+                // The spec says what is wrong with several losses.
+                Some((_, others)) if losses > 1 || others.iter().any(modules) => {
+                    json!(megatron_layout::write(&stages))
+                }
+                _ => assigned(&counts),
+            };
             return stages.len() as u64 / pipeline;
         }
         if let Some(list) = self.said("num_layer_list").map(String::from) {

@@ -77,8 +77,9 @@ fn latent_attention_experts_and_layouts_are_read() {
     assert_eq!(work.model.parameters(), known.parameters());
     assert_eq!(work.model.variant.latent, known.variant.latent);
     assert_eq!((work.layout.data, work.layout.form.expert, work.chunks), (128, 64, 2));
-    let Partition::ByHand(counts) = &work.layout.partition else { panic!("{:?}", work.layout.partition) };
-    assert_eq!((counts.len(), counts[0], counts[1], counts[31], counts.iter().sum::<u32>()), (32, 3, 2, 0, 61));
+    let Partition::WithModules(counts) = &work.layout.partition else { panic!("{:?}", work.layout.partition) };
+    assert_eq!((counts.len(), counts[0], counts[1], &counts[30..]), (32, [3, 0], [2, 0], &[[0, 1], [0, 0]][..]));
+    assert_eq!(counts.iter().map(|[layers, _]| layers).sum::<u32>(), 61);
 }
 
 /// As Megatron-LM deals layers: `get_num_layers_to_build` of its `transformer_block.py`.

@@ -11,7 +11,7 @@ use crate::graph::build::stage_graph;
 use crate::graph::form::{Form, StageShape};
 use crate::graph::liveness::{Lifetimes, fused_order};
 use crate::graph::{Graph, Job, Role, of_e12};
-use crate::model::{Dtype, ModelConfig};
+use crate::model::{Dtype, ModelConfig, Modules};
 
 /// What crosses a stage's border, as a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -131,6 +131,11 @@ pub(super) type Prepared = (Vec<Graph>, BTreeMap<String, Vec<f64>>, Vec<Vec<f64>
 
 /// Stages cut before the layers `cuts`, and numbers for their weights, tokens and targets.
 pub(super) fn prepare(model: ModelConfig, form: Form, cuts: &[u32]) -> Prepared {
+    prepare_with(model, form, cuts, &[])
+}
+
+/// As [`prepare`], with MTP modules on these stages, from the first.
+pub(super) fn prepare_with(model: ModelConfig, form: Form, cuts: &[u32], modules: &[u32]) -> Prepared {
     let (microbatch_size, sequence) = (4, 3);
     let bounds: Vec<u32> = [0].into_iter().chain(cuts.iter().copied()).chain([model.layers]).collect();
     let stages: Vec<Graph> = (0..bounds.len() - 1)
@@ -139,6 +144,10 @@ pub(super) fn prepare(model: ModelConfig, form: Form, cuts: &[u32]) -> Prepared 
                 layers: bounds[stage]..bounds[stage + 1],
                 has_embedding: stage == 0,
                 has_head: stage + 2 == bounds.len(),
+                modules: Modules {
+                    before: modules.iter().take(stage).sum(),
+                    here: modules.get(stage).copied().unwrap_or(0),
+                },
                 microbatch_size,
                 sequence,
                 dtype: Dtype::F64,

@@ -5,7 +5,7 @@ use std::vec;
 use std::vec::Vec;
 
 use super::formulas::{capped, slope_within};
-use super::run::{Run, prepare, run, run_as};
+use super::run::{Run, prepare, prepare_with, run, run_as};
 use crate::graph::build::stage_graph_with;
 use crate::graph::form::{AttentionForm, Form, Offload, Recompute, StageShape};
 use crate::graph::{Graph, Kernel};
@@ -112,6 +112,44 @@ fn so_they_are_in_newer_families() {
         let model = ModelConfig { variant, kv_heads, ..tiny(Family::Llama, false) };
         check_gradients(model, Form::default(), &[]);
         check_gradients(model, Form { imbalance_permille: 1250, ..Form::default() }, &[1]);
+    }
+}
+
+/// Modules on stages of their own, all on one or each on one, with the head or without, change nothing but who computes
+/// them.
+#[test]
+fn modules_apart_from_the_head_compute_the_same() {
+    let plain = Form::default();
+    let variant = Variant { multi_token: 2, ..Variant::USUAL };
+    for tied in [false, true] {
+        let model = ModelConfig { variant, ffn: 8, ..tiny(Family::Llama, tied) };
+        let (stages, weights, tokens) = prepare(model, plain, &[1]);
+        let expected = run(&stages, &weights, &tokens);
+        let last = model.layers;
+        for (cuts, modules) in [
+            (&[1, last][..], &[0, 2][..]),
+            (&[1, last, last], &[0, 0, 2]),
+            (&[1, last, last, last], &[0, 0, 1, 1]),
+            (&[last, last], &[0, 1]),
+            (&[1, last], &[0, 1]),
+        ] {
+            for form in [
+                plain,
+                Form { recompute: Recompute::Full, ..plain },
+                Form { tensor: 2, sequence_parallel: true, ..plain },
+            ] {
+                let what = format!("{cuts:?} {modules:?} {form:?} tied {tied}");
+                let (stages, own_weights, ..) = prepare_with(model, form, cuts, modules);
+                assert_eq!(own_weights, weights, "names and whole shapes");
+                let found = run(&stages, &weights, &tokens);
+                assert!((found.loss - expected.loss).abs() < 1e-13, "{what}");
+                for (name, gradient) in &expected.gradients {
+                    for (found, expected) in found.gradients[name].iter().zip(gradient) {
+                        assert!((found - expected).abs() < 1e-12, "{name} of {what}: {found} {expected}");
+                    }
+                }
+            }
+        }
     }
 }
 
@@ -317,6 +355,7 @@ fn computing_again_by_layer_changes_nothing() {
         layers: 0..3,
         has_embedding: true,
         has_head: true,
+        modules: crate::model::Modules::default(),
         microbatch_size: 4,
         sequence: 3,
         dtype: Dtype::F64,

@@ -14,6 +14,7 @@ fn shape() -> StageShape {
         layers: 0..2,
         has_embedding: true,
         has_head: true,
+        modules: crate::model::Modules::default(),
         microbatch_size: 1,
         sequence: 32,
         dtype: Dtype::F32,

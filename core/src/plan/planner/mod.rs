@@ -200,6 +200,7 @@ pub fn plan_of(spec: &Spec, answer: Answer) -> Result<Plan, PlanError> {
     // The plan does not hold the measured times, and without them layers are assigned differently.
     if let (Work::Model(work), Some(derived)) = (&mut spec.work, &answer.case.derived)
         && work.profile.is_some()
+        && !matches!(work.layout.partition, Partition::WithModules(_))
     {
         let counts = derived.stages.iter().map(|stage| stage.layers.len() as u32).collect();
         work.layout.partition = Partition::ByHand(counts);

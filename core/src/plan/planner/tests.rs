@@ -67,6 +67,7 @@ fn a_plan_with_measured_times_says_how_it_dealt_the_layers() {
         layers: 0..work.model.layers,
         has_embedding: true,
         has_head: true,
+        modules: crate::model::Modules::default(),
         microbatch_size: work.microbatch_size,
         sequence: work.sequence,
         dtype: work.dtype,

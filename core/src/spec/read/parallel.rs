@@ -64,8 +64,8 @@ fn read_partition(parallel: &mut Table<'_>, multi_token: u32, faults: &mut Vec<F
             counts.iter().map(count).collect::<Option<Vec<u32>>>().map(Partition::ByHand)
         }
         // Every layout has an `E`, and no name of a rule has a capital.
-        Value::String(layout) if layout.contains('E') => match layer_counts(layout, multi_token) {
-            Ok(counts) => Some(Partition::ByHand(counts)),
+        Value::String(layout) if layout.contains('E') => match of_layout(layout, multi_token) {
+            Ok(partition) => Some(partition),
             Err(wrong) => {
                 faults.push(Fault::new(parallel.path("partition"), shown(value), wrong));
                 return Partition::default();
@@ -85,20 +85,21 @@ fn read_partition(parallel: &mut Table<'_>, multi_token: u32, faults: &mut Vec<F
     read.unwrap_or_default()
 }
 
-/// The layers of each stage of a layout in Megatron-LM's form, for a model with `multi_token` MTP modules.
-fn layer_counts(layout: &str, multi_token: u32) -> Result<Vec<u32>, String> {
+/// The partition of a layout in Megatron-LM's form, for a model with `multi_token` MTP modules.
+fn of_layout(layout: &str, multi_token: u32) -> Result<Partition, String> {
     let stages = megatron_layout::read(layout)
         .map_err(|error| format!("a layout in Megatron-LM's form, such as Et*3|t*4|t*3L ({error})"))?;
     let parts = || stages.iter().flatten();
-    let modules = |parts: &[Part]| parts.iter().filter(|part| **part == Part::MultiToken).count();
-    let (behind, before) = stages
-        .split_last()
-        .map_or((0, 0), |(last, others)| (modules(last), others.iter().map(|stage| modules(stage)).sum::<usize>()));
-    if before > 0 {
-        return Err("a layout with every `m` on the last stage, such as `…|mL`: MTP modules share the output layer"
-            .to_string());
+    let all = |wanted| parts().filter(|part| **part == wanted).count();
+    let with_loss = stages.iter().position(|stage| stage.contains(&Part::Loss));
+    if let Some(stage) = with_loss.filter(|_| all(Part::MultiToken) > 0 && all(Part::Loss) > 1) {
+        return Err(format!(
+            "a layout with one `L` for all losses, not {} from stage {stage} on: MTP losses on stages of their own are \
+             not supported",
+            all(Part::Loss)
+        ));
     }
-    if behind != multi_token as usize {
+    if all(Part::MultiToken) != multi_token as usize {
         return Err(format!("a layout with {multi_token} `m`, the model's number of MTP modules (multi_token)"));
     }
     let once = |wanted| parts().filter(|part| **part == wanted).count() == 1;
@@ -111,6 +112,17 @@ fn layer_counts(layout: &str, multi_token: u32) -> Result<Vec<u32>, String> {
     if stages.first().is_some_and(Vec::is_empty) || stages.last().is_some_and(Vec::is_empty) {
         return Err("a layout whose first and last stage are not empty".to_string());
     }
-    let layers = |stage: &Vec<Part>| stage.iter().filter(|part| **part == Part::Layer).count() as u32;
-    Ok(stages.iter().map(layers).collect())
+    let count = |stage: &[Part], wanted| stage.iter().filter(|part| **part == wanted).count() as u32;
+    let counts: Vec<[u32; 2]> =
+        stages.iter().map(|stage| [Part::Layer, Part::MultiToken].map(|wanted| count(stage, wanted))).collect();
+    let Some(first) = counts.iter().position(|[_, modules]| *modules > 0).filter(|first| first + 1 < counts.len())
+    else {
+        return Ok(Partition::ByHand(counts.iter().map(|[layers, _]| *layers).collect()));
+    };
+    let disordered = |at: &usize| !stages[*at].is_sorted() || (*at > first && counts[*at][0] > 0);
+    match (0..stages.len()).find(disordered) {
+        Some(at) => Err(format!("a layout with every `t` before the first `m`, unlike stage {at}")),
+        None if first == 0 => Err("a layout without `m` on the stage of `E`".to_string()),
+        None => Ok(Partition::WithModules(counts)),
+    }
 }

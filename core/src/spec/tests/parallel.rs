@@ -18,7 +18,7 @@ fn a_partition_is_read_in_megatron_s_form() {
     let Ok(Spec { work: Work::Model(work), .. }) = read("Et*3|(tt|)*2,L") else { panic!("a model") };
     assert_eq!(work.layout.partition, Partition::ByHand(vec![3, 2, 2, 0]));
     for (layout, part) in [
-        ("Et*3|(tt|)*2,m|L", "last stage"),
+        ("Et*3|(tt|)*2,m|L", "0 `m`"),
         ("Et*3|(tt|)*2,mL", "multi_token"),
         ("Ett|ttL|t|t", "one `L`"),
         ("Et*|L", "character"),
@@ -44,6 +44,40 @@ fn a_layout_has_as_many_modules_as_the_model() {
     for layout in ["Et*3|(tt|)*29,|L", "Et*3|(tt|)*29,|mmL"] {
         let error = read(layout).map(|_| ()).unwrap_err().to_string();
         assert!(error.contains("a layout with 1 `m`"), "{error}");
+    }
+}
+
+/// The layout that Megatron-LM documents for DeepSeek-V3, with the module on a stage of its own; and others of its kind.
+#[test]
+fn modules_on_stages_of_their_own_are_read_and_written() {
+    let read = |layout: &str, modules: u32| {
+        Spec::read(&format!(
+            "[model]\nname = \"deepseek-v3\"\nmulti_token = {modules}\n[cluster]\ndevice = \"h100\"\n[parallel]\n\
+             pipeline = 16\nchunks = 2\npartition = \"{layout}\"\n[training]\nmicrobatches = 32"
+        ))
+    };
+    for (layout, modules, at) in [
+        ("Et*3|(tt|)*29,m|L", 1, [[2, 0], [0, 1], [0, 0]]),
+        ("Et*4|(tt|)*28,t|mm|L", 2, [[1, 0], [0, 2], [0, 0]]),
+        ("Ett|(tt|)*29,tm|L", 1, [[2, 0], [1, 1], [0, 0]]),
+        ("Et*5|(tt|)*28,m|m|mL", 3, [[0, 1], [0, 1], [0, 1]]),
+    ] {
+        let spec = read(layout, modules).unwrap_or_else(|faults| panic!("{layout}: {faults}"));
+        let Work::Model(work) = &spec.work else { panic!("a model") };
+        let Partition::WithModules(counts) = &work.layout.partition else { panic!("{layout}") };
+        assert_eq!((counts.len(), &counts[29..]), (32, &at[..]), "{layout}");
+        assert_eq!(spec.to_value()["parallel"]["partition"], layout);
+        assert_eq!(Spec::read(&spec.to_json()).as_ref(), Ok(&spec));
+        assert_eq!(crate::spec::link::read(&crate::spec::link::write(&spec)).as_ref(), Ok(&spec));
+    }
+    for (layout, part) in [
+        ("Et*5|(tt|)*27,tt|m|LL", "one `L` for all losses, not 2 from stage 30 on"),
+        ("Et*5|(tt|)*27,m|tt|L", "every `t` before the first `m`, unlike stage 29"),
+        ("Et*5|(tt|)*28,mt|L", "every `t` before the first `m`, unlike stage 29"),
+        ("Et*5m|(tt|)*28,t|L", "every `t` before the first `m`, unlike stage 1"),
+    ] {
+        let error = read(layout, 1).map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains("parallel.partition") && error.contains(part), "{error}");
     }
 }
 

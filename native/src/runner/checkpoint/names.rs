@@ -179,7 +179,8 @@ impl Names {
     fn turned_first(&self, name: &str, rows: usize, columns: usize) -> Option<Vec<Run>> {
         let [still, turned] = self.head;
         let parts = ["q_proj", "k_proj", "q_norm", "k_norm"].map(|part| format!(".self_attn.{part}."));
-        let is_turned = turned > 0 && parts.iter().any(|part| name.contains(part));
+        // A of an adapter has the rows of its rank.
+        let is_turned = turned > 0 && !name.contains(".lora_A.") && parts.iter().any(|part| name.contains(part));
         if !is_turned || !rows.is_multiple_of(still + turned) {
             return None;
         }

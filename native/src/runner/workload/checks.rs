@@ -3,7 +3,7 @@
 use pipeplan_core::base::units::Bytes;
 use pipeplan_core::check;
 use pipeplan_core::check::Violation;
-use pipeplan_core::graph::layout::{Dispatch, ReduceGradients};
+use pipeplan_core::graph::layout::{Dispatch, Partition, ReduceGradients};
 use pipeplan_core::graph::optimizer::Optimizer;
 use pipeplan_core::graph::{Kernel, Recurring};
 use pipeplan_core::model::{Activation, Dtype, RecurrenceKind, Routing, Scores, StageLayout};
@@ -38,7 +38,8 @@ impl Workload {
         let Work::Model(work) = &spec.work else { return Err(Refusal::NoModel) };
         check_layout(work)?;
         let work = in_precision(work, precision);
-        let whole = StageLayout { layers: 0..work.model.layers, embedding: true, head: true };
+        let whole =
+            StageLayout { layers: 0..work.model.layers, embedding: true, head: true, ..StageLayout::default() };
         ModelStages::new(&work, [&whole]).check(device)
     }
 
@@ -251,6 +252,9 @@ pub(super) fn check_layout(work: &ModelWork) -> Result<(), Refusal> {
     }
     if work.layout.dispatch == Dispatch::OncePerNode && work.layout.form.expert > 1 {
         return Err(Refusal::OncePerNode);
+    }
+    if matches!(work.layout.partition, Partition::WithModules(_)) {
+        return Err(Refusal::ModulesApart);
     }
     if work.layout.overlap_exchanges {
         return Err(Refusal::OverlapExchanges);

@@ -126,6 +126,12 @@ pub enum Refusal {
          all-to-all: plan with parallel.dispatch = \"each-copy\""
     )]
     OncePerNode,
+    /// MTP modules on stages of their own.
+    #[error(
+        "the plan has MTP modules on other stages than the head's (parallel.partition), which the runner does not \
+         support: plan with every `m` on the stage of `L`"
+    )]
+    ModulesApart,
     /// Pairs of ops that overlap the all-to-all of one with the other.
     #[error(
         "the plan overlaps the all-to-all of one op of a pair with the other op (parallel.overlap_exchanges = \

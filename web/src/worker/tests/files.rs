@@ -52,7 +52,10 @@ fn measured_times_are_planned_with_until_they_are_closed() {
         "parallel": { "pipeline": 2 }, "training": { "microbatches": 4 } }"#;
     let mut spec = Spec::read(text).unwrap();
     let Work::Model(model) = &mut spec.work else { panic!("a model") };
-    let graph = graph_of(model, &StageLayout { layers: 0..model.model.layers, embedding: true, head: true });
+    let graph = graph_of(
+        model,
+        &StageLayout { layers: 0..model.model.layers, embedding: true, head: true, ..StageLayout::default() },
+    );
     let mut profile = Profile::new("a test's device");
     for operator in &graph.operators {
         profile.insert(Signature::of(&graph, operator), Load::of(&graph, operator), 1000);

@@ -323,7 +323,7 @@ fn the_account_of_a_stage_is_what_memory_counts() {
         for zero in 0..=3 {
             let of = |reduce: &str| {
                 let work = work(model, &format!("{layout}\nzero = {zero}\nreduce_gradients = \"{reduce}\""));
-                let stage = StageLayout { layers: 0..2, embedding: true, head: true };
+                let stage = StageLayout { layers: 0..2, embedding: true, head: true, ..StageLayout::default() };
                 let graph = graph_of(&work, &stage);
                 let (gradients, ops) = of_stage(&graph, &work.layout);
                 assert_eq!(gradients.len(), graph.weights().count());
@@ -348,6 +348,6 @@ fn the_account_of_a_stage_is_what_memory_counts() {
         }
     }
     let alone = work("llama-2-7b", "zero = 3");
-    let stage = StageLayout { layers: 0..2, embedding: true, head: true };
+    let stage = StageLayout { layers: 0..2, embedding: true, head: true, ..StageLayout::default() };
     assert_eq!(account(&graph_of(&alone, &stage), &alone.layout), None);
 }

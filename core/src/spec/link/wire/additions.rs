@@ -15,8 +15,8 @@ use crate::graph::optimizer::Optimizer;
 use crate::graph::post_training::{Frozen, Lora, MAX_ALPHA, MAX_RANK, Targets};
 use crate::hardware::cluster::{usual_fp4_flops, usual_fp8_flops, usual_host_bytes_per_s};
 use crate::model::{
-    Activation, Arrangement, Caps, Dtype, Factors, Indexer, LayerPattern, MAX_LAYERS, QkNorm, Recurrence,
-    RecurrenceKind, Routing, Scores, Temperature, Variant, Window,
+    Activation, Arrangement, Caps, Dtype, Factors, Indexer, LayerPattern, MAX_LAYERS, MAX_MULTI_TOKEN, QkNorm,
+    Recurrence, RecurrenceKind, Routing, Scores, Temperature, Variant, Window,
 };
 use crate::problem::StageCost;
 use crate::program::Transport;
@@ -134,6 +134,8 @@ pub(super) enum Addition {
     NoMixer(String),
     /// The layers without an MLP.
     NoMlp(String),
+    /// MTP modules of each stage, where the `v1` part has the layers.
+    StageModules(Vec<u32>),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -238,6 +240,9 @@ pub(super) fn additions_of(spec: &Spec) -> Vec<Addition> {
             };
             more.extend(optimizer.map(Addition::Optimizer));
             add_post_training(&work.layout.form, &mut more);
+            if let Partition::WithModules(counts) = &work.layout.partition {
+                more.push(Addition::StageModules(counts.iter().map(|[_, modules]| *modules).collect()));
+            }
         }
         Work::Typed(statement) => add_costs(&statement.stages, &mut more),
     }
@@ -560,11 +565,27 @@ pub(super) fn apply(spec: &mut Spec, more: Addition) -> Option<()> {
             }
             _ => None,
         },
+        Addition::StageModules(modules) => match &mut spec.work {
+            Work::Model(work) => {
+                work.layout.partition = with_modules(&work.layout.partition, &modules)?;
+                Some(())
+            }
+            Work::Typed(_) => None,
+        },
         part => match &mut spec.work {
             Work::Model(work) => apply_newer_part(&mut work.model.variant, part),
             Work::Typed(_) => None,
         },
     }
+}
+
+/// None where the link has no list of layers as long, or more modules than a model may have.
+fn with_modules(partition: &Partition, modules: &[u32]) -> Option<Partition> {
+    let Partition::ByHand(layers) = partition else { return None };
+    if layers.len() != modules.len() || modules.iter().any(|count| *count > MAX_MULTI_TOKEN) {
+        return None;
+    }
+    Some(Partition::WithModules(layers.iter().zip(modules).map(|(layers, modules)| [*layers, *modules]).collect()))
 }
 
 const fn matmul_dtype_from_wire(wire: WireMatmulDtype) -> Dtype {

@@ -201,6 +201,9 @@ fn layout_to_wire(layout: &Layout) -> WireLayout {
             Partition::Layers => WirePartition::Layers,
             Partition::LayersAndEnds => WirePartition::LayersAndEnds,
             Partition::ByHand(counts) => WirePartition::ByHand(counts.clone()),
+            Partition::WithModules(counts) => {
+                WirePartition::ByHand(counts.iter().map(|[layers, _]| *layers).collect())
+            }
         },
         overhead_bytes: layout.overhead_bytes,
     }
