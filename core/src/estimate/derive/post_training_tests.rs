@@ -153,7 +153,7 @@ fn a_frozen_matrix_passes_gradients_on_and_keeps_no_input() {
     let all = work("llama-3-8b", 1);
     let mut part = all.clone();
     part.layout.form.frozen = frozen(&["mlp"]);
-    let stage = StageLayout { layers: 4..6, embedding: false, head: false };
+    let stage = StageLayout { layers: 4..6, embedding: false, head: false, ..StageLayout::default() };
     let [all, part] = [all, part].map(|work| graph_of(&work, &stage));
     let [flops, less] = [&all, &part].map(job_flops);
     assert_eq!((flops[Job::F as usize], flops[Job::B as usize]), (less[Job::F as usize], less[Job::B as usize]));

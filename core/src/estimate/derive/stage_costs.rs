@@ -72,7 +72,10 @@ pub(crate) fn kind_of(work: &ModelWork, layer: u32) -> usize {
         form.frozen.has_layer(layer),
         !trains_before(
             model,
-            &shape_of(work, &StageLayout { layers: layer..layer + 1, embedding: false, head: false }),
+            &shape_of(
+                work,
+                &StageLayout { layers: layer..layer + 1, embedding: false, head: false, ..StageLayout::default() },
+            ),
         ),
     ];
     has.into_iter().enumerate().map(|(bit, has)| usize::from(has) << bit).sum()
