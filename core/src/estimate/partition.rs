@@ -287,6 +287,21 @@ pub fn with_modules(
     Ok(stages)
 }
 
+/// The same layers in another number of stages: neighbours added up, or each stage cut into equal ones. None where that
+/// does not come out even.
+pub(crate) fn regrouped(counts: &[u32], stages: usize) -> Option<Vec<u32>> {
+    if counts.is_empty() || stages == 0 || counts.len() == stages {
+        return None;
+    }
+    if counts.len().is_multiple_of(stages) {
+        return Some(counts.chunks(counts.len() / stages).map(|group| group.iter().sum()).collect());
+    }
+    let pieces = stages.is_multiple_of(counts.len()).then_some((stages / counts.len()) as u32)?;
+    let even = |count: &&u32| **count > 0 && count.is_multiple_of(pieces);
+    (counts.iter().filter(even).count() == counts.len())
+        .then(|| counts.iter().flat_map(|count| core::iter::repeat_n(count / pieces, pieces as usize)).collect())
+}
+
 /// The layouts of stages with these numbers of layers.
 pub(crate) fn from_counts(counts: &[u32]) -> Vec<StageLayout> {
     let mut next = 0;
@@ -457,6 +472,12 @@ mod tests {
 
     #[test]
     fn by_hand_is_taken_as_it_is_or_refused() {
+        assert_eq!(regrouped(&[3, 4, 4, 3], 2), Some(vec![7, 7]));
+        assert_eq!(regrouped(&[6, 8, 8, 6], 8), Some(vec![3, 3, 4, 4, 4, 4, 3, 3]));
+        assert_eq!(
+            [regrouped(&[3, 4], 4), regrouped(&[0, 4], 4), regrouped(&[3, 4, 4], 2), regrouped(&[], 2)],
+            [const { None }; 4]
+        );
         let layouts = by_hand(10, 2, 2, &[0, 4, 5, 1]).unwrap();
         let counts: Vec<usize> = layouts.iter().map(|layout| layout.layers.len()).collect();
         assert_eq!(counts, [0, 4, 5, 1]);

@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 
 use crate::graph::form::{AttentionForm, Offload, Recompute};
 use crate::graph::layout::RecomputeLayers;
+use crate::graph::optimizer::Optimizer;
 use crate::model::{Dtype, StageLayout};
 use crate::spec::ModelWork;
 
@@ -82,6 +83,16 @@ pub fn write(work: &ModelWork, stages: &[StageLayout], layout: &str) -> String {
         lines.switch("--optimizer-cpu-offload");
     }
     recompute(work, stages, &mut lines);
+    optimizer(work, &mut lines);
+    if !form.frozen.is_none() {
+        lines.note("the plan has frozen weights; Megatron-LM freezes them in the model's code");
+    }
+    if let Some(lora) = form.lora {
+        lines.note(&format!(
+            "the plan has LoRA of rank {}; Megatron Bridge and ms-swift have it, Megatron-LM does not",
+            lora.rank
+        ));
+    }
     if form.offload != Offload::None {
         lines.note("the plan offloads activations to the host; Megatron-LM does so only without a pipeline");
     }
@@ -97,6 +108,20 @@ pub fn write(work: &ModelWork, stages: &[StageLayout], layout: &str) -> String {
         if devices == 1 { "" } else { "s" },
         lines.0
     )
+}
+
+/// The optimizer, where it is not Adam.
+fn optimizer(work: &ModelWork, lines: &mut Lines) {
+    match work.layout.optimizer {
+        Optimizer::AdamW => {}
+        Optimizer::Sgd => {
+            lines.add("--optimizer", "sgd");
+            lines.add("--sgd-momentum", "0.0");
+        }
+        Optimizer::SgdMomentum => lines.add("--optimizer", "sgd"),
+        Optimizer::Muon => lines.add("--optimizer", "muon"),
+        Optimizer::Adafactor => lines.note("the plan has Adafactor; Megatron-LM does not"),
+    }
 }
 
 /// Lines of the array.
@@ -235,6 +260,8 @@ mod tests {
             ("1f1b", "parallel.pipeline = 8\ntraining.recompute = \"full\"\ntraining.recompute_group = 2\n"),
             ("1f1b", "parallel.pipeline = 8\ntraining.recompute = \"feed-forward\"\n"),
             ("1f1b", "parallel.pipeline = 8\ntraining.recompute = \"cheap\"\ntraining.moments_dtype = \"bf16\"\n"),
+            ("1f1b", "parallel.pipeline = 8\ntraining.optimizer = \"muon\"\n"),
+            ("1f1b", "parallel.pipeline = 8\ntraining.optimizer = \"sgd\"\n"),
             ("1f1b", "parallel.pipeline = 8\ntraining.f32_logits = true\ntraining.matmul_dtype = \"fp8\"\n"),
             (
                 "1f1b",

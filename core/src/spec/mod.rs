@@ -59,7 +59,7 @@
 //! | `cluster.link` (`intra_node_link`), `.node_link` (`inter_node_link`) | links within and between nodes: a link of the [catalog](crate::hardware::cluster::links), or a table of `bytes_per_s` and `latency_ns` | as `devices_per_node` |
 //! | `parallel.pipeline` (`pipeline_model_parallel_size`) | pipeline parallel (PP): ranks, P | required |
 //! | `parallel.chunks` (`virtual_pipeline_model_parallel_size`) | virtual stages per rank (VPP) for schedules that may choose, V | 2 |
-//! | `parallel.partition` (`pipeline_model_parallel_layout`) | layers per stage: `balanced`, `layers`, `layers-and-ends`, `within-limit` ([what each means](crate::graph::layout::Partition)), a list with one number for each stage, or [Megatron-LM's layout](crate::notation::megatron_layout), `m` on the stage of `L` or on stages before it | `balanced` |
+//! | `parallel.partition` (`pipeline_model_parallel_layout`) | layers per stage: `balanced`, `layers`, `layers-and-ends`, `within-limit` ([what each means](crate::graph::layout::Partition)), a list with one number for each stage (schedules with other numbers of chunks add up neighbours, or cut each stage into equal ones), or [Megatron-LM's layout](crate::notation::megatron_layout), `m` on the stage of `L` or on stages before it | `balanced` |
 //! | `parallel.tensor` (`tensor_model_parallel_size`), `.sequence_parallel` | tensor parallel (TP); sequence parallel | 1, false |
 //! | `parallel.async_reduce` (`async_tensor_model_parallel_allreduce`) | whether the TP all-reduce of dX [overlaps the dW matmul](crate::graph::passes::overlap_all_reduce) | false |
 //! | `parallel.data` (`data_parallel_size`), `.zero` (`zero_stage`) | data parallel (DP); ZeRO stage, 0 to 3 | 1, 0 |

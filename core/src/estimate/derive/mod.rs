@@ -108,7 +108,12 @@ pub fn derive(work: &ModelWork, placement: Placement, chunks: usize) -> Result<D
             dealt = Some(found);
             stages
         }),
-        Partition::ByHand(counts) => partition::by_hand(layers, ranks, chunks, counts),
+        Partition::ByHand(counts) => {
+            // Schedules with other numbers of chunks follow a list that fits the spec's own.
+            let own = [work.pipeline as usize, (work.pipeline * work.chunks) as usize].contains(&counts.len());
+            let regrouped = own.then(|| partition::regrouped(counts, ranks * chunks)).flatten();
+            partition::by_hand(layers, ranks, chunks, regrouped.as_deref().unwrap_or(counts))
+        }
         Partition::WithModules(counts) => {
             partition::with_modules((layers, work.model.variant.multi_token), ranks, chunks, counts)
         }

@@ -121,7 +121,8 @@ const USED: [&str; 3] = [
     "\
      first_k_dense_replace= n_shared_experts= moe_intermediate_size= qk_rope_head_dim= qk_nope_head_dim=
      multi_head_latent_attention enable_zero_bubble zero_bubble_v_schedule zero_bubble_v_schedule_mem_setup= enable_zb_runtime schedules_method=
-     num_layer_list= \
+     num_layer_list= train_type= tuner_type= lora_rank= lora_alpha= target_modules+ lora_r=
+     lora_target_modules+ \
      ",
 ];
 
@@ -209,7 +210,7 @@ const TOLD: [(&str, &str, &str); 55] = [
 ];
 
 /// Not planned: names, values that change nothing, the reason.
-const REFUSED: [(&str, &str, &str); 43] = [
+const REFUSED: [(&str, &str, &str); 41] = [
     (
         "hybrid_override_pattern= hybrid_layer_pattern= is_hybrid_model mtp_hybrid_override_pattern=",
         "",
@@ -280,8 +281,6 @@ const REFUSED: [(&str, &str, &str); 43] = [
     ),
     ("moe_extended_tp", "", "experts over data parallel and tensor parallel ranks are not planned"),
     ("noop_layers=", "", "layers that do nothing are not planned"),
-    ("train_type= tuner_type=", "full", "only full training is planned: adapters such as LoRA are not"),
-    ("lora_rank=", "", "only full training is planned: adapters such as LoRA are not"),
     ("enable_1f1b_v", "", "the V schedules of this fork other than zb-v are not planned"),
     ("ampipe_degree=", "1", "pieces of attention and MLP that overlap are not planned"),
     ("tp_2d", "", "tensor parallel in two dimensions is not planned"),
@@ -515,8 +514,8 @@ const HARMLESS: [&str; 4] = [
     "\
      use_fused_rmsnorm+ use_fused_swiglu+ use_fused_rotary_pos_emb+ use_fused_moe_token_permute_and_unpermute+
      use_fused_ring_attention_update+ npu_deterministic+ no_shared_storage+ use_distributed_optimizer_npu+
-     enable_high_availability+ load_dataset_num+ torch_dtype+ lora_alpha+ lora_dropout+ lora_target_modules+
-     target_modules+ dataset+ max_epochs+ num_train_epochs+ padding_free+ packing+ save_strategy+ attn_impl+
+     enable_high_availability+ load_dataset_num+ torch_dtype+ lora_dropout+
+      dataset+ max_epochs+ num_train_epochs+ padding_free+ packing+ save_strategy+ attn_impl+
      finetune_type+ model_type+ use_rotary_position_embeddings_npu+ balanced_moe_experts+ moe_permutation_async_comm+
      use_cp_send_recv_overlap+ cp_attention_mask_type+ jit_compile+ output_dir+ logging_steps+ streaming+
      add_version+ use_hf+ max_length_npu+ tokenizer_padding_side+ prompt_type+ tokenizer_name_or_path+

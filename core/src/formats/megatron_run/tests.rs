@@ -183,7 +183,8 @@ fn no_argument_is_passed_over() {
     assert!(arguments.harmless.iter().any(|name| name == "seed"));
     assert!(arguments.not_modelled.contains_key("overlap-grad-reduce"));
     assert!(["optimizer", "swiglu"].iter().all(|name| arguments.used.iter().any(|used| used == name)));
-    for refused in ["--hybrid-override-pattern M-M*", "--heterogeneous-layers-config-path x", "--train_type lora"] {
+    for refused in ["--hybrid-override-pattern M-M*", "--heterogeneous-layers-config-path x", "--train_type longlora"]
+    {
         let faults = MegatronRun::read(&format!("{text} {refused}")).spec("h100", None).unwrap_err().to_string();
         assert!(faults.contains(refused.split(' ').next().unwrap().replace('_', "-").as_str()), "{faults}");
     }

@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 
 use serde_json::{Map, Value, json};
 
+use super::source::argument;
 use super::spec::Reader;
 use crate::base::fields::Fault;
 
@@ -28,6 +29,9 @@ impl Reader<'_> {
         }
         if let Some(optimizer) = self.optimizer() {
             training["optimizer"] = json!(optimizer);
+        }
+        if let Some(lora) = self.lora() {
+            training["lora"] = lora;
         }
         if let Some(matmuls) = self.matmul_dtype() {
             training["matmul_dtype"] = json!(matmuls);
@@ -87,6 +91,38 @@ impl Reader<'_> {
                 None
             }
         }
+    }
+
+    /// Adapters: as ms-swift has them with its defaults of rank, alpha and targets, or by MindSpeed's names.
+    fn lora(&mut self) -> Option<Value> {
+        const NAMES: [&str; 2] = ["train_type", "tuner_type"];
+        let kind = NAMES.iter().find_map(|name| Some((*name, self.said(name)?.to_owned())));
+        match kind.as_ref().map(|(_, kind)| kind.as_str()) {
+            Some("lora") => {}
+            None if self.said("lora_r").is_some() || self.said("lora_target_modules").is_some() => {}
+            Some("full") | None => {
+                for name in ["lora_rank", "lora_alpha", "target_modules"] {
+                    if self.said(name).is_some() {
+                        self.tell(name, "planned without adapters: --train-type lora asks for them");
+                    }
+                }
+                return None;
+            }
+            Some(other) => {
+                let accepted = "full or lora: other adapters are not planned";
+                let name = kind.as_ref().map_or("train_type", |(name, _)| *name);
+                self.faults.push(Fault::new(argument(name), format!("\"{other}\""), accepted));
+                return None;
+            }
+        }
+        let targets = self.said("target_modules").or(self.said("lora_target_modules")).unwrap_or("all-linear");
+        let targets: Vec<String> = targets
+            .split([' ', ',', '[', ']', '\'', '"'])
+            .filter(|target| !target.is_empty())
+            .map(ToOwned::to_owned)
+            .collect();
+        let rank = self.either(["lora_rank", "lora_r"]).unwrap_or(8);
+        Some(json!({ "rank": rank, "alpha": self.whole("lora_alpha").unwrap_or(32), "targets": targets }))
     }
 
     /// The format of matmuls, where it is not that of the tensors: from `--fp8-format` and `--fp4-format` and their recipes.
