@@ -494,7 +494,7 @@ fn recurrences() {
         };
         let inputs: Vec<&Tensor> = inputs.iter().collect();
         let outputs = [&[rows, 8][..], states];
-        let mut checked = |which: usize, gradient: &Tensor| {
+        let checked = |which: usize, gradient: &Tensor| {
             assert_gradient(Kernel::Recurrence(of), &inputs, &outputs, &dy, which, gradient);
         };
         (0..4).for_each(|which| checked(which, &gradients[which]));
