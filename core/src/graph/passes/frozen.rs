@@ -10,8 +10,8 @@ use crate::graph::{Graph, Job, Role, TensorId};
 /// What the report of what does not train is called.
 pub const NAME: &str = "frozen weights";
 
-/// What of `graph` does not train, where its form has something that does not. The bytes of an entry are those that its
-/// gradient would have. Where the backward ends, that is said too: B and W are then ops without operators, and the messages
+/// What of `graph` does not train, where its form has something that does not. The bytes of an entry are those of a
+/// gradient of it. Where the backward ends, that is said too: B and W are then ops without operators, and the messages
 /// of gradients between such stages are empty.
 pub fn account(graph: &Graph) -> PassReport {
     let mut account = PassReport::new(NAME);

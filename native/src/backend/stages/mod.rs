@@ -213,12 +213,8 @@ impl<P: Processor> Stages<P> {
             };
             lane.put(graph, *id, data, &mut store.meter);
         }
-        if job == Job::B
-            && graph.with_role(Role::ActivationOut).is_some()
-            && graph.with_role(Role::GradientIn).is_none()
-        {
-            // Nothing up to here trains: the message of the next stage is empty.
-            store.take(Parcel { payload: Payload::Gradient, stage: number, microbatch })?;
+        if job == Job::B {
+            take_nothing(graph, store, number, microbatch)?;
         }
         let mut begun = BTreeMap::new();
         for index in order.into_iter().map(|at| at as usize) {
@@ -260,13 +256,8 @@ impl<P: Processor> Stages<P> {
             let buffer = processor.pack(data, &graph[*id], stays).map_err(Into::into)?;
             store.put(Parcel { payload, stage, microbatch }, buffer);
         }
-        if job == Job::B
-            && graph.with_role(Role::ActivationIn).is_some()
-            && graph.with_role(Role::GradientOut).is_none()
-        {
-            // Nothing before trains, and the stage before still waits for the message.
-            let stage = number.saturating_sub(1);
-            store.put(Parcel { payload: Payload::Gradient, stage, microbatch }, Buffer::Nothing);
+        if job == Job::B {
+            put_nothing(graph, store, number, microbatch);
         }
         let kept = lane.held();
         if let Some(noted) = &mut self.job_bytes {
@@ -276,6 +267,24 @@ impl<P: Processor> Stages<P> {
             lanes.remove(&microbatch);
         }
         processor.finish().map_err(Into::into)
+    }
+}
+
+/// Takes the message of the next stage where it is empty, because nothing up to the end of this one trains.
+fn take_nothing(graph: &Graph, store: &mut Store, stage: u16, microbatch: u32) -> Result<(), BackendError> {
+    let has = |role| graph.with_role(role).is_some();
+    if has(Role::ActivationOut) && !has(Role::GradientIn) {
+        store.take(Parcel { payload: Payload::Gradient, stage, microbatch })?;
+    }
+    Ok(())
+}
+
+/// Puts an empty message for the stage before, which waits for one, where nothing before this one trains.
+fn put_nothing(graph: &Graph, store: &mut Store, stage: u16, microbatch: u32) {
+    let has = |role| graph.with_role(role).is_some();
+    if has(Role::ActivationIn) && !has(Role::GradientOut) {
+        let parcel = Parcel { payload: Payload::Gradient, stage: stage.saturating_sub(1), microbatch };
+        store.put(parcel, Buffer::Nothing);
     }
 }
 
