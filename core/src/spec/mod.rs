@@ -46,7 +46,7 @@
 //! | `model.caps` (`soft_caps`) | soft-caps of `attention` (`attn_logit_softcapping`) and `logits` (`final_logit_softcapping`): a table of numbers. Each number, and the table, may be `none` | the catalog's; `none` by hand |
 //! | `model.norm_offset` (`layernorm_zero_centered_gamma`) | whether norms multiply by one more than their weight | the catalog's; false by hand |
 //! | `model.qk_norm_of` | with `qk_norm`, what is normed: each head (`heads`), all heads together (`whole`), or each head after rotary positions with weights (`rotated-heads`) or without (`rotated-lengths`) | `heads` |
-//! | `model.no_pre_norms`, `.o_bias`, `.sinks`, `.attention_gate` | norms behind attention and MLP alone, with `post_norms`; a bias of the last matrix of attention; attention sinks, one a head; a gate of what each head attends to | false |
+//! | `model.no_pre_norms`, `.o_bias`, `.sinks`, `.attention_gate` | post-norms of attention and MLP alone, with `post_norms`; a bias of the last matrix of attention; attention sinks, one a head; a gate of what each head attends to | false |
 //! | `model.no_rope` | the layers without rotary positions, as a pattern: a 0 or 1 for each of the first layers and, in parentheses, of those that repeat, such as `000(1)` or `(0001)` | `none` |
 //! | `model.no_mixer` | the layers without attention or a recurrence, as such a pattern: of a model whose layers have one part each (Nemotron-H) | `none` |
 //! | `model.no_mlp` | the layers without an MLP or experts, as such a pattern | `none` |

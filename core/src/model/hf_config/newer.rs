@@ -1,4 +1,4 @@
-//! Parts of newer families with Llama's layer: norms behind attention and MLP alone (OLMo 2 and 3, EXAONE 4), layers without
+//! Parts of newer families with Llama's layer: post-norms of attention and MLP alone (OLMo 2 and 3, EXAONE 4), layers without
 //! rotary positions (SmolLM 3, Llama 4, EXAONE 4), attention sinks (gpt-oss), chunks (Llama 4), recurrences (Qwen3-Next,
 //! Granite 4), and an indexer (DeepSeek-V3.2).
 

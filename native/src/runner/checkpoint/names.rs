@@ -175,7 +175,7 @@ impl Names {
         }
     }
 
-    /// Where the rows of queries and keys lie whose turned columns come first in a checkpoint; the graph has them last.
+    /// Where the rows of queries and keys lie whose rotary columns come first in a checkpoint; the graph has them last.
     fn turned_first(&self, name: &str, rows: usize, columns: usize) -> Option<Vec<Run>> {
         let [still, turned] = self.head;
         let parts = ["q_proj", "k_proj", "q_norm", "k_norm"].map(|part| format!(".self_attn.{part}."));
