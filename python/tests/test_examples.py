@@ -25,6 +25,15 @@ def test_the_notebook_runs():
     assert names["proof"].lower_ns <= names["proof"].cost_ns
 
 
+def test_the_page_of_the_book_runs():
+    page = (EXAMPLES.parent / "docs" / "src" / "tutorials" / "python.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names: dict = {}
+    for block in blocks:
+        exec(block, names)
+    assert len(blocks) == 4 and names["best"].ranks == 4
+
+
 def launched(ranks: int, *arguments: str) -> str:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, env={**os.environ, "OMP_NUM_THREADS": "1"})
