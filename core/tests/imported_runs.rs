@@ -4,7 +4,9 @@
 use std::fs;
 use std::path::Path;
 
+use pipeplan_core::estimate::derive::derive;
 use pipeplan_core::formats::megatron_run::{Imported, MegatronRun, arguments};
+use pipeplan_core::problem::placement::Placement;
 use pipeplan_core::spec::{ModelWork, Work};
 
 fn read(name: &str) -> MegatronRun {
@@ -96,6 +98,23 @@ fn patterns_of_layers_and_schedules_of_forks_are_read() {
     assert!(overlap.arguments.not_modelled.contains_key("delay-wgrad-compute"));
     // One moment of a matrix, two of all else.
     assert_eq!(imported("muon.sh", None).value["training"]["optimizer"], "muon");
+}
+
+/// On a rank two of eight experts, each cut by 2, and all else cut by 4: 8 · (2 · 3·4096·14336 / 2 + (2·4096² + 2·4096·1024) / 4)
+/// weights of layers, and 8 · (8·4096 + 2·4096) of routers and norms; the first rank has a quarter of a table of 32,256 tokens,
+/// too.
+#[test]
+fn experts_are_cut_by_a_degree_of_their_own() {
+    let imported = imported("etp.sh", None);
+    let work = model(&imported);
+    assert_eq!((work.layout.form.expert_ways(), work.layout.expert_copies()), (2, 2));
+    let derived = derive(work, Placement::Looped, 1).unwrap_or_else(|faults| panic!("{faults}"));
+    let bytes = derived.static_bytes[1].weights;
+    let layer = 2 * 3 * 4096 * 14336 / 2 + (2 * 4096 * 4096 + 2 * 4096 * 1024) / 4 + 8 * 4096 + 2 * 4096;
+    assert_eq!(bytes, 2 * 8 * layer);
+    let bytes = derived.static_bytes[0].weights;
+    assert_eq!(bytes, 2 * (8 * layer + 32256 / 4 * 4096));
+    assert!((bytes as f64 / 1_073_741_824.0 - 2.8).abs() < 0.05, "{bytes}");
 }
 
 /// ms-swift's rank 8 of all matrices, with its default alpha.

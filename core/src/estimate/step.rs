@@ -191,7 +191,7 @@ pub fn moved_by_update(bytes: &StaticBytes) -> Bytes {
 pub(crate) fn copies_of(work: &ModelWork) -> [Copies; 2] {
     let (layout, nodes) = (&work.layout, work.nodes());
     let [tensor, expert] = [layout.form.tensor, layout.form.expert].map(|ways| u64::from(ways.max(1)));
-    let sharing = if layout.form.whole_experts { expert } else { tensor.saturating_mul(expert) };
+    let sharing = u64::from(layout.form.expert_ways()).saturating_mul(expert);
     [(layout.copies(), tensor), (layout.expert_copies(), sharing)].map(|(copies, apart)| {
         let sharers = layout.sharers(copies);
         let groups = copies.div_ceil(sharers);

@@ -33,7 +33,7 @@ pub fn write(work: &ModelWork, stages: &[StageLayout], layout: &str) -> String {
     if work.model.variant.experts.is_some() {
         lines.add("--expert-model-parallel-size", form.expert.max(1));
         if form.tensor > 1 {
-            lines.add("--expert-tensor-parallel-size", if form.whole_experts { 1 } else { form.tensor });
+            lines.add("--expert-tensor-parallel-size", form.expert_ways());
         }
     }
     lines.add("--micro-batch-size", work.microbatch_size);

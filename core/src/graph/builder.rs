@@ -163,11 +163,6 @@ impl Builder {
         holders > 1 && (self.is_split || self.form.sequence_parallel && !of_experts)
     }
 
-    /// Whether devices each work on a share of the matrices here.
-    pub(super) fn is_split(&self) -> bool {
-        self.is_split
-    }
-
     /// How devices hold a weight that has `whole` entries in `dimension`, of which each has a share.
     pub(super) fn split(&self, dimension: u32, whole: u32) -> Option<Split> {
         let (ways, whole) = (self.ways(), whole.into());
@@ -325,6 +320,22 @@ impl Builder {
         } else {
             self.apply(Kernel::Replicate { ways }, &[x], name, width)
         }
+    }
+
+    /// The tokens of `ways` neighbours, which share experts' matrices; sequence parallelism alone has such.
+    pub(super) fn enter_experts(&mut self, x: TensorId, ways: u64) -> TensorId {
+        let width = self.width_of(x);
+        self.is_split = true;
+        self.tokens = self.tokens.saturating_mul(ways);
+        self.apply(Kernel::AllGather { ways }, &[x], "experts' input of devices that share them", width)
+    }
+
+    /// The sum over `ways` neighbours, of which each keeps its tokens.
+    pub(super) fn leave_experts(&mut self, x: TensorId, ways: u64) -> TensorId {
+        let hidden = self.hidden();
+        self.is_split = false;
+        self.split_tokens();
+        self.apply(Kernel::ReduceScatter { ways }, &[x], "experts of devices that share them", hidden)
     }
 
     /// The sum of the devices' shares of `x`, of which each keeps its tokens.

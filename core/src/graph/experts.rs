@@ -28,10 +28,17 @@ pub(super) fn feed_forward(
     weight: &dyn Fn(&str) -> String,
 ) -> TensorId {
     let hidden = build.hidden();
-    let apart = build.form.whole_experts && build.ways() > 1;
-    if apart {
-        // Each device routes the tokens that it holds between the matrices.
-        let routed = routed(build, normed, part, false, weight);
+    let over = u64::from(build.form.expert_ways());
+    if over != build.ways() {
+        // Each device routes the tokens that it holds between the matrices, or those of the devices with its experts.
+        let routed = match over {
+            1 => routed(build, normed, part, 1, weight),
+            over => {
+                let gathered = build.enter_experts(normed, over);
+                let sum = routed(build, gathered, part, over, weight);
+                build.leave_experts(sum, over)
+            }
+        };
         if part.shared_ffn == 0 {
             return routed;
         }
@@ -42,7 +49,7 @@ pub(super) fn feed_forward(
         return build.apply(Kernel::Add, &[shared, routed], "all experts", hidden);
     }
     let entered = build.enter_split(normed, "experts' input of all devices");
-    let mut sum = routed(build, entered, part, true, weight);
+    let mut sum = routed(build, entered, part, over, weight);
     if part.shared_ffn > 0 {
         let shared = mlp(build, entered, part.shared_ffn, &weight("mlp.shared_experts"));
         let shared = own_gate(build, entered, shared, part, weight);
@@ -68,16 +75,12 @@ fn own_gate(
     build.apply(Kernel::RowGate, &[shared, gate], "shared experts weighted", hidden)
 }
 
-/// The experts that a router picks; where `is_split`, this device has a share of each one's inner width.
-fn routed(
-    build: &mut Builder,
-    x: TensorId,
-    part: Experts,
-    is_split: bool,
-    weight: &dyn Fn(&str) -> String,
-) -> TensorId {
-    let ffn = if is_split { build.share(part.ffn) } else { part.ffn.into() };
-    let [rows, columns] = [1, 2].map(|dimension| build.split(dimension, part.ffn).filter(|_| is_split));
+/// The experts that a router picks; this device has a share of each one's inner width, which is split `over` so many.
+fn routed(build: &mut Builder, x: TensorId, part: Experts, over: u64, weight: &dyn Fn(&str) -> String) -> TensorId {
+    let ffn = u64::from(part.ffn).div_ceil(over);
+    let split =
+        |dimension| (over > 1).then_some(Split { dimension, whole: part.ffn.into(), ways: over, pieces: over });
+    let [rows, columns] = [1, 2].map(split);
     let (hidden, active) = (build.hidden(), u64::from(part.active));
     let ways = u64::from(build.form.expert.max(1));
     let mut logits = build.linear(x, &weight("mlp.gate"), part.count.into(), "router", None);
@@ -119,9 +122,8 @@ fn routed(
     let mut up = times(build, [entering, arrivals], up_proj, [local, ffn, hidden], "experts' up", rows);
     if part.biases {
         let [of_gate, of_up] = biases;
-        let split = build.split(1, part.ffn).filter(|_| is_split);
-        gate = biased(build, gate, [arrivals, arrivals], of_gate, [local, ffn], split);
-        up = biased(build, up, [arrivals, arrivals], of_up, [local, ffn], split);
+        gate = biased(build, gate, [arrivals, arrivals], of_gate, [local, ffn], rows, 1);
+        up = biased(build, up, [arrivals, arrivals], of_up, [local, ffn], rows, 1);
     }
     let product = build.rows("experts' gated", copies, ffn);
     let activation = build.model.variant.activation;
@@ -135,7 +137,7 @@ fn routed(
     if part.biases {
         let rows = if scales_input { arrivals } else { shares };
         // Devices that share an expert each add a part of its bias: what they make is summed.
-        down = biased(build, down, [arrivals, rows], bias, [local, hidden], None);
+        down = biased(build, down, [arrivals, rows], bias, [local, hidden], None, over);
     }
     build.apply(Kernel::Combine { ways }, &[down, chosen, arrivals], "experts combined", hidden)
 }
@@ -148,8 +150,8 @@ fn biased(
     name: String,
     shape: [u64; 2],
     split: Option<Split>,
+    ways: u64,
 ) -> TensorId {
-    let ways = if split.is_none() && build.is_split() { build.ways() } else { 1 };
     let bias = build.expert_bias(name, shape, split);
     let rows = build.graph[x].shape.first().copied().unwrap_or(0);
     let output = build.rows("experts' biased", rows, shape[1]);

@@ -144,6 +144,9 @@ pub struct Form {
     pub expert: u32,
     /// Whether an expert's matrices stay whole on one device where TP splits the others (expert tensor parallel = 1).
     pub whole_experts: bool,
+    /// Expert tensor parallel (ETP) degree between 1 and that of TP: each expert's matrices are split over so many devices,
+    /// which share the tokens of their slices; 0: [`Form::whole_experts`] says it.
+    pub expert_tensor: u32,
     /// Expert load imbalance: tokens on the fullest device over the average, in thousandths.
     pub imbalance_permille: u32,
     /// Whether bf16 logits are cast to an f32 tensor for the loss.
@@ -175,6 +178,7 @@ impl Default for Form {
             context: 1,
             expert: 1,
             whole_experts: false,
+            expert_tensor: 0,
             imbalance_permille: 1000,
             f32_logits: false,
             matmul_dtype: None,
@@ -186,6 +190,16 @@ impl Default for Form {
 }
 
 impl Form {
+    /// Devices that an expert's matrices are split over: the ETP degree.
+    pub const fn expert_ways(&self) -> u32 {
+        let tensor = if self.tensor == 0 { 1 } else { self.tensor };
+        match (self.expert_tensor, self.whole_experts) {
+            (0, true) => 1,
+            (0, false) => tensor,
+            (ways, _) => ways,
+        }
+    }
+
     /// The same with another recomputation.
     pub const fn recomputing(self, recompute: Recompute) -> Form {
         Form { recompute, ..self }
@@ -261,7 +275,8 @@ impl Form {
         let tensor = self.tensor;
         self.find_spread_faults(model, sequence, path, faults);
         self.find_post_training_faults(model, faults);
-        let expert_ffn = model.variant.experts.map_or(0, |experts| if self.whole_experts { 0 } else { experts.ffn });
+        let is_apart = self.whole_experts || self.expert_tensor > 0;
+        let expert_ffn = model.variant.experts.map_or(0, |experts| if is_apart { 0 } else { experts.ffn });
         let shared_ffn = model.variant.experts.map_or(0, |experts| experts.shared_ffn);
         let part = sequence / self.context.max(1);
         let divides = |tensor: u32| {
@@ -354,12 +369,29 @@ impl Form {
                 if self.whole_experts {
                     faults.push(Fault::new(field("whole_experts"), "true", accepted));
                 }
+                if self.expert_tensor > 0 {
+                    faults.push(Fault::new(field("expert_tensor"), self.expert_tensor, accepted));
+                }
             }
             Some(experts) => {
                 if self.expert == 0 || !experts.count.is_multiple_of(self.expert) {
                     let works = nearest(self.expert, experts.count);
                     let accepted = format!("a number that divides the experts ({}), such as {works}", experts.count);
                     faults.push(Fault::new(field("expert"), self.expert, accepted));
+                }
+                let ways = self.expert_tensor;
+                let divides = ways > 1 && ways < self.tensor && self.tensor.is_multiple_of(ways);
+                if ways > 0 && !(divides && experts.ffn.is_multiple_of(ways)) {
+                    let accepted =
+                        format!("a number that divides tensor ({}) and experts.ffn ({})", self.tensor, experts.ffn);
+                    faults.push(Fault::new(field("expert_tensor"), ways, accepted));
+                }
+                if ways > 0 && self.whole_experts {
+                    faults.push(Fault::new(field("expert_tensor"), ways, "nothing beside whole_experts"));
+                }
+                if ways > 0 && !self.sequence_parallel {
+                    let accepted = "1 or tensor without sequence_parallel: then each device routes the same tokens";
+                    faults.push(Fault::new(field("expert_tensor"), ways, accepted));
                 }
                 if self.whole_experts && self.tensor > 1 && !self.sequence_parallel {
                     let accepted = "true only with sequence_parallel: then each device routes different tokens";

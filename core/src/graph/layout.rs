@@ -231,7 +231,7 @@ impl Layout {
         self.find_recompute_faults(model, faults);
         let copies = self.expert_copies_of().filter(|_| model.variant.experts.is_some());
         if let Some((devices, works)) = copies {
-            let tensor = if self.form.whole_experts { " × tensor" } else { "" };
+            let tensor = if self.spread() > 1 { " × tensor / ETP" } else { "" };
             let accepted = format!(
                 "a number that divides the {devices} devices with different tokens (data × context{tensor}), such as {works}"
             );
@@ -347,10 +347,14 @@ impl Layout {
         shard.map_or(copies, |shard| copies.min(shard.into())).max(1)
     }
 
+    /// TP devices that route different tokens: tensor / ETP.
+    fn spread(&self) -> u64 {
+        (u64::from(self.form.tensor.max(1)) / u64::from(self.form.expert_ways().max(1))).max(1)
+    }
+
     /// Devices with different tokens, over which experts may be spread.
     fn token_devices(&self) -> u64 {
-        let whole = if self.form.whole_experts { self.form.tensor.max(1) } else { 1 };
-        self.copies().saturating_mul(whole.into())
+        self.copies().saturating_mul(self.spread())
     }
 
     /// Devices with the same experts.

@@ -127,6 +127,7 @@ fn form() -> impl Strategy<Value = Form> {
             context: spread.0,
             expert: spread.1,
             whole_experts: spread.2 && sequence_parallel,
+            expert_tensor: 0,
             imbalance_permille: spread.3,
             f32_logits: dropout,
             matmul_dtype: dropout.then_some(Dtype::Fp8),

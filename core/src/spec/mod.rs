@@ -67,7 +67,8 @@
 //! | `parallel.reduce_gradients` (`gradient_reduction`: `once-per-step`, `per-microbatch`) | gradient reduction: `after-accumulation`, or `each-microbatch`, which never keeps sharded gradients whole ([the pass](crate::graph::passes::reduce_gradients)) | `each-microbatch` where `zero` is 2 or 3, else `after-accumulation` |
 //! | `parallel.context` (`context_parallel_size`) | context parallel (CP): devices that share every sequence, [two pieces each](crate::graph::SequencePart). Twice this number divides the sequence | 1 |
 //! | `parallel.expert` (`expert_model_parallel_size`) | expert parallel (EP) | 1 |
-//! | `parallel.whole_experts` (`expert_tensor_parallel_size`: 1 for true, as many as `tensor` for false) | expert tensor parallel: whether TP leaves experts whole | false |
+//! | `parallel.whole_experts` | expert tensor parallel (ETP) 1: whether TP leaves experts whole | false |
+//! | `parallel.expert_tensor` (`expert_tensor_parallel_size`) | ETP: devices that split each expert, 1, `tensor` or a number between them that divides `tensor` (with sequence parallel; planned, not run; tokens are gathered over these devices before they are routed) | as `whole_experts` says |
 //! | `parallel.dispatch` (`moe_dispatch`: `all-to-all`, `deepep`) | MoE dispatch: `each-copy` sends a token to each of its experts, as the runner does; `once-per-node` sends it once to each node with experts of it, as DeepEP does | `each-copy` |
 //! | `parallel.overlap_exchanges` (`overlap_moe_expert_parallel_comm`) | whether the all-to-all of one op overlaps with compute of the other op of a pair ([`Schedule::pairs`](crate::problem::Schedule::pairs)), as in DualPipe. Planned, not run | false |
 //! | `training.f32_logits` | whether logits are cast to f32 for the loss, as most frameworks do; else one kernel does both | false |
@@ -431,6 +432,9 @@ impl ModelWork {
         if self.model.variant.experts.is_some() {
             parallel["expert"] = json!(form.expert);
             parallel["whole_experts"] = json!(form.whole_experts);
+            if form.expert_tensor > 0 {
+                parallel["expert_tensor"] = json!(form.expert_tensor);
+            }
             if self.layout.dispatch != Dispatch::EachCopy {
                 parallel["dispatch"] = json!(self.layout.dispatch.name());
             }

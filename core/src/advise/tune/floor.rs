@@ -41,6 +41,8 @@ impl Tuner {
         layout.form.context = degrees.context;
         layout.form.expert = degrees.expert;
         layout.form.whole_experts = degrees.whole_experts;
+        // Only 1 and TP are tried.
+        layout.form.expert_tensor = 0;
         if degrees.tensor > 1 && !layout.form.sequence_parallel && !is_kept(Field::SequenceParallel) {
             // Unless the tokens do not divide.
             let (shared, mut faults) = (Form { sequence_parallel: true, ..layout.form }, Vec::new());

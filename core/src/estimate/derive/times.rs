@@ -88,7 +88,7 @@ fn gather_waits(graph: &Graph, times: &[Nanos], work: &ModelWork) -> [Nanos; 3] 
 fn peers(work: &ModelWork) -> Peers {
     let (form, nodes) = (work.layout.form, work.nodes());
     let [tensor, context, expert] = [form.tensor, form.context, form.expert].map(|ways| u64::from(ways.max(1)));
-    let apart = if form.whole_experts { 1 } else { tensor };
+    let apart = u64::from(form.expert_ways());
     let by_node = work.model.variant.experts.filter(|_| work.layout.dispatch == Dispatch::OncePerNode);
     Peers {
         tensor: nodes.in_rings(tensor, 1),

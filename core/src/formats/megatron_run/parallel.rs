@@ -66,12 +66,8 @@ impl Reader<'_> {
             parallel["expert"] = json!(expert);
         }
         match self.whole("expert_tensor_parallel_size").filter(|of_experts| *of_experts != tensor) {
-            Some(1) if expert > 1 => parallel["whole_experts"] = json!(true),
-            Some(_) if self.whole("num_experts").is_none_or(|count| count < 2) => {}
-            Some(of_experts) => {
-                let accepted = format!("{tensor}, as tensor parallel; or 1 with expert parallel");
-                self.faults.push(Fault::new("--expert-tensor-parallel-size", of_experts, accepted));
-            }
+            _ if self.whole("num_experts").is_none_or(|count| count < 2) => {}
+            Some(ways) => parallel["expert_tensor"] = json!(ways),
             None => {}
         }
         if self.is_on("moe_enable_deepep")

@@ -176,8 +176,18 @@ fn read_model_work(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<Mod
     };
     let Training { microbatches, microbatch_size, sequence, recompute_layers, offload_fits, .. } = training;
     let Training { tokens, optimizer, bf16_moments, offload_optimizer, .. } = training;
-    let Form { tensor, sequence_parallel, async_reduce, context, expert, whole_experts, .. } = layout.form;
-    let form = Form { tensor, sequence_parallel, async_reduce, context, expert, whole_experts, ..training.form };
+    let Form { tensor, sequence_parallel, async_reduce, context, expert, whole_experts, expert_tensor, .. } =
+        layout.form;
+    let form = Form {
+        tensor,
+        sequence_parallel,
+        async_reduce,
+        context,
+        expert,
+        whole_experts,
+        expert_tensor,
+        ..training.form
+    };
     let layout = Layout {
         form,
         recompute_layers,

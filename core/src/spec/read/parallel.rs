@@ -26,13 +26,30 @@ pub(super) fn read_layout(parallel: &mut Table<'_>, multi_token: u32, faults: &m
     let shard = read_shard(parallel, faults);
     let sequence_parallel = parallel.flag("sequence_parallel", faults).unwrap_or(false);
     let whole_experts = parallel.flag("whole_experts", faults).unwrap_or(false);
+    let expert_tensor = parallel.whole("expert_tensor", 1..=MAX_DEGREE.into(), faults).map(|ways| ways as u32);
+    // The ends have a word of their own.
+    let (whole_experts, expert_tensor) = match expert_tensor {
+        Some(ways) if ways == tensor => (whole_experts, 0),
+        Some(1) => (true, 0),
+        Some(ways) => (whole_experts, ways),
+        None => (whole_experts, 0),
+    };
     let async_reduce = parallel.flag("async_reduce", faults).unwrap_or(false);
     let named = ReduceGradients::ALL.map(|reduce| (reduce.name(), reduce));
     let reduce_gradients = parallel.choice("reduce_gradients", &named, faults);
     let named = Dispatch::ALL.map(|dispatch| (dispatch.name(), dispatch));
     let dispatch = parallel.choice("dispatch", &named, faults).unwrap_or(Dispatch::EachCopy);
     let overlap_exchanges = parallel.flag("overlap_exchanges", faults).unwrap_or(false);
-    let form = Form { tensor, sequence_parallel, async_reduce, context, expert, whole_experts, ..Form::default() };
+    let form = Form {
+        tensor,
+        sequence_parallel,
+        async_reduce,
+        context,
+        expert,
+        whole_experts,
+        expert_tensor,
+        ..Form::default()
+    };
     let partition = read_partition(parallel, multi_token, faults);
     Layout { form, data, zero, shard, reduce_gradients, dispatch, overlap_exchanges, partition, ..Layout::default() }
 }

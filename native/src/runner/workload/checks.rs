@@ -256,6 +256,10 @@ pub(super) fn check_layout(work: &ModelWork) -> Result<(), Refusal> {
     if matches!(work.layout.partition, Partition::WithModules(_)) {
         return Err(Refusal::ModulesApart);
     }
+    let ways = work.layout.form.expert_tensor;
+    if ways > 0 {
+        return Err(Refusal::ExpertTensor { ways });
+    }
     if work.layout.overlap_exchanges {
         return Err(Refusal::OverlapExchanges);
     }

@@ -132,6 +132,15 @@ pub enum Refusal {
          support: plan with every `m` on the stage of `L`"
     )]
     ModulesApart,
+    /// Experts that some of the TP devices split.
+    #[error(
+        "the plan splits each expert over {ways} devices (parallel.expert_tensor), but the runner splits it over all that \
+         share matrices or over none: plan with parallel.expert_tensor = 1, or as parallel.tensor"
+    )]
+    ExpertTensor {
+        /// Expert tensor parallel degree.
+        ways: u32,
+    },
     /// Pairs of ops that overlap the all-to-all of one with the other.
     #[error(
         "the plan overlaps the all-to-all of one op of a pair with the other op (parallel.overlap_exchanges = \

@@ -457,6 +457,13 @@ pub const FIELDS: &[Field] = &[
         "1: TP ranks keep experts whole; = TP: they split each expert",
     ),
     of(
+        "parallel.expert_tensor",
+        "ETP between 1 and TP",
+        Unit::Whole,
+        Group::Split,
+        "TP ranks that split each expert",
+    ),
+    of(
         "parallel.dispatch",
         "MoE dispatch",
         Unit::Text,

@@ -81,6 +81,7 @@ fn PipelinePart() -> impl IntoView {
                     <ListField path="parallel.reduce_gradients" choices=named(choices("parallel.reduce_gradients")) />
                     <TextField path="parallel.expert" />
                     <ListField path="parallel.whole_experts" choices=named(choices("parallel.whole_experts")) />
+                    <TextField path="parallel.expert_tensor" />
                     <ListField path="parallel.dispatch" choices=named(choices("parallel.dispatch")) />
                     <ListField path="parallel.overlap_exchanges" choices=named(choices("parallel.overlap_exchanges")) />
                     <TextField path="parallel.context" />

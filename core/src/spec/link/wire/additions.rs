@@ -134,6 +134,8 @@ pub(super) enum Addition {
     NoMixer(String),
     /// The layers without an MLP.
     NoMlp(String),
+    /// Expert tensor parallel (ETP) degree between 1 and that of TP.
+    ExpertTensor(u32),
     /// MTP modules of each stage, where the `v1` part has the layers.
     StageModules(Vec<u32>),
 }
@@ -240,6 +242,8 @@ pub(super) fn additions_of(spec: &Spec) -> Vec<Addition> {
             };
             more.extend(optimizer.map(Addition::Optimizer));
             add_post_training(&work.layout.form, &mut more);
+            let ways = work.layout.form.expert_tensor;
+            more.extend((ways > 0).then_some(Addition::ExpertTensor(ways)));
             if let Partition::WithModules(counts) = &work.layout.partition {
                 more.push(Addition::StageModules(counts.iter().map(|[_, modules]| *modules).collect()));
             }
@@ -474,6 +478,7 @@ pub(super) fn apply(spec: &mut Spec, more: Addition) -> Option<()> {
                 experts.routing = Routing { scores, normed, factor, groups, active_groups };
             }
         }),
+        Addition::ExpertTensor(ways) => model(spec, &|work| work.layout.form.expert_tensor = ways),
         Addition::AsyncReduce => model(spec, &|work| work.layout.form.async_reduce = true),
         Addition::ReduceGradients(reduce) => {
             let reduce = match reduce {

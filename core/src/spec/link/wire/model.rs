@@ -225,6 +225,7 @@ fn layout_from_wire(wire: WireLayout) -> Layout {
             context: wire.context,
             expert: wire.expert,
             whole_experts: wire.whole_experts,
+            expert_tensor: 0,
             imbalance_permille: wire.imbalance_permille,
             f32_logits: wire.f32_logits,
             matmul_dtype: None,

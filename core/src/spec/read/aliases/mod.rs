@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 
 use serde_json::{Map, Value, json};
 
-use crate::base::fields::{Fault, one_of_like, shown, whole};
+use crate::base::fields::{Fault, one_of_like, shown};
 
 /// One alias of a field.
 pub(super) struct Alias {
@@ -30,8 +30,6 @@ enum Values {
     Same,
     /// Each word of the alias with the word of the field.
     Words(&'static [(&'static str, &'static str)]),
-    /// The number of tensor-parallel devices that share an expert: 1 for whole experts, else all.
-    ExpertTensorParallel,
     /// Whether attention and MLP are parallel, or `one-norm` where they share their norm.
     ParallelResidual,
 }
@@ -106,12 +104,7 @@ pub(super) static ALIASES: &[Alias] = &[
         values: Values::Words(&[("once-per-step", "after-accumulation"), ("per-microbatch", "each-microbatch")]),
     },
     same("parallel", "expert_model_parallel_size", "expert"),
-    Alias {
-        table: "parallel",
-        name: "expert_tensor_parallel_size",
-        field: "whole_experts",
-        values: Values::ExpertTensorParallel,
-    },
+    same("parallel", "expert_tensor_parallel_size", "expert_tensor"),
     Alias {
         table: "parallel",
         name: "moe_dispatch",
@@ -173,7 +166,7 @@ pub(super) fn resolve<'v>(value: &'v Value, root: &str, path: &str, faults: &mut
             faults.push(Fault::new(other, format!("it together with {said}"), accepted));
             continue;
         }
-        match alias.values.read(&found, table) {
+        match alias.values.read(&found) {
             Ok(value) => {
                 table.insert(String::from(alias.field), value);
                 resolved.used.push((own, other));
@@ -205,8 +198,8 @@ impl Resolved<'_> {
 }
 
 impl Values {
-    /// The field's value for `found` in `table`, or what is accepted instead.
-    fn read(&self, found: &Value, table: &Map<String, Value>) -> Result<Value, String> {
+    /// The field's value for `found`, or what is accepted instead.
+    fn read(&self, found: &Value) -> Result<Value, String> {
         match self {
             Values::Same => Ok(found.clone()),
             Values::Words(words) => {
@@ -214,14 +207,6 @@ impl Values {
                 let names: Vec<&str> = words.iter().map(|(name, _)| *name).collect();
                 let word = words.iter().find(|(name, _)| *name == text);
                 word.map(|(_, own)| json!(own)).ok_or_else(|| one_of_like(text, &names))
-            }
-            Values::ExpertTensorParallel => {
-                let tensor = table.get("tensor").and_then(whole).unwrap_or(1);
-                match whole(found) {
-                    Some(devices) if devices == tensor => Ok(json!(false)),
-                    Some(1) => Ok(json!(true)),
-                    _ => Err(format!("1 for whole experts, or {tensor}, which is parallel.tensor")),
-                }
             }
             Values::ParallelResidual => match found {
                 Value::Bool(false) => Ok(json!("in-turn")),

@@ -33,7 +33,7 @@ fn specs() -> [Value; 2] {
         "parallel": {
             "pipeline": 2, "chunks": 3, "partition": "layers", "tensor": 2, "sequence_parallel": true, "async_reduce": true, "context": 2,
             "data": 4, "zero": 1, "shard": 2, "reduce_gradients": "each-microbatch", "expert": 4,
-            "whole_experts": true, "dispatch": "once-per-node", "overlap_exchanges": true,
+            "expert_tensor": 1, "dispatch": "once-per-node", "overlap_exchanges": true,
         },
         "training": {
             "microbatches": 4, "microbatch_size": 2, "sequence": 256, "tokens": 1_000_000, "dtype": "bf16",
@@ -63,7 +63,6 @@ fn value_of(alias: &Alias, own: &Value) -> Value {
             let word = words.iter().find(|(_, word)| own == word).unwrap_or_else(|| panic!("{own}"));
             json!(word.0)
         }
-        Values::ExpertTensorParallel => json!(1),
         Values::ParallelResidual => json!(true),
     }
 }
@@ -166,7 +165,7 @@ fn faults_name_what_the_input_has() {
         (
             &with_experts,
             "parallel",
-            "whole_experts",
+            "expert_tensor",
             "expert_tensor_parallel_size",
             json!(3),
             "parallel.expert_tensor_parallel_size",
