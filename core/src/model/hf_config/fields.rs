@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::reader::Reader;
 use crate::base::fields::{Fault, shown};
+use crate::model::ModelConfig;
 
 /// Fields that change neither parameters nor operations, bytes or time.
 const HARMLESS: &[&str] = &[
@@ -203,10 +204,10 @@ const MULTI_TOKEN: [&str; 6] = [
 impl Reader<'_, '_> {
     /// Judges every field that nothing has read: a fault for one that decides the model, and a note of those that are not
     /// known. Nothing is said of what is known to change no plan, or is off.
-    pub(super) fn judge_unread(&mut self) {
+    pub(super) fn judge_unread(&mut self, model: &ModelConfig) {
         let (mut unknown, mut modules) = (Vec::new(), Vec::new());
         for key in self.table.unread() {
-            if is_off(self.table.peek(key)) || HARMLESS.contains(&key) {
+            if is_off(self.table.peek(key)) || HARMLESS.contains(&key) || self.says_again(key, model) {
                 continue;
             }
             if MULTI_TOKEN.contains(&key) {
@@ -234,6 +235,20 @@ impl Reader<'_, '_> {
             let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
             self.notes.push(format!("not known and not used: {}{more}", named.join(", ")));
         }
+    }
+}
+
+impl Reader<'_, '_> {
+    /// Whether a field is another family's name of a number that the model has: some files say both.
+    fn says_again(&self, key: &str, model: &ModelConfig) -> bool {
+        let Some(experts) = model.variant.experts else { return false };
+        let has = match key {
+            "num_experts" | "num_local_experts" | "n_routed_experts" => experts.count,
+            "moe_intermediate_size" => experts.ffn,
+            "shared_expert_intermediate_size" => experts.shared_ffn,
+            _ => return false,
+        };
+        self.table.peek(key).and_then(Value::as_u64) == Some(has.into())
     }
 }
 

@@ -173,6 +173,6 @@ fn read_and_tell(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Option<(
         _ => reader.llama_like(name),
     };
     let config = config.filter(|_| reader.faults.len() == before)?;
-    reader.judge_unread();
+    reader.judge_unread(&config);
     (reader.faults.len() == before).then_some((config, reader.notes))
 }

@@ -524,7 +524,17 @@ fn particulars_of_experts(model: &ModelConfig, experts: &Experts) -> Option<Valu
         (false, false) => ("MixtralForCausalLM", "mixtral"),
     };
     if kind == "mixtral" {
-        extend(&mut config, json!({ "intermediate_size": experts.ffn }));
+        extend(
+            &mut config,
+            json!({
+                "architectures": [class],
+                "model_type": kind,
+                "intermediate_size": experts.ffn,
+                "num_local_experts": experts.count,
+                "sliding_window": window.map(|window| window.tokens),
+            }),
+        );
+        return Some(config);
     }
     extend(
         &mut config,
@@ -582,6 +592,11 @@ mod tests {
             let mut faults = Vec::new();
             assert_eq!(hf_config::read(&config, "", &mut faults), Some(model), "{faults:?}");
         }
+        // Earlier checkpoints said numbers of Mixtral twice.
+        let mixtral = named("mixtral-8x7b");
+        let mut twice = config(&mixtral, "f32");
+        extend(&mut twice, json!({ "num_experts": 8, "moe_intermediate_size": 14336, "decoder_sparse_step": 1 }));
+        assert_eq!(hf_config::read(&twice, "", &mut Vec::new()), Some(mixtral));
         // What another library has not says it in the words of a spec.
         let latent = Variant { experts: None, ..named("deepseek-v3").variant };
         for model in [named("gpt-3-175b"), ModelConfig { variant: latent, ..named("deepseek-v3") }] {
