@@ -135,6 +135,13 @@ fn read_schedule(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<Strin
     found.map(ToString::to_string)
 }
 
+/// What `training` says of operators, over the devices that `parallel` says.
+fn joined(training: Form, parallel: Form) -> Form {
+    let Form { tensor, sequence_parallel, async_reduce, context, expert, whole_experts, expert_tensor, .. } =
+        parallel;
+    Form { tensor, sequence_parallel, async_reduce, context, expert, whole_experts, expert_tensor, ..training }
+}
+
 fn read_model_work(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<ModelWork> {
     let objective = table
         .choice("objective", &[("makespan", Objective::Makespan), ("longest_span", Objective::LongestSpan)], faults)
@@ -176,18 +183,7 @@ fn read_model_work(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<Mod
     };
     let Training { microbatches, microbatch_size, sequence, recompute_layers, offload_fits, .. } = training;
     let Training { tokens, optimizer, bf16_moments, offload_optimizer, .. } = training;
-    let Form { tensor, sequence_parallel, async_reduce, context, expert, whole_experts, expert_tensor, .. } =
-        layout.form;
-    let form = Form {
-        tensor,
-        sequence_parallel,
-        async_reduce,
-        context,
-        expert,
-        whole_experts,
-        expert_tensor,
-        ..training.form
-    };
+    let form = joined(training.form, layout.form);
     let layout = Layout {
         form,
         recompute_layers,
