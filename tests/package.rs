@@ -346,7 +346,7 @@ fn all_that_is_wrong_is_thrown_by_field() {
         (json!(["plan", model, "1f1b"]), vec!["options"], "an object of options"),
         (json!(["plan", model, { "order": "0F0 0X0" }]), vec!["options.order"], "0X0"),
         (json!(["plan", model, { "order": "0F0" }]), vec![], "one fault in this order"),
-        (json!(["plan", model, { "schedule": "2f2b" }]), vec![], "no schedule is called `2f2b`"),
+        (json!(["plan", model, { "schedule": "2f2b" }]), vec!["schedule"], "one of best, gpipe"),
         (json!(["memoryOf", example("examples/problem.json")]), vec![], "these costs are typed"),
         (
             json!(["tune", model, { "keep": ["parallel.tensors"], "devices": 0, "schedules": "1f1b" }]),

@@ -227,6 +227,45 @@ fn the_model_of_a_checkpoint_is_opened(browser: &Browser) {
     });
 }
 
+/// A script that leaves a size open is refused by the variable's name. Given its value, it is planned, and the table says what
+/// was done with each argument.
+#[test]
+fn a_script_is_given_what_it_leaves_open_and_its_arguments_are_listed() {
+    let (_served, address) = serve(&[]);
+    let script = process::output("launch.sh");
+    let lines = [
+        "ARGS=\"--num-layers $1 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 --vocab-size 32000\"",
+        "torchrun --nproc_per_node 8 pretrain_gpt.py $ARGS --swiglu --normalization RMSNorm --disable-bias-linear \\",
+        "  --position-embedding-type rope --micro-batch-size 1 --global-batch-size 3 --seed 1 --overlap-grad-reduce \\",
+        "  --pipeline-model-parallel-size 4 --tensor-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2",
+    ];
+    std::fs::write(&script, lines.join("\n")).unwrap();
+    let browser = Browser::open("script", 1280, 1000);
+    browser.goto(&address);
+    planned(&browser, "Best");
+    open(&browser, &script);
+    let table = || browser.text("[data-test='arguments']");
+    browser.until("the refusal", || table().contains("1 refused").then_some(()));
+    assert!(table().contains("--num-layers") && table().contains("--set 1=VALUE"), "{}", table());
+    browser.picture("arguments-refused.png");
+    browser.find("[data-test='script-values']").fill("1=24");
+    browser.find("[data-test='script-again']").click();
+    planned(&browser, "Interleaved 1F1B");
+    assert_eq!(browser.find(&field("model.layers")).property("value"), "24");
+    browser.find("[data-test='arguments'] summary").click();
+    for said in
+        ["0 refused", "--overlap-grad-reduce", "planned otherwise", "--seed", "does not change the plan", "used"]
+    {
+        assert!(table().contains(said), "{said}: {}", table());
+    }
+
+    // Three microbatches are fewer than the stages of a rank want: Megatron-LM's own rule.
+    choose(&browser, "target", "megatron");
+    browser.until("the rule", || browser.text("[data-test='refusals']").contains("Megatron-LM").then_some(()));
+    browser.picture("arguments.png");
+    browser.no_errors();
+}
+
 /// A log of Megatron-LM gives the model and the layout of its run. If the memory limit makes the step longer, the page
 /// suggests changes, and one click makes a change.
 #[test]

@@ -2,7 +2,6 @@
 
 use alloc::format;
 use alloc::string::{String, ToString};
-use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -105,10 +104,9 @@ impl From<PlanError> for Refusal {
     fn from(error: PlanError) -> Refusal {
         match error {
             PlanError::Spec(faults) => faults.into(),
-            PlanError::UnknownSchedule { ref name } => {
-                let accepted = one_of_like(name, &schedule_names());
-                let fault = Fault::new("schedule", format!("\"{name}\""), accepted);
-                Refusal { faults: vec![fault], ..Refusal::said(error) }
+            PlanError::UnknownSchedule { name } => {
+                let accepted = one_of_like(&name, &schedule_names());
+                Refusal::of_field("schedule", &format!("\"{name}\""), &accepted)
             }
             _ => Refusal::said(error),
         }

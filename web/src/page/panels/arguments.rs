@@ -37,7 +37,7 @@ fn Table(run: OpenRun) -> impl IntoView {
         }
     });
     view! {
-        <details class="panel" data-test="arguments" open=is_refused>
+        <details class="panel arguments" data-test="arguments" open=is_refused>
             <summary>{title}</summary>
             <p class="row">
                 <label>"Variables of the script "

@@ -103,7 +103,12 @@ impl Planner {
             });
             (device.unwrap_or("h100").to_owned(), devices)
         });
-        let read = run.spec(&device, None).or_else(|_| run.spec(&device, devices));
+        let lacks_devices =
+            |faults: &Faults| faults.0.iter().any(|one| one.field == "devices" && one.found == "nothing");
+        let read = match run.spec(&device, None) {
+            Err(faults) if lacks_devices(&faults) => run.spec(&device, devices),
+            read => read,
+        };
         let rows = match &read {
             Ok(imported) => rows(&imported.arguments, None),
             Err(faults) => rows(&run.sorted_arguments(), Some(faults)),
