@@ -177,7 +177,7 @@ impl ModelConfig {
             }
         }
         if let Some(indexer) = variant.indexer {
-            if !variant.latent.is_some_and(|latent| latent.query_rank > 0) {
+            if variant.latent.is_none_or(|latent| latent.query_rank == 0) {
                 fault("indexer.heads", &indexer.heads, "nothing without latent attention with a query_rank".into());
             }
             let least = variant.latent.map_or(2, |latent| latent.rope_width);
