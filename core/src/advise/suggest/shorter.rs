@@ -246,7 +246,7 @@ mod tests {
     use super::super::tests::typed;
     use super::*;
     use crate::search::{Effort, Flow};
-    use std::format;
+    use alloc::format;
 
     fn spec(limit: &str) -> Spec {
         let text = format!(

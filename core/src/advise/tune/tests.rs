@@ -7,7 +7,7 @@ use crate::graph::layout::{Partition, RecomputeLayers};
 use crate::plan::Plan;
 use crate::plan::planner;
 use crate::spec::ModelWork;
-use std::collections::BTreeSet;
+use alloc::collections::BTreeSet;
 
 /// A model of 8 small layers on 8 devices.
 fn tiny(model: &str, limit: &str) -> Spec {

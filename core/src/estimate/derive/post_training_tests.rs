@@ -5,33 +5,16 @@ use crate::graph::form::Recompute;
 use crate::graph::layout::{Layout, RecomputeLayers};
 use crate::graph::post_training::{Frozen, Lora, Targets};
 use crate::graph::{Graph, Job, Role};
-use crate::hardware::cluster;
 use crate::hardware::cost::job_flops;
 use crate::model::catalog;
-use crate::problem::Objective;
-use std::string::ToString;
+use alloc::string::ToString;
 
 fn work(model: &str, pipeline: u32) -> ModelWork {
-    let entry = catalog::find(model).unwrap();
-    let cluster = cluster::find("h100").unwrap();
     ModelWork {
-        model_name: model.to_string(),
-        model: entry.config,
-        device: cluster.device(cluster.dtype),
-        devices_per_node: cluster.devices_per_node,
-        link: cluster.link,
-        node_link: cluster.node_link,
-        pipeline,
-        chunks: 1,
         microbatches: 16,
-        microbatch_size: 1,
         sequence: 2048,
-        tokens: None,
-        dtype: cluster.dtype,
-        limit_bytes: None,
-        objective: Objective::Makespan,
         layout: Layout { partition: Partition::Layers, ..Layout::default() },
-        profile: None,
+        ..super::tests::work(model, "h100", pipeline)
     }
 }
 

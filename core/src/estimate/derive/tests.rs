@@ -9,10 +9,10 @@ use crate::model::catalog;
 use crate::model::{Dtype, Family, MAX_SIZE};
 use crate::problem::Objective;
 use crate::problem::{StageCost, Transfers};
+use alloc::string::ToString;
 use proptest::prelude::*;
-use std::string::ToString;
 
-fn work(model: &str, device: &str, pipeline: u32) -> ModelWork {
+pub(super) fn work(model: &str, device: &str, pipeline: u32) -> ModelWork {
     let entry = catalog::find(model).unwrap();
     let cluster = cluster::find(device).unwrap();
     ModelWork {

@@ -254,7 +254,7 @@ mod tests {
     use super::*;
     use crate::graph::form::AttentionForm;
     use crate::spec::{Spec, Work};
-    use std::format;
+    use alloc::format;
 
     fn spec(more: &str) -> Spec {
         let text = format!(

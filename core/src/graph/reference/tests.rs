@@ -58,6 +58,16 @@ fn tiny(family: Family, tied: bool) -> ModelConfig {
     }
 }
 
+/// The loss and every gradient are those of the other run, but for the order of sums.
+fn assert_same(found: &Run, expected: &Run, what: &str) {
+    assert!((found.loss - expected.loss).abs() < 1e-13, "{what}");
+    for (name, gradient) in &expected.gradients {
+        for (found, expected) in found.gradients[name].iter().zip(gradient) {
+            assert!((found - expected).abs() < 1e-12, "{name} of {what}: {found} {expected}");
+        }
+    }
+}
+
 #[test]
 fn gradients_are_the_slopes_of_the_loss() {
     for family in [Family::Llama, Family::Gpt] {
@@ -142,12 +152,7 @@ fn modules_apart_from_the_head_compute_the_same() {
                 let (stages, own_weights, ..) = prepare_with(model, form, cuts, modules);
                 assert_eq!(own_weights, weights, "names and whole shapes");
                 let found = run(&stages, &weights, &tokens);
-                assert!((found.loss - expected.loss).abs() < 1e-13, "{what}");
-                for (name, gradient) in &expected.gradients {
-                    for (found, expected) in found.gradients[name].iter().zip(gradient) {
-                        assert!((found - expected).abs() < 1e-12, "{name} of {what}: {found} {expected}");
-                    }
-                }
+                assert_same(&found, &expected, &what);
             }
         }
     }
@@ -493,12 +498,7 @@ fn devices_that_share_matrices_compute_what_one_does() {
                     let (stages, shared_weights, ..) = prepare(model, form, &[1]);
                     assert_eq!(shared_weights, weights, "names and whole shapes");
                     let found = run(&stages, &weights, &tokens);
-                    assert!((found.loss - expected.loss).abs() < 1e-13, "{what}");
-                    for (name, gradient) in &expected.gradients {
-                        for (found, expected) in found.gradients[name].iter().zip(gradient) {
-                            assert!((found - expected).abs() < 1e-12, "{name} of {what}: {found} {expected}");
-                        }
-                    }
+                    assert_same(&found, &expected, &what);
                 }
             }
         }

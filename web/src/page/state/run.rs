@@ -51,27 +51,32 @@ impl OpenRun {
 
 /// The rows of a table: what is refused and planned otherwise first.
 fn rows(arguments: &Arguments, faults: Option<&Faults>) -> Vec<ArgumentRow> {
-    let row = |argument: &str, treatment, how: &str| ArgumentRow {
-        argument: if argument.starts_with('-') { argument.into() } else { format!("--{argument}") },
+    let row = |name: &String, treatment, how: &str| ArgumentRow {
+        argument: format!("--{name}"),
         treatment,
         how: how.into(),
     };
-    let refused = faults.into_iter().flat_map(|faults| &faults.0).map(|fault| ArgumentRow {
-        argument: fault.field.clone(),
-        treatment: OpenRun::REFUSED,
-        how: text::sentence(&format!("found {}, accepted is {}", fault.found, fault.accepted)),
-    });
-    let mut rows: Vec<ArgumentRow> = refused.collect();
-    let is_refused = |name: &String, rows: &[ArgumentRow]| rows.iter().any(|row| row.argument == format!("--{name}"));
-    let faulty = rows.clone();
-    let kept = |names: &[String]| -> Vec<String> {
-        names.iter().filter(|name| !is_refused(name, &faulty)).cloned().collect()
-    };
-    rows.extend(arguments.not_modelled.iter().map(|(name, how)| row(name, OpenRun::OTHERWISE, how)));
-    rows.extend(arguments.not_known.iter().map(|name| row(name, OpenRun::NOT_KNOWN, "")));
-    rows.extend(kept(&arguments.used).iter().map(|name| row(name, OpenRun::USED, "")));
-    rows.extend(kept(&arguments.harmless).iter().map(|name| row(name, OpenRun::HARMLESS, "")));
-    rows
+    let refused: Vec<ArgumentRow> = faults
+        .into_iter()
+        .flat_map(|faults| &faults.0)
+        .map(|fault| ArgumentRow {
+            argument: fault.field.clone(),
+            treatment: OpenRun::REFUSED,
+            how: text::sentence(&format!("found {}, accepted is {}", fault.found, fault.accepted)),
+        })
+        .collect();
+    let otherwise = arguments.not_modelled.iter().map(|(name, how)| row(name, OpenRun::OTHERWISE, how));
+    let others = [
+        (&arguments.not_known, OpenRun::NOT_KNOWN),
+        (&arguments.used, OpenRun::USED),
+        (&arguments.harmless, OpenRun::HARMLESS),
+    ];
+    let others = others.into_iter().flat_map(|(names, treatment)| names.iter().map(move |name| (name, treatment)));
+    let accepted: Vec<ArgumentRow> = otherwise
+        .chain(others.map(|(name, treatment)| row(name, treatment, "")))
+        .filter(|row| refused.iter().all(|refused| refused.argument != row.argument))
+        .collect();
+    [refused, accepted].concat()
 }
 
 /// `NAME=VALUE NAME=VALUE`, and a number.
