@@ -1,15 +1,21 @@
 //! The exact search behind a plan: a better plan, or how far none goes.
 
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
 
 use pipeplan_core::base::units::Nanos;
 use pipeplan_core::bounds::lower_bound;
 use pipeplan_core::plan::Plan;
 use pipeplan_core::plan::planner::{self, PlanError};
+use pipeplan_core::problem::Schedule;
 use pipeplan_core::schedule::BEST;
+use pumpkin_core::{Duration, Instant};
 use serde_json::{Value, json};
 
-use crate::{Budget, Refused, Watched, solve_watched};
+use crate::{Budget, Exact, Refused, Watched, solve_watched};
 
 /// What an exact search says of a plan.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,15 +48,25 @@ impl fmt::Display for NoProof {
 
 impl std::error::Error for NoProof {}
 
-/// Searches exactly for a better plan of the same problem and placement, and tells `watch` how that goes.
+/// How long a search that is to end may take to do so: within one step the solver looks at no flag, and where it narrows
+/// thousands of times in turn, a step takes up to a minute.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// The longest silence before the watcher is asked again.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Searches exactly for a better plan of the same problem and placement, and tells `watch` how that goes, ten times a second
+/// or more.
+///
+/// The solver has a thread of its own. Half a second after the end of the budget what is known by then is the answer; the
+/// thread ends with the solver's next step.
 ///
 /// # Errors
 /// [`NoProof`] where the problem is too large, or no schedule fits its limit.
 pub fn prove(plan: &Plan, budget: &Budget, watch: &mut dyn FnMut(&Watched)) -> Result<Proof, NoProof> {
     let cost = |plan: &Plan| plan.prediction.cost_ns(plan.problem.objective());
     let bound_ns = lower_bound(&plan.problem).value_ns;
-    let exact = solve_watched(&plan.problem, Some(&plan.schedule), bound_ns, budget, &mut |watched| watch(&watched));
-    let exact = exact.map_err(NoProof::Refused)?;
+    let exact = solve_beside(plan, bound_ns, budget, watch).map_err(NoProof::Refused)?;
     let better = match exact.schedule {
         Some(schedule) if exact.value_ns < cost(plan) => {
             Some(planner::replan(plan, BEST, schedule).map_err(NoProof::Found)?)
@@ -59,6 +75,66 @@ pub fn prove(plan: &Plan, budget: &Budget, watch: &mut dyn FnMut(&Watched)) -> R
     };
     let value_ns = better.as_ref().map_or(cost(plan), cost);
     Ok(Proof { better, value_ns, lower_ns: exact.lower_ns })
+}
+
+/// What the solver's thread says.
+enum Word {
+    Goes { steps: u64, value_ns: Nanos, lower_ns: Nanos, better: Option<Schedule> },
+    Ends(Result<Exact, Refused>),
+}
+
+/// As [`solve_watched`] from the plan's schedule, in a thread that is left behind where it does not end in time.
+fn solve_beside(
+    plan: &Plan,
+    bound_ns: Nanos,
+    budget: &Budget,
+    watch: &mut dyn FnMut(&Watched),
+) -> Result<Exact, Refused> {
+    let stop = budget.stop.clone().unwrap_or_default();
+    let until = budget.time.map(|time| Instant::now() + time);
+    let (tell, words) = mpsc::channel();
+    let (problem, schedule) = (plan.problem.clone(), plan.schedule.clone());
+    let given = Budget { stop: Some(Arc::clone(&stop)), ..budget.clone() };
+    // A word that nobody hears any more is no fault.
+    let solver = thread::spawn(move || {
+        let exact = solve_watched(&problem, Some(&schedule), bound_ns, &given, &mut |watched| {
+            let Watched { steps, value_ns, lower_ns, better } = watched;
+            let _ = tell.send(Word::Goes { steps, value_ns, lower_ns, better: better.cloned() });
+        });
+        let _ = tell.send(Word::Ends(exact));
+    });
+    let mut known = Exact { schedule: None, value_ns: Nanos::MAX, lower_ns: bound_ns, optimal: false };
+    let mut done = 0;
+    let mut ending: Option<Instant> = None;
+    loop {
+        match words.recv_timeout(LOOK) {
+            Ok(Word::Ends(exact)) => return exact,
+            Ok(Word::Goes { steps, value_ns, lower_ns, better }) => {
+                watch(&Watched { steps, value_ns, lower_ns, better: better.as_ref() });
+                done = steps;
+                known = Exact { schedule: better.or(known.schedule), value_ns, lower_ns, optimal: false };
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                let Exact { value_ns, lower_ns, .. } = known;
+                watch(&Watched { steps: done, value_ns, lower_ns, better: None });
+            }
+            Err(RecvTimeoutError::Disconnected) => match solver.join() {
+                Err(panic) => std::panic::resume_unwind(panic),
+                Ok(()) => return Ok(known),
+            },
+        }
+        if stop.load(Ordering::Relaxed) || until.is_some_and(|until| Instant::now() >= until) {
+            let since = *ending.get_or_insert_with(Instant::now);
+            if since.elapsed() >= GRACE {
+                stop.store(true, Ordering::Relaxed);
+                if plan.problem.pairs_gain() {
+                    // As `solve_watched` has it: without pairs in its model, it proves nothing about orders with them.
+                    known.lower_ns = bound_ns;
+                }
+                return Ok(known);
+            }
+        }
+    }
 }
 
 impl Proof {

@@ -1,9 +1,14 @@
 //! Optima of small problems that another solver (OR-tools CP-SAT) has proved: `own_exact_frontier` of
 //! `tests/reference/paper_tables.json`.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use pipeplan_core::plan::planner;
 use pipeplan_core::problem::placement::Placement;
 use pipeplan_core::problem::{Problem, Statement};
-use pipeplan_exact::{Budget, solve};
+use pipeplan_core::spec::Spec;
+use pipeplan_exact::{Budget, prove, solve};
 use serde_json::{Value, json};
 
 fn tables() -> Value {
@@ -74,4 +79,27 @@ fn unit_times_on_a_v() {
         "limit_bytes": 8,
     });
     assert_eq!(proved(&problem(&statement, Placement::V)), 48);
+}
+
+/// Of 256 microbatches the solver's first step takes up to a minute, in which it looks at no flag.
+#[test]
+fn a_stop_is_heeded_within_a_step_of_the_solver() {
+    let statement = json!({
+        "ranks": 4, "microbatches": 256,
+        "stages": { "forward_ns": 1000, "backward_input_ns": 1100, "backward_weight_ns": 900,
+                    "forward_bytes": 2, "backward_input_bytes": -1, "backward_weight_bytes": -1 },
+    });
+    let spec = Spec::typed(Statement::read(&statement).expect("a problem"));
+    let plan = planner::plan(&spec, "1f1b").expect("a plan");
+    let stop = Arc::new(AtomicBool::new(false));
+    let budget = Budget { stop: Some(stop.clone()), ..Budget::default() };
+    let mut said = 0;
+    let proof = prove(&plan, &budget, &mut |_| {
+        said += 1;
+        stop.store(said > 30, Ordering::Relaxed);
+    });
+    let proof = proof.expect("what is known so far");
+    assert!(proof.value_ns >= proof.lower_ns && proof.better.is_none());
+    // Ten words a second, in half a second: not the hundreds of a whole step.
+    assert!(said < 60, "the watcher was asked {said} times");
 }
