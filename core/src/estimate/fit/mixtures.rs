@@ -234,19 +234,22 @@ impl Added {
 
 /// Leaves out mixtures that take no less time than a faster one which never holds more.
 pub(super) fn drop_beaten(mixtures: &mut Vec<Mixture>) {
-    let mut kept: Vec<(Mixture, [i64; 6])> = Vec::new();
-    for mixture in mixtures.drain(..) {
+    // What those kept hold, in the order in which they are asked: what has beaten one mixture tends to beat the next.
+    let mut held_by_kept: Vec<[i64; 6]> = Vec::new();
+    mixtures.retain(|mixture| {
         let cost = &mixture.cost;
         let [f, b, w, fused] = [OpKind::F, OpKind::B, OpKind::W, OpKind::BW].map(|kind| cost.takes(kind) as i64);
         let (after_f, after_b) = (cost.forward_bytes, cost.forward_bytes + cost.backward_input_bytes);
         // Between ops, and while one runs, of which the microbatch holds something before.
         let held = [after_f, after_b, f, after_f + b, after_b + w, after_f + fused];
-        let beaten = |(_, other): &(Mixture, [i64; 6])| other.iter().zip(&held).all(|(other, held)| other <= held);
-        if !kept.iter().any(beaten) {
-            kept.push((mixture, held));
+        let beats = |other: &[i64; 6]| other.iter().zip(&held).all(|(other, held)| other <= held);
+        let by = held_by_kept.iter().position(beats);
+        match by {
+            Some(at) => held_by_kept.swap(at, at / 2),
+            None => held_by_kept.push(held),
         }
-    }
-    mixtures.extend(kept.into_iter().map(|(mixture, _)| mixture));
+        by.is_none()
+    });
 }
 
 #[cfg(test)]
