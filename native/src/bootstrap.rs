@@ -156,6 +156,21 @@ pub fn place(read: impl Fn(&str) -> Option<String>) -> Result<Option<Place>, Boo
     Ok(Some(Place { launcher, rank, world, local_rank, local_world, meeting, is_launched }))
 }
 
+/// The variable with a secret that only the processes of one run are given.
+pub const SECRET: &str = "PIPEPLAN_SECRET";
+
+/// What tells the processes of one run from all others: [`SECRET`], else the run's name that `launcher` gives all of them.
+/// Empty where neither is set: then a process of another run is known only by its rank and world.
+pub fn secret(read: impl Fn(&str) -> Option<String>, launcher: Launcher) -> String {
+    let of_launcher: &[&str] = match launcher {
+        Launcher::Torchrun => &["TORCHELASTIC_RUN_ID"],
+        Launcher::OpenMpi => &["PMIX_NAMESPACE"],
+        Launcher::Slurm => &["SLURM_JOB_ID", "SLURM_STEP_ID"],
+    };
+    let given = read(SECRET).filter(|secret| !secret.is_empty());
+    given.unwrap_or_else(|| of_launcher.iter().filter_map(|name| read(name)).collect::<Vec<_>>().join("."))
+}
+
 fn number(
     read: impl Fn(&str) -> Option<String>,
     variable: &'static str,
@@ -323,6 +338,22 @@ mod tests {
     fn the_port_of_an_agents_store_is_left_to_it() {
         let agent = ("TORCHELASTIC_USE_AGENT_STORE", "True");
         assert_eq!(found(&[&TORCHRUN[..], &[agent]].concat()).meeting, Some(("10.0.0.1".to_string(), 29401)));
+    }
+
+    #[test]
+    fn a_secret_given_by_hand_comes_before_the_launchers_name_of_the_run() {
+        let of = |variables: &[(&'static str, &str)], launcher| {
+            secret(
+                |name| variables.iter().find(|(found, _)| *found == name).map(|(_, value)| (*value).to_string()),
+                launcher,
+            )
+        };
+        let run = ("TORCHELASTIC_RUN_ID", "run-7");
+        assert_eq!(of(&[run], Launcher::Torchrun), "run-7");
+        assert_eq!(of(&[run, (SECRET, "s")], Launcher::Torchrun), "s");
+        assert_eq!(of(&[run, (SECRET, "")], Launcher::Torchrun), "run-7");
+        assert_eq!(of(&[run, ("SLURM_JOB_ID", "12"), ("SLURM_STEP_ID", "3")], Launcher::Slurm), "12.3");
+        assert_eq!(of(&[run], Launcher::OpenMpi), "");
     }
 
     #[test]

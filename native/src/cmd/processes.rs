@@ -6,8 +6,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pipeplan::bootstrap::{self, Launcher, Place};
-use pipeplan::runner::{Ending, Observer, Refusal, RunError, RunOptions, StopFlag, Workload, run_process};
+use pipeplan::runner::{
+    Computation, Ending, Observer, Refusal, RunError, RunOptions, StopFlag, Workload, run_process,
+};
 use pipeplan::transport::processes::Processes;
+use pipeplan::transport::rendezvous::Secret;
 use pipeplan::transport::tcp::Tcp;
 
 use pipeplan_core::spec::Work;
@@ -54,8 +57,25 @@ pub enum Engine {
     Nccl,
 }
 
-/// This process' connections to all others, over TCP.
-pub fn tcp_link(patience: Duration) -> Result<Tcp, Failure> {
+/// The longest frame that a rank of `workload` sends: a collective sends no more than all weights, gradients and optimizer
+/// states that a rank holds, here in 64 bits instead of 16 and of a whole tensor-parallel group; a message, what a
+/// microbatch leaves with a stage. What ranks measured is on top.
+fn longest_frame(workload: &Workload) -> u64 {
+    const MEASURED: u64 = 1 << 30;
+    let problem = &workload.problem;
+    let tensor = match &workload.computation {
+        Computation::Model(stages) => stages.tensor,
+        Computation::PlannedTimes { .. } => 1,
+    };
+    let wider = 4 * u64::from(tensor);
+    let held = (0..problem.ranks()).map(|rank| problem.static_bytes(rank)).max().unwrap_or(0);
+    let left =
+        (0..problem.stage_count()).map(|stage| problem.cost(stage).forward_bytes.max(0) as u64).max().unwrap_or(0);
+    held.max(left).saturating_mul(wider).saturating_add(MEASURED)
+}
+
+/// This process' connections to all others, over TCP. No rank sends more than `longest` bytes in one frame.
+pub fn tcp_link(longest: u64, patience: Duration) -> Result<Tcp, Failure> {
     let place = place()?.ok_or_else(|| {
         Failure::input("no launcher has set the rank of this process").with_help(
             "Start all ranks with `torchrun --no-python --nproc-per-node 4 pipeplan …` or `srun -n 4 pipeplan …`; \
@@ -75,7 +95,8 @@ pub fn tcp_link(patience: Duration) -> Result<Tcp, Failure> {
                 "Set MASTER_ADDR to the host of rank 0{how}, and MASTER_PORT to a free port there."
             )));
     };
-    Tcp::connect(place.rank, place.world, (host, *port), patience).map_err(Failure::work)
+    let secret = Secret::new(bootstrap::secret(|name| std::env::var(name).ok(), place.launcher));
+    Tcp::connect(place.rank, place.world, (host, *port), &secret, longest, patience).map_err(Failure::work)
 }
 
 /// This process as one rank, over TCP.
@@ -85,7 +106,12 @@ pub fn over_tcp(workload: &Workload, options: &RunOptions, observer: &mut dyn Ob
     if let Some(place) = place()?.filter(|place| place.world != workload.world()) {
         return Ok(Err(Refusal::World { ranks: workload.world(), world: place.world }.into()));
     }
-    Ok(run_process(workload, options, Processes::new(tcp_link(patience)?, patience), observer))
+    Ok(run_process(
+        workload,
+        options,
+        Processes::new(tcp_link(longest_frame(workload), patience)?, patience),
+        observer,
+    ))
 }
 
 /// This process as one rank, over MPI.
@@ -156,6 +182,8 @@ pub fn launch(plan: &str, trains: bool) -> Result<(), Failure> {
     let (interrupted, again) = (interrupt::flag(), interrupt::again());
     let port = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
     let port = port.map_err(|error| Failure::work(format!("no free port was found: {error}")))?.port();
+    // Another program of this machine may call at that port first.
+    let secret = Secret::random().map_err(Failure::work)?;
     let program = std::env::current_exe()
         .map_err(|error| Failure::work(format!("the path of this command is unknown: {error}")))?;
     let mut family = Family { children: Vec::with_capacity(ranks) };
@@ -165,7 +193,7 @@ pub fn launch(plan: &str, trains: bool) -> Result<(), Failure> {
         command.env("RANK", rank.to_string()).env("WORLD_SIZE", ranks.to_string());
         command.env("LOCAL_RANK", rank.to_string()).env("LOCAL_WORLD_SIZE", ranks.to_string());
         command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
-        command.env_remove("TORCHELASTIC_USE_AGENT_STORE");
+        command.env_remove("TORCHELASTIC_USE_AGENT_STORE").env(bootstrap::SECRET, secret.text());
         command.env(ENDS_WITH_INPUT, "1").stdin(Stdio::piped());
         let child = command.spawn();
         family

@@ -115,7 +115,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
                 let rows = collectives::check_threads(args.ranks.into()).map_err(Failure::work)?;
                 (rows, args.ranks.into(), true)
             }
-            Engine::Tcp => check_processes(processes::tcp_link(PATIENCE)?)?,
+            Engine::Tcp => check_processes(processes::tcp_link(u64::MAX, PATIENCE)?)?,
             Engine::Nccl => return Err(Failure::input("selftest --device cuda tests NCCL itself")),
             Engine::Mpi => {
                 // From here on SIGTERM is noticed.

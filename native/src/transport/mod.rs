@@ -32,6 +32,7 @@ pub mod mpi;
 #[cfg(feature = "cuda")]
 pub mod nccl;
 pub mod processes;
+pub mod rendezvous;
 pub mod tcp;
 pub mod threads;
 pub mod traced;

@@ -124,6 +124,15 @@ impl Frame {
         bytes
     }
 
+    /// What it is, for messages.
+    pub fn name(&self) -> String {
+        match self {
+            Frame::Parcel(tag, _) => tag.to_string(),
+            Frame::Words(_) => "last words".to_string(),
+            Frame::Goodbye => "a goodbye".to_string(),
+        }
+    }
+
     /// Read back.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! The engine over TCP on this host, with threads in the place of processes.
 
+use std::io::Write;
 use std::net::TcpListener;
 use std::sync::Barrier;
 use std::thread;
@@ -8,6 +9,7 @@ use pipeplan_core::program::P2pOp;
 
 use super::*;
 use crate::transport::collectives::{CollectiveError, Reduction};
+use crate::transport::rendezvous::{ConnectError, Secret};
 use crate::transport::tcp::Tcp;
 
 fn tag(text: &str) -> Tag {
@@ -21,6 +23,16 @@ fn free_port() -> u16 {
 }
 
 type End = Processes<Tcp>;
+
+/// A rank that meets the others at `port` of this host.
+fn connect(rank: usize, world: usize, port: u16, patience_ms: u64) -> Result<Tcp, ConnectError> {
+    connect_with("one run", rank, world, port, patience_ms)
+}
+
+fn connect_with(secret: &str, rank: usize, world: usize, port: u16, patience_ms: u64) -> Result<Tcp, ConnectError> {
+    let patience = Duration::from_millis(patience_ms);
+    Tcp::connect(rank, world, ("127.0.0.1", port), &Secret::new(secret), 1 << 30, patience)
+}
 
 /// Runs `row` as each rank of a world of `ranks`, which all end well.
 fn run<R: Send>(ranks: usize, patience_ms: u64, row: impl Fn(&mut End) -> R + Sync) -> Vec<R> {
@@ -37,7 +49,7 @@ fn run_abrupt<R: Send>(ranks: usize, patience_ms: u64, row: impl Fn(&mut End) ->
     thread::scope(|scope| {
         let row = &row;
         let start = move |rank| {
-            let link = Tcp::connect(rank, ranks, ("127.0.0.1", port), Duration::from_secs(20)).expect("connected");
+            let link = connect(rank, ranks, port, 20_000).expect("connected");
             row(&mut Processes::new(link, Duration::from_millis(patience_ms)))
         };
         // The last rank first: a rank that comes early waits for rank 0.
@@ -187,56 +199,149 @@ fn a_silent_peer_ends_in_a_time_out_that_names_it() {
     }
 }
 
-/// A rank that meets another program where rank 0 should be says so, whether that answers or not.
+/// The first address of `listener`, and a thread that does `what` with the first that calls.
+fn other_program(what: impl FnOnce(std::net::TcpStream) + Send + 'static) -> (u16, thread::JoinHandle<()>) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    (port, thread::spawn(move || what(listener.accept().expect("a caller").0)))
+}
+
+/// Another program is blamed where one has answered, and only there.
 #[test]
 fn another_program_in_the_place_of_rank_zero_is_told() {
-    for answers in [false, true] {
-        let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let other = std::thread::spawn(move || {
-            let (mut stream, _) = listener.accept().unwrap();
-            if answers {
-                std::io::Write::write_all(&mut stream, b"HTTP/1.0 400 Bad Request\r\n\r\n").unwrap();
-            }
-            std::thread::sleep(Duration::from_millis(400));
-        });
-        let error = Tcp::connect(1, 2, ("127.0.0.1", port), Duration::from_millis(200)).err().expect("no rank 0");
-        let told = format!("rank 1 reached 127.0.0.1:{port}, but the answer is not that of rank 0");
-        assert!(error.to_string().starts_with(&told), "{error}");
-        other.join().unwrap();
-    }
+    let (port, other) = other_program(|mut stream| {
+        stream.write_all(b"HTTP/1.0 400 Bad Request\r\n\r\n").expect("sent");
+        thread::sleep(Duration::from_millis(400));
+    });
+    let error = connect(1, 2, port, 20_000).err().expect("no rank 0").to_string();
+    assert!(error.contains("the answer is not that of rank 0") && error.contains("HTTP/1.0 400"), "{error}");
+    other.join().expect("no panic");
+    let (port, other) = other_program(|_silent| thread::sleep(Duration::from_millis(400)));
+    let error = connect(1, 2, port, 200).err().expect("no rank 0").to_string();
+    assert!(error.starts_with("rank 1 could not reach rank 0 at 127.0.0.1:"), "{error}");
+    assert!(error.ends_with("no answer came in time"), "{error}");
+    other.join().expect("no panic");
 }
 
 #[test]
 fn ranks_that_do_not_come_are_named() {
     let port = free_port();
-    let error = Tcp::connect(0, 3, ("127.0.0.1", port), Duration::from_millis(200)).err().expect("nobody comes");
+    let error = connect(0, 3, port, 200).err().expect("nobody comes");
     let waited = format!("rank 0 waited 0 s at 127.0.0.1:{port} for [1, 2] of 3 ranks to connect");
     assert_eq!(error.to_string(), waited);
-    let error =
-        Tcp::connect(2, 3, ("127.0.0.1", free_port()), Duration::from_millis(200)).err().expect("nobody there");
+    let error = connect(2, 3, free_port(), 200).err().expect("nobody there");
     assert!(error.to_string().starts_with("rank 2 could not reach rank 0 at 127.0.0.1:"), "{error}");
 }
 
+/// A connection to `port`, as soon as somebody listens there.
+fn caller(port: u16) -> std::net::TcpStream {
+    loop {
+        match std::net::TcpStream::connect(("127.0.0.1", port)) {
+            Ok(stream) => return stream,
+            Err(_) => thread::sleep(Duration::from_millis(5)),
+        }
+    }
+}
+
+/// Whoever is no rank of the run calls first, in every way that was thought of; then the run starts all the same.
 #[test]
-fn whoever_else_calls_is_not_let_in() {
+fn a_run_starts_whoever_else_calls() {
     let port = free_port();
-    thread::scope(|scope| {
-        let zero = scope.spawn(move || Tcp::connect(0, 2, ("127.0.0.1", port), Duration::from_secs(20)));
-        scope.spawn(move || {
-            // Connects and leaves, as a port scanner does.
-            while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
-                thread::sleep(Duration::from_millis(5));
+    let strangers: [fn(u16); 7] = [
+        // A port scanner: connects and leaves.
+        |port| drop(caller(port)),
+        // A hundred that say nothing, and stay.
+        |port| {
+            let silent: Vec<_> = (0..100).map(|_| caller(port)).collect();
+            thread::sleep(Duration::from_millis(300));
+            drop(silent);
+        },
+        // A browser.
+        |port| {
+            let text = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nUser-Agent: a browser\r\n\r\n";
+            let _ = caller(port).write_all(text);
+        },
+        // One that says a byte at a time.
+        |port| {
+            let mut stream = caller(port);
+            for byte in b"pipep" {
+                let _ = stream.write_all(&[*byte]);
+                thread::sleep(Duration::from_millis(50));
             }
-            Tcp::connect(1, 2, ("127.0.0.1", port), Duration::from_secs(20)).map(|_| ()).expect("let in");
-        });
-        assert!(zero.join().expect("no panic").is_ok());
+        },
+        // A rank of another run.
+        |port| {
+            let error = connect_with("another run", 1, 3, port, 5_000).err().expect("not let in");
+            assert!(matches!(error, ConnectError::OtherRun { rank: 1, .. }), "{error}");
+        },
+        // A rank of a larger world.
+        |port| {
+            let error = connect(1, 4, port, 5_000).err().expect("not let in").to_string();
+            let reason = "it is rank 1 of 4, and this run has 3 ranks";
+            assert_eq!(error, format!("rank 1 is not let in by rank 0: {reason}"));
+        },
+        // One that takes itself for rank 0 as well, and so listens; the port is taken.
+        |port| {
+            drop(caller(port));
+            assert!(matches!(connect(0, 3, port, 5_000), Err(ConnectError::Listen { .. })));
+        },
+    ];
+    thread::scope(|scope| {
+        let zero = scope.spawn(move || connect(0, 3, port, 20_000));
+        let called: Vec<_> = strangers.iter().map(|stranger| scope.spawn(move || stranger(port))).collect();
+        called.into_iter().for_each(|called| called.join().expect("as it should be"));
+        let others: Vec<_> = (1..3).map(|rank| scope.spawn(move || connect(rank, 3, port, 20_000))).collect();
+        for joined in others.into_iter().chain([zero]) {
+            joined.join().expect("no panic").expect("connected");
+        }
     });
+}
+
+/// Of two that are both rank 1 the first is let in, and the second is told.
+#[test]
+fn a_rank_that_is_there_twice_is_told() {
     let port = free_port();
     thread::scope(|scope| {
-        let zero = scope.spawn(move || Tcp::connect(0, 2, ("127.0.0.1", port), Duration::from_secs(20)));
-        scope.spawn(move || Tcp::connect(1, 3, ("127.0.0.1", port), Duration::from_secs(20)).map(|_| ()));
-        let error = zero.join().expect("no panic").err().expect("two worlds");
-        assert_eq!(error.to_string(), "a process connected as rank 1 of 3; the run has 2 ranks, each once");
+        let zero = scope.spawn(move || connect(0, 3, port, 20_000));
+        let twins: Vec<_> = (0..2).map(|_| scope.spawn(move || connect(1, 3, port, 3_000))).collect();
+        thread::sleep(Duration::from_millis(300));
+        let two = scope.spawn(move || connect(2, 3, port, 20_000));
+        let ended: Vec<_> = twins.into_iter().map(|twin| twin.join().expect("no panic")).collect();
+        assert_eq!(ended.iter().filter(|end| end.is_ok()).count(), 1);
+        let refused = ended.into_iter().find_map(Result::err).expect("one is not let in").to_string();
+        assert_eq!(refused, "rank 1 is not let in by rank 0: rank 1 is connected already");
+        assert!(zero.join().expect("no panic").is_ok() && two.join().expect("no panic").is_ok());
     });
+}
+
+/// Who was dropped is said where ranks are missing.
+#[test]
+fn callers_that_were_dropped_are_told() {
+    let port = free_port();
+    thread::scope(|scope| {
+        let zero = scope.spawn(move || connect(0, 2, port, 1_000));
+        connect_with("another run", 1, 2, port, 900).err().expect("not let in");
+        let error = zero.join().expect("no panic").err().expect("nobody comes").to_string();
+        assert!(error.contains("[1] of 2 ranks to connect; a caller was dropped: "), "{error}");
+    });
+}
+
+/// A bit that changes on the way is noticed, wherever it is; so is a length that no plan sends.
+#[test]
+fn damage_on_the_way_names_the_rank_and_what_it_sent() {
+    let parcel = Frame::Parcel(tag("0SEND_F3"), Buffer::F32(vec![1.0, 2.0])).to_bytes();
+    let whole = crate::transport::tcp::framed(&parcel);
+    for bit in (0..8 * whole.len()).step_by(7) {
+        let mut damaged = whole.clone();
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        let said = crate::transport::tcp::heard(&damaged, 1 << 20);
+        assert!(said.is_err_and(|said| said.contains("damaged")), "bit {bit}");
+    }
+    let mut damaged = whole.clone();
+    *damaged.last_mut().expect("bytes") ^= 1;
+    let said = crate::transport::tcp::heard(&damaged, 1 << 20).expect_err("damaged");
+    assert_eq!(said, "its data arrived damaged: the checksum of 0SEND_F3 of step 0, 24 bytes, is wrong");
+    assert_eq!(crate::transport::tcp::heard(&whole, 1 << 20).as_ref(), Ok(&parcel));
+    let said = crate::transport::tcp::heard(&whole, 20).expect_err("too long");
+    assert_eq!(said, "it announced a frame of 24 bytes, where the plan sends at most 20");
 }
