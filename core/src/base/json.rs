@@ -4,7 +4,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 
-use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
 /// Text that is not TOML or JSON.
@@ -49,12 +49,55 @@ impl fmt::Display for Syntax {
 
 impl core::error::Error for Syntax {}
 
+/// Most values of a text of JSON: lists, tables, and what is in them. A value takes some 32 bytes of memory, and while its list
+/// grows half as much again.
+pub const MOST_VALUES: usize = 32 << 20;
+
+/// A text whose values are shorter than so many bytes on average is not read beyond [`FEW_VALUES`]: a list of zeros takes
+/// sixteen times its text.
+const LEAST_BYTES: usize = 4;
+const FEW_VALUES: usize = 1 << 18;
+
+/// Whether a text of TOML or JSON has at most `most` values, and not so short ones that reading it takes more than twelve times
+/// its length of memory, and 12 MiB.
+///
+/// # Errors
+/// [`Syntax`] at the value that is too many.
+pub fn expect_few_values(format: &'static str, text: &str, most: usize) -> Result<(), Syntax> {
+    let most = most.min(FEW_VALUES.max(text.len() / LEAST_BYTES));
+    // Most texts have fewer bytes than that.
+    if text.len() <= most {
+        return Ok(());
+    }
+    // What TOML has in quotes is counted as well: it has four kinds of them, and comments.
+    let quotes = format == "JSON";
+    let (mut values, mut in_text, mut escaped) = (0usize, false, false);
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_text => escaped = true,
+            b'"' if quotes => in_text = !in_text,
+            b',' | b'[' | b'{' | b'=' if !in_text => values += 1,
+            _ => {}
+        }
+        if values > most {
+            let message = alloc::format!(
+                "more than {most} values in {} bytes: nothing that is read here has so many",
+                text.len()
+            );
+            return Err(Syntax::at(format, text, at, message));
+        }
+    }
+    Ok(())
+}
+
 /// JSON as a value, with the place of an error. A field that is given twice in one table is an error, as in TOML:
 /// nobody knows which of the two is meant.
 ///
 /// # Errors
-/// [`Syntax`] with the place.
+/// [`Syntax`] with the place, also where the values are too many ([`expect_few_values`]).
 pub fn parse(text: &str) -> Result<Value, Syntax> {
+    expect_few_values("JSON", text, MOST_VALUES)?;
     serde_json::from_str::<Once>(text).map(|once| once.0).map_err(|error| {
         let offset = offset_of(text, error.line(), error.column());
         // The parser's sentence ends with the place, which is a separate field here.
@@ -69,11 +112,97 @@ pub fn parse(text: &str) -> Result<Value, Syntax> {
 pub fn format_of(text: &str) -> Option<&'static str> {
     // Only JSON objects have one: the rest is not parsed for this.
     text.trim_start().strip_prefix('{')?;
-    let value: Value = serde_json::from_str(text).ok()?;
-    let said = value.get("format").and_then(Value::as_str);
-    let is_profile = || ["version", "device", "operators"].iter().all(|key| value.get(key).is_some());
-    let named = ["pipeplan-plan", "pipeplan-trace", "pipeplan-proof"].into_iter().find(|known| said == Some(known));
-    named.or_else(|| is_profile().then_some("pipeplan-profile"))
+    let Outline { said, has } = serde_json::from_str(text).ok()?;
+    let mut known = ["pipeplan-plan", "pipeplan-trace", "pipeplan-proof"].into_iter();
+    let named = known.find(|known| said.as_deref() == Some(known));
+    named.or_else(|| (has == [true; 3]).then_some("pipeplan-profile"))
+}
+
+/// The fields by which a profile is known.
+const PROFILE: [&str; 3] = ["version", "device", "operators"];
+
+/// What a table of JSON says of its format; nothing else of it takes memory.
+struct Outline {
+    said: Option<String>,
+    /// Which of [`PROFILE`] it has.
+    has: [bool; 3],
+}
+
+impl<'de> Deserialize<'de> for Outline {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Outline, D::Error> {
+        struct Reader;
+        impl<'de> Visitor<'de> for Reader {
+            type Value = Outline;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a table")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Outline, A::Error> {
+                let mut outline = Outline { said: None, has: [false; 3] };
+                while let Some(key) = fields.next_key::<String>()? {
+                    PROFILE.iter().zip(&mut outline.has).for_each(|(known, has)| *has |= key == *known);
+                    match key == "format" {
+                        true => outline.said = fields.next_value::<MaybeText>()?.0,
+                        false => _ = fields.next_value::<IgnoredAny>()?,
+                    }
+                }
+                Ok(outline)
+            }
+        }
+        deserializer.deserialize_map(Reader)
+    }
+}
+
+/// A text, or none where it is anything else.
+struct MaybeText(Option<String>);
+
+impl<'de> Deserialize<'de> for MaybeText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<MaybeText, D::Error> {
+        struct Reader;
+        impl<'de> Visitor<'de> for Reader {
+            type Value = MaybeText;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a value")
+            }
+
+            fn visit_unit<E>(self) -> Result<MaybeText, E> {
+                Ok(MaybeText(None))
+            }
+
+            fn visit_bool<E>(self, _: bool) -> Result<MaybeText, E> {
+                Ok(MaybeText(None))
+            }
+
+            fn visit_u64<E>(self, _: u64) -> Result<MaybeText, E> {
+                Ok(MaybeText(None))
+            }
+
+            fn visit_i64<E>(self, _: i64) -> Result<MaybeText, E> {
+                Ok(MaybeText(None))
+            }
+
+            fn visit_f64<E>(self, _: f64) -> Result<MaybeText, E> {
+                Ok(MaybeText(None))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<MaybeText, E> {
+                Ok(MaybeText(Some(text.to_string())))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<MaybeText, A::Error> {
+                while items.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(MaybeText(None))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<MaybeText, A::Error> {
+                while fields.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+                Ok(MaybeText(None))
+            }
+        }
+        deserializer.deserialize_any(Reader)
+    }
 }
 
 /// A value in whose tables each field stands once.
@@ -141,4 +270,40 @@ fn offset_of(text: &str, line: usize, column: usize) -> usize {
     let start: usize = text.split_inclusive('\n').take(line.saturating_sub(1)).map(str::len).sum();
     // serde_json counts a column in bytes from 1, and 0 for the end of the line before.
     (start + column.saturating_sub(1)).min(text.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_format_of_a_file_is_read_without_its_content() {
+        for (text, format) in [
+            (r#"{"format": "pipeplan-plan", "rows": [[], {}]}"#, Some("pipeplan-plan")),
+            (r#" {"steps": [1, 2], "format": "pipeplan-trace"}"#, Some("pipeplan-trace")),
+            (r#"{"version": 1, "device": {}, "operators": []}"#, Some("pipeplan-profile")),
+            (r#"{"version": 1, "version": 1, "operators": []}"#, None),
+            (r#"{"format": ["pipeplan-plan"]}"#, None),
+            (r#"{"format": {"a": 1}, "device": null}"#, None),
+            (r#"{"format": "pipeplan-plan""#, None),
+            ("[]", None),
+            ("", None),
+        ] {
+            assert_eq!(format_of(text), format, "{text}");
+        }
+    }
+
+    /// A list of the shortest values takes the most memory for its text.
+    #[test]
+    fn a_list_of_millions_of_zeros_is_refused_where_it_becomes_too_long() {
+        let zeros = |count: usize| alloc::format!("[{}0]", "0,".repeat(count - 1));
+        assert!(parse(&zeros(FEW_VALUES - 1)).is_ok());
+        let refused = parse(&zeros(2 * FEW_VALUES)).expect_err("too many");
+        assert_eq!((refused.line, refused.offset), (1, 2 * FEW_VALUES));
+        assert!(refused.message.starts_with("more than 262144 values in 1048577 bytes"), "{refused}");
+        // As many numbers of the length that times in ns have are read; and what is in quotes are no values.
+        let times = alloc::format!("[{}0]", "123456,".repeat(2 * FEW_VALUES));
+        assert!(parse(&times).is_ok());
+        assert!(parse(&alloc::format!("[\"\\\"{}\"]", ",".repeat(4 * FEW_VALUES))).is_ok());
+    }
 }

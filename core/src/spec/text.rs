@@ -78,7 +78,12 @@ pub fn parse(text: &str) -> Result<Value, SpecError> {
     read.map_err(SpecError::Syntax)
 }
 
+/// Most values of a text of TOML, each of which takes some hundred bytes while it is read; fields and values count apart. A
+/// spec with numbers for each of the most stages that there can be has fewer.
+const MOST_VALUES: usize = 1 << 21;
+
 fn parse_toml(text: &str) -> Result<Value, Syntax> {
+    json::expect_few_values("TOML", text, MOST_VALUES)?;
     let table: toml::Table = toml::from_str(text).map_err(|error| {
         let offset = error.span().map_or(0, |span| span.start);
         Syntax::at("TOML", text, offset, error.message().to_string())

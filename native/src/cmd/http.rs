@@ -5,10 +5,11 @@
 //! connect without end, or send and read a byte at a time, take all that the process has: connections are counted,
 //! and each has a time in which it is over.
 
+use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,8 +19,8 @@ pub struct Request<'a> {
     pub method: &'a str,
     /// The path with its query.
     pub path: &'a str,
-    /// As whom the other end has asked this one, with a port or without: what it says in its `Host`.
-    pub host: Option<&'a str>,
+    /// As whom the other end has asked this one, with a port or without: what it says in its one `Host`.
+    pub host: &'a str,
     /// Whether the other end takes what is compressed by gzip.
     pub takes_gzip: bool,
 }
@@ -31,9 +32,36 @@ pub struct Reply {
     /// The content's type.
     pub content_type: &'static str,
     /// The content.
-    pub body: Vec<u8>,
+    pub body: Body,
     /// Whether that is compressed by gzip.
     pub is_gzip: bool,
+    /// More lines of the head, each with its end.
+    pub headers: String,
+}
+
+/// The content of a reply, of which a connection holds no copy: whoever reads slowly takes no memory.
+pub enum Body {
+    /// Bytes that others share.
+    Shared(Arc<[u8]>),
+    /// So many bytes of a file.
+    File(File, u64),
+}
+
+impl Body {
+    fn len(&self) -> u64 {
+        match self {
+            Body::Shared(bytes) => bytes.len() as u64,
+            Body::File(_, length) => *length,
+        }
+    }
+
+    fn send(self, to: &mut impl Write) -> io::Result<()> {
+        match self {
+            Body::Shared(bytes) => to.write_all(&bytes),
+            // A file that has become shorter ends the connection early, which a browser notices by the length.
+            Body::File(file, length) => io::copy(&mut file.take(length), to).map(|_| ()),
+        }
+    }
 }
 
 /// A request that has not come by then is let go, and so is a peer that reads nothing for so long.
@@ -42,7 +70,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const LONGEST_REPLY: Duration = Duration::from_secs(600);
 /// Longest request that is read, headers included.
 const MAX_REQUEST_BYTES: u64 = 64 << 10;
-/// Most connections at once, each of which may hold a whole file: a browser opens about six.
+/// Most connections at once: a browser opens about six. Beyond, the one that has said nothing for the longest time has to go,
+/// and where all have asked for something, the newest.
 const MOST_CONNECTIONS: usize = 64;
 /// Between two tries to take a connection where the system has nothing left for one, and how many tries in a row.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -54,21 +83,20 @@ const MOST_TRIES: u32 = 600;
 /// What stopped the listening.
 pub fn serve(listener: &TcpListener, answer: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> io::Error {
     let answer = Arc::new(answer);
-    let open = Arc::new(AtomicUsize::new(0));
+    let open = Arc::new(Open::default());
     let mut tries = 0;
     loop {
         match listener.accept() {
             Ok((stream, _)) => {
                 tries = 0;
-                let connection = Counted::new(&open);
-                if open.load(Ordering::SeqCst) > MOST_CONNECTIONS {
+                let Some(connection) = open.enter(&stream) else {
+                    refuse(&stream, "503 Service Unavailable", "Retry-After: 1\r\n");
                     continue;
-                }
+                };
                 let answer = Arc::clone(&answer);
                 // Neither a browser that went away in the middle nor a thread that cannot be had ends the server.
                 let talking = move || {
-                    let _ = talk(&stream, &*answer);
-                    drop(connection);
+                    let _ = talk(&stream, &connection, &*answer);
                 };
                 let _ = thread::Builder::new().spawn(talking);
             }
@@ -83,20 +111,65 @@ pub fn serve(listener: &TcpListener, answer: impl Fn(&Request) -> Reply + Send +
     }
 }
 
-/// One of the connections that are open, while it lives.
-struct Counted(Arc<AtomicUsize>);
+/// The connections that are open, by number, each while it has not asked for anything.
+#[derive(Default)]
+struct Open(Mutex<(u64, BTreeMap<u64, Option<TcpStream>>)>);
 
-impl Counted {
-    fn new(open: &Arc<AtomicUsize>) -> Counted {
-        open.fetch_add(1, Ordering::SeqCst);
-        Counted(Arc::clone(open))
+impl Open {
+    fn lock(&self) -> MutexGuard<'_, (u64, BTreeMap<u64, Option<TcpStream>>)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts one more; none where there are too many and all others have asked for something.
+    fn enter(self: &Arc<Open>, stream: &TcpStream) -> Option<Connection> {
+        let mut open = self.lock();
+        let (next, streams) = &mut *open;
+        if streams.len() >= MOST_CONNECTIONS {
+            let (oldest, silent) = streams.iter_mut().find(|(_, stream)| stream.is_some())?;
+            // Its thread notices, and ends.
+            if let Some(silent) = silent {
+                let _ = silent.shutdown(Shutdown::Both);
+            }
+            let oldest = *oldest;
+            streams.remove(&oldest);
+        }
+        *next += 1;
+        let number = *next;
+        streams.insert(number, stream.try_clone().ok());
+        Some(Connection { number, open: Arc::clone(self) })
     }
 }
 
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
+/// One of the connections that are open, while it lives.
+struct Connection {
+    number: u64,
+    open: Arc<Open>,
+}
+
+impl Connection {
+    /// It has asked for something, and does not have to go for another one.
+    fn has_asked(&self) {
+        if let Some(stream) = self.open.lock().1.get_mut(&self.number) {
+            *stream = None;
+        }
     }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.open.lock().1.remove(&self.number);
+    }
+}
+
+/// Says no, where that can be said at once.
+fn refuse(stream: &TcpStream, status: &str, more: &str) {
+    let _ = stream.set_nonblocking(true);
+    let mut stream = stream;
+    let _ = stream.write_all(no(status, more).as_bytes());
+}
+
+fn no(status: &str, more: &str) -> String {
+    format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n{more}Connection: close\r\n\r\n")
 }
 
 /// A connection that is over at some time, however slowly its bytes come and go.
@@ -130,35 +203,41 @@ impl Write for Until<'_> {
     }
 }
 
-fn talk(stream: &TcpStream, answer: &dyn Fn(&Request) -> Reply) -> io::Result<()> {
+fn talk(stream: &TcpStream, connection: &Connection, answer: &dyn Fn(&Request) -> Reply) -> io::Result<()> {
     let asking = Until { stream, end: Instant::now() + PATIENCE };
     let mut lines = BufReader::new(asking).take(MAX_REQUEST_BYTES);
     let heard = read_request(&mut lines);
     let mut telling = Until { stream, end: Instant::now() + LONGEST_REPLY };
-    let Heard { head, host, takes_gzip } = match heard {
+    let Heard { head, hosts, takes_gzip } = match heard {
         Ok(heard) => heard,
         Err(error) if error.kind() == ErrorKind::InvalidData => {
             let refusal = if lines.limit() == 0 { "431 Request Header Fields Too Large" } else { "400 Bad Request" };
-            let head = format!("HTTP/1.1 {refusal}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
-            return telling.write_all(head.as_bytes());
+            return telling.write_all(no(refusal, "").as_bytes());
         }
         Err(error) => return Err(error),
     };
+    // Of two names nobody knows which one others on the way have looked at.
+    let [host] = &hosts[..] else {
+        return telling.write_all(no("400 Bad Request", "").as_bytes());
+    };
+    connection.has_asked();
     let mut words = head.split_whitespace();
     let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-    let reply = answer(&Request { method, path, host: host.as_deref(), takes_gzip });
+    let reply = answer(&Request { method, path, host, takes_gzip });
     // Plans and pages change while somebody works on them: a browser is to ask again each time.
     let head = format!(
         "HTTP/1.1 {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nCache-Control: no-cache\r\n\
-         X-Content-Type-Options: nosniff\r\nVary: Accept-Encoding\r\n{}Connection: close\r\n\r\n",
+         X-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\nVary: Accept-Encoding\r\n{}{}\
+         Connection: close\r\n\r\n",
         reply.status,
         reply.content_type,
         reply.body.len(),
         if reply.is_gzip { "Content-Encoding: gzip\r\n" } else { "" },
+        reply.headers,
     );
     telling.write_all(head.as_bytes())?;
     if method != "HEAD" {
-        telling.write_all(&reply.body)?;
+        reply.body.send(&mut telling)?;
     }
     telling.flush()
 }
@@ -168,7 +247,8 @@ fn talk(stream: &TcpStream, answer: &dyn Fn(&Request) -> Reply) -> io::Result<()
 struct Heard {
     /// The first line.
     head: String,
-    host: Option<String>,
+    /// What each of its `Host` headers says.
+    hosts: Vec<String>,
     takes_gzip: bool,
 }
 
@@ -186,7 +266,7 @@ fn read_request(lines: &mut impl BufRead) -> io::Result<Heard> {
             _ => {
                 heard.takes_gzip |= accepts_gzip(&header);
                 let host = header.split_once(':').filter(|(name, _)| name.eq_ignore_ascii_case("host"));
-                heard.host = host.map(|(_, host)| host.trim().to_owned()).or(heard.host);
+                heard.hosts.extend(host.map(|(_, host)| host.trim().to_owned()));
             }
         }
     }
@@ -207,28 +287,30 @@ fn accepts_gzip(header: &str) -> bool {
 mod tests {
     use super::*;
 
+    /// More of them than there may be connections at once.
     #[test]
     fn silent_connections_keep_nobody_waiting() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         std::thread::spawn(move || {
-            serve(&listener, |request| Reply {
-                status: "200 OK",
-                content_type: "text/plain",
-                body: format!("{} {} {:?} {}", request.method, request.path, request.host, request.takes_gzip)
-                    .into_bytes(),
-                is_gzip: false,
+            serve(&listener, |request| {
+                let Request { method, path, host, takes_gzip } = request;
+                let body = format!("{method} {path} {host} {takes_gzip}").into_bytes();
+                Reply {
+                    status: "200 OK",
+                    content_type: "text/plain",
+                    body: Body::Shared(body.into()),
+                    is_gzip: false,
+                    headers: String::new(),
+                }
             })
         });
-        let silent: Vec<TcpStream> = (0..40).map(|_| TcpStream::connect(address).unwrap()).collect();
+        let silent: Vec<TcpStream> = (0..200).map(|_| TcpStream::connect(address).unwrap()).collect();
         for (request, end) in [
-            ("GET /a?b HTTP/1.1\r\nHost: x\r\n\r\n", "\r\n\r\nGET /a?b Some(\"x\") false"),
-            ("GET / HTTP/1.1\r\naccept-encoding: br, GZIP;q=0.5\r\n\r\n", "GET / None true"),
-            (
-                "GET / HTTP/1.1\r\nHOST: [::1]:80 \r\nAccept-Encoding: gzip;q=0, br\r\n\r\n",
-                "GET / Some(\"[::1]:80\") false",
-            ),
-            ("HEAD / HTTP/1.1\r\n\r\n", "close\r\n\r\n"),
+            ("GET /a?b HTTP/1.1\r\nHost: x\r\n\r\n", "\r\n\r\nGET /a?b x false"),
+            ("GET / HTTP/1.1\r\nhost: y\r\naccept-encoding: br, GZIP;q=0.5\r\n\r\n", "GET / y true"),
+            ("GET / HTTP/1.1\r\nHOST: [::1]:80 \r\nAccept-Encoding: gzip;q=0, br\r\n\r\n", "GET / [::1]:80 false"),
+            ("HEAD / HTTP/1.1\r\nHost: x\r\n\r\n", "close\r\n\r\n"),
         ] {
             let mut stream = TcpStream::connect(address).unwrap();
             stream.write_all(request.as_bytes()).unwrap();
@@ -237,6 +319,34 @@ mod tests {
             assert!(reply.starts_with("HTTP/1.1 200 OK\r\n") && reply.ends_with(end), "{reply}");
         }
         drop(silent);
+    }
+
+    /// Where all have asked for something and read nothing, whoever comes next is told to come again.
+    #[test]
+    fn more_than_can_be_served_are_told_so() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            serve(&listener, |_| Reply {
+                status: "200 OK",
+                content_type: "text/plain",
+                // More than the system takes for a connection that nobody reads.
+                body: Body::Shared(vec![b'x'; 16 << 20].into()),
+                is_gzip: false,
+                headers: String::new(),
+            })
+        });
+        let asking = || {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+            let mut first = [0; 12];
+            stream.read_exact(&mut first).unwrap();
+            (String::from_utf8_lossy(&first).into_owned(), stream)
+        };
+        let unread: Vec<_> = (0..MOST_CONNECTIONS).map(|_| asking()).collect();
+        assert!(unread.iter().all(|(first, _)| first == "HTTP/1.1 200"));
+        assert_eq!(asking().0, "HTTP/1.1 503");
+        drop(unread);
     }
 
     #[test]
@@ -254,13 +364,16 @@ mod tests {
                 reply
             });
             let (stream, _) = listener.accept().unwrap();
-            let _ = talk(&stream, &|_| unreachable!("nothing was asked for"));
-            drop(stream);
+            let connection = Arc::new(Open::default()).enter(&stream).unwrap();
+            let _ = talk(&stream, &connection, &|_| unreachable!("nothing was asked for"));
+            drop((stream, connection));
             asking.join().unwrap()
         };
         let long = |bytes: usize| format!("GET / HTTP/1.1\r\nX: {}", "x".repeat(bytes)).into_bytes();
         assert!(refused(b"GET /\xff\xff HTTP/1.1\r\n\r\n".to_vec()).starts_with("HTTP/1.1 400 "));
         assert!(refused(b"GET / HTTP/1.1\r\nHost: x\r\n".to_vec()).starts_with("HTTP/1.1 400 "));
+        assert!(refused(b"GET / HTTP/1.1\r\n\r\n".to_vec()).starts_with("HTTP/1.1 400 "));
+        assert!(refused(b"GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n".to_vec()).starts_with("HTTP/1.1 400 "));
         assert!(refused(long(MAX_REQUEST_BYTES as usize - 19)).starts_with("HTTP/1.1 431 "));
     }
 

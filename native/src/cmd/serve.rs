@@ -1,16 +1,20 @@
 //! `pipeplan serve`
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, OnceLock};
+use std::time::SystemTime;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use serde_json::json;
+use sha2::{Digest, Sha256};
 
 use super::failure::Failure;
-use super::http::{self, Reply, Request};
+use super::http::{self, Body, Reply, Request};
 use super::{input, output};
 
 const EXAMPLES: &str = "\
@@ -86,9 +90,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let ahead = Arc::clone(&files);
     std::thread::spawn(move || ahead.pack());
     let only_here = at.ip().is_loopback();
-    let error = http::serve(&listener, move |request| match request.host {
-        Some(host) if only_here && !is_this_machine(host) => elsewhere(at),
-        _ => answer(request, &files),
+    let error = http::serve(&listener, move |request| match only_here && !is_this_machine(request.host) {
+        true => elsewhere(at),
+        false => answer(request, &files),
     });
     Err(Failure::work(format!("the server failed: {error}")))
 }
@@ -155,11 +159,11 @@ impl Site {
         }
     }
 
-    fn read(&self, path: &Path) -> Option<Vec<u8>> {
+    fn open(&self, path: &Path) -> Option<Content> {
         match self {
-            Site::Folder(folder) => read_file(&folder.join(path)),
+            Site::Folder(folder) => Content::within(folder, path),
             #[cfg(feature = "embed-web")]
-            Site::Embedded => EMBEDDED.get_file(path).map(|file| file.contents().to_vec()),
+            Site::Embedded => EMBEDDED.get_file(path).map(|file| Content::of(file.contents().to_vec())),
         }
     }
 }
@@ -176,6 +180,45 @@ fn find_book(given: Option<PathBuf>) -> Result<Option<PathBuf>, Failure> {
     }
     let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join("docs")));
     Ok(beside.into_iter().chain([PathBuf::from("docs/book")]).find(is_book))
+}
+
+/// A file, or what stands for one.
+struct Content {
+    body: Body,
+    /// What tells one content of a file from another: its length, and when it was written.
+    mark: (u64, Option<SystemTime>),
+}
+
+impl Content {
+    fn of(bytes: Vec<u8>) -> Content {
+        Content { mark: (bytes.len() as u64, None), body: Body::Shared(bytes.into()) }
+    }
+
+    /// The file at `path`, wherever that leads.
+    fn at(path: &Path) -> Option<Content> {
+        let file = File::open(path).ok()?;
+        let known = file.metadata().ok().filter(Metadata::is_file)?;
+        let mark = (known.len(), known.modified().ok());
+        Some(Content { body: Body::File(file, known.len()), mark })
+    }
+
+    /// The file at `path` of `folder`; none where a link leads out of it.
+    fn within(folder: &Path, path: &Path) -> Option<Content> {
+        let (top, found) = (folder.canonicalize().ok()?, folder.join(path).canonicalize().ok()?);
+        found.starts_with(top).then(|| Content::at(&found)).flatten()
+    }
+
+    /// All of it, up to `most` bytes.
+    fn bytes(self, most: u64) -> Option<Arc<[u8]>> {
+        match self.body {
+            Body::Shared(bytes) => Some(bytes),
+            Body::File(file, length) => {
+                let mut bytes = Vec::new();
+                file.take(length.min(most)).read_to_end(&mut bytes).ok()?;
+                Some(bytes.into())
+            }
+        }
+    }
 }
 
 /// What /docs shows where no book is built.
@@ -211,13 +254,13 @@ struct Files {
 
 struct Packed {
     /// That of the file, which may be another one by now.
-    of: (usize, u32),
-    gzip: Vec<u8>,
+    mark: (u64, Option<SystemTime>),
+    gzip: Arc<[u8]>,
 }
 
 impl Files {
     /// The file at a request's path, with its name.
-    fn find(&self, url: &str) -> Option<(PathBuf, Vec<u8>)> {
+    fn find(&self, url: &str) -> Option<(PathBuf, Content)> {
         let path = url.split(['?', '#']).next().unwrap_or_default().trim_start_matches('/');
         let path = PathBuf::from(if path.is_empty() { "index.html" } else { path });
         // Nothing above the page's folder, whatever the path says.
@@ -227,57 +270,55 @@ impl Files {
         if let Ok(page) = path.strip_prefix("docs") {
             return self.find_in_book(page, url);
         }
-        let bytes = match (path.to_str(), &self.plan, &self.trace) {
-            (Some("plan.json"), Some(file), _) | (Some("trace.json"), _, Some(file)) => read_file(file),
-            _ => self.site.read(&path),
+        let content = match (path.to_str(), &self.plan, &self.trace) {
+            (Some("plan.json"), Some(file), _) | (Some("trace.json"), _, Some(file)) => Content::at(file),
+            _ => self.site.open(&path),
         };
-        Some((path, bytes?))
+        Some((path, content?))
     }
 
     /// The file at `page` of the book. A folder is its `index.html`.
-    fn find_in_book(&self, page: &Path, url: &str) -> Option<(PathBuf, Vec<u8>)> {
+    fn find_in_book(&self, page: &Path, url: &str) -> Option<(PathBuf, Content)> {
         let index = |folder: &Path| folder.join("index.html");
         let is_top = page.as_os_str().is_empty();
         let Some(book) = &self.book else {
-            return is_top.then(|| (index(page), NO_BOOK.as_bytes().to_vec()));
+            return is_top.then(|| (index(page), Content::of(NO_BOOK.as_bytes().to_vec())));
         };
         if is_top && !url.split(['?', '#']).next().is_some_and(|path| path.ends_with('/')) {
-            return Some((index(page), TO_THE_BOOK.as_bytes().to_vec()));
+            return Some((index(page), Content::of(TO_THE_BOOK.as_bytes().to_vec())));
         }
         let page = if book.join(page).is_dir() { index(page) } else { page.to_owned() };
-        let bytes = read_file(&book.join(&page))?;
+        let content = Content::within(book, &page)?;
         // By its whole path: a file of the page may have the same name.
-        Some((Path::new("docs").join(page), bytes))
+        Some((Path::new("docs").join(page), content))
     }
 
     /// Compresses what is worth it.
     fn pack(&self) {
         let pack = |path: PathBuf| {
-            let plain = self.site.read(&path)?;
-            let worth = plain.len() >= LEAST_PACKED_BYTES && content_type(&path) != "image/png";
-            let packed = Packed { of: mark_of(&plain), gzip: worth.then(|| gzip(&plain)).flatten()? };
-            Some((path, packed))
+            let content = self.site.open(&path)?;
+            let mark = content.mark;
+            let worth = mark.0 >= LEAST_PACKED_BYTES && content_type(&path) != "image/png";
+            let plain = worth.then(|| content.bytes(MOST_PACKED_BYTES)).flatten()?;
+            Some((path, Packed { mark, gzip: gzip(&plain)?.into() }))
         };
         // Nobody else sets it.
         let _ = self.packed.set(self.site.paths().into_iter().filter_map(pack).collect());
     }
 
     /// The file at `path`, whose content is `plain`, compressed; none where that has not been done.
-    fn packed(&self, path: &Path, plain: &[u8]) -> Option<Vec<u8>> {
+    fn packed(&self, path: &Path, plain: &Content) -> Option<Body> {
         let known = self.packed.get()?.get(path)?;
-        (known.of == mark_of(plain)).then(|| known.gzip.clone())
+        (known.mark == plain.mark).then(|| Body::Shared(Arc::clone(&known.gzip)))
     }
 }
 
 /// Shorter files are sent as they are.
-const LEAST_PACKED_BYTES: usize = 1024;
-
-/// What tells one content of a file from another.
-fn mark_of(plain: &[u8]) -> (usize, u32) {
-    let mut crc = flate2::Crc::new();
-    crc.update(plain);
-    (plain.len(), crc.sum())
-}
+const LEAST_PACKED_BYTES: u64 = 1024;
+/// A page has no longer files.
+const MOST_PACKED_BYTES: u64 = 256 << 20;
+/// Longest page whose scripts are looked at.
+const MOST_HTML_BYTES: u64 = 16 << 20;
 
 /// `plain` in the format of gzip.
 fn gzip(plain: &[u8]) -> Option<Vec<u8>> {
@@ -286,28 +327,58 @@ fn gzip(plain: &[u8]) -> Option<Vec<u8>> {
     encoder.finish().ok()
 }
 
-fn read_file(path: &Path) -> Option<Vec<u8>> {
-    let mut bytes = Vec::new();
-    let file = File::open(path).ok()?;
-    // A folder opens too, but does not read.
-    file.take(1 << 30).read_to_end(&mut bytes).ok()?;
-    Some(bytes)
-}
-
 fn plainly(status: &'static str, body: &str) -> Reply {
-    Reply { status, content_type: "text/plain; charset=utf-8", body: body.as_bytes().to_vec(), is_gzip: false }
+    let body = Body::Shared(body.as_bytes().into());
+    Reply { status, content_type: "text/plain; charset=utf-8", body, is_gzip: false, headers: String::new() }
 }
 
 fn answer(request: &Request, files: &Files) -> Reply {
     if !matches!(request.method, "GET" | "HEAD") {
         return plainly("405 Method Not Allowed", "only GET and HEAD are answered\n");
     }
-    let Some((path, body)) = files.find(request.path) else {
-        return plainly("404 Not Found", "there is no such file\n");
-    };
-    let packed = request.takes_gzip.then(|| files.packed(&path, &body)).flatten();
+    let missing = || plainly("404 Not Found", "there is no such file\n");
+    let Some((path, content)) = files.find(request.path) else { return missing() };
+    let content_type = content_type(&path);
+    let packed = request.takes_gzip.then(|| files.packed(&path, &content)).flatten();
     let is_gzip = packed.is_some();
-    Reply { status: "200 OK", content_type: content_type(&path), body: packed.unwrap_or(body), is_gzip }
+    let (body, headers) = if content_type.starts_with("text/html") {
+        let Some(html) = content.bytes(MOST_HTML_BYTES) else { return missing() };
+        let policy = policy(&html, is_embedded(request.path));
+        (packed.unwrap_or(Body::Shared(html)), policy)
+    } else {
+        (packed.unwrap_or(content.body), String::new())
+    };
+    Reply { status: "200 OK", content_type, body, is_gzip, headers }
+}
+
+/// Whether the page is asked for as part of another one.
+fn is_embedded(url: &str) -> bool {
+    let query = url.split('#').next().and_then(|url| url.split_once('?')).map_or("", |(_, query)| query);
+    query.split('&').any(|part| part == "embed" || part.starts_with("embed="))
+}
+
+/// The lines of a head that let `html` run its own scripts and nothing from elsewhere, and that keep it out of the pages of
+/// others unless it is to be `embedded`.
+fn policy(html: &[u8], embedded: bool) -> String {
+    let html = String::from_utf8_lossy(html);
+    let mut scripts = String::new();
+    let mut rest = &*html;
+    while let Some((_, from)) = rest.split_once("<script") {
+        let Some((attributes, inside)) = from.split_once('>') else { break };
+        let Some((script, after)) = inside.split_once("</script>") else { break };
+        if !attributes.contains("src=") {
+            let digest = BASE64_STANDARD.encode(Sha256::digest(script.as_bytes()));
+            scripts.push_str(&format!(" 'sha256-{digest}'"));
+        }
+        rest = after;
+    }
+    let (ancestors, frames) = if embedded { ("*", "") } else { ("'none'", "X-Frame-Options: DENY\r\n") };
+    format!(
+        "Content-Security-Policy: default-src 'self'; script-src 'self' 'wasm-unsafe-eval'{scripts}; \
+         style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; font-src 'self' data:; \
+         worker-src 'self' blob:; object-src 'none'; base-uri 'none'; form-action 'none'; \
+         frame-ancestors {ancestors}\r\n{frames}"
+    )
 }
 
 fn content_type(path: &Path) -> &'static str {

@@ -95,6 +95,45 @@ fn the_page_is_served_with_its_plan_and_nothing_else_of_the_machine() {
     assert!(stderr.contains("--host takes an address of this machine") && !stderr.contains("--port 0"), "{stderr}");
 }
 
+/// The headers that keep a page of others from using this one, and this one from anything of others.
+#[test]
+fn a_page_runs_its_own_scripts_alone_and_is_in_no_page_of_others() {
+    let folder = folder();
+    let web = path(&folder, "web");
+    std::fs::create_dir(&web).unwrap();
+    write(&format!("{web}/index.html"), "<script type=\"module\">alert(1)</script><script src=\"a.js\"></script>");
+    write(&format!("{web}/a.js"), "1");
+    write(&path(&folder, "secret.txt"), "secret");
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::symlink(path(&folder, "secret.txt"), format!("{web}/out.txt")).unwrap();
+        std::os::unix::fs::symlink(format!("{web}/a.js"), format!("{web}/in.js")).unwrap();
+    }
+    let served = Served::start(&["--web", &web]);
+    // The digest that browsers compute: `printf 'alert(1)' | openssl dgst -sha256 -binary | base64`.
+    let digest = "'sha256-bhHHL3z2vDgxUt0W3dWQOrprscmda2Y5pLsLg4GF+pI='";
+    let alone = served.ask("GET /");
+    for line in [
+        format!("script-src 'self' 'wasm-unsafe-eval' {digest};"),
+        "frame-ancestors 'none'\r\n".to_string(),
+        "\r\nX-Frame-Options: DENY\r\n".to_string(),
+        "\r\nX-Content-Type-Options: nosniff\r\n".to_string(),
+    ] {
+        assert!(alone.contains(&line), "{alone} should hold {line:?}");
+    }
+    for embedded in ["GET /?embed", "GET /?plan=plan.json&embed=1"] {
+        let answer = served.ask(embedded);
+        assert!(answer.contains("frame-ancestors *\r\n") && !answer.contains("X-Frame-Options"), "{answer}");
+    }
+    assert!(!served.ask("GET /a.js").contains("Content-Security-Policy"));
+    #[cfg(unix)]
+    {
+        assert!(served.ask("GET /in.js").contains("200 OK"));
+        let answer = served.ask("GET /out.txt");
+        assert!(answer.contains("404") && !answer.contains("secret"), "{answer}");
+    }
+}
+
 #[test]
 fn the_book_is_served_under_docs_and_nothing_above_it() {
     let folder = folder();
