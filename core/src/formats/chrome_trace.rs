@@ -160,6 +160,7 @@ mod tests {
             step: number,
             loss: None,
             tokens: 0,
+            began_ns: None,
             rows: alloc::vec![alloc::vec![span(Step::Optimizer, 10, 30)]],
         };
         let trace = Trace {
@@ -195,7 +196,7 @@ mod tests {
             overhead_ns: None,
             shared_processors: None,
             peak_bytes: Vec::new(),
-            steps: alloc::vec![StepTrace { step: 0, loss: None, tokens: 0, rows }],
+            steps: alloc::vec![StepTrace { step: 0, loss: None, tokens: 0, began_ns: None, rows }],
         };
         let mut chrome = ChromeTrace::new();
         chrome.trace("measured", &trace);
