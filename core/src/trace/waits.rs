@@ -19,8 +19,8 @@ pub struct Waits {
     pub ops: Vec<Vec<Span>>,
     /// By row and place: the op of another row that made the input, if there is one.
     pub inputs: Vec<Vec<Option<Place>>>,
-    /// By row and place: when that input arrived, where a receive says so.
-    pub arrived: Vec<Vec<Option<Nanos>>>,
+    /// By row and place: from when to when the rank received that input, where a receive says so. It may have arrived before.
+    pub received: Vec<Vec<Option<[Nanos; 2]>>>,
 }
 
 /// What an op makes: whether it is a gradient, the stage, the microbatch.
@@ -51,7 +51,7 @@ impl Waits {
         for (copy, rows) in step.rows.chunks(ranks.max(1)).enumerate() {
             let first = copy * ranks.max(1);
             let mut places: BTreeMap<Made, Place> = BTreeMap::new();
-            let mut arrivals: Vec<BTreeMap<Made, Nanos>> = Vec::with_capacity(rows.len());
+            let mut arrivals: Vec<BTreeMap<Made, [Nanos; 2]>> = Vec::with_capacity(rows.len());
             for (row, spans) in rows.iter().enumerate() {
                 let (mut ops, mut arrived) = (Vec::new(), BTreeMap::new());
                 for span in spans {
@@ -63,7 +63,12 @@ impl Waits {
                             ops.push(Span { op: *op, start_ns: span.start_ns, end_ns: span.end_ns });
                         }
                         Step::Transfer(messages) | Step::Wait(messages) => {
-                            arrived.extend(messages.iter().filter_map(input_of).map(|input| (input, span.end_ns)));
+                            arrived.extend(
+                                messages
+                                    .iter()
+                                    .filter_map(input_of)
+                                    .map(|input| (input, [span.start_ns, span.end_ns])),
+                            );
                         }
                         Step::Start(_) | Step::Optimizer => {}
                     }
@@ -76,11 +81,11 @@ impl Waits {
                 let input = |span: &Span| {
                     let needed = needed(span.op)?;
                     let place = places.get(&needed).copied().filter(|place| place.0 != first + row)?;
-                    Some((place, arrived.get(&needed).copied().filter(|ns| *ns <= span.start_ns)))
+                    Some((place, arrived.get(&needed).copied().filter(|ns| ns[1] <= span.start_ns)))
                 };
-                let found: Vec<Option<(Place, Option<Nanos>)>> = ops.iter().map(input).collect();
+                let found: Vec<Option<(Place, Option<[Nanos; 2]>)>> = ops.iter().map(input).collect();
                 waits.inputs.push(found.iter().map(|found| found.map(|(place, _)| place)).collect());
-                waits.arrived.push(found.iter().map(|found| found.and_then(|(_, ns)| ns)).collect());
+                waits.received.push(found.iter().map(|found| found.and_then(|(_, ns)| ns)).collect());
             }
         }
         waits

@@ -161,5 +161,5 @@ fn stragglers(analysis: &Analysis) -> String {
         ]
     };
     let cells: Vec<Vec<String>> = analysis.stragglers.iter().map(row).collect();
-    format::table(&["straggler", "times", "since", "count", "saved", ""], &cells, 5)
+    format::table(&["straggler", "times", "since", "count", "saved", ""], &cells, 4)
 }

@@ -442,7 +442,7 @@ impl<'a> Coordinator<'a> {
         let mut by_pipeline: Vec<&StepRecord> = records.iter().collect();
         by_pipeline.sort_by_key(|record| workload.position(record.rank).in_trace());
         let rows = by_pipeline.into_iter().map(row).collect();
-        let trace = StepTrace { step: step.into(), loss, tokens, began_ns: Some(start_ns), rows };
+        let trace = StepTrace { step: step.into(), loss, tokens, began_ns: Some(start_ns / slowdown), rows };
         let timeline = trace.timeline();
         let bubble_ratio = timeline.bubble_ratio(problem.objective());
         let options = &self.shared.options;

@@ -12,6 +12,9 @@ use crate::problem::op::{Op, OpKind};
 use crate::program::Step;
 use crate::trace::Trace;
 
+/// What stands before the words of a line, where a person would look for its time and place.
+const GLOG: &str = "I0101 00:00:00.000000     0 pipeplan:0]";
+
 /// Milliseconds, with every nanosecond.
 fn millis(ns: Nanos) -> String {
     format!("{}.{:06}", ns / 1_000_000, ns % 1_000_000)
@@ -23,7 +26,15 @@ fn millis(ns: Nanos) -> String {
 /// Ranks whose steps could not be told apart: a step is known by the first type of job with microbatch 0.
 pub fn write(trace: &Trace) -> Result<Vec<String>, Faults> {
     let rows = trace.steps.iter().map(|step| step.rows.len()).max().unwrap_or(0);
-    let mut logs: Vec<String> = (0..rows).map(|_| String::new()).collect();
+    // The number of the first step, where the others follow it.
+    let first = trace.steps.first().map_or(0, |step| step.step);
+    let follow = trace.steps.iter().enumerate().all(|(index, step)| step.step == first.saturating_add(index as u64));
+    let end = first.saturating_add(trace.steps.len() as u64);
+    let head = match follow {
+        true => format!("{GLOG} Schedule Profiler start at step {first} and end at step {end}\n"),
+        false => String::new(),
+    };
+    let mut logs: Vec<String> = (0..rows).map(|_| head.clone()).collect();
     let mut faults = Vec::new();
     let mut start: Nanos = 0;
     for step in &trace.steps {
@@ -55,7 +66,7 @@ pub fn write(trace: &Trace) -> Result<Vec<String>, Faults> {
                 let (from, to) = (began.saturating_add(span.start_ns), began.saturating_add(span.end_ns));
                 let _ = writeln!(
                     logs[row],
-                    "I0101 00:00:00.000000     0 pipeplan:0] Profiler Info: Job ({microbatch}), type = {kind}, \
+                    "{GLOG} Profiler Info: Job ({microbatch}), type = {kind}, \
                      micro_batch_id = {microbatch}, job_start_time = {}, job_end_time = {}",
                     millis(from),
                     millis(to)

@@ -27,7 +27,7 @@ pub(super) fn links(all: &[Waits]) -> Links {
     let mut links = Links::new();
     for waits in all {
         for (input, op) in waits.edges() {
-            let there = waits.arrived[op.0][op.1].unwrap_or(waits.at(op).start_ns);
+            let there = waits.received[op.0][op.1].map_or(waits.at(op).start_ns, |received| received[1]);
             let took = there.saturating_sub(waits.at(input).end_ns);
             links.entry((input.0, op.0)).and_modify(|least: &mut Nanos| *least = took.min(*least)).or_insert(took);
         }
@@ -49,8 +49,8 @@ impl Replay {
         for span in waits.ops.iter_mut().flatten() {
             (span.start_ns, span.end_ns) = (span.start_ns - first, span.end_ns.max(span.start_ns) - first);
         }
-        for arrived in waits.arrived.iter_mut().flatten().flatten() {
-            *arrived = arrived.saturating_sub(first);
+        for at in waits.received.iter_mut().flatten().flatten().flatten() {
+            *at = at.saturating_sub(first);
         }
         let order = waits.in_order();
         let (mut hops, mut late): (Vec<Vec<Nanos>>, Vec<Vec<Nanos>>) =
@@ -63,9 +63,11 @@ impl Replay {
                 if let Some(input) = waits.inputs[row][place] {
                     let made = waits.at(input).end_ns;
                     let most = span.start_ns.saturating_sub(made);
-                    let arrived = waits.arrived[row][place].filter(|arrived| *arrived > before);
                     let usual = links.get(&(input.0, row)).copied().unwrap_or(0);
-                    of_row[place] = arrived.map_or(usual, |arrived| arrived.saturating_sub(made)).min(most);
+                    // A rank that asks after the message was made, and then hardly waits, does not see when it arrived.
+                    let saw = waits.received[row][place]
+                        .filter(|[asked, ended]| *asked <= made || ended.saturating_sub(*asked) > usual);
+                    of_row[place] = saw.map_or(usual, |[_, ended]| ended.saturating_sub(made)).min(most);
                     ready = ready.max(made + of_row[place]);
                 }
                 late_of_row[place] = span.start_ns.saturating_sub(ready);

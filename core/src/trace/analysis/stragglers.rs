@@ -167,12 +167,13 @@ impl References {
         (0..self.rows.len()).max_by_key(|row| (self.rows[*row], core::cmp::Reverse(*row)))
     }
 
-    /// `took`, where all stages have as much work of each job.
+    /// `took`, where all stages have as much work of each job: what an op takes more than its like it still does.
     pub(super) fn evened(&self, op: Op, took: Nanos) -> Nanos {
         let of_job = self.median.iter().filter(|((_, kind), _)| *kind == op.kind()).map(|(_, ns)| u128::from(*ns));
         let (sum, count) = of_job.fold((0, 0u128), |(sum, count), ns| (sum + ns, count + 1));
-        let own = u128::from(self.median.get(&(op.stage(), op.kind())).copied().unwrap_or(0));
-        if own == 0 || count == 0 { took } else { (u128::from(took) * sum / count / own) as Nanos }
+        let Some(own) = self.median.get(&(op.stage(), op.kind())) else { return took };
+        let even = (sum / count.max(1)) as Nanos;
+        took.saturating_add(even).saturating_sub(*own)
     }
 }
 

@@ -284,7 +284,8 @@ fn messages_of(trace: &Trace, step: usize, clock_of_row: &[usize]) -> Vec<Messag
         from: clock(input.0),
         to: clock(op.0),
         sent_ns: began.saturating_add(waits.at(input).end_ns),
-        received_ns: began.saturating_add(waits.arrived[op.0][op.1].unwrap_or(waits.at(op).start_ns)),
+        received_ns: began
+            .saturating_add(waits.received[op.0][op.1].map_or(waits.at(op).start_ns, |received| received[1])),
     };
     waits.edges().map(message).filter(|message| message.from != message.to).collect()
 }
