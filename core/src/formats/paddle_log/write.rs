@@ -1,4 +1,4 @@
-//! The lines that Paddle would have logged of a trace.
+//! The lines of a trace as Paddle logs them.
 
 use alloc::format;
 use alloc::string::String;

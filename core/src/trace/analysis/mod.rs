@@ -1,4 +1,4 @@
-//! What a measured run means: where the time of each rank went, which ops decided the step, what a step would have taken
+//! What a measured run means: where the time of each rank went, which ops decided the step, what a step would take
 //! otherwise, and who is slow.
 //!
 //! - In: a trace; the planned times of ops where a plan is known.
