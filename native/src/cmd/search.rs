@@ -64,7 +64,8 @@ impl Measured {
         let of_run = profile.run.as_ref().filter(|_| profile.is_empty()).map(|run| run.jitter_permille);
         work.profile = Some(Arc::new(profile));
         if let Some(jitter) = of_run {
-            if jitter >= 10 {
+            // More is too much for a plan.
+            if (10..=1000).contains(&jitter) {
                 let percent = jitter as f64 / 10.0;
                 output::tell(&format!(
                     "note: ops of the run in {path} vary by {percent} %: `--jitter {percent}` plans for it"
