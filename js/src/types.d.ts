@@ -215,8 +215,8 @@ export interface NotValid {
     violations: string[];
 }
 
-/** `torch-csv`, `megatron` and `megatron-args` apply to plans, the others to traces too. */
-export type ExportFormat = "chrome-trace" | "torch-csv" | "megatron" | "megatron-args" | "svg" | "text";
+/** `torch-csv`, `megatron` and `megatron-args` apply to plans, `paddle-log` to traces, the others to both. */
+export type ExportFormat = "chrome-trace" | "torch-csv" | "megatron" | "megatron-args" | "svg" | "text" | "paddle-log" | "csv";
 
 export interface PublishedSchedule {
     /** The name in specs and options: `1f1b`. */

@@ -251,8 +251,8 @@ class Plan:
         return sensitivity(self, **options)
 
     def export(self, format: str) -> str:
-        """The plan in another program's format: ``chrome-trace``, ``torch-csv``, ``megatron``, ``megatron-args``, ``svg``
-        or ``text``."""
+        """The plan in another program's format: ``chrome-trace``, ``torch-csv``, ``megatron``, ``megatron-args``, ``csv``,
+        ``svg`` or ``text``."""
         return _native.export(self.text, format)
 
     def svg(self) -> str:

@@ -12,10 +12,12 @@ use alloc::vec::Vec;
 use serde_json::{Value, json};
 
 mod imported;
+mod measured;
 mod options;
 mod refusal;
 
 pub use imported::AgainstPlan;
+pub use measured::measured_profile;
 pub use options::Options;
 pub use refusal::Refusal;
 

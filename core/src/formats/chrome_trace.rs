@@ -51,12 +51,15 @@ impl ChromeTrace {
         }
     }
 
-    /// Adds a measured trace, its training steps one after the other.
+    /// Adds a measured trace, its training steps one after the other, and a row that shows the steps.
     pub fn trace(&mut self, name: &str, trace: &Trace) {
         let ranks = trace.steps.iter().map(|step| step.rows.len()).max().unwrap_or(0);
-        let part = self.start(name, ranks, |row| trace.row_name(row, ranks));
+        let row_name = |row| if row < ranks { trace.row_name(row, ranks) } else { "steps".to_string() };
+        let part = self.start(name, ranks + 1, row_name);
         let mut start = 0u64;
         for step in &trace.steps {
+            let end = start.saturating_add(step.duration_ns());
+            self.complete(&format!("step {}", step.step), "step", part, ranks, start, end);
             for (rank, row) in step.rows.iter().enumerate() {
                 for span in row {
                     let category = match &span.step {
@@ -160,6 +163,7 @@ mod tests {
             step: number,
             loss: None,
             tokens: 0,
+            began_ns: None,
             rows: alloc::vec![alloc::vec![span(Step::Optimizer, 10, 30)]],
         };
         let trace = Trace {
@@ -179,7 +183,8 @@ mod tests {
         let value: Value = serde_json::from_str(&chrome.finish()).unwrap();
         let starts: Vec<f64> =
             value["traceEvents"].as_array().unwrap().iter().filter_map(|event| event["ts"].as_f64()).collect();
-        assert_eq!(starts, [0.01, 0.04]);
+        // A step, and what is in it.
+        assert_eq!(starts, [0.0, 0.01, 0.03, 0.04]);
     }
 
     #[test]
@@ -195,7 +200,7 @@ mod tests {
             overhead_ns: None,
             shared_processors: None,
             peak_bytes: Vec::new(),
-            steps: alloc::vec![StepTrace { step: 0, loss: None, tokens: 0, rows }],
+            steps: alloc::vec![StepTrace { step: 0, loss: None, tokens: 0, began_ns: None, rows }],
         };
         let mut chrome = ChromeTrace::new();
         chrome.trace("measured", &trace);
@@ -203,9 +208,12 @@ mod tests {
         let events = value["traceEvents"].as_array().unwrap();
         let named = events.iter().filter(|event| event["name"] == "thread_name");
         let names: Vec<&str> = named.map(|event| event["args"]["name"].as_str().unwrap()).collect();
-        assert_eq!(names, ["replica 0, rank 0", "replica 0, rank 1", "replica 1, rank 0", "replica 1, rank 1"]);
+        assert_eq!(
+            names,
+            ["replica 0, rank 0", "replica 0, rank 1", "replica 1, rank 0", "replica 1, rank 1", "steps"]
+        );
         let threads: alloc::collections::BTreeSet<u64> =
             events.iter().filter(|event| event["ph"] == "X").filter_map(|event| event["tid"].as_u64()).collect();
-        assert_eq!(threads.len(), 4);
+        assert_eq!(threads.len(), 5);
     }
 }

@@ -3,13 +3,14 @@
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use core::fmt;
+use core::fmt::{self, Write};
 
 use crate::base::fields::Faults;
+use crate::base::units::Nanos;
 use crate::estimate::derive::derive;
 use crate::formats::chrome_trace::ChromeTrace;
 use crate::formats::frameworks::Shown;
-use crate::formats::{megatron_args, svg, text};
+use crate::formats::{megatron_args, paddle_log, svg, text};
 use crate::model::StageLayout;
 use crate::notation::{megatron_layout, torch_csv};
 use crate::plan::Plan;
@@ -38,17 +39,23 @@ pub enum Format {
     Svg,
     /// A drawing in characters.
     Text,
+    /// The job log of PaddlePaddle's workers.
+    PaddleLog,
+    /// A table: a line for each op, transfer and optimizer step.
+    Csv,
 }
 
 impl Format {
     /// Every format with its name.
-    pub const NAMED: [(&'static str, Format); 6] = [
+    pub const NAMED: [(&'static str, Format); 8] = [
         ("chrome-trace", Format::ChromeTrace),
         ("torch-csv", Format::TorchCsv),
         ("megatron", Format::Megatron),
         ("megatron-args", Format::MegatronArgs),
         ("svg", Format::Svg),
         ("text", Format::Text),
+        ("paddle-log", Format::PaddleLog),
+        ("csv", Format::Csv),
     ];
 
     /// The format of this name.
@@ -69,6 +76,8 @@ impl Format {
             }
             Format::Svg => "A drawing for papers and slides",
             Format::Text => "A drawing in characters",
+            Format::PaddleLog => "The job log of PaddlePaddle's workers, of a trace: with -o a folder of workerlog.N",
+            Format::Csv => "A table: a line for each op, transfer and optimizer step, with start and end",
         }
     }
 }
@@ -99,6 +108,10 @@ pub enum ExportError {
     NoSteps,
     /// A trace holds no order.
     OfTrace,
+    /// A plan has no log: only what ran has.
+    OfPlan,
+    /// The trace's steps could not be told apart in a log.
+    Log(Faults),
 }
 
 impl fmt::Display for ExportError {
@@ -120,6 +133,8 @@ impl fmt::Display for ExportError {
             ExportError::Megatron(reasons) => write!(f, "Megatron-LM refuses this plan: {}", reasons.join("; ")),
             ExportError::Spec(faults) => fmt::Display::fmt(faults, f),
             ExportError::NoSteps => f.write_str("the trace holds no steps"),
+            ExportError::OfPlan => f.write_str("a plan has no log: export the trace of its run"),
+            ExportError::Log(faults) => fmt::Display::fmt(faults, f),
             ExportError::OfTrace => f.write_str("a trace holds no order: export the plan that it was measured from"),
         }
     }
@@ -144,7 +159,24 @@ pub fn of_plan(plan: &Plan, format: Format) -> Result<String, ExportError> {
         Format::MegatronArgs => arguments(plan)?,
         Format::Svg => svg::draw(&timeline, &title(plan), SVG_WIDTH),
         Format::Text => format!("{}\n", text::draw(&timeline, TEXT_WIDTH)),
+        Format::PaddleLog => return Err(ExportError::OfPlan),
+        Format::Csv => {
+            let rows = timeline.rows.iter().enumerate();
+            let spans = rows.flat_map(|(rank, row)| {
+                row.iter().map(move |span| (0, rank, &span.op, [span.start_ns, span.end_ns]))
+            });
+            csv(spans)
+        }
     })
+}
+
+/// A line for each span: its step, its rank (copies of the pipeline one after the other), what was done, when.
+fn csv<W: fmt::Display>(spans: impl Iterator<Item = (u64, usize, W, [Nanos; 2])>) -> String {
+    let mut text = String::from("step,rank,what,start_ns,end_ns\n");
+    for (step, rank, what, [start_ns, end_ns]) in spans {
+        let _ = writeln!(text, "{step},{rank},{what},{start_ns},{end_ns}");
+    }
+    text
 }
 
 /// What the plan decides, where Megatron-LM can do so.
@@ -192,6 +224,20 @@ pub fn of_trace(trace: &Trace, format: Format) -> Result<String, ExportError> {
     }
     let step = trace.steps.last().ok_or(ExportError::NoSteps)?;
     match format {
+        Format::Csv => {
+            let rows =
+                trace.steps.iter().flat_map(|step| step.rows.iter().enumerate().map(move |row| (step.step, row)));
+            let spans = rows.flat_map(|(step, (row, spans))| {
+                spans.iter().map(move |span| (step, row, &span.step, [span.start_ns, span.end_ns]))
+            });
+            Ok(csv(spans))
+        }
+        Format::PaddleLog => {
+            let logs = paddle_log::write(trace).map_err(ExportError::Log)?;
+            // One text for all ranks, in the form of `tail -n +1 workerlog.*`.
+            let logs = logs.iter().enumerate().map(|(rank, log)| format!("==> workerlog.{rank} <==\n{log}\n"));
+            Ok(logs.collect())
+        }
         Format::Svg => Ok(svg::draw(&step.timeline(), &format!("measured step {}", step.step), SVG_WIDTH)),
         Format::Text => Ok(format!("{}\n", text::draw(&step.timeline(), TEXT_WIDTH))),
         Format::ChromeTrace | Format::TorchCsv | Format::Megatron | Format::MegatronArgs => Err(ExportError::OfTrace),

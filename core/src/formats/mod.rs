@@ -11,6 +11,7 @@ pub mod export;
 pub mod frameworks;
 pub mod megatron_args;
 pub mod megatron_run;
+pub mod paddle_log;
 pub mod sentence;
 mod shell;
 pub mod svg;

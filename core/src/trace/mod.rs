@@ -21,7 +21,8 @@
 //! how many, and each copy has the ranks with the first part, then those with the second and so on. Where ranks share
 //! matrices, `tensor` says how many, and each of these has the ranks that are first among those, then those that are
 //! second and so on. `overhead_ns` is what the runner itself took for an op, on average. Where the ranks took turns
-//! on fewer cores than they are, or on one GPU, `shared_processors` says on how many.
+//! on fewer cores than they are, or on one GPU, `shared_processors` says on how many. `began_ns` of a step says when it
+//! began, where all steps and hosts share a clock.
 //!
 //! Times count from the start of the training step on the clock of the run. A trace is input like any other:
 //! it is read with every size bounded, and what does not fit together is refused with its place.
@@ -39,7 +40,11 @@ use crate::problem::MAX_RANKS;
 use crate::program::{Program, Step};
 use crate::simulate::timeline::{Span, Timeline};
 
+pub mod analysis;
 pub mod calibrate;
+pub mod clocks;
+pub mod select;
+pub mod waits;
 
 /// The version that is written, and the only one that is read.
 pub const VERSION: u64 = 1;
@@ -76,12 +81,14 @@ pub struct StepTrace {
     pub loss: Option<f64>,
     /// Tokens trained on.
     pub tokens: u64,
+    /// When it began, on the clock of the run; none where only times within the step are known.
+    pub began_ns: Option<Nanos>,
     /// What each rank did, in the order in which it did it.
     pub rows: Vec<Vec<TraceSpan>>,
 }
 
 /// What a run measured.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Trace {
     /// The digest of the plan that ran; empty where it is not known.
     pub plan_digest: String,
@@ -146,12 +153,16 @@ impl Trace {
             })
         };
         let step = |step: &StepTrace| {
-            json!({
+            let mut value = json!({
                 "step": step.step,
                 "loss": step.loss,
                 "tokens": step.tokens,
                 "rows": step.rows.iter().map(row).collect::<Vec<_>>(),
-            })
+            });
+            if let Some(began_ns) = step.began_ns {
+                value["began_ns"] = json!(began_ns);
+            }
+            value
         };
         let mut value = json!({
             "format": FORMAT,
@@ -287,10 +298,11 @@ fn read_step(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Option<StepT
         loss
     });
     let tokens = table.whole("tokens", 0..=1 << 62, faults).unwrap_or(0);
+    let began_ns = table.whole("began_ns", 0..=MAX_NS, faults);
     let rows_path = table.path("rows");
     let rows = read_list(table.get("rows"), &rows_path, MAX_RANKS, faults, read_row);
     table.finish(faults);
-    Some(StepTrace { step: step?, loss: loss.flatten(), tokens, rows })
+    Some(StepTrace { step: step?, loss: loss.flatten(), tokens, began_ns, rows })
 }
 
 fn read_row(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Option<Vec<TraceSpan>> {
@@ -385,7 +397,8 @@ mod tests {
             let start_ns = 100 + 10 * index as u64;
             TraceSpan { step, start_ns, end_ns: start_ns + 7 }
         });
-        let step = StepTrace { step: 0, loss: Some(0.1 + 0.2), tokens: 64, rows: vec![spans.collect()] };
+        let step =
+            StepTrace { step: 0, loss: Some(0.1 + 0.2), tokens: 64, began_ns: Some(5), rows: vec![spans.collect()] };
         Trace {
             plan_digest: "sha256:00".to_string(),
             backend: "cpu".to_string(),

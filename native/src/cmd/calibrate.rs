@@ -1,5 +1,6 @@
 //! `pipeplan calibrate`
 
+use pipeplan_core::api::measured_profile;
 use pipeplan_core::plan::Plan;
 use pipeplan_core::problem::PlacementChoice;
 use pipeplan_core::problem::placement::Placement;
@@ -14,6 +15,8 @@ const EXAMPLES: &str = "\
 Examples:
   pipeplan run plan.json --trace trace.json
   pipeplan calibrate plan.json trace.json
+  pipeplan calibrate plan.json trace.json --write-profile run.json
+  pipeplan plan spec.toml --profile run.json -o next.json    plan the same model with what was measured
   pipeplan calibrate plan.json trace.json -o measured.json
   pipeplan compare measured.json      the published schedules with the times that were measured
   pipeplan calibrate plan.json trace.json --json | jq .makespan";
@@ -32,6 +35,10 @@ pub struct Args {
     /// Write the problem with measured times here, for `plan`, `compare` and the page; - for standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<String>,
+    /// For the plan of a model: write a profile of what the run took here, for `plan --profile` with the plan's spec: the next
+    /// plan keeps the model, and chooses placement and partition anew
+    #[arg(long, value_name = "FILE")]
+    write_profile: Option<String>,
     /// Print JSON
     #[arg(long, conflicts_with = "output")]
     json: bool,
@@ -47,6 +54,13 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Failure::input(format!("{}: {faults}", args.trace))
             .with_help("give the plan that ran, and the trace of its run")
     })?;
+    if let Some(path) = &args.write_profile {
+        let (_, profile) = measured_profile(&plan, &trace).map_err(Failure::input)?;
+        output::write(path, profile.to_json().as_bytes())?;
+        if path == "-" {
+            return Ok(());
+        }
+    }
     if args.json {
         return output::print_json(&calibration.to_value());
     }
@@ -57,7 +71,12 @@ pub fn run(args: Args) -> Result<(), Failure> {
         }
         output::write(path, problem.as_bytes())?;
     }
-    output::print(&report(&plan, &trace, &calibration, args.output.as_deref()))
+    let mut shown = report(&plan, &trace, &calibration, args.output.as_deref());
+    if let Some(path) = &args.write_profile {
+        shown
+            .push_str(&format!("{path} holds the times by rank, stage and job, for `plan SPEC --profile {path}`.\n"));
+    }
+    output::print(&shown)
 }
 
 fn report(plan: &Plan, trace: &Trace, calibration: &Calibration, written: Option<&str>) -> String {
@@ -75,6 +94,14 @@ fn report(plan: &Plan, trace: &Trace, calibration: &Calibration, written: Option
         text.push_str(&hops(&calibration.hops));
     }
     let mut notes = Vec::new();
+    let instant = calibration.hops.iter().filter(|hop| hop.median_ns == 0 && hop.planned_ns > 0).count();
+    if instant > 0 {
+        notes.push(format!(
+            "{} took no time by the trace, which no transfer does: the clocks of the ranks differ, or a rank's times are of \
+             another step. Hops of a plan with these times are too short.",
+            format::count(instant, "hop")
+        ));
+    }
     if !trace.plan_digest.is_empty() && trace.plan_digest != plan.digest() {
         notes.push(
             "The trace is from another plan with the same order. The planned times here are those of the plan that \

@@ -5,13 +5,17 @@ use pipeplan_core::base::json::format_of;
 use pipeplan_core::formats::export::{self, Format};
 
 use super::custom_schedule::Order;
+use pipeplan_core::formats::paddle_log;
+use pipeplan_core::trace::Trace;
+
 use super::failure::Failure;
-use super::{input, output};
+use super::{format, input, output};
 
 const EXAMPLES: &str = "\
 Examples:
   pipeplan export plan.json --format chrome-trace -o events.json    open it in ui.perfetto.dev
   pipeplan export trace.json --format chrome-trace -o events.json
+  pipeplan export trace.json --format paddle-log -o log             a folder of workerlog.N
   pipeplan export plan.json --format torch-csv -o order.csv         for torch.distributed.pipelining
   pipeplan export plan.json --format megatron                       for --pipeline-model-parallel-layout
   pipeplan export plan.json --format megatron-args                  all arguments that a 1f1b plan determines
@@ -42,6 +46,9 @@ fn formats() -> impl TypedValueParser<Value = Format> {
 pub fn run(args: Args) -> Result<(), Failure> {
     let source = input::read(&args.plan)?;
     let format = args.format;
+    if format == Format::PaddleLog && args.output != "-" && format_of(&source.text) == Some("pipeplan-trace") {
+        return write_logs(&input::trace_of(&source)?, &args.output);
+    }
     let text = if format_of(&source.text) == Some("pipeplan-trace") {
         if args.order.is_given() {
             return Err(Failure::input("--order applies to plans; this file is a trace"));
@@ -51,4 +58,14 @@ pub fn run(args: Args) -> Result<(), Failure> {
         export::of_plan(&args.order.plan_of(&source)?, format)
     };
     output::write(&args.output, text.map_err(Failure::input)?.as_bytes())
+}
+
+/// A file for each rank, as Paddle's launcher names them.
+fn write_logs(trace: &Trace, folder: &str) -> Result<(), Failure> {
+    let logs = paddle_log::write(trace).map_err(Failure::input)?;
+    std::fs::create_dir_all(folder).map_err(|error| Failure::work(format!("{folder} cannot be written: {error}")))?;
+    for (rank, log) in logs.iter().enumerate() {
+        output::write(&format!("{folder}/workerlog.{rank}"), log.as_bytes())?;
+    }
+    output::print(&format!("logs          {} in {folder}\n", format::count(logs.len(), "file")))
 }

@@ -10,6 +10,7 @@ use std::num::{IntErrorKind, ParseIntError};
 use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
+mod analysis;
 mod calibrate;
 mod check;
 mod compare;
@@ -27,6 +28,7 @@ mod interrupt;
 mod link;
 mod memory;
 mod output;
+mod paddle;
 mod passes;
 mod plan;
 mod plan_summary;
@@ -35,6 +37,7 @@ mod profile;
 mod run;
 mod schema;
 mod search;
+mod selection;
 mod selftest;
 #[cfg(feature = "cuda")]
 mod selftest_nccl;

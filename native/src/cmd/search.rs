@@ -61,7 +61,18 @@ impl Measured {
             return Err(Failure::input("--profile applies to models, but this spec has typed costs"));
         };
         let profile = read_profile(path)?;
+        let of_run = profile.run.as_ref().filter(|_| profile.is_empty()).map(|run| run.jitter_permille);
         work.profile = Some(Arc::new(profile));
+        if let Some(jitter) = of_run {
+            // More is too much for a plan.
+            if (10..=1000).contains(&jitter) {
+                let percent = jitter as f64 / 10.0;
+                output::tell(&format!(
+                    "note: ops of the run in {path} vary by {percent} %: `--jitter {percent}` plans for it"
+                ));
+            }
+            return Ok(spec);
+        }
         let Some(coverage) = coverage(work) else { return Ok(spec) };
         if !coverage.is_any() {
             let text = format!("{path}: the profile has no operator of this model in its precision");

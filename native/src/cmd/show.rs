@@ -16,13 +16,16 @@ use serde_json::{Map, Value, json};
 
 use super::custom_schedule::Order;
 use super::failure::Failure;
-use super::{exact_search, format, input, output, plan_summary, search};
+use super::selection::Parts;
+use super::{analysis, exact_search, format, input, output, plan_summary, search};
 use pipeplan_exact::Proof;
 
 const EXAMPLES: &str = "\
 Examples:
   pipeplan show plan.json
   pipeplan show trace.json --step 3
+  pipeplan show trace.json --analysis                 where the time went, and who is slow
+  pipeplan show trace.json --analysis --plan plan.json --steps 5..8
   pipeplan show problem.json --order mine.txt
   pipeplan show plan.json --passes --lowering overlapped:1
   pipeplan show plan.json --json | jq '.rows[0][:3]'";
@@ -44,6 +47,14 @@ pub struct Args {
     /// or overlapped:2; default: that of the plan
     #[arg(long, value_name = "HOW", value_parser = search::lowering, requires = "passes")]
     lowering: Option<Lowering>,
+    /// For a trace: show instead where the time of each rank went, what a step would take otherwise, and who is slow
+    #[arg(long)]
+    analysis: bool,
+    /// With --analysis: the plan that ran; ranks that were planned to do more are then not taken for slow ones
+    #[arg(long = "plan", value_name = "PLAN", requires = "analysis")]
+    ran: Option<String>,
+    #[command(flatten)]
+    parts: Parts,
     #[command(flatten)]
     order: Order,
     /// Print JSON: start and end of every op
@@ -57,7 +68,14 @@ pub fn run(args: Args) -> Result<(), Failure> {
         if args.passes || args.order.is_given() {
             return Err(Failure::input("--order and --passes apply to plans; this file is a trace"));
         }
-        return show_trace(&input::trace_of(&source)?, &args);
+        let trace = args.parts.of(input::trace_of(&source)?)?;
+        if args.analysis {
+            return analysis::show(&trace, args.ran.as_deref(), args.json);
+        }
+        return show_trace(&trace, &args);
+    }
+    if args.parts.is_given() || args.analysis {
+        return Err(Failure::input("--steps, --ranks, --jobs and --analysis apply to traces"));
     }
     if args.step.is_some() {
         return Err(Failure::input("--step applies to traces; a plan has one step"));

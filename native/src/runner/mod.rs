@@ -16,9 +16,11 @@
 //!   if a rank hangs without failing. The [`Failure`] says where every rank was.
 //! - A raised [`StopFlag`] ends the run after the current step, on every rank the same step.
 
+use std::ops::Range;
 use std::time::Duration;
 
 pub mod checkpoint;
+mod clock;
 pub mod data;
 pub mod evaluate;
 pub mod gradients;
@@ -102,8 +104,10 @@ pub struct RunOptions {
     pub cuda_graphs: bool,
     /// Grace period: how long other ranks have to end after one failed.
     pub grace: Duration,
-    /// Number of steps in the trace, counted from the last.
+    /// Number of steps in the trace, counted from the last, where [`RunOptions::trace_window`] names none.
     pub traced_steps: u32,
+    /// The steps in the trace.
+    pub trace_window: Option<Range<u32>>,
     /// Whether the report holds the final weights.
     pub keep_weights: bool,
     /// Raised to end the run early.
@@ -129,6 +133,7 @@ impl Default for RunOptions {
             cuda_graphs: true,
             grace: Duration::from_secs(10),
             traced_steps: 20,
+            trace_window: None,
             keep_weights: false,
             stop: StopFlag::default(),
             faults: Vec::new(),

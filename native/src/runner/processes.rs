@@ -1,8 +1,9 @@
 //! A run of which this process is one rank.
 //!
 //! Every process walks its own row. Between two steps the ranks vote whether to go on, which is their barrier as well,
-//! and rank 0 gathers what each has measured and puts it together as it does for threads. Clocks are not compared
-//! between hosts: times of a step count from the moment at which each process saw the vote end.
+//! and rank 0 gathers what each has measured and puts it together as it does for threads. Processes of one host share its
+//! clock. On another host, times of a step count from the moment at which a process saw the vote end, until the clocks are put
+//! right by the messages of the trace.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -256,7 +257,7 @@ impl Rank<'_> {
             let losses = rank_executor.take_losses();
             board.note(rank, step, row.len(), State::Between);
             let record = StepRecord { rank, step, ready_ns, spans, losses };
-            for record in self.gather(transport, record)? {
+            for record in self.gather(transport, record, &mut coordinator.hosts)? {
                 coordinator.note(record, observer);
             }
             done = step + 1;
@@ -323,29 +324,64 @@ impl Rank<'_> {
         }
     }
 
-    /// Every rank's record, on rank 0, in rank 0's time.
-    fn gather(&mut self, transport: &mut dyn Transport, record: StepRecord) -> Result<Vec<StepRecord>, Ended> {
+    /// Every rank's record, on rank 0, in rank 0's time; `hosts` learns by rank whose clock it has, as a number.
+    fn gather(
+        &mut self,
+        transport: &mut dyn Transport,
+        record: StepRecord,
+        hosts: &mut [usize],
+    ) -> Result<Vec<StepRecord>, Ended> {
         let (step, opened) = (record.step, record.ready_ns);
+        let clock = self.shared.clock;
+        let opened_on_host = clock.start_ns.saturating_add(opened);
         // Nanoseconds of a run are exact as f64 for 104 days.
         let since = |time: Nanos| time.saturating_sub(opened) as f64;
-        let mut numbers: Vec<f64> = Vec::with_capacity(2 * record.spans.len() + 2 * record.losses.len());
+        let mut numbers: Vec<f64> = Vec::with_capacity(4 + 2 * record.spans.len() + 2 * record.losses.len());
+        // Halves of 32 bits are exact as f64.
+        numbers.extend([clock.host, opened_on_host].into_iter().flat_map(halves));
         numbers.extend(record.spans.iter().flat_map(|(start, end)| [since(*start), since(*end)]));
         numbers.extend(record.losses.iter().flat_map(|(microbatch, loss)| [f64::from(*microbatch), *loss]));
         let Some(all) = transport.gather(&mut self.everyone, 0, numbers)? else { return Ok(Vec::new()) };
         let workload = &self.shared.workload;
-        let record = |(rank, numbers): (usize, Vec<f64>)| {
+        let mut known: Vec<u64> = vec![clock.host];
+        let mut parts = Vec::with_capacity(all.len());
+        let mut first = opened;
+        for (rank, numbers) in all.iter().enumerate() {
             let (pairs, rest) = numbers.as_chunks::<2>();
-            let Some((spans, losses)) = pairs.split_at_checked(workload.row(rank).len()).filter(|_| rest.is_empty())
-            else {
-                let expected = format!("two for each of {} steps and for each loss", workload.row(rank).len());
-                return Err(Cause::WrongRecord { rank, found: numbers.len(), expected });
+            let of_row = pairs.split_first_chunk::<2>().filter(|_| rest.is_empty());
+            let of_row =
+                of_row.and_then(|(head, pairs)| Some((head, pairs.split_at_checked(workload.row(rank).len())?)));
+            let Some(([host, began], (spans, losses))) = of_row else {
+                let expected =
+                    format!("four, and two for each of {} steps and for each loss", workload.row(rank).len());
+                return Err(Cause::WrongRecord { rank, found: numbers.len(), expected }.into());
             };
+            let (host, began) = (of_halves(*host), of_halves(*began));
+            // In rank 0's time, where the clock is the same.
+            let began = if host == clock.host { began.saturating_sub(clock.start_ns) } else { opened };
+            first = first.min(began);
+            hosts[rank] = known.iter().position(|known| *known == host).unwrap_or_else(|| {
+                known.push(host);
+                known.len() - 1
+            });
+            parts.push((rank, began, spans, losses));
+        }
+        let record = |(rank, opened, spans, losses): (usize, Nanos, &[[f64; 2]], &[[f64; 2]])| {
             let spans = spans.iter().map(|[start, end]| (opened + *start as Nanos, opened + *end as Nanos)).collect();
             let losses = losses.iter().map(|[microbatch, loss]| (*microbatch as u32, *loss)).collect();
-            Ok(StepRecord { rank, step, ready_ns: opened, spans, losses })
+            // The step begins with the first that has heard so.
+            StepRecord { rank, step, ready_ns: first, spans, losses }
         };
-        Ok(all.into_iter().enumerate().map(record).collect::<Result<_, Cause>>()?)
+        Ok(parts.into_iter().map(record).collect())
     }
+}
+
+fn halves(number: u64) -> [f64; 2] {
+    [(number >> 32) as f64, (number & 0xffff_ffff) as f64]
+}
+
+fn of_halves([high, low]: [f64; 2]) -> u64 {
+    ((high as u64) << 32) | low as u64
 }
 
 fn numbers_of(memory: &RankMemory) -> Vec<f64> {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use pipeplan_core::base::units::{Bytes, Nanos};
 use pipeplan_core::trace::Trace;
+use pipeplan_core::trace::clocks::Aligned;
 
 use super::checkpoint::CheckpointError;
 use super::overhead::Overhead;
@@ -98,6 +99,8 @@ pub struct RunReport {
     pub parts: usize,
     /// The last steps' spans.
     pub trace: Trace,
+    /// How far the clocks of hosts were apart in the trace, before they were put right.
+    pub clocks: Aligned,
     /// The final weights by name, where they were asked for.
     pub weights: BTreeMap<String, Buffer>,
     /// The last complete checkpoint of this run, from which another run can resume.

@@ -10,9 +10,11 @@ use std::time::{Duration, Instant};
 
 use pipeplan_core::base::units::{Bytes, Nanos};
 use pipeplan_core::graph::Graph;
+use pipeplan_core::trace::clocks::align;
 use pipeplan_core::trace::{StepTrace, Trace, TraceSpan};
 
 use super::checkpoint::Reader;
+use super::clock::Clock;
 use super::data::Batches;
 use super::gradients::{Gradients, Places, stages_held};
 use super::overhead::{Overhead, lateness};
@@ -55,6 +57,8 @@ pub(super) struct Shared {
     /// By rank whose fault has not come: the exchanges that it has made.
     pub(super) missed_faults: Mutex<BTreeMap<usize, u64>>,
     pub(super) start: Instant,
+    /// The same on the clock of the host.
+    pub(super) clock: Clock,
 }
 
 impl Shared {
@@ -64,6 +68,7 @@ impl Shared {
             (None, Some(_)) => LastCheckpoint::NoneYet,
             (None, None) => LastCheckpoint::NotAsked,
         };
+        let start = Instant::now();
         Shared {
             last_checkpoint: Mutex::new(last_checkpoint),
             missed_faults: Mutex::default(),
@@ -72,7 +77,8 @@ impl Shared {
             batches: batches.map(Arc::new),
             verdict: Verdict::new(options.stop.clone(), options.steps),
             board: StatusBoard::new(workload.positions()),
-            start: Instant::now(),
+            start,
+            clock: Clock::of(start),
         }
     }
 
@@ -324,6 +330,8 @@ pub(super) struct Coordinator<'a> {
     makespans_ns: Vec<Nanos>,
     /// By step of those that are traced: how late its ops started.
     late_ns: VecDeque<Vec<Nanos>>,
+    /// By rank the host whose clock it has.
+    pub(super) hosts: Vec<usize>,
     /// Busy time and all ranks' time of the steps after the first.
     busy_and_whole_ns: (f64, f64),
     pub(super) ended: Vec<Option<(RankMemory, BTreeMap<String, Buffer>)>>,
@@ -343,6 +351,7 @@ impl<'a> Coordinator<'a> {
             last_end_ns: 0,
             makespans_ns: Vec::new(),
             late_ns: VecDeque::new(),
+            hosts: vec![0; ranks],
             busy_and_whole_ns: (0.0, 0.0),
             ended: (0..ranks).map(|_| None).collect(),
         }
@@ -433,7 +442,7 @@ impl<'a> Coordinator<'a> {
         let mut by_pipeline: Vec<&StepRecord> = records.iter().collect();
         by_pipeline.sort_by_key(|record| workload.position(record.rank).in_trace());
         let rows = by_pipeline.into_iter().map(row).collect();
-        let trace = StepTrace { step: step.into(), loss, tokens, rows };
+        let trace = StepTrace { step: step.into(), loss, tokens, began_ns: Some(start_ns / slowdown), rows };
         let timeline = trace.timeline();
         let bubble_ratio = timeline.bubble_ratio(problem.objective());
         let options = &self.shared.options;
@@ -450,9 +459,15 @@ impl<'a> Coordinator<'a> {
         self.first_start_ns.get_or_insert(start_ns);
         self.last_end_ns = start_ns + duration_ns * slowdown;
         self.makespans_ns.push(timeline.makespan_ns());
-        self.traced.push_back(trace);
-        if self.traced.len() > self.shared.options.traced_steps as usize {
-            self.traced.pop_front();
+        match &options.trace_window {
+            Some(window) if window.contains(&step) => self.traced.push_back(trace),
+            Some(_) => {}
+            None => {
+                self.traced.push_back(trace);
+                if self.traced.len() > options.traced_steps as usize {
+                    self.traced.pop_front();
+                }
+            }
         }
         StepReport { step, steps: self.shared.options.steps, loss, tokens, duration_ns, bubble_ratio }
     }
@@ -494,7 +509,7 @@ impl<'a> Coordinator<'a> {
         let predicted = predicted.unwrap_or_default();
         let step_ns = median(self.steps.iter().map(|step| step.duration_ns).collect());
         let overhead = Overhead::of(self.late_ns.into_iter().flatten().collect());
-        let trace = Trace {
+        let mut trace = Trace {
             plan_digest: workload.plan_digest.clone(),
             backend: match &workload.computation {
                 Computation::Model(_) => match self.shared.options.device {
@@ -513,7 +528,13 @@ impl<'a> Coordinator<'a> {
             peak_bytes,
             steps: self.traced.into(),
         };
+        let mut clock_of_row: Vec<(usize, usize)> =
+            self.hosts.iter().enumerate().map(|(rank, host)| (workload.position(rank).in_trace(), *host)).collect();
+        clock_of_row.sort_unstable();
+        let clock_of_row: Vec<usize> = clock_of_row.into_iter().map(|(_, host)| host).collect();
+        let clocks = align(&mut trace, &clock_of_row);
         RunReport {
+            clocks,
             duration_ns: self.last_end_ns - self.first_start_ns.unwrap_or(0),
             makespan_ns: median(self.makespans_ns),
             predicted_makespan_ns: predicted.makespan_ns,

@@ -133,6 +133,13 @@ pub fn derive(work: &ModelWork, placement: Placement, chunks: usize) -> Result<D
         backward: Backward::Split,
         overlap_permille: 0,
     };
+    if let Some(run) = work.profile.as_ref().and_then(|profile| profile.run.as_ref()) {
+        let rank_of = placement.ranks(ranks, chunks);
+        for (cost, rank) in statement.stages.iter_mut().zip(&rank_of) {
+            *cost = run.cost(usize::from(*rank), *cost);
+        }
+        statement.transfers = run.transfers(statement.transfers);
+    }
     check_sizes(&statement, &mut faults);
     if faults.is_empty() {
         // Also checks the placement, which gives the rank of each stage below.

@@ -25,10 +25,20 @@ const CLOCK_NS: Nanos = 1000;
 
 /// Reads a file's text.
 pub fn read(text: &str) -> Result<Recording, Fault> {
-    const ACCEPTED: &str = "what torch.profiler writes of a rank, in JSON";
-    let file: File<'_> =
+    let file: File =
         serde_json::from_str(text).map_err(|error| Fault::new("the whole input", error.to_string(), ACCEPTED))?;
-    let Some(events) = file.events else {
+    recording(file.events, file.group, file.base_ns)
+}
+
+pub(super) const ACCEPTED: &str = "what torch.profiler writes of a rank, in JSON";
+
+/// Of the events of a file, its group of ranks, and what its times count from.
+pub(super) fn recording(
+    events: Option<Events>,
+    group: Option<Group>,
+    base_ns: Option<u64>,
+) -> Result<Recording, Fault> {
+    let Some(events) = events else {
         return Err(Fault::new("traceEvents", "nothing", ACCEPTED));
     };
     if let Some(pair) = events.pair {
@@ -40,8 +50,8 @@ pub fn read(text: &str) -> Result<Recording, Fault> {
             "ranges such as `PP:0F0`, which the runtime of torch.distributed.pipelining records on every rank";
         return Err(Fault::new("traceEvents", format!("{} events and no such range", events.count), accepted));
     }
-    let base_ns = file.base_ns.unwrap_or(0);
-    let group = file.group.unwrap_or_default();
+    let base_ns = base_ns.unwrap_or(0);
+    let group = group.unwrap_or_default();
     let over_nccl = group.backend.as_ref().is_some_and(|backend| backend.contains("nccl"));
     if !events.on_gpu && (over_nccl || events.peak_bytes.is_some()) {
         let accepted = "kernels of a GPU: profile with ProfilerActivity.CUDA as well";
@@ -53,34 +63,38 @@ pub fn read(text: &str) -> Result<Recording, Fault> {
     let (on_gpu, peak_bytes) = (events.on_gpu, events.peak_bytes);
     let ops = if on_gpu { events.ops_of_gpu()? } else { events.ops_of_cpu() };
     let ops = ops.into_iter().map(|ran| ran.later(base_ns)).collect();
-    let rank = group.rank.whole();
+    let rank = group.rank;
     Ok(Recording { rank, transport: group.backend, on_gpu, ops, steps, peak_bytes })
 }
 
 /// What is read of a file.
 #[derive(Deserialize)]
 #[serde(expecting = "an object")]
-struct File<'a> {
-    #[serde(borrow, rename = "traceEvents")]
-    events: Option<Events<'a>>,
-    #[serde(borrow, rename = "distributedInfo")]
-    group: Option<Group<'a>>,
+struct File {
+    #[serde(rename = "traceEvents")]
+    events: Option<Events>,
+    #[serde(rename = "distributedInfo")]
+    group: Option<Group>,
     /// What times count from.
     #[serde(rename = "baseTimeNanoseconds")]
     base_ns: Option<u64>,
 }
 
 #[derive(Default, Deserialize)]
-struct Group<'a> {
+pub(super) struct Group {
     backend: Option<String>,
-    #[serde(borrow, default)]
-    rank: Loose<'a>,
+    #[serde(default, deserialize_with = "whole_of")]
+    rank: Option<u64>,
+}
+
+fn whole_of<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    Ok(Loose::deserialize(deserializer)?.whole())
 }
 
 /// An event of any kind: what another program has added may hold anything.
 #[derive(Deserialize)]
 #[serde(expecting = "an event")]
-struct Event<'a> {
+pub(super) struct Event<'a> {
     #[serde(borrow, default)]
     name: Loose<'a>,
     #[serde(borrow, default)]
@@ -109,13 +123,13 @@ struct Args {
 
 /// The events of a file that are kept.
 #[derive(Default)]
-struct Events<'a> {
+pub(super) struct Events {
     count: usize,
     ranges: Vec<Range>,
     /// Where receives were launched: from when to when.
     receives: Vec<(Nanos, Nanos, P2pOp)>,
     /// The first range of a pair of ops.
-    pair: Option<Cow<'a, str>>,
+    pair: Option<String>,
     /// Starts of operators, by thread.
     operators: BTreeMap<u64, Vec<Nanos>>,
     /// When something was launched, and what the device calls it.
@@ -138,8 +152,8 @@ struct Range {
     end_ns: Nanos,
 }
 
-impl<'a> Events<'a> {
-    fn take(&mut self, event: Event<'a>) {
+impl Events {
+    pub(super) fn take(&mut self, event: Event<'_>) {
         self.count += 1;
         let (name, args) = (event.name.text(), event.args.args());
         if name == "[memory]" && args.device_type.is_some_and(|device| device != CPU) {
@@ -155,7 +169,7 @@ impl<'a> Events<'a> {
             "user_annotation" => {
                 if let Some(action) = name.strip_prefix("PP:") {
                     if action.starts_with('(') {
-                        self.pair.get_or_insert_with(|| action.to_string().into());
+                        self.pair.get_or_insert_with(|| action.to_string());
                     } else if let Some(op) = torch_csv::op(action) {
                         self.ranges.push(Range { op, thread, start_ns, end_ns });
                     } else if let Ok(message) = action.parse::<P2pOp>() {
@@ -283,17 +297,17 @@ fn in_turn(ops: impl Iterator<Item = Ran>) -> Vec<Ran> {
     .collect()
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Events<'a> {
+impl<'de> Deserialize<'de> for Events {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct OneByOne;
         impl<'de> Visitor<'de> for OneByOne {
-            type Value = Events<'de>;
+            type Value = Events;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a list of events")
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut events: A) -> Result<Events<'de>, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut events: A) -> Result<Events, A::Error> {
                 let mut kept = Events::default();
                 while let Some(event) = events.next_element::<Option<Event<'de>>>()? {
                     event.into_iter().for_each(|event| kept.take(event));

@@ -20,8 +20,8 @@
 //! Where a rank waits for a transfer from another rank, the wait is a separate step: on a CPU from the start of the op's range to
 //! the start of the op, on a GPU from the end of the op before to that of NCCL's kernel, launched in `PP:1RECV_F3`.
 //!
-//! Times of ranks are compared as they are. Those of several hosts are as good as their clocks agree; [`skew`] says where they
-//! cannot be right.
+//! Where clocks of ranks contradict each other, as those of several hosts may, they are put right by the messages between them
+//! ([`clocks`](crate::trace::clocks)). Without a plan, [`found`] takes stages and order from the names of the ranges.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -33,13 +33,17 @@ use crate::base::units::{Bytes, Nanos};
 use crate::notation::torch_csv;
 use crate::problem::Schedule;
 use crate::problem::op::{Op, OpKind};
-use crate::problem::{MAX_RANKS, Problem};
+use crate::problem::{MAX_RANKS, Problem, Statement};
 use crate::program::{P2pOp, Payload, Step, Way};
+use crate::trace::clocks::{Aligned, align};
 use crate::trace::{MAX_FILE_BYTES, StepTrace, Trace, TraceSpan};
 
 mod events;
+mod stream;
 #[cfg(test)]
 mod tests;
+
+pub use self::stream::Reader;
 
 /// The pipeline as the files of one rank record it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,6 +118,54 @@ pub fn trace(
     plan_digest: &str,
     files: &[(String, Recording)],
 ) -> Result<Trace, Faults> {
+    aligned(problem, schedule, plan_digest, files).map(|(trace, _)| trace)
+}
+
+/// The order that `files` show, and a problem with its ranks and stages whose ops take no time: for [`trace`] without a plan.
+///
+/// # Errors
+/// Ranks whose stages overlap, or stages that no file has.
+pub fn found(files: &[(String, Recording)]) -> Result<(Problem, Schedule), Faults> {
+    let mut rows: Vec<Vec<Op>> = Vec::new();
+    for (_, recording) in joined(files, &mut Vec::new()) {
+        // A step ends where an op comes again.
+        let mut seen = alloc::collections::BTreeSet::new();
+        let row: Vec<Op> = recording.ops.iter().map(|ran| ran.op).take_while(|op| seen.insert(*op)).collect();
+        if !row.is_empty() && !rows.contains(&row) {
+            rows.push(row);
+        }
+    }
+    rows.sort_by_key(|row| row.iter().map(|op| op.stage()).min());
+    let schedule = Schedule::of(rows);
+    let fault = |found: &str| {
+        Fault::new("the files", found, "ranges of every stage, each stage on one rank; else give the plan that ran")
+    };
+    let ranks = schedule.rows.len();
+    let placement =
+        torch_csv::placement(&schedule).ok_or_else(|| fault("stages that are on no rank or on several"))?;
+    let ops = || schedule.rows.iter().flatten();
+    let stages = ops().map(|op| op.stage() + 1).max().unwrap_or(0);
+    let microbatches = ops().map(|op| op.microbatch() + 1).max().unwrap_or(0);
+    if ranks == 0 || !stages.is_multiple_of(ranks) {
+        return Err(fault(&format!("{stages} stages on {ranks} ranks")).into());
+    }
+    let statement = Statement::read(&serde_json::json!({
+        "ranks": ranks, "chunks": stages / ranks, "microbatches": microbatches, "placement": "any",
+        "stages": { "forward_ns": 0, "backward_input_ns": 0, "backward_weight_ns": 0 },
+    }))?;
+    Ok((statement.problem(placement)?, schedule))
+}
+
+/// As [`trace`], and what putting the clocks of the ranks right did.
+///
+/// # Errors
+/// As [`trace`].
+pub fn aligned(
+    problem: &Problem,
+    schedule: &Schedule,
+    plan_digest: &str,
+    files: &[(String, Recording)],
+) -> Result<(Trace, Aligned), Faults> {
     let rows = &schedule.rows;
     let mut faults = Vec::new();
     let files = joined(files, &mut faults);
@@ -169,13 +221,11 @@ pub fn trace(
     let ranks: Vec<&Recording> = (0..copies).flat_map(|copy| of_rank.iter().map(move |files| files[copy])).collect();
     let peaks: Option<Vec<Bytes>> = ranks.iter().map(|recording| recording.peak_bytes).collect();
     let count = numbers.len();
-    let step = |(index, number): (usize, &Option<u64>)| StepTrace {
-        step: number.unwrap_or(index as u64),
-        loss: None,
-        tokens: 0,
-        rows: step(problem, &ranks, index, count),
+    let step = |(index, number): (usize, &Option<u64>)| {
+        let (began_ns, rows) = step(problem, &ranks, index, count);
+        StepTrace { step: number.unwrap_or(index as u64), loss: None, tokens: 0, began_ns: Some(began_ns), rows }
     };
-    Ok(Trace {
+    let mut trace = Trace {
         plan_digest: plan_digest.to_string(),
         backend: if like.on_gpu { "torch (GPU)" } else { "torch (CPU)" }.to_string(),
         transport: like.transport.clone().unwrap_or_else(|| "an unnamed transport".to_string()),
@@ -186,7 +236,10 @@ pub fn trace(
         shared_processors: None,
         peak_bytes: peaks.unwrap_or_default(),
         steps: numbers.iter().enumerate().map(step).collect(),
-    })
+    };
+    let clock_of_row: Vec<usize> = (0..ranks.len()).collect();
+    let clocks = align(&mut trace, &clock_of_row);
+    Ok((trace, clocks))
 }
 
 /// Files of the same rank as one, in the order of their steps.
@@ -255,8 +308,8 @@ fn numbers(recording: &Recording, count: usize) -> Vec<Option<u64>> {
     recording.ops.chunks_exact((recording.ops.len() / count).max(1)).map(number).collect()
 }
 
-/// The rows of step `index` of `count`, its times from its first op on.
-fn step(problem: &Problem, ranks: &[&Recording], index: usize, count: usize) -> Vec<Vec<TraceSpan>> {
+/// When step `index` of `count` began, and its rows, with times from its first op on.
+fn step(problem: &Problem, ranks: &[&Recording], index: usize, count: usize) -> (Nanos, Vec<Vec<TraceSpan>>) {
     let of = |recording: &&Recording| {
         let ops = recording.ops.len() / count;
         recording.ops[index * ops..(index + 1) * ops].to_vec()
@@ -279,7 +332,7 @@ fn step(problem: &Problem, ranks: &[&Recording], index: usize, count: usize) -> 
         }
         spans
     };
-    rows.into_iter().map(spans).collect()
+    (first_ns, rows.into_iter().map(spans).collect())
 }
 
 /// The input of `op` from another rank.

@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::run::{self, RunTimes};
 use super::signature::Signature;
 use super::{Measured, Profile};
 use crate::base::fields::{Fault, Faults, Table, shown, whole};
@@ -46,6 +47,8 @@ struct File {
     #[serde(skip_serializing_if = "is_zero")]
     workspace_bytes: Bytes,
     operators: Vec<Entry>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    run: Option<RunTimes>,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
@@ -74,7 +77,7 @@ impl Profile {
         };
         let operators = self.measured.iter().map(entry).collect();
         let (device, workspace_bytes) = (self.device.clone(), self.workspace_bytes);
-        let file = File { version: VERSION, device, workspace_bytes, operators };
+        let file = File { version: VERSION, device, workspace_bytes, operators, run: self.run.clone() };
         // Strings and whole numbers have a form in JSON, always.
         serde_json::to_value(file).map(|value| crate::base::canonical::pretty(&value)).unwrap_or_default()
     }
@@ -102,6 +105,7 @@ fn read(value: &Value, faults: &mut Vec<Fault>) -> Option<Profile> {
     }
     let mut profile = Profile::new(table.text("device", faults).unwrap_or_default());
     profile.workspace_bytes = table.bytes("workspace_bytes", 0..=MAX_MEMORY, faults).unwrap_or(0);
+    profile.run = table.get("run").and_then(|value| run::read(value, "run", faults));
     match table.get("operators") {
         Some(Value::Array(operators)) if operators.len() <= MOST_OPERATORS => {
             for (index, operator) in operators.iter().enumerate() {

@@ -17,15 +17,19 @@
 //! The optimizer's step is the kernel `adamw`, with the format and number of the updated weights and the bytes that
 //! it moves ([`Signature::of_update`]).
 //!
+//! `run` has what a run took, by rank and stage, with what was estimated of it ([`RunTimes`]): from `pipeplan calibrate`.
+//!
 //! `workspace_bytes`, by default 0, is memory that each rank on the device needs besides what a plan counts, such as
 //! a workspace of a matmul library. Memory that is planned with this profile counts it.
 
 mod coverage;
 mod file;
+mod run;
 mod signature;
 
 pub use self::coverage::Coverage;
 pub use self::file::{ProfileError, SCHEMA, VERSION};
+pub use self::run::{JobNanos, LinkTimes, RunTimes, StageTimes};
 pub use self::signature::{Signature, takes_sum};
 
 use alloc::collections::BTreeMap;
@@ -46,6 +50,8 @@ pub struct Profile {
     pub device: String,
     /// Memory that each rank needs besides what a plan counts.
     pub workspace_bytes: Bytes,
+    /// What a run took, by rank and stage; none where only operators were measured.
+    pub run: Option<RunTimes>,
     measured: BTreeMap<Signature, Measured>,
     /// The same by kind, and there by how much is done.
     kinds: BTreeMap<Kind, BTreeMap<u128, Measured>>,

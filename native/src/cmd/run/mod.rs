@@ -1,5 +1,6 @@
 //! `pipeplan run`
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -14,13 +15,14 @@ use pipeplan::transport::threads::ThreadOptions;
 use self::report::{drawn, summary};
 use super::failure::Failure;
 use super::processes::Engine;
-use super::{format, input, interrupt, output, processes};
+use super::{format, input, interrupt, output, processes, selection};
 
 mod report;
 
 const EXAMPLES: &str = "\
 Examples:
   pipeplan run plan.json --trace trace.json
+  pipeplan run plan.json --steps 100 --trace trace.json --trace-steps 40..43
   pipeplan run examples/tiny-llama.toml --steps 100
   pipeplan run plan.json --data book.txt --seed 7 --json
   pipeplan run plan.json --checkpoint-dir run --checkpoint-every 100
@@ -131,6 +133,9 @@ pub struct Args {
     /// Number of steps in the trace, counted from the last
     #[arg(long, value_name = "STEPS", requires = "trace", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     traced_steps: u32,
+    /// Trace these steps instead: `5..8` are 5, 6 and 7; steps count from 0
+    #[arg(long, value_name = "FROM..TO", requires = "trace", conflicts_with = "traced_steps", value_parser = selection::steps_of_a_run)]
+    trace_steps: Option<Range<u32>>,
     /// Print the summary as JSON
     #[arg(long)]
     json: bool,
@@ -307,6 +312,14 @@ fn options(args: &Args, workload: &Workload, engine: Engine, device: Device) -> 
     let seed = args.seed.or_else(|| was.map(|manifest| manifest.seed)).unwrap_or(0);
     let every = args.checkpoint_every.unwrap_or(0);
     let saving = args.checkpoint_dir.clone().map(|folder| Saving { folder, every });
+    if let Some(window) = args.trace_steps.as_ref() {
+        let first = resume.as_ref().map_or(0, |checkpoint| checkpoint.manifest.step);
+        if window.start >= args.steps || window.end <= first {
+            let what = format!("--trace-steps {}..{} has none of the run's steps", window.start, window.end);
+            let last = args.steps.saturating_sub(1);
+            return Err(Failure::input(what).with_help(format!("the run has steps {first} to {last}")));
+        }
+    }
     let patience = Duration::from_secs(args.patience) + workload.pinning(device);
     Ok(RunOptions {
         optimizer,
@@ -318,6 +331,7 @@ fn options(args: &Args, workload: &Workload, engine: Engine, device: Device) -> 
         text,
         device,
         traced_steps: args.traced_steps,
+        trace_window: args.trace_steps.clone(),
         stop: interrupt::flag(),
         grace: Duration::from_secs(5),
         transport: ThreadOptions { slots: args.slots, patience },
@@ -382,6 +396,7 @@ fn write_report(args: &Args, options: &RunOptions, report: &RunReport) -> Result
         }
         (None, false) => {}
     }
+    text.push_str(&super::trace::of_clocks(&report.clocks));
     if let Some(path) = &args.trace {
         text.push_str(&format!("trace         {path}\n"));
     }

@@ -1,0 +1,239 @@
+//! What a measured run means: where the time of each rank went, which ops decided the step, what a step would take
+//! otherwise, and who is slow.
+//!
+//! - In: a trace; the planned times of ops where a plan is known.
+//! - Out: an [`Analysis`], as text for people elsewhere, and as JSON here.
+//!
+//! # Time of a rank
+//! From the first op of a step to the last, a rank computes (**busy**) or is idle. An idle time ends with an op that waits for an
+//! input: until the other rank has made it, the rank waits **for input** (before its first op: **fill**); from then until it
+//! arrives, it waits for **communication** that nothing hides; what is left is **late**: the host, the runner, a scheduler of
+//! the system. After its last op it waits for the others to end: **drain**.
+//!
+//! # What if
+//! The step is replayed from the measured times: each op starts when its rank is free and its input has arrived, as late as it
+//! was. This gives exactly the measured step. Then one thing is changed and the step replayed again, as in published studies of
+//! stragglers (Lin et al., “Understanding Stragglers in Large Model Training Using What-if Analysis”, OSDI 2025).
+
+mod replay;
+mod stragglers;
+#[cfg(test)]
+mod tests;
+
+pub use self::stragglers::{Slow, Straggler};
+
+use alloc::collections::BTreeMap;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+use serde_json::{Value, json};
+
+use self::replay::Replay;
+use self::stragglers::{References, stragglers};
+use super::Trace;
+use crate::base::units::Nanos;
+use crate::problem::op::Op;
+
+/// Where the time of one row of a trace went in one step. All add up to the makespan.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RowTime {
+    /// Ops.
+    pub busy_ns: Nanos,
+    /// Before the first op: other ranks make its input.
+    pub fill_ns: Nanos,
+    /// Between ops: other ranks make the input.
+    pub input_ns: Nanos,
+    /// The input is made, and on its way.
+    pub communication_ns: Nanos,
+    /// The input is there, and the op does not start.
+    pub late_ns: Nanos,
+    /// After the last op.
+    pub drain_ns: Nanos,
+}
+
+/// One step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StepTimes {
+    /// Its number.
+    pub step: u64,
+    /// From the first op to the end of the last.
+    pub makespan_ns: Nanos,
+    /// By row of the trace.
+    pub rows: Vec<RowTime>,
+    /// Time of the ops of each microbatch, over all rows.
+    pub microbatches: Vec<(usize, Nanos)>,
+    /// The critical path, from the first op to the last.
+    pub path: Vec<PathOp>,
+}
+
+/// An op on the critical path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathOp {
+    /// Its row.
+    pub row: usize,
+    /// The op.
+    pub op: Op,
+    /// Its time.
+    pub took_ns: Nanos,
+    /// Before it: the message that it waited for; 0 where it waited for its own rank.
+    pub message_ns: Nanos,
+    /// Before it: what neither explains.
+    pub late_ns: Nanos,
+}
+
+/// A step that is replayed with one thing changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WhatIf {
+    /// What is changed.
+    pub name: &'static str,
+    /// The mean step then.
+    pub makespan_ns: Nanos,
+    /// By how much it is shorter.
+    pub saved_ns: i64,
+}
+
+/// What a trace means.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Analysis {
+    /// The steps, as recorded.
+    pub steps: Vec<StepTimes>,
+    /// The mean makespan.
+    pub makespan_ns: Nanos,
+    /// What would be saved, over all steps.
+    pub what_ifs: Vec<WhatIf>,
+    /// Who is slow, the most costly first.
+    pub stragglers: Vec<Straggler>,
+}
+
+/// What `trace` means. `planned` gives the planned time of an op: ranks that were to do more are then not taken for slow ones.
+/// None of a trace without ops.
+pub fn analyse(trace: &Trace, planned: Option<&dyn Fn(Op) -> Nanos>) -> Option<Analysis> {
+    let replays: Vec<Replay> = Replay::of_all(trace);
+    if replays.is_empty() {
+        return None;
+    }
+    let numbers = trace.steps.iter().filter(|step| step.timeline().rows.iter().any(|row| !row.is_empty()));
+    let steps: Vec<StepTimes> = numbers.zip(&replays).map(|(step, replay)| replay.times(step.step)).collect();
+    let mean = |of: &dyn Fn(&Replay) -> Nanos| {
+        let sum: u128 = replays.iter().map(|replay| u128::from(of(replay))).sum();
+        (sum / replays.len() as u128) as Nanos
+    };
+    let makespan_ns = mean(&Replay::makespan_ns);
+    let references = References::of(trace, &replays, planned);
+    let what_if = |name, took: &dyn Fn(&Replay, (usize, usize)) -> Nanos, hops: bool| {
+        let then = mean(&|replay: &Replay| replay.replayed(&|place| took(replay, place), hops));
+        WhatIf { name, makespan_ns: then, saved_ns: makespan_ns.cast_signed() - then.cast_signed() }
+    };
+    let measured = |replay: &Replay, place| replay.took(place);
+    let slowest = references.slowest_row();
+    let what_ifs = Vec::from([
+        what_if(
+            "the slowest rank is fixed",
+            &|replay, place| match Some(place.0) == slowest {
+                true => replay.took(place).min(references.usual(replay.op(place))),
+                false => replay.took(place),
+            },
+            true,
+        ),
+        what_if("no stragglers", &|replay, place| replay.took(place).min(references.usual(replay.op(place))), true),
+        what_if("even stages", &|replay, place| references.evened(replay.op(place), replay.took(place)), true),
+        what_if("instant links", &measured, false),
+    ]);
+    let stragglers =
+        stragglers(trace, &replays, &references, &|slow: &dyn Fn(usize, usize, (usize, usize)) -> Option<Nanos>,
+                                                   link| {
+            let then: u128 = replays
+                .iter()
+                .enumerate()
+                .map(|(step, replay)| {
+                    let took = |place: (usize, usize)| slow(step, 0, place).unwrap_or_else(|| replay.took(place));
+                    u128::from(replay.replayed_with(&took, &|place| replay.hop_as(place, link)))
+                })
+                .sum();
+            makespan_ns.saturating_sub((then / replays.len() as u128) as Nanos)
+        });
+    Some(Analysis { steps, makespan_ns, what_ifs, stragglers })
+}
+
+impl Analysis {
+    /// By row, the mean over the steps.
+    pub fn rows(&self) -> Vec<RowTime> {
+        let rows = self.steps.iter().map(|step| step.rows.len()).max().unwrap_or(0);
+        let count = self.steps.len().max(1) as u64;
+        let mean = |row: usize, of: fn(&RowTime) -> Nanos| {
+            self.steps
+                .iter()
+                .filter_map(|step| step.rows.get(row))
+                .fold(0, |sum: Nanos, row| sum.saturating_add(of(row)))
+                / count
+        };
+        let row = |row| RowTime {
+            busy_ns: mean(row, |row| row.busy_ns),
+            fill_ns: mean(row, |row| row.fill_ns),
+            input_ns: mean(row, |row| row.input_ns),
+            communication_ns: mean(row, |row| row.communication_ns),
+            late_ns: mean(row, |row| row.late_ns),
+            drain_ns: mean(row, |row| row.drain_ns),
+        };
+        (0..rows).map(row).collect()
+    }
+
+    /// Time on the critical path by row: ops, then messages and late starts before them; the mean over the steps.
+    pub fn path(&self) -> BTreeMap<usize, [Nanos; 3]> {
+        let mut rows: BTreeMap<usize, [Nanos; 3]> = BTreeMap::new();
+        for op in self.steps.iter().flat_map(|step| &step.path) {
+            let row = rows.entry(op.row).or_default();
+            for (sum, ns) in row.iter_mut().zip([op.took_ns, op.message_ns, op.late_ns]) {
+                *sum = sum.saturating_add(ns);
+            }
+        }
+        let count = self.steps.len().max(1) as u64;
+        rows.values_mut().flatten().for_each(|sum| *sum /= count);
+        rows
+    }
+
+    /// The JSON of `pipeplan show --analysis --json`.
+    pub fn to_value(&self) -> Value {
+        let row = |row: &RowTime| {
+            json!({
+                "busy_ns": row.busy_ns, "fill_ns": row.fill_ns, "input_ns": row.input_ns,
+                "communication_ns": row.communication_ns, "late_ns": row.late_ns, "drain_ns": row.drain_ns,
+            })
+        };
+        let path = |op: &PathOp| {
+            json!({
+                "row": op.row, "op": op.op.to_string(), "took_ns": op.took_ns, "message_ns": op.message_ns,
+                "late_ns": op.late_ns,
+            })
+        };
+        let step = |step: &StepTimes| {
+            json!({
+                "step": step.step, "makespan_ns": step.makespan_ns, "rows": step.rows.iter().map(row).collect::<Vec<_>>(),
+                "microbatches": step.microbatches.iter().map(|(microbatch, busy_ns)| json!({
+                    "microbatch": microbatch, "busy_ns": busy_ns,
+                })).collect::<Vec<_>>(),
+                "path": step.path.iter().map(path).collect::<Vec<_>>(),
+            })
+        };
+        let what_if =
+            |what: &WhatIf| json!({ "if": what.name, "makespan_ns": what.makespan_ns, "saved_ns": what.saved_ns });
+        let straggler = |straggler: &Straggler| {
+            json!({
+                "what": straggler.slow.name(), "where": straggler.slow.place(), "since_step": straggler.since,
+                "times": f64::from(straggler.permille) / 1000.0, "ops": straggler.ops, "saved_ns": straggler.saved_ns,
+            })
+        };
+        json!({
+            "makespan_ns": self.makespan_ns,
+            "steps": self.steps.iter().map(step).collect::<Vec<_>>(),
+            "what_if": self.what_ifs.iter().map(what_if).collect::<Vec<_>>(),
+            "stragglers": self.stragglers.iter().map(straggler).collect::<Vec<_>>(),
+        })
+    }
+}
+
+/// What a person calls a row.
+pub(crate) fn row_text(trace: &Trace, row: usize) -> String {
+    let rows = trace.steps.iter().map(|step| step.rows.len()).max().unwrap_or(1);
+    trace.row_name(row, rows)
+}

@@ -1,0 +1,165 @@
+//! `pipeplan show TRACE --analysis`
+
+use pipeplan_core::plan::planner;
+use pipeplan_core::problem::op::Op;
+use pipeplan_core::schedule::BEST;
+use pipeplan_core::spec::Spec;
+use pipeplan_core::trace::Trace;
+use pipeplan_core::trace::analysis::{Analysis, RowTime, Slow, Straggler, WhatIf, analyse};
+use pipeplan_core::trace::calibrate::calibrate;
+
+use super::failure::Failure;
+use super::search::{self, Effort};
+use super::{format, input, output};
+
+/// More rows than this are cut to those with the least compute.
+const MOST_ROWS: usize = 32;
+/// Ops of a path that are shown.
+const MOST_OPS: usize = 12;
+
+/// Prints what `trace` means; `ran` names the plan that ran.
+pub fn show(trace: &Trace, ran: Option<&str>, as_json: bool) -> Result<(), Failure> {
+    let plan = ran.map(input::plan).transpose()?;
+    let planned = |op: Op| match &plan {
+        Some(plan) if op.stage() < plan.problem.stage_count() => plan.problem.duration(op),
+        _ => 1,
+    };
+    let planned: Option<&dyn Fn(Op) -> u64> = if plan.is_some() { Some(&planned) } else { None };
+    let Some(mut analysis) = analyse(trace, planned) else {
+        return Err(Failure::input("the trace has no ops of compute"));
+    };
+    if let Some(plan) = &plan {
+        let calibration = calibrate(&plan.problem, &plan.schedule, trace).map_err(|faults| {
+            Failure::input(faults).with_help("give the plan that ran, and the whole trace of its run")
+        })?;
+        analysis.what_ifs.extend(best_order(&calibration.statement.to_value().to_string(), plan, &analysis));
+    }
+    if as_json {
+        return output::print_json(&analysis.to_value());
+    }
+    output::print(&drawn(trace, &analysis))
+}
+
+/// The step with the best order for the measured times, against the order that ran; none where there is no such plan.
+fn best_order(problem: &str, plan: &pipeplan_core::plan::Plan, analysis: &Analysis) -> Option<WhatIf> {
+    let spec = Spec::read(problem).ok()?;
+    let makespan = |plan: &pipeplan_core::plan::Plan| plan.timeline().ok().map(|timeline| timeline.makespan_ns());
+    let order = pipeplan_core::problem::Schedule::of(plan.schedule.rows.clone());
+    let own = makespan(&planner::plan_order(&spec, "the order that ran", order).ok()?)?;
+    let best = makespan(&search::plan(&spec, BEST, Effort::default()).ok()?)?.min(own);
+    let saved_ns = (own - best).min(analysis.makespan_ns);
+    Some(WhatIf {
+        name: "the best order for these times",
+        makespan_ns: analysis.makespan_ns - saved_ns,
+        saved_ns: saved_ns.cast_signed(),
+    })
+}
+
+fn drawn(trace: &Trace, analysis: &Analysis) -> String {
+    let steps = format::count(analysis.steps.len(), "step");
+    let makespan = format::duration(analysis.makespan_ns);
+    let mut text =
+        format!("{steps} on {} over {}, makespan {makespan} on average\n\n", trace.backend, trace.transport);
+    text.push_str(&rows(trace, analysis));
+    text.push('\n');
+    text.push_str(&path(trace, analysis));
+    text.push('\n');
+    text.push_str(&what_ifs(analysis));
+    text.push('\n');
+    text.push_str(&stragglers(analysis));
+    text
+}
+
+fn share(ns: u64, of: u64) -> String {
+    if of == 0 { String::new() } else { format::percent(ns as f64 / of as f64) }
+}
+
+fn rows(trace: &Trace, analysis: &Analysis) -> String {
+    let all = analysis.rows();
+    let mut shown: Vec<(usize, &RowTime)> = all.iter().enumerate().collect();
+    shown.sort_by_key(|(_, row)| row.busy_ns);
+    let left = shown.split_off(shown.len().min(MOST_ROWS)).len();
+    shown.sort_by_key(|(row, _)| *row);
+    let of = |ns: u64| share(ns, analysis.makespan_ns);
+    let row = |(row, time): &(usize, &RowTime)| {
+        let RowTime { busy_ns, fill_ns, input_ns, communication_ns, late_ns, drain_ns } = **time;
+        let mut cells = vec![trace.row_name(*row, all.len())];
+        cells.extend([busy_ns, fill_ns, input_ns, communication_ns, late_ns, drain_ns].map(of));
+        cells
+    };
+    let cells: Vec<Vec<String>> = shown.iter().map(row).collect();
+    let header = ["", "busy", "fill", "for input", "communication", "late", "drain"];
+    let mut text = format::table(&header, &cells, header.len());
+    if left > 0 {
+        text.push_str(&format!("and {left} with more compute; --json lists all\n"));
+    }
+    text.push_str(
+        "idle: before the first op (fill), until another rank has made the input, while it is on its way, after it has come, \
+         after the last op (drain)\n",
+    );
+    text
+}
+
+fn path(trace: &Trace, analysis: &Analysis) -> String {
+    let all = analysis.rows().len();
+    let of = |ns: u64| share(ns, analysis.makespan_ns);
+    let path = analysis.path();
+    let row = |(row, [ops, messages, late]): (&usize, &[u64; 3])| {
+        vec![trace.row_name(*row, all), of(*ops), of(*messages), of(*late)]
+    };
+    let cells: Vec<Vec<String>> = path.iter().take(MOST_ROWS).map(row).collect();
+    let mut text = format::table(&["critical path", "ops", "messages", "late"], &cells, 4);
+    if let Some(step) = analysis.steps.last() {
+        let ops: Vec<String> = step
+            .path
+            .iter()
+            .rev()
+            .take(MOST_OPS)
+            .map(|op| if op.message_ns > 0 { format!("-> {}", op.op) } else { op.op.to_string() })
+            .collect();
+        let before = if step.path.len() > ops.len() { "… " } else { "" };
+        let ops: Vec<String> = ops.into_iter().rev().collect();
+        text.push_str(&format!("step {} ends with {before}{}\n", step.step, ops.join(" ")));
+    }
+    text
+}
+
+fn what_ifs(analysis: &Analysis) -> String {
+    let row = |what: &WhatIf| {
+        let sign = if what.saved_ns < 0 { "-" } else { "" };
+        let saved = what.saved_ns.unsigned_abs();
+        vec![
+            what.name.to_owned(),
+            format::duration(what.makespan_ns),
+            format!("{sign}{}", format::duration(saved)),
+            format!("{sign}{}", share(saved, analysis.makespan_ns)),
+        ]
+    };
+    let cells: Vec<Vec<String>> = analysis.what_ifs.iter().map(row).collect();
+    format::table(&["what if", "makespan", "saved", ""], &cells, 4)
+}
+
+fn stragglers(analysis: &Analysis) -> String {
+    if analysis.stragglers.is_empty() {
+        return "no stragglers: no rank, stage, link, microbatch or op is far slower than its like\n".to_owned();
+    }
+    let why = |slow: &Slow| match slow {
+        Slow::Rank(..) => "all that it does: its device or host, or more work than a plan (--plan) tells of",
+        Slow::Stage(_) => "this stage alone: it has more work",
+        Slow::Link(..) => "its messages",
+        Slow::Microbatches(_) => "microbatches on every rank: longer sequences, or more tokens for some experts",
+        Slow::Sporadic => "now and then: garbage collection, other programs",
+    };
+    let row = |straggler: &Straggler| {
+        vec![
+            straggler.slow.place(),
+            format!("{:.2}", f64::from(straggler.permille) / 1000.0),
+            format!("step {}", straggler.since),
+            straggler.ops.to_string(),
+            format::duration(straggler.saved_ns),
+            why(&straggler.slow).to_owned(),
+        ]
+    };
+    let cells: Vec<Vec<String>> = analysis.stragglers.iter().map(row).collect();
+    format::table(&["straggler", "times", "since", "count", "saved", ""], &cells, 4)
+}
