@@ -242,6 +242,7 @@ impl Rank<'_> {
         for step in rank_executor.first_step.. {
             board.note(rank, step, 0, State::Between);
             self.everyone.begin(step);
+            rank_executor.prepare(step);
             // Whoever was asked to stop says so to all: then all stop after the same step.
             let mut stop = [f32::from(u8::from(step >= options.steps || options.stop.is_raised()))];
             transport.all_reduce(&mut self.everyone, &mut stop, Reduction::Max)?;
@@ -252,10 +253,8 @@ impl Rank<'_> {
                 board.note(peer, step, 0, State::Lost);
             }
             let ready_ns = rank_executor.now();
-            let spans = rank_executor.step(step, transport)?;
-            let losses = rank_executor.take_losses();
+            let record = rank_executor.whole_step(step, ready_ns, transport)?;
             board.note(rank, step, row.len(), State::Between);
-            let record = StepRecord { rank, step, ready_ns, spans, losses };
             for record in self.gather(transport, record)? {
                 coordinator.note(record, observer);
             }
@@ -295,9 +294,12 @@ impl Rank<'_> {
             workload.computation,
             options.steps,
             options.seed,
-            (options.optimizer, options.clip_norm, &options.saving, options.first_step())
+            (options.optimizer, options.clip_norm, &options.saving, options.first_step(), options.keep),
         );
-        let digest = what.bytes().chain(options.text.iter().copied()).fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
+        let evaluation = (options.evaluate_every, options.evaluate_steps, options.measure_norm);
+        let data = self.shared.batches.as_ref().map(|batches| (batches.digest(), batches.validation_windows()));
+        let what = format!("{what} {evaluation:?} {data:?}");
+        let digest = what.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
         });
         let prepared = self.prepare();
@@ -328,21 +330,39 @@ impl Rank<'_> {
         let (step, opened) = (record.step, record.ready_ns);
         // Nanoseconds of a run are exact as f64 for 104 days.
         let since = |time: Nanos| time.saturating_sub(opened) as f64;
-        let mut numbers: Vec<f64> = Vec::with_capacity(2 * record.spans.len() + 2 * record.losses.len());
+        let mut numbers: Vec<f64> = Vec::with_capacity(2 * record.spans.len() + 2 * record.losses.len() + 4);
+        // Below 0: none. Bytes of one machine are exact as f64.
+        numbers.extend([record.gradient_norm.unwrap_or(-1.0), record.peak_bytes as f64]);
+        numbers.extend([record.validation.len() as f64, 0.0]);
+        numbers.extend(record.validation.iter().flat_map(|(microbatch, loss)| [f64::from(*microbatch), *loss]));
         numbers.extend(record.spans.iter().flat_map(|(start, end)| [since(*start), since(*end)]));
         numbers.extend(record.losses.iter().flat_map(|(microbatch, loss)| [f64::from(*microbatch), *loss]));
         let Some(all) = transport.gather(&mut self.everyone, 0, numbers)? else { return Ok(Vec::new()) };
         let workload = &self.shared.workload;
         let record = |(rank, numbers): (usize, Vec<f64>)| {
             let (pairs, rest) = numbers.as_chunks::<2>();
-            let Some((spans, losses)) = pairs.split_at_checked(workload.row(rank).len()).filter(|_| rest.is_empty())
-            else {
-                let expected = format!("two for each of {} steps and for each loss", workload.row(rank).len());
+            let told = || {
+                let ([[norm, peak], [evaluated, _]], pairs) = pairs.split_first_chunk::<2>()?;
+                let (validation, pairs) = pairs.split_at_checked(*evaluated as usize)?;
+                let (spans, losses) = pairs.split_at_checked(workload.row(rank).len())?;
+                rest.is_empty().then_some((*norm, *peak, validation, spans, losses))
+            };
+            let Some((norm, peak, validation, spans, losses)) = told() else {
+                let expected = format!("four, and two for each of {} steps and for each loss", workload.row(rank).len());
                 return Err(Cause::WrongRecord { rank, found: numbers.len(), expected });
             };
             let spans = spans.iter().map(|[start, end]| (opened + *start as Nanos, opened + *end as Nanos)).collect();
-            let losses = losses.iter().map(|[microbatch, loss]| (*microbatch as u32, *loss)).collect();
-            Ok(StepRecord { rank, step, ready_ns: opened, spans, losses })
+            let losses_of = |losses: &[[f64; 2]]| losses.iter().map(|[at, loss]| (*at as u32, *loss)).collect();
+            Ok(StepRecord {
+                rank,
+                step,
+                ready_ns: opened,
+                spans,
+                losses: losses_of(losses),
+                validation: losses_of(validation),
+                gradient_norm: (norm >= 0.0).then_some(norm),
+                peak_bytes: peak as u64,
+            })
         };
         Ok(all.into_iter().enumerate().map(record).collect::<Result<_, Cause>>()?)
     }

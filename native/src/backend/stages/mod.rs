@@ -192,11 +192,12 @@ impl<P: Processor> Stages<P> {
         let draw = u64::from(*step) << 32 | u64::from(training.batches.number(microbatch));
         let seed = SplitMix64::new(SplitMix64::named(training.seed, "dropout").draw() ^ draw).draw();
         processor.begin(seed, training.seat.member as u64, training.batches.part());
+        processor.divide_losses(training.batches.loss_divisor(*step)?);
         lane.restart_peak();
         for id in &lifetimes.arrive[job as usize] {
             let data = match graph[*id].role {
                 Role::Tokens { ahead } => {
-                    let tokens = training.batches.tokens(*step, microbatch, ahead);
+                    let tokens = training.batches.tokens(*step, microbatch, ahead)?;
                     processor.tokens(tokens).map_err(Into::into)?
                 }
                 role => {

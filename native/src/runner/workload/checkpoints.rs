@@ -107,6 +107,7 @@ impl Workload {
             manifest: self.manifest(model, options, batches),
             // Where nothing has been trained, there is nothing to write.
             written: options.first_step(),
+            keep: options.keep,
         })
     }
 }
