@@ -14,6 +14,7 @@ mod calibrate;
 mod check;
 mod compare;
 mod custom_schedule;
+mod data;
 mod doctor;
 mod evaluate;
 mod exact_search;
@@ -95,6 +96,7 @@ enum Command {
     Show(show::Args),
     Sensitivity(sensitivity::Args),
     Run(run::Args),
+    Data(data::Args),
     Trace(trace::Args),
     Calibrate(calibrate::Args),
     Evaluate(evaluate::Args),
@@ -147,6 +149,7 @@ impl Cli {
             Command::Show(args) => show::run(args),
             Command::Sensitivity(args) => sensitivity::run(args),
             Command::Run(args) => run::run(args),
+            Command::Data(args) => data::run(args),
             Command::Trace(args) => trace::run(args),
             Command::Calibrate(args) => calibrate::run(args),
             Command::Evaluate(args) => evaluate::run(args),

@@ -51,6 +51,7 @@ pub fn shares(weights: &[Option<f64>], sizes: &[u64]) -> Result<Vec<f64>, String
              weight, or weights below 1 in all"
         ));
     }
-    let share = |(weight, size): (&Option<f64>, &u64)| weight.unwrap_or((1.0 - said) * *size as f64 / without.max(1) as f64);
+    let share =
+        |(weight, size): (&Option<f64>, &u64)| weight.unwrap_or((1.0 - said) * *size as f64 / without.max(1) as f64);
     Ok(weights.iter().zip(sizes).map(share).collect())
 }

@@ -107,9 +107,10 @@ pub(super) fn open_numpy(path: &Path) -> Result<Source, DataError> {
             return Err(DataError::wrong(path, "its header", found, "whole numbers of 8 to 64 bits, little-endian"));
         }
     };
-    let shape: Option<Vec<u64>> = field("shape").strip_prefix('(').and_then(|rest| rest.split_once(')')).and_then(
-        |(inner, _)| inner.split(',').map(str::trim).filter(|size| !size.is_empty()).map(|size| size.parse().ok()).collect(),
-    );
+    let shape: Option<Vec<u64>> =
+        field("shape").strip_prefix('(').and_then(|rest| rest.split_once(')')).and_then(|(inner, _)| {
+            inner.split(',').map(str::trim).filter(|size| !size.is_empty()).map(|size| size.parse().ok()).collect()
+        });
     let shape = shape.unwrap_or_default();
     if shape.is_empty() || shape.len() > 1 && !field("fortran_order").starts_with("False") {
         return Err(DataError::wrong(path, "its header", header.trim(), "an array with its rows in order"));
@@ -118,7 +119,12 @@ pub(super) fn open_numpy(path: &Path) -> Result<Source, DataError> {
     let source = Source::of_file(path, Format::Numpy, file, 8 + bytes_of_size as u64 + u64::from(size), width)?;
     if elements != Some(source.tokens) {
         let found = format!("an array of {shape:?}");
-        return Err(DataError::wrong(path, "its header", found, format!("the {} numbers that follow it", source.tokens)));
+        return Err(DataError::wrong(
+            path,
+            "its header",
+            found,
+            format!("the {} numbers that follow it", source.tokens),
+        ));
     }
     // Rows of a table are documents, each as long.
     let lengths = match shape[..] {

@@ -23,14 +23,8 @@ const MAGIC: &[u8; 9] = b"MMIDIDX\0\0";
 const HEADER_BYTES: u64 = 34;
 
 /// The types that an index names and that tokens can be in.
-const CODES: [(u8, Width); 6] = [
-    (1, Width::U8),
-    (2, Width::I8),
-    (3, Width::I16),
-    (4, Width::I32),
-    (5, Width::I64),
-    (8, Width::U16),
-];
+const CODES: [(u8, Width); 6] =
+    [(1, Width::U8), (2, Width::I8), (3, Width::I16), (4, Width::I32), (5, Width::I64), (8, Width::U16)];
 
 /// The files of data and index, where `path` is one of them or their name without an extension.
 pub(super) fn pair(path: &Path) -> Option<(PathBuf, PathBuf)> {
@@ -76,7 +70,8 @@ pub(super) fn open(data: &Path, index: &Path) -> Result<Source, DataError> {
         let found = format!("{sequences} sequences and {entries} entries of documents");
         return Err(DataError::wrong(index, "byte 18", found, format!("as many as fit into its {bytes} bytes")));
     }
-    let source = Source::of_file(data, Format::Megatron, File::open(data).map_err(DataError::file(data, "read"))?, 0, width)?;
+    let source =
+        Source::of_file(data, Format::Megatron, File::open(data).map_err(DataError::file(data, "read"))?, 0, width)?;
     let scan = Scan { index, data, width, sequences, entries, data_tokens: source.tokens };
     let (tokens, lengths) = scan.run()?;
     Ok(Source { tokens, lengths, ..source })
@@ -138,7 +133,12 @@ impl Scan<'_> {
                 }
                 if at < sequence {
                     let expected = format!("{sequence} or more, as documents are in order");
-                    return Err(DataError::wrong(index, "its documents", format!("one begins at sequence {at}"), expected));
+                    return Err(DataError::wrong(
+                        index,
+                        "its documents",
+                        format!("one begins at sequence {at}"),
+                        expected,
+                    ));
                 }
                 if document > 0 {
                     *of_documents.entry(document).or_default() += 1;
@@ -170,7 +170,12 @@ impl Scan<'_> {
         if tokens.saturating_add(length) > self.data_tokens {
             let (data, size) = (self.data.display(), self.data_tokens * width.bytes());
             let end = tokens.saturating_add(length).saturating_mul(width.bytes());
-            return Err(DataError::wrong(self.index, name, format!("ends at byte {end} of {data}"), format!("at most {size}, its size")));
+            return Err(DataError::wrong(
+                self.index,
+                name,
+                format!("ends at byte {end} of {data}"),
+                format!("at most {size}, its size"),
+            ));
         }
         Ok(length)
     }
@@ -196,7 +201,7 @@ impl Writer {
         Ok(Writer { name: name.to_path_buf(), width, data: BufWriter::new(file), lengths: Vec::new() })
     }
 
-    /// Adds tokens to the last document.
+    /// Adds a document.
     ///
     /// # Errors
     /// Where they cannot be written.
@@ -210,12 +215,9 @@ impl Writer {
             }
             .map_err(&failed)?;
         }
+        // A document has at most some millions of tokens.
+        self.lengths.push(tokens.len() as i32);
         Ok(())
-    }
-
-    /// Ends a document of `length` tokens.
-    pub fn end(&mut self, length: u64) {
-        self.lengths.push(length.min(i32::MAX as u64) as i32);
     }
 
     /// Writes the index.

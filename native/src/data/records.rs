@@ -117,7 +117,10 @@ fn of_json(object: &Map<String, Value>) -> Result<Record, (String, String)> {
         return Err(("`messages`".to_string(), expected));
     }
     let names: Vec<&str> = object.keys().map(String::as_str).take(8).collect();
-    Err((format!("an object with {}", if names.is_empty() { "nothing".into() } else { names.join(", ") }), EXPECTED.into()))
+    Err((
+        format!("an object with {}", if names.is_empty() { "nothing".into() } else { names.join(", ") }),
+        EXPECTED.into(),
+    ))
 }
 
 fn kind_of(value: &Value) -> &'static str {
@@ -182,7 +185,11 @@ fn of_row(row: Row) -> Result<Option<Record>, (String, String)> {
             }
             Field::ListInternal(list) => {
                 let numbers: Option<Vec<Value>> = list.elements().iter().map(number).collect();
-                Value::Array(numbers.ok_or_else(|| (format!("`{name}` is a list of something else"), "whole numbers".to_string()))?)
+                Value::Array(
+                    numbers.ok_or_else(|| {
+                        (format!("`{name}` is a list of something else"), "whole numbers".to_string())
+                    })?,
+                )
             }
             other => return Err((format!("`{name}` is {other:?}"), "a text or a list of whole numbers".to_string())),
         };
@@ -229,6 +236,8 @@ struct Written<'a> {
     path: &'a Path,
     tokenizer: &'a Tokenizer,
     file: BufWriter<File>,
+    /// The lengths of documents.
+    in_order: BufWriter<File>,
     tokens: u64,
     lengths: BTreeMap<u64, u64>,
     is_masked: bool,
@@ -237,17 +246,16 @@ struct Written<'a> {
 
 impl<'a> Written<'a> {
     fn new(path: &'a Path, tokenizer: &'a Tokenizer) -> Result<Written<'a>, DataError> {
-        let file = tempfile::tempfile().map_err(DataError::file(&std::env::temp_dir(), "written"))?;
-        let (file, lengths) = (BufWriter::with_capacity(1 << 16, file), BTreeMap::new());
-        Ok(Written { path, tokenizer, file, tokens: 0, lengths, is_masked: false, ends: false })
+        let new = || tempfile::tempfile().map(|file| BufWriter::with_capacity(1 << 16, file)).map_err(in_folder());
+        let (file, in_order, lengths) = (new()?, new()?, BTreeMap::new());
+        Ok(Written { path, tokenizer, file, in_order, tokens: 0, lengths, is_masked: false, ends: false })
     }
 
     fn add(&mut self, place: &str, record: Record) -> Result<(), DataError> {
         let path = self.path;
         let wrong = |found: String, expected: &str| DataError::wrong(path, place, found, expected);
-        let encode = |text: &str| {
-            self.tokenizer.encode(text).map_err(|error| wrong(error, "text that the tokenizer takes"))
-        };
+        let encode =
+            |text: &str| self.tokenizer.encode(text).map_err(|error| wrong(error, "text that the tokenizer takes"));
         let mut all: Vec<u32> = match &record {
             Record::Text(text) => encode(text)?,
             Record::Pair { prompt, completion } => {
@@ -263,19 +271,22 @@ impl<'a> Written<'a> {
                 let labels = labels.as_ref().unwrap_or(tokens);
                 let marked = |(at, (token, label)): (usize, (&i64, &i64))| {
                     let value = u32::try_from(*token).ok().filter(|token| *token < MASKED);
-                    let value = value.ok_or_else(|| {
-                        wrong(format!("token {at} is {token}"), "a number from 0 to 2147483647")
-                    })?;
+                    let value = value
+                        .ok_or_else(|| wrong(format!("token {at} is {token}"), "a number from 0 to 2147483647"))?;
                     match *label {
                         IGNORED => Ok(value | MASKED),
                         label if label == *token => Ok(value),
-                        label => Err(wrong(format!("label {at} is {label}"), &format!("-100, or {token} as the token"))),
+                        label => {
+                            Err(wrong(format!("label {at} is {label}"), &format!("-100, or {token} as the token")))
+                        }
                     }
                 };
                 tokens.iter().zip(labels).enumerate().map(marked).collect::<Result<_, _>>()?
             }
         };
-        if !matches!(record, Record::Tokens { .. }) && let Some(end) = self.tokenizer.end() {
+        if !matches!(record, Record::Tokens { .. })
+            && let Some(end) = self.tokenizer.end()
+        {
             all.push(end);
             self.ends = true;
         }
@@ -285,15 +296,25 @@ impl<'a> Written<'a> {
         self.is_masked |= all.iter().any(|token| token & MASKED > 0);
         self.tokens += all.len() as u64;
         *self.lengths.entry(all.len() as u64).or_default() += 1;
-        let mut write = |token: u32| self.file.write_all(&token.to_le_bytes());
-        all.into_iter().try_for_each(&mut write).map_err(DataError::file(&std::env::temp_dir(), "written"))
+        // A document has at most MAX_DOCUMENT_BYTES bytes.
+        let mut write = || {
+            self.in_order.write_all(&(all.len() as u32).to_le_bytes())?;
+            all.iter().try_for_each(|token| self.file.write_all(&token.to_le_bytes()))
+        };
+        write().map_err(in_folder())
     }
 
     fn source(self, format: Format) -> Result<Source, DataError> {
-        let Written { path, tokenizer, file, tokens, lengths, is_masked, ends } = self;
-        let file = file.into_inner().map_err(|error| DataError::file(&std::env::temp_dir(), "written")(error.into_error()))?;
+        let Written { path, tokenizer, file, in_order, tokens, lengths, is_masked, ends } = self;
+        let whole = |file: BufWriter<File>| file.into_inner().map_err(|error| in_folder()(error.into_error()));
+        let (file, in_order) = (whole(file)?, Some(whole(in_order)?));
         let source = Source::of_file(path, format, file, 0, Width::Marked)?;
         let end = tokenizer.end().filter(|_| ends);
-        Ok(Source { tokens, lengths, is_masked, end, ..source })
+        Ok(Source { tokens, lengths, is_masked, end, in_order, ..source })
     }
+}
+
+/// Of temporary files that cannot be written.
+fn in_folder() -> impl Fn(std::io::Error) -> DataError {
+    DataError::file(&std::env::temp_dir(), "written")
 }

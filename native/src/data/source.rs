@@ -134,6 +134,8 @@ pub struct Source {
     pub is_masked: bool,
     /// The token behind each document, where this program has put one there.
     pub end: Option<u32>,
+    /// The lengths of all documents in order, as numbers of 32 bits, where this program has written them.
+    pub(super) in_order: Option<File>,
     pub(super) store: Store,
 }
 
@@ -148,6 +150,7 @@ impl Source {
             lengths: BTreeMap::new(),
             is_masked: false,
             end: None,
+            in_order: None,
             store: Store::Memory(Arc::new(text)),
         }
     }
@@ -164,7 +167,12 @@ impl Source {
         let mut text = Vec::new();
         file.take(MOST + 1).read_to_end(&mut text).map_err(&failed)?;
         if text.len() as u64 > MOST {
-            return Err(DataError::wrong(path, "byte 1073741824", "more bytes", "at most 1 GiB through a pipe: give a file"));
+            return Err(DataError::wrong(
+                path,
+                "byte 1073741824",
+                "more bytes",
+                "at most 1 GiB through a pipe: give a file",
+            ));
         }
         Ok(Source { path: path.to_path_buf(), ..Source::of_text(text) })
     }
@@ -180,7 +188,12 @@ impl Source {
         let bytes = file.metadata().map_err(DataError::file(path, "read"))?.len().saturating_sub(start);
         if !bytes.is_multiple_of(width.bytes()) {
             let (found, size) = (format!("{bytes} bytes of tokens"), width.bytes());
-            return Err(DataError::wrong(path, "its size", found, format!("a multiple of {size}, for {}", width.name())));
+            return Err(DataError::wrong(
+                path,
+                "its size",
+                found,
+                format!("a multiple of {size}, for {}", width.name()),
+            ));
         }
         Ok(Source {
             path: path.to_path_buf(),
@@ -190,6 +203,7 @@ impl Source {
             lengths: BTreeMap::new(),
             is_masked: false,
             end: None,
+            in_order: None,
             store: Store::File(file, start),
         })
     }
@@ -253,8 +267,41 @@ impl Source {
             }
             _ => format!("token {at}"),
         };
-        let expected = format!("0 to {}, as the model's vocabulary has {vocabulary} tokens", vocabulary.saturating_sub(1));
+        let expected =
+            format!("0 to {}, as the model's vocabulary has {vocabulary} tokens", vocabulary.saturating_sub(1));
         DataError::wrong(&self.path, place, token.to_string(), expected)
+    }
+
+    /// Gives all tokens to `take`, piece by piece.
+    ///
+    /// # Errors
+    /// As [`Source::read`], and what `take` says.
+    pub fn each_piece(&self, mut take: impl FnMut(&[u32]) -> Result<(), DataError>) -> Result<(), DataError> {
+        const AT_ONCE: u64 = 1 << 16;
+        for start in (0..self.tokens).step_by(AT_ONCE as usize) {
+            take(&self.read(start, (self.tokens - start).min(AT_ONCE) as usize, u64::MAX)?)?;
+        }
+        Ok(())
+    }
+
+    /// The documents, in whose tokens `take` gets each; only of text and records.
+    ///
+    /// # Errors
+    /// As [`Source::each_piece`].
+    pub fn each_document(&self, mut take: impl FnMut(&[u32]) -> Result<(), DataError>) -> Result<(), DataError> {
+        let Some(lengths) = &self.in_order else {
+            let expected = "text, JSON lines or Parquet";
+            return Err(DataError::wrong(&self.path, "the file", self.format.name(), expected));
+        };
+        let (mut start, mut place) = (0, 0);
+        while start < self.tokens {
+            let mut length = [0; 4];
+            read_at(lengths, &mut length, place).map_err(DataError::file(&self.path, "read"))?;
+            let length = u32::from_le_bytes(length);
+            take(&self.read(start, length as usize, u64::MAX)?)?;
+            (start, place) = (start + u64::from(length), place + 4);
+        }
+        Ok(())
     }
 
     /// What tells this data from other data: of a text all its bytes; else the sizes and tokens from places over the whole file.

@@ -44,7 +44,12 @@ impl Tokenizer {
         let failed = DataError::file(&path, "read");
         let bytes = std::fs::metadata(&path).map_err(&failed)?.len();
         if bytes > MOST_BYTES {
-            return Err(DataError::wrong(&path, "its size", format!("{bytes} bytes"), format!("at most {MOST_BYTES}")));
+            return Err(DataError::wrong(
+                &path,
+                "its size",
+                format!("{bytes} bytes"),
+                format!("at most {MOST_BYTES}"),
+            ));
         }
         let text = std::fs::read(&path).map_err(&failed)?;
         let tokenizer = tokenizers::Tokenizer::from_bytes(&text).map_err(|error| {

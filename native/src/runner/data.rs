@@ -25,7 +25,7 @@ use super::random::SplitMix64;
 use crate::data::argument::shares;
 pub use crate::data::tokenizer::BYTE_VOCABULARY;
 pub use crate::data::{DataError, MASKED, Source};
-use crate::data::{digest_of, START_OF_DIGEST};
+use crate::data::{START_OF_DIGEST, digest_of};
 
 /// What a target is that is not to be predicted.
 pub const IGNORED: i32 = -100;
@@ -309,7 +309,8 @@ impl Batches {
             let apart = if sources.split > 0.0 { (windows as f64 * sources.split).ceil() as u64 } else { 0 };
             if apart >= windows {
                 let needed = (2 * sequence + ahead) as u64;
-                let (path, tokens, for_what) = (source.path.clone(), source.tokens, "a sequence to train on and one to evaluate on");
+                let (path, tokens, for_what) =
+                    (source.path.clone(), source.tokens, "a sequence to train on and one to evaluate on");
                 return Err(DataError::TooFew { path, tokens, for_what, needed });
             }
             training.push(Windows::new(source, 0..windows - apart, number));
@@ -633,5 +634,60 @@ mod tests {
         assert!(Batches::new(vec![0; 5], [4, 1], 1, 1, 0).is_ok());
         assert!(Batches::new(vec![0; 5], [4, 2], 1, 1, 0).is_err());
         assert!(Batches::new(vec![0; 6], [4, 2], 1, 1, 0).is_ok());
+    }
+
+    /// Counts of a long run, sample by sample: each source's share to one in [`SLOTS`], and each of its windows once an epoch.
+    #[test]
+    fn a_blend_takes_shares_and_every_window_once_an_epoch() {
+        let text = |bytes: usize| Arc::new(Source::of_text((0..bytes).map(|at| at as u8).collect()));
+        let sources = Sources::new(vec![(text(401), Some(0.6)), (text(201), Some(0.3)), (text(41), Some(0.1))]);
+        let batches = Batches::of(Arc::new(sources), [4, 1], [1, 1], 3, 256).expect("long enough");
+        let mut taken = [const { Vec::new() }; 3];
+        for sample in 0..20_000 {
+            let (windows, window) = batches.samples.place(sample);
+            let source = [100, 50, 10].iter().position(|count| *count == windows.count).expect("one of them");
+            taken[source].push(window);
+        }
+        assert_eq!(taken.each_ref().map(Vec::len), [12_000, 6_000, 2_000]);
+        for (of_source, count) in taken.iter().zip([100, 50, 10]) {
+            for epoch in of_source.chunks_exact(count) {
+                let mut epoch = epoch.to_vec();
+                epoch.sort_unstable();
+                assert_eq!(epoch, (0..count as u64).collect::<Vec<_>>());
+            }
+        }
+        // Anywhere in a run, no source is a sample ahead or behind.
+        let (slots, _) = blend(&[0.6, 0.3, 0.1]);
+        let mut counts = [0f64; 3];
+        for (at, (source, _)) in slots.iter().enumerate() {
+            counts[*source as usize] += 1.0;
+            let ahead = |share: f64, count: f64| (count - share * (at + 1) as f64).abs();
+            assert!(ahead(0.6, counts[0]) < 1.0 && ahead(0.3, counts[1]) < 1.0 && ahead(0.1, counts[2]) < 1.0);
+        }
+    }
+
+    #[test]
+    fn an_order_without_a_list_takes_every_number_once() {
+        for count in [1, 2, 5, 64, 1000, 4097] {
+            let mut order: Vec<u64> = (0..count).map(|at| permuted(7, count, at)).collect();
+            let is_mixed = order.windows(2).filter(|pair| pair[1] != pair[0] + 1).count() as u64 * 2 >= count / 2;
+            assert!(is_mixed, "{count}");
+            order.sort_unstable();
+            assert_eq!(order, (0..count).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn what_is_split_off_is_never_trained_on() {
+        let sources = Sources { split: 0.25, ..Sources::of_text((0..=200).collect()) };
+        let batches = Batches::of(Arc::new(sources), [4, 1], [2, 1], 3, 256).expect("long enough");
+        assert_eq!((batches.windows(), batches.validation_windows()), (37, 13));
+        let seen = |step| batches.tokens(step, 0, 0).expect("read");
+        let trained: Vec<i32> = (0..100).flat_map(seen).collect();
+        assert!(trained.iter().all(|token| *token < 37 * 4));
+        batches.evaluate(Some(1));
+        assert!(seen(0).iter().all(|token| *token >= 37 * 4));
+        batches.evaluate(None);
+        assert_eq!(seen(0), trained[..8]);
     }
 }

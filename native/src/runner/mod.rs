@@ -23,6 +23,7 @@ pub mod checkpoint;
 pub mod data;
 pub mod evaluate;
 pub mod gradients;
+pub mod metrics;
 pub mod optimizer;
 mod overhead;
 pub(crate) mod peer_groups;

@@ -368,6 +368,33 @@ mod tests {
         assert_eq!(AdamW::default().rate(1_000_000), AdamW::default().learning_rate);
     }
 
+    /// Points of lines, written out; and what is not said in a manifest is as before.
+    #[test]
+    fn the_step_size_falls_as_its_schedule_says() {
+        let of = |schedule, decay_steps| AdamW {
+            learning_rate: 1.0,
+            warm_up: 4,
+            decay_until: 12,
+            final_share: 0.2,
+            schedule,
+            decay_steps,
+            ..AdamW::default()
+        };
+        let rates = |adam: AdamW| [3, 4, 8, 10, 11, 12, 100].map(|step| adam.rate(step));
+        for (adam, expected) in [
+            (of(Schedule::Linear, 0), [1.0, 1.0, 0.6, 0.4, 0.3, 0.2, 0.2]),
+            (of(Schedule::Constant, 0), [1.0; 7]),
+            (of(Schedule::Wsd, 4), [1.0, 1.0, 1.0, 0.6, 0.4, 0.2, 0.2]),
+        ] {
+            let found = rates(adam);
+            assert!(found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-15), "{found:?}");
+            let written = serde_json::to_string(&adam).expect("written");
+            assert_eq!(serde_json::from_str::<AdamW>(&written).expect("read"), adam);
+        }
+        let before = serde_json::to_value(AdamW::default()).expect("written");
+        assert!(before.get("schedule").is_none() && before.get("decay_steps").is_none());
+    }
+
     #[test]
     fn decay_shrinks_by_its_share_of_the_learning_rate_alone() {
         let adam = AdamW { learning_rate: 0.01, weight_decay: 0.1, ..AdamW::default() };

@@ -348,7 +348,8 @@ impl Rank<'_> {
                 rest.is_empty().then_some((*norm, *peak, validation, spans, losses))
             };
             let Some((norm, peak, validation, spans, losses)) = told() else {
-                let expected = format!("four, and two for each of {} steps and for each loss", workload.row(rank).len());
+                let expected =
+                    format!("four, and two for each of {} steps and for each loss", workload.row(rank).len());
                 return Err(Cause::WrongRecord { rank, found: numbers.len(), expected });
             };
             let spans = spans.iter().map(|[start, end]| (opened + *start as Nanos, opened + *end as Nanos)).collect();

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use pipeplan_core::base::units::Bytes;
 use pipeplan_core::graph::liveness::Lifetimes;
 use pipeplan_core::graph::optimizer::Optimizer;
-use pipeplan_core::graph::{Graph, Job, Role};
+use pipeplan_core::graph::{Graph, Job, Role, Tensor, TensorId};
 use pipeplan_core::model::Dtype;
 use pipeplan_core::problem::op::{Op, OpKind};
 use pipeplan_core::program::Payload;
@@ -192,7 +192,10 @@ impl<P: Processor> Stages<P> {
         let draw = u64::from(*step) << 32 | u64::from(training.batches.number(microbatch));
         let seed = SplitMix64::new(SplitMix64::named(training.seed, "dropout").draw() ^ draw).draw();
         processor.begin(seed, training.seat.member as u64, training.batches.part());
-        processor.divide_losses(training.batches.loss_divisor(*step)?);
+        let has_targets = |(_, tensor): (TensorId, &Tensor)| matches!(tensor.role, Role::Tokens { ahead: 1.. });
+        if training.batches.is_masked() && graph.tensors().any(has_targets) {
+            processor.divide_losses(training.batches.loss_divisor(*step)?);
+        }
         lane.restart_peak();
         for id in &lifetimes.arrive[job as usize] {
             let data = match graph[*id].role {

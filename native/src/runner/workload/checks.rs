@@ -18,8 +18,8 @@ use super::refusal::Refusal;
 use super::{Computation, ModelStages, Workload, in_precision};
 #[cfg(feature = "cuda")]
 use crate::backend::cuda;
-use crate::runner::checkpoint::CheckpointError;
 use crate::data::Format;
+use crate::runner::checkpoint::CheckpointError;
 use crate::runner::data::{BYTE_VOCABULARY, Batches, Sources};
 use crate::runner::{Device, Precision, RunOptions};
 
@@ -86,7 +86,8 @@ impl Workload {
         if sources.training.iter().any(|(source, _)| source.format == Format::Bytes) {
             model.check_vocabulary()?;
         }
-        let batches = Batches::of(sources, [sequence, ahead], sizes, options.seed, vocabulary)?.among(self.replicas());
+        let batches =
+            Batches::of(sources, [sequence, ahead], sizes, options.seed, vocabulary)?.among(self.replicas());
         model.check_masks(&batches, options.device)?;
         if options.evaluate_every > 0 && batches.validation_windows() == 0 {
             return Err(Refusal::NoValidation);

@@ -122,7 +122,14 @@ pub struct Context<T> {
 impl<T: Element> Context<T> {
     /// With `gemm`.
     pub fn new(gemm: Box<dyn Gemm<T>>) -> Context<T> {
-        Context { gemm, rope: BTreeMap::new(), dropout_seed: 0, member: 0, part: SequencePart::WHOLE, loss_divisor: None }
+        Context {
+            gemm,
+            rope: BTreeMap::new(),
+            dropout_seed: 0,
+            member: 0,
+            part: SequencePart::WHOLE,
+            loss_divisor: None,
+        }
     }
 }
 
