@@ -83,7 +83,7 @@ fn every_layout_takes_the_same_samples_of_a_blend() {
             assert_eq!(found.is_some(), expected.is_some(), "{what}");
         }
     }
-    // Parts of sequences, too.
+    // Context parallel ranks, too.
     let mut work = work(1, 8);
     work.layout.form.context = 2;
     let spread = published(&work, "gpipe", Precision::Double).expect("it exists");
