@@ -167,12 +167,10 @@ impl Source {
         let mut text = Vec::new();
         file.take(MOST + 1).read_to_end(&mut text).map_err(&failed)?;
         if text.len() as u64 > MOST {
-            return Err(DataError::wrong(
-                path,
-                "byte 1073741824",
-                "more bytes",
-                "at most 1 GiB through a pipe: give a file",
-            ));
+            let path = path.display();
+            return Err(DataError::Argument(format!(
+                "{path} is longer than the limit of {MOST} bytes, for what is not a file: give a file"
+            )));
         }
         Ok(Source { path: path.to_path_buf(), ..Source::of_text(text) })
     }

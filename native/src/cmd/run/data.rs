@@ -15,7 +15,7 @@ use crate::cmd::failure::Failure;
 /// Options on data.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Data")]
-pub struct Args {
+pub struct DataArgs {
     /// What to train on, several times for a blend; default: a text of this project
     ///
     /// The content decides: Megatron-LM's indexed data (NAME.bin and NAME.idx, also as NAME), tokens in .bin, .u16 or .u32,
@@ -41,7 +41,7 @@ pub struct Args {
     pub evaluate_steps: u32,
 }
 
-impl Args {
+impl DataArgs {
     /// Each option, and whether it was given.
     pub fn given(&self) -> [(&'static str, bool); 5] {
         [

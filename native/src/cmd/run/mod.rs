@@ -43,7 +43,7 @@ pub struct Args {
     /// A plan, or a spec that is planned first; - for standard input
     plan: String,
     #[command(flatten)]
-    data: data::Args,
+    data: data::DataArgs,
     /// Training steps, including those before the checkpoint
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     steps: u32,
@@ -51,7 +51,7 @@ pub struct Args {
     #[arg(long)]
     seed: Option<u64>,
     #[command(flatten)]
-    optimizer: optimizer::Args,
+    optimizer: optimizer::OptimizerArgs,
     /// Write a checkpoint into this folder at the end, also after Ctrl-C or SIGUSR1
     ///
     /// Both end a run after the current step. Under mpirun use SIGUSR1, which mpirun passes on to all ranks: after

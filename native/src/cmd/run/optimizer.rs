@@ -7,7 +7,7 @@ use crate::cmd::failure::Failure;
 /// Options on the optimizer. Where one is not given, that of the checkpoint counts.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Optimizer")]
-pub struct Args {
+pub struct OptimizerArgs {
     /// Learning rate of AdamW; default: that of the checkpoint, else 0.001
     #[arg(long, visible_alias = "lr", value_name = "RATE")]
     learning_rate: Option<f64>,
@@ -53,7 +53,7 @@ enum Shape {
     Wsd,
 }
 
-impl Args {
+impl OptimizerArgs {
     /// Each option, and whether it was given.
     pub fn given(&self) -> [(&'static str, bool); 11] {
         [
