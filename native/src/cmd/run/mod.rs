@@ -201,16 +201,7 @@ enum Backend {
 }
 
 /// What a run trains on where nothing is said: written for this project.
-static TEXT: &[u8] = include_bytes!("../../../../examples/data/pipeline.txt");
-
-/// Most bytes of a text: each rank holds all of it, and a byte is a token, so that this is a billion.
-const MAX_TEXT_BYTES: u64 = 1 << 30;
-
-/// The text in the file `path`, or the one that is there for it.
-pub fn text(path: Option<&str>) -> Result<Vec<u8>, Failure> {
-    let Some(path) = path else { return Ok(TEXT.to_vec()) };
-    input::file(path, MAX_TEXT_BYTES)
-}
+pub static TEXT: &[u8] = include_bytes!("../../../../examples/data/pipeline.txt");
 
 pub fn run(args: Args) -> Result<(), Failure> {
     let engine = match args.transport {
