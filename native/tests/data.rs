@@ -126,7 +126,7 @@ fn masked_tokens_count_neither_in_the_loss_nor_in_its_mean() {
         std::fs::write(&path, format!("{{\"input_ids\": {tokens:?}, \"labels\": {labels:?}}}\n")).expect("written");
         Arc::new(Sources::new(vec![(open(&path), None)]))
     };
-    let some = |at: usize| at % 3 == 0;
+    let some = |at: usize| at.is_multiple_of(3);
     let [all, masked, other] = [of("all", &|_| false), of("masked", &some), of("other", &|at| !some(at))];
     let flat = Arc::new(Sources::new(vec![(open(&flat(folder.path(), "flat.u16", &tokens)), None)]));
     let alone = planned(1, 1, "gpipe");

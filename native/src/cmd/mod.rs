@@ -95,7 +95,8 @@ enum Command {
     Check(check::Args),
     Show(show::Args),
     Sensitivity(sensitivity::Args),
-    Run(run::Args),
+    // Boxed: it has by far the most options.
+    Run(Box<run::Args>),
     Data(data::Args),
     Trace(trace::Args),
     Calibrate(calibrate::Args),
@@ -148,7 +149,7 @@ impl Cli {
             Command::Check(args) => check::run(args),
             Command::Show(args) => show::run(args),
             Command::Sensitivity(args) => sensitivity::run(args),
-            Command::Run(args) => run::run(args),
+            Command::Run(args) => run::run(*args),
             Command::Data(args) => data::run(args),
             Command::Trace(args) => trace::run(args),
             Command::Calibrate(args) => calibrate::run(args),

@@ -226,7 +226,11 @@ fn a_tokenizer_makes_the_tokens_and_ends_of_documents() {
     let source = open(&lines, &tokenizer).expect("read");
     assert_eq!((all(&source), source.end), (vec![1, 3, 2, 0, 3], Some(3)));
     let mut documents = Vec::new();
-    source.each_document(|document| Ok(documents.push(document.to_vec()))).expect("read");
+    let note = |document: &[u32]| {
+        documents.push(document.to_vec());
+        Ok(())
+    };
+    source.each_document(note).expect("read");
     assert_eq!(documents, [vec![1, 3], vec![2, 0, 3]]);
     // Another name for the end, in the file beside it.
     file(&folder, "tokenizer_config.json", br#"{"eos_token": {"content": "world"}}"#);
@@ -253,7 +257,7 @@ fn parquet_has_a_column_of_text() {
     let mut writer = SerializedFileWriter::new(file, schema.into(), properties.into()).expect("writer");
     let mut group = writer.next_row_group().expect("group");
     let mut column = group.next_column().expect("column").expect("text");
-    let texts = ["ab", "c"].map(|text| ByteArray::from(text));
+    let texts = ["ab", "c"].map(ByteArray::from);
     column.typed::<ByteArrayType>().write_batch(&texts, Some(&[1, 0, 1]), None).expect("written");
     column.close().expect("closed");
     let mut column = group.next_column().expect("column").expect("other");
