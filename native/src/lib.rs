@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`runner`] | trains: data, optimizer, gradients, checkpoints, the loop of a rank over its op list |
 //! | [`backend`] | executes the operators of a stage on the CPU or a GPU, or waits for planned times |
+//! | [`data`] | finds out what a file of data is, and gives its tokens |
 //! | [`transport`] | exchanges tensors between ranks: threads, TCP, MPI, NCCL; collectives |
 //! | [`mesh`] | ranks as a grid with named axes, and tensors that are sharded over it |
 //! | [`profiling`] | measures operators, for plans with measured times |
@@ -15,6 +16,7 @@
 
 pub mod backend;
 pub mod bootstrap;
+pub mod data;
 pub mod mesh;
 pub mod profiling;
 pub mod runner;

@@ -23,6 +23,7 @@ use pipeplan_core::model::Dtype;
 use pipeplan_core::problem::op::Op;
 use pipeplan_core::program::{P2pOp, Payload, Way};
 
+use crate::data::DataError;
 use crate::transport::collectives::CollectiveError;
 use crate::transport::{Buffer, OnCard, TransportError};
 
@@ -226,6 +227,9 @@ impl Shares {
 /// Why an op cannot run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BackendError {
+    /// The data of a microbatch cannot be read.
+    #[error(transparent)]
+    Data(#[from] DataError),
     /// A parcel is missing.
     #[error("{parcel} is missing: the program runs this op before it arrives")]
     Missing {

@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use pipeplan::backend::cpu::element::Element;
+use pipeplan::data::Source;
 use pipeplan::runner::checkpoint::Checkpoint;
-use pipeplan::runner::evaluate::{Evaluation, evaluate};
+use pipeplan::runner::evaluate::{Evaluation, evaluate_on};
 use serde_json::json;
 
 use super::failure::Failure;
@@ -22,10 +23,13 @@ Examples:
 pub struct Args {
     /// A checkpoint of a run, or a folder of checkpoints; the latest one is used
     checkpoint: PathBuf,
-    /// The text; default: a text of this project
+    /// The text or tokens, as for `run`; default: a text of this project
     #[arg(long, value_name = "FILE")]
-    data: Option<String>,
-    /// Sequences from the start of the text, each of the sequence length of the training
+    data: Option<PathBuf>,
+    /// Makes tokens of text: a tokenizer.json, or a folder with one; default: each byte is a token
+    #[arg(long, value_name = "FILE", requires = "data")]
+    tokenizer: Option<PathBuf>,
+    /// Sequences from the start of the data, each of the sequence length of the training
     #[arg(long, visible_alias = "sequences", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
     windows: u32,
     /// Precision; default: that of the checkpoint
@@ -46,17 +50,23 @@ pub fn run(args: Args) -> Result<(), Failure> {
         output::expect_room_at(path)?;
     }
     let checkpoint = Checkpoint::open(&args.checkpoint).map_err(Failure::input)?;
-    let text = run::text(args.data.as_deref())?;
+    let data = match &args.data {
+        Some(path) => {
+            let tokenizer = run::data::tokenizer(args.tokenizer.as_deref())?;
+            pipeplan::data::open(path, &tokenizer).map_err(Failure::input)?
+        }
+        None => Source::of_text(run::TEXT.to_vec()),
+    };
     let wide = match args.precision {
         Some(precision) => matches!(precision, run::Type::F64),
         None => checkpoint.manifest.precision == "f64",
     };
-    if wide { show::<f64>(&args, &checkpoint, &text) } else { show::<f32>(&args, &checkpoint, &text) }
+    if wide { show::<f64>(&args, &checkpoint, &data) } else { show::<f32>(&args, &checkpoint, &data) }
 }
 
-fn show<T: Element>(args: &Args, checkpoint: &Checkpoint, text: &[u8]) -> Result<(), Failure> {
+fn show<T: Element>(args: &Args, checkpoint: &Checkpoint, data: &Source) -> Result<(), Failure> {
     let evaluation: Evaluation<T> =
-        evaluate(checkpoint, text, args.windows as usize).map_err(|error| Failure::input(&error))?;
+        evaluate_on(checkpoint, data, args.windows as usize).map_err(|error| Failure::input(&error))?;
     if let Some(path) = &args.logits {
         let tensors = evaluation.to_safetensors().map_err(|error| Failure::work(format!("the logits: {error}")))?;
         output::write(path, &tensors)?;

@@ -15,6 +15,7 @@ mod calibrate;
 mod check;
 mod compare;
 mod custom_schedule;
+mod data;
 mod doctor;
 mod evaluate;
 mod exact_search;
@@ -97,7 +98,9 @@ enum Command {
     Check(check::Args),
     Show(show::Args),
     Sensitivity(sensitivity::Args),
-    Run(run::Args),
+    // Boxed: it has by far the most options.
+    Run(Box<run::Args>),
+    Data(data::Args),
     Trace(trace::Args),
     Calibrate(calibrate::Args),
     Evaluate(evaluate::Args),
@@ -149,7 +152,8 @@ impl Cli {
             Command::Check(args) => check::run(args),
             Command::Show(args) => show::run(args),
             Command::Sensitivity(args) => sensitivity::run(args),
-            Command::Run(args) => run::run(args),
+            Command::Run(args) => run::run(*args),
+            Command::Data(args) => data::run(args),
             Command::Trace(args) => trace::run(args),
             Command::Calibrate(args) => calibrate::run(args),
             Command::Evaluate(args) => evaluate::run(args),

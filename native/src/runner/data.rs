@@ -1,56 +1,280 @@
-//! Bytes of a text as training data: each byte is a token.
+//! Training data as ranks take it: sources cut into sequences, in an order that follows from the seed.
 //!
-//! The text is cut into windows of one sequence and the byte after it, or as many as the model reads ahead: those are the
-//! first of the next window, so that every token has all that is predicted from it and none is masked. Each pass over
-//! the text (an epoch)
-//! takes all windows once, in custom schedule that follows from the seed. Step `t` takes the next
-//! `microbatches · microbatch_size` windows, microbatch `m` the `m`-th `microbatch_size` of these: so a
-//! microbatch is the same data whatever the schedule.
+//! A source is cut into windows of one sequence and the token after it, or as many as the model reads ahead: those are the
+//! first of the next window, so that every token has all that is predicted from it. Documents follow each other, so a window
+//! may hold the end of one and the start of the next. Each pass over a source (an epoch) takes all windows once, in an order
+//! that follows from the seed. Step `t` takes the next `microbatches · microbatch_size` samples, microbatch `m` the `m`-th
+//! `microbatch_size` of these: so a microbatch is the same data whatever the schedule, and a run that resumes after step `t`
+//! goes on at the very next sample.
+//!
+//! Of several sources, [`SLOTS`] samples in a row take as many from each as its share says, spread evenly.
+//!
+//! Ranks read ahead: while they compute a step, a thread reads the samples of the next one. Where these cannot be read, the
+//! run ends after the step, with its checkpoint ([`Batches::prepare`]).
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
 
 use pipeplan_core::graph::SequencePart;
 
 use super::random::SplitMix64;
+use crate::data::argument::shares;
+pub use crate::data::tokenizer::BYTE_VOCABULARY;
+pub use crate::data::{DataError, MASKED, Source};
+use crate::data::{START_OF_DIGEST, digest_of};
 
-/// Tokens that a vocabulary needs for bytes.
-pub const BYTE_VOCABULARY: u64 = 256;
+/// What a target is that is not to be predicted.
+pub const IGNORED: i32 = -100;
 
-/// Text that cannot be trained on.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DataError {
-    /// Not even one sequence.
-    #[error(
-        "the text has {bytes} bytes, but one sequence of {sequence} tokens needs {}: give a longer text or plan a \
-         shorter sequence length", sequence + ahead
-    )]
-    TooShort {
-        /// Bytes of the text.
-        bytes: usize,
-        /// Tokens of a sequence.
-        sequence: usize,
-        /// Bytes behind it.
-        ahead: usize,
-    },
+/// Samples after which a blend of sources repeats its pattern: shares are exact to one in so many.
+pub const SLOTS: u64 = 10_000;
+
+/// Windows whose order is a list; of more it is worked out sample by sample, so that no memory grows with the data.
+const MOST_LISTED: u64 = 1 << 24;
+
+/// Samples to train on, and others to evaluate on.
+#[derive(Debug, Default)]
+pub struct Sources {
+    /// To train on, each with its weight in the blend.
+    pub training: Vec<(Arc<Source>, Option<f64>)>,
+    /// To evaluate on, beside what is split off.
+    pub validation: Vec<Arc<Source>>,
+    /// The share of every source, its end, that is not trained on but evaluated on.
+    pub split: f64,
+    /// Why the run was ended, where data could not be read.
+    failure: Mutex<Option<DataError>>,
+}
+
+impl Sources {
+    /// These, of which all is trained on.
+    pub fn new(training: Vec<(Arc<Source>, Option<f64>)>) -> Sources {
+        Sources { training, ..Sources::default() }
+    }
+
+    /// One text, whose bytes are tokens.
+    pub fn of_text(text: Vec<u8>) -> Sources {
+        Sources::new(vec![(Arc::new(Source::of_text(text)), None)])
+    }
+
+    /// Why the run was ended, where data could not be read.
+    pub fn failure(&self) -> Option<DataError> {
+        locked(&self.failure).clone()
+    }
+
+    fn note(&self, error: DataError) {
+        locked(&self.failure).get_or_insert(error);
+    }
+
+    fn digest(&self) -> Result<String, DataError> {
+        if let ([(source, _)], true) = (&self.training[..], self.split == 0.0) {
+            return Ok(format!("fnv1a64:{:016x}", source.digest()?));
+        }
+        let mut hash = self.split.to_bits().to_le_bytes().into_iter().fold(START_OF_DIGEST, digest_of);
+        for (source, weight) in &self.training {
+            let weight = weight.unwrap_or(0.0).to_bits();
+            let parts = source.digest()?.to_le_bytes().into_iter().chain(weight.to_le_bytes());
+            hash = parts.fold(hash, digest_of);
+        }
+        Ok(format!("fnv1a64:{hash:016x}"))
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The windows of a source that samples are taken from.
+#[derive(Debug)]
+struct Windows {
+    source: Arc<Source>,
+    /// The first one, and how many.
+    first: u64,
+    count: u64,
+    /// What its order is called: sources do not share theirs.
+    name: String,
+    /// Orders of the epochs asked for last: around the end of one, two are asked for.
+    orders: Mutex<Vec<(u64, Arc<Vec<u32>>)>>,
+}
+
+impl Windows {
+    fn new(source: &Arc<Source>, windows: Range<u64>, number: usize) -> Windows {
+        let name = if number == 0 { "data order".to_string() } else { format!("data order {number}") };
+        let (first, count) = (windows.start, windows.end - windows.start);
+        Windows { source: Arc::clone(source), first, count, name, orders: Mutex::default() }
+    }
+
+    /// The window that is taken as sample `sample` of this source.
+    fn window(&self, seed: u64, sample: u64) -> u64 {
+        let (epoch, at) = (sample / self.count, sample % self.count);
+        let mut random = SplitMix64::named(seed.wrapping_add(epoch), &self.name);
+        if self.count > MOST_LISTED {
+            return self.first + permuted(random.draw(), self.count, at);
+        }
+        let mut orders = locked(&self.orders);
+        if !orders.iter().any(|(known, _)| *known == epoch) {
+            let mut order: Vec<u32> = (0..self.count as u32).collect();
+            random.shuffle(&mut order);
+            orders.truncate(1);
+            orders.insert(0, (epoch, Arc::new(order)));
+        }
+        let order = orders.iter().find(|(known, _)| *known == epoch).map(|(_, order)| Arc::clone(order));
+        self.first + order.map_or(at, |order| order[at as usize].into())
+    }
+}
+
+/// Where `at` comes in an order of `count` numbers: a network of Feistel over the next power of four, walked until it is below
+/// `count` (Black and Rogaway: “Ciphers with arbitrary finite domains”, 2002).
+fn permuted(seed: u64, count: u64, at: u64) -> u64 {
+    const ROUNDS: u64 = 6;
+    let half = (u64::BITS - count.saturating_sub(1).leading_zeros()).div_ceil(2).max(1);
+    let mask = (1u64 << half) - 1;
+    let mut place = at;
+    loop {
+        let (mut left, mut right) = (place >> half, place & mask);
+        for round in 0..ROUNDS {
+            let mixed = SplitMix64::new(seed ^ (right * ROUNDS + round)).draw() & mask;
+            (left, right) = (right, left ^ mixed);
+        }
+        place = left << half | right;
+        if place < count {
+            return place;
+        }
+    }
+}
+
+/// Samples of one or several sources by their number.
+#[derive(Debug)]
+struct Samples {
+    windows: Vec<Windows>,
+    /// Of [`SLOTS`] samples: the source of each, and which of the source's it is; empty for one source.
+    slots: Vec<(u32, u32)>,
+    /// How many of them each source has.
+    counts: Vec<u32>,
+    sequence: usize,
+    ahead: usize,
+    seed: u64,
+    vocabulary: u64,
+}
+
+/// `SLOTS` samples, each source as often as its share says and as evenly as can be: the one that is furthest behind comes next.
+fn blend(shares: &[f64]) -> (Vec<(u32, u32)>, Vec<u32>) {
+    let mut counts = vec![0u32; shares.len()];
+    if shares.len() < 2 {
+        return (Vec::new(), counts);
+    }
+    let mut slots = Vec::with_capacity(SLOTS as usize);
+    for slot in 1..=SLOTS {
+        let behind = |at: usize| shares[at] * slot as f64 - f64::from(counts[at]);
+        let next = (0..shares.len()).fold(0, |best, at| if behind(at) > behind(best) { at } else { best });
+        slots.push((next as u32, counts[next]));
+        counts[next] += 1;
+    }
+    (slots, counts)
+}
+
+impl Samples {
+    /// The window of a sample, and its source.
+    fn place(&self, sample: u64) -> (&Windows, u64) {
+        let (source, number) = match self.slots.get((sample % SLOTS) as usize) {
+            Some((source, before)) => {
+                let source = *source as usize;
+                (source, sample / SLOTS * u64::from(self.counts[source]) + u64::from(*before))
+            }
+            None => (0, sample),
+        };
+        let windows = &self.windows[source];
+        (windows, windows.window(self.seed, number))
+    }
+
+    /// A sequence and the tokens behind it.
+    fn read(&self, sample: u64) -> Result<Vec<u32>, DataError> {
+        let (windows, window) = self.place(sample);
+        windows.source.read(window * self.sequence as u64, self.sequence + self.ahead, self.vocabulary)
+    }
+
+    fn is_masked(&self) -> bool {
+        self.windows.iter().any(|windows| windows.source.is_masked)
+    }
+
+    fn is_in_memory(&self) -> bool {
+        self.windows.iter().all(|windows| windows.source.is_in_memory())
+    }
+
+    fn count(&self) -> u64 {
+        self.windows.iter().map(|windows| windows.count).sum()
+    }
+
+    /// Reads what `samples` are, to find tokens that the model does not know: at most as many as take seconds.
+    fn check(&self, samples: Range<u64>) -> Result<(), DataError> {
+        /// Some seconds.
+        const MOST_TOKENS: u64 = 1 << 30;
+        let all_fit = |windows: &Windows| match windows.source.width {
+            crate::data::Width::U8 => self.vocabulary >= 1 << 8,
+            crate::data::Width::U16 => self.vocabulary >= 1 << 16,
+            _ => false,
+        };
+        if self.windows.iter().all(all_fit) {
+            return Ok(());
+        }
+        let most = MOST_TOKENS / (self.sequence + self.ahead) as u64;
+        let samples = samples.start..samples.end.min(samples.start.saturating_add(most.max(1)));
+        if samples.end - samples.start >= self.count() && self.windows.len() == 1 {
+            // Each window is taken.
+            let windows = &self.windows[0];
+            let (start, end) = (windows.first, windows.first + windows.count);
+            return (start..end).try_for_each(|window| {
+                let start = window * self.sequence as u64;
+                windows.source.read(start, self.sequence + self.ahead, self.vocabulary).map(drop)
+            });
+        }
+        samples.into_iter().try_for_each(|sample| self.read(sample).map(drop))
+    }
+}
+
+/// The samples of a step that were read ahead, by number.
+type Read = Result<BTreeMap<u64, Vec<u32>>, DataError>;
+
+/// What is read ahead for one rank.
+#[derive(Debug, Default)]
+struct Ahead {
+    /// Microbatches of this replica that were asked for in the step before.
+    asked: BTreeSet<u32>,
+    /// The samples of a step.
+    now: (u32, BTreeMap<u64, Vec<u32>>),
+    /// Those of the step after it, which a thread reads.
+    next: Option<(u32, JoinHandle<Read>)>,
+    /// How many tokens of a step are predicted, where not all are.
+    predicted: Option<(u32, u64)>,
 }
 
 /// What every microbatch of a run is trained on.
 #[derive(Debug)]
 pub struct Batches {
-    text: Arc<Vec<u8>>,
-    sequence: usize,
-    /// Tokens behind a sequence that are read with it.
-    ahead: usize,
+    sources: Arc<Sources>,
+    samples: Arc<Samples>,
+    /// What is evaluated on, if anything.
+    validation: Option<Arc<Samples>>,
+    digest: String,
     microbatch_size: usize,
     microbatches: usize,
     /// The first microbatch of a step that is this replica's, which counts its own from 0.
     first: u32,
     /// Which tokens of every sequence are this rank's.
     part: SequencePart,
-    seed: u64,
-    /// The epoch asked for last, and its order: ranks ask in step with each other.
-    order: Mutex<(u64, Vec<u32>)>,
+    replicas: usize,
+    ahead: Mutex<Ahead>,
+    /// The evaluation that is under way, by number; [`TRAINING`] if none is.
+    evaluation: AtomicU32,
+    /// Nanoseconds for which this rank has waited for data.
+    waited_ns: AtomicU64,
 }
+
+/// No evaluation.
+const TRAINING: u32 = u32::MAX;
 
 impl Batches {
     /// Cuts `text` for models that read up to `ahead` tokens behind each, at least 1.
@@ -59,46 +283,95 @@ impl Batches {
     /// [`DataError`].
     pub fn new(
         text: Vec<u8>,
-        [sequence, ahead]: [usize; 2],
+        sizes: [usize; 2],
         microbatch_size: usize,
         microbatches: usize,
         seed: u64,
     ) -> Result<Batches, DataError> {
+        Batches::of(Arc::new(Sources::of_text(text)), sizes, [microbatch_size, microbatches], seed, u64::MAX)
+    }
+
+    /// The same of sources, whose tokens are below `vocabulary`.
+    ///
+    /// # Errors
+    /// [`DataError`].
+    pub fn of(
+        sources: Arc<Sources>,
+        [sequence, ahead]: [usize; 2],
+        [microbatch_size, microbatches]: [usize; 2],
+        seed: u64,
+        vocabulary: u64,
+    ) -> Result<Batches, DataError> {
         let ahead = ahead.max(1);
-        if sequence == 0 || text.len() < sequence + ahead {
-            return Err(DataError::TooShort { bytes: text.len(), sequence, ahead });
+        let (mut training, mut validation) = (Vec::new(), Vec::new());
+        for (number, (source, _)) in sources.training.iter().enumerate() {
+            let windows = windows_of(source, sequence, ahead)?;
+            let apart = if sources.split > 0.0 { (windows as f64 * sources.split).ceil() as u64 } else { 0 };
+            if apart >= windows {
+                let needed = (2 * sequence + ahead) as u64;
+                let (path, tokens, for_what) =
+                    (source.path.clone(), source.tokens, "a sequence to train on and one to evaluate on");
+                return Err(DataError::TooFew { path, tokens, for_what, needed });
+            }
+            training.push(Windows::new(source, 0..windows - apart, number));
+            if apart > 0 {
+                validation.push(Windows::new(source, windows - apart..windows, number));
+            }
         }
-        let text = Arc::new(text);
-        let (first, part, order) = (0, SequencePart::WHOLE, Mutex::default());
-        let batches = Batches { text, sequence, ahead, microbatch_size, microbatches, first, part, seed, order };
-        let order = batches.epoch(0);
-        Ok(Batches { order: Mutex::new((0, order)), ..batches })
+        for source in &sources.validation {
+            let windows = windows_of(source, sequence, ahead)?;
+            validation.push(Windows::new(source, 0..windows, validation.len()));
+        }
+        let sizes: Vec<u64> = training.iter().map(|windows| windows.count).collect();
+        let weights: Vec<Option<f64>> = sources.training.iter().map(|(_, weight)| *weight).collect();
+        let samples = |windows: Vec<Windows>, shares: &[f64]| {
+            let (slots, counts) = blend(shares);
+            Arc::new(Samples { windows, slots, counts, sequence, ahead, seed, vocabulary })
+        };
+        let all: u64 = validation.iter().map(|windows| windows.count).sum();
+        let by_size: Vec<f64> = validation.iter().map(|windows| windows.count as f64 / all.max(1) as f64).collect();
+        Ok(Batches {
+            samples: samples(training, &shares(&weights, &sizes).map_err(DataError::Argument)?),
+            validation: (!validation.is_empty()).then(|| samples(validation, &by_size)),
+            digest: sources.digest()?,
+            sources,
+            microbatch_size,
+            microbatches,
+            first: 0,
+            part: SequencePart::WHOLE,
+            replicas: 1,
+            ahead: Mutex::default(),
+            evaluation: AtomicU32::new(TRAINING),
+            waited_ns: AtomicU64::new(0),
+        })
     }
 
     /// The same, for a rank with `part` of every sequence in a replica whose microbatch 0 is microbatch `first` of the step.
     pub fn starting_at(&self, first: u32, part: SequencePart) -> Batches {
-        let order = self.order.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let Batches { text, sequence, ahead, microbatch_size, microbatches, seed, .. } = self;
         Batches {
-            text: Arc::clone(text),
-            sequence: *sequence,
-            ahead: *ahead,
-            microbatch_size: *microbatch_size,
-            microbatches: *microbatches,
+            sources: Arc::clone(&self.sources),
+            samples: Arc::clone(&self.samples),
+            validation: self.validation.clone(),
+            digest: self.digest.clone(),
+            microbatch_size: self.microbatch_size,
+            microbatches: self.microbatches,
             first,
             part,
-            seed: *seed,
-            order: Mutex::new(order),
+            replicas: self.replicas,
+            ahead: Mutex::default(),
+            evaluation: AtomicU32::new(TRAINING),
+            waited_ns: AtomicU64::new(0),
         }
     }
 
-    /// A digest of the text.
+    /// The same, of which each of so many replicas has its part.
+    pub fn among(self, replicas: usize) -> Batches {
+        Batches { replicas: replicas.max(1), ..self }
+    }
+
+    /// A digest of the data.
     pub fn digest(&self) -> String {
-        // FNV-1a: it tells texts apart that were mixed up, not ones made to look alike.
-        let hash = self.text.iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
-            (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
-        });
-        format!("fnv1a64:{hash:016x}")
+        self.digest.clone()
     }
 
     /// The number of a replica's microbatch among all of the step.
@@ -111,47 +384,178 @@ impl Batches {
         self.part
     }
 
-    /// Windows of the text.
+    /// Sequences to train on.
     pub fn windows(&self) -> usize {
-        // Numbered by u32: 4 billion sequences are beyond what this runner trains on.
-        ((self.text.len() - self.ahead) / self.sequence).min(u32::MAX as usize)
+        self.samples.count() as usize
+    }
+
+    /// Sequences to evaluate on.
+    pub fn validation_windows(&self) -> usize {
+        self.validation.as_ref().map_or(0, |samples| samples.count() as usize)
+    }
+
+    /// Whether some tokens are not to be predicted.
+    pub fn is_masked(&self) -> bool {
+        self.samples.is_masked() || self.validation.as_ref().is_some_and(|samples| samples.is_masked())
     }
 
     /// Tokens of one training step.
     pub fn step_tokens(&self) -> u64 {
-        self.sequence as u64 * self.microbatch_size as u64 * self.microbatches as u64
+        self.samples.sequence as u64 * self.step_sequences()
     }
 
-    /// The tokens `ahead` places behind each of this rank's tokens of a microbatch, one sequence after the other.
-    pub fn tokens(&self, step: u32, microbatch: u32, ahead: u32) -> Vec<i32> {
-        let mut tokens = Vec::with_capacity(self.microbatch_size * self.sequence / self.part.parts as usize);
-        let before = u64::from(step) * self.microbatches as u64 + u64::from(self.number(microbatch));
-        let windows = self.windows() as u64;
-        for number in 0..self.microbatch_size as u64 {
-            let number = before * self.microbatch_size as u64 + number;
-            let window = self.window(number / windows, (number % windows) as usize);
-            let start = window * self.sequence + ahead as usize;
-            for piece in self.part.pieces(self.sequence as u64) {
-                let piece = start + piece.start as usize..start + piece.end as usize;
-                tokens.extend(self.text[piece].iter().map(|byte| i32::from(*byte)));
+    /// Sequences of one training step.
+    pub fn step_sequences(&self) -> u64 {
+        self.microbatch_size as u64 * self.microbatches as u64
+    }
+
+    /// How long this rank has waited for data, in nanoseconds.
+    pub fn waited_ns(&self) -> u64 {
+        self.waited_ns.load(Ordering::Relaxed)
+    }
+
+    /// Looks for tokens that the model does not know, in what `steps` take and what is evaluated on.
+    ///
+    /// # Errors
+    /// [`DataError::Wrong`] of the first.
+    pub fn check(&self, steps: Range<u32>) -> Result<(), DataError> {
+        let samples = |step: u32| u64::from(step) * self.step_sequences();
+        self.samples.check(samples(steps.start)..samples(steps.end))?;
+        self.validation.as_ref().map_or(Ok(()), |validation| validation.check(0..validation.count()))
+    }
+
+    /// From now on gives what is evaluated on: of evaluation `number`, or (none) of training.
+    pub fn evaluate(&self, number: Option<u32>) {
+        self.evaluation.store(number.unwrap_or(TRAINING), Ordering::Relaxed);
+    }
+
+    /// What is asked for, and as which step.
+    fn current(&self, step: u32) -> (&Arc<Samples>, u32, bool) {
+        match (self.evaluation.load(Ordering::Relaxed), &self.validation) {
+            (number, Some(validation)) if number != TRAINING => (validation, number, true),
+            _ => (&self.samples, step, false),
+        }
+    }
+
+    /// The samples of microbatch `number` of all of a step.
+    fn samples_of(&self, step: u32, number: u32) -> Range<u64> {
+        let before = u64::from(step) * self.microbatches as u64 + u64::from(number);
+        let size = self.microbatch_size as u64;
+        before * size..(before + 1) * size
+    }
+
+    /// Has the data of `step` there before it begins, and the next one's read meanwhile. Where it cannot be read, the reason is
+    /// noted for [`Sources::failure`].
+    ///
+    /// # Errors
+    /// That reason: the run is to end before the step.
+    pub fn prepare(&self, step: u32) -> Result<(), DataError> {
+        if self.samples.is_in_memory() {
+            return Ok(());
+        }
+        let started = Instant::now();
+        let mut ahead = locked(&self.ahead);
+        let asked = std::mem::take(&mut ahead.asked);
+        if asked.is_empty() {
+            return Ok(());
+        }
+        let of = |step: u32| -> Vec<u64> {
+            asked.iter().flat_map(|microbatch| self.samples_of(step, self.number(*microbatch))).collect()
+        };
+        let read = |samples: Arc<Samples>, wanted: Vec<u64>| -> Read {
+            wanted.into_iter().map(|sample| Ok((sample, samples.read(sample)?))).collect()
+        };
+        let found = match ahead.next.take() {
+            // A thread that has died has read nothing.
+            Some((of_step, thread)) if of_step == step => {
+                thread.join().unwrap_or_else(|_| read(Arc::clone(&self.samples), of(step)))
+            }
+            _ => read(Arc::clone(&self.samples), of(step)),
+        };
+        ahead.now = (step, found.inspect_err(|error| self.sources.note(error.clone()))?);
+        let (samples, wanted) = (Arc::clone(&self.samples), of(step.saturating_add(1)));
+        // Where a system allows no more threads, each step reads its own.
+        let thread = std::thread::Builder::new().name("data".to_string()).spawn(move || read(samples, wanted)).ok();
+        ahead.next = thread.map(|thread| (step.saturating_add(1), thread));
+        self.waited_ns.fetch_add(started.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The tokens `ahead` places behind each of this rank's tokens of a microbatch, one sequence after the other. Those to be
+    /// predicted are [`IGNORED`] where they are not to be.
+    ///
+    /// # Errors
+    /// [`DataError`] where they cannot be read.
+    pub fn tokens(&self, step: u32, microbatch: u32, ahead: u32) -> Result<Vec<i32>, DataError> {
+        let started = Instant::now();
+        let (samples, step, evaluates) = self.current(step);
+        let sequence = samples.sequence;
+        let mut tokens = Vec::with_capacity(self.microbatch_size * sequence / self.part.parts as usize);
+        let mut read = locked(&self.ahead);
+        if !evaluates {
+            read.asked.insert(microbatch);
+        }
+        for sample in self.samples_of(step, self.number(microbatch)) {
+            let known = (!evaluates && read.now.0 == step).then(|| read.now.1.get(&sample)).flatten();
+            let fresh = if known.is_none() { samples.read(sample)? } else { Vec::new() };
+            let window = known.unwrap_or(&fresh);
+            for piece in self.part.pieces(sequence as u64) {
+                let piece = ahead as usize + piece.start as usize..ahead as usize + piece.end as usize;
+                tokens.extend(window[piece].iter().map(|token| match token & MASKED > 0 && ahead > 0 {
+                    true => IGNORED,
+                    false => (token & !MASKED) as i32,
+                }));
             }
         }
-        tokens
+        self.waited_ns.fetch_add(started.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        Ok(tokens)
     }
 
-    fn window(&self, epoch: u64, position: usize) -> usize {
-        let mut order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
-        if order.0 != epoch {
-            *order = (epoch, self.epoch(epoch));
+    /// What a rank divides the sum of its losses by where some tokens of the step are not to be predicted: so the mean over ranks
+    /// that see other tokens is the mean over all that are. Nothing where all tokens are predicted.
+    ///
+    /// # Errors
+    /// As [`Batches::tokens`].
+    pub fn loss_divisor(&self, step: u32) -> Result<Option<f64>, DataError> {
+        let (samples, step, evaluates) = self.current(step);
+        if !samples.is_masked() {
+            return Ok(None);
         }
-        order.1[position] as usize
+        let known = locked(&self.ahead).predicted.filter(|(known, _)| *known == step && !evaluates);
+        let count = match known {
+            Some((_, count)) => count,
+            None => {
+                let mut count = 0;
+                let first = u64::from(step) * self.step_sequences();
+                for sample in first..first + self.step_sequences() {
+                    let window = samples.read(sample)?;
+                    count += window[1..=samples.sequence].iter().filter(|token| **token & MASKED == 0).count() as u64;
+                }
+                count
+            }
+        };
+        if !evaluates {
+            locked(&self.ahead).predicted = Some((step, count));
+        }
+        Ok(Some(count.max(1) as f64 / (self.replicas * self.part.parts as usize) as f64))
     }
+}
 
-    fn epoch(&self, epoch: u64) -> Vec<u32> {
-        let mut order: Vec<u32> = (0..self.windows() as u32).collect();
-        SplitMix64::named(self.seed.wrapping_add(epoch), "data order").shuffle(&mut order);
-        order
+/// Whole sequences of a source.
+fn windows_of(source: &Source, sequence: usize, ahead: usize) -> Result<u64, DataError> {
+    let needed = (sequence + ahead) as u64;
+    if sequence == 0 || source.tokens < needed {
+        return Err(match source.is_in_memory() {
+            true => DataError::TooShort { bytes: source.tokens as usize, sequence, ahead },
+            false => DataError::TooFew {
+                path: source.path.clone(),
+                tokens: source.tokens,
+                for_what: "one sequence and what is predicted from it",
+                needed,
+            },
+        });
     }
+    Ok((source.tokens - ahead as u64) / sequence as u64)
 }
 
 #[cfg(test)]
@@ -170,8 +574,8 @@ mod tests {
         let mut starts = Vec::new();
         for step in 0..2 {
             for microbatch in 0..3 {
-                let tokens = batches.tokens(step, microbatch, 0);
-                let targets = batches.tokens(step, microbatch, 1);
+                let tokens = batches.tokens(step, microbatch, 0).unwrap();
+                let targets = batches.tokens(step, microbatch, 1).unwrap();
                 assert_eq!(tokens.len(), 8);
                 assert!(tokens.iter().zip(&targets).all(|(token, target)| target - token == 1));
                 starts.extend([tokens[0], tokens[4]]);
@@ -191,7 +595,7 @@ mod tests {
                 Batches::new(text.clone(), [4, 1], microbatch_size, microbatches * replicas, 7).expect("long enough");
             let replica = |replica: usize| all.starting_at((replica * microbatches) as u32, SequencePart::WHOLE);
             let of = |batches: Batches| {
-                (0..microbatches as u32).flat_map(move |microbatch| batches.tokens(3, microbatch, 0))
+                (0..microbatches as u32).flat_map(move |microbatch| batches.tokens(3, microbatch, 0).unwrap())
             };
             (0..replicas).flat_map(|at| of(replica(at))).collect()
         };
@@ -206,16 +610,16 @@ mod tests {
         let text: Vec<u8> = (0..=13).collect();
         let all = Batches::new(text, [12, 2], 1, 1, 0).expect("long enough");
         let of = |part| all.starting_at(0, SequencePart { part, parts: 3 });
-        assert_eq!(of(0).tokens(0, 0, 0), [0, 1, 10, 11]);
-        assert_eq!(of(1).tokens(0, 0, 0), [2, 3, 8, 9]);
-        assert_eq!(of(2).tokens(0, 0, 0), [4, 5, 6, 7]);
-        assert_eq!(of(1).tokens(0, 0, 1), [3, 4, 9, 10]);
-        assert_eq!(of(0).tokens(0, 0, 2), [2, 3, 12, 13]);
+        assert_eq!(of(0).tokens(0, 0, 0).unwrap(), [0, 1, 10, 11]);
+        assert_eq!(of(1).tokens(0, 0, 0).unwrap(), [2, 3, 8, 9]);
+        assert_eq!(of(2).tokens(0, 0, 0).unwrap(), [4, 5, 6, 7]);
+        assert_eq!(of(1).tokens(0, 0, 1).unwrap(), [3, 4, 9, 10]);
+        assert_eq!(of(0).tokens(0, 0, 2).unwrap(), [2, 3, 12, 13]);
     }
 
     #[test]
     fn epochs_and_seeds_differ_and_repeat() {
-        let first = |seed: u64, step: u32| -> Vec<i32> { batches(49, seed).tokens(step, 0, 0) };
+        let first = |seed: u64, step: u32| -> Vec<i32> { batches(49, seed).tokens(step, 0, 0).unwrap() };
         assert_eq!(first(5, 0), first(5, 0));
         assert!((1..10).any(|seed| first(5, 0) != first(seed, 0)));
         assert!((1..10).any(|epoch| first(5, 0) != first(5, 2 * epoch)));
@@ -230,5 +634,60 @@ mod tests {
         assert!(Batches::new(vec![0; 5], [4, 1], 1, 1, 0).is_ok());
         assert!(Batches::new(vec![0; 5], [4, 2], 1, 1, 0).is_err());
         assert!(Batches::new(vec![0; 6], [4, 2], 1, 1, 0).is_ok());
+    }
+
+    /// Counts of a long run, sample by sample: each source's share to one in [`SLOTS`], and each of its windows once an epoch.
+    #[test]
+    fn a_blend_takes_shares_and_every_window_once_an_epoch() {
+        let text = |bytes: usize| Arc::new(Source::of_text((0..bytes).map(|at| at as u8).collect()));
+        let sources = Sources::new(vec![(text(401), Some(0.6)), (text(201), Some(0.3)), (text(41), Some(0.1))]);
+        let batches = Batches::of(Arc::new(sources), [4, 1], [1, 1], 3, 256).expect("long enough");
+        let mut taken = [const { Vec::new() }; 3];
+        for sample in 0..20_000 {
+            let (windows, window) = batches.samples.place(sample);
+            let source = [100, 50, 10].iter().position(|count| *count == windows.count).expect("one of them");
+            taken[source].push(window);
+        }
+        assert_eq!(taken.each_ref().map(Vec::len), [12_000, 6_000, 2_000]);
+        for (of_source, count) in taken.iter().zip([100, 50, 10]) {
+            for epoch in of_source.chunks_exact(count) {
+                let mut epoch = epoch.to_vec();
+                epoch.sort_unstable();
+                assert_eq!(epoch, (0..count as u64).collect::<Vec<_>>());
+            }
+        }
+        // Anywhere in a run, no source is a sample ahead or behind.
+        let (slots, _) = blend(&[0.6, 0.3, 0.1]);
+        let mut counts = [0f64; 3];
+        for (at, (source, _)) in slots.iter().enumerate() {
+            counts[*source as usize] += 1.0;
+            let ahead = |share: f64, count: f64| (count - share * (at + 1) as f64).abs();
+            assert!(ahead(0.6, counts[0]) < 1.0 && ahead(0.3, counts[1]) < 1.0 && ahead(0.1, counts[2]) < 1.0);
+        }
+    }
+
+    #[test]
+    fn an_order_without_a_list_takes_every_number_once() {
+        for count in [1, 2, 5, 64, 1000, 4097] {
+            let mut order: Vec<u64> = (0..count).map(|at| permuted(7, count, at)).collect();
+            let is_mixed = order.windows(2).filter(|pair| pair[1] != pair[0] + 1).count() as u64 * 2 >= count / 2;
+            assert!(is_mixed, "{count}");
+            order.sort_unstable();
+            assert_eq!(order, (0..count).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn what_is_split_off_is_never_trained_on() {
+        let sources = Sources { split: 0.25, ..Sources::of_text((0..=200).collect()) };
+        let batches = Batches::of(Arc::new(sources), [4, 1], [2, 1], 3, 256).expect("long enough");
+        assert_eq!((batches.windows(), batches.validation_windows()), (37, 13));
+        let seen = |step| batches.tokens(step, 0, 0).expect("read");
+        let trained: Vec<i32> = (0..100).flat_map(seen).collect();
+        assert!(trained.iter().all(|token| *token < 37 * 4));
+        batches.evaluate(Some(1));
+        assert!(seen(0).iter().all(|token| *token >= 37 * 4));
+        batches.evaluate(None);
+        assert_eq!(seen(0), trained[..8]);
     }
 }

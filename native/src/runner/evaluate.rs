@@ -12,7 +12,7 @@ use safetensors::SafeTensorError;
 use safetensors::tensor::{Dtype, TensorView, serialize};
 
 use super::checkpoint::{self, Checkpoint, CheckpointError, Reader};
-use super::data::DataError;
+use super::data::{DataError, Source};
 use crate::backend::cpu::element::Element;
 use crate::backend::cpu::gemm::Tuned;
 use crate::backend::cpu::kernels::{self, Context, Data, Input};
@@ -22,8 +22,8 @@ use crate::backend::cpu::kernels::{self, Context, Data, Input};
 pub struct Evaluation<T> {
     /// The mean over all tokens of −ln of the next one's probability.
     pub loss: f64,
-    /// The sequences, each a byte longer than what is computed: the last one is only predicted.
-    pub windows: Vec<Vec<u8>>,
+    /// The sequences, each a token longer than what is computed: the last one is only predicted.
+    pub windows: Vec<Vec<i32>>,
     /// Logits of every token of every sequence, in order: `[windows, sequence, vocabulary]`.
     pub logits: Vec<T>,
     /// Logits of one token.
@@ -57,9 +57,32 @@ pub fn evaluate<T: Element>(
     text: &[u8],
     windows: usize,
 ) -> Result<Evaluation<T>, EvaluateError> {
+    evaluate_on(checkpoint, &Source::of_text(text.to_vec()), windows)
+}
+
+/// The same of any data.
+///
+/// # Errors
+/// [`EvaluateError`], also where some tokens are not to be predicted.
+pub fn evaluate_on<T: Element>(
+    checkpoint: &Checkpoint,
+    data: &Source,
+    windows: usize,
+) -> Result<Evaluation<T>, EvaluateError> {
     let sequence = checkpoint.manifest.sequence as usize;
-    if sequence == 0 || text.len() <= sequence {
-        return Err(DataError::TooShort { bytes: text.len(), sequence, ahead: 1 }.into());
+    if sequence == 0 || data.tokens <= sequence as u64 {
+        return Err(match data.is_in_memory() {
+            true => DataError::TooShort { bytes: data.tokens as usize, sequence, ahead: 1 }.into(),
+            false => {
+                let (path, tokens, needed) = (data.path.clone(), data.tokens, sequence as u64 + 1);
+                DataError::TooFew { path, tokens, for_what: "one sequence and what is predicted from it", needed }
+                    .into()
+            }
+        });
+    }
+    if data.is_masked {
+        let found = "tokens that are not to be predicted";
+        return Err(DataError::wrong(&data.path, "the file", found, "data without loss masks").into());
     }
     let mut faults = Vec::new();
     let model = checkpoint::model_of(&checkpoint.manifest.model, &mut faults);
@@ -68,8 +91,11 @@ pub fn evaluate<T: Element>(
     model.variant.multi_token = 0;
     checkpoint.check_files(false, 0, 1)?;
     let mut forward = Forward::<T>::new(&model, checkpoint)?;
-    let starts = (0..text.len() - sequence).step_by(sequence).take(windows.max(1));
-    let windows: Vec<Vec<u8>> = starts.map(|start| text[start..=start + sequence].to_vec()).collect();
+    let starts = (0..data.tokens - sequence as u64).step_by(sequence).take(windows.max(1));
+    let read = |start| data.read(start, sequence + 1, model.vocab.into());
+    let windows: Vec<Vec<i32>> = starts
+        .map(|start| Ok(read(start)?.into_iter().map(|token| token as i32).collect()))
+        .collect::<Result<_, DataError>>()?;
     let (mut loss, mut logits) = (0.0, Vec::new());
     for window in &windows {
         let (of_window, more) = forward.run(window)?;
@@ -80,7 +106,7 @@ pub fn evaluate<T: Element>(
 }
 
 impl<T: Element> Evaluation<T> {
-    /// The bytes of a file of the tensors `logits`, `windows` (bytes, as 32-bit numbers) and `loss`, in the format of
+    /// The bytes of a file of the tensors `logits`, `windows` (tokens, as 32-bit numbers) and `loss`, in the format of
     /// safetensors.
     ///
     /// # Errors
@@ -96,8 +122,7 @@ impl<T: Element> Evaluation<T> {
             }
         };
         let (dtype, logits) = numbers(&self.logits);
-        let windows: Vec<u8> =
-            self.windows.concat().into_iter().flat_map(|byte| i32::from(byte).to_le_bytes()).collect();
+        let windows: Vec<u8> = self.windows.concat().into_iter().flat_map(i32::to_le_bytes).collect();
         let loss = self.loss.to_le_bytes();
         let shape = vec![count, length.saturating_sub(1), self.vocabulary];
         let tensors = [
@@ -157,9 +182,9 @@ impl<T: Element> Forward<T> {
     }
 
     /// The loss of one sequence, and its logits.
-    fn run(&mut self, window: &[u8]) -> Result<(f64, Vec<T>), EvaluateError> {
+    fn run(&mut self, window: &[i32]) -> Result<(f64, Vec<T>), EvaluateError> {
         let Forward { graph, weights, context } = self;
-        let tokens = |bytes: &[u8]| Data::Tokens(bytes.iter().map(|byte| i32::from(*byte)).collect());
+        let tokens = |tokens: &[i32]| Data::Tokens(tokens.to_vec());
         let mut made: Vec<Option<Data<T>>> = graph.tensors.iter().map(|_| None).collect();
         for (id, tensor) in graph.tensors() {
             made[id.index()] = match tensor.role {

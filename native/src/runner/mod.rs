@@ -17,6 +17,7 @@
 //! - A raised [`StopFlag`] ends the run after the current step, on every rank the same step.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub mod checkpoint;
@@ -24,6 +25,7 @@ mod clock;
 pub mod data;
 pub mod evaluate;
 pub mod gradients;
+pub mod metrics;
 pub mod optimizer;
 mod overhead;
 pub(crate) mod peer_groups;
@@ -51,6 +53,7 @@ pub use workload::{Computation, ModelStages, Refusal, Workload};
 use crate::transport::faulty::Faults;
 use crate::transport::threads::ThreadOptions;
 use checkpoint::{Checkpoint, CheckpointError, Saving};
+use data::Sources;
 use optimizer::AdamW;
 
 /// In which type a run computes.
@@ -88,8 +91,18 @@ pub struct RunOptions {
     pub clip_norm: Option<f64>,
     /// The device.
     pub device: Device,
-    /// The text to train on.
+    /// The text to train on, where there is no other data.
     pub text: Vec<u8>,
+    /// The data to train and to evaluate on, instead of a text.
+    pub data: Option<Arc<Sources>>,
+    /// Evaluate after every so many steps; 0: never.
+    pub evaluate_every: u32,
+    /// Most batches, each as large as that of a step, of one evaluation.
+    pub evaluate_steps: u32,
+    /// Whether the norm of gradients is worked out for reports, where it is not clipped.
+    pub measure_norm: bool,
+    /// How many checkpoints stay in the folder; 0: all.
+    pub keep: u32,
     /// Where checkpoints are written; none are written by default.
     pub saving: Option<Saving>,
     /// The checkpoint from which the run resumes: steps count from there, up to [`RunOptions::steps`].
@@ -125,6 +138,11 @@ impl Default for RunOptions {
             clip_norm: None,
             device: Device::Cpu,
             text: Vec::new(),
+            data: None,
+            evaluate_every: 0,
+            evaluate_steps: 10,
+            measure_norm: false,
+            keep: 0,
             saving: None,
             resume: None,
             transport: ThreadOptions::default(),

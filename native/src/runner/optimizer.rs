@@ -14,9 +14,15 @@ pub struct AdamW {
     pub learning_rate: f64,
     /// Steps of linear warm-up of the learning rate; the first step has `1 / warm_up` of it.
     pub warm_up: u32,
-    /// From the end of the warm-up to this step the step size falls along half a cosine to `final_share` of it, and
-    /// stays there; 0: it does not fall. Source: arXiv:1608.03983, without restarts.
+    /// From the end of the warm-up to this step the step size falls as `schedule` says to `final_share` of it, and stays there;
+    /// 0: it does not fall.
     pub decay_until: u32,
+    /// How it falls.
+    #[serde(default, skip_serializing_if = "Schedule::is_cosine")]
+    pub schedule: Schedule,
+    /// Of warmup-stable-decay: the steps before `decay_until` in which it falls.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub decay_steps: u32,
     /// The share of the step size that is left at `decay_until`.
     pub final_share: f64,
     /// How slowly the mean of gradients forgets.
@@ -29,12 +35,39 @@ pub struct AdamW {
     pub weight_decay: f64,
 }
 
+/// How the step size falls after its warm-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Schedule {
+    /// Along half a cosine (arXiv:1608.03983, without restarts).
+    #[default]
+    Cosine,
+    /// In a line.
+    Linear,
+    /// Not at all.
+    Constant,
+    /// Warmup-stable-decay (arXiv:2404.06395): it stays, and falls in a line over the last steps.
+    Wsd,
+}
+
+impl Schedule {
+    fn is_cosine(&self) -> bool {
+        *self == Schedule::Cosine
+    }
+}
+
+fn is_zero(steps: &u32) -> bool {
+    *steps == 0
+}
+
 impl Default for AdamW {
     fn default() -> AdamW {
         AdamW {
             learning_rate: 1e-3,
             warm_up: 0,
             decay_until: 0,
+            schedule: Schedule::Cosine,
+            decay_steps: 0,
             final_share: 0.1,
             beta1: 0.9,
             beta2: 0.95,
@@ -145,13 +178,20 @@ impl AdamW {
         if step < self.warm_up {
             return self.learning_rate * (f64::from(step) + 1.0) / f64::from(self.warm_up);
         }
-        if self.decay_until == 0 {
+        if self.decay_until == 0 || self.schedule == Schedule::Constant {
             return self.learning_rate;
         }
-        let length = f64::from(self.decay_until.saturating_sub(self.warm_up).max(1));
-        let done = (f64::from(step - self.warm_up) / length).min(1.0);
-        let cosine = 0.5 * (1.0 + libm::cos(core::f64::consts::PI * done));
-        self.learning_rate * (self.final_share + (1.0 - self.final_share) * cosine)
+        let start = match self.schedule {
+            Schedule::Wsd => self.decay_until.saturating_sub(self.decay_steps).max(self.warm_up),
+            _ => self.warm_up,
+        };
+        let length = f64::from(self.decay_until.saturating_sub(start).max(1));
+        let done = (f64::from(step.saturating_sub(start)) / length).min(1.0);
+        let left = match self.schedule {
+            Schedule::Cosine => 0.5 * (1.0 + libm::cos(core::f64::consts::PI * done)),
+            _ => 1.0 - done,
+        };
+        self.learning_rate * (self.final_share + (1.0 - self.final_share) * left)
     }
 
     /// The update after training step `step` (from 0), in the type of the weights.
@@ -326,6 +366,33 @@ mod tests {
             assert!((rate - expected).abs() < 1e-15, "{rates:?}");
         }
         assert_eq!(AdamW::default().rate(1_000_000), AdamW::default().learning_rate);
+    }
+
+    /// Points of lines, written out; and what is not said in a manifest is as before.
+    #[test]
+    fn the_step_size_falls_as_its_schedule_says() {
+        let of = |schedule, decay_steps| AdamW {
+            learning_rate: 1.0,
+            warm_up: 4,
+            decay_until: 12,
+            final_share: 0.2,
+            schedule,
+            decay_steps,
+            ..AdamW::default()
+        };
+        let rates = |adam: AdamW| [3, 4, 8, 10, 11, 12, 100].map(|step| adam.rate(step));
+        for (adam, expected) in [
+            (of(Schedule::Linear, 0), [1.0, 1.0, 0.6, 0.4, 0.3, 0.2, 0.2]),
+            (of(Schedule::Constant, 0), [1.0; 7]),
+            (of(Schedule::Wsd, 4), [1.0, 1.0, 1.0, 0.6, 0.4, 0.2, 0.2]),
+        ] {
+            let found = rates(adam);
+            assert!(found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-15), "{found:?}");
+            let written = serde_json::to_string(&adam).expect("written");
+            assert_eq!(serde_json::from_str::<AdamW>(&written).expect("read"), adam);
+        }
+        let before = serde_json::to_value(AdamW::default()).expect("written");
+        assert!(before.get("schedule").is_none() && before.get("decay_steps").is_none());
     }
 
     #[test]

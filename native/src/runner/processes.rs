@@ -243,6 +243,7 @@ impl Rank<'_> {
         for step in rank_executor.first_step.. {
             board.note(rank, step, 0, State::Between);
             self.everyone.begin(step);
+            rank_executor.prepare(step);
             // Whoever was asked to stop says so to all: then all stop after the same step.
             let mut stop = [f32::from(u8::from(step >= options.steps || options.stop.is_raised()))];
             transport.all_reduce(&mut self.everyone, &mut stop, Reduction::Max)?;
@@ -253,10 +254,8 @@ impl Rank<'_> {
                 board.note(peer, step, 0, State::Lost);
             }
             let ready_ns = rank_executor.now();
-            let spans = rank_executor.step(step, transport)?;
-            let losses = rank_executor.take_losses();
+            let record = rank_executor.whole_step(step, ready_ns, transport)?;
             board.note(rank, step, row.len(), State::Between);
-            let record = StepRecord { rank, step, ready_ns, spans, losses };
             for record in self.gather(transport, record, &mut coordinator.hosts)? {
                 coordinator.note(record, observer);
             }
@@ -296,9 +295,12 @@ impl Rank<'_> {
             workload.computation,
             options.steps,
             options.seed,
-            (options.optimizer, options.clip_norm, &options.saving, options.first_step())
+            (options.optimizer, options.clip_norm, &options.saving, options.first_step(), options.keep),
         );
-        let digest = what.bytes().chain(options.text.iter().copied()).fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
+        let evaluation = (options.evaluate_every, options.evaluate_steps, options.measure_norm);
+        let data = self.shared.batches.as_ref().map(|batches| (batches.digest(), batches.validation_windows()));
+        let what = format!("{what} {evaluation:?} {data:?}");
+        let digest = what.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
         });
         let prepared = self.prepare();
@@ -336,9 +338,13 @@ impl Rank<'_> {
         let opened_on_host = clock.start_ns.saturating_add(opened);
         // Nanoseconds of a run are exact as f64 for 104 days.
         let since = |time: Nanos| time.saturating_sub(opened) as f64;
-        let mut numbers: Vec<f64> = Vec::with_capacity(4 + 2 * record.spans.len() + 2 * record.losses.len());
+        let mut numbers: Vec<f64> = Vec::with_capacity(8 + 2 * record.spans.len() + 2 * record.losses.len());
         // Halves of 32 bits are exact as f64.
         numbers.extend([clock.host, opened_on_host].into_iter().flat_map(halves));
+        // Below 0: none. Bytes of one machine are exact as f64.
+        numbers.extend([record.gradient_norm.unwrap_or(-1.0), record.peak_bytes as f64]);
+        numbers.extend([record.validation.len() as f64, 0.0]);
+        numbers.extend(record.validation.iter().flat_map(|(microbatch, loss)| [f64::from(*microbatch), *loss]));
         numbers.extend(record.spans.iter().flat_map(|(start, end)| [since(*start), since(*end)]));
         numbers.extend(record.losses.iter().flat_map(|(microbatch, loss)| [f64::from(*microbatch), *loss]));
         let Some(all) = transport.gather(&mut self.everyone, 0, numbers)? else { return Ok(Vec::new()) };
@@ -348,15 +354,12 @@ impl Rank<'_> {
         let mut first = opened;
         for (rank, numbers) in all.iter().enumerate() {
             let (pairs, rest) = numbers.as_chunks::<2>();
-            let of_row = pairs.split_first_chunk::<2>().filter(|_| rest.is_empty());
-            let of_row =
-                of_row.and_then(|(head, pairs)| Some((head, pairs.split_at_checked(workload.row(rank).len())?)));
-            let Some(([host, began], (spans, losses))) = of_row else {
+            let Some(part) = Part::of(pairs, workload.row(rank).len()).filter(|_| rest.is_empty()) else {
                 let expected =
-                    format!("four, and two for each of {} steps and for each loss", workload.row(rank).len());
+                    format!("eight, and two for each of {} steps and for each loss", workload.row(rank).len());
                 return Err(Cause::WrongRecord { rank, found: numbers.len(), expected }.into());
             };
-            let (host, began) = (of_halves(*host), of_halves(*began));
+            let (host, began) = (of_halves(part.host), of_halves(part.began));
             // In rank 0's time, where the clock is the same.
             let began = if host == clock.host { began.saturating_sub(clock.start_ns) } else { opened };
             first = first.min(began);
@@ -364,15 +367,48 @@ impl Rank<'_> {
                 known.push(host);
                 known.len() - 1
             });
-            parts.push((rank, began, spans, losses));
+            parts.push((rank, began, part));
         }
-        let record = |(rank, opened, spans, losses): (usize, Nanos, &[[f64; 2]], &[[f64; 2]])| {
-            let spans = spans.iter().map(|[start, end]| (opened + *start as Nanos, opened + *end as Nanos)).collect();
-            let losses = losses.iter().map(|[microbatch, loss]| (*microbatch as u32, *loss)).collect();
-            // The step begins with the first that has heard so.
-            StepRecord { rank, step, ready_ns: first, spans, losses }
+        let record = |(rank, opened, part): (usize, Nanos, Part<'_>)| {
+            let ended = |[start, end]: &[f64; 2]| (opened + *start as Nanos, opened + *end as Nanos);
+            let losses_of = |losses: &[[f64; 2]]| losses.iter().map(|[at, loss]| (*at as u32, *loss)).collect();
+            StepRecord {
+                rank,
+                step,
+                // The step begins with the first that has heard so.
+                ready_ns: first,
+                spans: part.spans.iter().map(ended).collect(),
+                losses: losses_of(part.losses),
+                validation: losses_of(part.validation),
+                gradient_norm: (part.norm >= 0.0).then_some(part.norm),
+                peak_bytes: part.peak as u64,
+            }
         };
         Ok(parts.into_iter().map(record).collect())
+    }
+}
+
+/// What a rank tells of a step, as numbers by twos.
+struct Part<'n> {
+    /// Halves of the host's name.
+    host: [f64; 2],
+    /// Halves of when the step began, by the host's clock.
+    began: [f64; 2],
+    /// Below 0: none.
+    norm: f64,
+    peak: f64,
+    validation: &'n [[f64; 2]],
+    spans: &'n [[f64; 2]],
+    losses: &'n [[f64; 2]],
+}
+
+impl<'n> Part<'n> {
+    /// Of a rank whose row has so many `steps`.
+    fn of(pairs: &'n [[f64; 2]], steps: usize) -> Option<Part<'n>> {
+        let ([host, began, [norm, peak], [evaluated, _]], pairs) = pairs.split_first_chunk::<4>()?;
+        let (validation, pairs) = pairs.split_at_checked(*evaluated as usize)?;
+        let (spans, losses) = pairs.split_at_checked(steps)?;
+        Some(Part { host: *host, began: *began, norm: *norm, peak: *peak, validation, spans, losses })
     }
 }
 

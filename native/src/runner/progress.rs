@@ -39,7 +39,15 @@ pub fn line(report: &StepReport) -> String {
         0..100_000 => format!("{:>7} ns", report.duration_ns),
         _ => format!("{:>7.1} ms", report.duration_ns as f64 / 1e6),
     };
-    format!("step {:>4}  {trained}{duration}  bubble {:.1} %", report.step, 100.0 * report.bubble_ratio)
+    let some =
+        |name: &str, value: Option<f64>| value.map_or_else(String::new, |value| format!("  {name} {value:.4}"));
+    let validation = some("validation", report.validation_loss);
+    let norm = some("norm", report.gradient_norm);
+    format!(
+        "step {:>4}  {trained}{duration}  bubble {:.1} %{norm}{validation}",
+        report.step,
+        100.0 * report.bubble_ratio
+    )
 }
 
 impl Observer for Progress {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use pipeplan_core::base::units::{Bytes, Nanos};
@@ -10,11 +10,12 @@ use pipeplan_core::problem::Problem;
 use pipeplan_core::program::{P2pOp, Step, Way};
 
 use super::checkpoint::Writer;
+use super::data::Batches;
 use super::gradients::{Gradients, Position};
 use super::peer_groups::PeerGroups;
 use super::report::{Cause, LastCheckpoint};
 use super::status::{State, StatusBoard};
-use super::stop::Verdict;
+use super::stop::{StopFlag, Verdict};
 use crate::backend::{Backend, Parcel, Store};
 use crate::transport::{Buffer, Incoming, Outgoing, Tag, Transport, What};
 
@@ -31,6 +32,12 @@ pub struct StepRecord {
     pub spans: Vec<(Nanos, Nanos)>,
     /// Losses by microbatch, on the rank that holds the last stage.
     pub losses: Vec<(u32, f64)>,
+    /// Losses of the evaluation after it, likewise: shares of their mean.
+    pub validation: Vec<(u32, f64)>,
+    /// The norm of all gradients before they were clipped, where it is known.
+    pub gradient_norm: Option<f64>,
+    /// The most bytes that the rank has held so far.
+    pub peak_bytes: Bytes,
 }
 
 /// Receives that have been started and not taken, by sender, in the order of starting.
@@ -54,6 +61,12 @@ pub struct RankExecutor<'a> {
     pub gradients: Gradients,
     /// The first training step that it runs.
     pub first_step: u32,
+    /// What it trains on; nothing where nothing is trained.
+    pub batches: Option<Arc<Batches>>,
+    /// After how many steps it evaluates, and on how many batches; 0: never.
+    pub evaluation: [u32; 2],
+    /// Raised where data cannot be read, to end the run after whole steps.
+    pub stop: StopFlag,
     /// Writes its part of checkpoints, if there are any.
     pub writer: Option<Writer>,
     /// The last checkpoint of the run.
@@ -79,18 +92,64 @@ impl RankExecutor<'_> {
         let mut done = self.first_step;
         for training_step in self.first_step.. {
             self.board.note(rank, training_step, 0, State::Between);
+            self.prepare(training_step);
             let ready_ns = self.now();
             transport.barrier()?;
             if !verdict.runs(training_step) {
                 break;
             }
-            let spans = self.step(training_step, transport)?;
-            let losses = self.take_losses();
-            tell(StepRecord { rank, step: training_step, ready_ns, spans, losses });
+            tell(self.whole_step(training_step, ready_ns, transport)?);
             done = training_step + 1;
             self.after_step(done, transport)?;
         }
         self.finish(done, transport)
+    }
+
+    /// Has the data of a step there. Where it cannot be read, the run ends before the step, on all ranks the same, and writes its
+    /// checkpoint.
+    pub(super) fn prepare(&self, training_step: u32) {
+        if self.batches.as_ref().is_some_and(|batches| batches.prepare(training_step).is_err()) {
+            self.stop.raise();
+        }
+    }
+
+    /// One step, and the evaluation that is due after it.
+    pub(super) fn whole_step(
+        &mut self,
+        step: u32,
+        ready_ns: Nanos,
+        transport: &mut dyn Transport,
+    ) -> Result<StepRecord, Cause> {
+        let rank = self.position.world_rank();
+        let spans = self.step(step, transport)?;
+        let losses = self.take_losses();
+        let gradient_norm = self.gradients.take_norm();
+        let validation = self.evaluate(step, transport)?;
+        let peak_bytes = self.store.meter.peak_total();
+        Ok(StepRecord { rank, step, ready_ns, spans, losses, validation, gradient_norm, peak_bytes })
+    }
+
+    /// Runs the op list of a step on what is evaluated on, without an update: its losses, if an evaluation is due after `step`.
+    fn evaluate(&mut self, step: u32, transport: &mut dyn Transport) -> Result<Vec<(u32, f64)>, Cause> {
+        let [every, most] = self.evaluation;
+        let Some(batches) = self.batches.clone().filter(|_| every > 0 && (step + 1).is_multiple_of(every)) else {
+            return Ok(Vec::new());
+        };
+        // Each sequence once at most, but one batch in any case.
+        let whole = batches.validation_windows() as u64 / batches.step_sequences().max(1);
+        let count = most.min(u32::try_from(whole).unwrap_or(u32::MAX)).max(1);
+        let mut losses = Vec::new();
+        for number in 0..count {
+            batches.evaluate(Some(number));
+            transport.barrier()?;
+            let ran = self.step_of(step, true, transport);
+            batches.evaluate(None);
+            ran?;
+            let of_batch = self.take_losses();
+            losses.extend(of_batch.into_iter().map(|(microbatch, loss)| (microbatch, loss / f64::from(count))));
+            self.gradients.clear(&mut *self.backend)?;
+        }
+        Ok(losses)
     }
 
     /// Writes a checkpoint where one is due after `done` steps.
@@ -136,6 +195,16 @@ impl RankExecutor<'_> {
         training_step: u32,
         transport: &mut dyn Transport,
     ) -> Result<Vec<(Nanos, Nanos)>, Cause> {
+        self.step_of(training_step, false, transport)
+    }
+
+    /// A step, or what it computes without an update.
+    fn step_of(
+        &mut self,
+        training_step: u32,
+        evaluates: bool,
+        transport: &mut dyn Transport,
+    ) -> Result<Vec<(Nanos, Nanos)>, Cause> {
         self.backend.begin(training_step);
         self.peer_groups.begin(training_step);
         let rank = self.position.world_rank();
@@ -156,6 +225,7 @@ impl RankExecutor<'_> {
                 Step::Transfer(messages) => self.exchange(training_step, messages, transport)?,
                 Step::Start(messages) => self.start(training_step, messages, &mut started, transport)?,
                 Step::Wait(messages) => self.wait(training_step, messages, &mut started, transport)?,
+                Step::Optimizer if evaluates => {}
                 Step::Optimizer => {
                     self.gradients.reduce(training_step, &mut *self.backend, transport)?;
                     self.backend.optimize(&mut self.store)?;

@@ -32,6 +32,14 @@ pub struct StepReport {
     pub duration_ns: Nanos,
     /// Idle share of the ranks' time between the first op and the last, by the problem's objective.
     pub bubble_ratio: f64,
+    /// The mean loss over what is evaluated on, where an evaluation came after it.
+    pub validation_loss: Option<f64>,
+    /// The norm of all gradients before they were clipped, where it is worked out.
+    pub gradient_norm: Option<f64>,
+    /// The step size; none where nothing real is trained.
+    pub learning_rate: Option<f64>,
+    /// The most bytes that a rank has held so far.
+    pub peak_bytes: Bytes,
 }
 
 impl StepReport {

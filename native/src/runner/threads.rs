@@ -198,8 +198,12 @@ pub(super) fn rank_executor<'s>(
 ) -> Result<RankExecutor<'s>, Cause> {
     let Shared { workload, options, board, last_checkpoint, start, .. } = shared;
     let mut store = Store::default();
-    let mut backend = backend(rank, shared, tensor_path, &mut store)?;
     let (position, places) = (workload.position(rank), workload.places());
+    let batches = shared.batches.as_ref().map(|batches| {
+        let first = (position.replica * workload.problem.microbatches()) as u32;
+        Arc::new(batches.starting_at(first, position.sequence_part()))
+    });
+    let mut backend = backend(rank, shared, batches.as_ref(), tensor_path, &mut store)?;
     if let Some(checkpoint) = &options.resume {
         Reader::open(checkpoint)?.fill(position, &places, &mut *backend)?;
     }
@@ -210,7 +214,14 @@ pub(super) fn rank_executor<'s>(
         backend,
         store,
         peer_groups: PeerGroups::new(position),
-        gradients: Gradients::new(position, &places, options.clip_norm),
+        gradients: Gradients::new(
+            position,
+            &places,
+            options.clip_norm.or(options.measure_norm.then_some(f64::INFINITY)),
+        ),
+        batches,
+        evaluation: [options.evaluate_every, options.evaluate_steps],
+        stop: options.stop.clone(),
         first_step: options.first_step(),
         writer: shared.batches.as_ref().and_then(|batches| workload.writer(rank, options, batches)),
         last_checkpoint,
@@ -223,13 +234,14 @@ pub(super) fn rank_executor<'s>(
 fn backend(
     rank: usize,
     shared: &Shared,
+    batches: Option<&Arc<Batches>>,
     tensor_path: &TensorPath,
     store: &mut Store,
 ) -> Result<Box<dyn Backend>, Cause> {
     let _ = tensor_path;
     let Shared { workload, options, start, .. } = shared;
     let (problem, position) = (&workload.problem, workload.position(rank));
-    Ok(match (&workload.computation, &shared.batches) {
+    Ok(match (&workload.computation, batches) {
         (Computation::Model(model), Some(batches)) => {
             let held = |stage: &usize| Some((*stage as u16, model.graphs.get(*stage)?.clone()));
             let held: Vec<(u16, Graph)> = stages_held(problem, position.rank).iter().filter_map(held).collect();
@@ -241,10 +253,7 @@ fn backend(
                 shares: position.shares(),
                 state_on_host: model.optimizer_on_host,
                 seat: position.seat(),
-                batches: Arc::new({
-                    let first = (position.replica * problem.microbatches()) as u32;
-                    batches.starting_at(first, position.sequence_part())
-                }),
+                batches: Arc::clone(batches),
             };
             #[cfg(feature = "cuda")]
             if options.device != Device::Cpu {
@@ -469,7 +478,22 @@ impl<'a> Coordinator<'a> {
                 }
             }
         }
-        StepReport { step, steps: self.shared.options.steps, loss, tokens, duration_ns, bubble_ratio }
+        let mean = |mut losses: Vec<(u32, f64)>| {
+            losses.sort_by_key(|(microbatch, _)| *microbatch);
+            (!losses.is_empty()).then(|| losses.iter().fold(0.0, |sum, (_, loss)| sum + loss))
+        };
+        StepReport {
+            step,
+            steps: options.steps,
+            loss,
+            tokens,
+            duration_ns,
+            bubble_ratio,
+            validation_loss: mean(records.iter().flat_map(|record| record.validation.iter().copied()).collect()),
+            gradient_norm: records.iter().find_map(|record| record.gradient_norm),
+            learning_rate: loss.map(|_| options.optimizer.rate(step)),
+            peak_bytes: records.iter().map(|record| record.peak_bytes).max().unwrap_or(0),
+        }
     }
 
     /// How many processors the ranks share, where that is known: those of this machine, or one GPU.

@@ -31,6 +31,49 @@ fn a_plan_is_run_and_its_trace_shown() {
     assert!(printed(&["show", "-"], &trace).contains("step 1 of 2 recorded"), "{trace}");
 }
 
+/// Tokens in a file: shown, trained on by threads and by processes alike, evaluated, and refused where the model does not know
+/// them.
+#[test]
+fn tokens_in_a_file_are_shown_and_trained_on() {
+    let folder = folder();
+    let (plan, data, run) = (path(&folder, "plan.json"), path(&folder, "web.npy"), path(&folder, "run"));
+    let header = "{'descr': '<u2', 'fortran_order': False, 'shape': (4000,), }\n";
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((header.len() as u16).to_le_bytes());
+    bytes.extend(header.bytes().chain((0..4000u32).flat_map(|at| ((at * at % 251) as u16).to_le_bytes())));
+    std::fs::write(&data, bytes).unwrap();
+    let found = json_of(&["data", &data, "--json"], "");
+    assert_eq!((&found[0]["tokens"], &found[0]["type"]), (&4000.into(), &"uint16".into()), "{found}");
+    assert_eq!((&found[0]["largest_token"], &found[0]["format"]), (&249.into(), &"NumPy array".into()), "{found}");
+    printed(&["plan", "-", "-o", &plan], TINY);
+    let train = |more: &[&str]| {
+        let split = ["--validation-split", "0.2", "--evaluate-every", "2", "--log"];
+        let arguments = ["run", &plan, "--data", &data, "--steps", "4", "--json"];
+        let log = path(&folder, &format!("log{}", more.len()));
+        let losses = json_of(&[&arguments[..], &split, &[&log], more].concat(), "")["losses"].clone();
+        let log = std::fs::read_to_string(log).unwrap();
+        let lines = log.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        let evaluated: Vec<f64> = lines.filter_map(|line| line["validation_loss"].as_f64()).collect();
+        assert_eq!(evaluated.len(), 2);
+        (losses, evaluated)
+    };
+    assert_eq!(train(&["--checkpoint-dir", &run]), train(&["--transport", "tcp", "--patience", "60"]));
+    let evaluated = json_of(&["evaluate", &run, "--data", &data, "--json"], "");
+    assert!(evaluated["loss"].as_f64().is_some_and(|loss| loss < 5.6), "{evaluated}");
+    // A tokenizer of a larger vocabulary.
+    let tokenizer = path(&folder, "tokenizer.json");
+    write(
+        &tokenizer,
+        r#"{"version": "1.0", "added_tokens": [], "model": {"type": "WordLevel", "vocab": {"a": 0, "b": 300}, "unk_token": "a"}}"#,
+    );
+    let text = path(&folder, "text");
+    write(&text, "a b");
+    let error = refused(&["run", &plan, "--data", &text, "--tokenizer", &tokenizer], "");
+    assert!(error.contains("its vocabulary: 301 tokens; expected is at most 256"), "{error}");
+    let error = refused(&["run", &plan, "--data", &path(&folder, "none.bin")], "");
+    assert!(error.contains("none.bin cannot be read"), "{error}");
+}
+
 /// What is said to do nothing is refused, so that nobody takes a run for another one.
 #[test]
 fn options_that_would_do_nothing_are_refused() {
@@ -55,6 +98,14 @@ fn options_that_would_do_nothing_are_refused() {
         modelled(&["--learning-rate", "0.1"]),
         modelled(&["--clip-norm", "1"]),
         modelled(&["--seed", "3"]),
+        modelled(&["--data", "Cargo.toml"]),
+        modelled(&["--beta1", "0.8"]),
+        run(&["--keep", "3"], "--checkpoint-dir"),
+        run(&["--schedule", "linear"], "--decay-until STEP"),
+        run(&["--schedule", "wsd", "--decay-until", "9"], "--wsd-decay STEPS"),
+        run(&["--wsd-decay", "9"], "--schedule wsd"),
+        run(&["--min-lr", "0.0001"], "--decay-until STEP"),
+        run(&["--validation-split", "0.1"], "--evaluate-every STEPS"),
         run(&["--backend", "modelled", "--resume", checkpoint], "cannot write a checkpoint"),
         (vec!["plan", "-", "--order", order, "--effort", "5"], "with --order there is no search"),
     ] {

@@ -164,6 +164,10 @@ impl<T: Element> Processor for Core<T> {
         (context.dropout_seed, context.member, context.part) = (dropout_seed, member, part);
     }
 
+    fn divide_losses(&mut self, divisor: Option<f64>) {
+        self.context.loss_divisor = divisor;
+    }
+
     fn run(
         &mut self,
         kernel: &Kernel,

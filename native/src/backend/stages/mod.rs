@@ -11,7 +11,7 @@ use std::sync::Arc;
 use pipeplan_core::base::units::Bytes;
 use pipeplan_core::graph::liveness::Lifetimes;
 use pipeplan_core::graph::optimizer::Optimizer;
-use pipeplan_core::graph::{Graph, Job, Role};
+use pipeplan_core::graph::{Graph, Job, Role, Tensor, TensorId};
 use pipeplan_core::model::Dtype;
 use pipeplan_core::problem::op::{Op, OpKind};
 use pipeplan_core::program::Payload;
@@ -192,11 +192,12 @@ impl<P: Processor> Stages<P> {
         let draw = u64::from(*step) << 32 | u64::from(training.batches.number(microbatch));
         let seed = SplitMix64::new(SplitMix64::named(training.seed, "dropout").draw() ^ draw).draw();
         processor.begin(seed, training.seat.member as u64, training.batches.part());
+        divide_losses(processor, graph, &training.batches, *step)?;
         lane.restart_peak();
         for id in &lifetimes.arrive[job as usize] {
             let data = match graph[*id].role {
                 Role::Tokens { ahead } => {
-                    let tokens = training.batches.tokens(*step, microbatch, ahead);
+                    let tokens = training.batches.tokens(*step, microbatch, ahead)?;
                     processor.tokens(tokens).map_err(Into::into)?
                 }
                 role => {
@@ -268,6 +269,20 @@ impl<P: Processor> Stages<P> {
         }
         processor.finish().map_err(Into::into)
     }
+}
+
+/// Tells the processor of a stage with targets what losses of `step` are divided by, where some are not to be predicted.
+fn divide_losses<P: Processor>(
+    processor: &mut P,
+    graph: &Graph,
+    batches: &Batches,
+    step: u32,
+) -> Result<(), BackendError> {
+    let has_targets = |(_, tensor): (TensorId, &Tensor)| matches!(tensor.role, Role::Tokens { ahead: 1.. });
+    if batches.is_masked() && graph.tensors().any(has_targets) {
+        processor.divide_losses(batches.loss_divisor(step)?);
+    }
+    Ok(())
 }
 
 /// Takes the message of the next stage where it is empty, because nothing up to the end of this one trains.

@@ -169,6 +169,10 @@ pub trait Processor {
     /// tensor-parallel ranks, and with `part` of every sequence.
     fn begin(&mut self, dropout_seed: u64, member: u64, part: SequencePart);
 
+    /// What losses of the job are divided by, where some targets are not to be predicted: those are below 0. Else by all of the
+    /// step's tokens. Runs on processors that do not know it are refused.
+    fn divide_losses(&mut self, _divisor: Option<f64>) {}
+
     /// Runs `kernel`. An output that adds to an input, or runs in its place, holds that input's data.
     ///
     /// # Errors

@@ -2,12 +2,13 @@
 
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use pipeplan::runner::checkpoint::{Checkpoint, Saving};
-use pipeplan::runner::optimizer::AdamW;
+use pipeplan::runner::metrics::{Figures, Metrics};
 use pipeplan::runner::progress::Progress;
-use pipeplan::runner::{Device, Ending, Observer, Precision, Refusal, RunOptions, RunReport, Silent, Workload};
+use pipeplan::runner::{Device, Ending, Observer, Precision, Refusal, RunOptions, RunReport, StepReport, Workload};
 use pipeplan::transport::faulty;
 use pipeplan::transport::faulty::Faults;
 use pipeplan::transport::threads::ThreadOptions;
@@ -17,6 +18,8 @@ use super::failure::Failure;
 use super::processes::Engine;
 use super::{format, input, interrupt, output, processes, selection};
 
+pub mod data;
+mod optimizer;
 mod report;
 
 const EXAMPLES: &str = "\
@@ -25,6 +28,8 @@ Examples:
   pipeplan run plan.json --steps 100 --trace trace.json --trace-steps 40..43
   pipeplan run examples/tiny-llama.toml --steps 100
   pipeplan run plan.json --data book.txt --seed 7 --json
+  pipeplan run plan.json --data web:0.7 --data code:0.3 --validation-split 0.01 --evaluate-every 100
+  pipeplan run plan.json --data chats.jsonl --tokenizer tokenizer.json --schedule cosine --decay-until 1000
   pipeplan run plan.json --checkpoint-dir run --checkpoint-every 100
   pipeplan run other-plan.json --resume run --steps 1000
   pipeplan run plan.json --transport tcp
@@ -33,30 +38,22 @@ Examples:
   mpirun -n 4 pipeplan run plan.json
   torchrun --no-python --nproc-per-node 8 pipeplan run plan.json --backend cuda --transport nccl";
 
-/// Train the planned model on the bytes of a text, with one thread or process per rank.
+/// Train the planned model on tokens or on the bytes of a text, with one thread or process per rank.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = super::long_help(EXAMPLES))]
 pub struct Args {
     /// A plan, or a spec that is planned first; - for standard input
     plan: String,
-    /// The text to train on; default: a text of this project
-    #[arg(long, value_name = "FILE")]
-    data: Option<String>,
+    #[command(flatten)]
+    data: data::DataArgs,
     /// Training steps, including those before the checkpoint
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     steps: u32,
     /// Seed of the initial weights and of the data order; default: that of the checkpoint, else 0
     #[arg(long)]
     seed: Option<u64>,
-    /// Learning rate of AdamW; default: that of the checkpoint, else 0.001
-    #[arg(long, visible_alias = "lr", value_name = "RATE")]
-    learning_rate: Option<f64>,
-    /// Steps of linear learning-rate warm-up; 0: none
-    #[arg(long, visible_alias = "lr-warmup-steps", value_name = "STEPS")]
-    warm_up: Option<u32>,
-    /// Cosine decay of the learning rate to a tenth at this step, which comes after the warm-up; 0: no decay
-    #[arg(long, visible_alias = "lr-decay-steps", value_name = "STEP")]
-    decay_until: Option<u32>,
+    #[command(flatten)]
+    optimizer: optimizer::OptimizerArgs,
     /// Write a checkpoint into this folder at the end, also after Ctrl-C or SIGUSR1
     ///
     /// Both end a run after the current step. Under mpirun use SIGUSR1, which mpirun passes on to all ranks: after
@@ -69,12 +66,12 @@ pub struct Args {
     /// Also write a checkpoint every N steps
     #[arg(long, value_name = "STEPS", requires = "checkpoint_dir", value_parser = clap::value_parser!(u32).range(1..))]
     checkpoint_every: Option<u32>,
+    /// Keep only the last N checkpoints of the folder; default: all
+    #[arg(long, value_name = "N", requires = "checkpoint_dir", value_parser = clap::value_parser!(u32).range(1..))]
+    keep: Option<u32>,
     /// Resume from this checkpoint, or from the latest one in this folder, of any parallel layout
     #[arg(long, value_name = "FOLDER")]
     resume: Option<PathBuf>,
-    /// Clip gradients to this global norm
-    #[arg(long, visible_alias = "clip-grad", value_name = "NORM")]
-    clip_norm: Option<f64>,
     /// Precision, instead of that of the plan
     #[arg(long, visible_alias = "dtype", value_name = "TYPE")]
     precision: Option<Type>,
@@ -136,6 +133,13 @@ pub struct Args {
     /// Trace these steps instead: `5..8` are 5, 6 and 7; steps count from 0
     #[arg(long, value_name = "FROM..TO", requires = "trace", conflicts_with = "traced_steps", value_parser = selection::steps_of_a_run)]
     trace_steps: Option<Range<u32>>,
+    /// Append the figures of each step to this file, as JSON lines: loss, gradient norm, learning rate, tokens/s, MFU, memory,
+    /// time left
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
+    /// Write the figures of each step into this folder, for TensorBoard
+    #[arg(long, visible_alias = "tensorboard-dir", value_name = "FOLDER")]
+    tensorboard: Option<PathBuf>,
     /// Print the summary as JSON
     #[arg(long)]
     json: bool,
@@ -176,16 +180,9 @@ impl Args {
                 "Give --backend modelled with it.",
             ),
         ];
-        let of_training = [
-            ("--data", self.data.is_some()),
-            ("--seed", self.seed.is_some()),
-            ("--learning-rate", self.learning_rate.is_some()),
-            ("--warm-up", self.warm_up.is_some()),
-            ("--decay-until", self.decay_until.is_some()),
-            ("--clip-norm", self.clip_norm.is_some()),
-            ("--precision", self.precision.is_some()),
-        ];
-        idle.extend(of_training.map(|(option, is_given)| {
+        let own = [("--seed", self.seed.is_some()), ("--precision", self.precision.is_some())];
+        let of_training = own.into_iter().chain(self.data.given()).chain(self.optimizer.given());
+        idle.extend(of_training.map(|(option, is_given): (&str, bool)| {
             let what = format!("{option} applies to training, but the modelled backend only waits for planned times");
             (is_given && only_waits, what, "Leave it out, or train with --backend cpu or cuda.")
         }));
@@ -209,16 +206,7 @@ enum Backend {
 }
 
 /// What a run trains on where nothing is said: written for this project.
-static TEXT: &[u8] = include_bytes!("../../../../examples/data/pipeline.txt");
-
-/// Most bytes of a text: each rank holds all of it, and a byte is a token, so that this is a billion.
-const MAX_TEXT_BYTES: u64 = 1 << 30;
-
-/// The text in the file `path`, or the one that is there for it.
-pub fn text(path: Option<&str>) -> Result<Vec<u8>, Failure> {
-    let Some(path) = path else { return Ok(TEXT.to_vec()) };
-    input::file(path, MAX_TEXT_BYTES)
-}
+pub static TEXT: &[u8] = include_bytes!("../../../../examples/data/pipeline.txt");
 
 pub fn run(args: Args) -> Result<(), Failure> {
     let engine = match args.transport {
@@ -237,7 +225,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Backend::Emulated => Device::Emulated,
         Backend::Cpu | Backend::Modelled => Device::Cpu,
     };
-    let workload = workload(&args, device)?;
+    let (workload, mfu_ns) = workload(&args, device)?;
     expect_ranks_of_faults(&args, workload.world())?;
     // Rank 0 writes, and its host alone may have the folder.
     if let Some(path) = args.trace.as_ref().filter(|_| !processes::is_silent()) {
@@ -245,20 +233,26 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     let options = options(&args, &workload, engine, device)?;
     tell_resume(&args, &options);
-    let report = if args.json || prints_trace || processes::is_silent() {
-        execute(engine, &workload, &options, &mut Silent)
-    } else {
-        let mut progress = Progress::new(options.first_step(), args.steps);
-        let result = execute(engine, &workload, &options, &mut progress);
+    let mut metrics = metrics(&args, mfu_ns)?;
+    let is_quiet = args.json || prints_trace || processes::is_silent();
+    let mut progress = (!is_quiet).then(|| Progress::new(options.first_step(), args.steps));
+    let mut observers: Vec<&mut dyn Observer> = vec![&mut metrics];
+    observers.extend(progress.as_mut().map(|progress| progress as &mut dyn Observer));
+    let result = execute(engine, &workload, &options, &mut Together(observers));
+    if let Some(progress) = &progress {
         progress.finish();
-        result
-    }?;
+    }
+    let report = result?;
+    let data_failure = options.data.as_ref().and_then(|data| data.failure());
     let report = match report {
         Ending::First(report) => report,
         Ending::Other { stopped: false, .. } => return Ok(()),
         Ending::Other { rank, stopped: true } => {
             // Launchers end all as soon as one ends so, and rank 0 may still have to print and write.
             std::thread::sleep(Duration::from_secs(1));
+            if let Some(error) = data_failure {
+                return Err(Failure::work(format!("rank {rank} ended the run: {error}")));
+            }
             return Err(Failure::stopped(format!("rank {rank} was stopped with the run; rank 0 reports the step")));
         }
     };
@@ -269,6 +263,20 @@ pub fn run(args: Args) -> Result<(), Failure> {
             "--fault for rank {rank} was not reached: the rank made {made}; give an earlier exchange"
         ));
     }
+    if let Some(error) = metrics.error() {
+        return Err(Failure::work(error));
+    }
+    if let Some(error) = data_failure {
+        let done = options.first_step() as usize + report.steps.len();
+        let saved = report
+            .checkpoint
+            .as_ref()
+            .map(|folder| format!("The checkpoint of step {done} is {}.", folder.display()));
+        let failure = Failure::work(format!("the run ended after step {done}: {error}"));
+        return Err(
+            failure.with_help(saved.unwrap_or_else(|| "Give --checkpoint-dir to keep what is trained.".into()))
+        );
+    }
     if report.stopped {
         let done = options.first_step() as usize + report.steps.len();
         return Err(Failure::stopped(format!("stopped after {done} of {} steps", args.steps)));
@@ -277,7 +285,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
 }
 
 /// What the plan has ranks do.
-fn workload(args: &Args, device: Device) -> Result<Workload, Failure> {
+///
+/// And, where the plan says how much of its devices a step uses, that share times the step's nanoseconds.
+fn workload(args: &Args, device: Device) -> Result<(Workload, Option<f64>), Failure> {
     let precision = args.precision.map(|precision| match precision {
         Type::F32 => Precision::Single,
         Type::F64 => Precision::Double,
@@ -290,9 +300,26 @@ fn workload(args: &Args, device: Device) -> Result<Workload, Failure> {
     })?;
     match args.backend {
         Backend::Cpu | Backend::Cuda | Backend::Emulated => {
-            Workload::of_plan(&plan, precision).map_err(Failure::input)
+            let mfu_ns = plan.step().map(|step| step.mfu * step.step_ns as f64);
+            Ok((Workload::of_plan(&plan, precision).map_err(Failure::input)?, mfu_ns))
         }
-        Backend::Modelled => Ok(Workload::of_planned_times(&plan, args.slowdown)),
+        Backend::Modelled => Ok((Workload::of_planned_times(&plan, args.slowdown), None)),
+    }
+}
+
+/// What is written of each step while the run runs: by rank 0 alone.
+fn metrics(args: &Args, mfu_ns: Option<f64>) -> Result<Metrics, Failure> {
+    let written = |path: &Option<PathBuf>| path.clone().filter(|_| !processes::is_silent());
+    let (log, board) = (written(&args.log), written(&args.tensorboard));
+    Metrics::open(log.as_deref(), board.as_deref(), Figures::new(mfu_ns)).map_err(Failure::work)
+}
+
+/// Observers, one after the other.
+struct Together<'a>(Vec<&'a mut dyn Observer>);
+
+impl Observer for Together<'_> {
+    fn step_ended(&mut self, step: &StepReport) {
+        self.0.iter_mut().for_each(|observer| observer.step_ended(step));
     }
 }
 
@@ -304,11 +331,11 @@ fn expect_ranks_of_faults(args: &Args, ranks: usize) -> Result<(), Failure> {
 
 /// The options of the run: what the command line says, else what the checkpoint says.
 fn options(args: &Args, workload: &Workload, engine: Engine, device: Device) -> Result<RunOptions, Failure> {
-    let text = text(args.data.as_deref())?;
+    let sources = args.data.sources(workload)?;
     let resume = args.resume.as_deref().map(Checkpoint::open).transpose().map_err(Failure::input)?;
     let was = resume.as_ref().map(|checkpoint| &checkpoint.manifest);
-    let optimizer = optimizer(args, was.map(|manifest| manifest.optimizer).unwrap_or_default())?;
-    let clip_norm = args.clip_norm.or_else(|| was.and_then(|manifest| manifest.clip_norm));
+    let optimizer = args.optimizer.read(was.map(|manifest| manifest.optimizer).unwrap_or_default())?;
+    let clip_norm = args.optimizer.clip_norm.or_else(|| was.and_then(|manifest| manifest.clip_norm));
     let seed = args.seed.or_else(|| was.map(|manifest| manifest.seed)).unwrap_or(0);
     let every = args.checkpoint_every.unwrap_or(0);
     let saving = args.checkpoint_dir.clone().map(|folder| Saving { folder, every });
@@ -328,7 +355,11 @@ fn options(args: &Args, workload: &Workload, engine: Engine, device: Device) -> 
         seed,
         saving,
         resume,
-        text,
+        data: Some(Arc::new(sources)),
+        evaluate_every: args.data.evaluate_every.unwrap_or(0),
+        evaluate_steps: args.data.evaluate_steps,
+        measure_norm: args.log.is_some() || args.tensorboard.is_some(),
+        keep: args.keep.unwrap_or(0),
         device,
         traced_steps: args.traced_steps,
         trace_window: args.trace_steps.clone(),
@@ -341,27 +372,6 @@ fn options(args: &Args, workload: &Workload, engine: Engine, device: Device) -> 
         cuda_graphs: args.cuda_graphs != Some(Switch::Off),
         ..RunOptions::default()
     })
-}
-
-/// The settings of AdamW, where the command line says none those of `before`.
-fn optimizer(args: &Args, before: AdamW) -> Result<AdamW, Failure> {
-    let optimizer = AdamW {
-        learning_rate: args.learning_rate.unwrap_or(before.learning_rate),
-        warm_up: args.warm_up.unwrap_or(before.warm_up),
-        decay_until: args.decay_until.unwrap_or(before.decay_until),
-        ..before
-    };
-    if !(optimizer.learning_rate > 0.0 && optimizer.learning_rate.is_finite()) {
-        return Err(Failure::input(format!("--learning-rate is {}; give a number above 0", optimizer.learning_rate)));
-    }
-    // What a checkpoint says was run as it is.
-    let is_asked = args.warm_up.is_some() || args.decay_until.is_some();
-    if is_asked && optimizer.decay_until > 0 && optimizer.decay_until <= optimizer.warm_up {
-        let AdamW { decay_until, warm_up, .. } = optimizer;
-        let what = format!("warm-up takes {warm_up} steps, but decay ends at step {decay_until}");
-        return Err(Failure::input(what).with_help("Give --decay-until a step after --warm-up, or 0 for no decay."));
-    }
-    Ok(optimizer)
 }
 
 /// Says from which step the run goes on.

@@ -175,6 +175,9 @@ pub const VERSION: u32 = 1;
 /// The version of checkpoints with adapters: a reader of the first version would leave them out of the model.
 pub const VERSION_WITH_ADAPTERS: u32 = 2;
 
+/// The version of checkpoints whose learning rate does not fall along a cosine: readers before would let it.
+pub const VERSION_WITH_SCHEDULE: u32 = 3;
+
 /// Where a model that no other library has says of itself what a spec says of it, for whoever evaluates it.
 pub const OWN_WORDS: &str = "pipeplan";
 
@@ -272,7 +275,7 @@ impl Checkpoint {
         if value["format"] != FORMAT {
             return Err(damaged(format!("its `format` is not \"{FORMAT}\"")));
         }
-        let known = if value["lora"].is_null() { VERSION } else { VERSION_WITH_ADAPTERS };
+        let known = version(!value["lora"].is_null(), !value["optimizer"]["schedule"].is_null());
         if value["version"] != known {
             return Err(damaged(format!("its version is {}; this pipeplan reads {known}", value["version"])));
         }
@@ -284,6 +287,15 @@ impl Checkpoint {
             return Err(damaged(format!("`{name}` is not a file in this folder")));
         }
         Ok(Checkpoint { folder: folder.to_path_buf(), manifest })
+    }
+}
+
+/// The version of a checkpoint by what is in it.
+pub(super) fn version(has_adapters: bool, has_schedule: bool) -> u32 {
+    match (has_adapters, has_schedule) {
+        (_, true) => VERSION_WITH_SCHEDULE,
+        (true, false) => VERSION_WITH_ADAPTERS,
+        (false, false) => VERSION,
     }
 }
 

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::names::{self, Names};
 use super::read::stored;
-use super::{Adapters, CheckpointError, MANIFEST, Manifest, Saving, Sum, folder_name};
+use super::{Adapters, CheckpointError, MANIFEST, Manifest, Saving, Sum, folder_name, manifest_of_ours, step_of};
 use crate::backend::{Backend, Part};
 use crate::runner::gradients::{Gradients, Placed, Places, Position, copy_of};
 use crate::runner::report::Cause;
@@ -37,6 +37,8 @@ pub struct Writer {
     pub manifest: Manifest,
     /// The step of the last one.
     pub written: u32,
+    /// How many stay in the folder; 0: all.
+    pub keep: u32,
 }
 
 /// Ranks that hold whole weights together.
@@ -132,6 +134,7 @@ impl Writer {
                 files.extend(named(rank, numbers, &weight_files(&self.places))?);
             }
             self.publish(step, files, &partial, &folder)?;
+            self.remove_old()?;
         }
         transport.barrier()?;
         self.written = step;
@@ -216,6 +219,27 @@ impl Writer {
             written.push(Written { of_optimizer: true, copy, rank, member, sum });
         }
         Ok(written)
+    }
+
+    /// Of checkpoints in the folder, whole ones of this program, keeps the last ones.
+    fn remove_old(&self) -> Result<(), CheckpointError> {
+        if self.keep == 0 {
+            return Ok(());
+        }
+        let path = &self.saving.folder;
+        let entries = fs::read_dir(path).map_err(CheckpointError::file(path, "read"))?;
+        let step = |folder: &PathBuf| step_of(folder.file_name()?.to_str()?);
+        let folders = entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|folder| manifest_of_ours(folder));
+        let mut folders: Vec<(u32, PathBuf)> = folders.filter_map(|folder| Some((step(&folder)?, folder))).collect();
+        folders.sort();
+        let old = folders.len().saturating_sub(self.keep as usize);
+        folders[..old].iter().try_for_each(|(step, folder)| {
+            // Under a name that no reader takes, so that one that is removed in part is none.
+            let gone = path.join(format!(".{}.old", folder_name(*step)));
+            remove(&gone)?;
+            fs::rename(folder, &gone).map_err(CheckpointError::file(folder, "removed"))?;
+            remove(&gone)
+        })
     }
 
     /// Once all ranks have written: what describes it, and its name.

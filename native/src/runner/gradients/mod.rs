@@ -72,6 +72,8 @@ pub struct Gradients {
     groups: Vec<Group>,
     /// Whoever adds to the norm.
     all: Group,
+    /// The norm of the last step.
+    norm: Option<f64>,
 }
 
 impl Gradients {
@@ -136,7 +138,7 @@ impl Gradients {
             false => (0..position.ranks).flat_map(|rank| Position { rank, ..position }.group(Axis::Tensor)).collect(),
         };
         let all = group(all);
-        Gradients { clip_norm, weights: places.len(), held, groups, all }
+        Gradients { clip_norm, weights: places.len(), held, groups, all, norm: None }
     }
 
     /// The ranks of all groups that gradients are summed over here, in an order that all ranks have.
@@ -239,6 +241,7 @@ impl Gradients {
         }
         transport.all_reduce(&mut self.all, &mut squares, Reduction::Sum)?;
         let norm = libm::sqrt(squares.iter().fold(0.0, |sum, square| sum + square));
+        self.norm = Some(norm);
         // Not "below": a norm that is no number leaves all as it is, and the next loss tells of it.
         if norm > limit {
             let factor = limit / norm;
@@ -256,6 +259,30 @@ impl Gradients {
                         Ok(())
                     })?;
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// The norm of the gradients of the last step, before they were clipped; nothing where nobody asked for it.
+    pub fn take_norm(&mut self) -> Option<f64> {
+        self.norm.take()
+    }
+
+    /// Forgets all gradients, without an update.
+    ///
+    /// # Errors
+    /// Where a weight is not there.
+    pub fn clear(&self, backend: &mut dyn Backend) -> Result<(), Cause> {
+        for held in self.held.iter().filter(|held| !held.frozen) {
+            for stage in &held.stages {
+                lend(backend, *stage, &held.name, Part::Gradient, |values| {
+                    match values {
+                        Values::F32(values) => values.fill(0.0),
+                        Values::F64(values) => values.fill(0.0),
+                    }
+                    Ok(())
+                })?;
             }
         }
         Ok(())

@@ -8,6 +8,7 @@ use super::refusal::Refusal;
 use super::{Computation, ModelStages, Workload};
 use crate::runner::checkpoint::{Adapters, Checkpoint, CheckpointError, Manifest, Reader, WholeWeights, Writer};
 use crate::runner::data::Batches;
+use crate::runner::optimizer::Schedule;
 use crate::runner::{Precision, RunOptions, checkpoint};
 use crate::transport::collectives::Group;
 
@@ -64,7 +65,7 @@ impl Workload {
         let precision = if model.precision() == Ok(Precision::Double) { "f64" } else { "f32" };
         Manifest {
             format: checkpoint::FORMAT.to_string(),
-            version: if model.lora.is_some() { checkpoint::VERSION_WITH_ADAPTERS } else { checkpoint::VERSION },
+            version: checkpoint::version(model.lora.is_some(), options.optimizer.schedule != Schedule::Cosine),
             step: options.first_step(),
             seed: options.seed,
             precision: precision.to_string(),
@@ -107,6 +108,7 @@ impl Workload {
             manifest: self.manifest(model, options, batches),
             // Where nothing has been trained, there is nothing to write.
             written: options.first_step(),
+            keep: options.keep,
         })
     }
 }

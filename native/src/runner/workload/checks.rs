@@ -1,5 +1,7 @@
 //! What is checked before ranks start: the spec, the program, the options, memory and devices.
 
+use std::sync::Arc;
+
 use pipeplan_core::base::units::Bytes;
 use pipeplan_core::check;
 use pipeplan_core::check::Violation;
@@ -16,8 +18,9 @@ use super::refusal::Refusal;
 use super::{Computation, ModelStages, Workload, in_precision};
 #[cfg(feature = "cuda")]
 use crate::backend::cuda;
+use crate::data::Format;
 use crate::runner::checkpoint::CheckpointError;
-use crate::runner::data::{BYTE_VOCABULARY, Batches};
+use crate::runner::data::{BYTE_VOCABULARY, Batches, Sources};
 use crate::runner::{Device, Precision, RunOptions};
 
 /// What carries messages between ranks.
@@ -77,8 +80,19 @@ impl Workload {
         }
         let (sequence, microbatch_size) = (model.sequence as usize, model.microbatch_size as usize);
         let ahead = 1 + model.model.variant.multi_token as usize;
-        let text = options.text.clone();
-        let batches = Batches::new(text, [sequence, ahead], microbatch_size, self.step_microbatches(), options.seed)?;
+        let sources = options.data.clone();
+        let sources = sources.unwrap_or_else(|| Arc::new(Sources::of_text(options.text.clone())));
+        let (sizes, vocabulary) = ([microbatch_size, self.step_microbatches()], u64::from(model.model.vocab));
+        if sources.training.iter().any(|(source, _)| source.format == Format::Bytes) {
+            model.check_vocabulary()?;
+        }
+        let batches =
+            Batches::of(sources, [sequence, ahead], sizes, options.seed, vocabulary)?.among(self.replicas());
+        model.check_masks(&batches, options.device)?;
+        if options.evaluate_every > 0 && batches.validation_windows() == 0 {
+            return Err(Refusal::NoValidation);
+        }
+        batches.check(options.first_step()..options.steps.max(options.first_step()))?;
         if let Some(saving) = &options.saving {
             std::fs::create_dir_all(&saving.folder).map_err(CheckpointError::file(&saving.folder, "made"))?;
         }
@@ -153,8 +167,21 @@ impl ModelStages {
             Device::Cpu => self.precision().map(|_| ())?,
             Device::Cuda(_) | Device::Emulated => self.check_card_formats()?,
         }
-        self.check_optimizer(device)?;
-        self.check_vocabulary()
+        self.check_optimizer(device)
+    }
+
+    /// Loss masks run on the CPU where one rank sees all of a token's logits.
+    fn check_masks(&self, batches: &Batches, device: Device) -> Result<(), Refusal> {
+        if !batches.is_masked() {
+            return Ok(());
+        }
+        let why = match device {
+            Device::Cuda(_) | Device::Emulated => "on the CPU only: use --backend cpu",
+            Device::Cpu if self.tensor > 1 => "without tensor parallelism: plan with parallel.tensor = 1",
+            Device::Cpu if self.model.variant.multi_token > 0 => "without MTP modules",
+            Device::Cpu => return Ok(()),
+        };
+        Err(Refusal::Masks { why })
     }
 
     /// Cards update by AdamW alone. Muon needs each matrix whole, and its state too.

@@ -12,6 +12,15 @@ use crate::runner::data::DataError;
 /// Why a workload cannot run. Nothing was started.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Refusal {
+    /// Tokens that are not to be predicted.
+    #[error("the data has loss masks (labels of -100, or prompts), which run {why}")]
+    Masks {
+        /// Where they run.
+        why: &'static str,
+    },
+    /// Nothing to evaluate on.
+    #[error("evaluation needs data: give --validation FILE or --validation-split SHARE with --evaluate-every")]
+    NoValidation,
     /// The plan is of typed costs.
     #[error(
         "the plan has typed costs and no model to train: plan a spec with a `[model]`, such as tiny-llama, or run \

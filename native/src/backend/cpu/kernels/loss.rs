@@ -12,7 +12,8 @@ fn weight<T: Element>(rows: usize, microbatches: u64) -> T {
     T::of(rows as f64 * microbatches as f64)
 }
 
-pub fn cross_entropy<T: Element>(call: &mut Call<'_, '_, T>, microbatches: u64) {
+/// `divisor` is there where some targets are not to be predicted, which are below 0.
+pub fn cross_entropy<T: Element>(call: &mut Call<'_, '_, T>, microbatches: u64, divisor: Option<f64>) {
     let (logits, targets) = (call.floats(0), call.tokens(1));
     let (rows, vocab) = call.sizes(0);
     let [loss, log_sums] = &mut *call.outputs else { panic!("cross_entropy has two outputs") };
@@ -21,9 +22,11 @@ pub fn cross_entropy<T: Element>(call: &mut Call<'_, '_, T>, microbatches: u64) 
         // Less the greatest, no exponential overflows.
         let greatest = greatest(row);
         *log_sum = greatest + exp_sum(row, greatest).ln();
-        total += *log_sum - row[*target as usize];
+        if let Ok(target) = usize::try_from(*target) {
+            total += *log_sum - row[target];
+        }
     }
-    loss.floats_mut()[0] = total / weight(rows, microbatches);
+    loss.floats_mut()[0] = total / divisor.map_or_else(|| weight(rows, microbatches), T::of);
 }
 
 fn greatest<T: Element>(row: &[T]) -> T {
@@ -81,11 +84,20 @@ pub fn shared_cross_entropy<T: Element>(call: &mut Call<'_, '_, T>, microbatches
     loss.floats_mut()[0] = total / weight(most.len(), microbatches);
 }
 
-pub fn cross_entropy_grad<T: Element>(call: &mut Call<'_, '_, T>, microbatches: u64, weight_e12: u64) {
+pub fn cross_entropy_grad<T: Element>(
+    call: &mut Call<'_, '_, T>,
+    microbatches: u64,
+    weight_e12: u64,
+    divisor: Option<f64>,
+) {
     let (targets, log_sums) = (call.tokens(1), call.floats(2));
     let (rows, vocab) = call.sizes(0);
-    let share = T::of(of_e12(weight_e12)) / weight(rows, microbatches);
+    let share = T::of(of_e12(weight_e12)) / divisor.map_or_else(|| weight(rows, microbatches), T::of);
     for ((row, target), log_sum) in call.started(0).chunks_exact_mut(vocab).zip(targets).zip(log_sums) {
+        if divisor.is_some() && *target < 0 {
+            row.fill(T::ZERO);
+            continue;
+        }
         for logit in row.iter_mut() {
             *logit = (*logit - *log_sum).exp() * share;
         }

@@ -115,12 +115,21 @@ pub struct Context<T> {
     pub member: u64,
     /// Which tokens of every sequence it has.
     pub part: SequencePart,
+    /// What losses are divided by, where not all tokens are to be predicted.
+    pub loss_divisor: Option<f64>,
 }
 
 impl<T: Element> Context<T> {
     /// With `gemm`.
     pub fn new(gemm: Box<dyn Gemm<T>>) -> Context<T> {
-        Context { gemm, rope: BTreeMap::new(), dropout_seed: 0, member: 0, part: SequencePart::WHOLE }
+        Context {
+            gemm,
+            rope: BTreeMap::new(),
+            dropout_seed: 0,
+            member: 0,
+            part: SequencePart::WHOLE,
+            loss_divisor: None,
+        }
     }
 }
 
@@ -284,7 +293,7 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
         Kernel::Scale { factor_e12 } => elementwise::scale(&mut call, *factor_e12),
         Kernel::SoftCap { cap_e12 } => elementwise::soft_cap(&mut call, *cap_e12),
         Kernel::SoftCapGrad { cap_e12 } => elementwise::soft_cap_grad(&mut call, *cap_e12),
-        Kernel::CrossEntropy { microbatches } => loss::cross_entropy(&mut call, *microbatches),
+        Kernel::CrossEntropy { microbatches } => loss::cross_entropy(&mut call, *microbatches, context.loss_divisor),
         Kernel::HidePadding { vocab } => loss::hide_padding(&mut call, *vocab, context.member),
         Kernel::RowMax => loss::row_max(&mut call),
         Kernel::ExpSums => loss::exp_sums(&mut call),
@@ -293,7 +302,7 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
             call.started(0);
         }
         Kernel::CrossEntropyGrad { microbatches, weight_e12 } => {
-            loss::cross_entropy_grad(&mut call, *microbatches, *weight_e12)
+            loss::cross_entropy_grad(&mut call, *microbatches, *weight_e12, context.loss_divisor)
         }
         Kernel::Scores(heads) => unfused_attention::scores(&*context.gemm, &mut call, heads),
         Kernel::ScoresGrad(heads) => unfused_attention::scores_grad(&*context.gemm, &mut call, heads),
