@@ -15,7 +15,7 @@ mod imported;
 mod options;
 mod refusal;
 
-pub use imported::AgainstPlan;
+pub use imported::{AgainstPlan, refused_run};
 pub use options::Options;
 pub use refusal::Refusal;
 
