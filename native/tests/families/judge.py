@@ -26,6 +26,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 SEQUENCE, MICROBATCHES, MICROBATCH_SIZE = 24, 2, 2
 # What the runner's SGD takes off each matrix beside its gradient.
 WEIGHT_DECAY = 0.1
+# Classes whose checkpoints hold several weights as one: they load the models of others with the same layers, too.
+FUSED = {"glm", "glm4", "granitemoe", "phi3", "qwen3_5_text", "qwen3_next"}
 # Of logits and gradients, by their size. Two tenths of this are seen where sums in 32 bits are long.
 MOST = 1e-4
 
@@ -125,7 +127,7 @@ def judge(binary, kind, folder):
     config = FAMILIES[kind]
     checkpoint, weights, slopes, ours = of_the_runner(binary, kind, config, folder)
     written = json.loads((checkpoint / "config.json").read_text())["model_type"]
-    if written == config["model_type"]:
+    if written == config["model_type"] or written in FUSED:
         model, wanted = as_checkpoint(checkpoint, slopes)
     else:
         model, wanted = as_class(kind, config, written, weights, slopes)

@@ -1,0 +1,209 @@
+//! Tensors of a checkpoint that hold several weights of the graph: queries, keys and values as one, or both halves of a
+//! gated MLP.
+//!
+//! A tensor has groups of rows that follow each other, and in each group so many rows of each weight in turn: one group where
+//! weights lie behind each other, one for each head where they lie by head, one for each expert.
+
+use serde_json::Value;
+
+use crate::runner::shard::Run;
+
+/// A tensor, and the weights that it holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Fused {
+    /// The end of its name.
+    pub(super) theirs: &'static str,
+    /// The ends of the names of the weights, and the rows that each has in a group.
+    parts: Vec<(&'static str, usize)>,
+    /// Groups of rows.
+    groups: usize,
+    /// How its sizes are those of its rows.
+    form: Form,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// `[rows, columns]`.
+    Matrix,
+    /// `[experts, rows of each, columns]`, and weights the same.
+    Experts,
+    /// `[rows, 1, columns]`: a convolution of each channel by itself.
+    Convolution,
+}
+
+/// A weight of the graph in a tensor.
+pub(super) struct Held {
+    /// The weight's name.
+    pub(super) name: String,
+    /// Its sizes.
+    pub(super) shape: Vec<usize>,
+}
+
+impl Fused {
+    /// The tensors of the model that `config` describes.
+    pub(super) fn of(config: &Value) -> Vec<Fused> {
+        let size = |key: &str| config[key].as_u64().unwrap_or(0) as usize;
+        let (heads, key_values, ffn) =
+            (size("num_attention_heads"), size("num_key_value_heads"), size("intermediate_size"));
+        let head_dim = match size("head_dim") {
+            0 => size("hidden_size").checked_div(heads).unwrap_or(0),
+            known => known,
+        };
+        let matrix = |theirs, groups, parts: &[(&'static str, usize)]| Fused {
+            theirs,
+            parts: parts.to_vec(),
+            groups,
+            form: Form::Matrix,
+        };
+        let gate_up =
+            || matrix(".mlp.gate_up_proj.weight", 1, &[(".mlp.gate_proj.weight", ffn), (".mlp.up_proj.weight", ffn)]);
+        match config["model_type"].as_str().unwrap_or_default() {
+            "glm" | "glm4" => vec![gate_up()],
+            "phi3" => vec![
+                gate_up(),
+                matrix(
+                    ".self_attn.qkv_proj.weight",
+                    1,
+                    &[
+                        (".self_attn.q_proj.weight", heads * head_dim),
+                        (".self_attn.k_proj.weight", key_values * head_dim),
+                        (".self_attn.v_proj.weight", key_values * head_dim),
+                    ],
+                ),
+            ],
+            "granitemoe" => {
+                let experts = size("num_local_experts");
+                let stacked = |theirs, parts: &[(&'static str, usize)]| Fused {
+                    form: Form::Experts,
+                    ..matrix(theirs, experts, parts)
+                };
+                vec![
+                    stacked(
+                        ".block_sparse_moe.input_linear.weight",
+                        &[(".mlp.experts.gate_proj.weight", ffn), (".mlp.experts.up_proj.weight", ffn)],
+                    ),
+                    stacked(
+                        ".block_sparse_moe.output_linear.weight",
+                        &[(".mlp.experts.down_proj.weight", size("hidden_size"))],
+                    ),
+                ]
+            }
+            kind @ ("qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text") => {
+                let (groups, keys) = (size("linear_num_key_heads"), size("linear_key_head_dim"));
+                let of_group = size("linear_num_value_heads").checked_div(groups).unwrap_or(0);
+                let values = of_group * size("linear_value_head_dim");
+                let [q, k, v, z] = [
+                    (".linear_attn.in_proj_q.weight", keys),
+                    (".linear_attn.in_proj_k.weight", keys),
+                    (".linear_attn.in_proj_v.weight", values),
+                    (".linear_attn.in_proj_z.weight", values),
+                ];
+                let behind = |parts: &[(&'static str, usize)]| -> Vec<(&'static str, usize)> {
+                    parts.iter().map(|(name, rows)| (*name, rows * groups)).collect()
+                };
+                let convolved = behind(&[
+                    (".linear_attn.conv1d_q.weight", keys),
+                    (".linear_attn.conv1d_k.weight", keys),
+                    (".linear_attn.conv1d_v.weight", values),
+                ]);
+                let mut all = vec![
+                    matrix(
+                        ".self_attn.q_proj.weight",
+                        heads,
+                        &[(".self_attn.q_proj.weight", head_dim), (".self_attn.gate_proj.weight", head_dim)],
+                    ),
+                    Fused { form: Form::Convolution, ..matrix(".linear_attn.conv1d.weight", 1, &convolved) },
+                ];
+                if kind == "qwen3_next" {
+                    let rates =
+                        [(".linear_attn.in_proj_b.weight", of_group), (".linear_attn.in_proj_a.weight", of_group)];
+                    all.push(matrix(".linear_attn.in_proj_qkvz.weight", groups, &[q, k, v, z]));
+                    all.push(matrix(".linear_attn.in_proj_ba.weight", groups, &rates));
+                } else {
+                    all.push(matrix(".linear_attn.in_proj_qkv.weight", 1, &behind(&[q, k, v])));
+                }
+                all
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Rows of a group.
+    fn group(&self) -> usize {
+        self.parts.iter().map(|(_, rows)| rows).sum()
+    }
+
+    /// Where the weight `name` of `shape` lies in this tensor, if it is one of its parts: the tensor's name and sizes, and
+    /// `runs`, which say where the weight's rows lie where it is held alone, within it.
+    pub(super) fn stored(&self, name: &str, shape: &[usize], runs: &[Run]) -> Option<(String, Vec<usize>, Vec<Run>)> {
+        let at = self.parts.iter().position(|(part, _)| name.ends_with(part))?;
+        let (part, rows) = self.parts[at];
+        let columns = shape.last().copied()?;
+        let all: usize = shape[..shape.len() - 1].iter().product();
+        if rows == 0 || all != rows * self.groups {
+            return None;
+        }
+        let theirs = format!("{}{}", name.strip_suffix(part)?, self.theirs);
+        let sizes = match self.form {
+            Form::Matrix => vec![self.groups * self.group(), columns],
+            Form::Experts => vec![self.groups, self.group(), columns],
+            Form::Convolution => vec![self.groups * self.group(), 1, columns],
+        };
+        let before: usize = self.parts[..at].iter().map(|(_, rows)| rows).sum();
+        let (own, whole) = (rows * columns, self.group() * columns);
+        let mut lies = Vec::new();
+        for run in runs {
+            let mut done = 0;
+            // A run ends with its group.
+            while done < run.length {
+                let (group, within) = ((run.held + done) / own, (run.held + done) % own);
+                let length = (own - within).min(run.length - done);
+                lies.push(Run { held: group * whole + before * columns + within, whole: run.whole + done, length });
+                done += length;
+            }
+        }
+        Some((theirs, sizes, lies))
+    }
+
+    /// The weights that the tensor called `stored` of `shape` holds, if it is this one.
+    pub(super) fn held(&self, stored: &str, shape: &[usize]) -> Option<Vec<Held>> {
+        let layer = stored.strip_suffix(self.theirs)?;
+        let columns = shape.last().copied()?;
+        let all: usize = shape[..shape.len() - 1].iter().product();
+        if all != self.groups * self.group() {
+            return None;
+        }
+        let part = |(part, rows): &(&'static str, usize)| Held {
+            name: format!("{layer}{part}"),
+            shape: match self.form {
+                Form::Experts => vec![self.groups, *rows, columns],
+                Form::Matrix | Form::Convolution => vec![self.groups * rows, columns],
+            },
+        };
+        Some(self.parts.iter().map(part).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// Queries and their gate lie by head: of two heads of two rows and one column, the second head's gate is last.
+    #[test]
+    fn parts_lie_by_group() {
+        let config = json!({ "model_type": "qwen3_next", "num_attention_heads": 2, "head_dim": 2, "hidden_size": 1 });
+        let all = Fused::of(&config);
+        let runs = [Run { held: 0, whole: 0, length: 4 }];
+        let (name, shape, lies) = all[0].stored("a.self_attn.gate_proj.weight", &[4, 1], &runs).unwrap();
+        assert_eq!((name.as_str(), &shape[..]), ("a.self_attn.q_proj.weight", &[8, 1][..]));
+        assert_eq!(lies, [Run { held: 2, whole: 0, length: 2 }, Run { held: 6, whole: 2, length: 2 }]);
+        let held = all[0].held(&name, &shape).unwrap();
+        let names: Vec<&str> = held.iter().map(|held| held.name.as_str()).collect();
+        assert_eq!(names, ["a.self_attn.q_proj.weight", "a.self_attn.gate_proj.weight"]);
+        assert_eq!(held[1].shape, [4, 1]);
+        // Sizes that do not fit are no such tensor.
+        assert!(all[0].held(&name, &[6, 1]).is_none());
+        assert!(all[0].stored("a.self_attn.gate_proj.weight", &[6, 1], &runs).is_none());
+    }
+}
