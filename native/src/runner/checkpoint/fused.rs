@@ -29,6 +29,10 @@ enum Form {
     Experts,
     /// `[rows, 1, columns]`: a convolution of each channel by itself.
     Convolution,
+    /// `[experts, columns, rows of each]`, of weights `[experts, rows, columns]`, their rows by turns (gpt-oss).
+    Transposed,
+    /// `[experts, rows of each]`, of biases `[experts, rows]`, by turns.
+    ByTurns,
 }
 
 /// A weight of the graph in a tensor.
@@ -71,6 +75,33 @@ impl Fused {
                     ],
                 ),
             ],
+            "gpt_oss" => {
+                let (experts, hidden) = (size("num_local_experts"), size("hidden_size"));
+                let of_experts =
+                    |form, theirs, parts: &[(&'static str, usize)]| Fused { form, ..matrix(theirs, experts, parts) };
+                vec![
+                    of_experts(
+                        Form::Transposed,
+                        ".mlp.experts.gate_up_proj",
+                        &[(".mlp.experts.gate_proj.weight", ffn), (".mlp.experts.up_proj.weight", ffn)],
+                    ),
+                    of_experts(
+                        Form::Transposed,
+                        ".mlp.experts.down_proj",
+                        &[(".mlp.experts.down_proj.weight", hidden)],
+                    ),
+                    of_experts(
+                        Form::ByTurns,
+                        ".mlp.experts.gate_up_proj_bias",
+                        &[(".mlp.experts.gate_proj.bias", ffn), (".mlp.experts.up_proj.bias", ffn)],
+                    ),
+                    of_experts(
+                        Form::ByTurns,
+                        ".mlp.experts.down_proj_bias",
+                        &[(".mlp.experts.down_proj.bias", hidden)],
+                    ),
+                ]
+            }
             "granitemoe" => {
                 let experts = size("num_local_experts");
                 let stacked = |theirs, parts: &[(&'static str, usize)]| Fused {
@@ -138,16 +169,20 @@ impl Fused {
     pub(super) fn stored(&self, name: &str, shape: &[usize], runs: &[Run]) -> Option<(String, Vec<usize>, Vec<Run>)> {
         let at = self.parts.iter().position(|(part, _)| name.ends_with(part))?;
         let (part, rows) = self.parts[at];
+        let theirs = format!("{}{}", name.strip_suffix(part)?, self.theirs);
+        if matches!(self.form, Form::Transposed | Form::ByTurns) {
+            return self.by_turns(at, shape).map(|(sizes, lies)| (theirs, sizes, lies));
+        }
         let columns = shape.last().copied()?;
         let all: usize = shape[..shape.len() - 1].iter().product();
         if rows == 0 || all != rows * self.groups {
             return None;
         }
-        let theirs = format!("{}{}", name.strip_suffix(part)?, self.theirs);
         let sizes = match self.form {
             Form::Matrix => vec![self.groups * self.group(), columns],
             Form::Experts => vec![self.groups, self.group(), columns],
             Form::Convolution => vec![self.groups * self.group(), 1, columns],
+            Form::Transposed | Form::ByTurns => return None,
         };
         let before: usize = self.parts[..at].iter().map(|(_, rows)| rows).sum();
         let (own, whole) = (rows * columns, self.group() * columns);
@@ -165,18 +200,45 @@ impl Fused {
         Some((theirs, sizes, lies))
     }
 
+    /// The sizes of the tensor, and where the elements of its part `at` lie in it, where rows come by turns.
+    fn by_turns(&self, at: usize, shape: &[usize]) -> Option<(Vec<usize>, Vec<Run>)> {
+        let (rows, columns) = match (self.form, shape) {
+            (Form::Transposed, [experts, rows, columns]) if *experts == self.groups => (*rows, *columns),
+            (Form::ByTurns, [experts, rows]) if *experts == self.groups => (*rows, 1),
+            _ => return None,
+        };
+        if rows == 0 || rows != self.parts[at].1 {
+            return None;
+        }
+        let (group, turns) = (self.group(), self.parts.len());
+        let place = |whole: usize| {
+            let (expert, row, column) = (whole / (rows * columns), whole / columns % rows, whole % columns);
+            Run { held: (expert * columns + column) * group + row * turns + at, whole, length: 1 }
+        };
+        let sizes = match self.form {
+            Form::Transposed => vec![self.groups, columns, group],
+            _ => vec![self.groups, group],
+        };
+        Some((sizes, (0..self.groups * rows * columns).map(place).collect()))
+    }
+
     /// The weights that the tensor called `stored` of `shape` holds, if it is this one.
     pub(super) fn held(&self, stored: &str, shape: &[usize]) -> Option<Vec<Held>> {
         let layer = stored.strip_suffix(self.theirs)?;
-        let columns = shape.last().copied()?;
-        let all: usize = shape[..shape.len() - 1].iter().product();
-        if all != self.groups * self.group() {
+        let columns = match (self.form, shape) {
+            (Form::Transposed, [_, columns, _]) => *columns,
+            (Form::ByTurns, _) => 1,
+            _ => shape.last().copied()?,
+        };
+        let all: usize = shape.iter().product();
+        if all != self.groups * self.group() * columns {
             return None;
         }
         let part = |(part, rows): &(&'static str, usize)| Held {
             name: format!("{layer}{part}"),
             shape: match self.form {
-                Form::Experts => vec![self.groups, *rows, columns],
+                Form::Experts | Form::Transposed => vec![self.groups, *rows, columns],
+                Form::ByTurns => vec![self.groups, *rows],
                 Form::Matrix | Form::Convolution => vec![self.groups * rows, columns],
             },
         };
@@ -188,6 +250,23 @@ impl Fused {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    /// gpt-oss has a column for each row of gate and up by turns: of one expert of two rows and three columns, the second row
+    /// of `up` is the last column.
+    #[test]
+    fn rows_come_by_turns() {
+        let config =
+            json!({ "model_type": "gpt_oss", "num_local_experts": 1, "intermediate_size": 2, "hidden_size": 3 });
+        let all = Fused::of(&config);
+        let (name, shape, lies) = all[0].stored("a.mlp.experts.up_proj.weight", &[1, 2, 3], &[]).unwrap();
+        assert_eq!((name.as_str(), &shape[..]), ("a.mlp.experts.gate_up_proj", &[1, 3, 4][..]));
+        let held: Vec<usize> = lies.iter().map(|run| run.held).collect();
+        assert_eq!(held, [1, 5, 9, 3, 7, 11]);
+        assert_eq!(all[0].held(&name, &shape).unwrap()[1].shape, [1, 2, 3]);
+        let (name, shape, lies) = all[2].stored("a.mlp.experts.up_proj.bias", &[1, 2], &[]).unwrap();
+        assert_eq!((name.as_str(), &shape[..], lies[1].held), ("a.mlp.experts.gate_up_proj_bias", &[1, 4][..], 3));
+        assert_eq!(all[2].held(&name, &shape).unwrap()[0].shape, [1, 2]);
+    }
 
     /// Queries and their gate lie by head: of two heads of two rows and one column, the second head's gate is last.
     #[test]

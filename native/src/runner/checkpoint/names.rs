@@ -35,7 +35,7 @@ const KEY_LAYERNORM: Renamed = [".self_attn.k_norm.", ".self_attn.key_layernorm.
 const SHARED_EXPERT: Renamed = [".mlp.shared_experts.", ".mlp.shared_expert."];
 
 /// By `model_type`, parts of names that differ. Of each name the first part that fits is replaced.
-const RENAMED: [(&str, &[Renamed]); 9] = [
+const RENAMED: [(&str, &[Renamed]); 10] = [
     ("hunyuan_v1_dense", &[QUERY_LAYERNORM, KEY_LAYERNORM]),
     (
         "hunyuan_v1_moe",
@@ -62,6 +62,7 @@ const RENAMED: [(&str, &[Renamed]); 9] = [
             [".post_feedforward_layernorm.", ".post_mlp_layernorm."],
         ],
     ),
+    ("gpt_oss", &[[".mlp.gate.", ".mlp.router."]]),
     ("granitemoe", &[[".mlp.gate.weight", ".block_sparse_moe.router.layer.weight"]]),
     ("qwen2_moe", &[SHARED_EXPERT]),
     ("qwen3_5_moe_text", &[SHARED_EXPERT]),

@@ -33,6 +33,9 @@ pub(super) fn candidates(model: &ModelConfig) -> Vec<Value> {
     all
 }
 
+/// Most numbers of a matrix of all experts that are put the other way round.
+const MOST_TRANSPOSED: u64 = 1 << 22;
+
 /// Those whose checkpoints hold several weights as one.
 fn fused_candidates(model: &ModelConfig) -> Vec<Value> {
     let Variant { window, experts, factors, recurrence, rotary, qkv_bias, .. } = model.variant;
@@ -64,6 +67,25 @@ fn fused_candidates(model: &ModelConfig) -> Vec<Value> {
                 "residual_multiplier": number(factors.residual, 1.0),
                 "attention_multiplier": number(factors.attention, 1.0 / f64::from(model.head_dim).sqrt()),
                 "logits_scaling": 1.0 / number(factors.logits, 1.0),
+            }),
+        ));
+    }
+    // Its matrices lie the other way round, and where each number lies takes more memory than the number.
+    let is_small = |experts: &Experts| {
+        u64::from(experts.count) * u64::from(experts.ffn) * u64::from(model.hidden) <= MOST_TRANSPOSED
+    };
+    if let (Some(window), Some(experts)) = (window, experts.filter(is_small)) {
+        all.push(of(
+            "GptOssForCausalLM",
+            "gpt_oss",
+            json!({
+                "num_local_experts": experts.count,
+                "num_experts_per_tok": experts.active,
+                "intermediate_size": experts.ffn,
+                "sliding_window": window.tokens,
+                "layer_types": layer_types(model),
+                "attention_bias": qkv_bias,
+                "rope_parameters": self::rope(model),
             }),
         ));
     }
