@@ -53,12 +53,6 @@ impl Fused {
             0 => size("hidden_size").checked_div(heads).unwrap_or(0),
             known => known,
         };
-        let matrix = |theirs, groups, parts: &[(&'static str, usize)]| Fused {
-            theirs,
-            parts: parts.to_vec(),
-            groups,
-            form: Form::Matrix,
-        };
         let gate_up =
             || matrix(".mlp.gate_up_proj.weight", 1, &[(".mlp.gate_proj.weight", ffn), (".mlp.up_proj.weight", ffn)]);
         match config["model_type"].as_str().unwrap_or_default() {
@@ -75,33 +69,7 @@ impl Fused {
                     ],
                 ),
             ],
-            "gpt_oss" => {
-                let (experts, hidden) = (size("num_local_experts"), size("hidden_size"));
-                let of_experts =
-                    |form, theirs, parts: &[(&'static str, usize)]| Fused { form, ..matrix(theirs, experts, parts) };
-                vec![
-                    of_experts(
-                        Form::Transposed,
-                        ".mlp.experts.gate_up_proj",
-                        &[(".mlp.experts.gate_proj.weight", ffn), (".mlp.experts.up_proj.weight", ffn)],
-                    ),
-                    of_experts(
-                        Form::Transposed,
-                        ".mlp.experts.down_proj",
-                        &[(".mlp.experts.down_proj.weight", hidden)],
-                    ),
-                    of_experts(
-                        Form::ByTurns,
-                        ".mlp.experts.gate_up_proj_bias",
-                        &[(".mlp.experts.gate_proj.bias", ffn), (".mlp.experts.up_proj.bias", ffn)],
-                    ),
-                    of_experts(
-                        Form::ByTurns,
-                        ".mlp.experts.down_proj_bias",
-                        &[(".mlp.experts.down_proj.bias", hidden)],
-                    ),
-                ]
-            }
+            "gpt_oss" => of_gpt_oss(size("num_local_experts"), size("hidden_size"), ffn),
             "granitemoe" => {
                 let experts = size("num_local_experts");
                 let stacked = |theirs, parts: &[(&'static str, usize)]| Fused {
@@ -119,42 +87,7 @@ impl Fused {
                     ),
                 ]
             }
-            kind @ ("qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text") => {
-                let (groups, keys) = (size("linear_num_key_heads"), size("linear_key_head_dim"));
-                let of_group = size("linear_num_value_heads").checked_div(groups).unwrap_or(0);
-                let values = of_group * size("linear_value_head_dim");
-                let [q, k, v, z] = [
-                    (".linear_attn.in_proj_q.weight", keys),
-                    (".linear_attn.in_proj_k.weight", keys),
-                    (".linear_attn.in_proj_v.weight", values),
-                    (".linear_attn.in_proj_z.weight", values),
-                ];
-                let behind = |parts: &[(&'static str, usize)]| -> Vec<(&'static str, usize)> {
-                    parts.iter().map(|(name, rows)| (*name, rows * groups)).collect()
-                };
-                let convolved = behind(&[
-                    (".linear_attn.conv1d_q.weight", keys),
-                    (".linear_attn.conv1d_k.weight", keys),
-                    (".linear_attn.conv1d_v.weight", values),
-                ]);
-                let mut all = vec![
-                    matrix(
-                        ".self_attn.q_proj.weight",
-                        heads,
-                        &[(".self_attn.q_proj.weight", head_dim), (".self_attn.gate_proj.weight", head_dim)],
-                    ),
-                    Fused { form: Form::Convolution, ..matrix(".linear_attn.conv1d.weight", 1, &convolved) },
-                ];
-                if kind == "qwen3_next" {
-                    let rates =
-                        [(".linear_attn.in_proj_b.weight", of_group), (".linear_attn.in_proj_a.weight", of_group)];
-                    all.push(matrix(".linear_attn.in_proj_qkvz.weight", groups, &[q, k, v, z]));
-                    all.push(matrix(".linear_attn.in_proj_ba.weight", groups, &rates));
-                } else {
-                    all.push(matrix(".linear_attn.in_proj_qkv.weight", 1, &behind(&[q, k, v])));
-                }
-                all
-            }
+            "qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text" => of_delta_net(config, [heads, head_dim]),
             _ => Vec::new(),
         }
     }
@@ -244,6 +177,65 @@ impl Fused {
         };
         Some(self.parts.iter().map(part).collect())
     }
+}
+
+/// One whose rows are those of a matrix.
+fn matrix(theirs: &'static str, groups: usize, parts: &[(&'static str, usize)]) -> Fused {
+    Fused { theirs, parts: parts.to_vec(), groups, form: Form::Matrix }
+}
+
+/// Those of gpt-oss's experts.
+fn of_gpt_oss(experts: usize, hidden: usize, ffn: usize) -> Vec<Fused> {
+    let of = |form, theirs, parts: &[(&'static str, usize)]| Fused { form, ..matrix(theirs, experts, parts) };
+    vec![
+        of(
+            Form::Transposed,
+            ".mlp.experts.gate_up_proj",
+            &[(".mlp.experts.gate_proj.weight", ffn), (".mlp.experts.up_proj.weight", ffn)],
+        ),
+        of(Form::Transposed, ".mlp.experts.down_proj", &[(".mlp.experts.down_proj.weight", hidden)]),
+        of(
+            Form::ByTurns,
+            ".mlp.experts.gate_up_proj_bias",
+            &[(".mlp.experts.gate_proj.bias", ffn), (".mlp.experts.up_proj.bias", ffn)],
+        ),
+        of(Form::ByTurns, ".mlp.experts.down_proj_bias", &[(".mlp.experts.down_proj.bias", hidden)]),
+    ]
+}
+
+/// Those of gated delta nets, and of attention with a gate, of so many heads of such a width.
+fn of_delta_net(config: &Value, [heads, head_dim]: [usize; 2]) -> Vec<Fused> {
+    let size = |key: &str| config[key].as_u64().unwrap_or(0) as usize;
+    let (groups, keys) = (size("linear_num_key_heads"), size("linear_key_head_dim"));
+    let of_group = size("linear_num_value_heads").checked_div(groups).unwrap_or(0);
+    let values = of_group * size("linear_value_head_dim");
+    let [q, k, v, z] = [
+        (".linear_attn.in_proj_q.weight", keys),
+        (".linear_attn.in_proj_k.weight", keys),
+        (".linear_attn.in_proj_v.weight", values),
+        (".linear_attn.in_proj_z.weight", values),
+    ];
+    let behind = |parts: &[(&'static str, usize)]| -> Vec<(&'static str, usize)> {
+        parts.iter().map(|(name, rows)| (*name, rows * groups)).collect()
+    };
+    let convolved = behind(&[
+        (".linear_attn.conv1d_q.weight", keys),
+        (".linear_attn.conv1d_k.weight", keys),
+        (".linear_attn.conv1d_v.weight", values),
+    ]);
+    let gated = [(".self_attn.q_proj.weight", head_dim), (".self_attn.gate_proj.weight", head_dim)];
+    let mut all = vec![
+        matrix(".self_attn.q_proj.weight", heads, &gated),
+        Fused { form: Form::Convolution, ..matrix(".linear_attn.conv1d.weight", 1, &convolved) },
+    ];
+    if config["model_type"] == "qwen3_next" {
+        let rates = [(".linear_attn.in_proj_b.weight", of_group), (".linear_attn.in_proj_a.weight", of_group)];
+        all.push(matrix(".linear_attn.in_proj_qkvz.weight", groups, &[q, k, v, z]));
+        all.push(matrix(".linear_attn.in_proj_ba.weight", groups, &rates));
+    } else {
+        all.push(matrix(".linear_attn.in_proj_qkv.weight", 1, &behind(&[q, k, v])));
+    }
+    all
 }
 
 #[cfg(test)]
