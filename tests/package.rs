@@ -272,6 +272,33 @@ fn what_torch_recorded_becomes_the_trace_of_the_command() {
     }
 }
 
+/// A script whose size is a variable, read with what the caller gives: the command says the same.
+#[test]
+fn a_script_is_imported_with_variables_as_the_command_does() {
+    let Some(folder) = installed() else { return };
+    let script = "case $SIZE in\n7B) LAYERS=32 ;;\n*) LAYERS=40 ;;\nesac\ntorchrun --nproc_per_node 8 pretrain_gpt.py \
+        --num-layers $LAYERS --hidden-size 4096 --ffn-hidden-size 11008 --num-attention-heads 32 --swiglu \
+        --normalization RMSNorm --disable-bias-linear --position-embedding-type rope --seq-length 4096 --bf16 \
+        --untie-embeddings-and-output-weights --attention-dropout 0 --hidden-dropout 0 --vocab-size 32000 \
+        --tensor-model-parallel-size 8 --micro-batch-size 1 --global-batch-size 16\n";
+    let path = process::output("package-import.sh");
+    std::fs::write(&path, script).unwrap();
+    let asked = [
+        json!(["importRun", script, "h100", { "variables": { "SIZE": "7B" }, "command": 1 }]),
+        json!(["importRun", script, "h100", {}]),
+        json!(["importRun", script, "h100", { "variables": { "SIZE": 7 } }]),
+        json!(["importRun", script, "h100", { "command": 3 }]),
+    ];
+    let answers = calls(folder, "imported", &asked);
+    let file = path.to_str().unwrap();
+    let command = ["import", file, "--device", "h100", "--set", "SIZE=7B", "--command", "1", "--json"];
+    assert_same(&answers[0], &printed(command), "a script");
+    assert_eq!(answers[0]["ok"]["spec"]["model"]["layers"], 32);
+    for (answer, says) in answers[1..].iter().zip(["SIZE", "options.variables.SIZE", "command"]) {
+        assert!(answer["error"].as_str().is_some_and(|error| error.contains(says)), "{answer}");
+    }
+}
+
 /// An order of one's own stands beside the published ones.
 #[test]
 fn own_orders_are_compared() {

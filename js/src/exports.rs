@@ -136,6 +136,27 @@ pub fn trace_of_torch(
     Ok(api::trace(&plan, texts).map_err(Refusal)?)
 }
 
+/// Makes a spec of a run of Megatron-LM, from its log, its command line, its launch script or its YAML, and puts what it measured
+/// against the plan: `pipeplan import --json`. `device` is a device of the catalog. A script is read, never run.
+///
+/// Throws a {@link Refusal} that names each argument and each variable that is missing or cannot be planned.
+#[wasm_bindgen(js_name = importRun, unchecked_return_type = "ImportedRun")]
+pub fn import_run(
+    #[wasm_bindgen(unchecked_param_type = "string")] run: &JsValue,
+    #[wasm_bindgen(unchecked_param_type = "string")] device: &JsValue,
+    #[wasm_bindgen(unchecked_optional_param_type = "ImportOptions")] options: &JsValue,
+) -> Result<JsValue, JsValue> {
+    let options = Options::read(options, &["devices", "variables", "command", "onProgress"])?;
+    let text = input::text(run, "run", "a log, a command line, a launch script or YAML of Megatron-LM")?;
+    let device = input::text(device, "device", "a device of the catalog, such as h100")?;
+    let mut watch = options.watch();
+    let of_planner = &options.of_planner;
+    let imported = api::import_run(&text, &device, of_planner.question.devices, &of_planner.given, &mut |progress| {
+        watch.see(progress)
+    });
+    object(&watch.end(imported)?.map_err(Refusal)?)
+}
+
 /// Converts a plan file or a trace to the format of another program: `pipeplan export`.
 ///
 /// Throws a {@link Refusal} if the file is not a plan or trace, or if the format cannot express it.

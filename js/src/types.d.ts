@@ -60,6 +60,45 @@ export interface CustomSchedule {
 /** With a custom schedule, `plan` uses it instead of `schedule`, and throws all its errors. */
 export interface PlanOptions extends MemoryOptions, CustomSchedule {}
 
+/** What a person adds to the text of a run. */
+export interface ImportOptions {
+    /** Number of devices, if the text does not give it. */
+    devices?: number;
+    /** Values of variables of a script, whatever it assigns to them; `1` is the first thing that it is called with. */
+    variables?: Record<string, string>;
+    /** Which training command, from 1, if the text has several. */
+    command?: number;
+    /** Called during the search; `false` stops it with the results so far. */
+    onProgress?: (progress: Progress) => boolean | void;
+}
+
+/** A run of Megatron-LM as a spec. Names of arguments have no leading dashes. */
+export interface ImportedRun {
+    spec: Spec;
+    /** What a spec has no word for, or says otherwise. */
+    notes: string[];
+    /** What was done with each argument. */
+    arguments: {
+        /** They decide the plan. */
+        used: string[];
+        /** They do not change it. */
+        harmless: string[];
+        /** They change it, and it is planned otherwise: how. */
+        not_modelled: Record<string, string>;
+        not_known: string[];
+        /** Empty: a run with such arguments is refused. */
+        refused: string[];
+    };
+    /** What the log reports, and what is planned. */
+    measured: {
+        schedule: string;
+        reported_steps: number;
+        step_ns: number | null;
+        planned_step_ns: number | null;
+        peaks: { rank: number; peak_bytes: number; planned_bytes: number }[];
+    };
+}
+
 /** A custom schedule has a row before that of `best`; `best` is never worse. */
 export interface CompareOptions extends SearchOptions, CustomSchedule {}
 

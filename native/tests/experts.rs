@@ -219,7 +219,7 @@ fn checkpoints_go_from_any_layout_to_any() {
         let latent = deepseek().latent.map(|of| Latent { rope_width: 4, ..of });
         let mut work = work(Variant { experts, latent, ..deepseek() }, sizes, expert);
         (work.model.head_dim, work.model.norm_eps_e12) = (10, 1_000_000);
-        assert_eq!(config(&work.model, "f64")["model_type"], "deepseek_v3");
+        assert_eq!(config(&work.model, "f64", false)["model_type"], "deepseek_v3");
         work.layout.zero = zero;
         work.layout.form.context = if sizes[2] == 1 { expert } else { 1 };
         (work.layout.form.sequence_parallel, work.layout.form.whole_experts) = (whole, whole);

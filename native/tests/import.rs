@@ -83,6 +83,23 @@ fn the_spec_that_is_written_is_read_by_every_command() {
     assert!(told.contains("memory of rank 0"), "{told}");
 }
 
+/// A program gets every argument of a refused run, too: each in one list.
+#[test]
+fn a_refused_run_lists_its_arguments() {
+    let wrong = LEONARDO.replace("--swiglu", "--swiglu --num-medusa 3 --mtp-hsm --wandb-project x --freeze-router");
+    let (code, out, told) = run(&["import", "-", "--device", "h100", "--devices", "252", "--json"], &wrong);
+    assert_eq!(code, Some(2));
+    assert!(told.contains("--mtp-hsm"), "{told}");
+    let shown: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let arguments = &shown["arguments"];
+    assert_eq!(arguments["refused"], serde_json::json!(["freeze-router", "mtp-hsm"]));
+    assert_eq!(arguments["not_known"], serde_json::json!(["num-medusa"]));
+    let has = |list: &str, name: &str| arguments[list].as_array().unwrap().iter().any(|known| known == name);
+    assert!(has("used", "num-layers") && has("harmless", "wandb-project") && !has("used", "mtp-hsm"), "{arguments}");
+    assert_eq!(shown["faults"].as_array().map(Vec::len), Some(2), "{shown}");
+    assert_eq!(shown["faults"][0]["field"], "--freeze-router");
+}
+
 #[test]
 fn what_is_no_run_or_lacks_something_is_refused() {
     let refused = |arguments: &[&str], text: &str| {

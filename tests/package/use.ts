@@ -10,6 +10,7 @@ export const svg: string = pipeplan.exportAs(file, "svg");
 export const address: string = pipeplan.link({ model: { name: "llama-2-7b" }, training: { microbatches: 4 } }, "https://a.b/");
 export const lost: number = pipeplan.calibrate(file, "the text of a trace").makespan.rest_ns;
 export const slow: number = pipeplan.sensitivity(file, { permille: 50, anew: 1 }).effects[0].longer_ns;
+export const imported: string[] = pipeplan.importRun("train.sh", "h100", { variables: { SIZE: "7B" }, command: 1 }).arguments.used;
 export const traced: string = pipeplan.traceOfTorch(file, ["what torch wrote of rank 0"]);
 export const measured: types.Problem = pipeplan.calibrate(file, "the text of a trace").problem;
 export const search = new pipeplan.Search(problem, { effort: 5 });

@@ -6,8 +6,9 @@ use alloc::vec::Vec;
 use serde_json::{Value, json};
 
 use crate::advise::explanation::{Explanation, Unexplained, explain};
+use crate::base::fields::{Fault, Faults};
 use crate::base::units::{Bytes, Nanos};
-use crate::formats::megatron_run::{Imported, MegatronRun};
+use crate::formats::megatron_run::{Arguments, Imported, MegatronRun};
 use crate::plan::verdict::RankMemory;
 use crate::search::{Effort, Flow, Progress};
 use crate::spec::Work;
@@ -78,11 +79,29 @@ impl AgainstPlan {
             "schedule": self.schedule, "reported_steps": self.steps, "step_ns": self.step_ns,
             "planned_step_ns": self.planned_step_ns, "peaks": peaks.collect::<Vec<_>>(),
         });
-        let arguments = &imported.arguments;
-        let arguments = json!({
-            "used": arguments.used, "harmless": arguments.harmless, "not_modelled": arguments.not_modelled,
-            "not_known": arguments.not_known,
-        });
+        let arguments = arguments_value(&imported.arguments, &[]);
         json!({ "spec": imported.value, "notes": imported.notes, "arguments": arguments, "measured": measured })
     }
+}
+
+/// For programs: what is wrong with a run that no spec can express, and what was done with each of its arguments.
+pub fn refused_run(run: &MegatronRun, faults: &Faults) -> Value {
+    let Faults(faults) = faults;
+    let of_fault = |fault: &Fault| json!({ "field": fault.field, "found": fault.found, "accepted": fault.accepted });
+    let rows: Vec<Value> = faults.iter().map(of_fault).collect();
+    json!({ "faults": rows, "arguments": arguments_value(&run.sorted_arguments(), faults) })
+}
+
+/// The names of arguments, each in one list: those that `faults` name are refused.
+fn arguments_value(arguments: &Arguments, faults: &[Fault]) -> Value {
+    let mut refused: Vec<&str> = faults.iter().filter_map(|fault| fault.field.strip_prefix("--")).collect();
+    refused.sort_unstable();
+    refused.dedup();
+    let others = |names: &[String]| -> Vec<String> {
+        names.iter().filter(|name| !refused.contains(&name.as_str())).cloned().collect()
+    };
+    json!({
+        "used": others(&arguments.used), "harmless": others(&arguments.harmless),
+        "not_modelled": arguments.not_modelled, "not_known": others(&arguments.not_known), "refused": refused,
+    })
 }

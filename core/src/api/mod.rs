@@ -16,7 +16,7 @@ mod measured;
 mod options;
 mod refusal;
 
-pub use imported::AgainstPlan;
+pub use imported::{AgainstPlan, refused_run};
 pub use measured::measured_profile;
 pub use options::Options;
 pub use refusal::Refusal;

@@ -12,6 +12,7 @@ use super::Refusal;
 use crate::advise::sensitivity::MAX_PERMILLE;
 use crate::advise::tune::{Field, MOST_DEVICES, Question};
 use crate::base::fields::{Fault, Faults, Table, one_of_like, shown};
+use crate::formats::megatron_run::Given;
 use crate::hardware::profile::{Profile, ProfileError};
 use crate::notation::order;
 use crate::problem::Schedule;
@@ -38,6 +39,8 @@ pub struct Options {
     pub permille: u32,
     /// How many changes are planned anew.
     pub anew: usize,
+    /// What a person adds to a script that is imported.
+    pub given: Given,
     /// Measured times of operators.
     profile: Option<Arc<Profile>>,
 }
@@ -51,6 +54,7 @@ impl Default for Options {
             question: Question::default(),
             permille: 100,
             anew: 0,
+            given: Given::default(),
             profile: None,
         }
     }
@@ -85,7 +89,10 @@ impl Options {
         if taken.contains(&"profile") {
             options.profile = table.get("profile").and_then(|value| profile(value, &table.path("profile"), faults));
         }
-        if taken.contains(&"devices") {
+        if taken.contains(&"variables") {
+            options.question.devices = table.whole("devices", 1..=MOST_DEVICES, faults);
+            options.given = given_of(&mut table, faults);
+        } else if taken.contains(&"devices") {
             options.question = question(&mut table, faults);
         }
         if taken.contains(&"permille")
@@ -172,6 +179,30 @@ fn question(table: &mut Table, faults: &mut Vec<Fault>) -> Question {
         }
     }
     Question { devices, keep, schedules: texts(table, "schedules", faults), most }
+}
+
+/// What `variables` and `command` say of a script.
+fn given_of(table: &mut Table, faults: &mut Vec<Fault>) -> Given {
+    let command = table.whole("command", 1..=MOST_ROWS, faults).map(|command| command as usize);
+    let mut given = Given { command, ..Given::default() };
+    let Some(value) = table.get("variables") else { return given };
+    let Some(map) = value.as_object() else {
+        let accepted = "an object of texts by the names of variables";
+        faults.push(Fault::new(table.path("variables"), shown(value), accepted));
+        return given;
+    };
+    for (name, value) in map {
+        match value.as_str() {
+            Some(text) => {
+                given.variables.insert(name.to_owned(), text.to_owned());
+            }
+            None => {
+                let field = format!("{}.{name}", table.path("variables"));
+                faults.push(Fault::new(field, shown(value), "a text, such as \"7B\""));
+            }
+        }
+    }
+    given
 }
 
 /// A list of texts.

@@ -12,6 +12,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::formats::megatron_args;
+use crate::graph::layout::Partition;
 use crate::notation::torch_csv;
 use crate::plan::Plan;
 use crate::problem::{Problem, Schedule};
@@ -95,6 +96,23 @@ impl Degrees {
     }
 }
 
+/// Megatron-LM's rule of MTP modules on stages of their own (`validate_layer_layout`): all on one stage, which is the
+/// last chunk of its rank.
+fn modules_refusal(counts: &[[u32; 2]], pipeline: usize) -> Option<String> {
+    let mut stages = (0..counts.len()).filter(|stage| counts[*stage][1] > 0);
+    let first = stages.next()?;
+    if let Some(other) = stages.next() {
+        return Some(format!("it wants all MTP modules (`m`) on one stage; stages {first} and {other} have some"));
+    }
+    let last_chunks = counts.len().saturating_sub(pipeline);
+    (first < last_chunks).then(|| {
+        format!(
+            "it wants MTP modules (`m`) in the last chunk of a rank, on a stage from {last_chunks} on; stage {first} has \
+             them"
+        )
+    })
+}
+
 /// A plan as frameworks see it.
 #[derive(Clone, Copy)]
 pub struct Shown<'p> {
@@ -130,6 +148,9 @@ impl<'p> Shown<'p> {
                 }
                 if let Work::Model(work) = &self.spec.work {
                     refusals.extend(Degrees::of(work, self.problem.chunks()).megatron_refusals());
+                    if let Partition::WithModules(counts) = &work.layout.partition {
+                        refusals.extend(modules_refusal(counts, work.pipeline as usize));
+                    }
                 }
                 refusals
             }
@@ -169,6 +190,21 @@ mod tests {
             assert_eq!(!Shown::of(&plan).told().is_empty(), refused, "{microbatches}");
             let exported = export::of_plan(&plan, Format::MegatronArgs);
             assert_eq!(matches!(exported, Err(ExportError::Megatron(_))), refused, "{microbatches}");
+        }
+    }
+
+    /// `validate_layer_layout` of `pipeline_parallel_layer_layout.py` asserts each.
+    #[test]
+    fn megatrons_rule_of_mtp_modules_on_stages_of_their_own_is_told() {
+        for (counts, pipeline, part) in [
+            (&[[2, 0], [1, 0], [0, 1], [0, 0]][..], 2, None),
+            (&[[2, 0], [0, 2], [0, 0]], 3, None),
+            (&[[2, 0], [0, 1], [0, 1]], 3, Some("stages 1 and 2 have some")),
+            (&[[2, 0], [0, 1], [0, 0], [0, 0]], 2, Some("on a stage from 2 on; stage 1 has them")),
+        ] {
+            let told = modules_refusal(counts, pipeline);
+            assert_eq!(told.is_some(), part.is_some(), "{counts:?}");
+            assert!(told.unwrap_or_default().contains(part.unwrap_or_default()), "{counts:?}");
         }
     }
 

@@ -84,6 +84,11 @@ pub fn write(work: &ModelWork, stages: &[StageLayout], layout: &str) -> String {
     }
     recompute(work, stages, &mut lines);
     optimizer(work, &mut lines);
+    if work.model.variant.vision.is_some() {
+        lines.note(
+            "the plan has a vision tower; Megatron-LM takes one in its multimodal examples, from the model's code",
+        );
+    }
     if !form.frozen.is_none() {
         lines.note("the plan has frozen weights; Megatron-LM freezes them in the model's code");
     }

@@ -9,7 +9,7 @@ use super::form::StageShape;
 use super::passes::PassReport;
 use super::passes::recompute::Choices;
 use super::{Graph, Kernel, Role, TensorId};
-use super::{backward, gpt, liveness, llama, passes};
+use super::{backward, gpt, liveness, llama, passes, vision};
 use crate::model::{E12, Family, ModelConfig};
 
 /// What the mean loss of multi-token prediction counts for beside the model's own, in units of 10⁻¹²: DeepSeek-V3's in the
@@ -87,11 +87,14 @@ pub fn forward_graph(model: &ModelConfig, shape: &StageShape, microbatches: u32)
     let modules = shape.modules.of_stage(shape.has_head, all);
     let mut further = Vec::new();
     let mut stream = if shape.has_embedding {
+        let vision = model.variant.vision;
+        let images = vision.map(|of| vision::tokens(&mut build, of, shape.microbatch_size));
         let tokens = build.tokens_of("tokens", 0);
-        match model.family {
+        let embedded = match model.family {
             Family::Llama => llama::embedding(&mut build, tokens),
             Family::Gpt => gpt::embedding(&mut build, tokens),
-        }
+        };
+        images.map_or(embedded, |images| vision::placed(&mut build, embedded, &images))
     } else {
         build.split_tokens();
         let streams = 1 + u64::from(modules.start);

@@ -344,7 +344,7 @@ impl Builder {
         if ways == 1 {
             return x;
         }
-        let hidden = self.hidden();
+        let hidden = self.width_of(x);
         self.is_split = false;
         if self.form.sequence_parallel {
             self.split_tokens();

@@ -231,6 +231,14 @@ impl Form {
             let accepted = "embedding and head together: the model is tied, so they are one matrix";
             refuse(if frozen.has(Module::Head) { "head alone" } else { "embedding alone" }, String::from(accepted));
         }
+        for module in [Module::Vision, Module::Projector] {
+            if frozen.has(module) && model.variant.vision.is_none() {
+                refuse(
+                    module.name(),
+                    String::from("a module that the model has: model.vision gives it a vision tower"),
+                );
+            }
+        }
         for module in [Module::Experts, Module::SharedExperts, Module::Router] {
             let has = model
                 .variant
@@ -265,7 +273,12 @@ impl Form {
         let ends = [Module::Embedding, Module::Head, Module::Norms];
         // The projection of multi-token prediction is in no module.
         let multi_token = model.variant.multi_token > 0;
-        multi_token || !ends.into_iter().all(|module| frozen.has(module)) || (0..model.layers).any(layer_trains)
+        let sees = model.variant.vision.is_some();
+        let of_images = sees && !(frozen.has(Module::Vision) && frozen.has(Module::Projector));
+        multi_token
+            || of_images
+            || !ends.into_iter().all(|module| frozen.has(module))
+            || (0..model.layers).any(layer_trains)
     }
 
     /// What keeps `model` with `sequence` tokens from being split so, each with its field below `path` and the
@@ -275,6 +288,7 @@ impl Form {
         let tensor = self.tensor;
         self.find_spread_faults(model, sequence, path, faults);
         self.find_post_training_faults(model, faults);
+        self.find_vision_faults(model, sequence, path, faults);
         let is_apart = self.whole_experts || self.expert_tensor > 0;
         let expert_ffn = model.variant.experts.map_or(0, |experts| if is_apart { 0 } else { experts.ffn });
         let shared_ffn = model.variant.experts.map_or(0, |experts| experts.shared_ffn);
@@ -306,6 +320,31 @@ impl Form {
                     model.heads, model.kv_heads
                 ),
             ));
+        }
+    }
+
+    /// What of a vision tower does not suit its sequences or its devices.
+    fn find_vision_faults(&self, model: &ModelConfig, sequence: u32, path: &str, faults: &mut Vec<Fault>) {
+        let Some(vision) = model.variant.vision else { return };
+        let tokens = u64::from(vision.tokens) * u64::from(vision.images);
+        if tokens > sequence.into() {
+            let accepted =
+                format!("at most {} for images of {} tokens", sequence / vision.tokens.max(1), vision.tokens);
+            faults.push(Fault::new(
+                "model.vision.images",
+                vision.images,
+                format!("{accepted}: a sequence has {sequence}"),
+            ));
+        }
+        let divides = |degree: u32| vision.heads.is_multiple_of(degree) && vision.ffn.is_multiple_of(degree);
+        if self.tensor > 0 && !divides(self.tensor) {
+            let field = if path.is_empty() { String::from("tensor") } else { format!("{path}.tensor") };
+            let works = (1..=self.tensor.min(MAX_DEGREE)).rev().find(|degree| divides(*degree)).unwrap_or(1);
+            let accepted = format!(
+                "a number that divides heads ({}) and ffn ({}) of the vision tower, such as {works}",
+                vision.heads, vision.ffn
+            );
+            faults.push(Fault::new(field, self.tensor, accepted));
         }
     }
 

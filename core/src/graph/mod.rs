@@ -103,13 +103,14 @@ mod reference;
 mod sequence_part;
 #[cfg(test)]
 mod tests;
+mod vision;
 
 use alloc::collections::BTreeSet;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Index;
 
-pub use kernel::{Axis, Heads, Indexing, Kernel, Recurring, Spread, of_e12};
+pub use kernel::{Axis, Heads, ImageRows, Indexing, Kernel, Recurring, Spread, of_e12};
 pub use sequence_part::SequencePart;
 
 use crate::model::Dtype;
@@ -192,6 +193,8 @@ pub enum Role {
         /// prediction reads and predicts beyond.
         ahead: u32,
     },
+    /// The pixels of the microbatch's images, one row a patch; arrives before F. Only planned.
+    Images,
     /// A parameter, persistent. Its name is that of Hugging Face's checkpoints, and so is its shape: a matrix
     /// is `[out, in]`.
     Weight {
@@ -257,7 +260,7 @@ impl Role {
     /// The job before which such a tensor comes from outside.
     pub const fn arrives_in(self) -> Option<Job> {
         match self {
-            Role::Tokens { .. } | Role::ActivationIn => Some(Job::F),
+            Role::Tokens { .. } | Role::Images | Role::ActivationIn => Some(Job::F),
             Role::GradientIn => Some(Job::B),
             _ => None,
         }

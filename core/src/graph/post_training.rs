@@ -31,13 +31,17 @@ pub enum Module {
     SharedExperts,
     /// What chooses experts.
     Router,
-    /// Norms, wherever they are.
+    /// Norms of the decoder, wherever they are.
     Norms,
+    /// A vision tower.
+    Vision,
+    /// What joins a vision tower to the decoder.
+    Projector,
 }
 
 impl Module {
     /// Every module.
-    pub const ALL: [Module; 8] = [
+    pub const ALL: [Module; 10] = [
         Module::Embedding,
         Module::Head,
         Module::Attention,
@@ -46,6 +50,8 @@ impl Module {
         Module::SharedExperts,
         Module::Router,
         Module::Norms,
+        Module::Vision,
+        Module::Projector,
     ];
 
     /// The name in a spec.
@@ -59,13 +65,20 @@ impl Module {
             Module::SharedExperts => "shared-experts",
             Module::Router => "router",
             Module::Norms => "norms",
+            Module::Vision => "vision",
+            Module::Projector => "projector",
         }
     }
 
     /// Whether the weight `name` is one of the module's.
     fn has(self, name: &str) -> bool {
         let has = |part: &str| name.contains(part);
+        // Names of other modules' parts are in a tower, too.
+        if let Some(of_images) = of_images(name) {
+            return self == of_images;
+        }
         match self {
+            Module::Vision | Module::Projector => false,
             Module::Embedding => has(".embed_tokens.") || has(".embed_positions."),
             Module::Head => name.starts_with("lm_head."),
             Module::Attention => has(".self_attn.") || has(".linear_attn.") || has(".mamba."),
@@ -81,6 +94,17 @@ impl Module {
         1 << self as u16
     }
 }
+
+/// The module of a weight that only images go through.
+fn of_images(name: &str) -> Option<Module> {
+    let named = [(TOWER, Module::Vision), (PROJECTOR, Module::Projector)];
+    named.into_iter().find(|(start, _)| name.starts_with(start)).map(|(_, module)| module)
+}
+
+/// How names of a vision tower's weights begin.
+pub(super) const TOWER: &str = "vision_tower.";
+/// How names of its projector's weights begin.
+pub(super) const PROJECTOR: &str = "vision_projector.";
 
 /// Most ranges of frozen layers.
 pub const MAX_RANGES: usize = 8;

@@ -136,8 +136,10 @@ impl Load {
             return device.host_link().time(self.copied);
         }
         let per_mille = match kernel {
-            Kernel::Attention(_) | Kernel::SpreadAttention(_) => ATTENTION_PER_MILLE,
-            Kernel::AttentionGrad(_) | Kernel::SpreadAttentionGrad(_) => ATTENTION_GRAD_PER_MILLE,
+            Kernel::Attention(_) | Kernel::SpreadAttention(_) | Kernel::FullAttention(_) => ATTENTION_PER_MILLE,
+            Kernel::AttentionGrad(_) | Kernel::SpreadAttentionGrad(_) | Kernel::FullAttentionGrad(_) => {
+                ATTENTION_GRAD_PER_MILLE
+            }
             // Fused like attention, with as small products.
             Kernel::SinkAttention(_) | Kernel::SparseAttention(_) | Kernel::IndexKeys(_) | Kernel::Recurrence(_) => {
                 ATTENTION_PER_MILLE
@@ -239,6 +241,9 @@ fn flops(graph: &Graph, operator: &Operator) -> u128 {
         Kernel::AttentionGrad(heads) => {
             attention_product(elements(1), heads.sequence, heads.sequence).saturating_mul(5)
         }
+        // The same products of whole matrices.
+        Kernel::FullAttention(heads) => whole_product(elements(0), heads).saturating_mul(2),
+        Kernel::FullAttentionGrad(heads) => whole_product(elements(1), heads).saturating_mul(5),
         Kernel::SpreadAttention(spread) | Kernel::SinkAttention(spread) | Kernel::SparseAttention(spread) => {
             spread_product(elements(0), spread, [1, 1])
         }
@@ -391,13 +396,17 @@ pub fn needed_flops(graph: &Graph) -> u128 {
                     | Kernel::SpreadAttention(_)
                     | Kernel::SinkAttention(_)
                     | Kernel::SparseAttention(_)
+                    | Kernel::FullAttention(_)
             );
             is_attention && operator.inputs.first().is_some_and(|input| input.tensor == query)
         });
         forward.map(|operator| flops(graph, operator).saturating_mul(2))
     };
     let of_operator = |operator: &Operator| match operator.kernel {
-        Kernel::AttentionGrad(_) | Kernel::SpreadAttentionGrad(_) | Kernel::SparseAttentionGrad(_) => {
+        Kernel::AttentionGrad(_)
+        | Kernel::SpreadAttentionGrad(_)
+        | Kernel::SparseAttentionGrad(_)
+        | Kernel::FullAttentionGrad(_) => {
             let query = operator.inputs.get(1).map(|input| input.tensor);
             query.and_then(forward_of).unwrap_or_else(|| flops(graph, operator))
         }

@@ -89,6 +89,11 @@ impl ModelConfig {
             .fold(0, u64::saturating_add)
     }
 
+    /// Parameters of a vision tower and its projector; they do not count among the decoder's.
+    pub fn vision_parameters(&self) -> u64 {
+        self.variant.vision.map_or(0, |vision| vision.parameters(self.hidden))
+    }
+
     /// Tokens that a token of `layer` sees, itself included, in sequences of `sequence` tokens. Chunks are sequences.
     pub fn looks_back(&self, layer: u32, sequence: u64) -> u64 {
         match self.variant.window {

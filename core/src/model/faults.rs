@@ -80,6 +80,9 @@ impl ModelConfig {
         self.find_rotary_faults(fault);
         self.find_factor_faults(fault);
         self.find_part_faults(fault);
+        if let Some(vision) = self.variant.vision {
+            vision.find_faults(fault);
+        }
         if self.variant.multi_token > MAX_MULTI_TOKEN {
             fault("multi_token", &self.variant.multi_token, format!("a whole number from 0 to {MAX_MULTI_TOKEN}"));
         }
@@ -110,8 +113,8 @@ impl ModelConfig {
     fn find_family_faults(&self, fault: &mut impl FnMut(&str, &dyn Display, String)) {
         let variant = &self.variant;
         let (arrangement, no_bias) = (variant.arrangement, variant.no_bias);
-        let of_gpt =
-            Variant { window: variant.window, rotary: variant.rotary, arrangement, no_bias, ..Variant::USUAL };
+        let Variant { window, rotary, vision, .. } = *variant;
+        let of_gpt = Variant { window, rotary, vision, arrangement, no_bias, ..Variant::USUAL };
         if self.family == Family::Gpt && *variant != of_gpt {
             let named = [
                 ("qkv_bias", variant.qkv_bias != of_gpt.qkv_bias),

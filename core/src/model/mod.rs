@@ -12,6 +12,7 @@ pub mod hf_config;
 mod pattern;
 mod stage;
 mod variant;
+pub mod vision;
 
 pub use config::{MAX_EXPERT_GROUPS, MAX_EXPERTS, MAX_LAYERS, MAX_MULTI_TOKEN, MAX_SIZE, ModelConfig};
 pub use dtype::Dtype;
@@ -22,3 +23,4 @@ pub use variant::{
     Activation, Arrangement, Caps, E12, Experts, Factors, Family, Indexer, Latent, MAX_FACTOR, QkNorm, Recurrence,
     RecurrenceKind, Routing, Scores, Temperature, Variant, Window, to_e12,
 };
+pub use vision::Vision;

@@ -1,6 +1,7 @@
 //! What a layer is made of: the family, and what differs from its usual layer.
 
 use super::pattern::LayerPattern;
+use super::vision::Vision;
 
 /// The family of a layer's operators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -331,8 +332,8 @@ impl Arrangement {
     }
 }
 
-/// What differs from a family's usual layer. `arrangement` and `no_bias` are for [`Family::Gpt`], the window and the
-/// rotary dim for both families, all else for [`Family::Llama`].
+/// What differs from a family's usual layer. `arrangement` and `no_bias` are for [`Family::Gpt`], the window, the rotary
+/// dim and the vision tower for both families, all else for [`Family::Llama`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Variant {
     /// Whether q, k and v have biases (Qwen 2).
@@ -386,6 +387,8 @@ pub struct Variant {
     pub factors: Factors,
     /// Soft-caps.
     pub caps: Caps,
+    /// A vision tower before the decoder.
+    pub vision: Option<Vision>,
 }
 
 impl Variant {
@@ -416,5 +419,6 @@ impl Variant {
         norm_offset: false,
         factors: Factors { embedding: None, residual: None, attention: None, logits: None },
         caps: Caps { attention: None, logits: None },
+        vision: None,
     };
 }

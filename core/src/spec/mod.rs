@@ -52,6 +52,7 @@
 //! | `model.no_mlp` | the layers without an MLP or experts, as such a pattern | `none` |
 //! | `model.temperature` | attention temperature of layers without rotary positions, or `none`: a table of `tokens` (positions with the same factor) and `scale` | `none` |
 //! | `model.indexer` | an indexer that chooses the tokens that MLA sees (DeepSeek-V3.2), or `none`: a table of `heads`, `head_dim` and `tokens`. Planned, not run | `none` |
+//! | `model.vision` | a vision tower before the decoder, or `none`: a table of `images` (of a sequence) and, where `model.config` does not say them, `tokens` (of an image in the sequence), `encoder` (`clip`, `siglip`, `qwen-2.5-vl`, `qwen-3-vl`, `pixtral` or `llama-4`), `projector` (`mlp`, `pooled`, `merger`, `patch-merger` or `shuffle`; that of the encoder), `layers`, `hidden`, `heads`, `ffn`, `patch` (pixels of a side), `merge` (patches of a token; 1), `positions` (rows of the table of positions), `window` (patches; 0: none) and `full_layers` (those without it), `deepstack` (further mergers; 0), `width` (of the projector `shuffle`), `output` (columns of a merger; the decoder's) and `head` (whether a pooling head is held; false). It stands on the stage of the embedding. `training.frozen` may name `vision` and `projector`. Planned, not run | `none` |
 //! | `model.recurrence` | a recurrence in the place of attention, or `none`: a table of `kind` (`delta-net` or `mamba-2`), `layers` (a pattern), `key_heads`, `key_dim`, `heads`, `head_dim`, `convolution` (tokens; 4) and `convolution_bias` (false). Runs on the CPU | `none` |
 //! | `model.rope_base` (`rope_theta`), `.norm_eps` (`norm_epsilon`), `.tied` (`tie_word_embeddings`) | RoPE theta, eps of norms, whether embedding and output layer share their weight | the catalog's; 10000, 1e-5, false by hand |
 //! | `cluster.device` | a device of the [catalog](crate::hardware::cluster::catalog), or a table of `name`, `matmul_flops`, `memory_bytes_per_s` and `memory_bytes`, and where they differ from the catalog's: `fp8_flops`, `fp4_flops`, `host_bytes_per_s` (copies to host memory and back), `matmul_permille` (`peak_gemm_efficiency_permille`) and `launch_ns` (`kernel_launch_ns`: the least time of an operator; a framework that launches several kernels for one operator takes that many times as long) | required |
@@ -82,7 +83,7 @@
 //! | `training.matmul_dtype` (`gemm_precision`) | GEMM precision: `fp8`, `mxfp8`, `mxfp4` or `nvfp4` [runs the matmuls of layers in it](crate::graph::passes::quantize), with weights in bf16. Planned, not run | as `training.dtype` |
 //! | `training.gradients_dtype` (`gradient_accumulation_dtype`), `.moments_dtype` (`optimizer_state_dtype`) | `bf16`: the dtype in which gradients of bf16 weights are accumulated and reduced; the dtype of both moments of the optimizer. Planned, not run | f32, or f64 with f64 |
 //! | `training.optimizer` | `adamw`; `sgd`; `sgd-momentum`; `muon` for the matrices of layers, with `adamw` for other weights; `adafactor` without momentum, planned and not run. The runner has `adamw` on the CPU and on GPUs, the others on the CPU | `adamw` |
-//! | `training.frozen` | weights that do not train: [modules](crate::graph::post_training::Module) (`embedding`, `head`, `attention`, `mlp`, `experts`, `shared-experts`, `router`, `norms`) and ranges of layers (`layers.0-15`), as a list. They have no gradient, no master copy, no optimizer states and no W op; where nothing before a layer trains, its backward ends there. The runner has them on the CPU | all train |
+//! | `training.frozen` | weights that do not train: [modules](crate::graph::post_training::Module) (`embedding`, `head`, `attention`, `mlp`, `experts`, `shared-experts`, `router`, `norms`, `vision`, `projector`) and ranges of layers (`layers.0-15`), as a list. They have no gradient, no master copy, no optimizer states and no W op; where nothing before a layer trains, its backward ends there. The runner has them on the CPU | all train |
 //! | `training.lora` | [LoRA](crate::graph::post_training): adapters train and all else is frozen; a table of the following, or `none`. The runner has it on the CPU | `none` |
 //! | `training.lora.rank` (`r`, `dim`) | rank of the adapters: `r · (in + out)` parameters beside each targeted matrix | required |
 //! | `training.lora.alpha` (`lora_alpha`) | what the adapters' product is multiplied with, times the rank | the rank, so that the factor is 1, as PEFT's and Megatron Bridge's defaults have it |
@@ -138,7 +139,7 @@ use crate::graph::optimizer::Optimizer;
 use crate::graph::post_training::Lora;
 use crate::hardware::cluster::{Device, Link, Nodes};
 use crate::hardware::profile::Profile;
-use crate::model::{Dtype, E12, Factors, Indexer, ModelConfig, QkNorm, Temperature, Variant, catalog};
+use crate::model::{Dtype, E12, Factors, Indexer, ModelConfig, QkNorm, Temperature, Variant, Vision, catalog};
 use crate::notation::megatron_layout;
 use crate::problem::{Objective, Statement};
 use crate::program::Transport;
@@ -597,6 +598,32 @@ fn write_variant(variant: &Variant, model: &mut Value) {
     model["caps"] = numbers(&[("attention", variant.caps.attention), ("logits", variant.caps.logits)]);
 }
 
+/// A vision tower, without what it does not have.
+fn vision_value(vision: &Vision) -> Value {
+    let mut value = json!({
+        "encoder": vision.encoder.name(), "projector": vision.projector.name(), "layers": vision.layers,
+        "hidden": vision.hidden, "heads": vision.heads, "ffn": vision.ffn, "patch": vision.patch,
+        "tokens": vision.tokens, "images": vision.images,
+    });
+    for (key, size, usual) in [
+        ("merge", vision.merge, 1),
+        ("positions", vision.positions, 0),
+        ("window", vision.window, 0),
+        ("full_layers", vision.full_layers, 0),
+        ("deepstack", vision.deepstack, 0),
+        ("width", vision.width, 0),
+        ("output", vision.output, 0),
+    ] {
+        if size != usual {
+            value[key] = json!(size);
+        }
+    }
+    if vision.head {
+        value["head"] = json!(true);
+    }
+    value
+}
+
 /// Parts that a spec says only where a model has them.
 fn write_newer_parts(variant: &Variant, model: &mut Value) {
     if variant.qk_norm_of != QkNorm::Heads {
@@ -619,6 +646,9 @@ fn write_newer_parts(variant: &Variant, model: &mut Value) {
     }
     if let Some(Temperature { tokens, scale_e12 }) = variant.temperature {
         model["temperature"] = json!({ "tokens": tokens, "scale": of_e12(scale_e12) });
+    }
+    if let Some(vision) = variant.vision {
+        model["vision"] = vision_value(&vision);
     }
     if let Some(Indexer { heads, head_dim, tokens }) = variant.indexer {
         model["indexer"] = json!({ "heads": heads, "head_dim": head_dim, "tokens": tokens });

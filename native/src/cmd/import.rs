@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use pipeplan_core::api::AgainstPlan;
+use pipeplan_core::api::{AgainstPlan, refused_run};
 use pipeplan_core::formats::megatron_run::{Given, MegatronRun};
 use pipeplan_core::notation::order;
 use serde_json::Value;
@@ -40,7 +40,8 @@ pub struct Args {
     /// Write the spec here, as TOML; - for standard output
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: String,
-    /// Print JSON: the spec, the differences from the text, and measured against planned figures
+    /// Print JSON: the spec, the differences from the text, what was done with each argument, and measured against planned
+    /// figures; of a run that is refused, what is wrong and the arguments
     #[arg(long)]
     json: bool,
 }
@@ -78,6 +79,12 @@ pub fn run(args: Args) -> Result<(), Failure> {
         ));
     }
     let imported = run.spec(&args.device, args.devices).map_err(|faults| {
+        // A program reads the lists of arguments, and a person the error behind them.
+        if args.json
+            && let Err(failure) = output::print_json(&refused_run(&run, &faults))
+        {
+            return failure;
+        }
         Failure::input(format!("{}: {faults}", args.run)).with_help(
             "--device and --devices give what the text lacks, --set NAME=VALUE a variable of a script; add other \
                 arguments to the text, such as --vocab-size 50257",

@@ -127,7 +127,14 @@ const USED: [&str; 3] = [
 ];
 
 /// Planned otherwise: names, values that change nothing, how it is planned.
-const TOLD: [(&str, &str, &str); 55] = [
+const TOLD: [(&str, &str, &str); 58] = [
+    (
+        "freeze_ViT freeze_vit= freeze_aligner= freeze_vision_model freeze_vision_projection",
+        "",
+        "planned without the vision tower: model.vision and training.frozen of a spec have it",
+    ),
+    ("vision_model_type= language_model_type=", "", "planned as the decoder that the other arguments describe"),
+    ("recompute_vision pixel_shuffle use_tiling use_thumbnail max_num_tiles=", "", "planned without images"),
     ("enable_gpt_oss", "", "planned with what the other arguments say"),
     ("qk_l2_norm", "", "planned without: it has no weights"),
     ("qk_clip moe_paged_stash batch_invariant_mode swap_attention swap_optimizer", "", "planned without"),
@@ -210,7 +217,7 @@ const TOLD: [(&str, &str, &str); 55] = [
 ];
 
 /// Not planned: names, values that change nothing, the reason.
-const REFUSED: [(&str, &str, &str); 41] = [
+const REFUSED: [(&str, &str, &str); 46] = [
     (
         "hybrid_override_pattern= hybrid_layer_pattern= is_hybrid_model mtp_hybrid_override_pattern=",
         "",
@@ -249,7 +256,25 @@ const REFUSED: [(&str, &str, &str); 41] = [
     ),
     ("cpu_offloading_num_layers=", "0", "write training.offload into the spec"),
     ("fine_grained_activation_offloading", "", "offload of single modules is not planned"),
-    ("freeze_all_layers freeze_model freeze_base_for_mtp freeze_router", "", "frozen weights are not planned"),
+    ("freeze_all_layers", "", "a forward alone is not planned: nothing trains"),
+    ("freeze_model freeze_router", "", "the frozen weights of Flextron, a model of several sizes, are not planned"),
+    (
+        "freeze_base_for_mtp qad_train_target=",
+        "all",
+        "MTP modules without the rest, or the rest without them, are not planned; training.frozen of a spec has the \
+         modules and layers that a plan can freeze",
+    ),
+    (
+        "freeze_LM freeze_llm=",
+        "",
+        "a decoder that is all frozen is not planned: write model.vision and training.frozen into a spec",
+    ),
+    (
+        "freeze_parameters+ freeze_parameters_regex= trainable_parameters+ trainable_parameters_regex=",
+        "",
+        "write the modules or layers into training.frozen of a spec: names of weights are not read",
+    ),
+    ("freeze_parameters_ratio=", "0 0.0", "write the layers into training.frozen of a spec"),
     (
         "distillation distill_only export_kd_teacher_load= export_kd_cfg=",
         "",
@@ -445,7 +470,7 @@ const HARMLESS: [&str; 4] = [
      persistent_save_interval= phase_transition_iterations= pipeline_model_parallel_comm_backend= prefill_chunk_size=
      pretrained_checkpoint= profile profile_ranks+ profile_step_end= profile_step_start=
      pytorch_profiler_collect_callstack pytorch_profiler_collect_chakra pytorch_profiler_collect_shapes
-     qad_train_target= qk_clip_alpha= qk_clip_threshold= query_in_block_prob= record_memory_history record_shapes
+     qk_clip_alpha= qk_clip_threshold= query_in_block_prob= record_memory_history record_shapes
      refit_method= relative_attention_max_distance= relative_attention_num_buckets= renormalize_blend_weights
      replication replication_factor= replication_jump= rerun_mode= reset_position_ids
      result_rejected_tracker_filename= retriever_report_topk_accuracies+ retriever_score_scaling

@@ -207,3 +207,27 @@ proptest! {
         }
     }
 }
+
+/// Frozen weights are refused by the name of their argument, with where a spec says them; off, they say nothing.
+#[test]
+fn frozen_weights_of_a_run_are_refused_by_name() {
+    let faults = |more: &str| {
+        let text = format!("{MODEL} --micro-batch-size 1 --global-batch-size 8 {more}");
+        let found = MegatronRun::read(&text).spec("h100", Some(8));
+        found.map(|_| ()).map_or_else(|faults| faults.to_string(), |()| String::new())
+    };
+    assert_eq!(faults("--freeze-parameters-ratio 0 --qad-train-target all --freeze-llm false --freeze-ViT"), "");
+    for (more, told) in [
+        ("--freeze-LM", "--freeze-LM: found it, accepted is nothing: a decoder that is all frozen"),
+        ("--freeze-parameters-ratio 0.5", "training.frozen of a spec"),
+        ("--trainable-parameters model.layers", "names of weights are not read"),
+        ("--qad-train-target mtp", "--qad-train-target: found \"mtp\""),
+        ("--freeze-all-layers", "nothing trains"),
+    ] {
+        let found = faults(more);
+        assert!(found.contains(told), "{more}: {found}");
+    }
+    let text = format!("{MODEL} --micro-batch-size 1 --global-batch-size 8 --freeze-ViT");
+    let told = MegatronRun::read(&text).spec("h100", Some(8)).unwrap().arguments.not_modelled;
+    assert!(told["freeze-ViT"].contains("model.vision"), "{told:?}");
+}

@@ -5,7 +5,7 @@
 use alloc::vec::Vec;
 
 use super::Backward;
-use crate::graph::{Indexing, Kernel, Operator, Role, TensorId};
+use crate::graph::{ImageRows, Indexing, Kernel, Operator, Role, TensorId};
 
 impl Backward<'_> {
     /// The rule of each kernel. None where no gradient reaches the operator's output, and nothing happens then.
@@ -46,9 +46,11 @@ impl Backward<'_> {
             | Kernel::LatentKeys { .. } => self.rope(operator, arriving?),
             Kernel::Attention(_)
             | Kernel::SpreadAttention(_)
+            | Kernel::FullAttention(_)
             | Kernel::Scores(_)
             | Kernel::Softmax
             | Kernel::Attend(_) => self.attention(operator, arriving?),
+            Kernel::ImageRows(rows) => self.image_rows(operator, rows, arriving?),
             Kernel::Route { .. }
             | Kernel::Dispatch { .. }
             | Kernel::Combine { .. }
@@ -93,6 +95,8 @@ impl Backward<'_> {
             | Kernel::BiasGrad
             | Kernel::AttentionGrad(_)
             | Kernel::SpreadAttentionGrad(_)
+            | Kernel::FullAttentionGrad(_)
+            | Kernel::ImageRowsGrad(_)
             | Kernel::HeadNormInputGrad { .. }
             | Kernel::HeadNormGainGrad { .. }
             | Kernel::LatentKeysGrad { .. }
@@ -348,11 +352,14 @@ impl Backward<'_> {
         let input = |at: usize| operator.inputs.get(at).map(|input| input.tensor);
         let output = |at: usize| operator.outputs.get(at).copied();
         match operator.kernel {
-            Kernel::Attention(heads) => {
+            Kernel::Attention(heads) | Kernel::FullAttention(heads) => {
                 let (q, k, v) = (input(0)?, input(1)?, input(2)?);
                 let (attended, log_sum_exp) = (output(0)?, output(1)?);
                 let outputs = [q, k, v].map(|tensor| self.gradient_tensor(tensor));
-                let kernel = Kernel::AttentionGrad(heads);
+                let kernel = match operator.kernel {
+                    Kernel::FullAttention(_) => Kernel::FullAttentionGrad(heads),
+                    _ => Kernel::AttentionGrad(heads),
+                };
                 self.push(kernel, &[dy, q, k, v, attended, log_sum_exp], &outputs);
                 for (tensor, gradient) in [q, k, v].into_iter().zip(outputs) {
                     self.contribute(tensor, gradient);
@@ -387,6 +394,21 @@ impl Backward<'_> {
                 self.contribute_all([weights, v], Kernel::AttendGrad(heads), &[dy, weights, v]);
             }
             _ => return None,
+        }
+        Some(())
+    }
+
+    /// The rule of what moves rows of images.
+    fn image_rows(&mut self, operator: &Operator, rows: ImageRows, dy: TensorId) -> Option<()> {
+        let input = |at: usize| operator.inputs.get(at).map(|input| input.tensor);
+        let kernel = Kernel::ImageRowsGrad(rows);
+        match rows {
+            ImageRows::Joined => {
+                self.accumulate(Kernel::BiasGrad, &[dy], input(1)?);
+                self.contribute_by(input(0)?, kernel, &[dy]);
+            }
+            ImageRows::Merged => self.contribute_by(input(0)?, kernel, &[dy]),
+            ImageRows::Placed => self.contribute_all([input(0)?, input(1)?], kernel, &[dy]),
         }
         Some(())
     }

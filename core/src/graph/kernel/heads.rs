@@ -92,3 +92,14 @@ impl Recurring {
         sequences.max(1) * self.sequence.div_ceil(self.chunk())
     }
 }
+
+/// What is done with the rows of images.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ImageRows {
+    /// `(x [n, h], class [h]) → (y [n + images, h])`: a row before those of each image.
+    Joined,
+    /// `(x [n, h]) → (y [m, w])`: patches side by side, or their mean, without the row of the class token.
+    Merged,
+    /// `(x [n, h], images [m, h]) → (y [n, h])`: rows of images in the places that the stream has for them.
+    Placed,
+}

@@ -3,7 +3,7 @@
 mod heads;
 mod properties;
 
-pub use self::heads::{Heads, Indexing, Recurring, Spread};
+pub use self::heads::{Heads, ImageRows, Indexing, Recurring, Spread};
 
 use crate::model::{Activation, Routing};
 
@@ -492,6 +492,15 @@ pub enum Kernel {
     /// `(do, …) → (dq, dk, dv, dsteps, …)`: gradients of all that depends on the token, and by token and head those of
     /// `decay` and `skip`.
     RecurrenceGrad(Recurring),
+    /// As [`Kernel::Attention`] without a mask: each row of an image, or of a window of it, attends to all of its rows.
+    /// Only planned: no backend runs it. Source: arXiv:2010.11929 §3.1.
+    FullAttention(Heads),
+    /// As [`Kernel::AttentionGrad`], without a mask.
+    FullAttentionGrad(Heads),
+    /// Moves rows of images, each number of them read and written once, as [`ImageRows`] says. Only planned.
+    ImageRows(ImageRows),
+    /// Its gradient: of what it writes, to what it reads.
+    ImageRowsGrad(ImageRows),
     /// `(x) → (y)`: the same numbers in another format.
     Cast,
     /// `(x) → (h)`: begins to copy `x` to the host's memory, where `h` is ([`Role::OnHost`](super::Role::OnHost)),

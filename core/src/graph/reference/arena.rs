@@ -202,6 +202,10 @@ impl<'g> Arena<'g> {
             | Kernel::SparseAttention(_)
             | Kernel::SparseAttentionGrad(_) => newer::compute(&given),
             Kernel::Recurrence(_) | Kernel::RecurrenceGrad(_) => recurrence::compute(&given),
+            Kernel::FullAttention(_)
+            | Kernel::FullAttentionGrad(_)
+            | Kernel::ImageRows(_)
+            | Kernel::ImageRowsGrad(_) => panic!("{} is only planned", operator.kernel.name()),
             Kernel::Replicate { .. } => vec![x[0].clone()],
             // The copy is kept apart until the wait, as the results of collectives.
             Kernel::Offload | Kernel::Reload => {

@@ -35,6 +35,8 @@ impl Signature {
             }
             Kernel::Attention(heads)
             | Kernel::AttentionGrad(heads)
+            | Kernel::FullAttention(heads)
+            | Kernel::FullAttentionGrad(heads)
             | Kernel::Scores(heads)
             | Kernel::ScoresGrad(heads)
             | Kernel::Attend(heads)

@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use serde_json::{Value, json};
 
 use super::MODEL_TYPES;
+use crate::model::Vision;
 
 /// A decoder, and the field that it stands at.
 pub(super) struct Decoder {
@@ -82,7 +83,26 @@ pub(super) fn of(value: &Value, path: &str, notes: &mut Vec<String>) -> Decoder 
         fill_in(&mut decoder, name, inside.is_some() && !is_decoder, notes);
         decoder["model_type"] = json!(name);
     }
+    let is_apart = inside.is_some() && !is_decoder;
+    if let (Some(tower), Some(width)) = (super::tower(value), decoder.get("hidden_size").and_then(Value::as_u64)) {
+        tell_tower(&tower, width, is_apart, notes);
+        // Of a file whose decoder is not in a table of its own.
+        if let Some(table) = decoder.as_object_mut() {
+            table.remove("vision_config");
+        }
+    }
     Decoder { value: decoder, path }
+}
+
+/// Tells the size of a vision tower that is left out; where its decoder is in a table of its own, behind what else is.
+fn tell_tower(tower: &Vision, width: u64, is_apart: bool, notes: &mut Vec<String>) {
+    let parameters = tower.parameters(u32::try_from(width).unwrap_or(u32::MAX));
+    let told =
+        format!("a vision tower of {parameters} parameters, unless model.vision says how many images a sequence has");
+    match notes.first_mut().filter(|_| is_apart) {
+        Some(first) => first.push_str(&format!(": {told}")),
+        None => notes.push(format!("left out: {told}")),
+    }
 }
 
 /// Gives fields the names that the family has whose layers `name` has.

@@ -31,6 +31,9 @@ mod newer;
 mod reader;
 #[cfg(test)]
 mod tests;
+mod vision;
+
+pub use self::vision::tower;
 
 /// Every `model_type` that is read.
 pub const MODEL_TYPES: [&str; 60] = [

@@ -515,3 +515,22 @@ fn other_kinds_are_refused_by_name() {
     assert!(read(&json!({}), "model.config", &mut faults).is_none());
     assert_eq!(faults.len(), 2);
 }
+
+/// Towers and projectors have the parameters that `transformers` counts.
+#[test]
+fn vision_towers_have_the_parameters_of_transformers() {
+    let table = include_str!("../../../../tests/reference/vision_towers.json");
+    let table: Value = serde_json::from_str(table).unwrap();
+    let rows = table["towers"].as_array().unwrap();
+    assert!(rows.len() >= 8);
+    for row in rows {
+        let (name, config) = (row["name"].as_str().unwrap(), &row["config"]);
+        let vision = super::tower(config).unwrap_or_else(|| panic!("{name}"));
+        let decoder = read(config, "", &mut Vec::new()).unwrap_or_else(|| panic!("{name}"));
+        let found = [vision.parameters(decoder.hidden), vision.projector_parameters(decoder.hidden)];
+        let expected = ["count", "projector"].map(|key| row[key].as_u64().unwrap());
+        assert_eq!(found, expected, "{name}");
+        let told = notes(config).join("\n");
+        assert!(told.contains(&format!("a vision tower of {} parameters", expected[0])), "{name}: {told}");
+    }
+}

@@ -6,6 +6,7 @@ mod model;
 mod parallel;
 mod training;
 mod variant;
+mod vision;
 
 pub use self::aliases::aliases;
 pub use self::model::read_model_table;

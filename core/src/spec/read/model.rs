@@ -69,7 +69,9 @@ pub(super) fn read_model(mut table: Table<'_>, faults: &mut Vec<Fault>) -> Optio
     let rope_base = table.whole("rope_base", 1..=u64::from(u32::MAX), faults).map(|base| base as u32);
     let norm_eps_e12 = table.positive("norm_eps", 1.0, faults).map(|eps| libm::round(eps * 1e12) as u64);
     let tied = table.flag("tied", faults);
-    let variant = read_variant(&mut table, known.map_or(Variant::USUAL, |known| known.variant), faults);
+    let mut usual = known.map_or(Variant::USUAL, |known| known.variant);
+    usual.vision = table.peek("config").and_then(hf_config::tower);
+    let variant = read_variant(&mut table, usual, faults);
 
     if !missing.is_empty() && table.get("config").is_none() {
         let sizes = missing.join(", ");

@@ -111,8 +111,9 @@ fn of_layout(layout: &str, multi_token: u32) -> Result<Partition, String> {
     let with_loss = stages.iter().position(|stage| stage.contains(&Part::Loss));
     if let Some(stage) = with_loss.filter(|_| all(Part::MultiToken) > 0 && all(Part::Loss) > 1) {
         return Err(format!(
-            "a layout with one `L` for all losses, not {} from stage {stage} on: MTP losses on stages of their own are \
-             not supported",
+            "a layout with one `L`, at its end, for the losses of the model and of all `m`, not {} from stage {stage} on: \
+             losses on stages of their own are not supported (Megatron-LM's releases have one `L`; several are a proposal). \
+             Write `L` once, on the last stage, and leave out the others",
             all(Part::Loss)
         ));
     }

@@ -6,6 +6,7 @@ use core::ops::RangeInclusive;
 
 use serde_json::Value;
 
+use super::vision::read_vision;
 use crate::base::fields::{Fault, Table, shown};
 use crate::model::{
     Activation, Arrangement, Caps, E12, Experts, Factors, Indexer, Latent, LayerPattern, MAX_EXPERTS, MAX_FACTOR,
@@ -56,6 +57,7 @@ pub(super) fn read_variant(table: &mut Table<'_>, known: Variant, faults: &mut V
         norm_offset: table.flag("norm_offset", faults).unwrap_or(known.norm_offset),
         factors,
         caps,
+        vision: read_vision(table, known.vision, faults),
     }
 }
 

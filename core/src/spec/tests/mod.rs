@@ -530,3 +530,61 @@ fn what_is_probably_not_meant_is_told() {
         assert_eq!(unlikely(&one).len(), usize::from(tells), "{schedule}");
     }
 }
+
+/// A tower of a `config.json`, or by hand: read, written, linked, and refused where it does not suit.
+#[test]
+fn a_vision_tower_is_read_written_and_linked() {
+    let by_hand = "encoder = \"siglip\", layers = 27, hidden = 1152, heads = 16, ffn = 4304, patch = 14, merge = 16, \
+                   tokens = 256";
+    let text = |vision: &str, training: &str| {
+        format!(
+            "[model]\nname = \"gemma-2-9b\"\n{vision}\n[cluster]\ndevice = \"h100\"\n[parallel]\npipeline = 4\n[training]\n\
+             microbatches = 8\nsequence = 4096\n{training}\n"
+        )
+    };
+    let plain = Spec::read(&text("", "")).unwrap();
+    assert!(!plain.to_json().contains("vision"));
+    assert_eq!(Spec::read(&text("vision = \"none\"", "")).as_ref(), Ok(&plain));
+    let said = format!("vision = {{ images = 2, {by_hand} }}");
+    let spec = Spec::read(&text(&said, "frozen = [\"vision\"]")).unwrap_or_else(|faults| panic!("{faults}"));
+    let Work::Model(work) = &spec.work else { panic!("a model") };
+    let vision = work.model.variant.vision.unwrap();
+    assert_eq!((vision.positions, vision.patches(), vision.images), (4096, 4096, 2));
+    assert_eq!(Spec::read(&spec.to_json()).as_ref(), Ok(&spec));
+    assert_eq!(crate::spec::link::read(&crate::spec::link::write(&spec)).as_ref(), Ok(&spec));
+    for (vision, training, told) in [
+        ("vision = { images = 2 }".to_string(), "", "model.vision.encoder: found nothing"),
+        (
+            format!("vision = {{ images = 17, {by_hand} }}"),
+            "",
+            "model.vision.images: found 17, accepted is at most 16",
+        ),
+        (format!("vision = {{ {by_hand} }}"), "", "model.vision.images: found nothing"),
+        (said.replace("heads = 16", "heads = 7"), "", "model.vision.heads: found 7"),
+        (
+            String::new(),
+            "frozen = [\"vision\"]",
+            "training.frozen: found vision, accepted is a module that the model has",
+        ),
+    ] {
+        let found = Spec::read(&text(&vision, training)).map(|_| ()).unwrap_err().to_string();
+        assert!(found.contains(told), "{told}: {found}");
+    }
+    let read = |vision: &str| {
+        let config = include_str!("../../../../tests/reference/vision_towers.json");
+        let config: serde_json::Value = serde_json::from_str(config).unwrap();
+        let rows = config["towers"].as_array().unwrap();
+        let row = rows.iter().find(|row| row["name"] == "qwen2.5-vl-7b").unwrap();
+        let vision: serde_json::Value = serde_json::from_str(vision).unwrap();
+        Spec::from_value(&serde_json::json!({
+            "model": { "config": row["config"], "vision": vision }, "cluster": { "device": "h100" },
+            "parallel": { "pipeline": 4 }, "training": { "microbatches": 8, "sequence": 4096 },
+        }))
+    };
+    let Ok(Spec { work: Work::Model(work), .. }) = read("{ \"images\": 1, \"tokens\": 1296 }") else {
+        panic!("a model")
+    };
+    assert_eq!(work.model.vision_parameters(), 676_550_144);
+    let error = read("{ \"images\": 1 }").map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("model.vision.tokens: found nothing"), "{error}");
+}

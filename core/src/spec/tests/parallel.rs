@@ -71,7 +71,8 @@ fn modules_on_stages_of_their_own_are_read_and_written() {
         assert_eq!(crate::spec::link::read(&crate::spec::link::write(&spec)).as_ref(), Ok(&spec));
     }
     for (layout, part) in [
-        ("Et*5|(tt|)*27,tt|m|LL", "one `L` for all losses, not 2 from stage 30 on"),
+        ("Et*5|(tt|)*27,tt|m|LL", "not 2 from stage 30 on: losses on stages of their own are not supported"),
+        ("Et*5|(tt|)*27,tt|mL|L", "Write `L` once, on the last stage, and leave out the others"),
         ("Et*5|(tt|)*27,m|tt|L", "every `t` before the first `m`, unlike stage 29"),
         ("Et*5|(tt|)*28,mt|L", "every `t` before the first `m`, unlike stage 29"),
         ("Et*5m|(tt|)*28,t|L", "every `t` before the first `m`, unlike stage 1"),

@@ -34,6 +34,7 @@ use std::collections::BTreeMap;
 
 mod checksums;
 mod folder;
+mod fused;
 mod names;
 mod published;
 mod read;
@@ -315,8 +316,9 @@ fn manifest_of_ours(folder: &Path) -> bool {
     serde_json::from_slice(&text).is_ok_and(|value: Value| value["format"] == FORMAT)
 }
 
-/// The model as `transformers` reads it, weights being in `precision`.
-pub fn config(model: &ModelConfig, precision: &str) -> Value {
+/// The model as `transformers` reads it, weights being in `precision`. With adapters it is no class that holds several
+/// weights as one: an adapter has one matrix beside it.
+pub fn config(model: &ModelConfig, precision: &str, has_adapters: bool) -> Value {
     let dtype = if precision == "f64" { "float64" } else { "float32" };
     let mut config = json!({
         "vocab_size": model.vocab,
@@ -349,6 +351,9 @@ pub fn config(model: &ModelConfig, precision: &str) -> Value {
         });
         extend(&mut theirs, shared);
         extend(&mut theirs, known);
+        if has_adapters && !fused::Fused::of(&theirs).is_empty() {
+            continue;
+        }
         let read = hf_config::read(&theirs, "", &mut Vec::new());
         // A width that no layer has is none of the model's.
         let has_dense = (0..model.layers).any(|layer| !model.has_experts(layer));
@@ -599,21 +604,21 @@ mod tests {
             ("deepseek_v3", named("deepseek-v3")),
             ("deepseek_v3", named("kimi-k2")),
         ] {
-            let config = config(&model, "f32");
+            let config = config(&model, "f32", false);
             assert_eq!(config["model_type"], kind);
             let mut faults = Vec::new();
             assert_eq!(hf_config::read(&config, "", &mut faults), Some(model), "{faults:?}");
         }
         // Earlier checkpoints said numbers of Mixtral twice.
         let mixtral = named("mixtral-8x7b");
-        let mut twice = config(&mixtral, "f32");
+        let mut twice = config(&mixtral, "f32", false);
         extend(&mut twice, json!({ "num_experts": 8, "moe_intermediate_size": 14336, "decoder_sparse_step": 1 }));
         assert_eq!(hf_config::read(&twice, "", &mut Vec::new()), Some(mixtral));
         // What another library has not says it in the words of a spec.
         let latent = Variant { experts: None, ..named("deepseek-v3").variant };
         for model in [named("gpt-3-175b"), ModelConfig { variant: latent, ..named("deepseek-v3") }] {
             let mut faults = Vec::new();
-            let table = &config(&model, "f32")[OWN_WORDS];
+            let table = &config(&model, "f32", false)[OWN_WORDS];
             assert_eq!(spec::read_model_table(table, "", &mut faults), Some(model), "{faults:?}");
         }
         let uncapped = ModelConfig {
@@ -621,6 +626,6 @@ mod tests {
             ..named("gemma-2-9b")
         };
         let mut faults = Vec::new();
-        assert_eq!(hf_config::read(&config(&uncapped, "f32"), "", &mut faults), Some(uncapped));
+        assert_eq!(hf_config::read(&config(&uncapped, "f32", false), "", &mut faults), Some(uncapped));
     }
 }

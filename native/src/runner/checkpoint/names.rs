@@ -3,6 +3,7 @@
 
 use serde_json::Value;
 
+use super::fused::{Fused, Held};
 use crate::runner::shard::Run;
 
 /// What the kind of model in a `config.json` says of its weights.
@@ -17,6 +18,10 @@ pub struct Names {
     head: [usize; 2],
     /// Parts of names that differ.
     renamed: &'static [Renamed],
+    /// Whether those that come first lie in pairs: columns `2j` and `2j + 1` are turned together.
+    in_pairs: bool,
+    /// Tensors that hold several weights.
+    fused: Vec<Fused>,
     /// What a bias is called that corrects the choice of a router, where it has one.
     correction: Option<&'static str>,
 }
@@ -27,8 +32,10 @@ type Renamed = [&'static str; 2];
 const QUERY_LAYERNORM: Renamed = [".self_attn.q_norm.", ".self_attn.query_layernorm."];
 const KEY_LAYERNORM: Renamed = [".self_attn.k_norm.", ".self_attn.key_layernorm."];
 
+const SHARED_EXPERT: Renamed = [".mlp.shared_experts.", ".mlp.shared_expert."];
+
 /// By `model_type`, parts of names that differ. Of each name the first part that fits is replaced.
-const RENAMED: [(&str, &[Renamed]); 5] = [
+const RENAMED: [(&str, &[Renamed]); 10] = [
     ("hunyuan_v1_dense", &[QUERY_LAYERNORM, KEY_LAYERNORM]),
     (
         "hunyuan_v1_moe",
@@ -47,13 +54,36 @@ const RENAMED: [(&str, &[Renamed]); 5] = [
             [".post_feedforward_layernorm.", ".post_norm2."],
         ],
     ),
-    ("qwen2_moe", &[[".mlp.shared_experts.", ".mlp.shared_expert."]]),
+    (
+        "glm4",
+        &[
+            [".post_attention_layernorm.", ".post_self_attn_layernorm."],
+            [".pre_feedforward_layernorm.", ".post_attention_layernorm."],
+            [".post_feedforward_layernorm.", ".post_mlp_layernorm."],
+        ],
+    ),
+    ("gpt_oss", &[[".mlp.gate.", ".mlp.router."]]),
+    ("granitemoe", &[[".mlp.gate.weight", ".block_sparse_moe.router.layer.weight"]]),
+    ("qwen2_moe", &[SHARED_EXPERT]),
+    ("qwen3_5_moe_text", &[SHARED_EXPERT]),
+    ("qwen3_next", &[SHARED_EXPERT]),
     ("vaultgemma", &[[".post_attention_layernorm.", ".pre_feedforward_layernorm."]]),
 ];
 
 /// Kinds whose experts have a matrix each, under the graph's names.
-const OF_QWEN: [&str; 9] =
-    ["qwen2_moe", "qwen3_moe", "olmoe", "flex_olmo", "hunyuan_v1_moe", "glm4_moe", "dots1", "exaone_moe", "mellum"];
+const OF_QWEN: [&str; 11] = [
+    "qwen2_moe",
+    "qwen3_moe",
+    "qwen3_next",
+    "qwen3_5_moe_text",
+    "olmoe",
+    "flex_olmo",
+    "hunyuan_v1_moe",
+    "glm4_moe",
+    "dots1",
+    "exaone_moe",
+    "mellum",
+];
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Kind {
@@ -96,17 +126,25 @@ impl Names {
         };
         let rope = size("qk_rope_head_dim");
         let share = config["partial_rotary_factor"].as_f64();
+        let width = match size("head_dim") {
+            0 => size("hidden_size").checked_div(size("num_attention_heads")).unwrap_or(0),
+            known => known,
+        };
         let turned = match name {
             "minimax_m2" => Some(size("rotary_dim")),
-            "glm4_moe" => share.map(|share| (size("head_dim") as f64 * share) as usize),
+            "glm" | "glm4" | "glm4_moe" | "phi3" | "qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text" => {
+                share.map(|share| (width as f64 * share) as usize)
+            }
             _ => None,
         };
-        let head = turned.and_then(|turned| Some([size("head_dim").checked_sub(turned)?, turned]));
+        let head = turned.and_then(|turned| Some([width.checked_sub(turned)?, turned]));
         Names {
             kind,
             query: [size("qk_nope_head_dim"), rope],
             latent: [size("kv_lora_rank"), rope],
             head: head.unwrap_or_default(),
+            in_pairs: matches!(name, "glm" | "glm4"),
+            fused: Fused::of(config),
             renamed: RENAMED.into_iter().find(|(other, _)| *other == name).map_or(&[], |(_, renamed)| renamed),
             correction: match name {
                 "deepseek_v3" | "glm4_moe" | "dots1" => Some(".mlp.gate.e_score_correction_bias"),
@@ -120,6 +158,12 @@ impl Names {
     /// The tensors that hold the weight `name` of this shape.
     pub fn stored(&self, name: &str, shape: &[usize]) -> Vec<Stored> {
         let elements: usize = shape.iter().product();
+        if self.is_fused(name) {
+            let runs = self.rows(name, shape);
+            if let Some((name, shape, runs)) = self.fused.iter().find_map(|fused| fused.stored(name, shape, &runs)) {
+                return vec![Stored { name, shape, runs }];
+            }
+        }
         let (true, [experts, sizes @ ..]) = (self.kind != Kind::Own && shape.len() == 3, shape) else {
             let runs = self.rows(name, shape);
             return vec![Stored { name: self.renamed(name), shape: shape.to_vec(), runs }];
@@ -131,6 +175,16 @@ impl Names {
             runs: vec![Run { held: 0, whole: expert * length, length }],
         };
         (0..*experts).map(of_expert).collect()
+    }
+
+    /// Whether a tensor holds the weight `name` with others. Adapters are held by themselves.
+    fn is_fused(&self, name: &str) -> bool {
+        !self.fused.is_empty() && !name.contains(ADAPTER)
+    }
+
+    /// The weights that the tensor called `stored` of this shape holds, if it holds several.
+    pub(super) fn held(&self, stored: &str, shape: &[usize]) -> Option<Vec<Held>> {
+        self.fused.iter().find_map(|fused| fused.held(stored, shape))
     }
 
     /// The weight that a tensor called `stored` belongs to, and which expert's part it is.
@@ -191,7 +245,16 @@ impl Names {
                 length: length * columns,
             };
             // In the weight's order.
-            [run(turned, 0, still), run(0, still, turned)]
+            let mut runs = vec![run(turned, 0, still)];
+            match self.in_pairs {
+                true => {
+                    let halves =
+                        (0..2).flat_map(|half| (0..turned / 2).map(move |j| (2 * j + half, half * (turned / 2) + j)));
+                    runs.extend(halves.map(|(held, whole)| run(held, still + whole, 1)));
+                }
+                false => runs.push(run(0, still, turned)),
+            }
+            runs
         };
         Some((0..rows).step_by(still + turned).flat_map(of_head).collect())
     }

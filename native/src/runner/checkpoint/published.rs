@@ -18,6 +18,7 @@ pub(super) fn candidates(model: &ModelConfig) -> Vec<Value> {
         of("GemmaForCausalLM", "gemma", gelu()),
         of("HyperCLOVAXForCausalLM", "hyperclovax", clova(model)),
     ];
+    all.extend(fused_candidates(model));
     if let Some(window) = window {
         let tokens = json!({ "sliding_window": window.tokens, "layer_types": layer_types(model) });
         let gemma = with(gelu(), with(of_scores(model), tokens));
@@ -28,6 +29,91 @@ pub(super) fn candidates(model: &ModelConfig) -> Vec<Value> {
     }
     if let Some(experts) = experts {
         all.extend(candidates_with(model, &experts));
+    }
+    all
+}
+
+/// Most numbers of a matrix of all experts that are put the other way round.
+const MOST_TRANSPOSED: u64 = 1 << 22;
+
+/// Those whose checkpoints hold several weights as one.
+fn fused_candidates(model: &ModelConfig) -> Vec<Value> {
+    let Variant { window, experts, factors, recurrence, rotary, qkv_bias, .. } = model.variant;
+    let share = f64::from(rotary.unwrap_or(model.head_dim)) / f64::from(model.head_dim.max(1));
+    let mut rope = rope(model);
+    extend(&mut rope, json!({ "partial_rotary_factor": share }));
+    let turned = json!({ "partial_rotary_factor": share, "rope_parameters": rope });
+    let glm = with(turned.clone(), json!({ "attention_bias": qkv_bias }));
+    let mut all = vec![
+        // Without biases both have the same layers.
+        of(
+            "Phi3ForCausalLM",
+            "phi3",
+            with(turned.clone(), json!({ "sliding_window": window.map(|window| window.tokens) })),
+        ),
+        of("GlmForCausalLM", "glm", glm.clone()),
+        of("Glm4ForCausalLM", "glm4", glm),
+    ];
+    if let Some(experts) = experts {
+        let number = |e12: Option<u64>, usual: f64| e12.map_or(usual, of_e12);
+        all.push(of(
+            "GraniteMoeForCausalLM",
+            "granitemoe",
+            json!({
+                "num_local_experts": experts.count,
+                "num_experts_per_tok": experts.active,
+                "intermediate_size": experts.ffn,
+                "embedding_multiplier": number(factors.embedding, 1.0),
+                "residual_multiplier": number(factors.residual, 1.0),
+                "attention_multiplier": number(factors.attention, 1.0 / f64::from(model.head_dim).sqrt()),
+                "logits_scaling": 1.0 / number(factors.logits, 1.0),
+            }),
+        ));
+    }
+    // Its matrices lie the other way round, and where each number lies takes more memory than the number.
+    let is_small = |experts: &Experts| {
+        u64::from(experts.count) * u64::from(experts.ffn) * u64::from(model.hidden) <= MOST_TRANSPOSED
+    };
+    if let (Some(window), Some(experts)) = (window, experts.filter(is_small)) {
+        all.push(of(
+            "GptOssForCausalLM",
+            "gpt_oss",
+            json!({
+                "num_local_experts": experts.count,
+                "num_experts_per_tok": experts.active,
+                "intermediate_size": experts.ffn,
+                "sliding_window": window.tokens,
+                "layer_types": layer_types(model),
+                "attention_bias": qkv_bias,
+                "rope_parameters": self::rope(model),
+            }),
+        ));
+    }
+    if let Some(recurrence) = recurrence {
+        let is_linear = |layer| model.recurrence(layer).is_some();
+        let kind = |layer| if is_linear(layer) { "linear_attention" } else { "full_attention" };
+        let delta_net = json!({
+            "layer_types": (0..model.layers).map(kind).collect::<Vec<&str>>(),
+            "linear_num_key_heads": recurrence.key_heads,
+            "linear_key_head_dim": recurrence.key_dim,
+            "linear_num_value_heads": recurrence.heads,
+            "linear_value_head_dim": recurrence.head_dim,
+            "linear_conv_kernel_dim": recurrence.convolution,
+        });
+        let delta_net = with(turned, delta_net);
+        all.push(of("Qwen3_5ForCausalLM", "qwen3_5_text", delta_net.clone()));
+        if let Some(experts) = experts {
+            let sparse = json!({
+                "num_experts": experts.count,
+                "num_experts_per_tok": experts.active,
+                "moe_intermediate_size": experts.ffn,
+                "shared_expert_intermediate_size": experts.shared_ffn,
+                "norm_topk_prob": experts.routing.normed,
+                "decoder_sparse_step": 1,
+                "mlp_only_layers": [],
+            });
+            all.push(of("Qwen3NextForCausalLM", "qwen3_next", with(delta_net, sparse)));
+        }
     }
     all
 }

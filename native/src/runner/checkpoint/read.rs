@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use pipeplan_core::graph::optimizer::Optimizer;
 use safetensors::tensor::{Dtype, Metadata};
 
+use super::fused::Held;
 use super::names::Names;
 use super::{Checkpoint, CheckpointError};
 use crate::backend::cpu::element::Element;
@@ -240,11 +241,19 @@ pub(super) fn stored(
 /// The weights that the tensors `stored` hold, each by its own name.
 fn weights(names: &Names, stored: BTreeMap<String, Piece>) -> Result<BTreeMap<String, Whole>, CheckpointError> {
     let mut parts: BTreeMap<String, BTreeMap<Option<usize>, &str>> = BTreeMap::new();
-    for name in stored.keys() {
+    let mut weights = BTreeMap::new();
+    for (name, piece) in &stored {
+        if let Some(held) = names.held(name, &piece.shape) {
+            for Held { name, shape } in held {
+                let of_part = names.stored(&name, &shape).into_iter();
+                let pieces = of_part.map(|part| Extent { piece: piece.clone(), runs: part.runs }).collect();
+                weights.insert(name, Whole { shape, pieces });
+            }
+            continue;
+        }
         let (own, expert) = names.own(name);
         parts.entry(own).or_default().insert(expert, name);
     }
-    let mut weights = BTreeMap::new();
     for (own, parts) in parts {
         let Some((first, piece)) =
             parts.first_key_value().and_then(|(expert, name)| Some((expert, stored.get(*name)?)))

@@ -168,7 +168,7 @@ impl Writer {
             .collect();
         if let Some(file) = weight_files(places).get(&rank) {
             let writes = position.copy() == 0 && member == 0;
-            let mut tensors = Vec::new();
+            let mut tensors = BTreeMap::new();
             for (name, _, shard) in &owned {
                 let (is_first, is_whole) = (copy(shard) == 0, shard.cuts(position.seat()).is_empty());
                 let is_needed = is_first && (writes || !is_whole);
@@ -185,11 +185,13 @@ impl Writer {
                     (false, None) => together.whole(held, shard, transport)?,
                 };
                 if writes {
-                    tensors.extend(tensors_of(&names, name, &shard.shape, &values));
+                    for (name, stored) in tensors_of(&names, name, &shard.shape, &values) {
+                        join(&mut tensors, name, stored);
+                    }
                 }
             }
             if writes {
-                let sum = save(&partial.join(file), tensors)?;
+                let sum = save(&partial.join(file), tensors.into_iter().collect())?;
                 written.push(Written { of_optimizer: false, copy: 0, rank, member, sum });
             }
         }
@@ -396,8 +398,8 @@ fn copies_that_write(position: Position) -> usize {
 fn tensors_of(names: &Names, name: &str, shape: &[usize], values: &Buffer) -> Vec<(String, Stored)> {
     let part = |names::Stored { name, shape, runs }: names::Stored| {
         let values = match values {
-            Buffer::F32(values) => Buffer::F32(gathered(values, &runs)),
-            Buffer::F64(values) => Buffer::F64(gathered(values, &runs)),
+            Buffer::F32(values) => Buffer::F32(gathered(values, &runs, shape.iter().product())),
+            Buffer::F64(values) => Buffer::F64(gathered(values, &runs, shape.iter().product())),
             Buffer::Nothing | Buffer::OnCard(_) => Buffer::Nothing,
         };
         (name, Stored { shape, values })
@@ -409,9 +411,22 @@ fn tensors_of(names: &Names, name: &str, shape: &[usize], values: &Buffer) -> Ve
     names.stored(name, shape).into_iter().map(part).chain(correction).collect()
 }
 
-/// What `runs` of `whole` hold.
-fn gathered<T: Copy + Default>(whole: &[T], runs: &[Run]) -> Vec<T> {
-    let mut held = vec![T::default(); runs.iter().map(|run| run.length).sum()];
+/// Puts a tensor among `tensors`. One that holds several weights comes once for each, with 0 where the others are.
+fn join(tensors: &mut BTreeMap<String, Stored>, name: String, part: Stored) {
+    let Some(known) = tensors.get_mut(&name) else {
+        tensors.insert(name, part);
+        return;
+    };
+    match (&mut known.values, part.values) {
+        (Buffer::F32(sum), Buffer::F32(part)) => sum.iter_mut().zip(part).for_each(|(sum, more)| *sum += more),
+        (Buffer::F64(sum), Buffer::F64(part)) => sum.iter_mut().zip(part).for_each(|(sum, more)| *sum += more),
+        _ => {}
+    }
+}
+
+/// What `runs` of `whole` hold, among as many `elements`; the others are 0.
+fn gathered<T: Copy + Default>(whole: &[T], runs: &[Run], elements: usize) -> Vec<T> {
+    let mut held = vec![T::default(); elements];
     for Run { held: to, whole: from, length } in runs {
         held[*to..to + length].copy_from_slice(&whole[*from..from + length]);
     }

@@ -78,7 +78,7 @@ impl Workload {
             clip_norm: options.clip_norm,
             frozen: model.frozen.texts(),
             lora: model.lora.as_ref().map(Adapters::of),
-            model: checkpoint::config(&model.model, precision),
+            model: checkpoint::config(&model.model, precision, model.lora.is_some()),
             layout: checkpoint::Layout {
                 pipeline: self.problem.ranks(),
                 stages: self.problem.stage_count(),

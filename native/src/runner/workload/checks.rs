@@ -238,6 +238,7 @@ impl ModelStages {
 const fn only_planned(kernel: &Kernel) -> Option<&'static str> {
     match kernel {
         Kernel::IndexKeys(_) | Kernel::SparseAttention(_) => Some("an indexer (sparse attention)"),
+        Kernel::FullAttention(_) | Kernel::ImageRows(_) => Some("a vision tower (model.vision)"),
         _ => None,
     }
 }

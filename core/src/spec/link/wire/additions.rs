@@ -14,9 +14,10 @@ use crate::graph::layout::{Dispatch, Layout, Partition, RecomputeLayers, ReduceG
 use crate::graph::optimizer::Optimizer;
 use crate::graph::post_training::{Frozen, Lora, MAX_ALPHA, MAX_RANK, Targets};
 use crate::hardware::cluster::{usual_fp4_flops, usual_fp8_flops, usual_host_bytes_per_s};
+use crate::model::vision::{Encoder, Projector};
 use crate::model::{
     Activation, Arrangement, Caps, Dtype, Factors, Indexer, LayerPattern, MAX_LAYERS, MAX_MULTI_TOKEN, QkNorm,
-    Recurrence, RecurrenceKind, Routing, Scores, Temperature, Variant, Window,
+    Recurrence, RecurrenceKind, Routing, Scores, Temperature, Variant, Vision, Window,
 };
 use crate::problem::StageCost;
 use crate::program::Transport;
@@ -138,6 +139,8 @@ pub(super) enum Addition {
     ExpertTensor(u32),
     /// MTP modules of each stage, where the `v1` part has the layers.
     StageModules(Vec<u32>),
+    /// A vision tower: the places of its encoder and its projector, its sizes, and whether it has a pooling head.
+    Vision { kinds: [u8; 2], sizes: [u32; 14], head: bool },
 }
 
 #[derive(Serialize, Deserialize)]
@@ -338,6 +341,7 @@ fn add_newer_parts(variant: &Variant, more: &mut Vec<Addition>) {
     }
     more.extend(variant.no_mixer.map(|pattern| Addition::NoMixer(pattern.text())));
     more.extend(variant.no_mlp.map(|pattern| Addition::NoMlp(pattern.text())));
+    more.extend(variant.vision.and_then(|vision| vision_to_wire(&vision)));
 }
 
 /// The place of one of all choices, which never changes.
@@ -371,10 +375,73 @@ fn apply_newer_part(variant: &mut Variant, more: Addition) -> Option<()> {
         }
         Addition::NoMixer(text) => variant.no_mixer = Some(pattern(&text)?),
         Addition::NoMlp(text) => variant.no_mlp = Some(pattern(&text)?),
+        Addition::Vision { kinds, sizes, head } => variant.vision = Some(vision_from_wire(kinds, sizes, head)?),
         Addition::Activation(place) => variant.activation = *Activation::ALL.get(usize::from(place))?,
         _ => return None,
     }
     Some(())
+}
+
+fn vision_to_wire(of: &Vision) -> Option<Addition> {
+    let kinds = [place_in(&Encoder::ALL, &of.encoder)?, place_in(&Projector::ALL, &of.projector)?];
+    let sizes = [
+        of.layers,
+        of.hidden,
+        of.heads,
+        of.ffn,
+        of.patch,
+        of.merge,
+        of.tokens,
+        of.images,
+        of.positions,
+        of.window,
+        of.full_layers,
+        of.deepstack,
+        of.width,
+        of.output,
+    ];
+    Some(Addition::Vision { kinds, sizes, head: of.head })
+}
+
+/// None where a link has no such kinds.
+fn vision_from_wire([encoder, projector]: [u8; 2], sizes: [u32; 14], head: bool) -> Option<Vision> {
+    let encoder = *Encoder::ALL.get(usize::from(encoder))?;
+    let projector = *Projector::ALL.get(usize::from(projector))?;
+    let [
+        layers,
+        hidden,
+        heads,
+        ffn,
+        patch,
+        merge,
+        tokens,
+        images,
+        positions,
+        window,
+        full_layers,
+        deepstack,
+        width,
+        output,
+    ] = sizes;
+    Some(Vision {
+        encoder,
+        projector,
+        layers,
+        hidden,
+        heads,
+        ffn,
+        patch,
+        merge,
+        tokens,
+        images,
+        positions,
+        window,
+        full_layers,
+        deepstack,
+        width,
+        output,
+        head,
+    })
 }
 
 /// Times of typed costs.

@@ -288,7 +288,11 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
         Kernel::IndexKeys(_)
         | Kernel::IndexKeysGrad(_)
         | Kernel::SparseAttention(_)
-        | Kernel::SparseAttentionGrad(_) => panic!("a workload with `{}` is refused before it starts", kernel.name()),
+        | Kernel::SparseAttentionGrad(_)
+        | Kernel::FullAttention(_)
+        | Kernel::FullAttentionGrad(_)
+        | Kernel::ImageRows(_)
+        | Kernel::ImageRowsGrad(_) => panic!("a workload with `{}` is refused before it starts", kernel.name()),
         Kernel::Add => elementwise::add(&mut call),
         Kernel::Scale { factor_e12 } => elementwise::scale(&mut call, *factor_e12),
         Kernel::SoftCap { cap_e12 } => elementwise::soft_cap(&mut call, *cap_e12),
