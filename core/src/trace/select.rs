@@ -217,7 +217,9 @@ mod tests {
         let whole = trace(&[3, 4, 5]);
         let steps = Selection { steps: Some(4..9), ..Selection::default() }.of(whole.clone()).expect("there");
         assert_eq!(steps.steps.iter().map(|step| step.step).collect::<Vec<_>>(), [4, 5]);
-        let ranks = Selection { ranks: Some(vec![1..2]), ..Selection::default() }.of(whole.clone()).expect("there");
+        let ranks = Selection { ranks: Some(core::iter::once(1..2).collect()), ..Selection::default() }
+            .of(whole.clone())
+            .expect("there");
         assert_eq!(ranks.steps[0].rows.iter().map(Vec::len).collect::<Vec<_>>(), [0, 4]);
         let jobs = vec![Job::Op(OpKind::F), Job::Optimizer];
         let jobs = Selection { jobs: Some(jobs), ..Selection::default() }.of(whole.clone()).expect("there");
@@ -225,7 +227,10 @@ mod tests {
         let told = |selection: Selection| selection.of(whole.clone()).unwrap_err().to_string();
         let told_steps = told(Selection { steps: Some(7..9), ..Selection::default() });
         assert!(told_steps.contains("found 7..9") && told_steps.contains("3 to 5"), "{told_steps}");
-        assert!(told(Selection { ranks: Some(vec![1..3]), ..Selection::default() }).contains("0 to 1"));
+        assert!(
+            told(Selection { ranks: Some(core::iter::once(1..3).collect()), ..Selection::default() })
+                .contains("0 to 1")
+        );
     }
 
     #[test]

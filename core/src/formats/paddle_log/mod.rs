@@ -203,7 +203,7 @@ fn nanos(text: &str) -> Option<Nanos> {
     if whole.is_empty() || !digits(whole) || !digits(part) {
         // As C++ writes large numbers: 1.71e+12.
         let number: f64 = text.parse().ok()?;
-        return (0.0..MOST as f64 / 1e6).contains(&number).then(|| (number * 1e6 + 0.5) as Nanos);
+        return (0.0..MOST as f64 / 1e6).contains(&number).then_some((number * 1e6 + 0.5) as Nanos);
     }
     let mut six: String = part.chars().take(6).collect();
     while six.len() < 6 {
