@@ -6,13 +6,17 @@ use std::fs;
 use std::path::Path;
 
 use common::{Stopper, assert_close_losses, options, published, train, transformers_agrees, work};
-use pipeplan::runner::checkpoint::{Checkpoint, Saving};
+use pipeplan::runner::checkpoint::{Checkpoint, Pretrained, Saving};
 use pipeplan::runner::evaluate::evaluate;
+use pipeplan::runner::optimizer::AdamW;
 use pipeplan::runner::{LastCheckpoint, Precision, RunError, RunOptions, RunReport, Silent, Workload, run};
 use pipeplan::transport::Buffer;
 use pipeplan::transport::faulty::Faults;
 use pipeplan_core::model::Family;
 use pipeplan_core::spec::ModelWork;
+use safetensors::SafeTensors;
+use safetensors::tensor::{Dtype, TensorView, serialize};
+use serde_json::{Value, json};
 
 fn planned(ranks: usize, data: u32, zero: u32, name: &str, precision: Precision) -> Workload {
     published(&laid_out(ranks, data, zero), name, precision).unwrap_or_else(|| panic!("{name} exists"))
@@ -411,4 +415,125 @@ fn the_command_goes_on_as_before_over_processes_too() {
     for (found, expected) in alone.iter().zip(&whole[3..]) {
         assert!((found - expected).abs() < 1e-5 * expected, "{alone:?} {whole:?}");
     }
+}
+
+/// A run that starts from the weights in `folder` and does not change them.
+fn starting_from(folder: &Path) -> RunOptions {
+    let weights = Some(Pretrained::open(folder).expect("a folder of weights"));
+    RunOptions { weights, optimizer: AdamW { learning_rate: 0.0, ..AdamW::default() }, ..options(1) }
+}
+
+/// The files that another library would write of a checkpoint: nothing that only this crate knows.
+fn as_published(checkpoint: &Path) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    for name in names_in(checkpoint).iter().filter(|name| name.starts_with("model") || *name == "config.json") {
+        fs::copy(checkpoint.join(name), folder.path().join(name)).expect("a copy");
+    }
+    folder
+}
+
+#[test]
+fn a_run_starts_from_the_weights_of_a_folder_on_any_layout() {
+    let gpt = |ranks: usize| {
+        let mut work = work(ranks, 8);
+        (work.model.family, work.model.tied, work.model.kv_heads) = (Family::Gpt, true, work.model.heads);
+        published(&work, "1f1b", Precision::Double).expect("1f1b")
+    };
+    let llama = |(ranks, data, zero, name)| planned(ranks, data, zero, name, Precision::Double);
+    let layouts = [(1, 1, 0, "1f1b"), (4, 1, 0, "zb-h1"), (2, 4, 1, "1f1b"), (2, 1, 0, "zb-v")].map(llama);
+    let all = [(layouts[0].clone(), layouts.to_vec()), (gpt(2), vec![gpt(1), gpt(4)])];
+    for (from, layouts) in all {
+        let folder = tempfile::tempdir().expect("a folder");
+        let trained = train(&from, &saving(folder.path(), 3, 0));
+        let published = as_published(&folder.path().join("step-000003"));
+        for to in layouts {
+            let run = train(&to, &starting_from(published.path()));
+            assert_eq!(run.steps[0].step, 0);
+            assert_eq!(run.weights, trained.weights, "{} to {} ranks", from.problem.ranks(), to.problem.ranks());
+        }
+        // The same from a checkpoint: its weights alone.
+        let run = train(&from, &starting_from(&folder.path().join("step-000003")));
+        assert_eq!(run.weights, trained.weights);
+    }
+}
+
+/// Each half precision is read as the nearest number that it has.
+#[test]
+fn weights_in_half_precision_are_read() {
+    let workload = planned(2, 1, 0, "1f1b", Precision::Double);
+    let folder = tempfile::tempdir().expect("a folder");
+    // One rank writes one file.
+    let trained = train(&planned(1, 1, 0, "1f1b", Precision::Double), &saving(folder.path(), 2, 0));
+    let published = as_published(&folder.path().join("step-000002"));
+    let path = published.path().join("model.safetensors");
+    let whole = fs::read(&path).expect("weights");
+    let stored = SafeTensors::deserialize(&whole).expect("safetensors");
+    type Rounding = fn(f64) -> ([u8; 2], f64);
+    let bf16: Rounding = |value| (half::bf16::from_f64(value).to_le_bytes(), half::bf16::from_f64(value).to_f64());
+    let f16: Rounding = |value| (half::f16::from_f64(value).to_le_bytes(), half::f16::from_f64(value).to_f64());
+    for (dtype, round) in [(Dtype::BF16, bf16), (Dtype::F16, f16)] {
+        let halves: Vec<(String, Vec<usize>, Vec<u8>)> = stored
+            .iter()
+            .map(|(name, tensor)| {
+                let (numbers, _) = tensor.data().as_chunks::<8>();
+                let bytes = numbers.iter().flat_map(|number| round(f64::from_le_bytes(*number)).0).collect();
+                (name.to_string(), tensor.shape().to_vec(), bytes)
+            })
+            .collect();
+        let views = halves.iter().map(|(name, shape, bytes)| {
+            (name.as_str(), TensorView::new(dtype, shape.clone(), bytes).expect("a tensor"))
+        });
+        fs::write(&path, serialize(views, None).expect("safetensors")).expect("written");
+        let run = train(&workload, &starting_from(published.path()));
+        for (name, weight) in &run.weights {
+            let (Buffer::F64(found), Buffer::F64(exact)) = (weight, &trained.weights[name]) else {
+                panic!("{name} is not in f64");
+            };
+            assert!(found.iter().zip(exact).all(|(found, exact)| *found == round(*exact).1), "{name} {dtype:?}");
+        }
+    }
+}
+
+#[test]
+fn weights_of_another_model_are_refused_with_what_differs() {
+    let workload = planned(1, 1, 0, "1f1b", Precision::Single);
+    let folder = tempfile::tempdir().expect("a folder");
+    train(&workload, &saving(folder.path(), 1, 0));
+    let checkpoint = folder.path().join("step-000001");
+    let mut other = work(2, 8);
+    other.model.ffn *= 2;
+    let other = published(&other, "1f1b", Precision::Single).expect("1f1b");
+    let said = refused(&other, &starting_from(&checkpoint));
+    assert!(
+        said.contains("this run cannot start from the weights in") && said.contains("intermediate_size is"),
+        "{said}"
+    );
+
+    let published = as_published(&checkpoint);
+    let path = published.path().join("model.safetensors");
+    let whole = fs::read(&path).expect("weights");
+    let stored = SafeTensors::deserialize(&whole).expect("safetensors");
+    let norm = "model.norm.weight";
+    let without = stored.iter().filter(|(name, _)| *name != norm);
+    fs::write(&path, serialize(without, None).expect("safetensors")).expect("written");
+    assert!(refused(&workload, &starting_from(published.path())).ends_with("it has no weight `model.norm.weight`"));
+    fs::write(&path, &whole[..whole.len() - 1]).expect("written");
+    assert!(refused(&workload, &starting_from(published.path())).contains("ends after the end of the file"));
+
+    // Rows of that family's queries and keys have another order, and the same shapes.
+    let config = published.path().join("config.json");
+    let mut value: Value = serde_json::from_slice(&fs::read(&config).expect("a config")).expect("JSON");
+    value["model_type"] = json!("helium");
+    fs::write(&config, value.to_string()).expect("written");
+    let said = refused(&workload, &starting_from(published.path()));
+    assert!(said.contains("weights of the model_type \"helium\" are not read"), "{said}");
+
+    let open = |folder: &Path| Pretrained::open(folder).expect_err("refused").to_string();
+    fs::remove_file(&path).expect("removed");
+    assert!(open(published.path()).contains("neither model.safetensors nor model.safetensors.index.json"));
+    let index = json!({ "weight_map": { norm: "../model.safetensors" } });
+    fs::write(published.path().join("model.safetensors.index.json"), index.to_string()).expect("written");
+    assert!(open(published.path()).contains("`../model.safetensors`, which is not a file in this folder"));
+    fs::remove_file(&config).expect("removed");
+    assert!(open(published.path()).contains("it has no config.json"));
 }

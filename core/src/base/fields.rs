@@ -341,16 +341,35 @@ pub fn one_of(names: &[&str]) -> String {
 
 /// As [`one_of`], with the name first that was probably meant by `found`.
 pub fn one_of_like(found: &str, names: &[&str]) -> String {
-    match nearest(found, names).filter(|_| names.len() > 1) {
-        Some(name) => format!("{} (perhaps {name})", one_of(names)),
-        None => one_of(names),
+    let meant = nearest(found, names);
+    match &meant[..] {
+        [_, ..] if names.len() > 1 => format!("{} (perhaps {})", one_of(names), meant.join(" or ")),
+        _ => one_of(names),
+    }
+}
+
+/// The names that were probably meant by `found`: those that begin with it, where they are few, else the name that a slip of the
+/// fingers turns into it.
+fn nearest<'n>(found: &str, names: &[&'n str]) -> Vec<&'n str> {
+    /// Of fewer letters nobody knows which name they begin.
+    const LEAST: usize = 3;
+    const MOST: usize = 3;
+    let begun = |name: &&&str| {
+        name.len() > found.len()
+            && name.is_char_boundary(found.len())
+            && name[..found.len()].eq_ignore_ascii_case(found)
+    };
+    let begun: Vec<&str> = names.iter().filter(begun).copied().collect();
+    match (LEAST..).contains(&found.len()) && (1..=MOST).contains(&begun.len()) {
+        true => begun,
+        false => slipped(found, names).into_iter().collect(),
     }
 }
 
 /// The name that a slip of the fingers turns into `found`, if there is one: at most two letters, or one of a
 /// short name, changed, lost, added or swapped with the next. Capitals and what stands between words are nothing:
 /// `Interleaved1F1B` means `interleaved-1f1b`.
-fn nearest<'n>(found: &str, names: &[&'n str]) -> Option<&'n str> {
+fn slipped<'n>(found: &str, names: &[&'n str]) -> Option<&'n str> {
     let longest = 40;
     let letters = |text: &str| -> Vec<char> {
         let lower = text.chars().take(longest + 1).flat_map(char::to_lowercase);
@@ -408,9 +427,16 @@ mod tests {
             ("depth", None),
             ("", None),
         ] {
-            assert_eq!(nearest(found, &names), meant, "{found}");
+            assert_eq!(slipped(found, &names), meant, "{found}");
         }
-        assert!(nearest(&"x".repeat(1000), &names).is_none());
+        assert!(slipped(&"x".repeat(1000), &names).is_none());
+        // A name that was begun is rather one of those than another of as many letters.
+        let devices = ["a100-40", "a100-80", "h100", "h200"];
+        assert_eq!(nearest("a100", &devices), ["a100-40", "a100-80"]);
+        assert_eq!(nearest("A100-8", &devices), ["a100-80"]);
+        assert_eq!(nearest("h10", &devices), ["h100"]);
+        assert_eq!(nearest("h1000", &devices), ["h100"]);
+        assert_eq!(nearest("a", &devices), [""; 0]);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use pipeplan::runner::checkpoint::scales_positions;
 use pipeplan_core::base::fields::Faults;
 use pipeplan_core::base::json::{self, Syntax, format_of};
 use pipeplan_core::formats::torch_profile;
@@ -187,15 +188,6 @@ fn config_file(source: &Source, named: &Path) -> Result<Value, Failure> {
         output::tell(&format!("note: {shown}: {note}"));
     }
     Ok(config)
-}
-
-/// Whether a `config.json` stretches its rotary positions for longer sequences (Llama 3.1's and YaRN's ways, and others).
-fn scales_positions(config: &Value) -> bool {
-    let kind = |table: &str| {
-        let table = config.get(table)?;
-        table.get("rope_type").or_else(|| table.get("type"))?.as_str()
-    };
-    ["rope_scaling", "rope_parameters"].into_iter().filter_map(kind).any(|kind| kind != "default")
 }
 
 /// Most bytes of a `config.json`; real ones have a few thousand.

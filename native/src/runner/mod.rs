@@ -52,7 +52,7 @@ pub use workload::{Computation, ModelStages, Refusal, Workload};
 
 use crate::transport::faulty::Faults;
 use crate::transport::threads::ThreadOptions;
-use checkpoint::{Checkpoint, CheckpointError, Saving};
+use checkpoint::{Checkpoint, CheckpointError, Pretrained, Saving};
 use data::Sources;
 use optimizer::AdamW;
 
@@ -107,6 +107,8 @@ pub struct RunOptions {
     pub saving: Option<Saving>,
     /// The checkpoint from which the run resumes: steps count from there, up to [`RunOptions::steps`].
     pub resume: Option<Checkpoint>,
+    /// The weights that a run starts from which resumes from no checkpoint; default: weights that follow from the seed.
+    pub weights: Option<Pretrained>,
     /// How threads exchange tensors.
     pub transport: ThreadOptions,
     /// Tensors of GPUs go over NCCL, if ranks are processes.
@@ -145,6 +147,7 @@ impl Default for RunOptions {
             keep: 0,
             saving: None,
             resume: None,
+            weights: None,
             transport: ThreadOptions::default(),
             nccl: false,
             split_gpu: false,

@@ -206,6 +206,8 @@ pub(super) fn rank_executor<'s>(
     let mut backend = backend(rank, shared, batches.as_ref(), tensor_path, &mut store)?;
     if let Some(checkpoint) = &options.resume {
         Reader::open(checkpoint)?.fill(position, &places, &mut *backend)?;
+    } else if let (Some(pretrained), Computation::Model(model)) = (&options.weights, &workload.computation) {
+        Reader::of_pretrained(pretrained, &model.model)?.fill(position, &places, &mut *backend)?;
     }
     Ok(RankExecutor {
         position,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pipeplan::runner::checkpoint::{Checkpoint, Saving};
+use pipeplan::runner::checkpoint::{Checkpoint, Pretrained, Saving};
 use pipeplan::runner::metrics::{Figures, Metrics};
 use pipeplan::runner::progress::Progress;
 use pipeplan::runner::{Device, Ending, Observer, Precision, Refusal, RunOptions, RunReport, StepReport, Workload};
@@ -72,6 +72,12 @@ pub struct Args {
     /// Resume from this checkpoint, or from the latest one in this folder, of any parallel layout
     #[arg(long, value_name = "FOLDER")]
     resume: Option<PathBuf>,
+    /// Start from the weights in this folder: `config.json` and safetensors, as `transformers` saves them, or a checkpoint
+    ///
+    /// The plan's model must be that of the folder: `model.config = "FOLDER/config.json"` in the spec. Each rank reads its
+    /// part. The optimizer starts anew.
+    #[arg(long, value_name = "FOLDER", conflicts_with = "resume")]
+    weights: Option<PathBuf>,
     /// Precision, instead of that of the plan
     #[arg(long, visible_alias = "dtype", value_name = "TYPE")]
     precision: Option<Type>,
@@ -188,7 +194,9 @@ impl Args {
         }));
         match idle.into_iter().find(|(is_idle, ..)| *is_idle) {
             Some((_, what, help)) => Err(Failure::input(what).with_help(help)),
-            None if only_waits && (self.resume.is_some() || self.checkpoint_dir.is_some()) => {
+            None if only_waits
+                && (self.resume.is_some() || self.weights.is_some() || self.checkpoint_dir.is_some()) =>
+            {
                 Err(Failure::input(Refusal::NothingToSave))
             }
             None => Ok(()),
@@ -233,6 +241,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     let options = options(&args, &workload, engine, device)?;
     tell_resume(&args, &options);
+    tell_weights(&args, &options, &workload)?;
     let mut metrics = metrics(&args, mfu_ns)?;
     let is_quiet = args.json || prints_trace || processes::is_silent();
     let mut progress = (!is_quiet).then(|| Progress::new(options.first_step(), args.steps));
@@ -333,6 +342,7 @@ fn expect_ranks_of_faults(args: &Args, ranks: usize) -> Result<(), Failure> {
 fn options(args: &Args, workload: &Workload, engine: Engine, device: Device) -> Result<RunOptions, Failure> {
     let sources = args.data.sources(workload)?;
     let resume = args.resume.as_deref().map(Checkpoint::open).transpose().map_err(Failure::input)?;
+    let weights = args.weights.as_deref().map(Pretrained::open).transpose().map_err(Failure::input)?;
     let was = resume.as_ref().map(|checkpoint| &checkpoint.manifest);
     let optimizer = args.optimizer.read(was.map(|manifest| manifest.optimizer).unwrap_or_default())?;
     let clip_norm = args.optimizer.clip_norm.or_else(|| was.and_then(|manifest| manifest.clip_norm));
@@ -355,6 +365,7 @@ fn options(args: &Args, workload: &Workload, engine: Engine, device: Device) -> 
         seed,
         saving,
         resume,
+        weights,
         data: Some(Arc::new(sources)),
         evaluate_every: args.data.evaluate_every.unwrap_or(0),
         evaluate_steps: args.data.evaluate_steps,
@@ -383,6 +394,25 @@ fn tell_resume(args: &Args, options: &RunOptions) {
             output::tell(&format!("resuming from {folder}, after step {step} of {}", args.steps));
         }
     }
+}
+
+/// Says what of the weights to start from is not used.
+fn tell_weights(args: &Args, options: &RunOptions, workload: &Workload) -> Result<(), Failure> {
+    let Some(pretrained) = options.weights.as_ref().filter(|_| !args.json && !processes::is_silent()) else {
+        return Ok(());
+    };
+    if pretrained.scales_positions() {
+        output::tell("note: config.json scales rotary positions (rope_scaling); the run does without");
+    }
+    let unused = workload.unused_weights(pretrained).map_err(Failure::input)?;
+    if let Some(first) = unused.first() {
+        let count = unused.len();
+        output::tell(&format!(
+            "note: {count} tensors in {} are not used, the first is {first}",
+            pretrained.folder.display()
+        ));
+    }
+    Ok(())
 }
 
 /// Writes the trace and prints the report, for programs or for people.

@@ -30,18 +30,20 @@ use pipeplan_core::model::{
 use pipeplan_core::spec;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 mod checksums;
 mod folder;
 mod fused;
 mod names;
+mod pretrained;
 mod published;
 mod read;
 mod write;
 
 pub use checksums::Sum;
 pub use folder::{Held, hold};
+pub use pretrained::{Pretrained, scales_positions};
 pub use read::Reader;
 pub use write::{WholeWeights, Writer};
 
@@ -236,6 +238,14 @@ pub enum CheckpointError {
         /// What differs, and what to do.
         what: String,
     },
+    /// The weights to start from are of another model.
+    #[error("this run cannot start from the weights in {}: {what}", path.display())]
+    OtherModel {
+        /// Their folder.
+        path: PathBuf,
+        /// What differs, and what to do.
+        what: String,
+    },
 }
 
 impl CheckpointError {
@@ -389,6 +399,19 @@ pub fn model_of(config: &Value, faults: &mut Vec<Fault>) -> Option<ModelConfig> 
         Some(table) => spec::read_model_table(table, OWN_WORDS, faults),
         None => hf_config::read(config, "model", faults),
     }
+}
+
+/// The fields in which the models `there`, of `place`, and `here`, of a plan, differ, with what both say.
+pub(super) fn differences(there: &Value, here: &Value, place: &str) -> String {
+    let fields = |value: &Value| value.as_object().cloned().unwrap_or_default();
+    let (there, here) = (fields(there), fields(here));
+    let names: BTreeSet<&String> = there.keys().chain(here.keys()).collect();
+    let says = |value: Option<&Value>| value.map_or_else(|| "not said".to_string(), Value::to_string);
+    let differing = names.into_iter().filter_map(|name| {
+        let (was, is) = (there.get(name), here.get(name));
+        (was != is).then(|| format!("{name} is {} in {place} and {} in the plan", says(was), says(is)))
+    });
+    differing.collect::<Vec<_>>().join(", ")
 }
 
 fn extend(config: &mut Value, more: Value) {

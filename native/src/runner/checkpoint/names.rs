@@ -111,7 +111,7 @@ const OF_EXPERT: [[&str; 2]; 3] = [["gate_proj", "w1"], ["up_proj", "w3"], ["dow
 const EXPERTS: &str = ".mlp.experts.";
 const MATRIX: &str = ".weight";
 /// What comes behind the name of a matrix in those of its adapter: `lora_A` and `lora_B`.
-const ADAPTER: &str = ".lora_";
+pub(super) const ADAPTER: &str = ".lora_";
 
 impl Names {
     /// Of the model that `config` describes, the content of a `config.json`.

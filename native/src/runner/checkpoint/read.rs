@@ -7,10 +7,12 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use pipeplan_core::graph::optimizer::Optimizer;
+use pipeplan_core::model::ModelConfig;
 use safetensors::tensor::{Dtype, Metadata};
 
 use super::fused::Held;
-use super::names::Names;
+use super::names::{ADAPTER, Names};
+use super::pretrained::{Pretrained, of_decoder};
 use super::{Checkpoint, CheckpointError};
 use crate::backend::cpu::element::Element;
 use crate::backend::{Backend, Part, Values};
@@ -24,6 +26,8 @@ pub struct Reader {
     folder: PathBuf,
     /// Whether AdamW has trained, which remembers both means of each weight.
     of_adamw: bool,
+    /// Whether there are no optimizer states, and adapters start as they are.
+    weights_alone: bool,
     /// By weight.
     weights: BTreeMap<String, Whole>,
     /// By weight: pieces of the mean and of the mean square.
@@ -36,8 +40,27 @@ pub struct Reader {
 struct Piece {
     path: PathBuf,
     start: u64,
-    wide: bool,
+    format: Format,
     shape: Vec<usize>,
+}
+
+/// How a number lies in a file.
+#[derive(Clone, Copy, PartialEq)]
+enum Format {
+    F64,
+    F32,
+    F16,
+    Bf16,
+}
+
+impl Format {
+    fn width(self) -> usize {
+        match self {
+            Format::F64 => 8,
+            Format::F32 => 4,
+            Format::F16 | Format::Bf16 => 2,
+        }
+    }
 }
 
 /// A weight, and the tensors that hold it.
@@ -71,22 +94,26 @@ impl Piece {
 
     /// Fills `values` with the elements from `first` on.
     fn read<T: Element>(&self, first: usize, values: &mut [T]) -> Result<(), CheckpointError> {
-        let width = if self.wide { 8 } else { 4 };
+        let width = self.format.width();
         let failed = CheckpointError::file(&self.path, "read");
         let mut file = File::open(&self.path).map_err(&failed)?;
         file.seek(SeekFrom::Start(self.start + (first * width) as u64)).map_err(&failed)?;
         let mut bytes = vec![0; values.len() * width];
         file.read_exact(&mut bytes).map_err(&failed)?;
-        if self.wide {
-            let (numbers, _) = bytes.as_chunks::<8>();
-            values.iter_mut().zip(numbers).for_each(|(value, number)| *value = T::of(f64::from_le_bytes(*number)));
-        } else {
-            let (numbers, _) = bytes.as_chunks::<4>();
-            let wide = |number: &[u8; 4]| f64::from(f32::from_le_bytes(*number));
-            values.iter_mut().zip(numbers).for_each(|(value, number)| *value = T::of(wide(number)));
+        match self.format {
+            Format::F64 => put(values, &bytes, f64::from_le_bytes),
+            Format::F32 => put(values, &bytes, |number| f64::from(f32::from_le_bytes(number))),
+            Format::F16 => put(values, &bytes, |number| half::f16::from_le_bytes(number).to_f64()),
+            Format::Bf16 => put(values, &bytes, |number| half::bf16::from_le_bytes(number).to_f64()),
         }
         Ok(())
     }
+}
+
+/// The numbers of `bytes`, each of `N` of them.
+fn put<T: Element, const N: usize>(values: &mut [T], bytes: &[u8], of: impl Fn([u8; N]) -> f64) {
+    let (numbers, _) = bytes.as_chunks::<N>();
+    values.iter_mut().zip(numbers).for_each(|(value, number)| *value = T::of(of(*number)));
 }
 
 impl Reader {
@@ -99,6 +126,7 @@ impl Reader {
         let mut reader = Reader {
             folder: folder.clone(),
             of_adamw: manifest.kind == Optimizer::AdamW.name(),
+            weights_alone: false,
             weights: BTreeMap::new(),
             means: BTreeMap::new(),
             squares: BTreeMap::new(),
@@ -122,19 +150,58 @@ impl Reader {
         Ok(reader)
     }
 
+    /// Reads what the files of `pretrained` say of themselves, which hold `model`.
+    ///
+    /// # Errors
+    /// [`CheckpointError`] where one is missing or damaged.
+    pub fn of_pretrained(pretrained: &Pretrained, model: &ModelConfig) -> Result<Reader, CheckpointError> {
+        let mut stored = BTreeMap::new();
+        for file in &pretrained.files {
+            let found = tensors(&pretrained.folder.join(file))?;
+            stored.extend(found.into_iter().map(|(name, piece)| (of_decoder(&name), piece)));
+        }
+        Ok(Reader {
+            folder: pretrained.folder.clone(),
+            of_adamw: false,
+            weights_alone: true,
+            weights: weights(&Names::of(&pretrained.described(model)), stored)?,
+            means: BTreeMap::new(),
+            squares: BTreeMap::new(),
+        })
+    }
+
+    /// Weights that are none of `places`.
+    pub fn unused(&self, places: &Places) -> Vec<String> {
+        self.weights.keys().filter(|name| !places.contains_key(*name)).cloned().collect()
+    }
+
+    fn other(&self, what: String) -> CheckpointError {
+        let path = self.folder.clone();
+        match self.weights_alone {
+            true => CheckpointError::OtherModel { path, what },
+            false => CheckpointError::OtherRun { path, what },
+        }
+    }
+
+    /// Whether the weight is an adapter, which only a run of ours has.
+    fn starts_as_it_is(&self, name: &str) -> bool {
+        self.weights_alone && name.contains(ADAPTER)
+    }
+
     /// Whether it has every weight of `places`, in its whole shape, and its optimizer state.
     ///
     /// # Errors
     /// [`CheckpointError`] that names the first weight for which it has not.
     pub fn check(&self, places: &Places) -> Result<(), CheckpointError> {
-        let other = |what: String| CheckpointError::OtherRun { path: self.folder.clone(), what };
+        let other = |what: String| self.other(what);
         for (name, Placed { shard: Shard { shape, frozen, .. }, .. }) in places {
+            if self.starts_as_it_is(name) {
+                continue;
+            }
             let weight = self.weights.get(name).ok_or_else(|| other(format!("it has no weight `{name}`")))?;
             if weight.shape != *shape {
                 let found = &weight.shape;
-                return Err(other(format!(
-                    "`{name}` has the shape {found:?} in the checkpoint and {shape:?} in the plan"
-                )));
+                return Err(other(format!("`{name}` has the shape {found:?} there and {shape:?} in the plan")));
             }
             for (pieces, what) in [(&self.means, "mean"), (&self.squares, "mean square")] {
                 // Frozen weights have none. Other optimizers than AdamW remember less, and `fill` finds what is missing.
@@ -162,6 +229,9 @@ impl Reader {
     /// Where a file cannot be read.
     pub fn fill(&self, position: Position, places: &Places, backend: &mut dyn Backend) -> Result<(), Cause> {
         for (name, Placed { at, shard }) in places {
+            if self.starts_as_it_is(name) {
+                continue;
+            }
             let missing = || self.missing(name);
             let weight = self.weights.get(name).ok_or_else(missing)?;
             let held = shard.runs(position.seat());
@@ -177,6 +247,8 @@ impl Reader {
                         match values {
                             // What the optimizer does not remember.
                             Values::F32([]) | Values::F64([]) => {}
+                            // Nor what no optimizer has made yet.
+                            _ if self.weights_alone && part != Part::Weight => {}
                             _ if pieces.is_empty() => return Err(missing().into()),
                             Values::F32(values) => fill(values, runs, pieces)?,
                             Values::F64(values) => fill(values, runs, pieces)?,
@@ -202,7 +274,7 @@ impl Reader {
     }
 
     fn missing(&self, name: &str) -> CheckpointError {
-        CheckpointError::OtherRun { path: self.folder.clone(), what: format!("it has no weight `{name}`") }
+        self.other(format!("it has no weight `{name}`"))
     }
 }
 
@@ -219,7 +291,7 @@ pub(super) fn stored(
     let mut found = Vec::new();
     for file in files {
         for (name, piece) in tensors(&folder.join(file))?.into_iter().filter(|(name, _)| wanted(name)) {
-            let values = match piece.wide {
+            let values = match piece.format == Format::F64 {
                 true => {
                     let mut values = vec![0f64; piece.elements()];
                     piece.read(0, &mut values)?;
@@ -374,13 +446,15 @@ fn tensors(path: &Path) -> Result<Vec<(String, Piece)>, CheckpointError> {
     let metadata: Metadata = serde_json::from_slice(&header).map_err(|error| damaged(error.to_string()))?;
     let mut found = Vec::new();
     for (name, info) in metadata.tensors() {
-        let wide = match info.dtype {
-            Dtype::F32 => false,
-            Dtype::F64 => true,
-            other => return Err(damaged(format!("`{name}` is in {other:?}; accepted are F32 and F64"))),
+        let format = match info.dtype {
+            Dtype::F64 => Format::F64,
+            Dtype::F32 => Format::F32,
+            Dtype::F16 => Format::F16,
+            Dtype::BF16 => Format::Bf16,
+            other => return Err(damaged(format!("`{name}` is in {other:?}; accepted are F64, F32, F16 and BF16"))),
         };
         let (start, end) = (info.data_offsets.0 as u64, info.data_offsets.1 as u64);
-        let width = if wide { 8 } else { 4 };
+        let width = format.width() as u64;
         let bytes = info.shape.iter().try_fold(width, |bytes: u64, size| bytes.checked_mul(*size as u64));
         if bytes.is_none() || bytes != end.checked_sub(start) || end > size - 8 - length {
             return Err(damaged(format!(
@@ -388,7 +462,7 @@ fn tensors(path: &Path) -> Result<Vec<(String, Piece)>, CheckpointError> {
             )));
         }
         let start = 8 + length + start;
-        found.push((name, Piece { path: path.to_path_buf(), start, wide, shape: info.shape.clone() }));
+        found.push((name, Piece { path: path.to_path_buf(), start, format, shape: info.shape.clone() }));
     }
     Ok(found)
 }
@@ -398,7 +472,7 @@ mod tests {
     use super::*;
 
     fn piece(shape: &[usize]) -> Piece {
-        Piece { path: PathBuf::new(), start: 0, wide: false, shape: shape.to_vec() }
+        Piece { path: PathBuf::new(), start: 0, format: Format::F32, shape: shape.to_vec() }
     }
 
     fn lies(name: &str, length: usize) -> Option<Vec<Run>> {

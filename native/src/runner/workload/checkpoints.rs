@@ -1,12 +1,14 @@
 //! What checkpoints say of a run, and whether a run can go on from one.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde_json::Value;
 
 use super::refusal::Refusal;
 use super::{Computation, ModelStages, Workload};
-use crate::runner::checkpoint::{Adapters, Checkpoint, CheckpointError, Manifest, Reader, WholeWeights, Writer};
+use crate::runner::checkpoint::{
+    Adapters, Checkpoint, CheckpointError, Manifest, Pretrained, Reader, WholeWeights, Writer,
+};
 use crate::runner::data::Batches;
 use crate::runner::optimizer::Schedule;
 use crate::runner::{Precision, RunOptions, checkpoint};
@@ -54,10 +56,36 @@ impl Workload {
         let model = |value: &Value| checkpoint::model_of(value, &mut Vec::new());
         let is_same_model = model(&was.model).is_some_and(|was| model(&is.model) == Some(was));
         if !is_same_model && same(&was.model) != same(&is.model) {
-            let differs = differences(&same(&was.model), &same(&is.model));
+            let differs = checkpoint::differences(&same(&was.model), &same(&is.model), "the checkpoint");
             return Err(other(format!("its model differs: {differs}; plan the same model")).into());
         }
         Ok(Reader::open(checkpoint)?.check(&self.places())?)
+    }
+
+    /// Whether `pretrained` has all weights of the model, in their shapes.
+    pub(super) fn check_weights(&self, model: &ModelStages, pretrained: &Pretrained) -> Result<(), Refusal> {
+        pretrained.check_model(&model.model)?;
+        let checked = Reader::of_pretrained(pretrained, &model.model)?.check(&self.places());
+        // Published weights often leave out what predicts further tokens; transformers neither reads nor writes it.
+        let of_module = format!("it has no weight `model.layers.{}.", model.model.layers);
+        Ok(checked.map_err(|error| match error {
+            CheckpointError::OtherModel { path, what } if what.starts_with(&of_module) => {
+                let what = format!(
+                    "{what}: of a module that predicts further tokens; `model.multi_token = 0` plans without"
+                );
+                CheckpointError::OtherModel { path, what }
+            }
+            error => error,
+        })?)
+    }
+
+    /// The weights of `pretrained` that the model has no use for; nothing for planned times.
+    ///
+    /// # Errors
+    /// [`CheckpointError`] where a file cannot be read.
+    pub fn unused_weights(&self, pretrained: &Pretrained) -> Result<Vec<String>, CheckpointError> {
+        let Computation::Model(model) = &self.computation else { return Ok(Vec::new()) };
+        Ok(Reader::of_pretrained(pretrained, &model.model)?.unused(&self.places()))
     }
 
     /// What checkpoints say of this run.
@@ -124,17 +152,4 @@ fn adapters(lora: Option<&Adapters>) -> String {
         None => "none".to_string(),
         Some(Adapters { rank, alpha, targets }) => format!("rank {rank}, alpha {alpha}, {}", targets.join(", ")),
     }
-}
-
-/// The fields in which the models `there`, of a checkpoint, and `here`, of a plan, differ, with what both say.
-fn differences(there: &Value, here: &Value) -> String {
-    let fields = |value: &Value| value.as_object().cloned().unwrap_or_default();
-    let (there, here) = (fields(there), fields(here));
-    let names: BTreeSet<&String> = there.keys().chain(here.keys()).collect();
-    let says = |value: Option<&Value>| value.map_or_else(|| "not said".to_string(), Value::to_string);
-    let differing = names.into_iter().filter_map(|name| {
-        let (was, is) = (there.get(name), here.get(name));
-        (was != is).then(|| format!("{name} is {} in the checkpoint and {} in the plan", says(was), says(is)))
-    });
-    differing.collect::<Vec<_>>().join(", ")
 }

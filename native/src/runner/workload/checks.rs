@@ -57,7 +57,7 @@ impl Workload {
             return Err(Refusal::TooManyRanks { replicas, ranks });
         }
         let Computation::Model(model) = &self.computation else {
-            let saves = options.saving.is_some() || options.resume.is_some();
+            let saves = options.saving.is_some() || options.resume.is_some() || options.weights.is_some();
             return if saves { Err(Refusal::NothingToSave) } else { Ok(None) };
         };
         if let Some(norm) = options.clip_norm.filter(|norm| !(*norm > 0.0 && norm.is_finite())) {
@@ -98,6 +98,9 @@ impl Workload {
         }
         if let Some(checkpoint) = &options.resume {
             self.check_resume(model, checkpoint, options, &batches)?;
+        }
+        if let Some(pretrained) = &options.weights {
+            self.check_weights(model, pretrained)?;
         }
         Ok(Some(batches))
     }

@@ -1,0 +1,192 @@
+//! Weights to start from, in a folder that `transformers` or another library has written: `config.json`, and tensors in
+//! `model.safetensors` or in the files that `model.safetensors.index.json` names. Of a checkpoint of ours the weights alone.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use pipeplan_core::base::fields::{Fault, Faults};
+use pipeplan_core::model::ModelConfig;
+use serde_json::Value;
+
+use super::{CheckpointError, OWN_WORDS, config, differences, model_of};
+
+/// Longest `config.json` or index that is read: an index names each tensor of a model of a hundred thousand.
+const MAX_TEXT_BYTES: u64 = 64 << 20;
+
+/// Kinds of models whose tensors lie as those of the models that this crate writes, by `model_type`; `start.py` of
+/// `native/tests/families` has judged each. Of others, rows may have another order, which no name or shape tells.
+const JUDGED: [&str; 41] = [
+    "arcee",
+    "cwm",
+    "deepseek_v3",
+    "dots1",
+    "exaone4",
+    "exaone_moe",
+    "flex_olmo",
+    "gemma",
+    "gemma2",
+    "gemma3_text",
+    "glm",
+    "glm4",
+    "glm4_moe",
+    "gpt_oss",
+    "granite",
+    "granitemoe",
+    "hunyuan_v1_dense",
+    "hunyuan_v1_moe",
+    "hyperclovax",
+    "internlm3",
+    "llama",
+    "mellum",
+    "minicpm3",
+    "minimax_m2",
+    "ministral3",
+    "mistral",
+    "mixtral",
+    "olmo2",
+    "olmo3",
+    "olmoe",
+    "phi3",
+    "qwen2",
+    "qwen2_moe",
+    "qwen3",
+    "qwen3_5_moe_text",
+    "qwen3_5_text",
+    "qwen3_moe",
+    "qwen3_next",
+    "seed_oss",
+    "smollm3",
+    "vaultgemma",
+];
+
+/// A folder with the weights of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pretrained {
+    /// The folder.
+    pub folder: PathBuf,
+    /// Its files of tensors.
+    pub(super) files: Vec<String>,
+    /// Its `config.json`, or the part of it that is of the decoder.
+    pub(super) config: Value,
+}
+
+impl Pretrained {
+    /// Looks for the files in `folder`; none of their tensors is read.
+    ///
+    /// # Errors
+    /// [`CheckpointError`] where a file is missing, none of JSON, or names files elsewhere.
+    pub fn open(folder: &Path) -> Result<Pretrained, CheckpointError> {
+        let other = |what: String| CheckpointError::OtherModel { path: folder.to_path_buf(), what };
+        if !folder.join("config.json").is_file() {
+            return Err(other(
+                "it has no config.json: give a folder as `save_pretrained` of transformers writes it".into(),
+            ));
+        }
+        let whole = json(&folder.join("config.json"))?;
+        let config = match whole.get("text_config") {
+            Some(text) if text.is_object() => text.clone(),
+            _ => whole,
+        };
+        let (index, single) = ("model.safetensors.index.json", "model.safetensors");
+        let files = if folder.join(index).is_file() {
+            let value = json(&folder.join(index))?;
+            let map = value["weight_map"].as_object().into_iter().flat_map(|map| map.values());
+            let mut files: Vec<String> = map.filter_map(|file| file.as_str().map(str::to_string)).collect();
+            files.sort_unstable();
+            files.dedup();
+            files
+        } else if folder.join(single).is_file() {
+            vec![single.to_string()]
+        } else {
+            let what = "it has neither model.safetensors nor model.safetensors.index.json: other formats are not read; \
+                        `model.save_pretrained(FOLDER)` of transformers writes these";
+            return Err(other(what.into()));
+        };
+        // Names of files lead nowhere but into the folder.
+        let plain = |name: &&String| Path::new(name).file_name().is_none_or(|last| last != name.as_str());
+        if let Some(name) = files.iter().find(plain) {
+            return Err(other(format!("its index names `{name}`, which is not a file in this folder")));
+        }
+        Ok(Pretrained { folder: folder.to_path_buf(), files, config })
+    }
+
+    /// Whether its `config.json` describes `model`, but for modules that predict further tokens, which may be left out.
+    ///
+    /// # Errors
+    /// [`CheckpointError`] with every field in which they differ.
+    pub fn check_model(&self, model: &ModelConfig) -> Result<(), CheckpointError> {
+        let other = |what: String| CheckpointError::OtherModel { path: self.folder.clone(), what };
+        let mut faults: Vec<Fault> = Vec::new();
+        let Some(mut there) = model_of(&self.config, &mut faults) else {
+            return Err(other(format!("its config.json is not read:\n{}", Faults(faults))));
+        };
+        // Of a checkpoint of ours it is the kind that is written.
+        let (kind, written) = (&self.config["model_type"], &config(model, "f32", false)["model_type"]);
+        if kind != written && !kind.as_str().is_some_and(|kind| JUDGED.contains(&kind)) {
+            return Err(other(format!(
+                "weights of the model_type {kind} are not read: their rows may have another order"
+            )));
+        }
+        if model.variant.multi_token == 0 {
+            there.variant.multi_token = 0;
+        }
+        if there == *model {
+            return Ok(());
+        }
+        // In the words of one writer, so that what both say alike differs in nothing.
+        let said = |model: &ModelConfig| {
+            let mut value = config(model, "f32", false);
+            value.as_object_mut().map(|fields| fields.remove(OWN_WORDS));
+            value
+        };
+        let differs = differences(&said(&there), &said(model), "the folder");
+        match differs.is_empty() {
+            true => Ok(()),
+            false => Err(other(format!("its model is not that of the plan: {differs}"))),
+        }
+    }
+
+    /// Whether its rotary positions are scaled, which the runner does not do.
+    pub fn scales_positions(&self) -> bool {
+        scales_positions(&self.config)
+    }
+
+    /// What says under which names its tensors lie: the model as this crate writes it, with the kind that the folder names.
+    pub(super) fn described(&self, model: &ModelConfig) -> Value {
+        let mut described = config(model, "f32", false);
+        if let Some(kind) = self.config.get("model_type").filter(|kind| kind.is_string()) {
+            described["model_type"] = kind.clone();
+        }
+        described
+    }
+}
+
+/// Whether a `config.json` stretches its rotary positions for longer sequences (Llama 3.1's and YaRN's ways, and others).
+pub fn scales_positions(config: &Value) -> bool {
+    let kind = |table: &str| {
+        let table = config.get(table)?;
+        table.get("rope_type").or_else(|| table.get("type"))?.as_str()
+    };
+    ["rope_scaling", "rope_parameters"].into_iter().filter_map(kind).any(|kind| kind != "default")
+}
+
+/// The name under which checkpoints of a decoder alone hold what the decoder within a multimodal model has as `name`.
+pub(super) fn of_decoder(name: &str) -> String {
+    let moved = [
+        ("model.language_model.", "model."),
+        ("language_model.model.", "model."),
+        ("language_model.lm_head.", "lm_head."),
+    ];
+    let moved = moved.into_iter().find_map(|(from, to)| Some([to, name.strip_prefix(from)?].concat()));
+    moved.unwrap_or_else(|| name.to_string())
+}
+
+fn json(path: &Path) -> Result<Value, CheckpointError> {
+    let failed = CheckpointError::file(path, "read");
+    let file = std::fs::File::open(path).map_err(&failed)?;
+    let mut bytes = Vec::new();
+    file.take(MAX_TEXT_BYTES).read_to_end(&mut bytes).map_err(&failed)?;
+    let damaged = |what: String| CheckpointError::Damaged { path: path.to_path_buf(), what };
+    let text = String::from_utf8(bytes).map_err(|error| damaged(error.to_string()))?;
+    pipeplan_core::base::json::parse(&text).map_err(|error| damaged(error.to_string()))
+}
