@@ -59,7 +59,7 @@ pub const MAX_STEPS: usize = 1_000_000;
 const MAX_PROCESSORS: u64 = 1 << 20;
 const FORMAT: &str = "pipeplan-trace";
 /// 146 years: sums of two stay within `u64`.
-const MAX_NS: u64 = 1 << 62;
+pub(crate) const MAX_NS: u64 = 1 << 62;
 
 /// One program step in measured time.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -36,7 +36,7 @@ use crate::problem::op::{Op, OpKind};
 use crate::problem::{MAX_RANKS, Problem, Statement};
 use crate::program::{P2pOp, Payload, Step, Way};
 use crate::trace::clocks::{Aligned, align};
-use crate::trace::{MAX_FILE_BYTES, StepTrace, Trace, TraceSpan};
+use crate::trace::{MAX_FILE_BYTES, MAX_NS, StepTrace, Trace, TraceSpan};
 
 mod events;
 mod stream;
@@ -223,7 +223,9 @@ pub fn aligned(
     let count = numbers.len();
     let step = |(index, number): (usize, &Option<u64>)| {
         let (began_ns, rows) = step(problem, &ranks, index, count);
-        StepTrace { step: number.unwrap_or(index as u64), loss: None, tokens: 0, began_ns: Some(began_ns), rows }
+        // A profile's clock may count from anywhere; a time that no trace holds is left out.
+        let began_ns = Some(began_ns).filter(|began| *began <= MAX_NS);
+        StepTrace { step: number.unwrap_or(index as u64), loss: None, tokens: 0, began_ns, rows }
     };
     let mut trace = Trace {
         plan_digest: plan_digest.to_string(),
