@@ -110,7 +110,7 @@ impl Pretrained {
         Ok(Pretrained { folder: folder.to_path_buf(), files, config })
     }
 
-    /// Whether its `config.json` describes `model`, but for modules that predict further tokens, which may be left out.
+    /// Whether its `config.json` describes `model`, but for MTP modules, which may be left out.
     ///
     /// # Errors
     /// [`CheckpointError`] with every field in which they differ.

@@ -66,13 +66,11 @@ impl Workload {
     pub(super) fn check_weights(&self, model: &ModelStages, pretrained: &Pretrained) -> Result<(), Refusal> {
         pretrained.check_model(&model.model)?;
         let checked = Reader::of_pretrained(pretrained, &model.model)?.check(&self.places());
-        // Published weights often leave out what predicts further tokens; transformers neither reads nor writes it.
+        // Published weights often leave out MTP modules; transformers neither reads nor writes it.
         let of_module = format!("it has no weight `model.layers.{}.", model.model.layers);
         Ok(checked.map_err(|error| match error {
             CheckpointError::OtherModel { path, what } if what.starts_with(&of_module) => {
-                let what = format!(
-                    "{what}: of a module that predicts further tokens; `model.multi_token = 0` plans without"
-                );
+                let what = format!("{what}: of an MTP module; `model.multi_token = 0` plans without");
                 CheckpointError::OtherModel { path, what }
             }
             error => error,
