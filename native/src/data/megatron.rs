@@ -6,7 +6,7 @@
 //! |---|---|
 //! | 9 | `MMIDIDX`, and two bytes 0 |
 //! | 8 | the version, 1 |
-//! | 1 | the type of a token, by [`CODES`] |
+//! | 1 | the type of a token, by `CODES` |
 //! | 8, 8 | sequences S; entries D of the list of documents, one more than there are documents |
 //! | 4 · S | tokens of each sequence |
 //! | 8 · S | the byte at which each begins |

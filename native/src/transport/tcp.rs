@@ -1,6 +1,6 @@
 //! Processes over TCP: no library but the system's.
 //!
-//! They find each other by a [rendezvous](super::rendezvous), after which each pair has one connection. A process that dies
+//! They find each other by a [`rendezvous`], after which each pair has one connection. A process that dies
 //! is noticed by the end of its connections, at once; a host that vanishes, by the engine's time-out; a damaged frame, by
 //! its checksum.
 

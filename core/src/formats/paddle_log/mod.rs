@@ -8,7 +8,7 @@
 //! ```
 //!
 //! - In: the lines of each worker ([`Worker`]), with or without the plan that ran.
-//! - Out: a trace ([`trace`]) with what was left out or found wrong; the events of Paddle's own tool ([`events`]); the lines of
+//! - Out: a trace ([`trace`]) with what was left out or found wrong; the events of Paddle's own tool ([`events()`]); the lines of
 //!   a trace ([`write()`]).
 //!
 //! A worker's steps begin where the first type of job (other than `default`) comes with microbatch 0. Types are `forward`,

@@ -5,7 +5,7 @@
 //! decoder of text, and tells what it leaves out. A missing size is a fault. It is a default only where the family's library
 //! defines one; those that people leave out are filled in and told.
 //!
-//! No field is passed over. One that no reader asks for is known to change no plan ([`fields`]: dropout, tokens, versions,
+//! No field is passed over. One that no reader asks for is known to change no plan (`fields`: dropout, tokens, versions,
 //! quantisation, scaled positions), is refused where it decides the model, or is told.
 
 use alloc::format;
