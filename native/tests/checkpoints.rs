@@ -523,6 +523,22 @@ fn weights_of_another_model_are_refused_with_what_differs() {
     // Rows of that family's queries and keys have another order, and the same shapes.
     let config = published.path().join("config.json");
     let mut value: Value = serde_json::from_slice(&fs::read(&config).expect("a config")).expect("JSON");
+    // No plan depends on these; what the weights compute does.
+    for (name, says, what) in [
+        ("rope_scaling", json!({ "rope_type": "llama3", "factor": 8.0 }), "rope_scaling"),
+        ("rope_parameters", json!({ "full_attention": { "rope_type": "yarn" } }), "rope_scaling"),
+        ("rope_parameters", json!({ "a": { "rope_theta": 1e4 }, "b": { "rope_theta": 1e6 } }), "more than one theta"),
+        ("rope_local_base_freq", json!(123.0), "more than one theta"),
+        ("rope_interleave", json!(true), "rope_interleave"),
+        ("use_bidirectional_attention", json!(true), "another mask"),
+    ] {
+        let mut value = value.clone();
+        value["rope_theta"] = json!(10_000.0);
+        value[name] = says;
+        fs::write(&config, value.to_string()).expect("written");
+        let said = refused(&workload, &starting_from(published.path()));
+        assert!(said.contains(what) && said.contains("which the runner does not do"), "{name}: {said}");
+    }
     value["model_type"] = json!("helium");
     fs::write(&config, value.to_string()).expect("written");
     let said = refused(&workload, &starting_from(published.path()));

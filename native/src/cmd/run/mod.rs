@@ -401,9 +401,6 @@ fn tell_weights(args: &Args, options: &RunOptions, workload: &Workload) -> Resul
     let Some(pretrained) = options.weights.as_ref().filter(|_| !args.json && !processes::is_silent()) else {
         return Ok(());
     };
-    if pretrained.scales_positions() {
-        output::tell("note: config.json scales rotary positions (rope_scaling); the run does without");
-    }
     let unused = workload.unused_weights(pretrained).map_err(Failure::input)?;
     if let Some(first) = unused.first() {
         let count = unused.len();

@@ -127,6 +127,11 @@ impl Pretrained {
                 "weights of the model_type {kind} are not read: their rows may have another order"
             )));
         }
+        if let Some(what) = not_run(&self.config) {
+            return Err(other(format!(
+                "{what}, which the runner does not do: its losses would not be those of the model"
+            )));
+        }
         if model.variant.multi_token == 0 {
             there.variant.multi_token = 0;
         }
@@ -146,11 +151,6 @@ impl Pretrained {
         }
     }
 
-    /// Whether its rotary positions are scaled, which the runner does not do.
-    pub fn scales_positions(&self) -> bool {
-        scales_positions(&self.config)
-    }
-
     /// What says under which names its tensors lie: the model as this crate writes it, with the kind that the folder names.
     pub(super) fn described(&self, model: &ModelConfig) -> Value {
         let mut described = config(model, "f32", false);
@@ -163,11 +163,52 @@ impl Pretrained {
 
 /// Whether a `config.json` stretches its rotary positions for longer sequences (Llama 3.1's and YaRN's ways, and others).
 pub fn scales_positions(config: &Value) -> bool {
-    let kind = |table: &str| {
-        let table = config.get(table)?;
-        table.get("rope_type").or_else(|| table.get("type"))?.as_str()
+    let kind = |table: &Value| {
+        table.get("rope_type").or_else(|| table.get("type")).and_then(Value::as_str).map(str::to_owned)
     };
-    ["rope_scaling", "rope_parameters"].into_iter().filter_map(kind).any(|kind| kind != "default")
+    tables(config).filter_map(kind).any(|kind| kind != "default")
+}
+
+/// What of a `config.json` changes no plan and decides what is computed from given weights, where the runner does without.
+fn not_run(config: &Value) -> Option<&'static str> {
+    let kind = config["model_type"].as_str().unwrap_or_default();
+    if scales_positions(config) {
+        return Some("it scales rotary positions (rope_scaling)");
+    }
+    // Which columns are turned together; of DeepSeek's family neighbours unless said otherwise.
+    let in_pairs = ["rope_interleave", "rope_interleaved"].into_iter().find_map(|name| config[name].as_bool());
+    if in_pairs.is_some_and(|in_pairs| in_pairs != kind.starts_with("deepseek")) {
+        return Some("its rotary positions turn other columns together (rope_interleave)");
+    }
+    // Gemma 3's library has two where a file says neither.
+    let usual = (kind == "gemma3_text").then_some([1_000_000.0, 10_000.0]);
+    let said = |name: &str, at: usize| config[name].as_f64().or_else(|| usual.map(|usual| usual[at]));
+    let by_kind: Vec<f64> = tables(config).filter_map(|table| table["rope_theta"].as_f64()).collect();
+    let thetas = match by_kind.is_empty() {
+        true => [said("rope_theta", 0), said("rope_local_base_freq", 1)].into_iter().flatten().collect(),
+        false => by_kind,
+    };
+    if thetas.windows(2).any(|pair| pair[0] != pair[1]) {
+        return Some("its layers have rotary positions of more than one theta");
+    }
+    let says = |name: &str, what: bool| config[name].as_bool() == Some(what);
+    if says("use_bidirectional_attention", true)
+        || says("scale_attn_weights", false)
+        || config["llama_4_scaling"].is_object()
+    {
+        return Some("its attention has another mask or scale");
+    }
+    None
+}
+
+/// What a `config.json` says of rotary positions: for all layers, or for each kind of layers.
+fn tables(config: &Value) -> impl Iterator<Item = &Value> {
+    let given =
+        ["rope_scaling", "rope_parameters"].into_iter().map(|name| &config[name]).filter(|table| table.is_object());
+    given.flat_map(|table| {
+        let inner = table.as_object().into_iter().flat_map(|table| table.values()).filter(|inner| inner.is_object());
+        std::iter::once(table).chain(inner)
+    })
 }
 
 /// The name under which checkpoints of a decoder alone hold what the decoder within a multimodal model has as `name`.
