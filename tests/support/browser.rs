@@ -5,6 +5,7 @@
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use base64::Engine;
@@ -27,6 +28,28 @@ pub struct Browser {
     session: String,
     downloads: PathBuf,
     _driver: Running,
+    /// Outlives the driver, which ends without clearing up.
+    _scratch: Scratch,
+}
+
+/// What Chromium and its driver write, some 14 MB: the driver leaves it behind where it is killed.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    /// Not in the folder of the tests: Chromium has a socket there, whose path may have 107 bytes.
+    fn new() -> Scratch {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("pipeplan-browser-{}-{count}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+        Scratch(folder)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }
 
 impl Browser {
@@ -37,9 +60,10 @@ impl Browser {
     pub fn open(name: &str, width: u32, height: u32) -> Browser {
         // Of any free port the driver takes the number for IPv6 first; where another process has that of IPv4, it ends and says
         // so, and the next one gets another number.
+        let scratch = Scratch::new();
         let (driver, port) = (0..5)
             .find_map(|_| {
-                let driver = Running::start(Command::new("chromedriver").arg("--port=0"));
+                let driver = Running::start(Command::new("chromedriver").arg("--port=0").env("TMPDIR", &scratch.0));
                 let port: Option<u16> =
                     driver.line(PATIENCE, |line| match line.split_once("successfully on port ") {
                         Some((_, port)) => port.trim_end_matches('.').trim().parse().ok().map(Some),
@@ -76,8 +100,8 @@ impl Browser {
                 "prefs": { "download.default_directory": downloads, "download.prompt_for_download": false },
             },
         } } });
-        let mut browser =
-            Browser { agent, session: format!("http://127.0.0.1:{port}/session"), downloads, _driver: driver };
+        let session = format!("http://127.0.0.1:{port}/session");
+        let mut browser = Browser { agent, session, downloads, _driver: driver, _scratch: scratch };
         // Now and then a browser ends as it starts; its driver says so, and the next one stays.
         let opened = (0..2).find_map(|_| browser.try_post("", wanted.clone()).ok());
         let opened = opened.unwrap_or_else(|| browser.post("", wanted));
