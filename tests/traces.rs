@@ -74,6 +74,41 @@ fn the_second_plan_is_nearer_to_its_run() {
     assert!(errors[1] < 0.5 * errors[0], "{errors:?}");
 }
 
+/// A run that plans itself anew trains the same losses as one that does not: the state goes from plan to plan.
+#[test]
+fn a_run_plans_itself_anew() {
+    let at = folder("replan");
+    let (spec, new) = (at("spec.toml"), at("new.json"));
+    write(&spec, &self::spec("cpu"));
+    let plain = json_of(["run", &spec, "--steps", "6", "--precision", "f64", "--json"]);
+    let round = ["--replan-after", "3", "--replanned", &new];
+    let anew = json_of(["run", &spec, "--steps", "6", "--precision", "f64", "--json"].into_iter().chain(round));
+    let losses = |run: &serde_json::Value| -> Vec<f64> {
+        run["losses"].as_array().unwrap().iter().map(|loss| loss.as_f64().unwrap()).collect()
+    };
+    let (plain, losses) = (losses(&plain), losses(&anew));
+    assert_eq!(losses.len(), 6);
+    // A layer on another stage adds up the same numbers.
+    for (plain, loss) in plain.iter().zip(&losses) {
+        assert!((plain - loss).abs() < 1e-9, "{plain} and {loss}");
+    }
+    assert_eq!(anew["replanned"]["after"], 3);
+    assert!(anew["replanned"]["measured_makespan_ns"].as_u64() > Some(0));
+    // The new plan trains, and knows the times of the run.
+    assert!(read(&new)["spec"]["profile"].is_object() || read(&new)["spec"]["cluster"].is_object());
+    printed(["run", &new, "--steps", "1"]);
+    for (arguments, says) in [
+        (vec!["--replan-after", "6"], "leaves no step to the new plan"),
+        (vec!["--replan-after", "3", "--transport", "tcp"], "needs the ranks in one process"),
+        (vec!["--replan-after", "3", "--backend", "modelled"], "applies to training"),
+    ] {
+        let refused = run(["run", &spec, "--steps", "6"].into_iter().chain(arguments));
+        assert_eq!(refused.status.code(), Some(2));
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(said.contains(says), "{said}");
+    }
+}
+
 /// A run of processes on one host: no op starts before what it waits for has ended, and the steps are those asked for.
 #[test]
 fn processes_of_a_host_share_a_clock() {

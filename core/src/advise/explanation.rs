@@ -13,6 +13,7 @@ use crate::advise::suggest::{self, Change, Shortener, Shorter, Suggestion, Sugge
 use crate::base::units::{Bytes, Nanos};
 use crate::plan::planner::{self, Answer, PlanError};
 use crate::plan::verdict::{self, RankMemory, TYPED_COSTS};
+use crate::plan::{StageHolder, holders};
 use crate::problem::op::OpKind;
 use crate::schedule::{self, Absent, BEST, Published};
 use crate::search::{Effort, Flow, Progress};
@@ -124,6 +125,12 @@ fn of_best(
 }
 
 impl Explanation {
+    /// Which layers each stage and rank holds.
+    pub fn holders(&self) -> Vec<StageHolder> {
+        let case = &self.answer.case;
+        case.derived.as_ref().map_or_else(Vec::new, |derived| holders(derived, &case.problem))
+    }
+
     /// By stage: what a microbatch holds after F, and what it still holds after B, for W; on the device and in the
     /// host's memory. Where B recomputes what F did not keep, the latter may be more.
     pub fn held_for_w(&self) -> Vec<[Bytes; 2]> {
@@ -160,11 +167,15 @@ impl Explanation {
 
     /// For programs: `pipeplan memory --json`.
     pub fn to_value(&self) -> Value {
+        let holders = self.holders();
         let rank = |rank: &RankMemory| {
+            let held = holders.iter().filter(|holder| holder.ranks.contains(&rank.rank));
+            let layers: Vec<u32> = held.flat_map(|holder| holder.layout.layers.clone()).collect();
             let kinds: Map<String, Value> =
                 rank.fixed.kinds().iter().map(|(kind, bytes)| (kind.replace(' ', "_"), json!(bytes))).collect();
             json!({
                 "rank": rank.rank,
+                "layers": layers,
                 "static_bytes": kinds,
                 "activation_bytes": rank.activations,
                 "host_bytes": rank.on_host,

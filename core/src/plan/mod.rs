@@ -27,6 +27,7 @@
 mod checked;
 mod figures;
 mod file;
+mod holders;
 pub mod planner;
 #[cfg(test)]
 mod tests;
@@ -37,6 +38,7 @@ use alloc::vec::Vec;
 
 pub use checked::{Checked, TRANSPORTS};
 pub use file::{MAX_FILE_BYTES, PlanFileError, VERSION};
+pub use holders::{StageHolder, holders, layers_of_rank, written as written_layers};
 
 use crate::base::units::{Bytes, Nanos};
 use crate::bounds;

@@ -3,6 +3,7 @@
 use pipeplan_core::advise::explanation::Explanation;
 use pipeplan_core::advise::suggest::{Shorter, Suggestion, Suggestions};
 use pipeplan_core::base::units::Bytes;
+use pipeplan_core::plan::layers_of_rank;
 use pipeplan_core::plan::verdict::RankMemory;
 use pipeplan_core::spec::{Spec, Work};
 
@@ -51,7 +52,7 @@ fn drawn(shown: &Explanation, spec: &Spec) -> String {
     }
     let Work::Model(work) = &spec.work else { return text };
     text.push_str(&format!("{}\n\n", format::trained(work)));
-    text.push_str(&table(&shown.ranks));
+    text.push_str(&table(shown));
     text.push_str(&verdict_line(shown));
     if work.layout.overhead_bytes == 0 {
         text.push_str(
@@ -120,7 +121,8 @@ fn price(shown: &Explanation, shorter: &Shorter) -> String {
 }
 
 /// One row a rank; kinds of which no rank holds anything have no column.
-fn table(ranks: &[RankMemory]) -> String {
+fn table(shown: &Explanation) -> String {
+    let (ranks, holders) = (&shown.ranks, shown.holders());
     let kinds: Vec<(usize, &str)> = ranks.first().map_or_else(Vec::new, |first| {
         let named = first.fixed.kinds();
         let held = |at: usize| ranks.iter().any(|rank| rank.fixed.kinds()[at].1 > 0);
@@ -128,7 +130,7 @@ fn table(ranks: &[RankMemory]) -> String {
     });
     let header: Vec<&str> = std::iter::once("rank")
         .chain(kinds.iter().map(|(_, name)| *name))
-        .chain(["activations", "peak", "left", "peak during"])
+        .chain(["activations", "peak", "left", "peak during", "layers"])
         .collect();
     // One unit for all, so that columns stay narrow and can be compared.
     let most = ranks.iter().map(|rank| rank.peak).max().unwrap_or(0);
@@ -140,6 +142,7 @@ fn table(ranks: &[RankMemory]) -> String {
         cells.extend(kinds.iter().map(|(at, _)| scaled(fixed[*at].1)));
         cells.extend([scaled(rank.activations), scaled(rank.peak), left(rank, &scaled)]);
         cells.push(rank.at.map_or_else(String::new, |op| op.to_string()));
+        cells.push(layers_of_rank(&holders, rank.rank));
         cells
     };
     let rows: Vec<Vec<String>> = ranks.iter().map(row).collect();

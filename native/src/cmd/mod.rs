@@ -26,6 +26,7 @@ mod http;
 mod import;
 mod input;
 mod interrupt;
+mod layers;
 mod link;
 mod memory;
 mod output;
@@ -94,6 +95,7 @@ enum Command {
     Compare(compare::Args),
     Memory(memory::Args),
     Tune(tune::Args),
+    Layers(layers::Args),
     Passes(passes::Args),
     Check(check::Args),
     Show(show::Args),
@@ -148,6 +150,7 @@ impl Cli {
             Command::Compare(args) => compare::run(args),
             Command::Memory(args) => memory::run(args),
             Command::Tune(args) => tune::run(args),
+            Command::Layers(args) => layers::run(args),
             Command::Passes(args) => passes::run(args),
             Command::Check(args) => check::run(args),
             Command::Show(args) => show::run(args),

@@ -3,9 +3,8 @@
 use pipeplan_core::estimate::derive::PartitionQuality;
 use pipeplan_core::estimate::pass_reports::PassReports;
 use pipeplan_core::graph::passes::PassReport;
-use pipeplan_core::plan::planner::{self, Case, PlanError};
 use pipeplan_core::schedule;
-use pipeplan_core::spec::{Spec, Work};
+use pipeplan_core::spec::Work;
 use serde_json::json;
 
 use super::failure::Failure;
@@ -45,7 +44,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     };
     let said = Some(spec.schedule.clone()).filter(|name| name != schedule::BEST);
     let name = args.schedule.or(said).unwrap_or_else(|| "1f1b".to_owned());
-    let case = case(&spec, &name, args.effort)?;
+    let case = search::case(&spec, &name, args.effort)?;
     let derived = case.derived.ok_or_else(|| Failure::input("there is no model"))?;
     let count = derived.stages.len();
     if let Some(stage) = args.stage.filter(|stage| *stage >= count) {
@@ -66,16 +65,4 @@ pub fn run(args: Args) -> Result<(), Failure> {
         }));
     }
     output::print(&format::spelled(&reports.text()))
-}
-
-/// The spec's work as the schedule `name` places it.
-fn case(spec: &Spec, name: &str, effort: Effort) -> Result<Case, Failure> {
-    if name == schedule::BEST {
-        return search::best(spec, effort).map(|answer| answer.case).map_err(Failure::input);
-    }
-    let Some(published) = schedule::find(name) else {
-        return Err(Failure::input(PlanError::UnknownSchedule { name: name.to_owned() }));
-    };
-    planner::case(spec, &published)
-        .map_err(|absent| Failure::input(PlanError::Absent { schedule: name.to_owned(), reason: absent.reason }))
 }

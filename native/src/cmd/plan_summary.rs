@@ -6,8 +6,8 @@ use owo_colors::OwoColorize;
 use pipeplan_core::base::units::Nanos;
 use pipeplan_core::check::check_program;
 use pipeplan_core::estimate::step::Training;
-use pipeplan_core::plan::Plan;
 use pipeplan_core::plan::planner;
+use pipeplan_core::plan::{Plan, layers_of_rank};
 use pipeplan_core::problem::Objective;
 use pipeplan_core::program::execute::{Carrier, execute};
 use pipeplan_core::program::lower::{Lowering, lower_as};
@@ -20,6 +20,7 @@ pub fn summary(plan: &Plan, proved_ns: Option<Nanos>) -> String {
     let mut text = title(plan);
     if let Work::Model(work) = &plan.spec.work {
         let _ = writeln!(text, "trains        {}", trained(work));
+        text.push_str(&layers(plan).unwrap_or_default());
     }
     let (problem, prediction) = (&plan.problem, &plan.prediction);
     let objective = problem.objective();
@@ -63,6 +64,20 @@ pub fn summary(plan: &Plan, proved_ns: Option<Nanos>) -> String {
     };
     let _ = writeln!(text, "peak memory   {} on rank {most}, {limit}", bytes(prediction.peak_bytes[most]));
     text
+}
+
+/// Ranks whose layers are told in a line; `pipeplan layers` tells those of more.
+const MOST_RANKS: usize = 8;
+
+/// Which layers each rank holds.
+fn layers(plan: &Plan) -> Option<String> {
+    let (holders, ranks) = (plan.holders()?, plan.problem.ranks());
+    let told = |rank: usize| format!("{} on rank {rank}", layers_of_rank(&holders, rank));
+    let told = match ranks <= MOST_RANKS {
+        true => (0..ranks).map(told).collect::<Vec<_>>().join("; "),
+        false => format!("{}; {}; … {}; `pipeplan layers` lists all", told(0), told(1), told(ranks - 1)),
+    };
+    Some(format!("layers        {told}\n"))
 }
 
 /// The schedule and its sizes.

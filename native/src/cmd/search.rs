@@ -11,10 +11,11 @@ use pipeplan_core::base::units::Nanos;
 use pipeplan_core::estimate::derive::coverage;
 use pipeplan_core::hardware::profile::Profile;
 use pipeplan_core::plan::Plan;
-use pipeplan_core::plan::planner::{self, Answer, Comparison, PlanError};
+use pipeplan_core::plan::planner::{self, Answer, Case, Comparison, PlanError};
 use pipeplan_core::problem::Schedule;
 use pipeplan_core::program::Transport;
 use pipeplan_core::program::lower::Lowering;
+use pipeplan_core::schedule;
 use pipeplan_core::search::{Flow, Progress};
 use pipeplan_core::simulate::jitter::MAX_PERMILLE;
 use pipeplan_core::spec::{self, Spec, Work};
@@ -188,6 +189,18 @@ pub fn best(spec: &Spec, effort: Effort) -> Result<Answer, PlanError> {
     let answer = planner::best(spec, effort.ops(), &mut |progress| watch.see(progress));
     watch.finish();
     answer
+}
+
+/// The spec's work as the schedule `name` places it.
+pub fn case(spec: &Spec, name: &str, effort: Effort) -> Result<Case, Failure> {
+    if name == schedule::BEST {
+        return best(spec, effort).map(|answer| answer.case).map_err(Failure::input);
+    }
+    let Some(published) = schedule::find(name) else {
+        return Err(Failure::input(PlanError::UnknownSchedule { name: name.to_owned() }));
+    };
+    planner::case(spec, &published)
+        .map_err(|absent| Failure::input(PlanError::Absent { schedule: name.to_owned(), reason: absent.reason }))
 }
 
 /// What `search` finds, with progress on standard error and Ctrl-C for the best so far.

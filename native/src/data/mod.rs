@@ -10,6 +10,7 @@
 //! | [`megatron`] | indexed data of Megatron-LM: `NAME.bin` with `NAME.idx`; written, too |
 //! | [`flat`] | files of 16- or 32-bit tokens, those of llm.c with their header, `.npy` |
 //! | [`records`] | JSON lines and Parquet with text or tokens, and plain text through a tokenizer |
+//! | [`chat`] | conversations, as a model's chat template writes them |
 //! | [`tokenizer`] | `tokenizer.json`; bytes where there is none |
 //! | [`argument`] | `FILE` and `FILE:WEIGHT` as a command line says them |
 //!
@@ -21,6 +22,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 pub mod argument;
+pub mod chat;
 mod error;
 pub mod flat;
 pub mod megatron;

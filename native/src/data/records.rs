@@ -7,9 +7,10 @@
 //! |---|---|
 //! | `input_ids` or `tokens`, with `labels` or without | tokens as they are; where a label is −100, the token is not to be predicted |
 //! | `prompt` with `completion` | both as text; tokens of the prompt are not to be predicted |
+//! | `messages`, or `conversations`; with `tools` or without | what the model's [chat template](super::chat) writes; only tokens of the assistant are to be predicted |
 //! | `text` | text |
 //!
-//! Behind a text comes the token that ends a document, if the tokenizer has one.
+//! Behind a text comes the token that ends a document, if the tokenizer has one. A chat template writes its own ends.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -22,6 +23,7 @@ use parquet::record::{Field, Row};
 use parquet::schema::types::Type;
 use serde_json::{Map, Value};
 
+use super::chat::Chat;
 use super::tokenizer::Tokenizer;
 use super::{DataError, Format, MASKED, MAX_DOCUMENT_BYTES, Source, Width};
 
@@ -32,14 +34,22 @@ pub(super) const PARQUET_MAGIC: &[u8] = b"PAR1";
 const IGNORED: i64 = -100;
 
 /// The fields that are looked at.
-const FIELDS: [&str; 6] = ["input_ids", "tokens", "labels", "prompt", "completion", "text"];
+const FIELDS: [&str; 9] =
+    ["input_ids", "tokens", "labels", "prompt", "completion", "messages", "conversations", "tools", "text"];
 
-const EXPECTED: &str = "`text`, `prompt` with `completion`, or `input_ids` (or `tokens`) with `labels` or without";
+const EXPECTED: &str =
+    "`text`, `messages`, `prompt` with `completion`, or `input_ids` (or `tokens`) with `labels` or without";
+
+/// The fields of a conversation.
+const OF_CHATS: [&str; 2] = ["messages", "conversations"];
+/// The fields that are used where both they and a conversation are there.
+const BEFORE_CHATS: [&str; 3] = ["input_ids", "tokens", "prompt"];
 
 /// One document.
 enum Record {
     Text(String),
     Pair { prompt: String, completion: String },
+    Chat(Chat),
     Tokens { tokens: Vec<i64>, labels: Option<Vec<i64>> },
 }
 
@@ -79,10 +89,28 @@ pub(super) fn open_json_lines(path: &Path, tokenizer: &Tokenizer) -> Result<Sour
         }
         let object: Map<String, Value> = serde_json::from_slice(&line)
             .map_err(|error| DataError::wrong(path, &place, error.to_string(), "one object of JSON"))?;
-        let record = of_json(&object).map_err(|(found, expected)| DataError::wrong(path, &place, found, expected))?;
+        let wrong = |(found, expected): (String, String)| DataError::wrong(path, &place, found, expected);
+        let record = if is_chat(|name| object.contains_key(name)) {
+            // In the order of the file: templates write objects as they are.
+            let fields: BTreeMap<String, minijinja::Value> = serde_json::from_slice(&line)
+                .map_err(|error| wrong((error.to_string(), "one object of JSON".to_string())))?;
+            of_chat(&fields).map_err(wrong)?
+        } else {
+            of_json(&object).map_err(wrong)?
+        };
         written.add(&place, record)?;
     }
     written.source(Format::JsonLines)
+}
+
+/// Whether a record with these fields is a conversation.
+fn is_chat(has: impl Fn(&str) -> bool) -> bool {
+    OF_CHATS.iter().any(|name| has(name)) && !BEFORE_CHATS.iter().any(|name| has(name))
+}
+
+fn of_chat(fields: &BTreeMap<String, minijinja::Value>) -> Result<Record, (String, String)> {
+    let none = || ("no conversation".to_string(), "`messages`".to_string());
+    Chat::of(fields)?.map(Record::Chat).ok_or_else(none)
 }
 
 fn of_json(object: &Map<String, Value>) -> Result<Record, (String, String)> {
@@ -111,10 +139,6 @@ fn of_json(object: &Map<String, Value>) -> Result<Record, (String, String)> {
     }
     if let Some(text) = text("text")? {
         return Ok(Record::Text(text));
-    }
-    if object.contains_key("messages") {
-        let expected = "`prompt` with `completion`: apply the model's chat template first".to_string();
-        return Err(("`messages`".to_string(), expected));
     }
     let names: Vec<&str> = object.keys().map(String::as_str).take(8).collect();
     Err((
@@ -174,6 +198,12 @@ fn guarded<R>(path: &Path, work: impl FnOnce() -> Result<R, DataError>) -> Resul
 
 /// The document of a row; nothing where its text is null.
 fn of_row(row: Row) -> Result<Option<Record>, (String, String)> {
+    let is_there =
+        |name: &str| row.get_column_iter().any(|(own, field)| own == name && !matches!(field, Field::Null));
+    if is_chat(is_there) {
+        let fields = row.get_column_iter().filter(|(_, field)| !matches!(field, Field::Null));
+        return of_chat(&fields.map(|(name, field)| (name.clone(), of_field(field))).collect()).map(Some);
+    }
     let mut object = Map::new();
     for (name, field) in row.into_columns() {
         let value = match field {
@@ -196,6 +226,27 @@ fn of_row(row: Row) -> Result<Option<Record>, (String, String)> {
         object.insert(name, value);
     }
     if object.is_empty() { Ok(None) } else { of_json(&object).map(Some) }
+}
+
+/// What a column of conversations holds. Fields of a structure that are null are left out, as a line of JSON would leave them.
+fn of_field(field: &Field) -> minijinja::Value {
+    match field {
+        Field::Str(text) => text.as_str().into(),
+        Field::Bytes(bytes) => String::from_utf8_lossy(bytes.data()).into_owned().into(),
+        Field::Bool(is) => (*is).into(),
+        Field::Float(number) => f64::from(*number).into(),
+        Field::Double(number) => (*number).into(),
+        Field::ListInternal(list) => list.elements().iter().map(of_field).collect(),
+        Field::Group(group) => {
+            let there = group.get_column_iter().filter(|(_, field)| !matches!(field, Field::Null));
+            minijinja::Value::from_pairs(there.map(|(name, field)| (name.clone(), of_field(field))))
+        }
+        Field::MapInternal(map) => {
+            minijinja::Value::from_pairs(map.entries().iter().map(|(key, value)| (of_field(key), of_field(value))))
+        }
+        // Other types are no part of a conversation.
+        other => number(other).and_then(|number| number.as_i64()).map_or(().into(), minijinja::Value::from),
+    }
 }
 
 fn number(field: &Field) -> Option<Value> {
@@ -263,6 +314,9 @@ impl<'a> Written<'a> {
                 tokens.extend(encode(completion)?);
                 tokens
             }
+            Record::Chat(chat) => {
+                self.tokenizer.encode_chat(chat).map_err(|(found, expected)| wrong(found, &expected))?
+            }
             Record::Tokens { tokens, labels } => {
                 if let Some(labels) = labels.as_ref().filter(|labels| labels.len() != tokens.len()) {
                     let found = format!("{} labels for {} tokens", labels.len(), tokens.len());
@@ -284,7 +338,7 @@ impl<'a> Written<'a> {
                 tokens.iter().zip(labels).enumerate().map(marked).collect::<Result<_, _>>()?
             }
         };
-        if !matches!(record, Record::Tokens { .. })
+        if matches!(record, Record::Text(_) | Record::Pair { .. })
             && let Some(end) = self.tokenizer.end()
         {
             all.push(end);

@@ -195,7 +195,12 @@ fn json_lines_hold_texts_tokens_and_what_is_not_to_be_predicted() {
         ("{\"text\": \"a\"}\n{\"text\": 5}", "line 2: `text` is a number; expected is a text"),
         ("{\"text\": \"a\"}\nno", "line 2: "),
         ("{\"other\": 1}", "line 1: an object with other; expected is `text`"),
-        ("{\"messages\": []}", "apply the model's chat template"),
+        ("{\"messages\": []}", "`messages` without a message of the assistant"),
+        ("{\"messages\": [{}]}", "`messages[0]` has no `role`"),
+        (
+            "{\"messages\": [{\"role\": \"assistant\"}]}",
+            "a conversation, without a tokenizer; expected is `--tokenizer FOLDER`",
+        ),
         ("{\"input_ids\": [1, 2], \"labels\": [1]}", "line 1: 1 labels for 2 tokens"),
         ("{\"input_ids\": [1, 2], \"labels\": [2, 1]}", "label 0 is 2; expected is -100, or 1"),
         ("{\"input_ids\": [-1]}", "token 0 is -1"),
@@ -239,6 +244,88 @@ fn a_tokenizer_makes_the_tokens_and_ends_of_documents() {
     assert!(named.fits(4).is_ok());
     let error = named.fits(3).expect_err("too small").to_string();
     assert!(error.contains("tokenizer.json, its vocabulary: 4 tokens; expected is at most 3"), "{error}");
+}
+
+/// The format of ChatML: each message between `<|im_start|>` with its role and `<|im_end|>`.
+const CHATML: &str = "{% for message in messages %}
+{{ '<|im_start|>' + message.role }}
+{{ message.content | trim }}<|im_end|>
+{% endfor %}
+{% if add_generation_prompt %}
+{{ '<|im_start|>assistant' }}
+{% endif %}";
+
+/// What ChatML makes of a conversation, byte by byte, and which of it the assistant says: its message with its end.
+#[test]
+fn a_chat_template_writes_conversations_and_tells_what_the_assistant_says() {
+    use chat::{Chat, ChatTemplate};
+    let folder = folder();
+    let tokenizer = folder.path().join("tokenizer.json");
+    let chat = |text: &str| {
+        let fields = serde_json::from_str(text).expect("JSON");
+        Chat::of(&fields).expect("a conversation").expect("a conversation")
+    };
+    let said = |template: &str, text: &str| -> Result<(String, Vec<String>), String> {
+        file(&folder, "chat_template.jinja", template.as_bytes());
+        let template = ChatTemplate::beside(&tokenizer).expect("read").expect("a template");
+        let written = template.write(&chat(text))?;
+        let said = written.said.iter().map(|range| written.text[range.clone()].to_string()).collect();
+        Ok((written.text, said))
+    };
+    let two = r#"{"messages": [{"role": "user", "content": " a "}, {"role": "assistant", "content": "b"},
+        {"role": "user", "content": "é"}, {"role": "assistant", "content": "d"}]}"#;
+    let text = "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n\
+                <|im_start|>user\né<|im_end|>\n<|im_start|>assistant\nd<|im_end|>\n";
+    let both = vec!["b<|im_end|>\n".to_string(), "d<|im_end|>\n".to_string()];
+    assert_eq!(said(CHATML, two), Ok((text.to_string(), both)));
+    // The names of ShareGPT say the same.
+    let shared = r#"{"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}"#;
+    assert_eq!(said(CHATML, shared).expect("written").1, ["b<|im_end|>\n"]);
+    // A template that says itself what counts: the end of a message does not.
+    let marked = CHATML.replace(
+        "{{ message.content | trim }}<",
+        "{% if message.role == 'assistant' %}{% generation %}{{ message.content }}{% endgeneration %}{% else %}{{ message.content \
+         | trim }}{% endif %}<",
+    );
+    assert_eq!(said(&marked, two), Ok((text.to_string(), vec!["b".into(), "d".into()])));
+    // One that strips what it thought before.
+    let forgets = CHATML.replace("{{ message.content", "{{ ('' if not loop.last else 'hm ') + message.content");
+    let refused = said(&forgets, two).expect_err("message 1 changes");
+    assert!(refused.contains("writes message 1 in another way once others follow it"), "{refused}");
+    assert!(refused.contains("chat_template.jinja"), "{refused}");
+    // Objects are written as Python writes them, in the order of the file.
+    let tools =
+        r#"{"tools": [{"name": "é", "a": [1, 2.5, null]}], "messages": [{"role": "assistant", "content": "b"}]}"#;
+    let json = said("{{ tools | tojson }}{% if tools is iterable and none is not iterable %}!{% endif %}", tools);
+    assert_eq!(json.expect("written").0, r#"[{"name": "é", "a": [1, 2.5, null]}]!"#);
+    for (template, says) in [
+        ("{{ raise_exception('no tools') }}", "line 1 says: invalid operation: no tools"),
+        ("{{ strftime_now('%Y') }}", "it asks for today's date"),
+        ("{% for a in range(10000) %}{% for b in range(10000) %}{% endfor %}{% endfor %}", "fuel"),
+    ] {
+        let refused = said(template, two).expect_err("refused");
+        assert!(refused.contains(says), "{refused}");
+    }
+    file(&folder, "chat_template.jinja", b"{% if %}");
+    let error = ChatTemplate::beside(&tokenizer).expect_err("no template").to_string();
+    assert!(error.contains("chat_template.jinja, its chat template: "), "{error}");
+}
+
+#[test]
+fn of_a_conversation_the_assistants_tokens_are_trained_on() {
+    let folder = folder();
+    file(&folder, "tokenizer.json", words().as_bytes());
+    file(
+        &folder,
+        "tokenizer_config.json",
+        br#"{"eos_token": "</s>", "chat_template": "{% for m in messages %}{{ m.content }} {{ eos_token }} {% endfor %}"}"#,
+    );
+    let tokenizer = Tokenizer::load(folder.path()).expect("read");
+    let lines = br#"{"messages": [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "world"}]}"#;
+    let source = open(&file(&folder, "a.jsonl", lines), &tokenizer).expect("read");
+    let masked = |token: u32| token | MASKED;
+    // The template writes the ends; no other follows.
+    assert_eq!((all(&source), source.is_masked), (vec![masked(1), masked(3), 2, 3], true));
 }
 
 /// Rows written by the same crate's low-level writer: the format is judged by pyarrow in `native/tests/data.rs`.

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::DataError;
+use super::chat::{Chat, ChatTemplate};
+use super::{DataError, MASKED};
 
 /// Tokens that bytes need.
 pub const BYTE_VOCABULARY: u64 = 256;
@@ -30,6 +31,8 @@ pub struct Loaded {
     pub end: Option<(u32, String)>,
     /// Tokens that it knows.
     pub vocabulary: u64,
+    /// The chat template that lies there too, or why it cannot be used: only conversations need it.
+    chat: Result<Option<ChatTemplate>, String>,
 }
 
 impl Tokenizer {
@@ -60,7 +63,8 @@ impl Tokenizer {
         // Numbers may have gaps: what counts is the greatest.
         let greatest = tokenizer.get_vocab(true).into_values().max();
         let vocabulary = greatest.map_or(0, |greatest| u64::from(greatest) + 1);
-        Ok(Tokenizer::File(Box::new(Loaded { path, tokenizer, end, vocabulary })))
+        let chat = ChatTemplate::beside(&path).map_err(|error| error.to_string());
+        Ok(Tokenizer::File(Box::new(Loaded { path, tokenizer, end, vocabulary, chat })))
     }
 
     /// The tokens of `text`, without such as begin or end it.
@@ -75,6 +79,35 @@ impl Tokenizer {
                 Ok(encoded.get_ids().to_vec())
             }
         }
+    }
+
+    /// The tokens of a conversation, as its template writes it. Those with [`MASKED`] are not to be predicted: no part of them
+    /// is what the assistant says.
+    ///
+    /// # Errors
+    /// What is found, and what is expected.
+    pub(super) fn encode_chat(&self, chat: &Chat) -> Result<Vec<u32>, (String, String)> {
+        let needed = "`--tokenizer FOLDER` with tokenizer.json and chat_template.jinja, or `chat_template` in \
+                      tokenizer_config.json";
+        let Tokenizer::File(loaded) = self else {
+            return Err(("a conversation, without a tokenizer".to_string(), needed.to_string()));
+        };
+        let template = match &loaded.chat {
+            Ok(Some(template)) => template,
+            Ok(None) => return Err(("a conversation, without a chat template".to_string(), needed.to_string())),
+            Err(error) => return Err((error.clone(), needed.to_string())),
+        };
+        let taken = |found: String| (found, "a conversation that the chat template takes".to_string());
+        let written = template.write(chat).map_err(taken)?;
+        let encoded =
+            loaded.tokenizer.encode(written.text.as_str(), false).map_err(|error| taken(error.to_string()))?;
+        let mut said = written.said.iter().peekable();
+        let of_token = |(token, (from, to)): (&u32, &(usize, usize))| {
+            while said.next_if(|range| range.end <= *from).is_some() {}
+            let is_said = said.peek().is_some_and(|range| range.start < *to);
+            if is_said { *token } else { *token | MASKED }
+        };
+        Ok(encoded.get_ids().iter().zip(encoded.get_offsets()).map(of_token).collect())
     }
 
     /// The token behind a document.

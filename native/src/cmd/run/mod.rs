@@ -12,6 +12,7 @@ use pipeplan::runner::{Device, Ending, Observer, Precision, Refusal, RunOptions,
 use pipeplan::transport::faulty;
 use pipeplan::transport::faulty::Faults;
 use pipeplan::transport::threads::ThreadOptions;
+use pipeplan_core::plan::Plan;
 
 use self::report::{drawn, summary};
 use super::failure::Failure;
@@ -20,6 +21,7 @@ use super::{format, input, interrupt, output, processes, selection};
 
 pub mod data;
 mod optimizer;
+mod replan;
 mod report;
 
 const EXAMPLES: &str = "\
@@ -32,6 +34,7 @@ Examples:
   pipeplan run plan.json --data chats.jsonl --tokenizer tokenizer.json --schedule cosine --decay-until 1000
   pipeplan run plan.json --checkpoint-dir run --checkpoint-every 100
   pipeplan run other-plan.json --resume run --steps 1000
+  pipeplan run spec.toml --steps 1000 --replan-after 10      plan anew with the times of ten steps
   pipeplan run plan.json --transport tcp
   torchrun --no-python --nproc-per-node 4 pipeplan run plan.json
   srun -n 4 pipeplan run plan.json
@@ -139,6 +142,16 @@ pub struct Args {
     /// Trace these steps instead: `5..8` are 5, 6 and 7; steps count from 0
     #[arg(long, value_name = "FROM..TO", requires = "trace", conflicts_with = "traced_steps", value_parser = selection::steps_of_a_run)]
     trace_steps: Option<Range<u32>>,
+    /// Train this many steps, measure them, plan anew with what was measured, and train the rest with the new plan
+    ///
+    /// As `run --trace`, `calibrate --write-profile`, `plan --profile` and `run --resume` do it one by one. The spec's
+    /// schedule and parallel degrees stay; placement and partition are chosen anew. The plan stays where the new one is
+    /// longer. For ranks as threads of one process. --trace is of the rest.
+    #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u32).range(1..))]
+    replan_after: Option<u32>,
+    /// With --replan-after: write the new plan here, if there is one
+    #[arg(long, value_name = "FILE", requires = "replan_after")]
+    replanned: Option<String>,
     /// Append the figures of each step to this file, as JSON lines: loss, gradient norm, learning rate, tokens/s, MFU, memory,
     /// time left
     #[arg(long, value_name = "FILE")]
@@ -165,6 +178,19 @@ enum Switch {
 }
 
 impl Args {
+    /// The precision that was asked for.
+    fn precision(&self) -> Option<Precision> {
+        self.precision.map(|precision| match precision {
+            Type::F32 => Precision::Single,
+            Type::F64 => Precision::Double,
+        })
+    }
+
+    /// Whether steps are not told to a person.
+    fn is_quiet(&self) -> bool {
+        self.json || self.trace.as_deref() == Some("-") || processes::is_silent()
+    }
+
     /// Refuses options that have no effect.
     fn expect_all_used(&self, engine: Engine) -> Result<(), Failure> {
         let on_card = matches!(self.backend, Backend::Cuda | Backend::Emulated);
@@ -233,27 +259,32 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Backend::Emulated => Device::Emulated,
         Backend::Cpu | Backend::Modelled => Device::Cpu,
     };
-    let (workload, mfu_ns) = workload(&args, device)?;
+    let plan = plan(&args, device)?;
+    let (workload, mfu_ns) = workload(&args, &plan)?;
     expect_ranks_of_faults(&args, workload.world())?;
     // Rank 0 writes, and its host alone may have the folder.
     if let Some(path) = args.trace.as_ref().filter(|_| !processes::is_silent()) {
         output::expect_room_at(path)?;
     }
     let options = options(&args, &workload, engine, device)?;
+    replan::expect_possible(&args, engine, &plan, &options)?;
     tell_resume(&args, &options);
     tell_weights(&args, &options, &workload)?;
     let mut metrics = metrics(&args, mfu_ns)?;
-    let is_quiet = args.json || prints_trace || processes::is_silent();
-    let mut progress = (!is_quiet).then(|| Progress::new(options.first_step(), args.steps));
+    let mut progress = (!args.is_quiet()).then(|| Progress::new(options.first_step(), args.steps));
     let mut observers: Vec<&mut dyn Observer> = vec![&mut metrics];
     observers.extend(progress.as_mut().map(|progress| progress as &mut dyn Observer));
-    let result = execute(engine, &workload, &options, &mut Together(observers));
+    let observer = &mut Together(observers);
+    let result = match args.replan_after {
+        Some(after) => replan::run(&args, after, &plan, &workload, &options, observer),
+        None => execute(engine, &workload, &options, observer).map(|ending| (ending, None)),
+    };
     if let Some(progress) = &progress {
         progress.finish();
     }
-    let report = result?;
+    let (ending, round) = result?;
     let data_failure = options.data.as_ref().and_then(|data| data.failure());
-    let report = match report {
+    let report = match ending {
         Ending::First(report) => report,
         Ending::Other { stopped: false, .. } => return Ok(()),
         Ending::Other { rank, stopped: true } => {
@@ -265,7 +296,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
             return Err(Failure::stopped(format!("rank {rank} was stopped with the run; rank 0 reports the step")));
         }
     };
-    write_report(&args, &options, &report)?;
+    write_report(&args, &options, &report, round.as_ref())?;
     for (rank, exchanges) in &report.missed_faults {
         let made = format::count(*exchanges as usize, "exchange");
         output::tell(&format!(
@@ -293,26 +324,26 @@ pub fn run(args: Args) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The plan to run; of a spec, planned here.
+fn plan(args: &Args, device: Device) -> Result<Plan, Failure> {
+    let source = input::read(&args.plan)?;
+    input::plan_if(&source, |spec| match args.backend {
+        Backend::Modelled => Ok(()),
+        // What cannot be run is said before it is searched for.
+        _ => Workload::check_spec(spec, args.precision(), device).map_err(Failure::input),
+    })
+}
+
 /// What the plan has ranks do.
 ///
 /// And, where the plan says how much of its devices a step uses, that share times the step's nanoseconds.
-fn workload(args: &Args, device: Device) -> Result<(Workload, Option<f64>), Failure> {
-    let precision = args.precision.map(|precision| match precision {
-        Type::F32 => Precision::Single,
-        Type::F64 => Precision::Double,
-    });
-    let source = input::read(&args.plan)?;
-    let plan = input::plan_if(&source, |spec| match args.backend {
-        Backend::Modelled => Ok(()),
-        // What cannot be run is said before it is searched for.
-        _ => Workload::check_spec(spec, precision, device).map_err(Failure::input),
-    })?;
+fn workload(args: &Args, plan: &Plan) -> Result<(Workload, Option<f64>), Failure> {
     match args.backend {
         Backend::Cpu | Backend::Cuda | Backend::Emulated => {
             let mfu_ns = plan.step().map(|step| step.mfu * step.step_ns as f64);
-            Ok((Workload::of_plan(&plan, precision).map_err(Failure::input)?, mfu_ns))
+            Ok((Workload::of_plan(plan, args.precision()).map_err(Failure::input)?, mfu_ns))
         }
-        Backend::Modelled => Ok((Workload::of_planned_times(&plan, args.slowdown), None)),
+        Backend::Modelled => Ok((Workload::of_planned_times(plan, args.slowdown), None)),
     }
 }
 
@@ -413,12 +444,21 @@ fn tell_weights(args: &Args, options: &RunOptions, workload: &Workload) -> Resul
 }
 
 /// Writes the trace and prints the report, for programs or for people.
-fn write_report(args: &Args, options: &RunOptions, report: &RunReport) -> Result<(), Failure> {
+fn write_report(
+    args: &Args,
+    options: &RunOptions,
+    report: &RunReport,
+    round: Option<&replan::Round>,
+) -> Result<(), Failure> {
     if let Some(path) = &args.trace {
         output::write(path, report.trace.to_json().as_bytes())?;
     }
     if args.json {
-        return output::print_json(&summary(report));
+        let mut summary = summary(report);
+        if let Some(round) = round {
+            summary["replanned"] = round.to_value();
+        }
+        return output::print_json(&summary);
     }
     if args.trace.as_deref() == Some("-") {
         return Ok(());
@@ -428,7 +468,7 @@ fn write_report(args: &Args, options: &RunOptions, report: &RunReport) -> Result
         (Some(folder), _) => text.push_str(&format!("checkpoint    {}\n", folder.display())),
         (None, true) => text.push_str("checkpoint    none written: no step was completed\n"),
         // Whoever goes on from a checkpoint takes care to keep what is trained.
-        (None, false) if options.resume.is_some() => {
+        (None, false) if args.resume.is_some() => {
             text.push_str("checkpoint    not saved: give --checkpoint-dir\n");
         }
         (None, false) => {}
