@@ -173,14 +173,13 @@ impl ModelStages {
         self.check_optimizer(device)
     }
 
-    /// Loss masks run on the CPU where one rank sees all of a token's logits.
+    /// Loss masks run on the CPU. Each MTP module would have a mask, and a number of predicted tokens, of its own.
     fn check_masks(&self, batches: &Batches, device: Device) -> Result<(), Refusal> {
         if !batches.is_masked() {
             return Ok(());
         }
         let why = match device {
             Device::Cuda(_) | Device::Emulated => "on the CPU only: use --backend cpu",
-            Device::Cpu if self.tensor > 1 => "without tensor parallelism: plan with parallel.tensor = 1",
             Device::Cpu if self.model.variant.multi_token > 0 => "without MTP modules",
             Device::Cpu => return Ok(()),
         };

@@ -16,7 +16,8 @@ pub fn own_tokens<T: Element>(call: &mut Call<'_, '_, T>, rows: u64, member: u64
     if let Some(tokens) = call.inputs[0].data {
         call.outputs[0].tokens_mut().copy_from_slice(tokens.tokens());
     }
-    for token in call.outputs[0].tokens_mut() {
+    // A token that is not to be predicted is so for every member.
+    for token in call.outputs[0].tokens_mut().iter_mut().filter(|token| **token >= 0) {
         let own = i64::from(*token) - first;
         *token = if (0..rows as i64).contains(&own) { own as i32 } else { -1 };
     }

@@ -12,7 +12,12 @@ fn weight<T: Element>(rows: usize, microbatches: u64) -> T {
     T::of(rows as f64 * microbatches as f64)
 }
 
-/// `divisor` is there where some targets are not to be predicted, which are below 0.
+/// Whether a target is not to be predicted: −1 is a column of another member.
+const fn is_ignored(target: i32) -> bool {
+    target < -1
+}
+
+/// `divisor` is there where some targets are not to be predicted, which are below −1.
 pub fn cross_entropy<T: Element>(call: &mut Call<'_, '_, T>, microbatches: u64, divisor: Option<f64>) {
     let (logits, targets) = (call.floats(0), call.tokens(1));
     let (rows, vocab) = call.sizes(0);
@@ -68,20 +73,27 @@ pub fn exp_sums<T: Element>(call: &mut Call<'_, '_, T>) {
     let (sums, _) = call.outputs[0].floats_mut().as_chunks_mut::<2>();
     for (((sums, row), most), target) in sums.iter_mut().zip(logits.chunks_exact(columns)).zip(most).zip(targets) {
         let own = usize::try_from(*target).map_or(T::ZERO, |target| row[target]);
-        *sums = [exp_sum(row, *most), own];
+        let sum = exp_sum(row, *most);
+        // The last step sees no targets: a sum below 0 tells it that this one does not count.
+        *sums = [if is_ignored(*target) { T::ZERO - sum } else { sum }, own];
     }
 }
 
-pub fn shared_cross_entropy<T: Element>(call: &mut Call<'_, '_, T>, microbatches: u64) {
+/// `divisor` is there where some targets are not to be predicted: their sums are below 0.
+pub fn shared_cross_entropy<T: Element>(call: &mut Call<'_, '_, T>, microbatches: u64, divisor: Option<f64>) {
     let (most, sums) = (call.floats(0), call.floats(1));
     let [loss, log_sums] = &mut *call.outputs else { panic!("shared_cross_entropy has two outputs") };
     let mut total = T::ZERO;
     let (pairs, _) = sums.as_chunks::<2>();
     for (([share, target], most), log_sum) in pairs.iter().zip(most).zip(log_sums.floats_mut()) {
+        if *share < T::ZERO {
+            *log_sum = *most + (T::ZERO - *share).ln();
+            continue;
+        }
         *log_sum = *most + share.ln();
         total += *log_sum - *target;
     }
-    loss.floats_mut()[0] = total / weight(most.len(), microbatches);
+    loss.floats_mut()[0] = total / divisor.map_or_else(|| weight(most.len(), microbatches), T::of);
 }
 
 pub fn cross_entropy_grad<T: Element>(
@@ -94,7 +106,7 @@ pub fn cross_entropy_grad<T: Element>(
     let (rows, vocab) = call.sizes(0);
     let share = T::of(of_e12(weight_e12)) / divisor.map_or_else(|| weight(rows, microbatches), T::of);
     for ((row, target), log_sum) in call.started(0).chunks_exact_mut(vocab).zip(targets).zip(log_sums) {
-        if divisor.is_some() && *target < 0 {
+        if divisor.is_some() && is_ignored(*target) {
             row.fill(T::ZERO);
             continue;
         }

@@ -301,7 +301,9 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
         Kernel::HidePadding { vocab } => loss::hide_padding(&mut call, *vocab, context.member),
         Kernel::RowMax => loss::row_max(&mut call),
         Kernel::ExpSums => loss::exp_sums(&mut call),
-        Kernel::SharedCrossEntropy { microbatches } => loss::shared_cross_entropy(&mut call, *microbatches),
+        Kernel::SharedCrossEntropy { microbatches } => {
+            loss::shared_cross_entropy(&mut call, *microbatches, context.loss_divisor)
+        }
         Kernel::Replicate { .. } => {
             call.started(0);
         }
