@@ -215,7 +215,8 @@ impl ChatTemplate {
         let template = self.environment.get_template(NAME).map_err(|error| error.to_string())?;
         template.render(context).map_err(|error| {
             let place = error.line().map_or_else(String::new, |line| format!(", line {line}"));
-            let date = match template.source().contains("strftime_now") && error.to_string().contains("not callable") {
+            let is_missing = error.kind() == ErrorKind::UnknownFunction || error.to_string().contains("not callable");
+            let date = match is_missing && template.source().contains("strftime_now") {
                 true => {
                     ": it asks for today's date (strftime_now), which would change the data from day to day; write a date in \
                      its place"
