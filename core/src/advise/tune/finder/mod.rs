@@ -10,6 +10,7 @@
 //! 3. Where none fits: layouts without a pipeline, with ZeRO 3 too.
 //! 4. Where still none fits: one change with which one does ([`NextStep`]), planned as well.
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -57,7 +58,7 @@ pub enum NextStep {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
     /// The fastest layout.
-    Found(Tuned),
+    Found(Box<Tuned>),
     /// Why there is none, and one change with which there is one; none where no change was found.
     None(String, Option<NextStep>),
 }
@@ -261,7 +262,7 @@ impl LayoutFinder {
     fn end(&mut self) {
         let Some(found) = self.found.clone() else { return };
         self.outcome = Some(match self.attempt.step {
-            None => Outcome::Found(found),
+            None => Outcome::Found(Box::new(found)),
             step => Outcome::None(self.reason.take().unwrap_or_default(), step),
         });
     }

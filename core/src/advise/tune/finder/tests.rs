@@ -19,7 +19,7 @@ fn outcome(spec: &Spec, devices: Option<u64>, batch: Option<u64>, pins: &[Field]
 
 fn found(outcome: Outcome) -> Tuned {
     match outcome {
-        Outcome::Found(tuned) => tuned,
+        Outcome::Found(tuned) => *tuned,
         Outcome::None(reason, next) => panic!("{reason}: {next:?}"),
     }
 }
