@@ -4,7 +4,7 @@ use pipeplan_tests::browser::Browser;
 use pipeplan_tests::process::{self, printed};
 use serde_json::json;
 
-use super::{choose, field, link_that_says, notices, open, planned, reload, serve};
+use super::{choose, example, field, link_that_says, notices, open, planned, reload, serve};
 
 #[test]
 fn a_damaged_link_says_which_part_is_wrong() {
@@ -138,7 +138,7 @@ fn loading_anew_loses_nothing() {
 fn the_other_half_of_the_form_outlives_a_reload() {
     let (_served, address) = serve(&[]);
     let browser = Browser::open("halves", 1280, 1000);
-    browser.goto(&address);
+    browser.goto(&example(&address));
     planned(&browser, "Best");
     browser.find(&field("parallel.pipeline")).fill("8");
     planned(&browser, "Best");

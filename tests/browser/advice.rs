@@ -5,7 +5,8 @@ use pipeplan_tests::process::{self, printed};
 use serde_json::{Value, json};
 
 use super::{
-    END, ENTER, HOME, RIGHT, choose, duration_in, field, link_that_says, notices, planned, reload, seen, serve,
+    END, ENTER, HOME, RIGHT, choose, duration_in, example, field, link_that_says, notices, planned, reload, seen,
+    serve,
 };
 
 /// Searches layouts, selects the fastest, and plans it.
@@ -13,7 +14,7 @@ use super::{
 fn the_fastest_layout_goes_into_the_form() {
     let (_served, address) = serve(&[]);
     let browser = Browser::open("layouts", 1440, 1400);
-    browser.goto(&address);
+    browser.goto(&example(&address));
     browser.until("the first plan", || (!browser.text("[data-test='makespan']").is_empty()).then_some(()));
     choose(&browser, "model.name", "tiny-llama");
     choose(&browser, "cluster.device", "cpu");
@@ -33,6 +34,13 @@ fn the_fastest_layout_goes_into_the_form() {
         ["pipeline", "tensor", "data"].iter().map(|name| form[format!("field-parallel.{name}")].clone()).collect();
     let degree = |text: &Value| text.as_str().and_then(|text| text.parse::<u32>().ok()).unwrap_or(1);
     assert_eq!(said.as_array().unwrap().iter().map(degree).product::<u32>(), 4, "{said}");
+
+    // The row of the layout on screen is marked.
+    let marked = "return [...document.querySelectorAll('.layouts tr.chosen')].map(row => [row.dataset.test, row.querySelector('button').ariaPressed])";
+    browser.until("the mark", || {
+        let marked = browser.script(marked, json!([]));
+        marked.as_array()?.contains(&json!(["layout-1", "true"])).then_some(())
+    });
 
     // The layouts belong to the form until it changes. Then they cannot be selected.
     let can_be_taken = || browser.find("[data-test='layout-1'] button").property("disabled") == json!(false);
@@ -57,7 +65,7 @@ fn the_fastest_layout_goes_into_the_form() {
 fn where_nothing_fits_layouts_are_looked_for() {
     let (_served, address) = serve(&[]);
     let browser = Browser::open("unfit", 1280, 1000);
-    browser.goto(&address);
+    browser.goto(&example(&address));
     planned(&browser, "Best");
     browser.find(&field("memory.limit_bytes")).fill("30");
     let said = browser.until("why there is no plan", || {
@@ -95,7 +103,7 @@ fn where_nothing_fits_layouts_are_looked_for() {
 fn a_point_of_the_chart_gives_what_it_shows() {
     let (_served, address) = serve(&[]);
     let browser = Browser::open("chart", 1280, 1000);
-    browser.goto(&address);
+    browser.goto(&example(&address));
     let finished = || {
         browser.until("the whole chart", || {
             let state = "return ['frontier', 'status'].map(name => document.querySelector(`[data-test='${name}']`)?.dataset.state)";
@@ -182,6 +190,16 @@ fn a_small_plan_is_proved_in_the_page() {
     planned(&browser, "GPipe");
     let slower = browser.text("[data-test='makespan']");
     browser.find("[data-test='prove']").click();
+    // The chosen schedule stays until a person takes the better one.
+    let said = browser.until("a faster schedule", || {
+        Some(browser.text("[data-test='proof']")).filter(|text| text.contains("A faster schedule for this placement"))
+    });
+    assert_eq!(
+        (browser.text("[data-test='schedule-title']").as_str(), &browser.text("[data-test='makespan']")),
+        ("GPipe", &slower),
+        "{said}"
+    );
+    browser.find("[data-test='show-better']").click();
     planned(&browser, "Exact search");
     assert_ne!(browser.text("[data-test='makespan']"), slower);
     assert!(browser.text("[data-test='notice']").contains("The exact search found"));

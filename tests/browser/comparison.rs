@@ -4,7 +4,7 @@ use pipeplan_tests::browser::Browser;
 use pipeplan_tests::process::{self, printed};
 use serde_json::{Value, json};
 
-use super::{choose, duration_in, field, link_that_says, planned, serve};
+use super::{choose, duration_in, example, field, link_that_says, planned, serve};
 
 /// A column shows the cost of jitter. The link contains the jitter, and the best has the lowest cost.
 #[test]
@@ -58,7 +58,7 @@ fn jitter_is_typed_and_every_schedule_says_what_it_costs() {
 fn steps_of_a_model_are_compared_also_on_a_phone() {
     let (_served, address) = serve(&[]);
     let browser = Browser::open("steps", 1440, 1400);
-    browser.goto(&address);
+    browser.goto(&example(&address));
     planned(&browser, "Best");
     let compared: Value = serde_json::from_str(&printed(["compare", &browser.address(), "--json"])).unwrap();
     let mut seen = 0;
@@ -193,7 +193,7 @@ fn what_transfers_cost_is_said_where_they_cost_something() {
 fn plans_are_kept_compared_undone_and_saved() {
     let (_served, address) = serve(&[]);
     let browser = Browser::open("compared", 1280, 1200);
-    browser.goto(&address);
+    browser.goto(&example(&address));
     planned(&browser, "Best");
     let link = link_that_says(&browser, |spec| spec["schedule"] == "best");
     browser.find("[data-test='guide'] summary").click();
@@ -328,7 +328,7 @@ fn a_plan_of_another_magnitude_hides_the_kept_one(browser: &Browser) {
 fn the_longest_span_is_what_figures_are_of_where_it_is_judged() {
     let (_served, address) = serve(&[]);
     let browser = Browser::open("span", 1280, 1000);
-    browser.goto(&address);
+    browser.goto(&example(&address));
     planned(&browser, "Best");
     choose(&browser, "schedule", "1f1b");
     planned(&browser, "1F1B");

@@ -6,14 +6,14 @@ use pipeplan_tests::browser::Browser;
 use pipeplan_tests::process::{self, printed};
 use serde_json::{Value, json};
 
-use super::{choose, field, link_that_says, notices, open, planned, reload, serve};
+use super::{choose, example, field, link_that_says, notices, open, planned, reload, serve};
 
 /// Errors of files that are opened together are shown together, each with the name of its file.
 #[test]
 fn what_is_wrong_with_one_of_several_files_stays() {
     let (_served, address) = serve(&[]);
     let browser = Browser::open("several", 1280, 900);
-    browser.goto(&address);
+    browser.goto(&example(&address));
     planned(&browser, "Best");
     let file = |name: &str, text: &str| {
         let path = process::output(name);
@@ -241,7 +241,7 @@ fn a_script_is_given_what_it_leaves_open_and_its_arguments_are_listed() {
     ];
     std::fs::write(&script, lines.join("\n")).unwrap();
     let browser = Browser::open("script", 1280, 1000);
-    browser.goto(&address);
+    browser.goto(&example(&address));
     planned(&browser, "Best");
     open(&browser, &script);
     let table = || browser.text("[data-test='arguments']");
@@ -295,7 +295,7 @@ fn a_run_of_megatron_is_opened_and_what_its_memory_costs_is_told() {
     ];
     std::fs::write(&log, lines.join("\n")).unwrap();
     let browser = Browser::open("run", 1280, 1000);
-    browser.goto(&address);
+    browser.goto(&example(&address));
     planned(&browser, "Best");
     open(&browser, &log);
     planned(&browser, "1F1B");
@@ -371,7 +371,7 @@ fn a_change_while_a_plan_is_read_leaves_form_and_figures_of_one_problem() {
     // Large enough that reading it takes the worker a while.
     let (large, small) = (file("read-large", 2, 4096), file("read-small", 2, 6));
     let browser = Browser::open("read", 1280, 1000);
-    browser.goto(&address);
+    browser.goto(&example(&address));
     planned(&browser, "Best");
     for (path, text, title) in [("schedule", "1f1b", "1F1B"), ("training.microbatches", "12", "1F1B")] {
         browser.script(CHANGE_MEANWHILE, json!([path, text]));
@@ -410,7 +410,7 @@ fn a_change_while_a_plan_is_read_leaves_form_and_figures_of_one_problem() {
 fn a_plan_is_saved_when_its_search_has_ended() {
     let (_served, address) = serve(&[]);
     let browser = Browser::open("saved-later", 1280, 1000);
-    browser.goto(&address);
+    browser.goto(&example(&address));
     planned(&browser, "Best");
     let script = "window.said = ''; const status = document.querySelector(\"[data-test='status']\");
         const watch = new MutationObserver(() => {

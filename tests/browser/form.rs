@@ -4,14 +4,14 @@ use pipeplan_tests::browser::Browser;
 use pipeplan_tests::process::{self, printed};
 use serde_json::{Value, json};
 
-use super::{choose, field, link_that_says, notices, planned, seen, serve};
+use super::{choose, example, field, link_that_says, notices, planned, seen, serve};
 
 /// A screen reader reads the start of planning and its result, but no progress.
 #[test]
 fn a_change_is_read_aloud_when_it_begins_and_when_it_ends() {
     let (_served, address) = serve(&[]);
     let browser = Browser::open("aloud", 1280, 1000);
-    browser.goto(&address);
+    browser.goto(&example(&address));
     planned(&browser, "Best");
     let listen = "window.heard = [];
         for (const said of document.querySelectorAll(\"header [role='status'], header [aria-live]\"))
@@ -60,7 +60,7 @@ fn form_and_comparison_fit_windows_of_all_widths() {
 fn what_a_field_means_hides_no_other_field() {
     let (_served, address) = serve(&[]);
     let browser = Browser::open("help", 1280, 900);
-    browser.goto(&address);
+    browser.goto(&example(&address));
     planned(&browser, "Best");
     browser.script("document.querySelectorAll('.spec details').forEach(part => { part.open = true; })", json!([]));
     let hidden =
@@ -95,7 +95,7 @@ fn what_a_field_means_hides_no_other_field() {
 fn wrong_input_is_told_at_its_field() {
     let (_served, address) = serve(&[]);
     let browser = Browser::open("wrong", 1200, 900);
-    browser.goto(&address);
+    browser.goto(&example(&address));
     browser.until("the first plan", || (!browser.text("[data-test='makespan']").is_empty()).then_some(()));
     wrong_numbers_are_told(&browser);
     a_missing_number_is_told_and_found(&browser);
@@ -236,21 +236,22 @@ fn typed_numbers_are_told_as_typed(browser: &Browser) {
 
 /// A fold that a person has closed does not hide a fault.
 fn a_closed_fold_opens_for_a_fault(browser: &Browser) {
-    let tensor = browser.find(&field("parallel.tensor"));
+    // Degrees are in no fold: they are what a person looks for first.
+    let recompute = browser.find(&field("training.recompute"));
     let fold = |script: &str| {
-        tensor.script_with(&format!("const fold = arguments[0].closest('details'); {script}"), json!(null))
+        recompute.script_with(&format!("const fold = arguments[0].closest('details'); {script}"), json!(null))
     };
     fold("fold.open = true");
-    tensor.fill("2");
+    recompute.fill("full");
     browser.until("the plan", || browser.text("[data-test='status']").is_empty().then_some(()));
     fold("fold.open = false");
-    tensor.script_with(
-        "arguments[0].value = '3'; arguments[0].dispatchEvent(new Event('input', { bubbles: true }))",
+    recompute.script_with(
+        "arguments[0].value = 'ful'; arguments[0].dispatchEvent(new Event('input', { bubbles: true }))",
         json!(null),
     );
     browser.until("the fold to open", || (fold("return fold.open") == json!(true)).then_some(()));
-    assert!(browser.text("[data-test='fault-parallel.tensor']").contains("found 3"));
-    tensor.fill("1");
+    assert!(browser.text("[data-test='fault-training.recompute']").contains("found \"ful\""));
+    recompute.fill("none");
 }
 
 /// Suggestions disappear with their plan.
@@ -269,7 +270,7 @@ fn advice_goes_with_its_plan(browser: &Browser) {
 fn experts_latents_and_degrees_are_typed() {
     let (_served, address) = serve(&[]);
     let browser = Browser::open("experts", 1200, 1400);
-    browser.goto(&address);
+    browser.goto(&example(&address));
     browser.until("the first plan", || (!browser.text("[data-test='makespan']").is_empty()).then_some(()));
     choose(&browser, "model.name", "deepseek-v3");
     choose(&browser, "schedule", "1f1b");
@@ -335,7 +336,7 @@ fn experts_latents_and_degrees_are_typed() {
 fn what_is_of_the_form_before_is_dimmed() {
     let (_served, address) = serve(&[]);
     let browser = Browser::open("dimmed", 1280, 1400);
-    browser.goto(&address);
+    browser.goto(&example(&address));
     planned(&browser, "Best");
     let panels = ["memory", "passes"];
     for panel in panels {
@@ -395,7 +396,7 @@ fn what_is_of_the_form_before_is_dimmed() {
 fn dragging_a_slider_keeps_the_page_answering() {
     let (_served, address) = serve(&[]);
     let browser = Browser::open("slider", 1200, 900);
-    browser.goto(&address);
+    browser.goto(&example(&address));
     choose(&browser, "schedule", "best");
     browser.until("the first plan", || (!browser.text("[data-test='makespan']").is_empty()).then_some(()));
     // Every frame is timed while a slider goes through its whole range.

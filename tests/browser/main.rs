@@ -7,6 +7,7 @@ mod files;
 mod form;
 mod runs;
 mod same_bytes;
+mod start;
 mod timeline;
 
 use std::path::Path;
@@ -29,6 +30,18 @@ fn serve(arguments: &[&str]) -> (Running, String) {
         Some(address.split(['?', '#']).next().unwrap_or(address).trim_end_matches('/').to_string())
     });
     (served, address)
+}
+
+/// The address of an example with degrees by hand, which most tests change: 4 ranks, 10 microbatches, few enough blocks for a
+/// number in each, and a limit that some schedules exceed. The page itself opens with five inputs, and finds the degrees: that is
+/// tested in `start`.
+fn example(address: &str) -> String {
+    let spec = process::output("example-by-hand.toml");
+    let said = "model.name = \"llama-2-7b\"\ncluster.device = \"h100\"\nparallel.pipeline = 4\ntraining.microbatches = 10\n\
+        memory.limit_bytes = \"56 GiB\"\n";
+    // Tests run side by side, and each writes the same.
+    std::fs::write(&spec, said).unwrap_or_else(|error| panic!("{}: {error}", spec.display()));
+    format!("{address}/{}", printed(["link", spec.to_str().unwrap_or("")]).trim())
 }
 
 fn field(path: &str) -> String {

@@ -5,13 +5,13 @@ use pipeplan_tests::process::{self, printed};
 use pipeplan_tests::torch::{Recorded, recorded};
 use serde_json::{Value, json};
 
-use super::{choose, duration_in, field, link_that_says, open, planned, seen, serve};
+use super::{choose, duration_in, example, field, link_that_says, open, planned, seen, serve};
 
 #[test]
 fn from_the_form_to_a_trained_model_and_back() {
     let (_served, address) = serve(&[]);
     let browser = Browser::open("road", 1440, 1000);
-    browser.goto(&address);
+    browser.goto(&example(&address));
     browser.until("the first plan", || (!browser.text("[data-test='makespan']").is_empty()).then_some(()));
     choose(&browser, "model.name", "tiny-llama");
     choose(&browser, "cluster.device", "cpu");
@@ -114,7 +114,7 @@ fn what_torch_recorded_is_laid_under_its_plan() {
     let (_served, address) = serve(&[]);
     let Recorded { plan, packed: [first, second], files: [unpacked, _] } = recorded("page");
     let browser = Browser::open("torch", 1440, 1000);
-    browser.goto(&address);
+    browser.goto(&example(&address));
     browser.until("the first plan, and nothing under way", || {
         let idle = browser.text("[data-test='status']").is_empty();
         (idle && !browser.text("[data-test='makespan']").is_empty()).then_some(())

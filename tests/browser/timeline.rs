@@ -6,7 +6,7 @@ use pipeplan_tests::browser::Browser;
 use pipeplan_tests::process::{self, printed};
 use serde_json::{Value, json};
 
-use super::{DOWN, ENTER, ESCAPE, HOME, LEFT, RIGHT, choose, field, planned, serve};
+use super::{DOWN, ENTER, ESCAPE, HOME, LEFT, RIGHT, choose, example, field, planned, serve};
 
 /// Keys and taps reach blocks, and paper shows all ranks in light colours.
 #[test]
@@ -14,7 +14,7 @@ fn the_timeline_is_read_by_taps_keys_and_on_paper() {
     let (_served, address) = serve(&[]);
     let browser = Browser::open("reached", 1280, 1000);
     browser.prefer_dark();
-    browser.goto(&address);
+    browser.goto(&example(&address));
     planned(&browser, "Best");
     let timeline = browser.find("[data-test='timeline']");
     let selected = || {
@@ -156,7 +156,7 @@ fn what_is_said_of_a_block_stays_on_a_phone() {
     let (_served, address) = serve(&[]);
     let browser = Browser::open("phone", 500, 844);
     browser.screen(390, 844);
-    browser.goto(&address);
+    browser.goto(&example(&address));
     planned(&browser, "Best");
     let timeline = browser.find("[data-test='timeline']");
     // A finger is moved from the middle of what is in sight of the picture; the first rank is under ruler and title.

@@ -178,7 +178,7 @@ fn question(table: &mut Table, faults: &mut Vec<Fault>) -> Question {
             }
         }
     }
-    Question { devices, keep, schedules: texts(table, "schedules", faults), most }
+    Question { devices, keep, schedules: texts(table, "schedules", faults), most, ..usual }
 }
 
 /// What `variables` and `command` say of a script.

@@ -67,8 +67,13 @@ pub fn run(args: Args) -> Result<(), Failure> {
         output::expect_room_at(path)?;
     }
     let spec = args.measured.apply(input::spec(&args.spec)?)?;
-    let question =
-        Question { devices: args.devices, keep: args.keep, schedules: args.schedule, most: args.most.max(1) };
+    let question = Question {
+        devices: args.devices,
+        keep: args.keep,
+        schedules: args.schedule,
+        most: args.most.max(1),
+        ..Question::default()
+    };
     let mut tuner = Tuner::new(&spec, &question).map_err(|faults| {
         let failure = Failure::input(faults.to_string());
         match faults.0.iter().any(|fault| fault.field == "devices") {

@@ -11,6 +11,7 @@
 
 mod choices;
 mod fields;
+mod following;
 mod labels;
 mod slider;
 
@@ -24,6 +25,7 @@ use serde_json::{Map, Value, json};
 
 pub use choices::{choices, value_label};
 pub use fields::{FIELDS, Field, Group, Unit, field};
+pub use following::{DEVICES, LayoutQuestion};
 pub use labels::{fault_of, with_labels};
 pub use slider::{Slider, slider};
 
@@ -57,6 +59,9 @@ pub struct Form {
     /// Which half of the fields counts.
     pub kind: Kind,
     texts: BTreeMap<String, String>,
+    /// Whether degrees that are not typed are found.
+    follows: bool,
+    found: following::Found,
 }
 
 impl Default for Form {
@@ -82,7 +87,7 @@ impl Default for Form {
             ("problem.transfer_ns", "50"),
         ];
         let texts = texts.into_iter().map(|(path, text)| (path.to_owned(), text.to_owned())).collect();
-        Form { kind: Kind::Model, texts }
+        Form { kind: Kind::Model, texts, follows: false, found: following::Found::default() }
     }
 }
 
@@ -108,6 +113,13 @@ impl Form {
     /// one counts.
     pub fn set(&mut self, path: &str, text: impl Into<String>) {
         let text = text.into();
+        if path == DEVICES && !text.is_empty() {
+            self.follow_devices();
+        }
+        // Where degrees follow, microbatches follow from the batch.
+        if self.follows && path == BATCH[0] && !text.is_empty() {
+            return;
+        }
         if let (false, Some(at)) = (text.is_empty(), BATCH.iter().position(|field| *field == path)) {
             self.texts.remove(BATCH[1 - at]);
         }
@@ -191,14 +203,8 @@ impl Form {
     /// The spec's JSON. Fields of the other kind stay out.
     pub fn to_value(&self) -> Value {
         let mut root = Map::new();
-        for field in FIELDS {
-            let text = self.text(field.path).trim();
-            let counts = !self.kind.other().has(field.path);
-            let replaced = field.path.starts_with("problem.stages.") && !self.text(STAGE_LIST).trim().is_empty();
-            if counts && !replaced && !text.is_empty() {
-                put(&mut root, field.path, field.unit.value_of(text));
-            }
-        }
+        FIELDS.iter().for_each(|field| self.put_typed(&mut root, field));
+        self.put_found(&mut root);
         // Tables that a spec has to have: an empty one is at fault in the fields that it lacks, a missing one as a whole.
         let needed: &[&str] = match self.kind {
             Kind::Model => &["model", "cluster", "parallel", "training"],
@@ -208,6 +214,16 @@ impl Form {
             root.entry(*table).or_insert_with(|| json!({}));
         }
         Value::Object(root)
+    }
+
+    /// Writes a field that is typed, if it is of this half and of a spec.
+    fn put_typed(&self, root: &mut Map<String, Value>, field: &Field) {
+        let text = self.text(field.path).trim();
+        let counts = !self.kind.other().has(field.path) && field.path != DEVICES;
+        let replaced = field.path.starts_with("problem.stages.") && !self.text(STAGE_LIST).trim().is_empty();
+        if counts && !replaced && !text.is_empty() {
+            put(root, field.path, field.unit.value_of(text));
+        }
     }
 
     /// The spec that it means.
@@ -238,6 +254,7 @@ impl Form {
     /// number of positions of the model if that is less.
     pub fn value_with(&self, config: Value, sequence: u64) -> Value {
         let mut value = match self.kind {
+            Kind::Model if self.follows => self.value_of_pins(),
             Kind::Model => self.to_value(),
             Kind::Typed => Form::default().to_value(),
         };
@@ -281,7 +298,10 @@ impl Form {
     pub fn change_all(&mut self, changes: &[[String; 3]]) {
         let says_global_batch = self.says_global_batch();
         changes.iter().for_each(|[path, _, to]| self.set(path, to.as_str()));
-        if says_global_batch && let Ok(spec) = self.read() {
+        if says_global_batch
+            && !self.follows()
+            && let Ok(spec) = self.read()
+        {
             self.say_global_batch(&spec);
         }
     }
@@ -302,8 +322,8 @@ impl Form {
         }
     }
 
-    /// The part of the form that a link does not contain: the texts of the hidden half, and the global batch size. None
-    /// if they are the defaults.
+    /// The part of the form that a link does not contain: the texts of the hidden half, the global batch size, and which
+    /// degrees follow. None if they are the defaults.
     pub fn unlinked(&self) -> Option<String> {
         let other = self.kind.other();
         let of = |form: &Form| -> BTreeMap<String, String> {
@@ -311,13 +331,16 @@ impl Form {
             texts.map(|(path, text)| (path.clone(), text.clone())).collect()
         };
         let texts = of(self);
-        (texts != of(&Form::default())).then(|| json!(texts).to_string())
+        let following = self.unlinked_following();
+        (following.is_some() || texts != of(&Form::default()))
+            .then(|| json!({ "texts": texts, "following": following }).to_string())
     }
 
     /// Fills the hidden half with the stored texts, if they belong to it.
     pub fn recall_unlinked(&mut self, text: &str) {
         let other = self.kind.other();
-        let mut texts: BTreeMap<String, String> = serde_json::from_str(text).unwrap_or_default();
+        let stored: Value = serde_json::from_str(text).unwrap_or_default();
+        let mut texts: BTreeMap<String, String> = serde_json::from_value(stored["texts"].clone()).unwrap_or_default();
         // The link may be another one by now, of other microbatches.
         if !other.has(GLOBAL_BATCH)
             && texts.remove(GLOBAL_BATCH).is_some()
@@ -329,6 +352,7 @@ impl Form {
             self.texts.retain(|path, _| !other.has(path));
             self.texts.extend(texts);
         }
+        self.recall_following(&stored["following"]);
     }
 
     /// The form that means `spec`.

@@ -29,7 +29,10 @@ pub fn slider(form: &Form, spec: Option<&Spec>, path: &str) -> Option<Slider> {
         Slider { least: 1.0, most: most.max(value), step: 1.0, value, most_is_empty: false }
     };
     match (path, work) {
-        ("parallel.pipeline", Some(Work::Model(work))) => Some(counting(f64::from(work.model.layers.min(64)), 1.0)),
+        // It may be one that was found.
+        ("parallel.pipeline", Some(Work::Model(work))) => {
+            Some(counting(f64::from(work.model.layers.min(64)), f64::from(work.pipeline)))
+        }
         ("parallel.pipeline" | "problem.ranks", _) => Some(counting(32.0, 1.0)),
         // It may follow from the global batch.
         ("training.microbatches", Some(Work::Model(work))) => Some(counting(128.0, f64::from(work.microbatches))),

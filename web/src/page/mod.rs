@@ -45,7 +45,7 @@ fn Page() -> impl IntoView {
     on_fragment_change(planner);
     files::accept_dropped_files(planner);
     browser::fit_paper();
-    let state = move || match (planner.faults.with(Vec::is_empty), planner.busy.get()) {
+    let state = move || match (planner.faults.with(Vec::is_empty), planner.busy.get() || planner.following.get()) {
         (false, _) => "faulty",
         (true, true) => "planning",
         (true, false) => "idle",
@@ -67,6 +67,7 @@ fn Page() -> impl IntoView {
             <p class="tagline">"Plan pipeline-parallel training"</p>
             <p class="status" data-test="status" data-state=state>
                 {move || match state() {
+                    "planning" if planner.following.get() => Either::Left("finding a layout…".to_owned()),
                     "planning" => Either::Left(progress(planner.progress.get())),
                     "faulty" => Either::Right(view! {
                         <button type="button" class="quiet" data-test="to-fault" title="Go to the first error" on:click=move |_| show_fault(planner)>{FAULTY}</button>

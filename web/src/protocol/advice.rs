@@ -41,6 +41,8 @@ pub struct SuggestionRow {
     pub cheapest: bool,
     /// The step time with the changes.
     pub step_ns: u64,
+    /// The MFU with the changes, in hundredths of a percent; none if it is unknown.
+    pub mfu_e4: Option<u32>,
 }
 
 /// The fastest layouts of a model on devices, so far.
@@ -59,6 +61,20 @@ pub struct Layouts {
     /// Layouts with a search for the best schedule.
     pub searched: u64,
     /// No more will come.
+    pub finished: bool,
+}
+
+/// The layout of a form whose degrees follow, so far.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FoundLayout {
+    /// The spec of the layout, as JSON; none if there is none.
+    pub spec: Option<String>,
+    /// Why there is none.
+    pub reason: String,
+    /// A change with which there is one: the field and its value. The value is empty for a field that is not pinned any more; no
+    /// field: none is pinned.
+    pub next: Option<[String; 2]>,
+    /// No better one will come.
     pub finished: bool,
 }
 

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::form::LayoutQuestion;
+
 /// From the page to the worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Question {
@@ -97,6 +99,8 @@ pub enum Ask {
         /// Number of devices; none: that of the spec.
         devices: Option<u64>,
     },
+    /// Find the layout of a form whose degrees follow, or stop finding it.
+    FindLayout(Option<LayoutQuestion>),
     /// Compare the open trace with the plan on screen.
     Calibrate(Order),
     /// Show a step of the open trace, by its position in the file.
@@ -130,6 +134,7 @@ impl Ask {
             Ask::TraceStep { .. } | Ask::OpenTrace { .. } => {
                 matches!(older, Ask::TraceStep { .. } | Ask::OpenTrace { .. })
             }
+            Ask::FindLayout(_) => matches!(older, Ask::FindLayout(_)),
             Ask::Passes { .. } => matches!(older, Ask::Passes { .. }),
             Ask::Calibrate(_) => matches!(older, Ask::Calibrate(_)),
             Ask::Sensitivity(_) => matches!(older, Ask::Sensitivity(_)),

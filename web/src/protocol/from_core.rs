@@ -86,7 +86,7 @@ pub fn ranks_bytes(ranks: &[RankMemory]) -> Vec<RankBytes> {
 pub fn suggestion(suggestion: Suggestion, cheapest: bool) -> SuggestionRow {
     let Suggestion { changes, devices, peak, fits, step_ns } = suggestion;
     let changes = changes.into_iter().map(|change| [change.field.to_owned(), change.from, change.to]).collect();
-    SuggestionRow { changes, devices, peak, fits, cheapest, step_ns }
+    SuggestionRow { changes, devices, peak, fits, cheapest, step_ns, mfu_e4: None }
 }
 
 /// The cost of the memory limit for a step of `step_ns`.

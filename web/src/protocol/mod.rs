@@ -18,7 +18,7 @@ pub mod same_spec;
 pub mod spans;
 mod trace;
 
-pub use advice::{LayoutRow, Layouts, SensitivityRows, Shorter, SuggestionRow, Unfit};
+pub use advice::{FoundLayout, LayoutRow, Layouts, SensitivityRows, Shorter, SuggestionRow, Unfit};
 pub use ask::{Ask, Order, Purpose, Question};
 pub use frontier::{ChartNews, ChartPoint};
 pub use plan::{Figures, Picture, RankBytes, Row, RowCosts, StepFigures};

@@ -4,8 +4,8 @@ use pipeplan_core::base::fields::Fault;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Calibrated, ChartNews, Layouts, Measured, Picture, Purpose, Row, SensitivityRows, Shorter, TraceSummary, Unfit,
-    WireSpan,
+    Calibrated, ChartNews, FoundLayout, Layouts, Measured, Picture, Purpose, Row, SensitivityRows, Shorter,
+    TraceSummary, Unfit, WireSpan,
 };
 
 /// From the worker to the page.
@@ -85,6 +85,8 @@ pub enum Response {
     Passes(String),
     /// The fastest layouts so far.
     Tuned(Box<Layouts>),
+    /// The layout of a form whose degrees follow.
+    LayoutFound(FoundLayout),
     /// Why there is no search for layouts.
     NotTuned(Vec<FieldFault>),
     /// The schedule of a point of the chart is not shown, with the reason.

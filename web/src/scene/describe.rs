@@ -109,7 +109,11 @@ pub(super) fn describe_op(op: Op, stages: usize) -> Vec<(String, String)> {
         OpKind::W => "backward for weights",
         OpKind::BW => "backward",
     };
-    let stage = if stages > 0 { format!("{} of {stages}", op.stage()) } else { op.stage().to_string() };
+    // Stages are numbered from 0: `7 of 8` would not read as the last.
+    let stage = match stages {
+        0 => op.stage().to_string(),
+        _ => format!("{} (0 to {})", op.stage(), stages - 1),
+    };
     vec![
         (op.to_string(), kind.to_owned()),
         ("stage".to_owned(), stage),

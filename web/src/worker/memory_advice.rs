@@ -1,13 +1,16 @@
 //! The memory of a schedule that does not fit, and suggestions.
 
-use pipeplan_core::advise::suggest::{Finder, Suggestions};
+use pipeplan_core::advise::suggest::{Finder, Suggestion, Suggestions};
+use pipeplan_core::estimate::derive::derive;
+use pipeplan_core::estimate::step::Step;
 use pipeplan_core::plan::verdict::{self, RankMemory};
+use pipeplan_core::problem::placement::Placement;
 use pipeplan_core::schedule;
 use pipeplan_core::schedule::BEST;
 use pipeplan_core::spec::{Spec, Work};
 
 use super::Worker;
-use crate::protocol::{Response, Unfit, from_core};
+use crate::protocol::{Response, SuggestionRow, Unfit, from_core};
 
 /// The search for suggestions for a schedule that does not fit.
 pub(super) struct MemoryAdvice {
@@ -62,9 +65,11 @@ impl MemoryAdvice {
             let found = finder.finish();
             let cheapest = found.cheapest().cloned();
             let Suggestions { single, combined, all } = found;
-            let row = |suggestion| {
+            let mfu_of = mfu_of(&self.spec);
+            let row = |suggestion: Suggestion| {
                 let is_cheapest = cheapest.as_ref() == Some(&suggestion);
-                from_core::suggestion(suggestion, is_cheapest)
+                let mfu_e4 = mfu_of.as_ref().map(|mfu_of| mfu_of(suggestion.step_ns, suggestion.devices));
+                SuggestionRow { mfu_e4, ..from_core::suggestion(suggestion, is_cheapest) }
             };
             unfit.suggestions = combined.into_iter().chain(all).chain(single).map(row).collect();
             unfit.suggestions.sort_by_key(|suggestion| !suggestion.cheapest);
@@ -84,4 +89,16 @@ impl MemoryAdvice {
         let unfit = Unfit { schedule: name.clone(), memory: from_core::ranks_bytes(&ranks), suggestions: Vec::new() };
         Some((unfit, Finder::new(&self.spec, &published).ok()?))
     }
+}
+
+/// The MFU of a step of the same tokens, in hundredths of a percent, by its time and the factor on the number of devices.
+fn mfu_of(spec: &Spec) -> Option<impl Fn(u64, u32) -> u32 + use<>> {
+    let Work::Model(work) = &spec.work else { return None };
+    // Operations of the model do not depend on recomputation, nor on how the layers are placed.
+    let step_flops = derive(work, Placement::Linear, 1).ok()?.step_flops;
+    let work = work.clone();
+    Some(move |step_ns: u64, devices: u32| {
+        let on_all = step_ns.saturating_mul(u64::from(devices));
+        (Step::taking(&work, step_flops, work.pipeline as usize, on_all).mfu * 1e4).round() as u32
+    })
 }

@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use comparison::Comparison;
 use frontier::FrontierSearch;
-use layouts::LayoutSearch;
+use layouts::{FollowingLayout, LayoutSearch};
 use limit_price::LimitPrice;
 use memory_advice::MemoryAdvice;
 use pipeplan_core::formats::torch_profile;
@@ -44,6 +44,9 @@ const SHOW_WITHIN_MS: f64 = 50.0;
 /// a person can stop.
 const LOOK_WITHIN_MS: f64 = 1000.0;
 
+/// The same while a better layout is being found.
+const INTERIM_WITHIN_MS: f64 = 100.0;
+
 /// The chart of time against memory starts after this time without questions. While a hand drags, plans have priority.
 const REST_MS: i32 = 200;
 
@@ -62,6 +65,7 @@ pub struct Worker {
     chart: Option<FrontierSearch>,
     sensitivity_run: Option<SensitivityRun>,
     layout_search: Option<LayoutSearch>,
+    following_layout: Option<FollowingLayout>,
     trace: Option<Trace>,
     recorded_ranks: RecordedRanks,
     /// The measured times in use.
@@ -79,6 +83,7 @@ impl Worker {
             memory_advice: None,
             chart: None,
             layout_search: None,
+            following_layout: None,
             sensitivity_run: None,
             trace: None,
             recorded_ranks: RecordedRanks::default(),
@@ -107,6 +112,13 @@ impl Worker {
 
     /// Does the next piece of running work, the most urgent first.
     fn continue_work(&mut self) -> (u32, Vec<Response>) {
+        if let Some(following) = &mut self.following_layout {
+            let (id, response) = (following.id, following.step((self.clock)()));
+            if following.finder.outcome().is_some() {
+                self.following_layout = None;
+            }
+            return (id, response.into_iter().collect());
+        }
         let id = self.comparison.as_ref().map_or(0, |comparison| comparison.id);
         if let Some(running) = self.comparison.as_mut().filter(|comparison| !comparison.finished) {
             let mut response = running.step(&mut self.chart, &mut self.watch);
@@ -153,7 +165,10 @@ impl Worker {
     /// Whether only the chart of time against memory is left.
     fn is_answered(&self) -> bool {
         let compared = self.comparison.as_ref().is_none_or(|comparison| comparison.finished);
-        let begun = self.memory_advice.is_some() || self.layout_search.is_some() || self.sensitivity_run.is_some();
+        let begun = self.memory_advice.is_some()
+            || self.following_layout.is_some()
+            || self.layout_search.is_some()
+            || self.sensitivity_run.is_some();
         self.questions.is_empty() && compared && !begun
     }
 
@@ -185,6 +200,7 @@ impl Worker {
             Ask::Stop => self.stop(),
             // `listen` handles it.
             Ask::SearchWhileReadable { .. } => Vec::new(),
+            Ask::FindLayout(question) => self.find_layout(id, question).into_iter().collect(),
             Ask::Tune { spec, devices } => self.tune(id, spec, devices).into_iter().collect(),
             Ask::Passes { spec } => vec![Response::Passes(self.passes(&spec).unwrap_or_default())],
             Ask::Export { spec, purpose } => vec![self.export(&spec, purpose)],

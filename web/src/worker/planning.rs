@@ -10,7 +10,7 @@ use super::comparison::Comparison;
 use super::frontier::FrontierSearch;
 use super::limit_price::LimitPrice;
 use super::specs::{no_plan, solve};
-use super::{LOOK_WITHIN_MS, SHOW_WITHIN_MS, Worker};
+use super::{INTERIM_WITHIN_MS, LOOK_WITHIN_MS, SHOW_WITHIN_MS, Worker};
 use crate::form::fault_of;
 use crate::protocol::same_spec::same_work;
 use crate::protocol::{FieldFault, Response, from_core};
@@ -23,11 +23,13 @@ impl Worker {
         if name == BEST {
             let mut response = self.start_comparison(id, spec, true);
             let begun_ms = (self.clock)();
+            // The plan of a layout so far is to be seen soon; the search for a better layout goes on after it.
+            let look_within_ms = if self.following_layout.is_some() { INTERIM_WITHIN_MS } else { LOOK_WITHIN_MS };
             if let Some(running) = &mut self.comparison {
                 // A plan before the last published schedule would never be shown while a hand drags.
                 let waits = |running: &Comparison, now_ms: f64| match running.has_offered_all() {
                     true => now_ms < begun_ms + SHOW_WITHIN_MS,
-                    false => now_ms < begun_ms + LOOK_WITHIN_MS,
+                    false => now_ms < begun_ms + look_within_ms,
                 };
                 while !running.finished && waits(running, (self.clock)()) {
                     response.extend(running.advance(&mut self.chart, &mut self.watch));

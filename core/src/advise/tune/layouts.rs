@@ -9,7 +9,8 @@ use alloc::format;
 use alloc::vec::Vec;
 
 /// Every layout of `devices` devices with the same number of sequences per step as `work`.
-pub(super) fn layouts(work: &ModelWork, devices: u64, keep: &[Field]) -> Result<Vec<Degrees>, Faults> {
+pub(super) fn layouts(work: &ModelWork, devices: u64, question: &Question) -> Result<Vec<Degrees>, Faults> {
+    let keep = &question.keep;
     let now = Degrees::of(work);
     let sequences =
         u64::from(now.data.max(1)) * u64::from(now.microbatch_size).saturating_mul(now.microbatches.into());
@@ -26,8 +27,10 @@ pub(super) fn layouts(work: &ModelWork, devices: u64, keep: &[Field]) -> Result<
         });
         for context in contexts {
             let left = left / u64::from(context);
-            let pipelines = divisors(left)
-                .filter(|pipeline| may(Field::Pipeline, *pipeline, now.pipeline) && *pipeline <= work.model.layers);
+            let least = if keep.contains(&Field::Pipeline) { 1 } else { question.least_pipeline };
+            let pipelines = divisors(left).filter(|pipeline| {
+                may(Field::Pipeline, *pipeline, now.pipeline) && (least..=work.model.layers).contains(pipeline)
+            });
             for pipeline in pipelines {
                 let Ok(data) = u32::try_from(left / u64::from(pipeline)) else { continue };
                 if !may(Field::Data, data, now.data) || !sequences.is_multiple_of(data.into()) {

@@ -45,6 +45,9 @@ pub use question::{Degrees, Field, Question};
 mod layouts;
 pub use layouts::nearest_numbers;
 
+mod finder;
+pub use finder::{LayoutFinder, NextStep, Outcome, usual_batch};
+
 /// The most layouts that are tried; with more, some fields have to be kept.
 pub const MOST_LAYOUTS: usize = 20_000;
 /// The most devices.
@@ -129,7 +132,7 @@ impl Tuner {
             let accepted = format!("a whole number from 1 to {MOST_DEVICES}");
             return Err(Fault::new("devices", devices, accepted).into());
         }
-        let fresh = layouts(work, devices, &question.keep)?;
+        let fresh = layouts(work, devices, question)?;
         let tally = Tally { layouts: fresh.len(), ..Tally::default() };
         let mut tuner = Tuner {
             spec: spec.clone(),
@@ -150,7 +153,10 @@ impl Tuner {
             tally,
             refusal: None,
         };
-        tuner.trial = Some(tuner.trial_of_given(work));
+        match question.plans_given {
+            true => tuner.trial = Some(tuner.trial_of_given(work)),
+            false => tuner.given_is_searched = true,
+        }
         Ok(tuner)
     }
 

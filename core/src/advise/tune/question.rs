@@ -85,11 +85,22 @@ pub struct Question {
     pub schedules: Vec<String>,
     /// Layouts that are kept, at least 1.
     pub most: usize,
+    /// The fewest pipeline ranks of a layout, unless the pipeline degree is kept.
+    pub least_pipeline: u32,
+    /// Whether the spec as it was given is planned as well, to be compared with the layouts.
+    pub plans_given: bool,
 }
 
 impl Default for Question {
     fn default() -> Question {
-        Question { devices: None, keep: Vec::new(), schedules: Vec::new(), most: 8 }
+        Question {
+            devices: None,
+            keep: Vec::new(),
+            schedules: Vec::new(),
+            most: 8,
+            least_pipeline: 1,
+            plans_given: true,
+        }
     }
 }
 

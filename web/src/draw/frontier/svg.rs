@@ -9,6 +9,8 @@ use crate::text;
 
 /// A letter of a name is about this wide.
 pub(super) const LETTER_PX: f64 = 6.4;
+/// The same of the limit's name, which is bold.
+const LIMIT_LETTER_PX: f64 = 6.8;
 
 impl Plot {
     /// The content of an `svg` element of its width and [`HEIGHT`]. Colours come from the page.
@@ -40,10 +42,8 @@ impl Plot {
             );
         }
         let _ = write!(svg, "<path class=\"curve\" d=\"{}\"/>", self.path(&chart.curve));
-        if let Some(limit) = marks.limit_bytes {
-            self.draw_limit(&mut svg, limit);
-        }
-        self.draw_published(&mut svg, chart, marks);
+        let label = marks.limit_bytes.map(|limit| self.draw_limit(&mut svg, limit, &chart.curve, marks));
+        self.draw_published(&mut svg, chart, marks, label);
         for (index, point) in chart.curve.iter().enumerate() {
             let class = if marks.picked == Some(index) { "picked" } else { "point" };
             self.draw_point(&mut svg, class, point);
@@ -54,31 +54,52 @@ impl Plot {
         svg
     }
 
-    fn draw_limit(&self, svg: &mut String, limit: u64) {
+    /// The limit and its name, at the first height where the name covers neither the curve nor a point. Returns what the name
+    /// covers.
+    fn draw_limit(&self, svg: &mut String, limit: u64, curve: &[ChartPoint], marks: &Marks) -> Area {
         let (bottom, right) = (HEIGHT - BOTTOM, self.width_px - RIGHT);
         let x = self.x_of(limit as f64);
-        let label = format!("limit {}", text::bytes(limit));
-        if x <= right {
+        let mut label = format!("limit {}", text::bytes(limit));
+        let (at, ends) = if x > right {
+            label += " →";
+            (right, true)
+        } else {
             let x = x.max(LEFT);
             let _ = write!(svg, "<path class=\"limit\" d=\"M{x:.1} {TOP}V{bottom}\"/>");
-            let (at, anchor) = if x > self.width_px / 2.0 { (x - 5.0, "end") } else { (x + 5.0, "start") };
-            let _ = write!(
-                svg,
-                "<text class=\"limit\" x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{label}</text>",
-                TOP + 10.0
-            );
-        } else {
-            let _ = write!(
-                svg,
-                "<text class=\"limit\" x=\"{right:.1}\" y=\"{:.1}\" text-anchor=\"end\">{label} →</text>",
-                TOP + 10.0
-            );
-        }
+            if x > self.width_px / 2.0 { (x - 5.0, true) } else { (x + 5.0, false) }
+        };
+        let width = LIMIT_LETTER_PX * label.chars().count() as f64;
+        let (left, right) = if ends { (at - width, at) } else { (at, at + width) };
+        let (baseline, area) = self.free_place(left, right, curve, marks);
+        let anchor = if ends { "end" } else { "start" };
+        let _ = write!(
+            svg,
+            "<text class=\"limit\" x=\"{at:.1}\" y=\"{baseline:.1}\" text-anchor=\"{anchor}\">{label}</text>"
+        );
+        area
+    }
+
+    /// The baseline, from the top, at which a label from `left` to `right` covers nothing; the top where there is no room.
+    fn free_place(&self, left: f64, right: f64, curve: &[ChartPoint], marks: &Marks) -> (f64, Area) {
+        const LINE_PX: f64 = 12.0;
+        let around = |point: &ChartPoint| {
+            let (x, y) = (self.x_of(point.bytes as f64), self.y_of(self.measure.of(point)));
+            Area { left: x - 5.0, right: x + 5.0, top: y - 5.0, bottom: y + 5.0 }
+        };
+        let points = marks.published.iter().chain(&marks.plan).map(around);
+        let covered: Vec<Area> = self.lines(curve, None).into_iter().chain(points).collect();
+        let place = |row: u32| {
+            let baseline = TOP + 10.0 + LINE_PX * f64::from(row);
+            (baseline, Area { left, right, top: baseline - 10.0, bottom: baseline + 2.0 })
+        };
+        let rows = ((HEIGHT - BOTTOM - TOP - 10.0) / LINE_PX) as u32;
+        let is_free = |(_, area): &(f64, Area)| covered.iter().all(|other| !other.meets(area));
+        (0..rows).map(place).find(is_free).unwrap_or_else(|| place(0))
     }
 
     /// Published schedules with their names if they have room, the fastest first. A name does not cover other names and
     /// points, and avoids lines if possible.
-    fn draw_published(&self, svg: &mut String, chart: &Chart, marks: &Marks) {
+    fn draw_published(&self, svg: &mut String, chart: &Chart, marks: &Marks, label: Option<Area>) {
         let mut by_time: Vec<&ChartPoint> = marks.published.iter().collect();
         by_time.sort_by_key(|point| (point.judged_ns, point.bytes));
         let at = |point: &ChartPoint| (self.x_of(point.bytes as f64), self.y_of(self.measure.of(point)));
@@ -86,7 +107,7 @@ impl Plot {
             let (x, y) = at(point);
             Area { left: x - 4.0, right: x + 4.0, top: y - 4.0, bottom: y + 4.0 }
         };
-        let mut taken: Vec<Area> = marks.published.iter().chain(&marks.plan).map(around).collect();
+        let mut taken: Vec<Area> = marks.published.iter().chain(&marks.plan).map(around).chain(label).collect();
         let lines = self.lines(&chart.curve, marks.limit_bytes);
         for point in by_time {
             let _ = write!(svg, "<g><title>{}</title>", describe(point, &marks.judged));

@@ -105,6 +105,21 @@ fn a_far_limit_is_named_at_the_edge_and_a_near_one_is_drawn() {
     assert!(!drawn(90_000).contains("<path class=\"limit\"") && drawn(90_000).contains("limit 87.89 KiB →"));
 }
 
+/// A schedule that stands where the limit's name would: the name goes lower.
+#[test]
+fn the_name_of_the_limit_covers_no_schedule_and_no_curve() {
+    let chart = chart(&[(1000, 200), (2000, 150)]);
+    let drawn = |published: Vec<ChartPoint>| {
+        let marks = Marks { limit_bytes: Some(1900), published, ..Marks::default() };
+        let drawing = Plot::new(&chart, &marks, Measure::Time, 500.0).unwrap().svg(&chart, &marks);
+        let (_, label) = drawing.split_once("<text class=\"limit\"").unwrap();
+        label.split('"').nth(3).unwrap().parse::<f64>().unwrap()
+    };
+    assert_eq!(drawn(Vec::new()), TOP + 10.0);
+    // The slowest is at the top of the chart.
+    assert!(drawn(vec![point(1850, 200)]) > TOP + 10.0);
+}
+
 /// Left end, baseline and text of each name in a drawing.
 fn names(svg: &str) -> Vec<(f64, f64, &str)> {
     let name = |part: &'_ str| -> Option<(f64, f64, usize)> {

@@ -20,7 +20,13 @@ pub const FIELDS: &[Field] = &[
         Group::Top,
         "The framework that is to run the plan: what it refuses is told",
     ),
-    of("model.name", "Model", Unit::Text, Group::Model, ""),
+    of(
+        "model.name",
+        "Model",
+        Unit::Text,
+        Group::Model,
+        "Of the catalog, of an opened config.json, or by custom sizes. Another model of the catalog unpins the degrees",
+    ),
     of("model.family", "Family", Unit::Text, Group::ModelSizes, ""),
     of("model.layers", "Layers", Unit::Whole, Group::ModelSizes, ""),
     of("model.hidden", "Hidden size", Unit::Whole, Group::ModelSizes, "Width of the residual stream"),
@@ -321,6 +327,13 @@ pub const FIELDS: &[Field] = &[
     ),
     of("model.recurrence.convolution_bias", "Convolution bias", Unit::Flag, Group::Parts, ""),
     of("cluster.device", "Device", Unit::Text, Group::Cluster, ""),
+    of(
+        crate::form::DEVICES,
+        "Devices",
+        Unit::Whole,
+        Group::Cluster,
+        "Number of devices in all. Parallel degrees that are not typed follow from it. Empty: the least number that works",
+    ),
     of("cluster.device.name", "Device name", Unit::Words, Group::Device, ""),
     of(
         "cluster.device.matmul_flops",
@@ -512,7 +525,7 @@ pub const FIELDS: &[Field] = &[
         "Microbatches",
         Unit::Whole,
         Group::Training,
-        "Number of microbatches per step, M, of each replica",
+        "Number of microbatches per step, M, of each replica. Bidirectional schedules (DualPipe, Chimera) need an even number",
     ),
     of(
         "training.global_batch_size",
@@ -651,7 +664,13 @@ pub const FIELDS: &[Field] = &[
     ),
     of("problem.ranks", "Pipeline parallel (PP)", Unit::Whole, Group::Shape, "Pipeline ranks, P"),
     of("problem.chunks", "Virtual stages per rank (VPP)", Unit::Whole, Group::Shape, "Stages of each rank, V"),
-    of("problem.microbatches", "Microbatches", Unit::Whole, Group::Shape, "Number of microbatches per step, M"),
+    of(
+        "problem.microbatches",
+        "Microbatches",
+        Unit::Whole,
+        Group::Shape,
+        "Number of microbatches per step, M. Bidirectional schedules (placement two-way) need an even number",
+    ),
     of(
         "problem.placement",
         "Placement",

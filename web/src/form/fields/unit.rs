@@ -37,11 +37,12 @@ impl Unit {
                 text.split(',').map(number).collect::<Option<Vec<_>>>().map(Value::Array)
             }
             Unit::Text | Unit::Words => None,
-            Unit::Whole => number(text).or_else(|| real(text)),
+            Unit::Whole => whole_said(text).map(|said| json!(said)).or_else(|| number(text)).or_else(|| real(text)),
             Unit::Real => real(text),
             Unit::Flag => text.parse::<bool>().ok().map(Value::Bool),
             Unit::Of(factor, _) => {
-                let scaled = text.parse::<f64>().ok().map(|number| (number * factor).round());
+                let plain = || text.parse::<f64>().ok().map(|number| number * factor);
+                let scaled = plain().or_else(|| said(text, self.suffix())).map(f64::round);
                 scaled.and_then(|number| {
                     let exact = (0.0..=9e15).contains(&number);
                     if exact { Some(json!(number as u64)) } else { Number::from_f64(number).map(Value::Number) }
@@ -133,6 +134,68 @@ impl Unit {
     }
 }
 
+/// Amounts that people type, and what each is in the unit of specs: bytes, bytes per second, nanoseconds, operations per second.
+const SAID: [(&str, &[(&str, f64)]); 5] = [
+    (
+        "GiB",
+        &[
+            ("GiB", GIB),
+            ("MiB", GIB / 1024.0),
+            ("TiB", GIB * 1024.0),
+            ("GB", 1e9),
+            ("MB", 1e6),
+            ("TB", 1e12),
+            ("G", GIB),
+            ("B", 1.0),
+        ],
+    ),
+    (
+        "GB/s",
+        &[
+            ("GB/s", 1e9),
+            ("TB/s", 1e12),
+            ("MB/s", 1e6),
+            ("GiB/s", GIB),
+            ("Gb/s", 0.125e9),
+            ("Tb/s", 0.125e12),
+            ("Mb/s", 0.125e6),
+            ("Gbps", 0.125e9),
+            ("Tbps", 0.125e12),
+            ("Gbit/s", 0.125e9),
+        ],
+    ),
+    ("µs", &[("ns", 1.0), ("µs", 1e3), ("us", 1e3), ("ms", 1e6), ("s", 1e9)]),
+    ("TFLOP/s", &[("TFLOP/s", 1e12), ("TFLOPS", 1e12), ("PFLOP/s", 1e15), ("PFLOPS", 1e15)]),
+    ("T", &[("T", 1e12), ("B", 1e9), ("M", 1e6)]),
+];
+
+/// A number with its unit, for a field with this suffix.
+fn said(text: &str, suffix: &str) -> Option<f64> {
+    let (_, units) = SAID.iter().find(|(of, _)| *of == suffix)?;
+    let at = text.find(|c: char| c.is_alphabetic())?;
+    let number: f64 = text[..at].trim().replace(',', "").parse().ok()?;
+    let unit = text[at..].trim();
+    // Bits and bytes differ in the size of one letter.
+    units.iter().find(|(name, _)| *name == unit).map(|(_, factor)| number * factor)
+}
+
+/// A whole number as people write it: `8,192`, `4k` for 4096, or a time such as `12 ms` for a field in nanoseconds.
+fn whole_said(text: &str) -> Option<u64> {
+    let groups: Vec<&str> = text.split(',').collect();
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if let [first, rest @ ..] = &groups[..]
+        && !rest.is_empty()
+        && digits(first)
+        && first.len() <= 3
+        && rest.iter().all(|group| group.len() == 3 && digits(group))
+    {
+        return groups.concat().parse().ok();
+    }
+    let thousands = text.strip_suffix(['k', 'K']).and_then(|number| number.trim().parse::<u64>().ok());
+    let scaled = || said(text, "µs").filter(|ns| (0.0..=9e15).contains(ns)).map(|ns| ns.round() as u64);
+    thousands.and_then(|number| number.checked_mul(1024)).or_else(scaled)
+}
+
 /// A text with each word that is a number as `spelled` has it.
 fn replace_numbers(text: &str, spelled: impl Fn(f64) -> String) -> String {
     let word = |word: &str| {
@@ -143,4 +206,34 @@ fn replace_numbers(text: &str, spelled: impl Fn(f64) -> String) -> String {
         }
     };
     text.split(' ').map(word).collect::<Vec<String>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::form::field;
+
+    #[test]
+    fn amounts_are_read_as_people_write_them() {
+        for (path, text, value) in [
+            ("training.sequence", "4k", json!(4096)),
+            ("training.sequence", "8,192", json!(8192)),
+            ("training.sequence", "128K", json!(131_072)),
+            ("training.global_batch_size", "1,024", json!(1024)),
+            // Neither a thousand nor a list of a whole number.
+            ("training.sequence", "8,19", json!("8,19")),
+            ("memory.limit_bytes", "80 GB", json!(80_000_000_000u64)),
+            ("memory.limit_bytes", "80GiB", json!(80u64 << 30)),
+            ("memory.limit_bytes", "80", json!(80u64 << 30)),
+            ("cluster.node_link.bytes_per_s", "400 Gb/s", json!(50_000_000_000u64)),
+            ("cluster.node_link.bytes_per_s", "400 Gbps", json!(50_000_000_000u64)),
+            ("cluster.node_link.bytes_per_s", "400 GB/s", json!(400_000_000_000u64)),
+            ("cluster.node_link.latency_ns", "12 ms", json!(12_000_000)),
+            ("cluster.node_link.latency_ns", "12", json!(12_000)),
+            ("problem.transfer_ns", "12 ms", json!(12_000_000)),
+            ("memory.limit_bytes", "80 pounds", json!("80 pounds")),
+        ] {
+            assert_eq!(field(path).unwrap().unit.value_of(text), value, "{path} {text}");
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use leptos::prelude::*;
 use pipeplan_core::base::fields::Fault;
 
-use crate::form::{Field, Form};
+use crate::form::{DEVICES, Field, Form};
 use crate::page::state::Planner;
 
 /// A field with its label, help and fault around `input`. The label of one that stands `alone` under its
@@ -81,6 +81,8 @@ pub(super) fn placeholder(planner: Planner, field: &'static Field) -> String {
             })
             .unwrap_or_default(),
         (None, "problem.limit_bytes") => "none".to_owned(),
+        (None, "parallel.context" | "parallel.expert") if planner.spec.with(Option::is_some) => "1".to_owned(),
+        (None, DEVICES) => planner.devices().map_or_else(String::new, |devices| devices.to_string()),
         // No spec gives both.
         (None, "training.global_batch_size") => planner
             .resolved

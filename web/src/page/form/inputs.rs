@@ -4,7 +4,7 @@ use leptos::prelude::*;
 
 use super::frame::{described_by, faults_of, framed, id, is_faulty, placeholder};
 use super::options::{Choices, flag};
-use crate::form::{FIELDS, Field, Group, Unit, field, slider};
+use crate::form::{FIELDS, Field, Group, Unit, field, slider, value_label};
 use crate::page::state::Planner;
 
 /// A line of text.
@@ -25,6 +25,7 @@ pub(super) fn TextField(path: &'static str, #[prop(optional)] list: &'static str
                 aria-label=field.accessible_name()
                 aria-describedby=described_by(field)
                 aria-invalid=move || is_faulty(faults).to_string()
+                class:found=move || planner.form.with(|form| form.found(path).is_some())
                 on:input=move |event| planner.type_in(path, |form| form.set(path, event_target_value(&event)))
                 on:change=move |_| planner.end_typing() />
             <span class="suffix">{field.unit.suffix()}</span>
@@ -103,16 +104,22 @@ pub(super) fn ListField(path: &'static str, choices: Choices, #[prop(optional)] 
         .into_iter()
         .map(|(name, title)| {
             let value = name.clone();
+            let is_default = name.is_empty();
+            // The empty choice is what was found, where degrees follow.
+            let title = move || match planner.form.with(|form| form.found(path).map(str::to_owned)) {
+                Some(found) if is_default => format!("{} (found)", value_label(path, &found)),
+                _ => title.clone(),
+            };
             view! { <option value=value prop:selected=move || text.with(|text| *text == name)>{title}</option> }
         })
         .collect_view();
     let chosen = move |event: leptos::ev::Event| {
         let name = event_target_value(&event);
-        planner.change_with(|form| match path {
-            "model.name" => form.choose_model(&name),
-            "cluster.device" => form.choose_device(&name),
-            _ => form.set(path, name),
-        });
+        match path {
+            "model.name" => planner.choose_model(&name),
+            "cluster.device" => planner.choose_device(&name),
+            _ => planner.change(path, name),
+        }
     };
     let faults = faults_of(planner, field);
     let input = view! {

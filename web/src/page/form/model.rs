@@ -5,26 +5,42 @@ use leptos::prelude::*;
 use super::Folded;
 use super::inputs::{ListField, SliderField, TextField, Texts};
 use super::options::{devices, flag, models, named, objectives, or_none};
-use crate::form::{Group, choices};
+use crate::form::{DEVICES, Form, Group, choices};
 use crate::page::state::Planner;
 use crate::protocol::Timed;
 
-/// The fields of a model on a cluster.
+/// The fields of a model on a cluster: first the five that a person starts with, then those that follow or have defaults.
 #[component]
 pub(super) fn ModelFields() -> impl IntoView {
     view! {
-        <ModelPart />
-        <ClusterPart />
-        <PipelinePart />
+        <StartPart />
+        <LayoutPart />
         <TrainingPart />
         <fieldset>
             <legend>"Memory"</legend>
             <SliderField path="memory.limit_bytes" />
             <TextField path="memory.overhead_bytes" />
         </fieldset>
+        <ModelPart />
+        <ClusterPart />
         <fieldset>
             <legend>"Objective"</legend>
             <ListField alone=true path="objective" choices=objectives() />
+        </fieldset>
+    }
+}
+
+/// Model, device, number of devices, batch, sequence length.
+#[component]
+fn StartPart() -> impl IntoView {
+    view! {
+        <fieldset class="start" data-test="start">
+            <legend class="unseen">"Model and devices"</legend>
+            <ListField path="model.name" choices=models() />
+            <ListField path="cluster.device" choices=devices() />
+            <TextField path=DEVICES />
+            <TextField path="training.global_batch_size" />
+            <TextField path="training.sequence" />
         </fieldset>
     }
 }
@@ -34,7 +50,6 @@ fn ModelPart() -> impl IntoView {
     view! {
         <fieldset>
             <legend>"Model"</legend>
-            <ListField alone=true path="model.name" choices=models() />
             <Folded title="Sizes" groups=&[Group::ModelSizes]>
                 <ListField path="model.family" choices=named(&[("", "as the model"), ("llama", "Llama"), ("gpt", "GPT")]) />
                 <div class="pairs"><Texts group=Group::ModelSizes but="model.family" /></div>
@@ -51,7 +66,6 @@ fn ClusterPart() -> impl IntoView {
     view! {
         <fieldset>
             <legend>"Cluster"</legend>
-            <ListField alone=true path="cluster.device" choices=devices() />
             {move || own_device.get().then(|| view! { <div class="pairs"><Texts group=Group::Device but="" /></div> })}
             {move || planner.measured_times.get().map(|timed| view! { <TimesMeasured timed /> })}
             <Folded title="Nodes and links" groups=&[Group::Links]>
@@ -62,45 +76,79 @@ fn ClusterPart() -> impl IntoView {
     }
 }
 
+/// The parallel degrees: found, or typed.
 #[component]
-fn PipelinePart() -> impl IntoView {
+fn LayoutPart() -> impl IntoView {
     view! {
         <fieldset>
-            <legend>"Pipeline"</legend>
+            <legend>"Parallelism"</legend>
+            <Following />
             <SliderField path="parallel.pipeline" />
+            <div class="pairs degrees">
+                <TextField path="parallel.tensor" />
+                <TextField path="parallel.data" />
+                <TextField path="parallel.expert" />
+                <TextField path="parallel.context" />
+            </div>
             <TextField path="parallel.chunks" />
             <TextField path="parallel.partition" list="balanced layers layers-and-ends within-limit" />
-            <Folded title="TP, DP, EP, CP and ZeRO" groups=&[Group::Split]>
+            <Folded title="Sequence parallel, ZeRO, ETP, MoE dispatch" groups=&[Group::Split]>
                 <div class="pairs">
-                    <TextField path="parallel.tensor" />
                     <ListField path="parallel.sequence_parallel" choices=named(choices("parallel.sequence_parallel")) />
                     <ListField path="parallel.async_reduce" choices=named(&[("", "off"), ("true", "on")]) />
-                    <TextField path="parallel.data" />
                     <ListField path="parallel.zero" choices=named(choices("parallel.zero")) />
                     <TextField path="parallel.shard" />
                     <ListField path="parallel.reduce_gradients" choices=named(choices("parallel.reduce_gradients")) />
-                    <TextField path="parallel.expert" />
                     <ListField path="parallel.whole_experts" choices=named(choices("parallel.whole_experts")) />
                     <TextField path="parallel.expert_tensor" />
                     <ListField path="parallel.dispatch" choices=named(choices("parallel.dispatch")) />
                     <ListField path="parallel.overlap_exchanges" choices=named(choices("parallel.overlap_exchanges")) />
-                    <TextField path="parallel.context" />
                 </div>
             </Folded>
         </fieldset>
     }
 }
 
+/// Whether degrees follow, and how to change that.
+#[component]
+fn Following() -> impl IntoView {
+    let planner = expect_context::<Planner>();
+    let follows = Memo::new(move |_| planner.form.with(Form::follows));
+    let pins = Memo::new(move |_| planner.form.with(|form| form.pins().len()));
+    let said = move || match (follows.get(), pins.get()) {
+        (false, _) => "All degrees are as typed.".to_owned(),
+        (true, 0) => "Found for these devices. Type a value to pin it.".to_owned(),
+        (true, 1) => "1 value is pinned; the others are found.".to_owned(),
+        (true, pins) => format!("{pins} values are pinned; the others are found."),
+    };
+    let free = move || {
+        (!follows.get() || pins.get() > 0).then(|| match follows.get() {
+            true => "Unpin all",
+            false => "Find them",
+        })
+    };
+    view! {
+        <div class="following" data-test="following" data-follows=move || follows.get().to_string()>
+            <p class="note">{said}</p>
+            {move || free().map(|title| view! {
+                <button type="button" class="small" data-test="let-follow" on:click=move |_| planner.let_follow()
+                    title="Find the fastest layout for the devices above: 1F1B decides, with the least recomputation that fits">{title}</button>
+            })}
+        </div>
+    }
+}
+
 #[component]
 fn TrainingPart() -> impl IntoView {
+    let planner = expect_context::<Planner>();
+    // Where degrees follow, so do microbatches: the batch of all replicas is typed.
+    let follows = Memo::new(move |_| planner.form.with(Form::follows));
     view! {
         <fieldset>
             <legend>"Training step"</legend>
-            <SliderField path="training.microbatches" />
+            {move || (!follows.get()).then(|| view! { <SliderField path="training.microbatches" /> })}
             <div class="pairs">
-                <TextField path="training.global_batch_size" />
                 <TextField path="training.microbatch_size" />
-                <TextField path="training.sequence" />
                 <TextField path="training.tokens" />
             </div>
             <div class="pairs">

@@ -48,7 +48,7 @@ fn Table(run: OpenRun) -> impl IntoView {
                         prop:value=command on:input=move |event| command.set(event_target_value(&event)) /></label>
                 <button type="button" class="small" data-test="script-again" on:click=again>"Read again"</button>
             </p>
-            <div class="scroll">
+            <div class="scroll" role="region" aria-label="Arguments, table" tabindex="0">
                 <table>
                     <thead><tr><th scope="col">"Argument"</th><th scope="col">"Treatment"</th><th scope="col">"Reason"</th></tr></thead>
                     <tbody>{rows.collect_view()}</tbody>

@@ -42,7 +42,7 @@ pub fn Compare() -> impl IntoView {
                 <h2>"Compare"</h2>
                 <span class="note">"Choose a schedule to see its timeline."</span>
             </div>
-            <div class="scroll">
+            <div class="scroll" role="region" aria-label="Schedules, table" tabindex="0">
                 <table data-test="compare" class:folded=move || foldable.get() && !unfolded.get() class:steps=move || with_steps.get()
                     class:more=move || with_waits.get() || with_jitter.get() class:most=move || with_waits.get() && with_jitter.get()>
                     <thead>

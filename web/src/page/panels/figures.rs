@@ -7,6 +7,7 @@ use leptos::prelude::*;
 use crate::logic::proof::{Proof, State};
 use crate::page::browser;
 use crate::page::state::Planner;
+use crate::protocol::{Row, RowCosts};
 use crate::scene::Scene;
 use crate::text;
 
@@ -25,7 +26,7 @@ pub fn FigureRow() -> impl IntoView {
                 }}
                 <p class="value" data-test="makespan">{move || of(|scene| text::duration(scene.cost_ns() as f64))}</p>
                 <p class="note" data-test="step">{move || scene().map(|scene| view! {
-                    {whole_step(&scene)}
+                    {whole_step(planner, &scene)}
                     {mfu(&scene).map(|mfu| view! { ", "<abbr title=text::MFU>"MFU"</abbr>{format!(" {mfu}")} })}
                 })}</p>
                 <p class="note" data-test="training" title="Training steps only, without checkpoints, evaluation and failures">{move || scene().and_then(|scene| training(&scene))}</p>
@@ -48,9 +49,13 @@ pub fn FigureRow() -> impl IntoView {
                 {move || scene().map(|scene| view! { <MemoryMeter scene /> })}
             </div>
             <div class="figure wide" data-test="figure-bound">
-                <h2>"Lower bound "<span class="what">"proved: no schedule is faster"</span></h2>
+                <h2>"Lower bound "<span class="what" data-test="bound-of">{move || scene().map_or_else(
+                    || "proved, for one placement".to_owned(),
+                    |scene| format!("proved for this placement: {}", scene.placement()),
+                )}</span></h2>
                 <p class="value" data-test="bound">{move || scene().map_or_else(|| "—".to_owned(), |scene| text::duration(bound_ns(planner, &scene) as f64))}</p>
                 <p class="note"><b data-test="gap">{move || scene().map(|scene| gap(planner, &scene))}</b>" "{move || scene().map(|scene| binding(planner, &scene))}</p>
+                <p class="note" data-test="elsewhere">{move || scene().and_then(|scene| elsewhere(planner, &scene))}</p>
                 <ProofLine />
             </div>
         </section>
@@ -116,6 +121,11 @@ fn ProofLine() -> impl IntoView {
                 <button type="button" class="small" data-test="prove" on:click=move |_| { browser::focus(PROOF); planner.prove(); }
                     title="Run an exact search for a faster schedule on this placement, or for a proof that there is none. It can take minutes.">"Prove"</button>
             })}
+            {move || planner.better_ns().map(|ns| view! {
+                <span data-test="better">{format!("A faster schedule for this placement was found: {}. ", text::duration(ns as f64))}</span>
+                <button type="button" class="small" data-test="show-better" on:click=move |_| planner.show_better()
+                    title="Show it in place of the chosen schedule">"Show it"</button>
+            })}
             {move || running().then(|| view! {
                 <button type="button" class="small" data-test="stop-proof" on:click=move |_| planner.end_proof(State::Over)>"Stop"</button>
             })}
@@ -143,6 +153,26 @@ fn gap(planner: Planner, scene: &Scene) -> String {
     }
 }
 
+/// The fastest plan that is on the page and below the bound: it has another placement. None if there is none.
+fn elsewhere(planner: Planner, scene: &Scene) -> Option<String> {
+    let bound_ns = bound_ns(planner, scene);
+    let by_span = scene.is_judged_by_span();
+    let cost_ns = |costs: &RowCosts| if by_span { costs.longest_span_ns } else { costs.makespan_ns };
+    let row = planner.rows.with(|rows| {
+        let is_current = |row: &&Row| planner.compared.with(|compared| compared.has(&row.schedule));
+        let below = rows.iter().filter(is_current).filter_map(|row| Some((cost_ns(&row.costs?), row.title.clone())));
+        below.filter(|(cost, _)| *cost < bound_ns).min()
+    });
+    let kept = planner.kept.get().map(|kept| kept.cost_ns()).filter(|cost| *cost < bound_ns);
+    let row =
+        row.map(|(cost, title)| format!("{title} is faster on another placement: {}.", text::duration(cost as f64)));
+    let kept = kept.map(|cost| {
+        format!("The kept plan is faster, with another placement or form: {}.", text::duration(cost as f64))
+    });
+    let said: Vec<String> = row.into_iter().chain(kept).collect();
+    (!said.is_empty()).then(|| said.join(" "))
+}
+
 /// The makespan, if it is not the objective.
 fn whole(scene: &Scene) -> Option<String> {
     scene.is_judged_by_span().then(|| format!("makespan {}", text::duration(scene.figures.makespan_ns as f64)))
@@ -160,10 +190,15 @@ fn carried(scene: &Scene) -> Option<String> {
 }
 
 /// The step time and throughput, if the spec is of a model.
-fn whole_step(scene: &Scene) -> String {
+fn whole_step(planner: Planner, scene: &Scene) -> String {
+    // A plan of the form before has other devices.
+    let devices = planner.devices().filter(|devices| *devices > 1 && !planner.outdated.get());
     scene.figures.step.map_or_else(String::new, |step| {
+        let each = devices.map_or_else(String::new, |devices| {
+            format!(" ({} per device)", text::count((step.tokens_per_s / devices as f64).round() as u64))
+        });
         format!(
-            "step time {} with optimizer: {} tokens/s",
+            "step time {} with optimizer: {} tokens/s{each}",
             text::duration(step.step_ns as f64),
             text::count(step.tokens_per_s.round() as u64),
         )

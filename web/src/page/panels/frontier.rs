@@ -142,6 +142,8 @@ fn Choice(measure: RwSignal<Measure>, this: Measure, title: &'static str, test: 
 /// The quantity on the chart.
 fn heading(measure: Measure, judged: &Judged) -> String {
     match measure {
+        // Before the first spec nothing is judged.
+        Measure::Time if judged.name.is_empty() => "Time against memory".to_owned(),
         Measure::Time => text::capital(&format!("{} against memory", judged.name)),
         Measure::Bubble => "Bubble against memory".to_owned(),
     }

@@ -1,8 +1,10 @@
 //! The fastest layouts of the form's model on its devices. A person starts the search.
 
 use leptos::prelude::*;
+use pipeplan_core::spec::Spec;
 
 use crate::page::state::Planner;
+use crate::protocol::same_spec::same_work;
 use crate::protocol::{LayoutRow, Layouts};
 use crate::text;
 
@@ -107,14 +109,22 @@ fn Rows(stale: Memo<bool>) -> impl IntoView {
                     columns.iter().map(|(at, name)| view! { <td class="number" data-label=*name>{row.degrees[*at]}</td> }).collect_view();
                 let [microbatches, size] = row.microbatches;
                 let (spec, test) = (row.spec.clone(), format!("layout-{name}").replace(' ', "-"));
+                let chosen = {
+                    let row = Spec::read(&row.spec).ok();
+                    Memo::new(move |_| {
+                        let is_it = |spec: &Spec| row.as_ref().is_some_and(|row| same_work(row, spec));
+                        planner.spec.with(|spec| spec.as_deref().is_some_and(is_it))
+                    })
+                };
                 let take = move |_| {
                     if !stale.get_untracked() {
                         planner.take_layout(&spec);
                     }
                 };
                 view! {
-                    <tr data-test=test on:click=take>
-                        <th scope="row"><button type="button" class="quiet" prop:disabled=stale>{name}</button></th>
+                    <tr data-test=test class:chosen=chosen on:click=take>
+                        <th scope="row"><button type="button" class="quiet" prop:disabled=stale aria-pressed=move || chosen.get().to_string()>{name}</button>
+                            {move || chosen.get().then(|| view! { <span class="won">"on screen"</span> })}</th>
                         {degrees}
                         <td class="number" data-label=MICROBATCHES>{format!("{microbatches} × {size}")}</td>
                         <td class="number" data-test="step" data-label=STEP title=row.step.training.map(|training| training.to_string())>{text::duration(row.step.step_ns as f64)}</td>
@@ -129,7 +139,7 @@ fn Rows(stale: Memo<bool>) -> impl IntoView {
             .collect_view();
         Some(view! {
             {reason}
-            <div class="scroll">
+            <div class="scroll" role="region" aria-label="Layouts, table" tabindex="0">
                 <table data-test="layouts">
                     <thead>
                         <tr>

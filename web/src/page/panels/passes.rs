@@ -21,7 +21,7 @@ pub fn PassesPanel() -> impl IntoView {
                 <details class="panel" data-test="passes" on:toggle=toggled>
                     <summary>"Compiler passes"</summary>
                     <p class="hint">"Layer 0 is the first layer of a stage."</p>
-                    <div class="scroll" class:before=planner.passes_outdated><pre>{move || planner.passes.get()}</pre></div>
+                    <div class="scroll" role="region" aria-label="Compiler passes, text" tabindex="0" class:before=planner.passes_outdated><pre>{move || planner.passes.get()}</pre></div>
                 </details>
             }
         })

@@ -50,7 +50,7 @@ fn Effects(sensed: SensitivityRows) -> impl IntoView {
             "Change of the time of this schedule when one item takes {by} % more or {by} % less. \
              If one rank stands out, move layers away from it."
         )}</p>
-        <div class="scroll">
+        <div class="scroll" role="region" aria-label="Sensitivity, table" tabindex="0">
             <table data-test="effects">
                 <thead><tr><th scope="col">"Item"</th><th scope="col" class="number">{format!("{by} % longer")}</th><th scope="col" class="number">{format!("{by} % less")}</th></tr></thead>
                 <tbody>{rows.into_iter().map(row).collect_view()}</tbody>

@@ -108,7 +108,11 @@ impl Planner {
                 "The form has errors, so there is no link. Correct the marked fields, then copy the link.".to_owned(),
             ]);
         }
-        let Some(link) = self.link() else { return };
+        let Some(link) = self.link() else {
+            return self.report(vec![
+                "There is no layout yet, so there is no link. Choose what has one, then copy the link.".to_owned(),
+            ]);
+        };
         leptos::task::spawn_local(async move {
             let lines = if browser::copy(&browser::address_with(&link)).await {
                 let mut lines = vec!["The link is on the clipboard. It contains the whole form.".to_owned()];

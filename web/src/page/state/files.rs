@@ -112,7 +112,7 @@ impl Planner {
         }
         match Spec::from_value(&form.value_with(config, wanted)) {
             Ok(spec) => {
-                self.change_with(|form| form.open(&spec));
+                self.open_model(&spec);
                 let put = self.form.with_untracked(|form| form.text(SEQUENCE).to_owned());
                 self.configured.set_value((!is_typed).then_some((put, wanted)));
             }
@@ -126,6 +126,8 @@ impl Planner {
     }
 
     pub(super) fn opened(self, id: u32, spec: &str, scene: Option<Scene>) {
+        // A layout that is being found would replace the file.
+        self.end_following();
         if let Ok(spec) = Spec::read(spec) {
             let mut form = self.form.get_untracked();
             form.open(&spec);

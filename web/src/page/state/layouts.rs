@@ -41,6 +41,10 @@ impl Planner {
             (Err(_), _) if !devices.is_empty() => {
                 self.layout_faults.set(vec![format!("Devices: found {devices}; give a whole number.")]);
             }
+            (_, None) if self.waits_for_layout() => {
+                self.layout_faults
+                    .set(vec!["A layout of the form is being found: search again when it is.".to_owned()]);
+            }
             (_, None) => self.layout_faults.set(vec!["The form has errors.".to_owned()]),
             (number, spec) => {
                 self.layouts_for.set(self.spec.get_untracked());

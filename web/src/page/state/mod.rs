@@ -11,6 +11,7 @@ mod advice;
 mod chart;
 mod export;
 mod files;
+mod following;
 mod layouts;
 mod notices;
 mod picture;
@@ -33,6 +34,7 @@ use serde_json::Value;
 use web_sys::Worker;
 
 use self::files::Opening;
+use self::following::Followed;
 use crate::draw::frontier::Chart;
 use crate::draw::track::Track;
 use crate::draw::view::View;
@@ -45,6 +47,7 @@ use crate::page::worker_client::WorkerClient;
 use crate::protocol::{Calibrated, ChartPoint, Layouts, Row, SensitivityRows, Shorter, Timed, TraceSummary, Unfit};
 use crate::scene::{MeasuredScene, Scene};
 
+pub use following::NextStep;
 pub use notices::Notice;
 pub use run::OpenRun;
 
@@ -67,6 +70,14 @@ pub struct Planner {
     pub no_plan: RwSignal<Option<String>>,
     /// The field that causes it, although the form has no faults.
     no_plan_at: RwSignal<Option<Fault>>,
+    /// A change of the form with which there is a layout, if there is none.
+    pub next_step: RwSignal<Option<NextStep>>,
+    /// Whether the layout of the form is being found.
+    pub following: RwSignal<bool>,
+    /// The layout that is being found.
+    followed: StoredValue<Option<Followed>>,
+    /// Whether the number of devices may be raised: a person chose another model or device, and typed no number since.
+    may_raise: StoredValue<bool>,
     /// Suggestions if the plan does not fit in memory.
     pub unfit: RwSignal<Option<Arc<Unfit>>>,
     /// The cost of the memory limit for the best schedule.
@@ -173,7 +184,7 @@ impl Planner {
     /// The state of a page that opens.
     pub fn new() -> Planner {
         let planner = Planner {
-            form: RwSignal::new(Form::default()),
+            form: RwSignal::new(Form::start()),
             form_open: RwSignal::new(false),
             faults: RwSignal::new(Vec::new()),
             spec: RwSignal::new(None),
@@ -181,6 +192,10 @@ impl Planner {
             scene: RwSignal::new(None),
             no_plan: RwSignal::new(None),
             no_plan_at: RwSignal::new(None),
+            next_step: RwSignal::new(None),
+            following: RwSignal::new(false),
+            followed: StoredValue::new(None),
+            may_raise: StoredValue::new(false),
             unfit: RwSignal::new(None),
             shorter: RwSignal::new(None),
             sensitivity: RwSignal::new(None),

@@ -6,7 +6,7 @@ use leptos::prelude::*;
 use pipeplan_core::base::fields::Fault;
 
 use super::{Planner, is_schedule};
-use crate::form::{Form, Kind};
+use crate::form::{DEVICES, Form, Kind};
 use crate::logic::edits::Edits;
 use crate::page::session::{self, Item};
 use crate::page::worker_client::WorkerClient;
@@ -28,6 +28,9 @@ impl Planner {
 
     /// Changes the form by typing or dragging in the field `path`, and plans again.
     pub fn type_in(self, path: &'static str, change: impl FnOnce(&mut Form)) {
+        if path == DEVICES {
+            self.keep_devices();
+        }
         self.form.update(change);
         self.edits.update_value(|edits| edits.typed(path));
         self.plan_form();
@@ -77,6 +80,10 @@ impl Planner {
             session::forget(Item::Plan);
         }
         self.forget_proof();
+        self.next_step.set(None);
+        if self.find_layout_first() {
+            return;
+        }
         match self.read_form() {
             Some(text) => {
                 // The newer change counts. Else the file would bring a form that differs from the plan.
@@ -97,6 +104,9 @@ impl Planner {
 
     /// Reads the form without planning. Returns the JSON of its spec if it has no faults.
     pub(super) fn read_form(self) -> Option<String> {
+        if self.waits_for_layout() {
+            return None;
+        }
         match self.form.with_untracked(Form::read) {
             Ok(spec) => {
                 self.faults.set(Vec::new());

@@ -1,6 +1,7 @@
 //! The exact search behind the plan on screen.
 
 use leptos::prelude::*;
+use pipeplan_core::schedule::BEST;
 
 use super::Planner;
 use crate::logic::proof::{Proof, State};
@@ -43,9 +44,26 @@ impl Planner {
         }
         self.stop_prover();
         self.proof.update(|proof| proof.state = state);
+        // A schedule that a person has chosen stays until they take the better one.
+        let is_searched = self.form.with_untracked(|form| matches!(form.text("schedule"), "" | BEST));
+        if is_searched || self.open_plan_file.with_value(Option::is_some) {
+            self.show_better();
+        }
+    }
+
+    /// Shows the better plan that the exact search has found.
+    pub fn show_better(self) {
         if let Some(better) = self.proof.with_untracked(|proof| proof.better.clone()) {
             self.open_text(&better);
         }
+    }
+
+    /// The cost of a better plan than the one on screen that the exact search has found.
+    pub fn better_ns(self) -> Option<u64> {
+        let better = self.proof.with(|proof| proof.better.clone().filter(|_| proof.state == State::Over))?;
+        // Read with the plan on screen: it changes when the better one is shown.
+        self.scene.with(|_| ());
+        (!self.shows_file(&better)).then(|| self.proof.with(|proof| proof.value_ns))
     }
 
     pub(super) fn stop_prover(self) {

@@ -36,6 +36,7 @@ impl Planner {
             Response::Comparing { .. } | Response::Compared(_) | Response::Searching { .. } | Response::Done => {
                 self.receive_comparison(id, response)
             }
+            Response::LayoutFound(found) => self.receive_layout(id, found),
             Response::Charted(_)
             | Response::Unfit(_)
             | Response::Shorter(_)

@@ -15,6 +15,7 @@ mod trace;
 use canvas::Canvas;
 use leptos::prelude::*;
 
+use crate::form::Form;
 use crate::page::browser;
 use crate::page::state::Planner;
 
@@ -38,7 +39,14 @@ pub fn TimelinePanel() -> impl IntoView {
             <p class="note idea" data-test="idea">{move || planner.scene.with(|scene| scene.as_ref().map(|scene| scene.idea()))}</p>
             {move || planner.no_plan.get().map(|reason| view! {
                 <div class="empty" role="alert" data-test="no-plan"><p>{reason}</p>
-                    {move || planner.may_find_layouts().then(|| view! {
+                    {move || planner.next_step.get().map(|next| view! {
+                        <button type="button" data-test="next-step" on:click=move |_| planner.take_next_step()>{next.title}</button>
+                    })}
+                    {move || (planner.may_find_layouts() && !planner.form.with(Form::follows)).then(|| view! {
+                        <button type="button" data-test="follow-here" on:click=move |_| planner.let_follow()
+                            title="Unpin all degrees, and find them for these devices or for as many as it takes">"Let the degrees follow"</button>
+                    })}
+                    {move || (planner.may_find_layouts() && !planner.form.with(Form::follows)).then(|| view! {
                         <button type="button" data-test="find-layouts-here" on:click=find_layouts
                             title="Search other degrees of parallelism, microbatches and recomputation on the same devices">"Find a layout that fits"</button>
                     })}</div>

@@ -1,11 +1,12 @@
 //! Advice: memory, layouts, sensitivity, passes.
 
-use pipeplan_core::plan::Plan;
+use pipeplan_core::plan::{Plan, planner};
 use pipeplan_core::schedule;
 use pipeplan_core::spec::Spec;
 
 use super::{SPEC, finish, plan, unwatched};
-use crate::protocol::{Ask, Layouts, Order, Question, Reply, Response, from_core};
+use crate::form::LayoutQuestion;
+use crate::protocol::{Ask, Layouts, Order, Question, Reply, Response, SuggestionRow, from_core};
 use crate::script_api::plan_file;
 use crate::worker::Worker;
 use crate::worker::limit_price::LimitPrice;
@@ -74,8 +75,18 @@ fn a_model_that_does_not_fit_is_told_what_would() {
     let found =
         pipeplan_core::advise::suggest::suggestions(&Spec::read(&fits).unwrap(), &schedule::find("1f1b").unwrap())
             .unwrap();
+    // Its MFU is that of the plan with its changes.
+    let first = &unfit.suggestions[0];
+    let changes = [["microbatch_size", "2", "1"], ["microbatches", "4", "8"]];
+    let changed = changes.iter().fold(fits.clone(), |spec, [key, from, to]| {
+        spec.replace(&format!("\"{key}\": {from}"), &format!("\"{key}\": {to}"))
+    });
+    let changed = Spec::read(&changed).unwrap();
+    let answer = planner::answer(&changed, &schedule::find("1f1b").unwrap()).unwrap();
+    let mfu = answer.step(&changed).unwrap().mfu;
+    assert_eq!(first.mfu_e4, Some((mfu * 1e4).round() as u32), "{first:?}");
     assert_eq!(
-        Some(&unfit.suggestions[0]),
+        Some(&SuggestionRow { mfu_e4: None, ..first.clone() }),
         found.cheapest().map(|suggestion| from_core::suggestion(suggestion.clone(), true)).as_ref()
     );
     assert_eq!(unfit.suggestions.len(), found.combined.len() + found.single.len());
@@ -170,4 +181,37 @@ fn what_a_plan_hangs_on_is_said_when_asked() {
     assert!(sensed.rows.iter().all(|(_, longer, less)| less <= &sensed.cost_ns && &sensed.cost_ns <= longer));
     work.receive(Question { id: 3, ask: Ask::Sensitivity(None) });
     assert_eq!(finish(&mut work), []);
+}
+
+/// The layout of a form whose degrees follow, and what leads on where there is none.
+#[test]
+fn a_layout_is_found_for_what_is_pinned() {
+    let ask = |id: u32, devices: Option<u64>, limit: &str| {
+        let spec = format!(
+            r#"{{ "model": {{ "name": "tiny-llama" }}, "cluster": {{ "device": "cpu" }}, "parallel": {{ "pipeline": 2 }},
+            "training": {{ "microbatches": 1 }}, "memory": {{ "limit_bytes": "{limit}" }} }}"#
+        );
+        let pins = vec!["parallel.pipeline".to_owned()];
+        Question { id, ask: Ask::FindLayout(Some(LayoutQuestion { spec, devices, batch: Some(8), pins })) }
+    };
+    let found = |work: &mut Worker| match finish(work).pop().map(|reply| (reply.id, reply.response)) {
+        Some((id, Response::LayoutFound(found))) if found.finished => (id, found),
+        other => panic!("{other:?}"),
+    };
+    let mut work = Worker::new(|| 0.0, unwatched());
+    work.receive(ask(1, Some(4), "1 GiB"));
+    let (id, layout) = found(&mut work);
+    let spec = Spec::read(&layout.spec.unwrap()).unwrap();
+    let pipeplan_core::spec::Work::Model(model) = &spec.work else { panic!("a model") };
+    assert_eq!((id, model.devices(), model.pipeline), (1, 4, 2));
+    // 3 devices are no multiple of two ranks.
+    work.receive(ask(2, Some(3), "1 GiB"));
+    let (_, none) = found(&mut work);
+    assert!(none.spec.is_none() && none.reason.contains('3') && none.next.is_some(), "{none:?}");
+    // A newer question ends the older one.
+    work.receive(ask(3, Some(4), "1 GiB"));
+    work.step();
+    work.receive(Question { id: 4, ask: Ask::FindLayout(None) });
+    work.step();
+    assert!(work.is_answered());
 }
