@@ -132,6 +132,7 @@ pub fn derive(work: &ModelWork, placement: Placement, chunks: usize) -> Result<D
         objective: work.objective,
         backward: Backward::Split,
         overlap_permille: 0,
+        microbatch_factors: None,
     };
     if let Some(run) = work.profile.as_ref().and_then(|profile| profile.run.as_ref()) {
         let rank_of = placement.ranks(ranks, chunks);

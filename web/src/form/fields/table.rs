@@ -712,6 +712,13 @@ pub const FIELDS: &[Field] = &[
         "Share of the shorter op that is hidden where a schedule runs F and B as a pair",
     ),
     of(
+        "problem.microbatch_factors",
+        "Microbatch factors, ‰",
+        Unit::Text,
+        Group::Limits,
+        "Microbatches that differ: thousandths of time and bytes, one for each microbatch",
+    ),
+    of(
         "problem.transfer_ns",
         "P2P transfer",
         Unit::Whole,
