@@ -3,6 +3,7 @@
 use pipeplan_core::bounds::lower_bound;
 use pipeplan_core::check::check_schedule;
 use pipeplan_core::plan::{Plan, planner};
+use pipeplan_core::problem::op::{Op, OpKind};
 use pipeplan_core::problem::{Problem, Statement};
 use pipeplan_core::schedule::find;
 use pipeplan_core::search::{self, Effort, Flow, order_microbatches};
@@ -233,5 +234,62 @@ fn faults_name_the_entry() {
     ] {
         let told = read(factors.clone()).expect_err("refused");
         assert!(told.contains(part), "{factors}: {told}");
+    }
+}
+
+/// Documents change the time of attention alone: by the pairs of tokens that see each other.
+#[test]
+fn documents_of_a_model_change_the_time_of_attention() {
+    let text = |batch: &str| {
+        format!(
+            "schedule = \"1f1b\"\nmodel.name = \"llama-3-8b\"\ncluster.device = \"h100\"\nparallel.pipeline = 2\n\
+             memory.limit_bytes = \"900 GiB\"\n[training]\nmicrobatches = 4\nsequence = 8192\n{batch}"
+        )
+    };
+    let plan = |batch: &str| {
+        let spec = Spec::read(&text(batch)).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(Spec::read(&spec.to_json()).as_ref(), Ok(&spec));
+        assert_eq!(link::read(&link::write(&spec)).as_ref(), Ok(&spec));
+        let plan = planner::plan(&spec, "1f1b").unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(Plan::from_json(&plan.to_json()).as_ref(), Ok(&plan));
+        plan.problem
+    };
+    let usual = plan("");
+    assert!(!usual.differs());
+    assert_eq!(plan("documents = [[8192], [8192], [8192], [8192]]"), usual);
+    let problem = plan("documents = [[8192], [4096, 4096], [4096, 1024], [64, 8000]]");
+    for stage in 0..2 {
+        for kind in [OpKind::F, OpKind::B] {
+            let ns = |m| problem.duration(Op::new(stage, kind, m));
+            // Two halves have half of the pairs; less than that, less; nearly one, nearly all.
+            assert!(ns(2) < ns(1) && ns(1) < ns(3) && ns(3) <= ns(0), "{stage} {kind}");
+            assert_eq!(ns(0), usual.duration(Op::new(stage, kind, 0)));
+            // n(n+1)/2 pairs of 8192, of two halves, and of 4096 and 1024: the differences are as theirs, to the thousandth.
+            let pairs = |lengths: &[f64]| lengths.iter().map(|n| n * (n + 1.0) / 2.0).sum::<f64>();
+            let [one, halves, less] = [pairs(&[8192.0]), pairs(&[4096.0; 2]), pairs(&[4096.0, 1024.0])];
+            let (found, expected) = ((ns(0) - ns(1)) as f64, (one - halves) / (one - less) * (ns(0) - ns(2)) as f64);
+            assert!((found - expected).abs() <= 2.0e-3 * ns(0) as f64, "{found} {expected}");
+        }
+        // W has no attention.
+        assert_eq!(problem.duration(Op::new(stage, OpKind::W, 2)), usual.duration(Op::new(stage, OpKind::W, 2)));
+        assert_eq!(problem.cost_of(stage, 2).forward_bytes, usual.cost(stage).forward_bytes);
+    }
+    let factors = plan("microbatch_factors = [1380, 900, { backward_input = 1200 }, 1000]");
+    assert_eq!(factors.duration(Op::new(0, OpKind::F, 2)), usual.duration(Op::new(0, OpKind::F, 2)));
+    assert!(factors.duration(Op::new(0, OpKind::F, 0)) > usual.duration(Op::new(0, OpKind::F, 0)));
+    for (batch, part) in [
+        ("documents = [[8192], [8192]]", "training.documents"),
+        ("documents = [[8193], [1], [1], [1]]", "training.documents[0]"),
+        ("documents = [[1], [], [1], [1]]", "training.documents[1]"),
+        ("documents = [[1], [4096, 4096, 1], [1], [1]]", "training.documents[1]"),
+        ("documents = [[1], 5, [1], [1]]", "training.documents[1]"),
+        ("documents = [[1], [2], [1], [1]]\nattention = \"materialised\"", "materialised attention"),
+        ("documents = [[1], [2], [1], [1]]\nrecompute = \"fit\"", "training.recompute"),
+        ("microbatch_factors = [1380, 900]", "training.microbatch_factors"),
+        ("microbatch_factors = [1380, 900, 1000, { bytes = 5 }]", "training.microbatch_factors[3].bytes"),
+        ("documents = [[1], [2], [1], [1]]\nmicrobatch_factors = [1380, 900, 1, 1]", "one of both"),
+    ] {
+        let told = Spec::read(&text(batch)).map(|_| ()).expect_err(batch).to_string();
+        assert!(told.contains(part), "{batch}: {told}");
     }
 }

@@ -524,6 +524,20 @@ pub const FIELDS: &[Field] = &[
     of("training.microbatch_size", "Micro-batch size", Unit::Whole, Group::Training, "Sequences per microbatch"),
     of("training.sequence", "Sequence length", Unit::Whole, Group::Training, "Tokens per sequence"),
     of(
+        "training.microbatch_factors",
+        "Microbatch factors, ‰",
+        Unit::Text,
+        Group::Operators,
+        "Microbatches that differ: thousandths of time, one for each microbatch",
+    ),
+    of(
+        "training.documents",
+        "Documents",
+        Unit::Text,
+        Group::Operators,
+        "Tokens of the documents of each microbatch, as lists: [[4096], [1024, 3072]]",
+    ),
+    of(
         "training.tokens",
         "Training tokens",
         Unit::Of(1e12, "T"),

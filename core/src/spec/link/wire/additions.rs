@@ -145,6 +145,8 @@ pub(super) enum Addition {
     /// Microbatches that differ: 1 or the number of stages; then of each microbatch, by stage, the thousandths of F, B, W,
     /// bytes and messages.
     MicrobatchFactors(u32, Vec<[u32; 5]>),
+    /// The lengths of the documents of each microbatch.
+    Documents(Vec<Vec<u32>>),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -251,6 +253,10 @@ pub(super) fn additions_of(spec: &Spec) -> Vec<Addition> {
             add_post_training(&work.layout.form, &mut more);
             let ways = work.layout.form.expert_tensor;
             more.extend((ways > 0).then_some(Addition::ExpertTensor(ways)));
+            more.extend(work.batch.factors.as_ref().map(factors_to_wire));
+            if !work.batch.documents.is_empty() {
+                more.push(Addition::Documents(work.batch.documents.clone()));
+            }
             if let Partition::WithModules(counts) = &work.layout.partition {
                 more.push(Addition::StageModules(counts.iter().map(|[_, modules]| *modules).collect()));
             }
@@ -645,10 +651,11 @@ pub(super) fn apply(spec: &mut Spec, more: Addition) -> Option<()> {
             let factors = MicrobatchFactors::of_stages(stages as usize, values)?;
             match &mut spec.work {
                 Work::Typed(statement) => statement.microbatch_factors = Some(factors).filter(|of| !of.are_usual()),
-                Work::Model(_) => return None,
+                Work::Model(work) => work.batch.factors = Some(factors).filter(|of| !of.are_usual()),
             }
             Some(())
         }
+        Addition::Documents(documents) => model(spec, &|work| work.batch.documents = documents.clone()),
         Addition::Exchanges(exchanges) => match &mut spec.work {
             Work::Typed(statement) if statement.stages.len() == exchanges.len() => {
                 for (cost, [forward, backward]) in statement.stages.iter_mut().zip(exchanges) {
