@@ -135,13 +135,7 @@ fn drawn(comparison: &Comparison, spec: &Spec) -> String {
                 if waits { "\nboth without waits for transfers" } else { "\n`best` has the lowest of these" }
             ));
         }
-        if differs {
-            text.push_str(&format!(
-                "microbatches differ: the {objective} of a schedule is of the order as given; sorted, that of the best of six \
-                 sorted orders;\nordered, that of the best order found (`plan --schedule NAME --reorder`); `best` chooses \
-                 order and schedule\n"
-            ));
-        }
+        text.push_str(&about_orders(differs, &objective));
         if waits {
             let Messages { lowering, transport } = spec.messages;
             text.push_str(&format!(
@@ -177,6 +171,18 @@ fn drawn(comparison: &Comparison, spec: &Spec) -> String {
         text.push_str(&format!("  {}: {}\n", names.join(", "), reason.replace('\n', "\n    ")));
     }
     text
+}
+
+/// What the columns of orders say, where microbatches differ.
+fn about_orders(differs: bool, objective: &str) -> String {
+    if !differs {
+        return String::new();
+    }
+    format!(
+        "microbatches differ: the {objective} of a schedule is of the order as given; sorted, that of the best of six \
+         sorted orders;\nordered, that of the best order found (`plan --schedule NAME --reorder`); `best` chooses order \
+         and schedule\n"
+    )
 }
 
 /// Columns of times, by name.
