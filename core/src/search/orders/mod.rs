@@ -407,8 +407,9 @@ impl<'p> Search<'p> {
         if is_large(self.problem) {
             return;
         }
+        let before = self.ops;
         self.add_by_need();
-        let mut left = effort.0;
+        let mut left = effort.0.saturating_sub(self.ops - before);
         let mut share = left / LOOK / self.candidates.len().max(1) as u64;
         while !self.stopped && left > 0 && self.best_ns > self.bound_ns && !self.candidates.is_empty() {
             for index in 0..self.candidates.len() {
@@ -418,7 +419,11 @@ impl<'p> Search<'p> {
                     return;
                 }
             }
-            self.add_by_need();
+            if left > 0 {
+                let before = self.ops;
+                self.add_by_need();
+                left = left.saturating_sub(self.ops - before);
+            }
             self.candidates.sort_by_key(|candidate| candidate.local.best_ns);
             self.candidates.truncate(KEPT);
             share = (left / 2 / KEPT as u64).max(effort.0 / 64).min(left);
