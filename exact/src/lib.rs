@@ -69,6 +69,8 @@ pub enum Refused {
     },
     /// No schedule fits the memory limit.
     Infeasible,
+    /// The microbatches differ: the model of the solver rests on microbatches that are alike.
+    Differing,
 }
 
 impl std::fmt::Display for Refused {
@@ -78,6 +80,10 @@ impl std::fmt::Display for Refused {
                 f,
                 "the problem has {ops} ops; exact search takes at most {most}: use fewer microbatches or \
                  ranks, or the heuristic search"
+            ),
+            Refused::Differing => f.write_str(
+                "the microbatches differ (microbatch_factors); exact search takes those that are alike: use the heuristic \
+                 search",
             ),
             Refused::Infeasible => f.write_str("no schedule fits the memory limit: raise limit_bytes"),
         }
@@ -141,6 +147,9 @@ pub fn solve_watched(
     let ops = 3 * problem.stage_count() * problem.microbatches();
     if ops > MOST_OPS {
         return Err(Refused::TooLarge { ops, most: MOST_OPS });
+    }
+    if problem.differs() {
+        return Err(Refused::Differing);
     }
     let mut clock = Clock::start(budget, watch);
     let mut best = Exact { schedule: None, value_ns: Nanos::MAX, lower_ns, optimal: false };

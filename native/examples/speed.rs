@@ -65,6 +65,7 @@ fn main() {
         limit_bytes: None,
         objective: Objective::Makespan,
         layout: Default::default(),
+        batch: Default::default(),
         profile: None,
     };
     let derived = derive(&work, Placement::Linear, 1).expect("a model");

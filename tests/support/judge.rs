@@ -11,7 +11,10 @@
 //!   W for its B; what comes from another rank arrives one transfer time after its op has ended;
 //! - a rank runs one op at a time, in the order of its row, as early as it can;
 //! - an op's positive bytes are taken when it starts and its negative ones given back when it ends; its
-//!   workspace is held while it runs; held bytes and static bytes together never exceed the limit.
+//!   workspace is held while it runs; held bytes and static bytes together never exceed the limit;
+//! - a microbatch with factors takes that many thousandths, rounded up, of each time of F, B and W, of the bytes that are
+//!   held after each, of the workspaces, and of the hops between this stage and the next. The fused BW then takes its
+//!   share of B and W as before, rounded up. What is exchanged is rounded down, and never more than its op takes.
 
 use std::collections::{HashMap, HashSet};
 
@@ -49,6 +52,8 @@ pub struct Problem {
     pub static_bytes: Vec<i64>,
     /// Most bytes of a rank.
     pub limits: Vec<Option<i64>>,
+    /// By microbatch, then by stage: thousandths of F, B, W, bytes and messages.
+    pub factors: Option<Vec<Vec<[u64; 5]>>>,
     /// Whether only the fused backward may run.
     pub fused: bool,
     /// Whether the cost is the longest span of a rank (else the makespan).
@@ -146,6 +151,7 @@ impl Problem {
             hops,
             static_bytes: by_rank("static_bytes").into_iter().map(|bytes| bytes.unwrap_or(0)).collect(),
             limits: by_rank("limit_bytes"),
+            factors: factors_of(&value["microbatch_factors"], stages)?,
             fused: value["backward"] == "fused",
             by_span: value["objective"] == "longest_span",
         })
@@ -156,8 +162,42 @@ impl Problem {
         if self.two_way && microbatch >= self.microbatches / 2 { self.ranks - 1 - down } else { down }
     }
 
-    fn hop(&self, from: usize, to: usize) -> u64 {
-        if from == to { 0 } else { self.hops[from][to] }
+    /// The hop of `microbatch` from one stage to a neighbour.
+    fn hop(&self, from: usize, to: usize, microbatch: usize) -> u64 {
+        let (here, there) = (self.rank(from, microbatch), self.rank(to, microbatch));
+        if here == there { 0 } else { up(self.hops[here][there], self.factor(from.min(to), microbatch)[4]) }
+    }
+
+    fn factor(&self, stage: usize, microbatch: usize) -> [u64; 5] {
+        self.factors.as_ref().map_or([1000; 5], |factors| factors[microbatch][stage])
+    }
+
+    /// What `op` takes alone.
+    fn alone(&self, op: &Op) -> u64 {
+        let factor = self.factor(op.stage, op.microbatch);
+        let of = self.durations[op.stage];
+        let parts: Vec<u64> = op.jobs().iter().map(|job| up(of[*job], factor[*job])).collect();
+        let apart: u64 = parts.iter().sum();
+        match (op.kind, self.fused_durations[op.stage]) {
+            (Kind::Bw, Some(fused)) => {
+                let usual = u128::from(of[1] + of[2]).max(1);
+                apart.min((u128::from(fused) * u128::from(apart)).div_ceil(usual) as u64)
+            }
+            _ => apart,
+        }
+    }
+
+    /// What `op` exchanges.
+    fn exchanged(&self, op: &Op) -> u64 {
+        let factor = self.factor(op.stage, op.microbatch);
+        let of =
+            |job: usize| u64::try_from(u128::from(self.exchanges[op.stage][job]) * u128::from(factor[job]) / 1000);
+        let alone = |kind: Kind| self.alone(&Op { kind, ..*op });
+        match op.kind {
+            Kind::F => of(0).unwrap_or(u64::MAX).min(alone(Kind::F)),
+            Kind::W => 0,
+            Kind::B | Kind::Bw => of(1).unwrap_or(u64::MAX).min(alone(Kind::B)).min(alone(Kind::Bw)),
+        }
     }
 
     /// Decides whether `rows` is a valid answer, and what it costs.
@@ -210,13 +250,9 @@ impl Problem {
 
     /// How long one op, or the two of a pair, take.
     fn duration(&self, ops: &[Op]) -> u64 {
-        let alone = |op: &Op| match (op.kind, self.fused_durations[op.stage]) {
-            (Kind::Bw, Some(fused)) => fused,
-            _ => op.jobs().iter().map(|job| self.durations[op.stage][*job]).sum::<u64>(),
-        };
-        let both: Vec<u64> = ops.iter().map(alone).collect();
+        let both: Vec<u64> = ops.iter().map(|op| self.alone(op)).collect();
         let saved = if let ([first, second], [forward, backward]) = (&both[..], ops) {
-            let (sends, gets) = (self.exchanges[forward.stage][0], self.exchanges[backward.stage][1]);
+            let (sends, gets) = (self.exchanged(forward), self.exchanged(backward));
             let beside = sends.min(second - gets) + gets.min(first - sends);
             beside.max(first.min(second) * self.overlap_permille / 1000)
         } else {
@@ -284,14 +320,14 @@ impl Problem {
                 let (stage, microbatch) = (op.stage, op.microbatch);
                 match op.kind {
                     Kind::F if stage > 0 => {
-                        let hop = self.hop(self.rank(stage - 1, microbatch), *rank);
+                        let hop = self.hop(stage - 1, stage, microbatch);
                         edge(maker[&(false, stage - 1, microbatch)], node, hop);
                     }
                     Kind::F => {}
                     Kind::B | Kind::Bw => {
                         edge(maker[&(false, stage, microbatch)], node, 0);
                         if stage + 1 < self.rank_of_stage.len() {
-                            let hop = self.hop(self.rank(stage + 1, microbatch), *rank);
+                            let hop = self.hop(stage + 1, stage, microbatch);
                             edge(maker[&(true, stage + 1, microbatch)], node, hop);
                         }
                     }
@@ -342,8 +378,13 @@ impl Problem {
 
     /// Bytes that `op` takes when it starts, and gives back when it ends.
     fn changes(&self, op: &Op) -> (i64, i64) {
-        let (bytes, workspace) = (self.bytes[op.stage], self.workspace[op.stage]);
-        let (deltas, workspace) = match (op.kind, self.fused_workspace[op.stage]) {
+        let factor = self.factor(op.stage, op.microbatch)[3];
+        let more = |bytes: i64| up(bytes.max(0) as u64, factor) as i64;
+        let [forward, input, weight] = self.bytes[op.stage];
+        let held = [forward, forward + input, forward + input + weight].map(more);
+        let bytes = [held[0], held[1] - held[0], held[2] - held[1]];
+        let workspace = self.workspace[op.stage].map(more);
+        let (deltas, workspace) = match (op.kind, self.fused_workspace[op.stage].map(more)) {
             (Kind::Bw, Some(workspace)) => (vec![bytes[1] + bytes[2]], workspace),
             _ => {
                 let jobs = op.jobs().iter();
@@ -354,6 +395,31 @@ impl Problem {
         let given: i64 = deltas.iter().map(|delta| -delta.min(&0)).sum();
         (taken + workspace, given + workspace)
     }
+}
+
+/// `permille` thousandths of `value`, rounded up.
+fn up(value: u64, permille: u64) -> u64 {
+    (u128::from(value) * u128::from(permille)).div_ceil(1000) as u64
+}
+
+/// The factors of a problem file: for each microbatch one entry, or a list of one for each stage. An entry is a number for
+/// all, or an object of those that are not 1000.
+fn factors_of(value: &Value, stages: usize) -> Result<Option<Vec<Vec<[u64; 5]>>>, String> {
+    let Some(list) = value.as_array() else {
+        return if value.is_null() { Ok(None) } else { Err(format!("microbatch_factors is {value}")) };
+    };
+    let names = ["forward", "backward_input", "backward_weight", "bytes", "messages"];
+    let one = |entry: &Value| match entry {
+        Value::Number(number) => number.as_u64().map(|number| [number; 5]),
+        Value::Object(entry) => Some(names.map(|name| entry.get(name).and_then(Value::as_u64).unwrap_or(1000))),
+        _ => None,
+    };
+    let row = |entry: &Value| match entry {
+        Value::Array(row) if row.len() == stages => row.iter().map(one).collect::<Option<Vec<_>>>(),
+        entry => one(entry).map(|one| vec![one; stages]),
+    };
+    let rows: Option<Vec<_>> = list.iter().map(row).collect();
+    rows.map(Some).ok_or_else(|| format!("microbatch_factors is {value}"))
 }
 
 /// A row with its pairs put together.

@@ -55,7 +55,8 @@ impl fmt::Display for Infeasible {
 /// least of the others. Where B and W may run apart or fused, the cheaper way counts.
 ///
 /// *Enough.* One microbatch at a time, through all stages and back, is an order that keeps every dependency;
-/// so with `serial_bytes` on each rank a schedule exists.
+/// so with `serial_bytes` on each rank a schedule exists. Where microbatches differ, so do these: the one that holds
+/// most decides.
 pub fn least_memory(problem: &Problem) -> Vec<LeastMemory> {
     (0..problem.ranks()).map(|rank| least(problem, rank)).collect()
 }
@@ -85,25 +86,33 @@ fn left(cost: &StageCost) -> [i64; 3] {
 fn least(problem: &Problem, rank: usize) -> LeastMemory {
     let two_way = *problem.placement() == Placement::Bidirectional;
     let microbatches = problem.microbatches();
-    let last: &[usize] = if two_way { &[microbatches / 2 - 1, microbatches - 1] } else { &[microbatches - 1] };
-    let stages_of = |microbatch: usize| -> Vec<usize> {
-        (0..problem.stage_count()).filter(|stage| problem.rank_of(*stage, microbatch) == rank).collect()
+    let last: Vec<usize> = match (problem.differs(), two_way) {
+        // Each may be the one that holds most.
+        (true, _) => (0..microbatches).collect(),
+        (false, true) => alloc::vec![microbatches / 2 - 1, microbatches - 1],
+        (false, false) => alloc::vec![microbatches - 1],
     };
-    let takes = |stage: usize, kind: OpKind| problem.cost(stage).takes(kind) as i64;
+    let mirrored = [problem.ranks() - 1 - rank];
+    let stages_of = |microbatch: usize| -> &[usize] {
+        if two_way && 2 * microbatch >= microbatches { &mirrored } else { problem.stages_of(rank) }
+    };
     let mut needed = (0, Op::new(problem.stages_of(rank).first().copied().unwrap_or(0), OpKind::F, 0));
     // The bytes that the microbatches before leave for good, in the serial order.
-    let others = |stages: &[usize]| -> i64 {
-        let each: i64 = stages.iter().map(|stage| left(problem.cost(*stage))[2]).sum();
+    let others = |microbatch: usize| -> i64 {
+        let each: i64 = stages_of(microbatch).iter().map(|stage| left(&problem.cost_of(*stage, microbatch))[2]).sum();
         each * (microbatches / last.len()) as i64
     };
-    let kept: i64 = last.iter().map(|microbatch| others(&stages_of(*microbatch))).sum();
+    let kept: i64 = last.iter().map(|microbatch| others(*microbatch)).sum();
     let mut serial = kept;
-    for &microbatch in last {
+    for &microbatch in &last {
         let stages = stages_of(microbatch);
         let Some(first) = stages.first() else { continue };
-        let begun = left(problem.cost(*first)).into_iter().min().unwrap_or(0);
+        let cost_of = |stage: usize| problem.cost_of(stage, microbatch);
+        let takes = |stage: usize, kind: OpKind| cost_of(stage).takes(kind) as i64;
+        // Of microbatches that differ, what the others leave is not counted.
+        let begun = left(&cost_of(*first)).into_iter().min().unwrap_or(0);
         let before = begun * (microbatches / last.len() - 1) as i64;
-        let own: i64 = stages.iter().map(|stage| left(problem.cost(*stage))[2]).sum();
+        let own: i64 = stages.iter().map(|stage| left(&cost_of(*stage))[2]).sum();
         let mut take = |bytes: i64, stage: usize, kind: OpKind| {
             if before + bytes > needed.0 {
                 needed = (before + bytes, Op::new(stage, kind, microbatch));
@@ -111,17 +120,17 @@ fn least(problem: &Problem, rank: usize) -> LeastMemory {
         };
         // Up: both alike.
         let mut held = 0;
-        for &stage in &stages {
+        for &stage in stages {
             take(held + takes(stage, OpKind::F), stage, OpKind::F);
             serial = serial.max(kept - own + held + takes(stage, OpKind::F));
-            held += problem.cost(stage).forward_bytes;
+            held += cost_of(stage).forward_bytes;
         }
         // Down: `after` is the least that the stages above have left, `held` what they have in the serial order.
         let mut after = 0;
         let mut below = held;
         for (index, &stage) in stages.iter().enumerate().rev() {
-            let cost = problem.cost(stage);
-            let [after_f, after_b, after_w] = left(cost);
+            let cost = cost_of(stage);
+            let [after_f, after_b, after_w] = left(&cost);
             let fused = takes(stage, OpKind::BW);
             let in_serial = match problem.backward() {
                 Backward::Fused => fused,
@@ -136,7 +145,7 @@ fn least(problem: &Problem, rank: usize) -> LeastMemory {
             let (bytes, kind) = match problem.backward() {
                 Backward::Fused => together,
                 Backward::Split => {
-                    let least_of = |stage: &usize| left(problem.cost(*stage)).into_iter().min().unwrap_or(0);
+                    let least_of = |stage: &usize| left(&cost_of(*stage)).into_iter().min().unwrap_or(0);
                     let rest: i64 = stages[..index].iter().map(least_of).sum();
                     let backward = (below + after + takes(stage, OpKind::B), OpKind::B);
                     let weight = (after_b + rest + after + takes(stage, OpKind::W), OpKind::W);

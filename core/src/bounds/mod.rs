@@ -46,8 +46,11 @@
 //! **Area** (Little's law; module `memory_idle`): a microbatch holds a stage's bytes at least from F through the shortest
 //! round trip to B, and what B leaves until W has run. The sum over all microbatches fits under the limit during
 //! the window, less what cannot be held yet, or any more, near its ends.
+//!
+//! **Microbatches that differ** (module `differing`): none of this but heads, loads and tails, of each microbatch for itself.
 
 mod crossing;
+mod differing;
 mod least_memory;
 mod longest_paths;
 mod memory_idle;
@@ -207,6 +210,9 @@ pub fn lower_bound(problem: &Problem) -> Bound {
 }
 
 fn looking_at(problem: &Problem, most_ops: usize) -> Bound {
+    if problem.differs() {
+        return differing::bound(problem);
+    }
     if !problem.pairs_gain() {
         return one_by_one(problem, most_ops);
     }

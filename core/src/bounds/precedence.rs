@@ -109,6 +109,7 @@ impl Net {
                 },
             }
         };
+        debug_assert!(!problem.differs(), "microbatches that differ have a bound of their own");
         let costs: Vec<Cost> = problem.costs().iter().map(cost).collect();
         let two_way = *problem.placement() == Placement::Bidirectional;
         let microbatches = if two_way { problem.microbatches() / 2 } else { problem.microbatches() };

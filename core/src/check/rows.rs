@@ -215,7 +215,7 @@ fn check_memory(problem: &Problem, rows: &[&[Op]], pairs: &[Vec<u32>], violation
 
 /// Bytes that `op` takes when it starts, and gives back when it ends.
 fn bytes_of(problem: &Problem, op: Op) -> (u64, u64) {
-    let cost = problem.cost(op.stage());
+    let cost = problem.cost_of(op.stage(), op.microbatch());
     let backward_input = (cost.backward_input_bytes, cost.backward_input_workspace_bytes);
     let backward_weight = (cost.backward_weight_bytes, cost.backward_weight_workspace_bytes);
     let parts = match op.kind() {

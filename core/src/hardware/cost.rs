@@ -280,6 +280,13 @@ fn flops(graph: &Graph, operator: &Operator) -> u128 {
     }
 }
 
+/// Pairs of a token and one that it sees, over `length` tokens under the causal mask: itself and those before it, at most
+/// `window` in all.
+pub(crate) fn causal_pairs(length: u64, window: u64) -> u128 {
+    let [length, window] = [length, window.min(length)].map(u128::from);
+    window * (window + 1) / 2 + (length - window) * window
+}
+
 /// Operations of one product of attention under the causal mask: for each element of Q, 2 for each position up to its
 /// own, of which there are `(sequence + 1) / 2` on average. Within a window, no token sees more than `window` of
 /// them.

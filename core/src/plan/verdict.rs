@@ -55,13 +55,12 @@ pub fn by_rank(derived: &Derived, problem: &Problem, timeline: &Timeline) -> Vec
             // Ops that overlap hold their bytes together.
             for together in row.chunk_by(|a, b| b.start_ns < a.end_ns) {
                 for span in together {
-                    held += problem.cost(span.op.stage()).takes(span.op.kind());
+                    held += problem.takes(span.op);
                     if held > most {
                         (most, at) = (held, Some(span));
                     }
                 }
-                held -=
-                    together.iter().map(|span| problem.cost(span.op.stage()).gives(span.op.kind())).sum::<Bytes>();
+                held -= together.iter().map(|span| problem.gives(span.op)).sum::<Bytes>();
             }
             RankMemory {
                 rank,

@@ -20,9 +20,11 @@ use crate::base::units::{Bytes, Nanos};
 use crate::problem::op::Op;
 use crate::problem::placement::Placement;
 
+pub mod factors;
 mod stage_cost;
 mod variants;
 
+use factors::MicrobatchFactors;
 pub use stage_cost::StageCost;
 
 pub mod op;
@@ -105,6 +107,7 @@ pub struct Problem {
     objective: Objective,
     backward: Backward,
     overlap_permille: u16,
+    factors: Option<MicrobatchFactors>,
 }
 
 impl Problem {
@@ -143,12 +146,31 @@ impl Problem {
         self.backward
     }
 
-    /// Time and memory of `stage`.
+    /// Time and memory of `stage` for a microbatch that takes what the stage says: for each of them, unless the
+    /// microbatches [differ](Problem::differs).
     pub fn cost(&self, stage: usize) -> &StageCost {
         &self.stages[stage]
     }
 
-    /// Time and memory of every stage.
+    /// Time and memory of `stage` for `microbatch`.
+    pub fn cost_of(&self, stage: usize, microbatch: usize) -> StageCost {
+        match &self.factors {
+            Some(factors) => factors.at(stage, microbatch).applied_to(&self.stages[stage]),
+            None => self.stages[stage],
+        }
+    }
+
+    /// Whether microbatches differ from each other, or from what the stages say.
+    pub fn differs(&self) -> bool {
+        self.factors.is_some()
+    }
+
+    /// What each microbatch takes of what the stages say; none where all take the same.
+    pub fn factors(&self) -> Option<&MicrobatchFactors> {
+        self.factors.as_ref()
+    }
+
+    /// Time and memory of every stage, as [`Problem::cost`].
     pub fn costs(&self) -> &[StageCost] {
         &self.stages
     }
@@ -168,7 +190,7 @@ impl Problem {
         &self.stages_of_rank[rank]
     }
 
-    /// Time of one hop; 0 within a rank.
+    /// Time of one hop of a microbatch that takes what the problem says; 0 within a rank. See [`Problem::hop_of`].
     pub fn hop(&self, from_rank: usize, to_rank: usize) -> Nanos {
         match &self.transfers {
             _ if from_rank == to_rank => 0,
@@ -177,9 +199,33 @@ impl Problem {
         }
     }
 
+    /// Time of the message about `microbatch` from one stage to the one before or after it; 0 within a rank.
+    pub fn hop_of(&self, from_stage: usize, to_stage: usize, microbatch: usize) -> Nanos {
+        let [from, to] = [from_stage, to_stage].map(|stage| self.rank_of(stage, microbatch));
+        let hop = self.hop(from, to);
+        match &self.factors {
+            Some(factors) => factors::scaled_up(hop, factors.at(from_stage.min(to_stage), microbatch).messages),
+            None => hop,
+        }
+    }
+
     /// How long `op` keeps its rank busy.
     pub fn duration(&self, op: Op) -> Nanos {
-        self.stages[op.stage()].duration(op.kind())
+        let cost = &self.stages[op.stage()];
+        match &self.factors {
+            Some(factors) => factors.at(op.stage(), op.microbatch()).time(cost, op.kind()),
+            None => cost.duration(op.kind()),
+        }
+    }
+
+    /// Bytes taken when `op` starts.
+    pub fn takes(&self, op: Op) -> Bytes {
+        self.cost_of(op.stage(), op.microbatch()).takes(op.kind())
+    }
+
+    /// Bytes given back when `op` ends.
+    pub fn gives(&self, op: Op) -> Bytes {
+        self.cost_of(op.stage(), op.microbatch()).gives(op.kind())
     }
 
     /// Whether a forward and a backward that run as a pair may take less time than one after the other.
@@ -195,7 +241,7 @@ impl Problem {
 
     /// The time of a pair whose ops take the given times alone.
     pub(crate) fn together(&self, ops: [Op; 2], took: [Nanos; 2]) -> Nanos {
-        let exchanges = ops.map(|op| self.stages[op.stage()].exchange(op.kind()));
+        let exchanges = ops.map(|op| self.cost_of(op.stage(), op.microbatch()).exchange(op.kind()));
         took[0] + took[1] - hidden(took, exchanges, self.overlap_permille)
     }
 
@@ -229,6 +275,7 @@ impl Problem {
             objective: self.objective,
             backward: self.backward,
             overlap_permille: self.overlap_permille,
+            microbatch_factors: self.factors.clone(),
         }
     }
 }

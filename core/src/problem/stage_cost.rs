@@ -83,7 +83,7 @@ impl StageCost {
     }
 
     /// Whether BW holds less at its most than B and then W.
-    pub(super) fn holds_less_whole(&self) -> bool {
+    pub(crate) fn holds_less_whole(&self) -> bool {
         let apart = self.backward_input_bytes + self.takes(OpKind::W) as i64;
         (self.takes(OpKind::BW) as i64) < apart.max(self.takes(OpKind::B) as i64)
     }

@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 
 use serde_json::{Map, Value, json};
 
+use super::factors::MicrobatchFactors;
 use super::op::OpKind;
 use super::placement::Placement;
 use super::{
@@ -52,6 +53,8 @@ pub struct Statement {
     /// Where a schedule runs a forward and a backward as a pair: thousandths of the shorter one that hide behind
     /// the longer. What each computes while the other [exchanges](StageCost::exchange) hides in any case.
     pub overlap_permille: u16,
+    /// What each microbatch takes of what the stages say, where they differ; none where all take the same.
+    pub microbatch_factors: Option<MicrobatchFactors>,
 }
 
 impl Statement {
@@ -93,6 +96,10 @@ impl Statement {
         let placement = read_placement(&mut table, ranks, chunks, faults);
         let stages = read_stages(&mut table, ranks * chunks, faults);
         let transfers = read_transfers(&mut table, ranks, faults);
+        let microbatch_factors = table.get("microbatch_factors").and_then(|value| {
+            let path = table.path("microbatch_factors");
+            MicrobatchFactors::read(value, &path, [ranks * chunks, microbatches], faults)
+        });
         let static_bytes = read_by_rank(&mut table, "static_bytes", ranks, Some(0), faults, |value| {
             bytes_in(value).filter(|bytes| *bytes <= MAX_BYTES)
         });
@@ -115,6 +122,7 @@ impl Statement {
             objective,
             backward,
             overlap_permille,
+            microbatch_factors,
         };
         statement.find_faults(path, faults);
         (faults.len() == before).then_some(statement)
@@ -148,6 +156,9 @@ impl Statement {
         if self.overlap_permille > 0 {
             value["overlap_permille"] = json!(self.overlap_permille);
         }
+        if let Some(factors) = &self.microbatch_factors {
+            value["microbatch_factors"] = factors.to_value();
+        }
         value
     }
 
@@ -167,6 +178,7 @@ impl Statement {
         }
         check_placement(&placement, self.ranks, self.chunks, self.microbatches)?;
         let stages = self.ranks * self.chunks;
+        self.check_factors("microbatch_factors")?;
         let spread = |costs: &Vec<StageCost>| {
             if costs.len() == 1 { vec![costs[0]; stages] } else { costs.clone() }
         };
@@ -195,7 +207,43 @@ impl Statement {
             objective: self.objective,
             backward: self.backward,
             overlap_permille: self.overlap_permille,
+            factors: self.microbatch_factors.clone(),
         })
+    }
+
+    /// Whether there is a factor for each microbatch, and where they differ by stage for each stage.
+    fn check_factors(&self, path: &str) -> Result<(), Fault> {
+        let Some(factors) = &self.microbatch_factors else { return Ok(()) };
+        let stages = self.ranks * self.chunks;
+        let range = 1..=super::factors::MAX_PERMILLE;
+        if let Some(wrong) = factors.values().iter().flat_map(|of| of.values()).find(|value| !range.contains(value)) {
+            return Err(Fault::new(path, wrong, format!("thousandths from 1 to {}", range.end())));
+        }
+        if factors.microbatches() == self.microbatches && [1, stages].contains(&factors.stages()) {
+            return Ok(());
+        }
+        let found = format!("{} microbatches on {} stages", factors.microbatches(), factors.stages());
+        Err(Fault::new(path, found, format!("{} microbatches, on 1 or {stages} stages", self.microbatches)))
+    }
+
+    /// The time of all ops and hops, and the bytes that all ops take, of microbatches that differ.
+    fn totals(&self, factors: &MicrobatchFactors, longest_hop: Nanos) -> (u128, u128) {
+        let (mut time, mut bytes) = (0u128, 0u128);
+        for stage in 0..self.ranks * self.chunks {
+            let cost = &self.stages[if self.stages.len() == 1 { 0 } else { stage }];
+            for microbatch in 0..self.microbatches {
+                let of = factors.at(stage, microbatch);
+                let own = of.applied_to(cost);
+                time += 2 * u128::from(super::factors::scaled_up(longest_hop, of.messages));
+                time += [OpKind::F, OpKind::B, OpKind::W]
+                    .iter()
+                    .map(|kind| u128::from(own.duration(*kind)))
+                    .sum::<u128>();
+                let kinds = [OpKind::F, OpKind::B, OpKind::W, OpKind::BW];
+                bytes += kinds.iter().map(|kind| u128::from(own.takes(*kind))).sum::<u128>();
+            }
+        }
+        (time, bytes)
     }
 
     /// The placements that an answer may use, the simplest first. Never empty for a statement that was read.
@@ -237,6 +285,10 @@ impl Statement {
             fault.field = at(&fault.field);
             faults.push(fault);
         }
+        if let Err(fault) = self.check_factors(&at("microbatch_factors")) {
+            faults.push(fault);
+            return;
+        }
         let repeat = if self.stages.len() == 1 { stages as u128 } else { 1 };
         let longest_hop = match &self.transfers {
             Transfers::Uniform(hop) => *hop,
@@ -267,6 +319,9 @@ impl Statement {
                     "sums of forward, backward-input and backward-weight bytes that never fall below 0",
                 ));
             }
+        }
+        if let Some(factors) = self.microbatch_factors.as_ref().filter(|_| faults.is_empty()) {
+            (time, bytes) = self.totals(factors, longest_hop);
         }
         if time > u128::from(MAX_TOTAL_NS) {
             // The fault names the field that contributes most.

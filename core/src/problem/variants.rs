@@ -21,7 +21,7 @@ impl Problem {
     ///
     /// Each op is shortened by half of what it can hide as part of a pair, rounded up. So the two ops of a pair,
     /// one after the other, fit where the pair stood, and any other op ends sooner than before. Bounds are proved
-    /// for problems without pairs; this carries them over.
+    /// for problems without pairs; this carries them over. Where microbatches differ, this does not hold.
     pub fn without_pairs(&self) -> Problem {
         if !self.pairs_gain() {
             return self.clone();
@@ -90,6 +90,68 @@ impl Problem {
         }
         let stage = |(cost, whole): (&StageCost, &bool)| if *whole { cost.whole() } else { *cost };
         Some((Problem { stages: self.stages.iter().zip(&some).map(stage).collect(), ..self.clone() }, some))
+    }
+
+    /// A problem of microbatches that are alike: each takes the time that those of this one take on average, rounded up.
+    /// It holds the bytes of the average one, or of the largest. None where sums would come to more than a problem may have.
+    pub(crate) fn with_alike_microbatches(&self, of_largest: bool) -> Option<Problem> {
+        let Some(factors) = &self.factors else { return Some(self.clone()) };
+        let microbatches = self.microbatches;
+        let mean = |stage: usize, of: &dyn Fn(&StageCost) -> u64| {
+            let all =
+                (0..microbatches).map(|microbatch| u128::from(of(&self.cost_of(stage, microbatch)))).sum::<u128>();
+            all.div_ceil(microbatches as u128) as u64
+        };
+        let bytes = |stage: usize, of: &dyn Fn(&StageCost) -> u64| match of_largest {
+            true => (0..microbatches).map(|microbatch| of(&self.cost_of(stage, microbatch))).max().unwrap_or(0),
+            false => mean(stage, of),
+        };
+        let stage = |stage: usize| {
+            let held = [
+                bytes(stage, &|cost| cost.forward_bytes as u64),
+                bytes(stage, &|cost| (cost.forward_bytes + cost.backward_input_bytes) as u64),
+                bytes(stage, &|cost| {
+                    (cost.forward_bytes + cost.backward_input_bytes + cost.backward_weight_bytes) as u64
+                }),
+            ]
+            .map(|bytes| bytes as i64);
+            let cost = self.stages[stage];
+            let fused = mean(stage, &|cost| cost.duration(OpKind::BW));
+            let mut alike = StageCost {
+                forward_ns: mean(stage, &|cost| cost.forward_ns),
+                backward_input_ns: mean(stage, &|cost| cost.backward_input_ns),
+                backward_weight_ns: mean(stage, &|cost| cost.backward_weight_ns),
+                backward_ns: None,
+                forward_exchange_ns: mean(stage, &|cost| cost.forward_exchange_ns),
+                backward_exchange_ns: mean(stage, &|cost| cost.backward_exchange_ns),
+                forward_bytes: held[0],
+                backward_input_bytes: held[1] - held[0],
+                backward_weight_bytes: held[2] - held[1],
+                forward_workspace_bytes: bytes(stage, &|cost| cost.forward_workspace_bytes),
+                backward_input_workspace_bytes: bytes(stage, &|cost| cost.backward_input_workspace_bytes),
+                backward_weight_workspace_bytes: bytes(stage, &|cost| cost.backward_weight_workspace_bytes),
+                backward_workspace_bytes: cost
+                    .backward_workspace_bytes
+                    .map(|_| bytes(stage, &|cost| cost.backward_workspace_bytes.unwrap_or(0))),
+            };
+            let apart = alike.backward_input_ns + alike.backward_weight_ns;
+            alike.backward_ns = cost.backward_ns.map(|_| fused).filter(|fused| *fused < apart);
+            alike.bounded()
+        };
+        let all = factors.values();
+        let messages = all.iter().map(|factors| u128::from(factors.messages)).sum::<u128>() / all.len() as u128;
+        let hop = |hop: Nanos| super::factors::scaled_up(hop, messages as u32);
+        let transfers = match &self.transfers {
+            Transfers::Uniform(one) => Transfers::Uniform(hop(*one)),
+            Transfers::Links(links) => {
+                Transfers::Links(links.iter().map(|row| row.iter().map(|one| hop(*one)).collect()).collect())
+            }
+        };
+        let stages = (0..self.stages.len()).map(stage).collect();
+        let statement = Statement { stages, transfers, microbatch_factors: None, ..self.statement() };
+        let mut faults = Vec::new();
+        statement.find_faults("", &mut faults);
+        if faults.is_empty() { statement.problem(self.placement.clone()).ok() } else { None }
     }
 
     /// The same problem judged by another objective.

@@ -166,8 +166,8 @@ impl World<'_> {
             OpKind::B | OpKind::BW if stage + 1 < self.problem.stage_count() => (stage + 1, true),
             _ => return 0,
         };
-        let (there, here) = (self.problem.rank_of(from, microbatch), self.problem.rank_of(stage, microbatch));
-        self.made[self.slot(from, is_gradient, microbatch)].saturating_add(self.problem.hop(there, here))
+        let hop = self.problem.hop_of(from, stage, microbatch);
+        self.made[self.slot(from, is_gradient, microbatch)].saturating_add(hop)
     }
 
     /// Starts `message` on `rank` unless it has been started. Its other end may go on.

@@ -142,7 +142,7 @@ fn run(problem: &Problem, lanes: Vec<Lane>, backward: OpKind) -> Schedule {
             || lanes_of_rank[rank].iter().copied().find(|index| progress[*index].weight < progress[*index].backward);
         let chosen = chosen.or_else(|| {
             let index = waiting_weight().filter(|_| backward == OpKind::B)?;
-            let end = now + problem.cost(lanes[index].stage).duration(OpKind::W);
+            let end = now + problem.duration(Op::new(lanes[index].stage, OpKind::W, progress[index].weight));
             next.is_none_or(|next| end <= next).then_some((index, OpKind::W))
         });
         let Some((index, kind)) = chosen else {
@@ -172,7 +172,7 @@ fn run(problem: &Problem, lanes: Vec<Lane>, backward: OpKind) -> Schedule {
             _ => continue,
         };
         let other = problem.rank_of(user, microbatch);
-        let arrival = end + problem.hop(rank, other);
+        let arrival = end + problem.hop_of(stage, user, microbatch);
         arrivals[user * microbatches + microbatch] = Some(arrival);
         wake.push(Reverse((arrival, other)));
     }

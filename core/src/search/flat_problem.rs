@@ -114,6 +114,7 @@ pub(super) struct Flat {
 
 impl Flat {
     pub fn new(problem: &Problem) -> Flat {
+        debug_assert!(!problem.differs(), "op lists have no microbatch numbers: the module says why");
         let (stages, microbatches) = (problem.stage_count(), problem.microbatches());
         let two_way = *problem.placement() == Placement::Bidirectional;
         let chain = |first_lane, first_microbatch, microbatches| Chain {

@@ -7,7 +7,7 @@ use super::flat_problem::Flat;
 use super::fused_backward::{self, Variant};
 use super::{Effort, Flow, Found, Infeasible, Scope, better, search};
 use crate::base::units::{Bytes, Nanos};
-use crate::bounds::lower_bound;
+use crate::bounds::{least_memory, lower_bound};
 use crate::problem::Problem;
 use crate::problem::Schedule;
 use crate::simulate::timeline::schedule_peak_bytes;
@@ -68,8 +68,11 @@ impl Frontier {
     /// The points of `problem`, of which none has been looked for yet.
     pub fn new(problem: &Problem, points: usize, effort: Effort) -> Frontier {
         let free = problem.with_limits(vec![None; problem.ranks()]);
-        let variants = fused_backward::variants(&free);
+        let variants = if free.differs() { Vec::new() } else { fused_backward::variants(&free) };
         let least_of = |problem: &Problem| {
+            if problem.differs() {
+                return least_memory(problem).iter().map(|least| least.serial_bytes).max().unwrap_or(0);
+            }
             let flat = Flat::new(problem);
             (0..problem.ranks()).map(|rank| least_bytes(problem, &flat, rank)).max().unwrap_or(0)
         };
@@ -93,6 +96,9 @@ impl Frontier {
             })
         };
         let problem = limited(&self.problem);
+        if problem.differs() {
+            return super::best(&problem, self.effort, &mut |_| Flow::Continue);
+        }
         let mut found = run(&problem);
         for variant in &self.variants {
             let bound_ns = lower_bound(&problem).value_ns;

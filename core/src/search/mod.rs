@@ -25,6 +25,7 @@
 //! | `acceptance` | which order `reinsertion` and `perturbation` continue from |
 //! | `fused_backward` | keeps a backward whole (BW), where that takes less time or memory than B and W |
 //! | `overlapped_pairs` | runs forwards and backwards as pairs, where the problem lets one hide behind the other |
+//! | `orders` | the order in which microbatches enter, where they differ, together with the schedule |
 //! | `steady_state` | repeats the steady state of a schedule, so that many microbatches cost little more than few |
 //! | `limit_tree` | which limits are searched, so that more memory never costs more time |
 //! | `flat_problem`, `makespan`, `longest_paths` | the inner loop: the problem in flat arrays, the time of an order, its longest paths from move to move |
@@ -59,6 +60,7 @@ mod list;
 mod longest_paths;
 mod makespan;
 mod one_limit;
+mod orders;
 mod overlapped_pairs;
 mod perturbation;
 mod policies;
@@ -73,6 +75,7 @@ mod zbv;
 use one_limit::{Scope, search, whole_orders};
 
 pub use frontier::{Frontier, Point, frontier};
+pub use orders::{Ordered, order_microbatches};
 
 /// The work that a search may do, in ops run through its simulator, since this crate has no clock. One unit takes ten
 /// to fifty nanoseconds of one core.
@@ -160,6 +163,9 @@ pub fn best(
     effort: Effort,
     observer: &mut dyn FnMut(Progress) -> Flow,
 ) -> Result<Found, Infeasible> {
+    if problem.differs() {
+        return orders::best(problem, effort, observer);
+    }
     let mut stopped = false;
     let mut found = limit_tree::climb(problem, effort, &mut |progress| {
         let flow = observer(progress);
@@ -205,6 +211,9 @@ pub fn best(
 /// # Errors
 /// As [`best`].
 pub fn first(problem: &Problem) -> Result<Found, Infeasible> {
+    if problem.differs() {
+        return orders::best(problem, Effort(0), &mut |_| Flow::Continue);
+    }
     let scope = Scope { quick: true, ..Scope::default() };
     let cut = search(problem, Effort(0), scope, &mut |_| Flow::Continue);
     whole_orders(problem, scope).into_iter().map(Ok).fold(cut, better)

@@ -133,12 +133,11 @@ fn prepare(row: &[Op], (swapped, whole): (Swapped, bool)) -> Vec<Op> {
 /// By place of `row`: whether its op and the next fit the limit of `rank` together.
 fn fit_together(problem: &Problem, rank: usize, row: &[Op]) -> Vec<bool> {
     let limit = problem.limit_bytes(rank).unwrap_or(Bytes::MAX);
-    let takes = |op: Op| problem.cost(op.stage()).takes(op.kind());
+    let takes = |op: Op| problem.takes(op);
     let mut held = problem.static_bytes(rank);
     let fits = |pair: &[Op]| {
         let both = held.saturating_add(takes(pair[0])).saturating_add(takes(pair[1]));
-        held =
-            held.saturating_add(takes(pair[0])).saturating_sub(problem.cost(pair[0].stage()).gives(pair[0].kind()));
+        held = held.saturating_add(takes(pair[0])).saturating_sub(problem.gives(pair[0]));
         both <= limit
     };
     row.windows(2).map(fits).collect()

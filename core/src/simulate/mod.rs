@@ -220,18 +220,15 @@ fn waiting(
 /// for the B or the BW of that stage and microbatch.
 pub fn needs(problem: &Problem, op: Op, mut each: impl FnMut(Op, Nanos)) {
     let (stage, microbatch) = (op.stage(), op.microbatch());
-    let rank = problem.rank_of(stage, microbatch);
     match op.kind() {
         OpKind::F if stage > 0 => {
-            let from = problem.rank_of(stage - 1, microbatch);
-            each(Op::new(stage - 1, OpKind::F, microbatch), problem.hop(from, rank));
+            each(Op::new(stage - 1, OpKind::F, microbatch), problem.hop_of(stage - 1, stage, microbatch));
         }
         OpKind::F => {}
         OpKind::B | OpKind::BW => {
             each(Op::new(stage, OpKind::F, microbatch), 0);
             if stage + 1 < problem.stage_count() {
-                let from = problem.rank_of(stage + 1, microbatch);
-                each(Op::new(stage + 1, OpKind::B, microbatch), problem.hop(from, rank));
+                each(Op::new(stage + 1, OpKind::B, microbatch), problem.hop_of(stage + 1, stage, microbatch));
             }
         }
         OpKind::W => each(Op::new(stage, OpKind::B, microbatch), 0),

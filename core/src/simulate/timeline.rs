@@ -89,11 +89,11 @@ impl Timeline {
         step(0, held);
         for together in self.rows[rank].chunk_by(|a, b| b.start_ns < a.end_ns) {
             for span in together {
-                held += problem.cost(span.op.stage()).takes(span.op.kind());
+                held += problem.takes(span.op);
                 step(span.start_ns, held);
             }
             for span in together {
-                held -= problem.cost(span.op.stage()).gives(span.op.kind());
+                held -= problem.gives(span.op);
                 step(span.end_ns, held);
             }
         }
@@ -137,9 +137,9 @@ fn peak_of<G: Iterator<Item = Op> + Clone>(problem: &Problem, rank: usize, group
     let mut held = problem.static_bytes(rank);
     let mut peak = held;
     for group in groups {
-        held += group.clone().map(|op| problem.cost(op.stage()).takes(op.kind())).sum::<Bytes>();
+        held += group.clone().map(|op| problem.takes(op)).sum::<Bytes>();
         peak = peak.max(held);
-        held -= group.map(|op| problem.cost(op.stage()).gives(op.kind())).sum::<Bytes>();
+        held -= group.map(|op| problem.gives(op)).sum::<Bytes>();
     }
     peak
 }

@@ -75,6 +75,8 @@
 //! | `training.f32_logits` | whether logits are cast to f32 for the loss, as most frameworks do; else one kernel does both | false |
 //! | `training.expert_imbalance` (`expert_load_imbalance`) | expert load imbalance: tokens on the fullest device over the average. Each device has room for that many, so 1 leaves no room for uneven routing; a run on several devices then ends at the first uneven batch | 1 |
 //! | `training.microbatches` (`gradient_accumulation_steps`) | microbatches of a step, M | required, or |
+//! | `training.microbatch_factors` | [microbatches that differ](Batch): what each takes of the times of F, B and W, in thousandths, as a list: a number, or a table of `forward`, `backward_input` and `backward_weight`. All hold the same bytes. Planned, not run | all alike |
+//! | `training.documents` | the documents of each microbatch: a list of lists of their lengths in tokens, at most `microbatch_size` × `sequence` together; the rest is padding. Attention stays within documents, and its time follows from them; no other time does, and FLOPs for MFU are those of whole sequences. Planned, not run | one for each sequence |
 //! | `training.global_batch_size` | global batch size: M × `microbatch_size` × `parallel.data` | none |
 //! | `training.microbatch_size` (`micro_batch_size`) | micro-batch size | 1 |
 //! | `training.tokens` (`train_tokens`) | training tokens, such as `"15T"`: the time of the whole training is then told with the step | none |
@@ -111,6 +113,7 @@
 
 #[cfg(test)]
 pub(crate) mod arbitrary;
+mod batch;
 mod read;
 mod target;
 #[cfg(test)]
@@ -125,6 +128,7 @@ use alloc::vec::Vec;
 
 use serde_json::{Map, Value, json};
 
+pub use batch::Batch;
 pub use read::{aliases, read_model_table};
 pub use target::Target;
 pub use text::{SpecError, parse};
@@ -222,6 +226,8 @@ pub struct ModelWork {
     pub objective: Objective,
     /// Degrees of parallelism other than the pipeline's, and what belongs to them.
     pub layout: Layout,
+    /// What differs between the microbatches of a step.
+    pub batch: Batch,
     /// Measured times of operators. The text of a spec does not have them; a plan has the costs that follow from them.
     pub profile: Option<Arc<Profile>>,
 }
@@ -286,6 +292,7 @@ impl Spec {
 impl ModelWork {
     /// Faults of number formats that do not suit each other or the device.
     pub(crate) fn find_format_faults(&self, faults: &mut Vec<Fault>) {
+        self.batch.find_faults(self, faults);
         let form = &self.layout.form;
         for (field, is_so, dtype) in [
             ("training.matmul_dtype", form.matmul_dtype.is_some(), form.matmul_dtype.unwrap_or(Dtype::Fp8)),
@@ -501,6 +508,7 @@ impl ModelWork {
         if form.imbalance_permille != 1000 {
             training["expert_imbalance"] = json!(f64::from(form.imbalance_permille) / 1000.0);
         }
+        self.batch.write(&mut training);
         training
     }
 

@@ -31,7 +31,6 @@ pub struct Pace {
 /// Takes the time of the problem, multiplied by a factor.
 pub struct Modelled {
     problem: Problem,
-    rank: usize,
     pace: Pace,
     /// From 1970 to the start of the run.
     epoch_ns: Nanos,
@@ -44,7 +43,7 @@ impl Modelled {
         store.meter.ignore_transfers();
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let epoch_ns = since_epoch.saturating_sub(pace.start.elapsed()).as_nanos() as Nanos;
-        Modelled { problem, rank, pace, epoch_ns }
+        Modelled { problem, pace, epoch_ns }
     }
 
     fn now(&self) -> Nanos {
@@ -106,16 +105,15 @@ impl Backend for Modelled {
         if op.stage() >= self.problem.stage_count() {
             return Err(BackendError::NoSuchStage { stage: op.stage() });
         }
-        let cost = self.problem.cost(op.stage());
-        let (takes, gives): (Bytes, Bytes) = (cost.takes(op.kind()), cost.gives(op.kind()));
+        let (takes, gives): (Bytes, Bytes) = (self.problem.takes(op), self.problem.gives(op));
         store.meter.take(Kind::Activation, takes);
         if let Some(parcel) = self.arrives(op) {
             store.take(parcel)?;
         }
         self.wait_until(start.saturating_add(self.slowed(self.problem.duration(op))));
         if let Some(parcel) = self.leaves(op) {
-            let to = self.problem.rank_of(usize::from(parcel.stage), op.microbatch());
-            let arrives = self.now().saturating_add(self.slowed(self.problem.hop(self.rank, to)));
+            let hop = self.problem.hop_of(op.stage(), usize::from(parcel.stage), op.microbatch());
+            let arrives = self.now().saturating_add(self.slowed(hop));
             store.put(parcel, Buffer::F64(vec![self.epoch_ns.saturating_add(arrives) as f64]));
         }
         if store.meter.held(Kind::Activation) < gives {

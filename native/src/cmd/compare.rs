@@ -89,12 +89,13 @@ fn drawn(comparison: &Comparison, spec: &Spec) -> String {
         (true, true) => &[("makespan", |row| row.makespan_ns)],
         (true, false) => &[("longest span", |row| row.longest_span_ns)],
     };
+    let differs = comparison.rows.iter().any(|row| row.ordered_ns.is_some());
     let mut rows: Vec<Vec<String>> = Vec::new();
     // Schedules that are absent for the same reason share a line.
     let mut absent: Vec<(String, Vec<&str>)> = Vec::new();
     for row in &comparison.rows {
         match (row.status, row.reason.as_deref()) {
-            (Status::Ok, _) => rows.push(cells(row, costs, waits)),
+            (Status::Ok, _) => rows.push(cells(row, costs, waits, differs)),
             (Status::Absent, reason) => {
                 let reason = format::spelled(reason.unwrap_or_default());
                 match absent.iter_mut().find(|(known, _)| *known == reason) {
@@ -111,6 +112,9 @@ fn drawn(comparison: &Comparison, spec: &Spec) -> String {
         header.extend(["bubble", "peak memory", "bound", "gap"]);
         if jitter_permille > 0 {
             header.extend(["typical", "1 in 20"]);
+        }
+        if differs {
+            header.extend(["sorted", "ordered"]);
         }
         if waits {
             header.push("with communication");
@@ -131,6 +135,7 @@ fn drawn(comparison: &Comparison, spec: &Spec) -> String {
                 if waits { "\nboth without waits for transfers" } else { "\n`best` has the lowest of these" }
             ));
         }
+        text.push_str(&about_orders(differs, &objective));
         if waits {
             let Messages { lowering, transport } = spec.messages;
             text.push_str(&format!(
@@ -168,10 +173,22 @@ fn drawn(comparison: &Comparison, spec: &Spec) -> String {
     text
 }
 
+/// What the columns of orders say, where microbatches differ.
+fn about_orders(differs: bool, objective: &str) -> String {
+    if !differs {
+        return String::new();
+    }
+    format!(
+        "microbatches differ: the {objective} of a schedule is of the order as given; sorted, that of the best of six \
+         sorted orders;\nordered, that of the best order found (`plan --schedule NAME --reorder`); `best` chooses order \
+         and schedule\n"
+    )
+}
+
 /// Columns of times, by name.
 type Costs = &'static [(&'static str, fn(&Row) -> Option<u64>)];
 
-fn cells(row: &Row, costs: Costs, waits: bool) -> Vec<String> {
+fn cells(row: &Row, costs: Costs, waits: bool, differs: bool) -> Vec<String> {
     let duration = |ns: Option<u64>| ns.map_or_else(String::new, format::duration);
     let percent = |share: Option<f64>| share.map_or_else(String::new, format::percent);
     let peak = row.peak_bytes.as_ref().and_then(|by_rank| by_rank.iter().max());
@@ -185,6 +202,9 @@ fn cells(row: &Row, costs: Costs, waits: bool) -> Vec<String> {
     ]);
     if row.late_ns.is_some() {
         cells.extend([duration(row.typical_ns), duration(row.late_ns)]);
+    }
+    if differs {
+        cells.extend([duration(row.sorted_ns), duration(row.ordered_ns)]);
     }
     if waits {
         cells.push(row.carried_ns.map_or_else(|| "hangs".to_owned(), format::duration));

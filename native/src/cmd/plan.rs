@@ -18,7 +18,8 @@ Examples:
   pipeplan plan problem.json --schedule zb-v --json | jq .prediction
   pipeplan plan problem.json --schedule best --prove 10      improve it exactly, or prove it the best
   pipeplan plan spec.toml --lowering overlapped:2 -o plan.json    transfers overlap compute, two received ahead
-  pipeplan plan problem.json --order mine.txt -o plan.json   plan a custom schedule";
+  pipeplan plan problem.json --order mine.txt -o plan.json   plan a custom schedule
+  pipeplan plan problem.json --schedule 1f1b --reorder       microbatches that differ: 1F1B, in their best order";
 
 /// Plan a spec: choose or build its schedule, check it, and write the plan.
 #[derive(clap::Args)]
@@ -35,6 +36,10 @@ pub struct Args {
     /// Print the plan file, even with -o
     #[arg(long)]
     json: bool,
+    /// Where microbatches differ: search the order in which they enter, with the op lists of the schedule. `best` does
+    /// so always
+    #[arg(long)]
+    reorder: bool,
     #[command(flatten)]
     order: Order,
     #[command(flatten)]
@@ -57,7 +62,7 @@ pub struct Args {
 pub fn run(args: Args) -> Result<(), Failure> {
     let prints_plan = args.json || args.output.as_deref() == Some("-");
     output::expect_one_document([("--proof -", args.proof.as_deref() == Some("-")), ("the plan", prints_plan)])?;
-    if args.order.is_given() && !args.effort.is_usual() {
+    if args.order.is_given() && !args.effort.is_usual() && !args.reorder {
         return Err(Failure::input("--effort applies to the search for `best`; with --order there is no search")
             .with_help("Leave one of the two out."));
     }
@@ -74,6 +79,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
     // What is proved is of planned times, which are not what the best is chosen by where ops differ.
     let may_replace = is_best && spec.jitter_permille == 0;
     let mut plan = own.unwrap_or_else(|| search::plan(&spec, schedule, args.effort))?;
+    if args.reorder && !is_best {
+        plan = search::reorder(&plan, args.effort)?;
+    }
     let mut proved = None;
     if let Some(seconds) = args.prove {
         let mut found = exact_search::prove(&plan, seconds)?;

@@ -69,8 +69,13 @@ fn longest_frame(workload: &Workload) -> u64 {
     };
     let wider = 4 * u64::from(tensor);
     let held = (0..problem.ranks()).map(|rank| problem.static_bytes(rank)).max().unwrap_or(0);
-    let left =
-        (0..problem.stage_count()).map(|stage| problem.cost(stage).forward_bytes.max(0) as u64).max().unwrap_or(0);
+    // Without factors all microbatches are as the first.
+    let microbatches = if problem.differs() { problem.microbatches() } else { 1 };
+    let left = (0..problem.stage_count())
+        .flat_map(|stage| (0..microbatches).map(move |microbatch| problem.cost_of(stage, microbatch)))
+        .map(|cost| cost.forward_bytes.max(0) as u64)
+        .max()
+        .unwrap_or(0);
     held.max(left).saturating_mul(wider).saturating_add(MEASURED)
 }
 

@@ -183,6 +183,16 @@ pub fn plan(spec: &Spec, schedule: &str, effort: Effort) -> Result<Plan, Failure
     })
 }
 
+/// `plan` with the best order of its microbatches.
+pub fn reorder(plan: &Plan, effort: Effort) -> Result<Plan, Failure> {
+    let found = watched(effort, |observer| planner::reorder(plan, effort.ops(), observer));
+    found.map_err(|error| {
+        Failure::input(format::spelled(&error.to_string())).with_help(
+            "`microbatch_factors` of a problem says how microbatches differ; without it leave --reorder out",
+        )
+    })
+}
+
 /// The best schedule for `spec`, with the stages of the model that it uses.
 pub fn best(spec: &Spec, effort: Effort) -> Result<Answer, PlanError> {
     let mut watch = Watch::new(effort);

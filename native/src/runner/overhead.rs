@@ -71,7 +71,7 @@ pub(super) fn lateness(workload: &Workload, records: &[StepRecord]) -> Vec<Nanos
             let end = ends.get(&(position.pipeline(), backward, from, op.microbatch()))?;
             let hop = match problem.rank_of(from, op.microbatch()) {
                 // Nothing travels that only exists in memory, or through it.
-                rank if waits && rank != position.rank => problem.hop(rank, position.rank),
+                rank if waits && rank != position.rank => problem.hop_of(from, op.stage(), op.microbatch()),
                 _ => 0,
             };
             Some(end.saturating_add(hop.saturating_mul(slowdown)))

@@ -129,6 +129,7 @@ pub(crate) fn work(like: Like, dtype: Dtype, ranks: usize) -> Option<ModelWork> 
         limit_bytes: None,
         objective: Objective::Makespan,
         layout: Default::default(),
+        batch: Default::default(),
         profile: None,
     })
 }

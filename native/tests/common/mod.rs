@@ -63,6 +63,7 @@ pub fn work(ranks: usize, microbatches: usize) -> ModelWork {
         limit_bytes: None,
         objective: Objective::Makespan,
         layout: Default::default(),
+        batch: Default::default(),
         profile: None,
     }
 }

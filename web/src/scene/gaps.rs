@@ -141,10 +141,7 @@ impl Scene {
     /// rank. All ops after that position then also hold its bytes. `held` is the memory before `ahead`.
     fn room_at(&self, rank: usize, ahead: &[Span], op: Op, held: u64) -> usize {
         let Some(limit) = self.problem.limit_bytes(rank) else { return 0 };
-        let bytes = |op: Op| {
-            let cost = self.problem.cost(op.stage());
-            (i128::from(cost.takes(op.kind())), i128::from(cost.gives(op.kind())))
-        };
+        let bytes = |op: Op| (i128::from(self.problem.takes(op)), i128::from(self.problem.gives(op)));
         let (limit, (takes, gives)) = (i128::from(limit), bytes(op));
         // `held`: memory before each op of `ahead` and after the last one. `most`: peak while each op runs.
         let mut held = vec![i128::from(held)];

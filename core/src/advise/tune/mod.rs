@@ -126,6 +126,10 @@ impl Tuner {
         let Work::Model(work) = &spec.work else {
             return Err(Fault::new("model", "typed costs", "a model: layouts follow from its operators").into());
         };
+        if work.batch.differs() {
+            let accepted = "microbatches that are alike: other layouts have other microbatches";
+            return Err(Fault::new("training", "microbatches that differ", accepted).into());
+        }
         let (schedules, searches) = allowed(&question.schedules)?;
         let devices = question.devices.unwrap_or_else(|| work.devices());
         if devices == 0 || devices > MOST_DEVICES {

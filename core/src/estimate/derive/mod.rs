@@ -1,6 +1,7 @@
 //! From a model on a cluster to a scheduling problem: layers are assigned to stages, and the operators of each stage
 //! give the time and bytes of its ops.
 
+mod batch;
 mod by_rank;
 mod faults;
 mod flops;
@@ -132,6 +133,7 @@ pub fn derive(work: &ModelWork, placement: Placement, chunks: usize) -> Result<D
         objective: work.objective,
         backward: Backward::Split,
         overlap_permille: 0,
+        microbatch_factors: batch::factors(work, &stages),
     };
     if let Some(run) = work.profile.as_ref().and_then(|profile| profile.run.as_ref()) {
         let rank_of = placement.ranks(ranks, chunks);

@@ -32,6 +32,7 @@ pub(super) fn work(model: &str, device: &str, pipeline: u32) -> ModelWork {
         limit_bytes: None,
         objective: Objective::Makespan,
         layout: Layout::default(),
+        batch: crate::spec::Batch::default(),
         profile: None,
     }
 }

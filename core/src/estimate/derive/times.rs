@@ -19,7 +19,7 @@ pub(super) fn workspace_bytes(work: &ModelWork) -> Bytes {
 }
 
 /// The time of each operator of `graph`: by the roofline, or from a profile.
-fn operator_times(graph: &Graph, work: &ModelWork) -> Vec<Nanos> {
+pub(super) fn operator_times(graph: &Graph, work: &ModelWork) -> Vec<Nanos> {
     let (device, peers) = (&work.device, peers(work));
     match &work.profile {
         Some(profile) => profile.operator_times(graph, device, &peers),
@@ -38,13 +38,17 @@ pub fn coverage(work: &ModelWork) -> Option<Coverage> {
 
 /// Times of a stage's jobs. With ZeRO 3 they include the waits for gathered weights.
 pub(super) fn job_times(graph: &Graph, work: &ModelWork) -> JobTimes {
-    let of_operators = operator_times(graph, work);
-    let mut times = JobTimes::of_times(graph, &of_operators);
+    job_times_of(graph, work, &operator_times(graph, work))
+}
+
+/// As [`job_times`], where operators take `of_operators`.
+pub(super) fn job_times_of(graph: &Graph, work: &ModelWork, of_operators: &[Nanos]) -> JobTimes {
+    let mut times = JobTimes::of_times(graph, of_operators);
     if !work.layout.overlap_exchanges {
         times.exchanges = [0; 2];
     }
     if work.layout.zero >= 3 && work.layout.copies() > 1 {
-        let [forward, input, weight] = gather_waits(graph, &of_operators, work);
+        let [forward, input, weight] = gather_waits(graph, of_operators, work);
         times
             .jobs
             .iter_mut()

@@ -1,13 +1,14 @@
 //! Every published schedule and `best` for one spec, side by side.
 
+use super::answer::judge;
 use super::order;
-use super::{Answer, PlanError, best_with, open_cases, published_answers};
+use super::{Answer, Named, PlanError, best_with, open_cases, published_answers};
 use crate::base::units::{Bytes, Nanos};
 use crate::bounds;
 use crate::problem::Problem;
 use crate::problem::Schedule;
 use crate::schedule::BEST;
-use crate::search::{Effort, Flow, Progress};
+use crate::search::{Effort, Flow, Progress, order_microbatches};
 use crate::spec::Spec;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -46,6 +47,13 @@ pub struct Row {
     /// The cost with communication: ranks wait for their transfers, placed and carried as the spec says
     /// ([`Messages`](crate::spec::Messages)); none where that could hang.
     pub carried_ns: Option<Nanos>,
+    /// Where microbatches differ: the objective of the best sorted order of microbatches with the op lists of this
+    /// schedule. The other figures are of the order as given; those of `best`, of the order that it chose.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sorted_ns: Option<Nanos>,
+    /// Where microbatches differ: the objective of the best order found, see [`order_microbatches`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ordered_ns: Option<Nanos>,
     /// The whole step with communication, with gradient sync and optimizer; for a model only.
     pub step_ns: Option<Nanos>,
     /// Tokens a second of all copies in such steps; of a model only.
@@ -95,6 +103,14 @@ pub fn compare_with(
             Err(absent) => absent_row(name, absent.reason.clone()),
         })
         .collect();
+    let mut stopped = false;
+    let mut watched = |progress| {
+        let flow = observer(progress);
+        stopped |= flow == Flow::Stop;
+        flow
+    };
+    let reordered = reordered(spec, &answers, &mut rows, Effort(effort.0 / ORDERING), &mut watched);
+    answers.extend(reordered);
     for (name, order) in orders {
         match order::answer_order(spec, &name, order) {
             Ok(answer) => {
@@ -105,19 +121,48 @@ pub fn compare_with(
             Err(error) => rows.push(absent_row(&name, error.to_string())),
         }
     }
-    rows.push(match best_with(spec, answers, effort, observer) {
-        Ok(answer) => {
-            let of_all =
-                open_cases(spec).ok().and_then(|open| open.iter().map(|case| bounds.of(&case.problem)).min());
-            let best = row(BEST, spec, &answer, &mut bounds);
-            // A published schedule may win on a placement that the search does not look at.
-            Row { bound_of_all_ns: of_all.min(best.bound_ns).or(best.bound_ns), ..best }
-        }
-        // Each published schedule has its reason in a separate row.
-        Err(PlanError::NoSchedule { nearest: Some(infeasible), .. }) => absent_row(BEST, infeasible.to_string()),
-        Err(error) => absent_row(BEST, error.to_string()),
-    });
+    rows.push(
+        match best_with(spec, answers, effort, &mut |progress| if stopped { Flow::Stop } else { observer(progress) })
+        {
+            Ok(answer) => {
+                let of_all =
+                    open_cases(spec).ok().and_then(|open| open.iter().map(|case| bounds.of(&case.problem)).min());
+                let best = row(BEST, spec, &answer, &mut bounds);
+                // A published schedule may win on a placement that the search does not look at.
+                Row { bound_of_all_ns: of_all.min(best.bound_ns).or(best.bound_ns), ..best }
+            }
+            // Each published schedule has its reason in a separate row.
+            Err(PlanError::NoSchedule { nearest: Some(infeasible), .. }) => absent_row(BEST, infeasible.to_string()),
+            Err(error) => absent_row(BEST, error.to_string()),
+        },
+    );
     Comparison { objective: spec.objective().name(), rows }
+}
+
+/// The share of the effort that each schedule's order of microbatches takes.
+const ORDERING: u64 = 8;
+
+/// Where microbatches differ, the answers with the best order found for each, and its figures in `rows`.
+fn reordered(
+    spec: &Spec,
+    answers: &[Named],
+    rows: &mut [Row],
+    effort: Effort,
+    observer: &mut dyn FnMut(Progress) -> Flow,
+) -> Vec<Named> {
+    let mut found = Vec::new();
+    for ((_, answer), row) in answers.iter().zip(rows) {
+        let Ok(answer) = answer else { continue };
+        let problem = &answer.case.problem;
+        if !problem.differs() {
+            continue;
+        }
+        let Some(ordered) = order_microbatches(problem, &answer.schedule, effort, observer) else { continue };
+        row.sorted_ns = ordered.sorted_ns;
+        row.ordered_ns = Some(ordered.cost_ns);
+        found.push(("", judge(spec, answer.case.clone(), BEST, ordered.schedule)));
+    }
+    found
 }
 
 /// Bounds of the problems seen so far: many schedules share a problem, and to bound a problem of millions of ops takes
@@ -158,6 +203,8 @@ pub(super) fn row(name: &str, spec: &Spec, answer: &Answer, bounds: &mut Bounds)
         typical_ns: answer.outcomes.map(|outcomes| outcomes.typical_ns),
         late_ns: answer.outcomes.map(|outcomes| outcomes.late_ns),
         carried_ns: answer.carried.map(|carried| carried.cost_ns),
+        sorted_ns: None,
+        ordered_ns: None,
         step_ns: step.map(|step| step.step_ns),
         tokens_per_s: step.map(|step| step.tokens_per_s),
         mfu: step.map(|step| step.mfu),
@@ -189,6 +236,8 @@ pub(super) fn absent_row(name: &str, reason: String) -> Row {
         typical_ns: None,
         late_ns: None,
         carried_ns: None,
+        sorted_ns: None,
+        ordered_ns: None,
         step_ns: None,
         tokens_per_s: None,
         mfu: None,

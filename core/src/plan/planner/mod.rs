@@ -15,7 +15,7 @@ use crate::problem::Schedule;
 use crate::problem::placement::Placement;
 use crate::program::lower::{Lowering, lower_as};
 use crate::schedule::{self, Absent, BEST, Published};
-use crate::search::{Effort, Flow, Progress};
+use crate::search::{Effort, Flow, Progress, order_microbatches};
 use crate::spec::{Messages, Spec, Work};
 
 mod answer;
@@ -172,6 +172,24 @@ pub fn replan(plan: &Plan, name: &str, schedule: Schedule) -> Result<Plan, PlanE
         .map_err(|absent| PlanError::Absent { schedule: name.to_string(), reason: absent.reason })?;
     // The stages are the same, and so is the step epilogue.
     Ok(Plan { epilogue: plan.epilogue.clone(), ..plan_of(&plan.spec, answer)? })
+}
+
+/// The plan with the same op lists and the best order of microbatches found within `effort`, where microbatches differ:
+/// never worse than the plan. Training sums the gradients of all microbatches, so any may take any place.
+///
+/// # Errors
+/// As [`replan`], and [`PlanError::Absent`] where all microbatches are alike.
+pub fn reorder(plan: &Plan, effort: Effort, observer: &mut dyn FnMut(Progress) -> Flow) -> Result<Plan, PlanError> {
+    let absent =
+        |reason: &str| PlanError::Absent { schedule: plan.schedule_name.clone(), reason: reason.to_string() };
+    if !plan.problem.differs() {
+        return Err(absent("all microbatches are alike, so no order of them is shorter than another"));
+    }
+    let ordered = order_microbatches(&plan.problem, &plan.schedule, effort, observer)
+        .ok_or_else(|| absent("no order of microbatches that was tried fits the memory limit"))?;
+    let found = replan(plan, &plan.schedule_name, ordered.schedule)?;
+    let cost_ns = |plan: &Plan| plan.prediction.cost_ns(plan.problem.objective());
+    Ok(if cost_ns(&found) < cost_ns(plan) { found } else { plan.clone() })
 }
 
 /// The plan of an answer to `spec`: its transfers placed as the spec asks, and checked on the transport that it names.

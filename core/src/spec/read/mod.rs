@@ -228,6 +228,7 @@ fn read_model_work(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<Mod
         limit_bytes,
         objective,
         layout,
+        batch: training.batch,
         profile: None,
     };
     work.find_format_faults(faults);

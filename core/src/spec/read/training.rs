@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use serde_json::Value;
 
-use super::super::FIT;
+use super::super::{Batch, FIT};
 use super::default;
 use crate::base::fields::{Fault, Table, one_of_like, shown, whole};
 use crate::graph::form::{AttentionForm, Form, MAX_IMBALANCE_PERMILLE, Offload, Recompute};
@@ -30,6 +30,7 @@ pub(super) struct Training {
     pub(super) offload_optimizer: bool,
     pub(super) recompute_layers: RecomputeLayers,
     pub(super) offload_fits: bool,
+    pub(super) batch: Batch,
 }
 
 /// Most training tokens.
@@ -67,6 +68,7 @@ pub(super) fn read_training(
     let recompute_layers = read_recompute(&mut table, &mut form, faults);
     form.frozen = read_frozen(&mut table, faults);
     form.lora = read_lora(&mut table, faults);
+    let batch = Batch::read(&mut table, faults);
     table.finish(faults);
     let (microbatch_size, sequence) =
         (microbatch_size.map_or(default::MICROBATCH_SIZE, |size| size as u32), sequence.map(|tokens| tokens as u32));
@@ -89,6 +91,7 @@ pub(super) fn read_training(
         offload_optimizer,
         recompute_layers,
         offload_fits,
+        batch,
     })
 }
 

@@ -117,6 +117,11 @@ pub struct Calibration {
 /// # Errors
 /// A trace without steps, a trace with other ops than the schedule, or times too long for a problem.
 pub fn calibrate(problem: &Problem, schedule: &Schedule, trace: &Trace) -> Result<Calibration, Faults> {
+    if problem.differs() {
+        // The mean over microbatches is the time of none of them.
+        let accepted = "microbatches that are alike: calibration measures one time for each stage and job";
+        return Err(Fault::new("problem.microbatch_factors", "microbatches that differ", accepted).into());
+    }
     let in_turn = Schedule::of(schedule.rows.clone());
     let steps = if trace.steps.len() > 1 { &trace.steps[1..] } else { &trace.steps[..] };
     if steps.is_empty() {

@@ -199,6 +199,9 @@ impl Workload {
             let (problem, spec) = (problem.microbatches(), work.microbatches);
             return Err(Refusal::Microbatches { problem, spec });
         }
+        if problem.differs() || work.batch.differs() {
+            return Err(Refusal::Differing);
+        }
         let derived = derive(work, problem.placement().clone(), problem.chunks()).map_err(Refusal::Model)?;
         if derived.stages.len() != problem.stage_count() {
             return Err(Refusal::Stages { stages: problem.stage_count(), graphs: derived.stages.len() });

@@ -41,6 +41,12 @@ pub enum Refusal {
         /// Microbatches of the spec.
         spec: u32,
     },
+    /// The plan's microbatches differ.
+    #[error(
+        "the plan's microbatches differ (training.microbatch_factors or training.documents), which runs of a model do not: \
+         leave that out, or run the planned times (`--backend modelled`)"
+    )]
+    Differing,
     /// The model cannot be cut into the plan's stages.
     #[error("the plan's stages do not follow from its spec:\n{0}")]
     Model(Faults),

@@ -537,6 +537,20 @@ pub const FIELDS: &[Field] = &[
     of("training.microbatch_size", "Micro-batch size", Unit::Whole, Group::Training, "Sequences per microbatch"),
     of("training.sequence", "Sequence length", Unit::Whole, Group::Training, "Tokens per sequence"),
     of(
+        "training.microbatch_factors",
+        "Microbatch factors, ‰",
+        Unit::Text,
+        Group::Operators,
+        "Microbatches that differ: thousandths of time, one for each microbatch",
+    ),
+    of(
+        "training.documents",
+        "Documents",
+        Unit::Text,
+        Group::Operators,
+        "Tokens of the documents of each microbatch, as lists: [[4096], [1024, 3072]]",
+    ),
+    of(
         "training.tokens",
         "Training tokens",
         Unit::Of(1e12, "T"),
@@ -729,6 +743,13 @@ pub const FIELDS: &[Field] = &[
         Unit::Whole,
         Group::Limits,
         "Share of the shorter op that is hidden where a schedule runs F and B as a pair",
+    ),
+    of(
+        "problem.microbatch_factors",
+        "Microbatch factors, ‰",
+        Unit::Text,
+        Group::Limits,
+        "Microbatches that differ: thousandths of time and bytes, one for each microbatch",
     ),
     of(
         "problem.transfer_ns",

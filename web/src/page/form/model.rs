@@ -163,6 +163,8 @@ fn TrainingPart() -> impl IntoView {
                 </div>
                 <TextField path="training.offload" list="none all fit" />
                 <ListField path="training.optimizer" choices=named(choices("training.optimizer")) />
+                <TextField path="training.microbatch_factors" />
+                <TextField path="training.documents" />
                 <TextField path="training.frozen" />
                 <div class="pairs">
                     <TextField path="training.lora.rank" />

@@ -18,6 +18,7 @@ pub(super) fn TypedFields() -> impl IntoView {
             <TextField path="problem.placement" list="linear looped v wave two-way any" />
             <ListField path="problem.backward" choices=named(&[("", "split or fused"), ("fused", "fused")]) />
             <TextField path="problem.overlap_permille" />
+            <TextField path="problem.microbatch_factors" />
         </fieldset>
         <fieldset>
             <legend>"Time per op, ns"</legend>

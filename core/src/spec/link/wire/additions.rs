@@ -20,6 +20,7 @@ use crate::model::{
     Recurrence, RecurrenceKind, Routing, Scores, Temperature, Variant, Vision, Window,
 };
 use crate::problem::StageCost;
+use crate::problem::factors::{Factors as MicrobatchValues, MicrobatchFactors};
 use crate::program::Transport;
 use crate::program::lower::Lowering;
 use crate::spec::{Messages, ModelWork, Spec, Target, Work};
@@ -141,6 +142,11 @@ pub(super) enum Addition {
     StageModules(Vec<u32>),
     /// A vision tower: the places of its encoder and its projector, its sizes, and whether it has a pooling head.
     Vision { kinds: [u8; 2], sizes: [u32; 14], head: bool },
+    /// Microbatches that differ: 1 or the number of stages; then of each microbatch, by stage, the thousandths of F, B, W,
+    /// bytes and messages.
+    MicrobatchFactors(u32, Vec<[u32; 5]>),
+    /// The lengths of the documents of each microbatch.
+    Documents(Vec<Vec<u32>>),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -247,11 +253,18 @@ pub(super) fn additions_of(spec: &Spec) -> Vec<Addition> {
             add_post_training(&work.layout.form, &mut more);
             let ways = work.layout.form.expert_tensor;
             more.extend((ways > 0).then_some(Addition::ExpertTensor(ways)));
+            more.extend(work.batch.factors.as_ref().map(factors_to_wire));
+            if !work.batch.documents.is_empty() {
+                more.push(Addition::Documents(work.batch.documents.clone()));
+            }
             if let Partition::WithModules(counts) = &work.layout.partition {
                 more.push(Addition::StageModules(counts.iter().map(|[_, modules]| *modules).collect()));
             }
         }
-        Work::Typed(statement) => add_costs(&statement.stages, &mut more),
+        Work::Typed(statement) => {
+            add_costs(&statement.stages, &mut more);
+            more.extend(statement.microbatch_factors.as_ref().map(factors_to_wire));
+        }
     }
     if spec.messages != MESSAGES {
         more.push(Addition::Messages(messages_to_wire(spec.messages)));
@@ -445,6 +458,11 @@ fn vision_from_wire([encoder, projector]: [u8; 2], sizes: [u32; 14], head: bool)
 }
 
 /// Times of typed costs.
+fn factors_to_wire(factors: &MicrobatchFactors) -> Addition {
+    let values = factors.values().iter().map(|factors| factors.values()).collect();
+    Addition::MicrobatchFactors(factors.stages() as u32, values)
+}
+
 fn add_costs(stages: &[StageCost], more: &mut Vec<Addition>) {
     let stages = one_for_all(stages);
     if stages.iter().any(|cost| cost.backward_ns.is_some()) {
@@ -628,6 +646,16 @@ pub(super) fn apply(spec: &mut Spec, more: Addition) -> Option<()> {
         Addition::Bf16Gradients => model(spec, &|work| work.layout.form.bf16_gradients = true),
         Addition::Bf16Moments => model(spec, &|work| work.layout.bf16_moments = true),
         Addition::OverlapExchanges => model(spec, &|work| work.layout.overlap_exchanges = true),
+        Addition::MicrobatchFactors(stages, values) => {
+            let values = values.into_iter().map(MicrobatchValues::of).collect();
+            let factors = MicrobatchFactors::of_stages(stages as usize, values)?;
+            match &mut spec.work {
+                Work::Typed(statement) => statement.microbatch_factors = Some(factors).filter(|of| !of.are_usual()),
+                Work::Model(work) => work.batch.factors = Some(factors).filter(|of| !of.are_usual()),
+            }
+            Some(())
+        }
+        Addition::Documents(documents) => model(spec, &|work| work.batch.documents = documents.clone()),
         Addition::Exchanges(exchanges) => match &mut spec.work {
             Work::Typed(statement) if statement.stages.len() == exchanges.len() => {
                 for (cost, [forward, backward]) in statement.stages.iter_mut().zip(exchanges) {

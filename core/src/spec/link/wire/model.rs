@@ -112,6 +112,7 @@ pub(super) fn model_from_wire(wire: WireModel) -> ModelWork {
         limit_bytes: wire.limit_bytes,
         objective: objective_from_wire(wire.objective),
         layout: layout_from_wire(wire.layout),
+        batch: crate::spec::Batch::default(),
         profile: None,
     }
 }

@@ -81,6 +81,7 @@ pub(super) fn statement_from_wire(wire: WireStatement) -> Statement {
         objective: objective_from_wire(wire.objective),
         backward: if wire.fused { Backward::Fused } else { Backward::Split },
         overlap_permille: wire.overlap_permille,
+        microbatch_factors: None,
     }
 }
 
