@@ -78,7 +78,7 @@ pub struct Args {
     /// part. The optimizer starts anew.
     #[arg(long, value_name = "FOLDER", conflicts_with = "resume")]
     weights: Option<PathBuf>,
-    /// Precision, instead of that of the plan
+    /// Precision; default: f64 if the checkpoint to resume from is in f64, else that of the plan
     #[arg(long, visible_alias = "dtype", value_name = "TYPE")]
     precision: Option<Type>,
     /// Messages per channel that can wait for their receiver while the sender continues; 0: the sender waits (rendezvous)
@@ -125,8 +125,8 @@ pub struct Args {
     #[arg(long, visible_alias = "timeout", value_name = "SECONDS", default_value_t = 60)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
     patience: u64,
-    /// Inject a failure: 2:death@9 ends rank 2 at its tenth exchange; also stall@9/30 (for 30 s), short@9 and lost@9
-    /// (one message), delay@5 (up to 5 ms each)
+    /// Inject a failure: 2:death@9 ends rank 2 at its tenth exchange; also stall@9/30 (for 30 s), short@9, lost@9,
+    /// twice@9, late@9 (after the next) and corrupt@9 (one message), delay@5 (up to 5 ms each)
     #[arg(long, visible_alias = "inject-fault", value_name = "RANK:WHAT", value_parser = faulty::read)]
     fault: Vec<(usize, Faults)>,
     /// Write the measured trace here; the page and `pipeplan show` read it; - for standard output, which then holds
@@ -233,14 +233,15 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Backend::Emulated => Device::Emulated,
         Backend::Cpu | Backend::Modelled => Device::Cpu,
     };
-    let (workload, mfu_ns) = workload(&args, device)?;
+    let resume = args.resume.as_deref().map(Checkpoint::open).transpose().map_err(Failure::input)?;
+    let (workload, mfu_ns) = workload(&args, device, resume.as_ref())?;
     expect_ranks_of_faults(&args, workload.world())?;
     // Rank 0 writes, and its host alone may have the folder.
     if let Some(path) = args.trace.as_ref().filter(|_| !processes::is_silent()) {
         output::expect_room_at(path)?;
     }
-    let options = options(&args, &workload, engine, device)?;
-    tell_resume(&args, &options);
+    let options = options(&args, &workload, engine, device, resume)?;
+    tell_resume(&args, &options, &workload);
     tell_weights(&args, &options, &workload)?;
     let mut metrics = metrics(&args, mfu_ns)?;
     let is_quiet = args.json || prints_trace || processes::is_silent();
@@ -296,11 +297,14 @@ pub fn run(args: Args) -> Result<(), Failure> {
 /// What the plan has ranks do.
 ///
 /// And, where the plan says how much of its devices a step uses, that share times the step's nanoseconds.
-fn workload(args: &Args, device: Device) -> Result<(Workload, Option<f64>), Failure> {
-    let precision = args.precision.map(|precision| match precision {
-        Type::F32 => Precision::Single,
-        Type::F64 => Precision::Double,
-    });
+fn workload(args: &Args, device: Device, resume: Option<&Checkpoint>) -> Result<(Workload, Option<f64>), Failure> {
+    // GPUs compute in the plan's own type alone.
+    let kept = resume.filter(|checkpoint| device == Device::Cpu && checkpoint.manifest.precision == "f64");
+    let precision = match args.precision {
+        Some(Type::F32) => Some(Precision::Single),
+        Some(Type::F64) => Some(Precision::Double),
+        None => kept.map(|_| Precision::Double),
+    };
     let source = input::read(&args.plan)?;
     let plan = input::plan_if(&source, |spec| match args.backend {
         Backend::Modelled => Ok(()),
@@ -339,9 +343,14 @@ fn expect_ranks_of_faults(args: &Args, ranks: usize) -> Result<(), Failure> {
 }
 
 /// The options of the run: what the command line says, else what the checkpoint says.
-fn options(args: &Args, workload: &Workload, engine: Engine, device: Device) -> Result<RunOptions, Failure> {
+fn options(
+    args: &Args,
+    workload: &Workload,
+    engine: Engine,
+    device: Device,
+    resume: Option<Checkpoint>,
+) -> Result<RunOptions, Failure> {
     let sources = args.data.sources(workload)?;
-    let resume = args.resume.as_deref().map(Checkpoint::open).transpose().map_err(Failure::input)?;
     let weights = args.weights.as_deref().map(Pretrained::open).transpose().map_err(Failure::input)?;
     let was = resume.as_ref().map(|checkpoint| &checkpoint.manifest);
     let optimizer = args.optimizer.read(was.map(|manifest| manifest.optimizer).unwrap_or_default())?;
@@ -385,13 +394,18 @@ fn options(args: &Args, workload: &Workload, engine: Engine, device: Device) -> 
     })
 }
 
-/// Says from which step the run goes on.
-fn tell_resume(args: &Args, options: &RunOptions) {
+/// Says from which step the run goes on, and where it does so in another type.
+fn tell_resume(args: &Args, options: &RunOptions, workload: &Workload) {
     if let Some(checkpoint) = options.resume.as_ref().filter(|_| !args.json && !processes::is_silent()) {
         let (folder, step) = (checkpoint.folder.display(), checkpoint.manifest.step);
         // Else the run is refused.
         if step < args.steps {
             output::tell(&format!("resuming from {folder}, after step {step} of {}", args.steps));
+        }
+        let (was, is) = (&checkpoint.manifest.precision, workload.precision());
+        if is.is_some_and(|is| is != was) {
+            let is = is.unwrap_or_default();
+            output::tell(&format!("note: the checkpoint is in {was}, and this run goes on in {is}"));
         }
     }
 }
