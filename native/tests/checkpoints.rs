@@ -352,7 +352,12 @@ fn what_is_no_checkpoint_or_of_another_run_is_refused() {
     let manifest = fs::read_to_string(step.join("manifest.json")).expect("a file");
     let mut old: serde_json::Value = serde_json::from_str(&manifest).expect("JSON");
     let files = old.as_object_mut().and_then(|fields| fields.remove("files")).expect("there are sums");
-    assert_eq!(files.as_object().expect("a map").len(), 4, "two files of weights, and two of the optimizer");
+    assert_eq!(
+        files.as_object().expect("a map").len(),
+        6,
+        "two files of weights, two of the optimizer, and two that describe the model"
+    );
+    old.as_object_mut().and_then(|fields| fields.remove("manifest_crc32")).expect("it has its own sum");
     fs::write(step.join("manifest.json"), old.to_string()).expect("written");
     train(&workload, &good());
     fs::write(step.join("manifest.json"), manifest).expect("written");
@@ -369,6 +374,110 @@ fn what_is_no_checkpoint_or_of_another_run_is_refused() {
         let error = Checkpoint::open(folder.path()).expect_err("damaged").to_string();
         assert!(error.contains(says), "{error}");
     }
+}
+
+/// What describes a checkpoint is as damaged as what it describes.
+#[test]
+fn a_manifest_a_config_or_an_index_that_is_changed_is_told() {
+    let workload = planned(2, 1, 0, "1f1b", Precision::Single);
+    let folder = tempfile::tempdir().expect("a folder");
+    train(&workload, &saving(folder.path(), 2, 0));
+    let step = folder.path().join("step-000002");
+    let opened = || resuming(folder.path(), 4);
+    for file in ["config.json", "model.safetensors.index.json"] {
+        let whole = fs::read(step.join(file)).expect("a file");
+        let mut turned = whole.clone();
+        let middle = turned.len() / 2;
+        turned[middle] ^= 1;
+        for bytes in [&turned[..], &whole[..middle], &[]] {
+            fs::write(step.join(file), bytes).expect("written");
+            let refusal = refused(&workload, &opened());
+            assert!(refusal.contains(file) && refusal.contains("put back what was written"), "{refusal}");
+        }
+        fs::write(step.join(file), whole).expect("written");
+    }
+    let manifest = step.join("manifest.json");
+    let text = fs::read_to_string(&manifest).expect("a file");
+    let value: Value = serde_json::from_str(&text).expect("JSON");
+    let with = |change: &dyn Fn(&mut serde_json::Map<String, Value>)| {
+        let mut changed = value.clone();
+        change(changed.as_object_mut().expect("an object"));
+        fs::write(&manifest, format!("{changed:#}\n")).expect("written");
+        Checkpoint::open(folder.path()).expect_err("it is changed").to_string()
+    };
+    let own = |said: &str| said.contains("manifest.json") && said.contains("its CRC-32 is");
+    let said = with(&|fields| fields["files"] = json!({}));
+    assert!(said.contains("`files` has no sum of model-0000"), "{said}");
+    // Nor is it emptied by whoever removes the sum of the manifest, too.
+    let said = with(&|fields| {
+        fields["files"] = json!({});
+        fields.remove("manifest_crc32");
+    });
+    assert!(said.contains("`files` has no sum of"), "{said}");
+    let said = with(&|fields| fields["seed"] = json!(7));
+    assert!(own(&said), "{said}");
+    let said = with(&|fields| fields["files"]["config.json"]["crc32"] = json!(7));
+    assert!(own(&said), "{said}");
+    let said = with(&|fields| fields["manifest_crc32"] = json!(""));
+    assert!(said.contains("`manifest_crc32` is"), "{said}");
+    let said = with(&|fields| fields["files"]["../config.json"] = json!({ "bytes": 1, "crc32": 7 }));
+    assert!(said.contains("`../config.json` is not a file in this folder"), "{said}");
+    fs::write(&manifest, text).expect("written");
+    train(&workload, &opened());
+}
+
+/// Whatever a killed run has left is gone when the next has begun, and nothing else is.
+#[test]
+fn leftovers_of_killed_writes_are_removed_at_the_next_start() {
+    let workload = planned(2, 1, 0, "1f1b", Precision::Single);
+    let folder = tempfile::tempdir().expect("a folder");
+    for name in [".step-000009.partial", ".step-000001.old", ".step-mine"] {
+        fs::create_dir(folder.path().join(name)).expect("made");
+        fs::write(folder.path().join(name).join("model.safetensors"), "half").expect("written");
+    }
+    train(&workload, &saving(folder.path(), 2, 0));
+    assert_eq!(names_in(folder.path()), [".lock", ".step-mine", "step-000002"]);
+}
+
+/// One goes on beside training, each is whole before the next begins, and of all that were written the last ones stay.
+#[test]
+fn every_checkpoint_is_whole_and_the_last_ones_are_kept() {
+    let workload = planned(2, 2, 1, "1f1b", Precision::Single);
+    let whole = train(&workload, &options(9));
+    let folder = tempfile::tempdir().expect("a folder");
+    let report = train(&workload, &RunOptions { keep: 3, ..saving(folder.path(), 7, 1) });
+    assert_eq!(report.checkpoint, Some(folder.path().join("step-000007")));
+    assert_eq!(names_in(folder.path()), [".lock", "step-000005", "step-000006", "step-000007"]);
+    for step in 5..8 {
+        let from = folder.path().join(format!("step-{step:06}"));
+        assert!(names_in(&from).iter().all(|name| !name.starts_with('.')), "no note is left");
+        assert_same(&train(&workload, &resuming(&from, 9)), &whole, &format!("from step {step}"));
+    }
+}
+
+/// Takes the name of the run's first checkpoint.
+struct Breaking<'f>(&'f Path);
+
+impl pipeplan::runner::Observer for Breaking<'_> {
+    fn step_ended(&mut self, step: &pipeplan::runner::StepReport) {
+        if step.step == 0 {
+            fs::write(self.0.join("step-000200"), "in the way").expect("written");
+        }
+    }
+}
+
+#[test]
+fn a_write_that_fails_beside_training_ends_the_run_by_name() {
+    let workload = planned(2, 1, 0, "1f1b", Precision::Single);
+    let folder = tempfile::tempdir().expect("a folder");
+    // Far more steps than are made until the failure is seen.
+    let options = saving(folder.path(), 1_000_000, 200);
+    let Err(RunError::Failed(failure)) = run(&workload, &options, &mut Breaking(folder.path())) else {
+        panic!("it cannot be written")
+    };
+    assert_eq!(failure.rank, 0, "who names checkpoints");
+    assert!(failure.cause.to_string().contains("step-000200 appeared there after the run started"), "{failure}");
+    assert!(failure.to_string().ends_with("no checkpoint has been written"), "{failure}");
 }
 
 /// A spec of `pipeline` ranks in `data` replicas, in `folder`: 4 microbatches a step, over all.
@@ -389,6 +498,68 @@ fn losses(arguments: &[&str]) -> Vec<f64> {
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     let summary: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     summary["losses"].as_array().expect("losses").iter().filter_map(serde_json::Value::as_f64).collect()
+}
+
+/// Killed at any time, in the middle of a write above all, a run leaves checkpoints that are whole.
+#[cfg(unix)]
+#[test]
+fn a_run_that_is_killed_leaves_whole_checkpoints_alone() {
+    use std::time::Duration;
+    let folder = tempfile::tempdir().expect("a folder");
+    let plan = spec(folder.path(), 2, 1);
+    let plan = plan.to_str().expect("a path");
+    let reference = losses(&["run", plan, "--steps", "60", "--json"]);
+    let mut resumed = 0;
+    for kill in 0..8 {
+        let saved = folder.path().join(format!("saved-{kill}"));
+        let saved_path = saved.to_str().expect("a path");
+        let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin!("pipeplan"))
+            .args(["run", plan, "--steps", "1000000", "--checkpoint-every", "1", "--keep", "2"])
+            .args(["--checkpoint-dir", saved_path])
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .expect("it starts");
+        while !saved.exists() || names_in(&saved).iter().all(|name| !name.starts_with("step-")) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_millis(7 * kill));
+        child.kill().expect("killed");
+        child.wait().expect("it has ended");
+        let Ok(last) = Checkpoint::open(&saved) else { panic!("{:?}", names_in(&saved)) };
+        let step = last.manifest.step as usize;
+        if step + 2 > reference.len() {
+            continue;
+        }
+        resumed += 1;
+        let steps = (step + 2).to_string();
+        let on = ["run", plan, "--steps", &steps, "--resume", saved_path, "--checkpoint-dir", saved_path, "--json"];
+        assert_eq!(bits(&losses(&on)), bits(&reference[step..step + 2]), "killed after step {step}");
+        assert!(names_in(&saved).iter().all(|name| name == ".lock" || name.starts_with("step-")));
+    }
+    assert!(resumed >= 4, "most kills come early enough to compare: {resumed}");
+}
+
+/// What a run was told of its type, the next knows.
+#[test]
+fn a_checkpoint_in_f64_goes_on_in_f64_unless_another_type_is_asked_for() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let plan = spec(folder.path(), 2, 1);
+    let plan = plan.to_str().expect("a path");
+    let saved = folder.path().join("saved");
+    let saved = saved.to_str().expect("a path");
+    let whole = losses(&["run", plan, "--steps", "5", "--precision", "f64", "--json"]);
+    losses(&["run", plan, "--steps", "3", "--precision", "f64", "--checkpoint-dir", saved, "--json"]);
+    let rest = losses(&["run", plan, "--steps", "5", "--resume", saved, "--json"]);
+    assert_eq!(bits(&rest), bits(&whole[3..]));
+    let told = |arguments: &[&str]| {
+        let all = [&["run", plan, "--steps", "5", "--resume", saved], arguments].concat();
+        let output = assert_cmd::Command::cargo_bin("pipeplan").expect("built").args(all).output().expect("it runs");
+        assert!(output.status.success());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let note = "note: the checkpoint is in f64, and this run goes on in f32";
+    assert!(told(&["--precision", "f32"]).contains(note));
+    assert!(!told(&[]).contains("note: the checkpoint"));
 }
 
 /// The command takes seed, step size and clipping from the checkpoint; ranks may be threads before and processes after.

@@ -96,6 +96,40 @@ fn a_parcel_of_the_wrong_size_is_noticed_by_its_receiver() {
     assert!([0, 2].contains(&failure.rank), "{failure}");
 }
 
+/// Whichever message it is: its receiver knows which one it waits for.
+#[test]
+fn a_parcel_that_comes_twice_or_after_the_next_is_noticed() {
+    for at in [0, 3, 8, 20] {
+        for faults in
+            [Faults { twice: Some(at), ..Faults::default() }, Faults { late: Some(at), ..Faults::default() }]
+        {
+            let (failure, _) = fail(&four_ranks(), &with_faults(vec![(1, faults)], Duration::from_millis(500)));
+            let Cause::Transport(cause) = &failure.cause else { panic!("{faults:?}: {failure}") };
+            assert!(
+                matches!(cause, TransportError::TimedOut { .. } | TransportError::WrongParcel { .. }),
+                "{faults:?}: {failure}"
+            );
+        }
+    }
+}
+
+/// A bit that turns before any checksum is made is in the losses, or they are no numbers any more, which ends the run.
+#[test]
+fn a_value_that_is_corrupt_is_never_without_effect() {
+    let calm = train(&four_ranks(), &options(3));
+    for at in [0, 5, 20] {
+        let corrupt = Faults { corrupt: Some(at), ..Faults::default() };
+        let options = with_faults(vec![(1, corrupt)], Duration::from_secs(30));
+        match run(&four_ranks(), &options, &mut Silent) {
+            Ok(report) => assert_ne!(report.losses(), calm.losses(), "exchange {at}"),
+            Err(RunError::Failed(failure)) => {
+                assert!(matches!(failure.cause, Cause::Backend(BackendError::NotFinite { .. })), "{failure}");
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+}
+
 #[test]
 fn delays_change_nothing_but_time() {
     let calm = train(&four_ranks(), &options(3));

@@ -17,7 +17,7 @@ use crate::plan::Plan;
 use crate::problem::placement::Placement;
 use crate::schedule::Absent;
 use crate::simulate::Deadlock;
-use crate::spec::{Target, Work};
+use crate::spec::{Spec, Target, Work};
 use crate::trace::Trace;
 
 /// Pixels of a drawing, and characters of a line: a page of paper.
@@ -141,6 +141,24 @@ impl fmt::Display for ExportError {
 }
 
 impl core::error::Error for ExportError {}
+
+/// Whether a plan of `spec` can be in this format, as far as its spec alone says: so that nobody searches for a plan that
+/// cannot be written.
+///
+/// # Errors
+/// [`ExportError`] where no plan of it can.
+pub fn check_spec(spec: &Spec, format: Format) -> Result<(), ExportError> {
+    let is_typed = !matches!(spec.work, Work::Model(_));
+    match format {
+        Format::PaddleLog => Err(ExportError::OfPlan),
+        Format::Megatron | Format::MegatronArgs if is_typed => Err(ExportError::Typed),
+        // The best schedule may be one of them, but a search is no way to find that out.
+        Format::MegatronArgs if !megatron_args::SCHEDULES.contains(&spec.schedule.as_str()) => {
+            Err(ExportError::Schedule(spec.schedule.clone()))
+        }
+        _ => Ok(()),
+    }
+}
 
 /// `plan` in this format.
 ///

@@ -41,8 +41,9 @@ pub const MAX_RANKS: usize = 1024;
 pub const MAX_CHUNKS: usize = 64;
 /// Most microbatches.
 pub const MAX_MICROBATCHES: usize = 1_000_000;
-/// Most ops, counting F, B and W apart.
-pub const MAX_OPS: usize = 12_000_000;
+/// Most ops, counting F, B and W apart. Planning takes up to 450 bytes of memory for each, so that all of them fit into the
+/// 4 GB of a page, and a plan of them into the longest file of a plan.
+pub const MAX_OPS: usize = 8_000_000;
 /// Most nanoseconds over all ops and hops: 146 years.
 pub const MAX_TOTAL_NS: u64 = 1 << 62;
 /// Most bytes taken over all ops.

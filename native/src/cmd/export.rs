@@ -54,8 +54,11 @@ pub fn run(args: Args) -> Result<(), Failure> {
             return Err(Failure::input("--order applies to plans; this file is a trace"));
         }
         export::of_trace(&input::trace_of(&source)?, format)
-    } else {
+    } else if args.order.is_given() {
         export::of_plan(&args.order.plan_of(&source)?, format)
+    } else {
+        let plan = input::plan_if(&source, |spec| export::check_spec(spec, format).map_err(Failure::input))?;
+        export::of_plan(&plan, format)
     };
     output::write(&args.output, text.map_err(Failure::input)?.as_bytes())
 }

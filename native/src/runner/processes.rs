@@ -478,6 +478,10 @@ fn failed<L: Link>(rank: usize, cause: Cause, shared: &Shared, control: &Control
         board.note_state(rank, State::Failed);
     }
     let (words, lost) = control.listen(options.grace);
+    let ended_after: Duration = failed_at.elapsed();
+    // Others may be waiting for this rank's part.
+    let left = if control.is_ending() { Duration::ZERO } else { options.grace.saturating_sub(failed_at.elapsed()) };
+    let checkpoint = shared.settled_checkpoint(left);
     let refusal = words.iter().find_map(|(peer, words)| refused_by(*peer, words));
     if let Some(refusal) = refusal.filter(|_| follows(&cause)) {
         return refusal.into();
@@ -505,7 +509,5 @@ fn failed<L: Link>(rank: usize, cause: Cause, shared: &Shared, control: &Control
         (rank, cause)
     };
     let ranks = board.report(&workload.problem, &workload.program);
-    let ended_after: Duration = failed_at.elapsed();
-    let checkpoint = shared.last_checkpoint();
     RunError::Failed(Box::new(Failure { rank: first, cause, ranks, silent, checkpoint, ended_after }))
 }

@@ -13,7 +13,7 @@ use pipeplan_core::graph::Graph;
 use pipeplan_core::trace::clocks::align;
 use pipeplan_core::trace::{StepTrace, Trace, TraceSpan};
 
-use super::checkpoint::Reader;
+use super::checkpoint::{Reader, Saves};
 use super::clock::Clock;
 use super::data::Batches;
 use super::gradients::{Gradients, Places, stages_held};
@@ -54,6 +54,8 @@ pub(super) struct Shared {
     pub(super) verdict: Verdict,
     pub(super) board: StatusBoard,
     pub(super) last_checkpoint: Mutex<LastCheckpoint>,
+    /// The checkpoints that ranks of this process are writing.
+    pub(super) saves: Arc<Saves>,
     /// By rank whose fault has not come: the exchanges that it has made.
     pub(super) missed_faults: Mutex<BTreeMap<usize, u64>>,
     pub(super) start: Instant,
@@ -71,6 +73,7 @@ impl Shared {
         let start = Instant::now();
         Shared {
             last_checkpoint: Mutex::new(last_checkpoint),
+            saves: Arc::default(),
             missed_faults: Mutex::default(),
             workload: workload.clone(),
             options: options.clone(),
@@ -91,6 +94,16 @@ impl Shared {
     fn written_checkpoint(&self) -> Option<PathBuf> {
         let resumed = self.options.resume.as_ref().map(|checkpoint| &checkpoint.folder);
         self.last_checkpoint().folder().filter(|folder| resumed != Some(folder))
+    }
+
+    /// The same after a failure, once writes that were under way have ended, for `left` at most.
+    pub(super) fn settled_checkpoint(&self, left: Duration) -> LastCheckpoint {
+        let whole = self.saves.settle(left);
+        let mut last = self.last_checkpoint.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(folder) = whole {
+            *last = LastCheckpoint::At(folder);
+        }
+        last.clone()
     }
 
     /// Where the run can resume.
@@ -225,7 +238,7 @@ pub(super) fn rank_executor<'s>(
         evaluation: [options.evaluate_every, options.evaluate_steps],
         stop: options.stop.clone(),
         first_step: options.first_step(),
-        writer: shared.batches.as_ref().and_then(|batches| workload.writer(rank, options, batches)),
+        writer: shared.batches.as_ref().and_then(|batches| workload.writer(rank, options, batches, &shared.saves)),
         last_checkpoint,
         board,
         start: *start,
@@ -412,7 +425,8 @@ impl<'a> Coordinator<'a> {
         }
         let (rank, cause, ranks) = first;
         let ended_after: Duration = failed_at.elapsed();
-        let (silent, checkpoint) = (still_running, self.shared.last_checkpoint());
+        let left = self.shared.options.grace.saturating_sub(ended_after);
+        let (silent, checkpoint) = (still_running, self.shared.settled_checkpoint(left));
         RunError::Failed(Box::new(Failure { rank, cause, ranks, silent, checkpoint, ended_after }))
     }
 

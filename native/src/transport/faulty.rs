@@ -29,11 +29,19 @@ pub struct Faults {
     pub lost: Option<u64>,
     /// At this exchange (0-based), or the first after it that sends, one send loses its last element.
     pub short: Option<u64>,
+    /// At this exchange (0-based), or the first after it that sends, one send is sent twice.
+    pub twice: Option<u64>,
+    /// At this exchange (0-based), or the first after it that sends, one send is held back until the next one to the same rank
+    /// has gone.
+    pub late: Option<u64>,
+    /// At this exchange (0-based), or the first after it that sends values, a bit of one value turns: before a transport makes
+    /// its checksum, as in a faulty memory.
+    pub corrupt: Option<u64>,
 }
 
 /// What goes wrong on which rank, as text: `2:death@9` (the rank dies at its tenth exchange), `1:stall@9/30` (stands still
-/// there for 30 s), `1:short@9` (a message then loses its last value), `1:lost@9` (one is lost), `0:delay@5` (each
-/// exchange is up to 5 ms late).
+/// there for 30 s), `1:short@9` (a message then loses its last value), `1:lost@9` (one is lost), `1:twice@9` (one is sent twice),
+/// `1:late@9` (one comes after the next), `1:corrupt@9` (a bit of one turns), `0:delay@5` (each exchange is up to 5 ms late).
 ///
 /// # Errors
 /// What would do.
@@ -50,13 +58,18 @@ pub fn read(text: &str) -> Result<(usize, Faults), String> {
             ("stall", Some(Some(seconds))) => Faults { stall: Some((number, Duration::from_secs(seconds))), ..none },
             ("short", None) => Faults { short: Some(number), ..none },
             ("lost", None) => Faults { lost: Some(number), ..none },
+            ("twice", None) => Faults { twice: Some(number), ..none },
+            ("late", None) => Faults { late: Some(number), ..none },
+            ("corrupt", None) => Faults { corrupt: Some(number), ..none },
             ("delay", None) => Faults { delay: Duration::from_millis(number.min(60_000)), ..none },
             _ => return None,
         };
         Some((rank, faults))
     };
     parse().ok_or_else(|| {
-        "give a rank and a failure: 2:death@9, 2:stall@9/30, 2:short@9, 2:lost@9 or 2:delay@5".to_string()
+        "give a rank and a failure: 2:death@9, 2:stall@9/30, 2:short@9, 2:lost@9, 2:twice@9, 2:late@9, 2:corrupt@9 or \
+         2:delay@5"
+            .to_string()
     })
 }
 
@@ -89,13 +102,15 @@ pub struct Faulty<T> {
     missed: Missed,
     random: SplitMix64,
     exchanges: u64,
+    /// Held back until another one to the same rank has gone.
+    held: Option<Outgoing>,
 }
 
 impl<T: Transport> Faulty<T> {
     /// Wraps `inner`.
     pub fn new(inner: T, faults: Faults) -> Faulty<T> {
         let random = SplitMix64::new(faults.seed ^ (inner.rank() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let faulty = Faulty { inner, faults, missed: Missed::default(), random, exchanges: 0 };
+        let faulty = Faulty { inner, faults, missed: Missed::default(), random, exchanges: 0, held: None };
         faulty.note_missed();
         faulty
     }
@@ -106,10 +121,10 @@ impl<T: Transport> Faulty<T> {
     }
 
     fn note_missed(&self) {
-        let Faults { stall, death, lost, short, .. } = self.faults;
+        let Faults { stall, death, lost, short, twice, late, corrupt, .. } = self.faults;
         let later = [death, stall.map(|(at, _)| at)].into_iter().flatten().any(|at| at >= self.exchanges);
-        // Those two are taken when they come.
-        let is_missed = later || lost.is_some() || short.is_some();
+        // The others are taken when they come.
+        let is_missed = later || [lost, short, twice, late, corrupt].iter().any(Option::is_some);
         self.missed.0.store(if is_missed { self.exchanges } else { Missed::NOTHING }, Ordering::SeqCst);
     }
 
@@ -137,8 +152,25 @@ fn shortened(buffer: Buffer) -> Buffer {
     }
 }
 
+/// With the highest bit of an exponent turned, in the value in the middle; whether there was one.
+fn corrupted(buffer: &mut Buffer) -> bool {
+    match buffer {
+        Buffer::F32(values) if !values.is_empty() => {
+            let middle = values.len() / 2;
+            values[middle] = f32::from_bits(values[middle].to_bits() ^ 1 << 30);
+            true
+        }
+        Buffer::F64(values) if !values.is_empty() => {
+            let middle = values.len() / 2;
+            values[middle] = f64::from_bits(values[middle].to_bits() ^ 1 << 62);
+            true
+        }
+        _ => false,
+    }
+}
+
 impl<T: Transport> Faulty<T> {
-    /// Dies, stalls or waits if it is time to, and loses or shortens some of `sends`.
+    /// Dies, stalls or waits if it is time to, and loses, shortens, doubles, turns or holds back some of `sends`.
     fn damage(&mut self, sends: Vec<Outgoing>) -> Vec<Outgoing> {
         let exchange = self.exchanges;
         self.exchanges += 1;
@@ -163,7 +195,19 @@ impl<T: Transport> Faulty<T> {
             if is_due(&mut self.faults.short, exchange) || self.happens(self.faults.short_per_mille) {
                 send.buffer = shortened(send.buffer);
             }
+            if self.faults.corrupt.is_some_and(|at| at <= exchange) && corrupted(&mut send.buffer) {
+                self.faults.corrupt = None;
+            }
+            if is_due(&mut self.faults.twice, exchange) {
+                kept.push(send.clone());
+            }
+            if is_due(&mut self.faults.late, exchange) {
+                self.held = Some(send);
+                continue;
+            }
+            let peer = send.peer;
             kept.push(send);
+            kept.extend(self.held.take_if(|held| held.peer == peer));
         }
         self.note_missed();
         kept
@@ -236,6 +280,9 @@ mod tests {
             ("2:death@9", 2, Faults { death: Some(9), ..none }),
             ("0:stall@3/30", 0, Faults { stall: Some((3, Duration::from_secs(30))), ..none }),
             ("1:short@1000", 1, Faults { short: Some(1000), ..none }),
+            ("3:twice@4", 3, Faults { twice: Some(4), ..none }),
+            ("3:late@4", 3, Faults { late: Some(4), ..none }),
+            ("3:corrupt@4", 3, Faults { corrupt: Some(4), ..none }),
             ("1:lost@0", 1, Faults { lost: Some(0), ..none }),
             ("7:delay@5", 7, Faults { delay: Duration::from_millis(5), ..none }),
         ] {

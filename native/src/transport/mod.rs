@@ -36,6 +36,7 @@ pub mod rendezvous;
 pub mod tcp;
 pub mod threads;
 pub mod traced;
+mod wait;
 pub mod wire;
 
 /// The data of a parcel.

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::collectives::{Call, Collectives, Group, Operation};
+use super::wait::Wait;
 use super::wire::{Frame, LastWords};
 use super::{Buffer, CHANNELS, Incoming, Outgoing, Tag, Transport, TransportError};
 
@@ -288,7 +289,7 @@ impl<L: Link> Transport for Processes<L> {
     }
 
     fn exchange(&mut self, sends: Vec<Outgoing>, receives: &[Incoming]) -> Result<Vec<Buffer>, TransportError> {
-        let started = Instant::now();
+        let mut wait = Wait::new(self.patience);
         for peer in sends.iter().map(|send| send.peer).chain(receives.iter().map(|receive| receive.peer)) {
             self.check_peer(peer)?;
         }
@@ -319,10 +320,8 @@ impl<L: Link> Transport for Processes<L> {
                 let reason = format!("it ended without sending {tag}");
                 return Err(TransportError::PeerLost { peer, reason });
             }
-            let waited = started.elapsed();
-            let Some(left) = self.patience.checked_sub(waited).filter(|left| !left.is_zero()) else {
-                return Err(TransportError::TimedOut { peer, tag, receiving: true, waited });
-            };
+            let timed_out = |waited| TransportError::TimedOut { peer, tag, receiving: true, waited };
+            let left = wait.next().map_err(timed_out)?;
             inner.look(left.min(LOOK));
         }
         Ok(received.into_iter().flatten().collect())
@@ -371,7 +370,7 @@ impl<L: Link> Transport for Processes<L> {
     }
 
     fn own_collective(&mut self, call: &Call<'_>, input: Buffer) -> Result<Buffer, TransportError> {
-        let started = Instant::now();
+        let mut wait = Wait::new(self.patience);
         let mut inner = self.inner();
         inner.trouble()?;
         inner.link.start_own(call, input);
@@ -380,13 +379,10 @@ impl<L: Link> Transport for Processes<L> {
                 return Ok(result);
             }
             inner.trouble()?;
-            let waited = started.elapsed();
-            if waited >= self.patience {
-                return Err(TransportError::BarrierTimedOut { waited });
-            }
+            wait.next().map_err(|waited| TransportError::BarrierTimedOut { waited })?;
             // Last words of others end this wait, too.
             inner.look(Duration::ZERO);
-            pause(waited);
+            pause(wait.waited());
         }
     }
 }

@@ -6,8 +6,9 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use super::wait::Wait;
 use super::{Buffer, CHANNELS, Incoming, Outgoing, Tag, Transport, TransportError};
 
 /// How the engine behaves.
@@ -15,7 +16,7 @@ use super::{Buffer, CHANNELS, Incoming, Outgoing, Tag, Transport, TransportError
 pub struct ThreadOptions {
     /// Parcels of one channel that may wait to be taken while their sender goes on.
     pub slots: usize,
-    /// How long one exchange or barrier may wait.
+    /// How long one exchange or barrier may wait, in time in which the process runs.
     pub patience: Duration,
 }
 
@@ -119,7 +120,7 @@ impl Transport for Threads {
     }
 
     fn exchange(&mut self, sends: Vec<Outgoing>, receives: &[Incoming]) -> Result<Vec<Buffer>, TransportError> {
-        let started = Instant::now();
+        let mut wait = Wait::new(self.shared.options.patience);
         for peer in sends.iter().map(|send| send.peer).chain(receives.iter().map(|receive| receive.peer)) {
             self.check_peer(peer)?;
         }
@@ -168,10 +169,8 @@ impl Transport for Threads {
                 (None, Some((peer, tag, _))) => (*peer, *tag, false),
                 (None, None) => break,
             };
-            let waited = started.elapsed();
-            let Some(left) = self.shared.options.patience.checked_sub(waited).filter(|left| !left.is_zero()) else {
-                return Err(TransportError::TimedOut { peer, tag, receiving, waited });
-            };
+            let timed_out = |waited| TransportError::TimedOut { peer, tag, receiving, waited };
+            let left = wait.next().map_err(timed_out)?;
             let bell = &self.shared.mailboxes[self.rank].1;
             mailbox = bell.wait_timeout(mailbox, left).unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -198,8 +197,12 @@ impl Transport for Threads {
         if all_there { self.exchange(Vec::new(), receives).map(Some) } else { Ok(None) }
     }
 
+    fn check(&mut self) -> Result<(), TransportError> {
+        if self.shared.open(self.rank).aborted { Err(TransportError::Aborted) } else { Ok(()) }
+    }
+
     fn barrier(&mut self) -> Result<(), TransportError> {
-        let started = Instant::now();
+        let mut wait = Wait::new(self.shared.options.patience);
         let (gate, bell) = &self.shared.barrier;
         let mut gate = gate.lock().unwrap_or_else(PoisonError::into_inner);
         gate.arrived += 1;
@@ -217,10 +220,7 @@ impl Transport for Threads {
             if gate.opened != before {
                 return Ok(());
             }
-            let waited = started.elapsed();
-            let Some(left) = self.shared.options.patience.checked_sub(waited).filter(|left| !left.is_zero()) else {
-                return Err(TransportError::BarrierTimedOut { waited });
-            };
+            let left = wait.next().map_err(|waited| TransportError::BarrierTimedOut { waited })?;
             gate = bell.wait_timeout(gate, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }

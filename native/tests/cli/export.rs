@@ -65,3 +65,20 @@ fn plans_and_traces_are_exported_for_other_programs() {
     assert!(error.contains("put 1F0 before 1F1 in a custom schedule"), "{error}");
     assert!(refused(&["export", &plan, "--format", "pdf"], "").contains("possible values"));
 }
+
+/// A search of minutes for what is then refused is no answer.
+#[test]
+fn a_format_that_no_plan_of_a_spec_can_have_is_refused_before_a_search() {
+    let best = format!("schedule = \"best\"\n{}", super::TINY.split_once('\n').expect("a line").1);
+    let said = refused(&["export", "-", "--format", "megatron-args"], &best);
+    assert!(said.contains("Megatron-LM runs") && said.contains("this plan's schedule is best"), "{said}");
+    let said = refused(&["export", "-", "--format", "megatron"], super::PROBLEM);
+    assert!(said.contains("these costs are typed"), "{said}");
+    let said = refused(&["export", "-", "--format", "paddle-log"], &best);
+    assert!(said.contains("a plan has no log"), "{said}");
+    // By far more than this takes to refuse, and far less than a search over so many layouts of stages.
+    let deep = best.replace("layers = 2", "layers = 2048").replace("pipeline = 2", "pipeline = 64");
+    let started = std::time::Instant::now();
+    refused(&["export", "-", "--format", "megatron-args"], &deep);
+    assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
+}

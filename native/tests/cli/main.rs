@@ -8,6 +8,7 @@ mod compare;
 mod export;
 mod input;
 mod link;
+mod memory;
 mod output;
 mod plan;
 mod profile;

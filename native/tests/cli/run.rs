@@ -144,8 +144,8 @@ fn numbers_that_no_run_takes_are_refused_by_their_options() {
 /// After the step that is under way, with a checkpoint.
 #[cfg(unix)]
 #[test]
-fn ctrl_c_and_usr1_end_a_run_that_can_go_on() {
-    for signal in ["-INT", "-USR1"] {
+fn ctrl_c_term_and_usr1_end_a_run_that_can_go_on() {
+    for signal in ["-INT", "-TERM", "-USR1"] {
         let folder = folder();
         let checkpoints = path(&folder, "run");
         let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/tiny-llama.toml");
@@ -167,6 +167,36 @@ fn ctrl_c_and_usr1_end_a_run_that_can_go_on() {
         let evaluation = printed(&["evaluate", &checkpoints, "--windows", "2"], "");
         assert!(evaluation.starts_with("loss") && evaluation.contains("over 2 sequences"), "{evaluation}");
     }
+}
+
+/// Ctrl-Z stops all threads: what they have not done meanwhile is no failure of theirs.
+#[cfg(unix)]
+#[test]
+fn a_run_that_was_stopped_for_longer_than_its_patience_goes_on() {
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/tiny-llama.toml");
+    let mut child = command(&["run", example, "--steps", "100000", "--patience", "1"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("{error}"));
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    assert!(lines.next().expect("a line").expect("text").starts_with("step"));
+    let pid = child.id().to_string();
+    let send = |signal: &str| {
+        assert!(Command::new("kill").args([signal, &pid]).status().is_ok_and(|kill| kill.success()));
+    };
+    for _ in 0..2 {
+        send("-STOP");
+        std::thread::sleep(std::time::Duration::from_millis(2500));
+        send("-CONT");
+        std::thread::sleep(std::time::Duration::from_millis(300));
+    }
+    send("-INT");
+    let rest: Vec<String> = lines.map_while(Result::ok).collect();
+    let status = child.wait().unwrap_or_else(|error| panic!("{error}"));
+    let said = std::io::read_to_string(child.stderr.take().expect("piped")).expect("text");
+    assert_eq!(status.code(), Some(130), "{said}");
+    assert!(!rest.is_empty() && !said.contains("failed"), "{said}");
 }
 
 /// The table of the CPU is that of a GPU but for its operators and times, so the command itself is tested everywhere.

@@ -81,7 +81,7 @@ pub struct Args {
     /// part. The optimizer starts anew.
     #[arg(long, value_name = "FOLDER", conflicts_with = "resume")]
     weights: Option<PathBuf>,
-    /// Precision, instead of that of the plan
+    /// Precision; default: f64 if the checkpoint to resume from is in f64, else that of the plan
     #[arg(long, visible_alias = "dtype", value_name = "TYPE")]
     precision: Option<Type>,
     /// Messages per channel that can wait for their receiver while the sender continues; 0: the sender waits (rendezvous)
@@ -128,8 +128,8 @@ pub struct Args {
     #[arg(long, visible_alias = "timeout", value_name = "SECONDS", default_value_t = 60)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
     patience: u64,
-    /// Inject a failure: 2:death@9 ends rank 2 at its tenth exchange; also stall@9/30 (for 30 s), short@9 and lost@9
-    /// (one message), delay@5 (up to 5 ms each)
+    /// Inject a failure: 2:death@9 ends rank 2 at its tenth exchange; also stall@9/30 (for 30 s), short@9, lost@9,
+    /// twice@9, late@9 (after the next) and corrupt@9 (one message), delay@5 (up to 5 ms each)
     #[arg(long, visible_alias = "inject-fault", value_name = "RANK:WHAT", value_parser = faulty::read)]
     fault: Vec<(usize, Faults)>,
     /// Write the measured trace here; the page and `pipeplan show` read it; - for standard output, which then holds
@@ -178,12 +178,14 @@ enum Switch {
 }
 
 impl Args {
-    /// The precision that was asked for.
-    fn precision(&self) -> Option<Precision> {
-        self.precision.map(|precision| match precision {
-            Type::F32 => Precision::Single,
-            Type::F64 => Precision::Double,
-        })
+    /// The precision that was asked for, else that of a checkpoint in f64: GPUs compute in the plan's own type alone.
+    fn precision(&self, device: Device, resume: Option<&Checkpoint>) -> Option<Precision> {
+        let kept = resume.filter(|checkpoint| device == Device::Cpu && checkpoint.manifest.precision == "f64");
+        match self.precision {
+            Some(Type::F32) => Some(Precision::Single),
+            Some(Type::F64) => Some(Precision::Double),
+            None => kept.map(|_| Precision::Double),
+        }
     }
 
     /// Whether steps are not told to a person.
@@ -259,16 +261,18 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Backend::Emulated => Device::Emulated,
         Backend::Cpu | Backend::Modelled => Device::Cpu,
     };
-    let plan = plan(&args, device)?;
-    let (workload, mfu_ns) = workload(&args, &plan)?;
+    let resume = args.resume.as_deref().map(Checkpoint::open).transpose().map_err(Failure::input)?;
+    let precision = args.precision(device, resume.as_ref());
+    let plan = plan(&args, device, precision)?;
+    let (workload, mfu_ns) = workload(&args, &plan, precision)?;
     expect_ranks_of_faults(&args, workload.world())?;
     // Rank 0 writes, and its host alone may have the folder.
     if let Some(path) = args.trace.as_ref().filter(|_| !processes::is_silent()) {
         output::expect_room_at(path)?;
     }
-    let options = options(&args, &workload, engine, device)?;
+    let options = options(&args, &workload, engine, device, resume)?;
     replan::expect_possible(&args, engine, &plan, &options)?;
-    tell_resume(&args, &options);
+    tell_resume(&args, &options, &workload);
     tell_weights(&args, &options, &workload)?;
     let mut metrics = metrics(&args, mfu_ns)?;
     let mut progress = (!args.is_quiet()).then(|| Progress::new(options.first_step(), args.steps));
@@ -276,7 +280,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     observers.extend(progress.as_mut().map(|progress| progress as &mut dyn Observer));
     let observer = &mut Together(observers);
     let result = match args.replan_after {
-        Some(after) => replan::run(&args, after, &plan, &workload, &options, observer),
+        Some(after) => replan::run(&args, after, (&plan, precision), &workload, &options, observer),
         None => execute(engine, &workload, &options, observer).map(|ending| (ending, None)),
     };
     if let Some(progress) = &progress {
@@ -325,23 +329,23 @@ pub fn run(args: Args) -> Result<(), Failure> {
 }
 
 /// The plan to run; of a spec, planned here.
-fn plan(args: &Args, device: Device) -> Result<Plan, Failure> {
+fn plan(args: &Args, device: Device, precision: Option<Precision>) -> Result<Plan, Failure> {
     let source = input::read(&args.plan)?;
     input::plan_if(&source, |spec| match args.backend {
         Backend::Modelled => Ok(()),
         // What cannot be run is said before it is searched for.
-        _ => Workload::check_spec(spec, args.precision(), device).map_err(Failure::input),
+        _ => Workload::check_spec(spec, precision, device).map_err(Failure::input),
     })
 }
 
 /// What the plan has ranks do.
 ///
 /// And, where the plan says how much of its devices a step uses, that share times the step's nanoseconds.
-fn workload(args: &Args, plan: &Plan) -> Result<(Workload, Option<f64>), Failure> {
+fn workload(args: &Args, plan: &Plan, precision: Option<Precision>) -> Result<(Workload, Option<f64>), Failure> {
     match args.backend {
         Backend::Cpu | Backend::Cuda | Backend::Emulated => {
             let mfu_ns = plan.step().map(|step| step.mfu * step.step_ns as f64);
-            Ok((Workload::of_plan(plan, args.precision()).map_err(Failure::input)?, mfu_ns))
+            Ok((Workload::of_plan(plan, precision).map_err(Failure::input)?, mfu_ns))
         }
         Backend::Modelled => Ok((Workload::of_planned_times(plan, args.slowdown), None)),
     }
@@ -370,9 +374,14 @@ fn expect_ranks_of_faults(args: &Args, ranks: usize) -> Result<(), Failure> {
 }
 
 /// The options of the run: what the command line says, else what the checkpoint says.
-fn options(args: &Args, workload: &Workload, engine: Engine, device: Device) -> Result<RunOptions, Failure> {
+fn options(
+    args: &Args,
+    workload: &Workload,
+    engine: Engine,
+    device: Device,
+    resume: Option<Checkpoint>,
+) -> Result<RunOptions, Failure> {
     let sources = args.data.sources(workload)?;
-    let resume = args.resume.as_deref().map(Checkpoint::open).transpose().map_err(Failure::input)?;
     let weights = args.weights.as_deref().map(Pretrained::open).transpose().map_err(Failure::input)?;
     let was = resume.as_ref().map(|checkpoint| &checkpoint.manifest);
     let optimizer = args.optimizer.read(was.map(|manifest| manifest.optimizer).unwrap_or_default())?;
@@ -416,13 +425,18 @@ fn options(args: &Args, workload: &Workload, engine: Engine, device: Device) -> 
     })
 }
 
-/// Says from which step the run goes on.
-fn tell_resume(args: &Args, options: &RunOptions) {
+/// Says from which step the run goes on, and where it does so in another type.
+fn tell_resume(args: &Args, options: &RunOptions, workload: &Workload) {
     if let Some(checkpoint) = options.resume.as_ref().filter(|_| !args.json && !processes::is_silent()) {
         let (folder, step) = (checkpoint.folder.display(), checkpoint.manifest.step);
         // Else the run is refused.
         if step < args.steps {
             output::tell(&format!("resuming from {folder}, after step {step} of {}", args.steps));
+        }
+        let (was, is) = (&checkpoint.manifest.precision, workload.precision());
+        if is.is_some_and(|is| is != was) {
+            let is = is.unwrap_or_default();
+            output::tell(&format!("note: the checkpoint is in {was}, and this run goes on in {is}"));
         }
     }
 }

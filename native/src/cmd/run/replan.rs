@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pipeplan::runner::checkpoint::{Checkpoint, Saving};
-use pipeplan::runner::{Ending, Observer, RunOptions, StepReport, Workload};
+use pipeplan::runner::{Ending, Observer, Precision, RunOptions, StepReport, Workload};
 use pipeplan_core::api::measured_profile;
 use pipeplan_core::base::units::Nanos;
 use pipeplan_core::estimate::derive::derive;
@@ -140,7 +140,7 @@ pub fn expect_possible(args: &Args, engine: Engine, plan: &Plan, options: &RunOp
 pub fn run(
     args: &Args,
     after: u32,
-    plan: &Plan,
+    (plan, precision): (&Plan, Option<Precision>),
     workload: &Workload,
     options: &RunOptions,
     observer: &mut dyn Observer,
@@ -167,7 +167,7 @@ pub fn run(
     let rest = RunOptions { resume, weights: None, ..options.clone() };
     let next = match round.plan() {
         Some(plan) => {
-            let next = Workload::of_plan(plan, args.precision()).map_err(Failure::input)?;
+            let next = Workload::of_plan(plan, precision).map_err(Failure::input)?;
             if let Some(path) = &args.replanned {
                 output::write(path, output::plan_file(plan)?.as_bytes())?;
             }

@@ -18,6 +18,11 @@ pub struct Sum {
 }
 
 impl Sum {
+    /// Of `bytes`.
+    pub(super) fn of_bytes(bytes: &[u8]) -> Sum {
+        Sum { bytes: bytes.len() as u64, crc32: crc32fast::hash(bytes) }
+    }
+
     /// Of the file at `path`, which is read once.
     ///
     /// # Errors
@@ -40,17 +45,45 @@ impl Sum {
     }
 }
 
+/// What a manifest has in place of its own sum while that is worked out.
+pub(super) const UNSUMMED: &str = "00000000";
+
+/// Where the sum of a manifest stands in its text.
+const OWN_SUM: &str = "\"manifest_crc32\": \"";
+
+/// The text of a manifest, with its own sum in the place of [`UNSUMMED`].
+pub(super) fn summed(text: &str) -> String {
+    let sum = format!("{:08x}", crc32fast::hash(text.as_bytes()));
+    text.replacen(&format!("{OWN_SUM}{UNSUMMED}"), &format!("{OWN_SUM}{sum}"), 1)
+}
+
+/// Whether the text of a manifest that says its own sum is as it was written.
+pub(super) fn check_own_sum(text: &[u8], sum: &str) -> Result<(), String> {
+    let written = format!("{OWN_SUM}{sum}");
+    let place = text.windows(written.len()).position(|window| window == written.as_bytes());
+    let mut plain = text.to_vec();
+    if let Some(place) = place.filter(|_| sum.len() == UNSUMMED.len()) {
+        plain[place + OWN_SUM.len()..place + written.len()].copy_from_slice(UNSUMMED.as_bytes());
+        let found = format!("{:08x}", crc32fast::hash(&plain));
+        if found == sum {
+            return Ok(());
+        }
+        return Err(format!(
+            "its CRC-32 is {found}, and it says {sum}: put back what was written, or take another checkpoint"
+        ));
+    }
+    Err(format!("its `manifest_crc32` is {sum:?}, which is not as it was written: take another checkpoint"))
+}
+
 impl Checkpoint {
-    /// Whether the files of weights, and with `all` those of the optimizer states, are what was written. Of `parts` that
-    /// look at some each, `part` is the one that asks. Checkpoints from before there were sums pass.
+    /// Whether the files of weights and what describes them, and with `all` those of the optimizer states, are what was
+    /// written. Of `parts` that look at some each, `part` is the one that asks. Checkpoints from before there were sums pass.
     ///
     /// # Errors
     /// [`CheckpointError::Damaged`] for the first file that is another one, or where a file cannot be read.
     pub fn check_files(&self, all: bool, part: usize, parts: usize) -> Result<(), CheckpointError> {
-        let mut names: Vec<&String> = self.manifest.weights.values().collect();
-        names.extend(self.manifest.optimizer_state.iter().filter(|_| all));
-        names.sort_unstable();
-        names.dedup();
+        let of_optimizer = |name: &String| self.manifest.optimizer_state.contains(name);
+        let names: Vec<&String> = self.manifest.files.keys().filter(|name| all || !of_optimizer(name)).collect();
         for name in names.into_iter().skip(part).step_by(parts.max(1)) {
             let Some(expected) = self.manifest.files.get(name) else { continue };
             let path = self.folder.join(name);
@@ -78,6 +111,21 @@ impl Checkpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_manifest_that_is_changed_anywhere_is_told() {
+        let text = summed(&format!("{{\n  \"files\": {{}},\n  {OWN_SUM}{UNSUMMED}\",\n  \"step\": 3\n}}\n"));
+        let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let sum = value["manifest_crc32"].as_str().expect("a sum");
+        assert_ne!(sum, UNSUMMED);
+        assert_eq!(check_own_sum(text.as_bytes(), sum), Ok(()));
+        for place in 0..text.len() {
+            let mut turned = text.clone().into_bytes();
+            turned[place] ^= 1;
+            assert!(check_own_sum(&turned, sum).is_err(), "byte {place}");
+        }
+        assert!(check_own_sum(text.as_bytes(), "").is_err());
+    }
 
     /// The check value of CRC-32 in the catalogue of parametrised CRC algorithms.
     #[test]

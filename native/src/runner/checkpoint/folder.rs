@@ -3,6 +3,7 @@
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::path::Path;
 
+use super::beside::remove_leftovers;
 use super::{CheckpointError, Saving, manifest_of_ours, step_of};
 
 /// Where a run says that it is there. It stays: one that is removed could be locked by two at once.
@@ -15,7 +16,8 @@ pub struct Held {
     _lock: Option<File>,
 }
 
-/// Takes the folder of `saving` for a run that starts after `first` training steps. Of all ranks one does it.
+/// Takes the folder of `saving` for a run that starts after `first` training steps, and removes what killed runs have left
+/// there unfinished. Of all ranks one does it.
 ///
 /// # Errors
 /// [`CheckpointError::Occupied`] where another run writes there, or where there is what this run would come to: its
@@ -48,6 +50,10 @@ pub fn hold(saving: &Saving, first: u32) -> Result<Held, CheckpointError> {
             "that is not a checkpoint: give another folder, or move it away".to_string()
         };
         return Err(occupied(format!("it holds {name}, but {start}; {todo}")));
+    }
+    // Without a lock they could be another run's.
+    if lock.is_some() {
+        remove_leftovers(folder)?;
     }
     Ok(Held { _lock: lock })
 }

@@ -8,17 +8,18 @@
 //!
 //! | File | What it holds |
 //! |---|---|
-//! | `manifest.json` | [`Manifest`]: what was trained, how far, which file holds which weight, and the size and CRC-32 of each file of tensors |
+//! | `manifest.json` | [`Manifest`]: what was trained, how far, which file holds which weight, the size and CRC-32 of each other file, and its own CRC-32 |
 //! | `config.json` | the model, as Hugging Face's `transformers` reads it |
 //! | `model.safetensors`, or `model-00001-of-00004.safetensors` … and `model.safetensors.index.json` | the weights, under the names and in the shapes of Hugging Face's checkpoints, each once; where no library has the model, experts' matrices in one |
 //! | `optimizer-COPY-RANK-MEMBER.safetensors` | what the optimizer remembers of each weight, AdamW two means, flat, in pieces `mean/START/NAME` and `square/START/NAME` whose first element is element `START` of the weight; where ranks share matrices, `mean/START/PIECE.PIECES.DIMENSION/NAME`, and `START` counts within that piece of the weight, cut along that dimension; of experts that are split over ranks, a piece of the same form comes first, and the other is cut out of it. The weight is the graph's: experts' matrices are one, and rows lie as the kernels have them |
 //!
-//! Nothing in it depends on how stages were dealt: any layout can go on from any checkpoint. It is written into a
-//! folder with a temporary name, which gets its own when all ranks have written their part and all is on disk; so a
-//! folder `step-…` is always whole. Beside them lies `.lock`, by which a run keeps others out while it lives.
+//! Nothing in it depends on how stages were dealt: any layout can go on from any checkpoint. It is written beside
+//! training, into a folder with a temporary name, which gets its own when all ranks have written their part and all is on
+//! disk; so a folder `step-…` is always whole. Beside them lies `.lock`, by which a run keeps others out while it lives.
 //! `examples/transformers_check.py` compares the logits with `transformers`.
 
-use std::path::{Path, PathBuf};
+use std::io::Read as _;
+use std::path::{Component, Path, PathBuf};
 
 use pipeplan_core::base::fields::Fault;
 use pipeplan_core::graph::of_e12;
@@ -32,6 +33,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
+mod beside;
 mod checksums;
 mod folder;
 mod fused;
@@ -41,6 +43,7 @@ mod published;
 mod read;
 mod write;
 
+pub use beside::Saves;
 pub use checksums::Sum;
 pub use folder::{Held, hold};
 pub use pretrained::{Pretrained, scales_positions};
@@ -103,6 +106,10 @@ pub struct Manifest {
     /// What each of these files was when it was written; nothing in checkpoints from before that was kept.
     #[serde(default)]
     pub files: BTreeMap<String, Sum>,
+    /// The CRC-32 of the manifest's own text, with zeros in the place of these eight digits; nothing in checkpoints from
+    /// before it had one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub manifest_crc32: Option<String>,
 }
 
 /// LoRA, as a spec says it.
@@ -185,6 +192,11 @@ pub const VERSION_WITH_SCHEDULE: u32 = 3;
 pub const OWN_WORDS: &str = "pipeplan";
 
 const MANIFEST: &str = "manifest.json";
+const CONFIG: &str = "config.json";
+const INDEX: &str = "model.safetensors.index.json";
+
+/// Longest manifest that is read: it names each tensor of a model of a hundred thousand.
+const MAX_MANIFEST_BYTES: u64 = 64 << 20;
 
 /// A checkpoint on disk.
 #[derive(Clone, Debug, PartialEq)]
@@ -280,8 +292,14 @@ impl Checkpoint {
 
     fn read(folder: &Path) -> Result<Checkpoint, CheckpointError> {
         let path = folder.join(MANIFEST);
-        let text = std::fs::read(&path).map_err(CheckpointError::file(&path, "read"))?;
         let damaged = |what: String| CheckpointError::Damaged { path: path.clone(), what };
+        let failed = CheckpointError::file(&path, "read");
+        let mut text = Vec::new();
+        let file = std::fs::File::open(&path).map_err(&failed)?;
+        file.take(MAX_MANIFEST_BYTES + 1).read_to_end(&mut text).map_err(&failed)?;
+        if text.len() as u64 > MAX_MANIFEST_BYTES {
+            return Err(damaged(format!("it is longer than {MAX_MANIFEST_BYTES} bytes, the most that is read")));
+        }
         let value: Value = serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()))?;
         if value["format"] != FORMAT {
             return Err(damaged(format!("its `format` is not \"{FORMAT}\"")));
@@ -290,12 +308,30 @@ impl Checkpoint {
         if value["version"] != known {
             return Err(damaged(format!("its version is {}; this pipeplan reads {known}", value["version"])));
         }
+        let has_files = value.get("files").is_some();
         let manifest: Manifest = serde_json::from_value(value).map_err(|error| damaged(error.to_string()))?;
         manifest.optimizer.check().map_err(|what| damaged(format!("`optimizer` is not known: {what}")))?;
         // Names of files lead nowhere but into the folder.
         let plain = |name: &String| Path::new(name).file_name().is_some_and(|last| last == name.as_str());
         if let Some(name) = manifest.weights.values().chain(&manifest.optimizer_state).find(|name| !plain(name)) {
             return Err(damaged(format!("`{name}` is not a file in this folder")));
+        }
+        let leads_away =
+            |name: &&String| !Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
+        if let Some(name) = manifest.files.keys().find(leads_away) {
+            return Err(damaged(format!("`{name}` is not a file in this folder")));
+        }
+        // Checkpoints from before there were sums have no such field.
+        if has_files || manifest.manifest_crc32.is_some() {
+            let mut read = manifest.weights.values().chain(&manifest.optimizer_state);
+            if let Some(name) = read.find(|name| !manifest.files.contains_key(*name)) {
+                return Err(damaged(format!(
+                    "`files` has no sum of {name}: put back what was written, or take another checkpoint"
+                )));
+            }
+        }
+        if let Some(sum) = &manifest.manifest_crc32 {
+            checksums::check_own_sum(&text, sum).map_err(damaged)?;
         }
         Ok(Checkpoint { folder: folder.to_path_buf(), manifest })
     }

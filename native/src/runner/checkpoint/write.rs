@@ -4,13 +4,18 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use safetensors::tensor::{Dtype, View, serialize_to_file};
 use serde_json::{Value, json};
 
+use super::beside::{self, PAUSE, Saves};
+use super::checksums::{UNSUMMED, summed};
 use super::names::{self, Names};
 use super::read::stored;
-use super::{Adapters, CheckpointError, MANIFEST, Manifest, Saving, Sum, folder_name, manifest_of_ours, step_of};
+use super::{
+    Adapters, CONFIG, CheckpointError, INDEX, MANIFEST, Manifest, Saving, Sum, folder_name, manifest_of_ours, step_of,
+};
 use crate::backend::{Backend, Part};
 use crate::runner::gradients::{Gradients, Placed, Places, Position, copy_of};
 use crate::runner::report::Cause;
@@ -27,16 +32,18 @@ pub struct Writer {
     pub position: Position,
     /// Where weights lie; owners write them.
     pub places: Places,
-    /// All ranks, which tell the first what they have written.
-    pub everyone: Group,
     /// The ranks that hold whole weights together, of which the first writes them.
     pub together: WholeWeights,
     /// The same for weights of experts, where those are others.
     pub experts_together: Option<WholeWeights>,
     /// What all checkpoints of the run say alike.
     pub manifest: Manifest,
-    /// The step of the last one.
+    /// The step of the last one, whole or begun.
     pub written: u32,
+    /// The folder of the one that was begun and has not been seen whole.
+    pub begun: Option<PathBuf>,
+    /// What this process is writing.
+    pub saves: Arc<Saves>,
     /// How many stay in the folder; 0: all.
     pub keep: u32,
 }
@@ -79,11 +86,15 @@ impl WholeWeights {
     }
 }
 
+/// The tensors of a file by name.
+type Tensors = Vec<(String, Stored)>;
+
 impl Writer {
-    /// Writes one where it is due after `step` steps. Gives its folder once it is whole.
+    /// Begins one where it is due after `step` steps: what it holds is copied, and written beside the steps to come. Gives
+    /// the folder of one that has become whole since.
     ///
     /// # Errors
-    /// Where the disk, a weight or another rank fails.
+    /// Where the disk, a weight or another rank fails, now or since one was begun.
     pub fn after_step(
         &mut self,
         step: u32,
@@ -91,11 +102,17 @@ impl Writer {
         gradients: &mut Gradients,
         transport: &mut dyn Transport,
     ) -> Result<Option<PathBuf>, Cause> {
+        let whole = self.look()?;
         let due = self.saving.every > 0 && step.is_multiple_of(self.saving.every);
-        if due { self.write(step, backend, gradients, transport).map(Some) } else { Ok(None) }
+        if !due {
+            return Ok(whole);
+        }
+        let before = self.wait(transport)?;
+        self.begin(step, backend, gradients, transport)?;
+        Ok(before.or(whole))
     }
 
-    /// Writes one at the end of a run of `step` steps, unless it is there.
+    /// Writes one at the end of a run of `step` steps, unless it is there or under way, and waits until all is on disk.
     ///
     /// # Errors
     /// As [`Writer::after_step`].
@@ -106,51 +123,70 @@ impl Writer {
         gradients: &mut Gradients,
         transport: &mut dyn Transport,
     ) -> Result<Option<PathBuf>, Cause> {
-        if step == self.written { Ok(None) } else { self.write(step, backend, gradients, transport).map(Some) }
+        let mut whole = self.wait(transport)?;
+        if step != self.written {
+            self.begin(step, backend, gradients, transport)?;
+            whole = self.wait(transport)?.or(whole);
+        }
+        // Rank 0 comes when the checkpoint has its name.
+        transport.barrier()?;
+        Ok(self.begun.take().or(whole))
     }
 
-    fn write(
+    /// The checkpoint that was begun, where it has become whole.
+    fn look(&mut self) -> Result<Option<PathBuf>, CheckpointError> {
+        self.saves.take(self.position.world_rank())?;
+        Ok(self.begun.take_if(|folder| folder.join(MANIFEST).is_file()))
+    }
+
+    /// Waits until this rank's part of the one before is on disk.
+    fn wait(&mut self, transport: &mut dyn Transport) -> Result<Option<PathBuf>, Cause> {
+        while self.saves.is_writing(self.position.world_rank()) {
+            transport.check()?;
+            std::thread::sleep(PAUSE);
+        }
+        Ok(self.look()?)
+    }
+
+    fn begin(
         &mut self,
         step: u32,
         backend: &mut dyn Backend,
         gradients: &mut Gradients,
         transport: &mut dyn Transport,
-    ) -> Result<PathBuf, Cause> {
+    ) -> Result<(), Cause> {
         let folder = self.saving.folder.join(folder_name(step));
         let partial = self.saving.folder.join(format!(".{}.partial", folder_name(step)));
-        let is_first = self.position.world_rank() == 0;
-        if is_first {
+        let (rank, world) = (self.position.world_rank(), transport.world());
+        if rank == 0 {
             remove(&partial)?;
             fs::create_dir_all(&partial).map_err(CheckpointError::file(&partial, "made"))?;
         }
         transport.barrier()?;
-        let written = self.write_part(&partial, backend, gradients, transport)?;
-        self.everyone.begin(step);
-        let numbers: Vec<f64> = written.iter().flat_map(Written::numbers).collect();
-        // Nobody's has come before its files are on disk.
-        if let Some(all) = transport.gather(&mut self.everyone, 0, numbers)? {
-            let mut files = BTreeMap::new();
-            for (rank, numbers) in all.iter().enumerate() {
-                files.extend(named(rank, numbers, &weight_files(&self.places))?);
-            }
-            self.publish(step, files, &partial, &folder)?;
-            self.remove_old()?;
-        }
-        transport.barrier()?;
-        self.written = step;
-        Ok(folder)
+        let files = self.copy(backend, gradients, transport)?;
+        let publisher = (rank == 0).then(|| self.clone());
+        let named = folder.clone();
+        self.saves.begin(rank, &folder, move |given_up| {
+            let written = save_all(&partial, files).and_then(|sums| beside::note(&partial, rank, &sums));
+            written.inspect_err(|_| beside::note_failure(&partial, rank))?;
+            let Some(publisher) = publisher else { return Ok(()) };
+            let Some(files) = beside::gather(&partial, world, given_up)? else { return Ok(()) };
+            publisher.publish(step, files, &partial, &named)?;
+            publisher.remove_old()
+        })?;
+        (self.written, self.begun) = (step, Some(folder));
+        Ok(())
     }
 
-    /// The weights that this rank owns, gathered over copies that share out the optimizer states of them and over
-    /// tensor-parallel ranks, and its share of their optimizer state; then what the files are that it has written.
-    fn write_part(
+    /// What this rank writes, file by file: the weights that it owns, gathered over copies that share out the optimizer states
+    /// of them and over tensor-parallel ranks, and its share of their optimizer state.
+    fn copy(
         &mut self,
-        partial: &Path,
         backend: &mut dyn Backend,
         gradients: &mut Gradients,
         transport: &mut dyn Transport,
-    ) -> Result<Vec<Written>, Cause> {
-        let mut written = Vec::new();
+    ) -> Result<Vec<(String, Tensors)>, Cause> {
+        let mut files = Vec::new();
         let Writer { position, places, together, experts_together, manifest, .. } = self;
         let names = Names::of(&manifest.model);
         let Position { rank, member, members, shares_optimizer, .. } = *position;
@@ -191,8 +227,7 @@ impl Writer {
                 }
             }
             if writes {
-                let sum = save(&partial.join(file), tensors.into_iter().collect())?;
-                written.push(Written { of_optimizer: false, copy: 0, rank, member, sum });
+                files.push((file.clone(), tensors.into_iter().collect()));
             }
         }
         if position.copy() < copies_that_write(*position) && !owned.is_empty() {
@@ -216,11 +251,9 @@ impl Writer {
                     tensors.push((format!("{what}/{start}/{piece}{name}"), stored));
                 }
             }
-            let copy = position.copy();
-            let sum = save(&partial.join(optimizer_file(copy, rank, member)), tensors)?;
-            written.push(Written { of_optimizer: true, copy, rank, member, sum });
+            files.push((optimizer_file(position.copy(), rank, member), tensors));
         }
-        Ok(written)
+        Ok(files)
     }
 
     /// Of checkpoints in the folder, whole ones of this program, keeps the last ones.
@@ -248,7 +281,7 @@ impl Writer {
     fn publish(
         &self,
         step: u32,
-        files: BTreeMap<String, Sum>,
+        mut files: BTreeMap<String, Sum>,
         partial: &Path,
         folder: &Path,
     ) -> Result<(), CheckpointError> {
@@ -276,17 +309,18 @@ impl Writer {
         }
         if of_weights.len() > 1 {
             let index = json!({ "metadata": { "total_size": total }, "weight_map": weights });
-            write_json(&partial.join("model.safetensors.index.json"), &index)?;
+            files.insert(INDEX.to_string(), write_json(&partial.join(INDEX), &index)?);
         }
-        write_json(&partial.join("config.json"), &self.manifest.model)?;
+        files.insert(CONFIG.to_string(), write_json(&partial.join(CONFIG), &self.manifest.model)?);
         if let Some(adapters) = &self.manifest.lora {
-            write_adapters(partial, adapters, &weights)?;
+            files.extend(write_adapters(partial, adapters, &weights)?);
         }
         let manifest = Manifest { step, weights, optimizer_state, files, ..self.manifest.clone() };
         let path = partial.join(MANIFEST);
+        let manifest = Manifest { manifest_crc32: Some(UNSUMMED.to_string()), ..manifest };
         let value = serde_json::to_value(&manifest)
             .map_err(|error| CheckpointError::Damaged { path: path.clone(), what: error.to_string() })?;
-        write_json(&path, &value)?;
+        write_text(&path, &summed(&format!("{value:#}\n")))?;
         sync(partial)?;
         // There was nothing when the run began, so somebody has put it there since: it is not this run's to remove. A
         // folder that is empty would be replaced without a word.
@@ -305,11 +339,11 @@ fn write_adapters(
     partial: &Path,
     adapters: &Adapters,
     weights: &BTreeMap<String, String>,
-) -> Result<(), CheckpointError> {
+) -> Result<Vec<(String, Sum)>, CheckpointError> {
     let is_adapter = |name: &str| name.ends_with(".lora_A.weight") || name.ends_with(".lora_B.weight");
     let found = stored(partial, weights, is_adapter)?;
     if found.iter().any(|(_, shape, _)| shape.len() != 2) {
-        return Ok(());
+        return Ok(Vec::new());
     }
     let module = |name: &str| Some(name.split_once(".lora_")?.0.rsplit('.').next()?.to_string());
     let modules: BTreeSet<String> = found.iter().filter_map(|(name, ..)| module(name)).collect();
@@ -317,55 +351,22 @@ fn write_adapters(
         found.into_iter().map(|(name, shape, values)| (format!("base_model.model.{name}"), Stored { shape, values }));
     let folder = partial.join(ADAPTER_FOLDER);
     fs::create_dir_all(&folder).map_err(CheckpointError::file(&folder, "made"))?;
-    save(&folder.join("adapter_model.safetensors"), tensors.collect())?;
+    let (model, config) = ("adapter_model.safetensors", "adapter_config.json");
+    let model_sum = save(&folder.join(model), tensors.collect())?;
     let about = json!({
         "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": null, "inference_mode": true,
         "r": adapters.rank, "lora_alpha": adapters.alpha, "target_modules": modules, "lora_dropout": 0.0,
         "bias": "none", "fan_in_fan_out": false,
     });
-    write_json(&folder.join("adapter_config.json"), &about)?;
-    sync(&folder)
+    let config_sum = write_json(&folder.join(config), &about)?;
+    sync(&folder)?;
+    let named = |(name, sum)| (format!("{ADAPTER_FOLDER}/{name}"), sum);
+    Ok([(model, model_sum), (config, config_sum)].map(named).into())
 }
 
 /// The folder of the adapters in a checkpoint. A library that finds them beside the weights would take these for the base
 /// of another place.
 const ADAPTER_FOLDER: &str = "adapter";
-
-/// A file that a rank has written.
-struct Written {
-    /// Of the optimizer states; else of weights.
-    of_optimizer: bool,
-    copy: usize,
-    rank: usize,
-    member: usize,
-    sum: Sum,
-}
-
-impl Written {
-    /// As it is told: ranks, bytes and sums are exact as f64.
-    fn numbers(&self) -> [f64; 6] {
-        let Written { of_optimizer, copy, rank, member, sum } = self;
-        let kind = f64::from(u8::from(*of_optimizer));
-        [kind, *copy as f64, *rank as f64, *member as f64, sum.bytes as f64, f64::from(sum.crc32)]
-    }
-}
-
-/// The files that a rank of the world tells of, by name; those of weights are called as `of_weights` says.
-fn named(teller: usize, numbers: &[f64], of_weights: &BTreeMap<usize, String>) -> Result<Vec<(String, Sum)>, Cause> {
-    let (told, rest) = numbers.as_chunks::<6>();
-    let file = |[kind, copy, rank, member, bytes, crc32]: &[f64; 6]| {
-        let name = match *kind > 0.0 {
-            true => Some(optimizer_file(*copy as usize, *rank as usize, *member as usize)),
-            false => of_weights.get(&(*rank as usize)).cloned(),
-        };
-        Some((name?, Sum { bytes: *bytes as u64, crc32: *crc32 as u32 }))
-    };
-    let files: Option<Vec<_>> = told.iter().map(file).collect();
-    files.filter(|_| rest.is_empty()).ok_or_else(|| {
-        let expected = "six for each file that it has written".to_string();
-        Cause::WrongRecord { rank: teller, found: numbers.len(), expected }
-    })
-}
 
 /// The file of the weights of each rank that owns some.
 fn weight_files(places: &Places) -> BTreeMap<usize, String> {
@@ -450,8 +451,8 @@ impl View for Stored {
 
     fn data(&self) -> Cow<'_, [u8]> {
         match &self.values {
-            Buffer::F32(values) => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
-            Buffer::F64(values) => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+            Buffer::F32(values) => bytes_of(values, f32::to_le_bytes).into(),
+            Buffer::F64(values) => bytes_of(values, f64::to_le_bytes).into(),
             Buffer::Nothing | Buffer::OnCard(_) => Cow::Borrowed(&[]),
         }
     }
@@ -459,6 +460,14 @@ impl View for Stored {
     fn data_len(&self) -> usize {
         self.values.bytes() as usize
     }
+}
+
+/// The bytes of `values`, taken at once: training goes on beside it.
+fn bytes_of<T: Copy, const N: usize>(values: &[T], of: impl Fn(T) -> [u8; N]) -> Vec<u8> {
+    let mut bytes = vec![0; values.len() * N];
+    let (places, _) = bytes.as_chunks_mut::<N>();
+    places.iter_mut().zip(values).for_each(|(place, value)| *place = of(*value));
+    bytes
 }
 
 /// Writes a file, and says what it is then.
@@ -471,13 +480,28 @@ fn save(path: &Path, tensors: Vec<(String, Stored)>) -> Result<Sum, CheckpointEr
     Sum::of(path)
 }
 
-fn write_json(path: &Path, value: &Value) -> Result<(), CheckpointError> {
-    fs::write(path, format!("{value:#}\n")).map_err(CheckpointError::file(path, "written"))?;
-    sync(path)
+/// Writes the files of a rank, and says what they are then.
+fn save_all(partial: &Path, files: Vec<(String, Tensors)>) -> Result<BTreeMap<String, Sum>, CheckpointError> {
+    let written = |(name, tensors): (String, Tensors)| {
+        let sum = save(&partial.join(&name), tensors)?;
+        Ok((name, sum))
+    };
+    files.into_iter().map(written).collect()
+}
+
+fn write_json(path: &Path, value: &Value) -> Result<Sum, CheckpointError> {
+    write_text(path, &format!("{value:#}\n"))
+}
+
+/// Writes a file, and says what it is then.
+fn write_text(path: &Path, text: &str) -> Result<Sum, CheckpointError> {
+    fs::write(path, text).map_err(CheckpointError::file(path, "written"))?;
+    sync(path)?;
+    Ok(Sum::of_bytes(text.as_bytes()))
 }
 
 /// Waits until a file or folder is on disk, so that a name never comes before what it names.
-fn sync(path: &Path) -> Result<(), CheckpointError> {
+pub(super) fn sync(path: &Path) -> Result<(), CheckpointError> {
     // Not every system lets a folder be opened.
     if path.is_dir() && cfg!(not(unix)) {
         return Ok(());
@@ -485,7 +509,7 @@ fn sync(path: &Path) -> Result<(), CheckpointError> {
     fs::File::open(path).and_then(|file| file.sync_all()).map_err(CheckpointError::file(path, "put on disk"))
 }
 
-fn remove(folder: &Path) -> Result<(), CheckpointError> {
+pub(super) fn remove(folder: &Path) -> Result<(), CheckpointError> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             Err(CheckpointError::file(folder, "removed")(error))

@@ -1,18 +1,18 @@
 //! What checkpoints say of a run, and whether a run can go on from one.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde_json::Value;
 
 use super::refusal::Refusal;
 use super::{Computation, ModelStages, Workload};
 use crate::runner::checkpoint::{
-    Adapters, Checkpoint, CheckpointError, Manifest, Pretrained, Reader, WholeWeights, Writer,
+    Adapters, Checkpoint, CheckpointError, Manifest, Pretrained, Reader, Saves, WholeWeights, Writer,
 };
 use crate::runner::data::Batches;
 use crate::runner::optimizer::Schedule;
 use crate::runner::{Precision, RunOptions, checkpoint};
-use crate::transport::collectives::Group;
 
 impl Workload {
     /// Whether going on from `checkpoint` gives what a run without a break gives.
@@ -86,9 +86,17 @@ impl Workload {
         Ok(Reader::of_pretrained(pretrained, &model.model)?.unused(&self.places()))
     }
 
+    /// The type of the weights in checkpoints of this run; nothing for planned times.
+    pub fn precision(&self) -> Option<&'static str> {
+        match &self.computation {
+            Computation::Model(model) => Some(precision_of(model)),
+            Computation::PlannedTimes { .. } => None,
+        }
+    }
+
     /// What checkpoints say of this run.
     fn manifest(&self, model: &ModelStages, options: &RunOptions, batches: &Batches) -> Manifest {
-        let precision = if model.precision() == Ok(Precision::Double) { "f64" } else { "f32" };
+        let precision = precision_of(model);
         Manifest {
             format: checkpoint::FORMAT.to_string(),
             version: checkpoint::version(model.lora.is_some(), options.optimizer.schedule != Schedule::Cosine),
@@ -117,26 +125,39 @@ impl Workload {
             weights: BTreeMap::new(),
             optimizer_state: Vec::new(),
             files: BTreeMap::new(),
+            manifest_crc32: None,
         }
     }
 
     /// What writes the part of rank `rank` of the world of each checkpoint.
-    pub(crate) fn writer(&self, rank: usize, options: &RunOptions, batches: &Batches) -> Option<Writer> {
+    pub(crate) fn writer(
+        &self,
+        rank: usize,
+        options: &RunOptions,
+        batches: &Batches,
+        saves: &Arc<Saves>,
+    ) -> Option<Writer> {
         let (Computation::Model(model), Some(saving)) = (&self.computation, &options.saving) else { return None };
         let position = self.position(rank);
         Some(Writer {
             saving: saving.clone(),
             position,
             places: self.places(),
-            everyone: Group::of_all(rank, self.world()),
             together: WholeWeights::new(position, false),
             experts_together: position.is_expert_parallel().then(|| WholeWeights::new(position, true)),
             manifest: self.manifest(model, options, batches),
             // Where nothing has been trained, there is nothing to write.
             written: options.first_step(),
+            begun: None,
+            saves: Arc::clone(saves),
             keep: options.keep,
         })
     }
+}
+
+/// The type of the weights in checkpoints.
+fn precision_of(model: &ModelStages) -> &'static str {
+    if model.precision() == Ok(Precision::Double) { "f64" } else { "f32" }
 }
 
 /// A list of frozen weights in words.

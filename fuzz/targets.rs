@@ -1,0 +1,160 @@
+//! What is fuzzed: readers of all that comes from elsewhere, and the checker against the exhaustive explorer. Each target takes any
+//! bytes. It panics where something is wrong, and only there. cargo-fuzz calls them by coverage (`fuzz/`), and
+//! `tests/hostile.rs` calls them with mutations of the same corpus.
+
+use pipeplan_core::formats::megatron_run::MegatronRun;
+use pipeplan_core::formats::paddle_log::{self, Worker};
+use pipeplan_core::formats::torch_profile;
+use pipeplan_core::hardware::profile::Profile;
+use pipeplan_core::model::hf_config;
+use pipeplan_core::notation::{megatron_layout, order};
+use pipeplan_core::plan::Plan;
+use pipeplan_core::spec::{Spec, link};
+use pipeplan_core::trace::Trace;
+use serde_json::{Value, json};
+
+#[path = "../core/tests/explorer/mod.rs"]
+mod explorer;
+
+/// A name, which is that of a corpus, and what takes any bytes.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// Every target.
+pub const TARGETS: [Target; 10] = [
+    ("spec", spec),
+    ("link", link),
+    ("plan", plan),
+    ("trace", trace),
+    ("torch_profile", profile_of_torch),
+    ("paddle_log", log),
+    ("order", order),
+    ("config", config),
+    ("run", run),
+    ("check", check),
+];
+
+fn text(bytes: &[u8]) -> Option<&str> {
+    core::str::from_utf8(bytes).ok()
+}
+
+/// A spec that is read can be written as a link, and is the same then.
+pub fn spec(bytes: &[u8]) {
+    let Some(text) = text(bytes) else { return };
+    match Spec::read(text) {
+        Ok(spec) => assert_eq!(link::read(&link::write(&spec)), Ok(spec)),
+        Err(error) => assert!(error.to_string().len() > 10, "{error}"),
+    }
+}
+
+/// A link that is read is written as the same spec.
+pub fn link(bytes: &[u8]) {
+    let Some(text) = text(bytes) else { return };
+    if let Ok(spec) = link::read(text) {
+        assert_eq!(link::read(&link::write(&spec)), Ok(spec));
+    }
+}
+
+/// A plan that is read is valid, also where its digest is made right after its content was changed.
+pub fn plan(bytes: &[u8]) {
+    let Some(text) = text(bytes) else { return };
+    let valid = |text: &str| {
+        if let Ok(plan) = Plan::from_json(text) {
+            assert!(Plan::from_json(&plan.to_json()).is_ok());
+        }
+    };
+    valid(text);
+    if let Ok(Value::Object(mut content)) = serde_json::from_str::<Value>(text) {
+        content.remove("digest");
+        valid(&with_digest(Value::Object(content)).to_string());
+    }
+}
+
+/// `content` of a plan, with its digest.
+pub fn with_digest(mut content: Value) -> Value {
+    use sha2::Digest;
+    let hash = sha2::Sha256::digest(serde_json::to_string(&content).unwrap_or_default());
+    let digest: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+    content["digest"] = json!(format!("sha256:{digest}"));
+    content
+}
+
+/// A trace that is read is written as the same trace; so is a profile of operators, which is JSON as well.
+pub fn trace(bytes: &[u8]) {
+    let Some(text) = text(bytes) else { return };
+    if let Ok(trace) = Trace::from_json(text) {
+        assert_eq!(Trace::from_json(&trace.to_json()), Ok(trace));
+    }
+    if let Ok(profile) = Profile::of_json(text) {
+        assert!(Profile::of_json(&profile.to_json()).is_ok());
+    }
+}
+
+/// What torch has recorded, as a whole and in pieces.
+pub fn profile_of_torch(bytes: &[u8]) {
+    let Some(text) = text(bytes) else { return };
+    let mut reader = torch_profile::Reader::new();
+    let pushed = bytes.chunks(7).try_for_each(|piece| reader.push(piece));
+    let in_pieces = pushed.and_then(|()| reader.finish());
+    if let Ok(recording) = torch_profile::read(text) {
+        let _ = torch_profile::found(&[("rank0.json".to_string(), recording)]);
+    }
+    if let Ok(recording) = in_pieces {
+        let _ = torch_profile::found(&[("rank0.json".to_string(), recording)]);
+    }
+}
+
+/// Logs of PaddlePaddle's workers: of one, or of two where a line says `---`.
+pub fn log(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let workers: Vec<Worker> = text
+        .split("---\n")
+        .take(4)
+        .enumerate()
+        .map(|(device, text)| Worker::new(format!("workerlog.{device}"), 0, device).text(text))
+        .collect();
+    if let Ok(logged) = paddle_log::trace(&workers, None) {
+        assert_eq!(Trace::from_json(&logged.trace.to_json()), Ok(logged.trace));
+    }
+}
+
+/// Orders in any notation, and layouts.
+pub fn order(bytes: &[u8]) {
+    let Some(text) = text(bytes) else { return };
+    let _ = order::looks_like_one(text);
+    let _ = order::read_whole(text);
+    if let Ok(stages) = megatron_layout::read(text) {
+        assert_eq!(megatron_layout::read(&megatron_layout::write(&stages)), Ok(stages));
+    }
+}
+
+/// A model's `config.json`.
+pub fn config(bytes: &[u8]) {
+    let Ok(value) = serde_json::from_slice::<Value>(bytes) else { return };
+    let _ = (hf_config::looks_like_one(&value), hf_config::notes(&value));
+    let mut faults = Vec::new();
+    if hf_config::read(&value, "model.config", &mut faults).is_none() {
+        assert!(!faults.is_empty(), "nothing is refused without a reason");
+    }
+}
+
+/// A run of Megatron-LM: a log, a command line, a script or YAML.
+pub fn run(bytes: &[u8]) {
+    let run = MegatronRun::read(&String::from_utf8_lossy(bytes));
+    let _ = (run.is_any(), run.typical_step_ns(), run.sorted_arguments());
+    if let Ok(imported) = run.spec("h100", Some(8)) {
+        assert_eq!(link::read(&link::write(&imported.spec)), Ok(imported.spec));
+    }
+}
+
+/// The checker, on a small program that the bytes ask for.
+pub fn check(bytes: &[u8]) {
+    let [shape, lowering, transport, moves @ ..] = bytes else { return };
+    let (moves, _) = moves.as_chunks::<3>();
+    let moves = moves
+        .iter()
+        .take(6)
+        .map(|[rank, from, by]| (usize::from(*rank), usize::from(*from), 1 + usize::from(*by) % 4));
+    let [shape, lowering, transport] = [shape, lowering, transport].map(|byte| usize::from(*byte));
+    let draw = explorer::Draw { shape, lowering, transport, moves: moves.collect() };
+    assert_eq!(explorer::agree(draw), Ok(()));
+}
