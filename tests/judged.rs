@@ -180,7 +180,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(config(30))]
+    #![proptest_config(config(8))]
 
     #[test]
     fn the_best_of_differing_microbatches_is_valid_and_beats_every_published_schedule(

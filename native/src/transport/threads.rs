@@ -239,6 +239,7 @@ impl Transport for Threads {
 #[cfg(test)]
 mod tests {
     use std::thread;
+    use std::time::Instant;
 
     use pipeplan_core::program::P2pOp;
 
