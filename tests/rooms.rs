@@ -30,8 +30,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "plan",
         &[
-            "base", "bounds", "check", "estimate", "graph", "notation", "problem", "program", "schedule", "search",
-            "simulate", "spec",
+            "base", "bounds", "check", "estimate", "graph", "model", "notation", "problem", "program", "schedule",
+            "search", "simulate", "spec",
         ],
     ),
     ("trace", &["base", "problem", "program", "simulate"]),

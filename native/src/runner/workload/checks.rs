@@ -173,7 +173,7 @@ impl ModelStages {
         self.check_optimizer(device)
     }
 
-    /// Loss masks run on the CPU. Each MTP module would have a mask, and a number of predicted tokens, of its own.
+    /// Loss masks run on the CPU. Each MTP module needs a mask, and a number of predicted tokens, of its own.
     fn check_masks(&self, batches: &Batches, device: Device) -> Result<(), Refusal> {
         if !batches.is_masked() {
             return Ok(());
