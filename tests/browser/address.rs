@@ -4,7 +4,7 @@ use pipeplan_tests::browser::Browser;
 use pipeplan_tests::process::{self, printed};
 use serde_json::json;
 
-use super::{choose, example, field, link_that_says, notices, open, planned, reload, serve};
+use super::{choose, example, field, first_plan, link_that_says, notices, open, planned, reload, serve};
 
 #[test]
 fn a_damaged_link_says_which_part_is_wrong() {
@@ -61,7 +61,7 @@ fn loading_anew_loses_nothing() {
     std::fs::write(&spec, problem.to_string()).unwrap();
     let link = printed(["link", spec.to_str().unwrap()]);
     browser.goto(&format!("{address}/{}", link.trim()));
-    browser.until("the first plan", || (!browser.text("[data-test='makespan']").is_empty()).then_some(()));
+    first_plan(&browser);
     let reload = || reload(&browser);
     let kept = || {
         let label = browser.find("[data-test='timeline']").script_with("return arguments[0].ariaLabel", json!(null));

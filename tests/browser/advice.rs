@@ -5,8 +5,8 @@ use pipeplan_tests::process::{self, printed};
 use serde_json::{Value, json};
 
 use super::{
-    END, ENTER, HOME, RIGHT, choose, duration_in, example, field, link_that_says, notices, planned, reload, seen,
-    serve,
+    END, ENTER, HOME, RIGHT, choose, duration_in, example, field, first_plan, link_that_says, notices, planned,
+    reload, seen, serve,
 };
 
 /// Searches layouts, selects the fastest, and plans it.
@@ -15,7 +15,7 @@ fn the_fastest_layout_goes_into_the_form() {
     let (_served, address) = serve(&[]);
     let browser = Browser::open("layouts", 1440, 1400);
     browser.goto(&example(&address));
-    browser.until("the first plan", || (!browser.text("[data-test='makespan']").is_empty()).then_some(()));
+    first_plan(&browser);
     choose(&browser, "model.name", "tiny-llama");
     choose(&browser, "cluster.device", "cpu");
     for (path, value) in [("parallel.pipeline", "4"), ("training.microbatches", "8"), ("training.sequence", "64")] {

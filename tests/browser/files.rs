@@ -6,7 +6,7 @@ use pipeplan_tests::browser::Browser;
 use pipeplan_tests::process::{self, printed};
 use serde_json::{Value, json};
 
-use super::{choose, example, field, link_that_says, notices, open, planned, reload, serve};
+use super::{choose, example, field, first_plan, link_that_says, notices, open, planned, reload, serve};
 
 /// Errors of files that are opened together are shown together, each with the name of its file.
 #[test]
@@ -105,7 +105,7 @@ fn an_order_of_ones_own_is_opened() {
     let spec = spec.to_str().unwrap();
     let link = printed(["link", spec]);
     browser.goto(&format!("{address}/{}", link.trim()));
-    browser.until("the first plan", || (!browser.text("[data-test='makespan']").is_empty()).then_some(()));
+    first_plan(&browser);
     let mine = process::output("mine.txt");
     std::fs::write(&mine, "# 1F1B\n0F0 0F1 0BW0 0BW1\n1F0 1BW0 1F1 1BW1\n").unwrap();
     open(&browser, &mine);

@@ -4,7 +4,7 @@ use pipeplan_tests::browser::Browser;
 use pipeplan_tests::process::{self, printed};
 use serde_json::{Value, json};
 
-use super::{choose, example, field, link_that_says, notices, planned, seen, serve};
+use super::{choose, example, field, first_plan, link_that_says, notices, planned, seen, serve};
 
 /// A screen reader reads the start of planning and its result, but no progress.
 #[test]
@@ -96,7 +96,7 @@ fn wrong_input_is_told_at_its_field() {
     let (_served, address) = serve(&[]);
     let browser = Browser::open("wrong", 1200, 900);
     browser.goto(&example(&address));
-    browser.until("the first plan", || (!browser.text("[data-test='makespan']").is_empty()).then_some(()));
+    first_plan(&browser);
     wrong_numbers_are_told(&browser);
     a_missing_number_is_told_and_found(&browser);
     no_link_is_made_of_faults(&browser);
@@ -271,7 +271,7 @@ fn experts_latents_and_degrees_are_typed() {
     let (_served, address) = serve(&[]);
     let browser = Browser::open("experts", 1200, 1400);
     browser.goto(&example(&address));
-    browser.until("the first plan", || (!browser.text("[data-test='makespan']").is_empty()).then_some(()));
+    first_plan(&browser);
     choose(&browser, "model.name", "deepseek-v3");
     choose(&browser, "schedule", "1f1b");
     // Rarely used fields are in a fold.
@@ -398,7 +398,7 @@ fn dragging_a_slider_keeps_the_page_answering() {
     let browser = Browser::open("slider", 1200, 900);
     browser.goto(&example(&address));
     choose(&browser, "schedule", "best");
-    browser.until("the first plan", || (!browser.text("[data-test='makespan']").is_empty()).then_some(()));
+    first_plan(&browser);
     // Every frame is timed while a slider goes through its whole range.
     let drag = "
         const [slider, done] = [arguments[0], arguments[1]];

@@ -63,6 +63,14 @@ fn planned(browser: &Browser, title: &str) {
     });
 }
 
+/// Waits for the first plan: until then its figures are dashes.
+fn first_plan(browser: &Browser) {
+    browser.until("the first plan", || {
+        let makespan = browser.text("[data-test='makespan']");
+        (!makespan.is_empty() && makespan != "—").then_some(())
+    });
+}
+
 /// The address, as soon as the spec of its link passes `wanted`: the link follows the form a moment later.
 fn link_that_says(browser: &Browser, wanted: impl Fn(&Value) -> bool) -> String {
     browser.until("the link to follow the form", || {

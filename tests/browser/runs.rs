@@ -5,14 +5,14 @@ use pipeplan_tests::process::{self, printed};
 use pipeplan_tests::torch::{Recorded, recorded};
 use serde_json::{Value, json};
 
-use super::{choose, duration_in, example, field, link_that_says, open, planned, seen, serve};
+use super::{choose, duration_in, example, field, first_plan, link_that_says, open, planned, seen, serve};
 
 #[test]
 fn from_the_form_to_a_trained_model_and_back() {
     let (_served, address) = serve(&[]);
     let browser = Browser::open("road", 1440, 1000);
     browser.goto(&example(&address));
-    browser.until("the first plan", || (!browser.text("[data-test='makespan']").is_empty()).then_some(()));
+    first_plan(&browser);
     choose(&browser, "model.name", "tiny-llama");
     choose(&browser, "cluster.device", "cpu");
     for (path, value) in [("parallel.pipeline", "2"), ("training.microbatches", "4"), ("training.sequence", "32")] {

@@ -11,7 +11,7 @@ mod options;
 mod schedule;
 mod typed;
 
-use inputs::{ListField, TextField};
+use inputs::{ListField, SliderField, TextField};
 use leptos::prelude::*;
 use model::ModelFields;
 use options::{named, schedules};
@@ -45,9 +45,7 @@ pub fn SpecForm() -> impl IntoView {
                 Kind::Typed => view! { <TypedFields /> }.into_any(),
             }}
             <fieldset>
-                <legend>"Schedule"</legend>
-                <ListField alone=true path="schedule" choices=schedules() />
-                <GroupSize />
+                <legend>"Transfers and name"</legend>
                 <Folded title="P2P transfers" groups=&[Group::Messages]>
                     <TextField path="messages.lowering" list="overlapped overlapped:2 grouped receive-first in-pieces" />
                     <TextField path="messages.transport" list="grouped rendezvous buffered buffered:4 pair-ordered streams" />
@@ -57,6 +55,19 @@ pub fn SpecForm() -> impl IntoView {
                 <TextField path="name" />
             </fieldset>
         </form>
+    }
+}
+
+/// What a person changes most, near the top of the form: the schedule and the memory limit.
+#[component]
+pub(super) fn ScheduleAndLimit(limit: &'static str) -> impl IntoView {
+    view! {
+        <fieldset class="start">
+            <legend class="unseen">"Schedule and memory limit"</legend>
+            <ListField path="schedule" choices=schedules() />
+            <GroupSize />
+            <SliderField path=limit />
+        </fieldset>
     }
 }
 

@@ -2,9 +2,9 @@
 
 use leptos::prelude::*;
 
-use super::Folded;
 use super::inputs::{ListField, SliderField, TextField, Texts};
 use super::options::{devices, flag, models, named, objectives, or_none};
+use super::{Folded, ScheduleAndLimit};
 use crate::form::{DEVICES, Form, Group, choices};
 use crate::page::state::Planner;
 use crate::protocol::Timed;
@@ -14,11 +14,11 @@ use crate::protocol::Timed;
 pub(super) fn ModelFields() -> impl IntoView {
     view! {
         <StartPart />
+        <ScheduleAndLimit limit="memory.limit_bytes" />
         <LayoutPart />
         <TrainingPart />
         <fieldset>
             <legend>"Memory"</legend>
-            <SliderField path="memory.limit_bytes" />
             <TextField path="memory.overhead_bytes" />
         </fieldset>
         <ModelPart />

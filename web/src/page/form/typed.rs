@@ -2,14 +2,15 @@
 
 use leptos::prelude::*;
 
-use super::Folded;
 use super::inputs::{LinesField, ListField, SliderField, TextField, Texts, Triple};
 use super::options::{named, objectives};
+use super::{Folded, ScheduleAndLimit};
 use crate::form::Group;
 
 #[component]
 pub(super) fn TypedFields() -> impl IntoView {
     view! {
+        <ScheduleAndLimit limit="problem.limit_bytes" />
         <fieldset>
             <legend>"Shape"</legend>
             <SliderField path="problem.ranks" />
@@ -40,7 +41,6 @@ pub(super) fn TypedFields() -> impl IntoView {
         </fieldset>
         <fieldset>
             <legend>"Memory"</legend>
-            <SliderField path="problem.limit_bytes" />
             <TextField path="problem.static_bytes" />
         </fieldset>
         <fieldset>
