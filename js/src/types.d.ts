@@ -149,6 +149,8 @@ export interface Comparison {
 /** Memory of one rank. */
 export interface RankMemory {
     rank: number;
+    /** The model's layers that it holds, by their own numbers. */
+    layers: number[];
     /** Bytes held during the whole step, by kind: `weights`, `gradients`, `optimizer` and so on. */
     static_bytes: Record<string, number>;
     /** Peak of activations, in addition to static bytes. */

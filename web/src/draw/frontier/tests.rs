@@ -96,7 +96,8 @@ fn the_curve_is_level_and_then_falls() {
 
 #[test]
 fn a_far_limit_is_named_at_the_edge_and_a_near_one_is_drawn() {
-    let chart = chart(&[(1000, 200), (2000, 150)]);
+    // The curve is low where the limit is.
+    let chart = chart(&[(1000, 400), (1100, 150), (2000, 150)]);
     let drawn = |limit_bytes| {
         let marks = Marks { limit_bytes: Some(limit_bytes), ..Marks::default() };
         Plot::new(&chart, &marks, Measure::Bubble, 500.0).unwrap().svg(&chart, &marks)
@@ -117,7 +118,7 @@ fn the_name_of_the_limit_covers_no_schedule_and_no_curve() {
     };
     assert_eq!(drawn(Vec::new()), TOP + 10.0);
     // The slowest is at the top of the chart.
-    assert!(drawn(vec![point(1850, 200)]) > TOP + 10.0);
+    assert!(drawn(vec![point(1850, 400)]) > TOP + 10.0);
 }
 
 /// Left end, baseline and text of each name in a drawing.
