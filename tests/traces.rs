@@ -93,10 +93,15 @@ fn a_run_plans_itself_anew() {
         assert!((plain - loss).abs() < 1e-9, "{plain} and {loss}");
     }
     assert_eq!(anew["replanned"]["after"], 3);
-    assert!(anew["replanned"]["measured_makespan_ns"].as_u64() > Some(0));
-    // The new plan trains, and knows the times of the run.
-    assert!(read(&new)["spec"]["profile"].is_object() || read(&new)["spec"]["cluster"].is_object());
-    printed(["run", &new, "--steps", "1"]);
+    let told = |name: &str| anew["replanned"][name].as_u64().unwrap();
+    let (in_use, found) = (told("plan_in_use_makespan_ns"), told("found_makespan_ns"));
+    assert!(told("measured_makespan_ns") > 0);
+    // Measured times differ by more than 2 %: of plans that are as good, the new one knows the times of the run.
+    assert_eq!(Path::new(&new).exists(), found <= in_use + in_use / 1000 * 20, "{}", anew["replanned"]);
+    if Path::new(&new).exists() {
+        assert_eq!(planned_ns(&new) as u64, found);
+        printed(["run", &new, "--steps", "1"]);
+    }
     for (arguments, says) in [
         (vec!["--replan-after", "6"], "leaves no step to the new plan"),
         (vec!["--replan-after", "3", "--transport", "tcp"], "needs the ranks in one process"),
