@@ -54,8 +54,7 @@ impl Round {
 
     /// For a person.
     pub fn told(&self) -> String {
-        let [measured, in_use, found] =
-            [self.measured_ns, self.in_use_ns, self.found_ns].map(|ns| format::duration(ns));
+        let [measured, in_use, found] = [self.measured_ns, self.in_use_ns, self.found_ns].map(format::duration);
         let begin = format!("replanned after step {}, with a measured makespan of {measured}:", self.after);
         match &self.plan {
             Some(plan) if self.is_shorter() => {
