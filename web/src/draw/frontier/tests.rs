@@ -96,8 +96,7 @@ fn the_curve_is_level_and_then_falls() {
 
 #[test]
 fn a_far_limit_is_named_at_the_edge_and_a_near_one_is_drawn() {
-    // The curve is low where the limit is.
-    let chart = chart(&[(1000, 400), (1100, 150), (2000, 150)]);
+    let chart = chart(&[(1000, 200), (2000, 150)]);
     let drawn = |limit_bytes| {
         let marks = Marks { limit_bytes: Some(limit_bytes), ..Marks::default() };
         Plot::new(&chart, &marks, Measure::Bubble, 500.0).unwrap().svg(&chart, &marks)
@@ -109,7 +108,8 @@ fn a_far_limit_is_named_at_the_edge_and_a_near_one_is_drawn() {
 /// A schedule that stands where the limit's name would: the name goes lower.
 #[test]
 fn the_name_of_the_limit_covers_no_schedule_and_no_curve() {
-    let chart = chart(&[(1000, 200), (2000, 150)]);
+    // The curve is low where the limit is.
+    let chart = chart(&[(1000, 400), (1100, 160), (2400, 150)]);
     let drawn = |published: Vec<ChartPoint>| {
         let marks = Marks { limit_bytes: Some(1900), published, ..Marks::default() };
         let drawing = Plot::new(&chart, &marks, Measure::Time, 500.0).unwrap().svg(&chart, &marks);
