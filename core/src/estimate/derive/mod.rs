@@ -59,29 +59,6 @@ pub struct Derived {
     pub dealt: Option<PartitionQuality>,
 }
 
-/// Where a layer is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LayerPlace {
-    /// Its stage.
-    pub stage: usize,
-    /// The rank that holds it. In a bidirectional schedule: the rank for the first half of the microbatches.
-    pub rank: usize,
-    /// Which of that rank's chunks it is in.
-    pub chunk: usize,
-}
-
-impl Derived {
-    /// Where `layer` is; none beyond the model.
-    pub fn place_of_layer(&self, layer: u32) -> Option<LayerPlace> {
-        let stage = self.stages.iter().position(|layout| layout.layers.contains(&layer))?;
-        let PlacementChoice::Fixed(placement) = &self.statement.placement else { return None };
-        let ranks = placement.ranks(self.statement.ranks, self.statement.chunks);
-        let rank = *ranks.get(stage)?;
-        let chunk = ranks[..stage].iter().filter(|other| **other == rank).count();
-        Some(LayerPlace { stage, rank: usize::from(rank), chunk })
-    }
-}
-
 /// The problem of `work` with `chunks` stages on each rank, placed by `placement`; `work.chunks` is not read.
 ///
 /// Stages with the same parts are computed once. So the time grows with the layers of the few different stages, and

@@ -7,6 +7,7 @@ use crate::graph::optimizer::Optimizer;
 use crate::hardware::cluster::{self, Link};
 use crate::model::catalog;
 use crate::model::{Dtype, Family, MAX_SIZE};
+use crate::plan::holders;
 use crate::problem::Objective;
 use crate::problem::{StageCost, Transfers};
 use alloc::string::ToString;
@@ -166,8 +167,10 @@ fn a_layer_is_found_on_its_rank() {
         let mut work = work("tiny-llama", "cpu", ranks);
         work.model.layers = layers.iter().sum();
         work.layout.partition = Partition::ByHand(layers.to_vec());
-        let place = derive(&work, placement, chunks).unwrap().place_of_layer(layer);
-        place.map(|place| (place.rank, place.chunk))
+        let derived = derive(&work, placement.clone(), chunks).unwrap();
+        let problem = derived.statement.clone().problem(placement).unwrap();
+        let mut holders = holders(&derived, &problem).into_iter();
+        holders.find(|holder| holder.layout.layers.contains(&layer)).map(|holder| (holder.ranks[0], holder.chunk))
     };
     assert_eq!(place(&[2; 4], 4, 1, Placement::Linear, 3), Some((1, 0)));
     assert_eq!(place(&[1; 8], 4, 2, Placement::Looped, 3), Some((3, 0)));
