@@ -248,6 +248,12 @@ pub fn trace(workers: &[Worker], plan: Option<(&Problem, &Schedule, &str)>) -> R
     }
     let Placed { ranks, copies, row_of, stage_of, placed } =
         place(workers, plan.map(|(problem, schedule, _)| (problem, schedule)))?;
+    if ranks * copies == 0 {
+        // Jobs such as `lr` alone, or those of a stage whose forward is damaged everywhere.
+        faults.insert(0, Fault::new("the logs", "no forward of a stage", "jobs of type forward and backward"));
+        faults.truncate(4);
+        return Err(Faults(faults));
+    }
     let steps_of: Vec<Vec<&[Job]>> = workers.iter().map(Worker::steps).collect();
     let count = steps_of.iter().map(Vec::len).max().unwrap_or(0);
     for (worker, steps) in workers.iter().zip(&steps_of).filter(|(_, steps)| (1..count).contains(&steps.len())) {

@@ -257,3 +257,13 @@ proptest! {
         let _ = trace(&[worker], None);
     }
 }
+
+/// Found by fuzzing: the only whole line is of a backward, so no worker holds a stage.
+#[test]
+fn logs_without_a_forward_are_refused() {
+    let line = "I0101 00:00:00.000000     0 a:0] Profiler Info: Job (0), type = backward_b, micro_batch_id = 0, \
+                job_start_time = 0.000028, job_end_time = 0.000033";
+    let workers = [Worker::new("workerlog.0".to_string(), 0, 0).text(line)];
+    let refused = trace(&workers, None).expect_err("nothing can be shown").to_string();
+    assert!(refused.contains("no forward of a stage"), "{refused}");
+}
