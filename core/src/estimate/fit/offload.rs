@@ -54,10 +54,15 @@ pub(super) fn fit_offload(
     // As long as copies add no time, more offload is better than recomputation.
     let bare = tried.first().map_or(0, |(bare, _)| *bare);
     let free = tried.iter().rposition(|(cost, _)| *cost <= bare).unwrap_or(0);
-    let mut best: Option<(Nanos, Fitted)> = None;
+    // By cost; among equals the fewest layers.
+    let mut best: Option<((Nanos, usize), Fitted)> = None;
     // The least peak among the choices that do not fit.
     let mut nearest = Bytes::MAX;
-    for (cost, offload) in &tried[free..] {
+    for (at, (cost, offload)) in tried.iter().enumerate().skip(free).rev() {
+        // Less offload leaves less room: where nothing fits with the most, nothing fits.
+        if at + 1 < tried.len() && best.is_none() {
+            break;
+        }
         let given = with(work, *offload);
         let least = fit_recompute(&given, solve);
         // Recomputed activations are not copied, so recomputation may shorten the wait. Where nothing fits, the error
@@ -74,7 +79,7 @@ pub(super) fn fit_offload(
             let Ok((_, problem, schedule)) = solve(fitted.applied_to(&given)) else { continue };
             match over_limit(&problem, &schedule, limit) {
                 None => {
-                    let cost = cost_of(&problem, &schedule)?;
+                    let cost = (cost_of(&problem, &schedule)?, at);
                     if best.as_ref().is_none_or(|(least, _)| cost < *least) {
                         best = Some((cost, fitted));
                     }

@@ -26,10 +26,11 @@ pub(super) fn fit_recompute(
     solve: &mut impl FnMut(ModelWork) -> Result<Solved, Absent>,
 ) -> Result<Fitted, Absent> {
     let layers = work.model.layers as usize;
-    if let Ok(found) = settle(work, vec![Recompute::None; layers], solve) {
+    let mut stages = Stages::new(with(work, &vec![Recompute::None; layers]));
+    if let Ok(found) = settle(work, vec![Recompute::None; layers], &mut stages, solve) {
         return Ok(found);
     }
-    settle(work, vec![Recompute::Full; layers], solve).or_else(|reason| {
+    settle(work, vec![Recompute::Full; layers], &mut stages, solve).or_else(|reason| {
         let all = full(work);
         let (_, problem, schedule) = solve(all.applied_to(work))?;
         if over_limit(&problem, &schedule, limit_of(work)).is_none() { Ok(all) } else { Err(reason) }
@@ -40,22 +41,16 @@ pub(super) fn fit_recompute(
 fn settle(
     work: &ModelWork,
     mut choices: Vec<Recompute>,
+    stages: &mut Stages,
     solve: &mut impl FnMut(ModelWork) -> Result<Solved, Absent>,
 ) -> Result<Fitted, Absent> {
     let limit = limit_of(work);
-    let with = |choices: &[Recompute]| {
-        let mut work = work.clone();
-        work.layout.form.recompute = Recompute::None;
-        work.layout.recompute_layers = RecomputeLayers::Each(choices.to_vec());
-        work
-    };
-    let mut stages = Stages::new(with(&choices));
     for _ in 0..MOST_ROUNDS {
-        let (derived, problem, schedule) = solve(with(&choices))?;
+        let (derived, problem, schedule) = solve(with(work, &choices))?;
         let mut account = PassReport::new(NAME);
         let mut next = choices.clone();
         for group in groups(&problem) {
-            let chosen = group.choose(&problem, &schedule, &derived, limit, &mut stages, &mut account)?;
+            let chosen = group.choose(&problem, &schedule, &derived, limit, stages, &mut account)?;
             for (stage, mixture) in chosen {
                 let layers = derived.stages[stage].layers.clone();
                 next[layers.start as usize..layers.end as usize].copy_from_slice(&mixture);
@@ -69,6 +64,14 @@ fn settle(
     Err(Absent::because(format!(
         "the schedule depends on the recomputation: after {MOST_ROUNDS} rounds no choice fits its own schedule"
     )))
+}
+
+/// `work` with these choices.
+fn with(work: &ModelWork, choices: &[Recompute]) -> ModelWork {
+    let mut work = work.clone();
+    work.layout.form.recompute = Recompute::None;
+    work.layout.recompute_layers = RecomputeLayers::Each(choices.to_vec());
+    work
 }
 
 /// Ranks that hold the same stages.
