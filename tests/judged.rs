@@ -166,7 +166,7 @@ fn the_best_is_valid_and_beats_every_published_schedule(mut file: Value, share: 
 
 // Two halves, which run side by side.
 proptest! {
-    #![proptest_config(config(300))]
+    #![proptest_config(config(200))]
 
     #[test]
     fn the_best_is_valid_and_beats_every_published_schedule_in_little_memory(file in problems(false), share in 0u64..=3) {
