@@ -311,7 +311,7 @@ numpy.save(folder + '/a.npy', numpy.array([1, 2, 60000], dtype=numpy.uint16))
 numpy.save(folder + '/b.npy', numpy.array([[1, 2], [3, 4]], dtype=numpy.int64))
 texts = pyarrow.table({'id': [1, 2], 'text': ['ab', 'c']})
 ids = pyarrow.table({'input_ids': pyarrow.array([[5, 6], [7]], pyarrow.list_(pyarrow.int32()))})
-for compression in ['none', 'snappy', 'lz4']:
+for compression in ['none', 'snappy', 'lz4', 'gzip', 'brotli', 'zstd']:
     pyarrow.parquet.write_table(texts, f'{folder}/text-{compression}.parquet', compression=compression)
     pyarrow.parquet.write_table(ids, f'{folder}/ids-{compression}.parquet', compression=compression)
 ";
@@ -331,7 +331,7 @@ fn files_of_numpy_and_pyarrow_are_read() {
         source.read(0, source.tokens as usize, u64::MAX).expect("read")
     };
     assert_eq!((read("a.npy"), read("b.npy")), (vec![1, 2, 60_000], vec![1, 2, 3, 4]));
-    for compression in ["none", "snappy", "lz4"] {
+    for compression in ["none", "snappy", "lz4", "gzip", "brotli", "zstd"] {
         assert_eq!(read(&format!("text-{compression}.parquet")), [97, 98, 0, 99, 0]);
         assert_eq!(read(&format!("ids-{compression}.parquet")), [5, 6, 7]);
     }

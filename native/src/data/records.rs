@@ -161,7 +161,12 @@ fn kind_of(value: &Value) -> &'static str {
 /// A file of Parquet.
 pub(super) fn open_parquet(path: &Path, tokenizer: &Tokenizer) -> Result<Source, DataError> {
     let wrong = |place: &str, error: parquet::errors::ParquetError| {
-        DataError::wrong(path, place, error.to_string(), "Parquet, uncompressed or compressed by Snappy or LZ4")
+        DataError::wrong(
+            path,
+            place,
+            error.to_string(),
+            "Parquet, uncompressed or compressed by Snappy, LZ4, gzip, Brotli or Zstandard",
+        )
     };
     let file = File::open(path).map_err(DataError::file(path, "read"))?;
     // The reader of damaged files may panic: what it says is an error of the file.

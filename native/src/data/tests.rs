@@ -1,6 +1,6 @@
 //! Formats against files written by their published layouts, and damaged files.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::tokenizer::Tokenizer;
 use super::*;
@@ -328,19 +328,17 @@ fn of_a_conversation_the_assistants_tokens_are_trained_on() {
     assert_eq!((all(&source), source.is_masked), (vec![masked(1), masked(3), 2, 3], true));
 }
 
-/// Rows written by the same crate's low-level writer: the format is judged by pyarrow in `native/tests/data.rs`.
-#[test]
-fn parquet_has_a_column_of_text() {
+/// Two texts in three rows, and a column of numbers beside them, by the same crate's low-level writer: the format is judged by
+/// pyarrow in `native/tests/data.rs`.
+fn write_parquet(path: &Path, compression: parquet::basic::Compression) {
     use parquet::data_type::{ByteArray, ByteArrayType};
     use parquet::file::properties::WriterProperties;
     use parquet::file::writer::SerializedFileWriter;
     use parquet::schema::parser::parse_message_type;
-    let folder = folder();
-    let path = folder.path().join("a.parquet");
     let schema =
         parse_message_type("message m { optional binary text (UTF8); required int32 other; }").expect("schema");
-    let file = std::fs::File::create(&path).expect("made");
-    let properties = WriterProperties::builder().set_compression(parquet::basic::Compression::SNAPPY).build();
+    let file = std::fs::File::create(path).expect("made");
+    let properties = WriterProperties::builder().set_compression(compression).build();
     let mut writer = SerializedFileWriter::new(file, schema.into(), properties.into()).expect("writer");
     let mut group = writer.next_row_group().expect("group");
     let mut column = group.next_column().expect("column").expect("text");
@@ -352,17 +350,35 @@ fn parquet_has_a_column_of_text() {
     column.close().expect("closed");
     group.close().expect("closed");
     writer.close().expect("closed");
-    // The row without a text is none.
-    let source = open(&path, &Tokenizer::Bytes).expect("read");
-    assert_eq!((source.format, all(&source)), (Format::Parquet, vec![97, 98, 0, 99, 0]));
-    // Damaged at each place, it is read or refused, and nothing panics or takes the machine's memory.
-    let bytes = std::fs::read(&path).expect("read");
-    for at in 0..bytes.len() {
-        for value in [0, 0xff, bytes[at] ^ 1] {
-            let mut damaged = bytes.clone();
-            damaged[at] = value;
-            std::fs::write(&path, damaged).expect("written");
-            let _ = open(&path, &Tokenizer::Bytes);
+}
+
+#[test]
+fn parquet_of_every_compression_has_a_column_of_text() {
+    use parquet::basic::{BrotliLevel, Compression, GzipLevel, ZstdLevel};
+    let folder = folder();
+    let path = folder.path().join("a.parquet");
+    let all_compressions = [
+        Compression::UNCOMPRESSED,
+        Compression::SNAPPY,
+        Compression::LZ4_RAW,
+        Compression::GZIP(GzipLevel::default()),
+        Compression::BROTLI(BrotliLevel::default()),
+        Compression::ZSTD(ZstdLevel::default()),
+    ];
+    for compression in all_compressions {
+        write_parquet(&path, compression);
+        // The row without a text is none.
+        let source = open(&path, &Tokenizer::Bytes).unwrap_or_else(|error| panic!("{compression:?}: {error}"));
+        assert_eq!((source.format, all(&source)), (Format::Parquet, vec![97, 98, 0, 99, 0]), "{compression:?}");
+        // Damaged at each place, it is read or refused, and nothing panics or takes the machine's memory.
+        let bytes = std::fs::read(&path).expect("read");
+        for at in 0..bytes.len() {
+            for value in [0, 0xff, bytes[at] ^ 1] {
+                let mut damaged = bytes.clone();
+                damaged[at] = value;
+                std::fs::write(&path, damaged).expect("written");
+                let _ = open(&path, &Tokenizer::Bytes);
+            }
         }
     }
 }
