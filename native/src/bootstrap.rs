@@ -171,6 +171,20 @@ pub fn secret(read: impl Fn(&str) -> Option<String>, launcher: Launcher) -> Stri
     given.unwrap_or_else(|| of_launcher.iter().filter_map(|name| read(name)).collect::<Vec<_>>().join("."))
 }
 
+/// How often the launcher has started all processes of this run again after a failure: torchrun's
+/// `TORCHELASTIC_RESTART_COUNT`, or Slurm's `SLURM_RESTART_COUNT` for a job that was requeued.
+///
+/// # Errors
+/// [`BootstrapError::NotANumber`].
+pub fn restarts(read: impl Fn(&str) -> Option<String>) -> Result<usize, BootstrapError> {
+    for variable in ["TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"] {
+        if let Some(count) = number(&read, variable, "from 0")? {
+            return Ok(count);
+        }
+    }
+    Ok(0)
+}
+
 fn number(
     read: impl Fn(&str) -> Option<String>,
     variable: &'static str,

@@ -5,10 +5,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pipeplan::runner::checkpoint::{Checkpoint, Pretrained, Saving};
+use pipeplan::bootstrap;
+use pipeplan::runner::checkpoint::{Checkpoint, CheckpointError, Pretrained, Saving};
 use pipeplan::runner::metrics::{Figures, Metrics};
 use pipeplan::runner::progress::Progress;
-use pipeplan::runner::{Device, Ending, Observer, Precision, Refusal, RunOptions, RunReport, StepReport, Workload};
+use pipeplan::runner::{
+    Device, Ending, Observer, Precision, Refusal, Restart, Restarting, RunOptions, RunReport, StepReport, Workload,
+    run_restarting,
+};
 use pipeplan::transport::faulty;
 use pipeplan::transport::faulty::Faults;
 use pipeplan::transport::threads::ThreadOptions;
@@ -17,7 +21,7 @@ use pipeplan_core::plan::Plan;
 use self::report::{drawn, summary};
 use super::failure::Failure;
 use super::processes::Engine;
-use super::{format, input, interrupt, output, processes, selection};
+use super::{format, input, interrupt, output, processes, restart, selection};
 
 pub mod data;
 mod optimizer;
@@ -36,6 +40,7 @@ Examples:
   pipeplan run other-plan.json --resume run --steps 1000
   pipeplan run spec.toml --steps 1000 --replan-after 10      plan anew with the times of ten steps
   pipeplan run plan.json --transport tcp
+  pipeplan run plan.json --transport tcp --restart 3 --checkpoint-dir run --checkpoint-every 100
   torchrun --no-python --nproc-per-node 4 pipeplan run plan.json
   srun -n 4 pipeplan run plan.json
   mpirun -n 4 pipeplan run plan.json
@@ -75,6 +80,19 @@ pub struct Args {
     /// Resume from this checkpoint, or from the latest one in this folder, of any parallel layout
     #[arg(long, value_name = "FOLDER")]
     resume: Option<PathBuf>,
+    /// Go on after the failure of a rank, up to N times
+    ///
+    /// A rank that dies is started again. Ranks that live keep their weights and optimizer states in memory, and a rank
+    /// that is started again gets those of a data-parallel or context-parallel rank that holds the same. Where none does
+    /// (one replica, `zero` or split experts), all ranks go back to the latest checkpoint: give --checkpoint-dir and
+    /// --checkpoint-every. Losses and weights are those of an unbroken run. Each rank keeps a second copy of its weights
+    /// and optimizer states in host memory where they may come from there.
+    ///
+    /// For threads, and for the processes that --transport tcp starts. Under a launcher, which starts all ranks again
+    /// itself (torchrun --max-restarts), the run goes on from the latest checkpoint in --checkpoint-dir instead of its
+    /// start; with torchrun and Slurm also without this option.
+    #[arg(long, value_name = "N", conflicts_with = "replan_after", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    restart: Option<u32>,
     /// Start from the weights in this folder: `config.json` and safetensors, as `transformers` saves them, or a checkpoint
     ///
     /// The plan's model must be that of the folder: `model.config = "FOLDER/config.json"` in the spec. Each rank reads its
@@ -252,16 +270,16 @@ pub fn run(args: Args) -> Result<(), Failure> {
     args.expect_all_used(engine)?;
     let prints_trace = args.trace.as_deref() == Some("-");
     output::expect_one_document([("--trace -", prints_trace), ("--json", args.json)])?;
-    processes::end_with_parent();
+    restart::listen_to_parent();
     if matches!(engine, Engine::Tcp | Engine::Nccl) && !processes::is_launched()? {
-        return processes::launch(&args.plan, args.backend != Backend::Modelled);
+        return processes::launch(&args.plan, args.backend != Backend::Modelled, args.restart.unwrap_or(0));
     }
     let device = match args.backend {
         Backend::Cuda => Device::Cuda(gpu(args.gpu, engine)?),
         Backend::Emulated => Device::Emulated,
         Backend::Cpu | Backend::Modelled => Device::Cpu,
     };
-    let resume = args.resume.as_deref().map(Checkpoint::open).transpose().map_err(Failure::input)?;
+    let resume = resumed(&args)?;
     let precision = args.precision(device, resume.as_ref());
     let plan = plan(&args, device, precision)?;
     let (workload, mfu_ns) = workload(&args, &plan, precision)?;
@@ -272,6 +290,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     let options = options(&args, &workload, engine, device, resume)?;
     replan::expect_possible(&args, engine, &plan, &options)?;
+    expect_restartable(&args, &workload, &options)?;
     tell_resume(&args, &options, &workload);
     tell_weights(&args, &options, &workload)?;
     let mut metrics = metrics(&args, mfu_ns)?;
@@ -311,7 +330,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         return Err(Failure::work(error));
     }
     if let Some(error) = data_failure {
-        let done = options.first_step() as usize + report.steps.len();
+        let done = done(&options, &report);
         let saved = report
             .checkpoint
             .as_ref()
@@ -322,10 +341,15 @@ pub fn run(args: Args) -> Result<(), Failure> {
         );
     }
     if report.stopped {
-        let done = options.first_step() as usize + report.steps.len();
+        let done = done(&options, &report);
         return Err(Failure::stopped(format!("stopped after {done} of {} steps", args.steps)));
     }
     Ok(())
+}
+
+/// The training steps that are made at the end.
+fn done(options: &RunOptions, report: &RunReport) -> u32 {
+    report.steps.last().map_or(options.first_step(), |step| step.step + 1)
 }
 
 /// The plan to run; of a spec, planned here.
@@ -365,6 +389,65 @@ impl Observer for Together<'_> {
     fn step_ended(&mut self, step: &StepReport) {
         self.0.iter_mut().for_each(|observer| observer.step_ended(step));
     }
+
+    fn restarted(&mut self, restart: &Restart) {
+        self.0.iter_mut().for_each(|observer| observer.restarted(restart));
+        output::tell(&report::of_restart(restart));
+    }
+}
+
+/// The checkpoint to resume from: the one asked for; or, where a launcher starts the run again, the latest one that it has
+/// written.
+fn resumed(args: &Args) -> Result<Option<Checkpoint>, Failure> {
+    let asked = args.resume.as_deref().map(Checkpoint::open).transpose().map_err(Failure::input)?;
+    let again = bootstrap::restarts(|name| std::env::var(name).ok()).map_err(Failure::input)?;
+    let by_launcher = !processes::is_ours() && processes::is_launched()?;
+    let goes_on = by_launcher && (again > 0 || args.restart.is_some());
+    let Some(folder) = args.checkpoint_dir.as_deref().filter(|_| goes_on) else { return Ok(asked) };
+    match Checkpoint::open(folder) {
+        Ok(written) => {
+            let step = |checkpoint: &Checkpoint| checkpoint.manifest.step;
+            Ok(Some(written)
+                .filter(|written| asked.as_ref().is_none_or(|asked| step(asked) < step(written)))
+                .or(asked))
+        }
+        // None is written yet, or the folder is not there.
+        Err(CheckpointError::None { .. } | CheckpointError::File { .. }) => Ok(asked),
+        Err(error) => Err(Failure::input(error)),
+    }
+}
+
+/// Refuses `--restart` where nothing could be gone on from.
+fn expect_restartable(args: &Args, workload: &Workload, options: &RunOptions) -> Result<(), Failure> {
+    if args.restart.is_none() {
+        return Ok(());
+    }
+    if args.backend == Backend::Modelled {
+        return Err(Failure::input(
+            "--restart applies to training, but the modelled backend only waits for planned times",
+        )
+        .with_help("Leave it out, or train with --backend cpu or cuda."));
+    }
+    let by_launcher = !processes::is_ours() && processes::is_launched()?;
+    if options.nccl && !by_launcher {
+        return Err(Failure::input("--restart does not restart ranks that this command starts for --transport nccl")
+            .with_help(
+                "Start them with a launcher that restarts: torchrun --max-restarts N --no-python … pipeplan run …",
+            ));
+    }
+    workload.check_restarts(options, !by_launcher).map_err(Failure::input)
+}
+
+/// The faults to inject: a rank that was started again has had the first ones.
+fn faults(args: &Args) -> Vec<(usize, Faults)> {
+    let rank = processes::place().ok().flatten().map(|place| place.rank);
+    let mut had = if processes::is_ours() { restart::life() } else { 0 };
+    let is_left = |(faulty, _): &&(usize, Faults)| {
+        let is_had = Some(*faulty) == rank && had > 0;
+        had -= usize::from(is_had);
+        !is_had
+    };
+    args.fault.iter().filter(is_left).copied().collect()
 }
 
 fn expect_ranks_of_faults(args: &Args, ranks: usize) -> Result<(), Failure> {
@@ -417,7 +500,8 @@ fn options(
         stop: interrupt::flag(),
         grace: Duration::from_secs(5),
         transport: ThreadOptions { slots: args.slots, patience },
-        faults: args.fault.clone(),
+        faults: faults(args),
+        restarting: Restarting { most: args.restart.unwrap_or(0), ..Restarting::default() },
         nccl: engine == Engine::Nccl,
         split_gpu: args.split_gpu,
         cuda_graphs: args.cuda_graphs != Some(Switch::Off),
@@ -487,6 +571,9 @@ fn write_report(
         }
         (None, false) => {}
     }
+    for restart in &report.restarts {
+        text.push_str(&format!("{}\n", report::of_restart(restart)));
+    }
     text.push_str(&super::trace::of_clocks(&report.clocks));
     if let Some(path) = &args.trace {
         text.push_str(&format!("trace         {path}\n"));
@@ -515,9 +602,7 @@ fn execute(
     observer: &mut dyn Observer,
 ) -> Result<Ending, Failure> {
     let result = match engine {
-        Engine::Threads => {
-            pipeplan::runner::run(workload, options, observer).map(|report| Ending::First(Box::new(report)))
-        }
+        Engine::Threads => run_restarting(workload, options, observer).map(|report| Ending::First(Box::new(report))),
         Engine::Tcp | Engine::Nccl => processes::over_tcp(workload, options, observer)?,
         Engine::Mpi => processes::over_mpi(workload, options, observer)?,
     };
