@@ -25,6 +25,7 @@ mod clock;
 pub mod data;
 pub mod evaluate;
 pub mod gradients;
+pub mod interval;
 pub mod metrics;
 pub mod optimizer;
 mod overhead;

@@ -499,7 +499,8 @@ fn failed<L: Link>(rank: usize, cause: Cause, shared: &Shared, control: &Control
     let ended_after: Duration = failed_at.elapsed();
     // Others may be waiting for this rank's part.
     let left = if control.is_ending() { Duration::ZERO } else { options.grace.saturating_sub(failed_at.elapsed()) };
-    let checkpoint = shared.settled_checkpoint(left);
+    let gone: Vec<usize> = lost.keys().copied().collect();
+    let checkpoint = shared.settled_checkpoint(left, Some(&gone[..]).filter(|gone| !gone.is_empty()));
     let refusal = words.iter().find_map(|(peer, words)| refused_by(*peer, words));
     if let Some(refusal) = refusal.filter(|_| follows(&cause)) {
         return refusal.into();

@@ -53,9 +53,9 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// For a rank whose weights lie at `places`.
-    pub fn new(kept: Arc<Kept>, places: Places) -> Keeper {
-        Keeper { kept, places, made: None }
+    /// For a rank whose weights lie at `places`, and which has made `first_step` steps.
+    pub fn new(kept: Arc<Kept>, places: Places, first_step: u32) -> Keeper {
+        Keeper { kept, places, made: Some(first_step) }
     }
 }
 

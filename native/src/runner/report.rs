@@ -118,6 +118,8 @@ pub struct RunReport {
     pub missed_faults: BTreeMap<usize, u64>,
     /// Whether a raised flag ended the run before its last step.
     pub stopped: bool,
+    /// How long training stood still for each checkpoint that was begun while the run went on, by rank 0.
+    pub checkpoint_pauses: Vec<Duration>,
     /// The restarts after failures.
     pub restarts: Vec<Restart>,
 }

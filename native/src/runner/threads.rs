@@ -101,8 +101,8 @@ impl Shared {
     }
 
     /// The same after a failure, once writes that were under way have ended, for `left` at most.
-    pub(super) fn settled_checkpoint(&self, left: Duration) -> LastCheckpoint {
-        let whole = self.saves.settle(left);
+    pub(super) fn settled_checkpoint(&self, left: Duration, others: Option<&[usize]>) -> LastCheckpoint {
+        let whole = self.saves.settle(left, others);
         let mut last = self.last_checkpoint.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(folder) = whole {
             *last = LastCheckpoint::At(folder);
@@ -237,7 +237,11 @@ pub(super) fn rank_executor<'s>(
         backend,
         store,
         peer_groups: PeerGroups::new(position),
-        keeper: options.restarting.kept.as_ref().map(|kept| Keeper::new(Arc::clone(kept), places.clone())),
+        keeper: options
+            .restarting
+            .kept
+            .as_ref()
+            .map(|kept| Keeper::new(Arc::clone(kept), places.clone(), options.first_step())),
         gradients: Gradients::new(
             position,
             &places,
@@ -435,7 +439,7 @@ impl<'a> Coordinator<'a> {
         let (rank, cause, ranks) = first;
         let ended_after: Duration = failed_at.elapsed();
         let left = self.shared.options.grace.saturating_sub(ended_after);
-        let (silent, checkpoint) = (still_running, self.shared.settled_checkpoint(left));
+        let (silent, checkpoint) = (still_running, self.shared.settled_checkpoint(left, Some(&[])));
         RunError::Failed(Box::new(Failure { rank, cause, ranks, silent, checkpoint, ended_after }))
     }
 
@@ -598,6 +602,7 @@ impl<'a> Coordinator<'a> {
             missed_faults: self.shared.missed_faults.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             stopped: self.steps.len()
                 < self.shared.options.steps.saturating_sub(self.shared.options.first_step()) as usize,
+            checkpoint_pauses: self.shared.saves.pauses(),
             restarts: Vec::new(),
             steps: self.steps,
             memory,

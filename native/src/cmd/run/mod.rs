@@ -24,6 +24,7 @@ use super::processes::Engine;
 use super::{format, input, interrupt, output, processes, restart, selection};
 
 pub mod data;
+mod interval;
 mod optimizer;
 mod replan;
 mod report;
@@ -74,6 +75,13 @@ pub struct Args {
     /// Also write a checkpoint every N steps
     #[arg(long, value_name = "STEPS", requires = "checkpoint_dir", value_parser = clap::value_parser!(u32).range(1..))]
     checkpoint_every: Option<u32>,
+    /// Mean time between failures of one device, in hours: the report says how often checkpoints are best written
+    ///
+    /// From the measured time for which training stands still for a checkpoint, after Daly (2006), and the share of the time
+    /// that is lost to checkpoints and to steps that are made again. The run of Llama 3 405B had a failure in 50,600 hours of
+    /// a GPU.
+    #[arg(long, value_name = "HOURS", requires = "checkpoint_every")]
+    mtbf: Option<f64>,
     /// Keep only the last N checkpoints of the folder; default: all
     #[arg(long, value_name = "N", requires = "checkpoint_dir", value_parser = clap::value_parser!(u32).range(1..))]
     keep: Option<u32>,
@@ -263,6 +271,9 @@ enum Backend {
 pub static TEXT: &[u8] = include_bytes!("../../../../examples/data/pipeline.txt");
 
 pub fn run(args: Args) -> Result<(), Failure> {
+    if let Some(hours) = args.mtbf.filter(|hours| !(hours.is_finite() && *hours > 0.0)) {
+        return Err(Failure::input(format!("--mtbf is {hours}; give hours above 0")));
+    }
     let engine = match args.transport {
         Some(engine) => engine,
         None => processes::usual_engine()?,
@@ -553,6 +564,9 @@ fn write_report(
     }
     if args.json {
         let mut summary = summary(report);
+        if let Some(interval) = interval::Interval::of(args, report) {
+            summary["checkpoint_interval"] = interval.to_value();
+        }
         if let Some(round) = round {
             summary["replanned"] = round.to_value();
         }
@@ -570,6 +584,9 @@ fn write_report(
             text.push_str("checkpoint    not saved: give --checkpoint-dir\n");
         }
         (None, false) => {}
+    }
+    if let Some(interval) = interval::Interval::of(args, report) {
+        text.push_str(&interval.told());
     }
     for restart in &report.restarts {
         text.push_str(&format!("{}\n", report::of_restart(restart)));

@@ -78,7 +78,7 @@ pub struct Restart {
     pub source: Source,
     /// Training steps in that state.
     pub step: u32,
-    /// Steps that had been made before and were made again.
+    /// Steps that some rank had made before and that were made again.
     pub redone: u32,
     /// From when the failure was noticed to the start of the first step that had not been made before, or to the next failure.
     pub lost: Duration,
