@@ -221,7 +221,7 @@ impl Figures {
 fn kill_threads(kills: usize, seed: u64) {
     for zero in [0, 1] {
         let workload = laid_out(2, 2, zero);
-        let steps = 10 + kills as u32;
+        let steps = 10 + 2 * kills as u32;
         let whole = train(&workload, &options(steps));
         let mut random = SplitMix64::new(seed);
         let at = |random: &mut SplitMix64| (random.below(4) as usize, random.below(300));

@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pipeplan::bootstrap;
-use pipeplan::runner::checkpoint::{Checkpoint, CheckpointError, Pretrained, Saving};
+use pipeplan::runner::checkpoint::{Checkpoint, Pretrained, Saving};
 use pipeplan::runner::metrics::{Figures, Metrics};
 use pipeplan::runner::progress::Progress;
 use pipeplan::runner::{
@@ -28,6 +27,7 @@ mod interval;
 mod optimizer;
 mod replan;
 mod report;
+mod restarts;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -290,7 +290,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Backend::Emulated => Device::Emulated,
         Backend::Cpu | Backend::Modelled => Device::Cpu,
     };
-    let resume = resumed(&args)?;
+    let resume = restarts::resumed(&args)?;
     let precision = args.precision(device, resume.as_ref());
     let plan = plan(&args, device, precision)?;
     let (workload, mfu_ns) = workload(&args, &plan, precision)?;
@@ -301,7 +301,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     let options = options(&args, &workload, engine, device, resume)?;
     replan::expect_possible(&args, engine, &plan, &options)?;
-    expect_restartable(&args, &workload, &options)?;
+    restarts::expect_restartable(&args, &workload, &options)?;
     tell_resume(&args, &options, &workload);
     tell_weights(&args, &options, &workload)?;
     let mut metrics = metrics(&args, mfu_ns)?;
@@ -407,60 +407,6 @@ impl Observer for Together<'_> {
     }
 }
 
-/// The checkpoint to resume from: the one asked for; or, where a launcher starts the run again, the latest one that it has
-/// written.
-fn resumed(args: &Args) -> Result<Option<Checkpoint>, Failure> {
-    let asked = args.resume.as_deref().map(Checkpoint::open).transpose().map_err(Failure::input)?;
-    let again = bootstrap::restarts(|name| std::env::var(name).ok()).map_err(Failure::input)?;
-    let by_launcher = !processes::is_ours() && processes::is_launched()?;
-    let goes_on = by_launcher && (again > 0 || args.restart.is_some());
-    let Some(folder) = args.checkpoint_dir.as_deref().filter(|_| goes_on) else { return Ok(asked) };
-    match Checkpoint::open(folder) {
-        Ok(written) => {
-            let step = |checkpoint: &Checkpoint| checkpoint.manifest.step;
-            Ok(Some(written)
-                .filter(|written| asked.as_ref().is_none_or(|asked| step(asked) < step(written)))
-                .or(asked))
-        }
-        // None is written yet, or the folder is not there.
-        Err(CheckpointError::None { .. } | CheckpointError::File { .. }) => Ok(asked),
-        Err(error) => Err(Failure::input(error)),
-    }
-}
-
-/// Refuses `--restart` where nothing could be gone on from.
-fn expect_restartable(args: &Args, workload: &Workload, options: &RunOptions) -> Result<(), Failure> {
-    if args.restart.is_none() {
-        return Ok(());
-    }
-    if args.backend == Backend::Modelled {
-        return Err(Failure::input(
-            "--restart applies to training, but the modelled backend only waits for planned times",
-        )
-        .with_help("Leave it out, or train with --backend cpu or cuda."));
-    }
-    let by_launcher = !processes::is_ours() && processes::is_launched()?;
-    if options.nccl && !by_launcher {
-        return Err(Failure::input("--restart does not restart ranks that this command starts for --transport nccl")
-            .with_help(
-                "Start them with a launcher that restarts: torchrun --max-restarts N --no-python … pipeplan run …",
-            ));
-    }
-    workload.check_restarts(options, !by_launcher).map_err(Failure::input)
-}
-
-/// The faults to inject: a rank that was started again has had the first ones.
-fn faults(args: &Args) -> Vec<(usize, Faults)> {
-    let rank = processes::place().ok().flatten().map(|place| place.rank);
-    let mut had = if processes::is_ours() { restart::life() } else { 0 };
-    let is_left = |(faulty, _): &&(usize, Faults)| {
-        let is_had = Some(*faulty) == rank && had > 0;
-        had -= usize::from(is_had);
-        !is_had
-    };
-    args.fault.iter().filter(is_left).copied().collect()
-}
-
 fn expect_ranks_of_faults(args: &Args, ranks: usize) -> Result<(), Failure> {
     let Some((rank, _)) = args.fault.iter().find(|(rank, _)| *rank >= ranks) else { return Ok(()) };
     let last = ranks.saturating_sub(1);
@@ -511,7 +457,7 @@ fn options(
         stop: interrupt::flag(),
         grace: Duration::from_secs(5),
         transport: ThreadOptions { slots: args.slots, patience },
-        faults: faults(args),
+        faults: restarts::faults(args),
         restarting: Restarting { most: args.restart.unwrap_or(0), ..Restarting::default() },
         nccl: engine == Engine::Nccl,
         split_gpu: args.split_gpu,
