@@ -171,6 +171,21 @@ pub fn secret(read: impl Fn(&str) -> Option<String>, launcher: Launcher) -> Stri
     given.unwrap_or_else(|| of_launcher.iter().filter_map(|name| read(name)).collect::<Vec<_>>().join("."))
 }
 
+/// How often the launcher has started all processes of this run again after a failure: torchrun's
+/// `TORCHELASTIC_RESTART_COUNT`, or Slurm's `SLURM_RESTART_COUNT` for a job that was requeued.
+///
+/// # Errors
+/// [`BootstrapError::NotANumber`].
+pub fn restarts(read: impl Fn(&str) -> Option<String>) -> Result<usize, BootstrapError> {
+    for variable in ["TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"] {
+        // torchrun inside a job that was requeued counts from 0 again.
+        if let Some(count @ 1..) = number(&read, variable, "from 0")? {
+            return Ok(count);
+        }
+    }
+    Ok(0)
+}
+
 fn number(
     read: impl Fn(&str) -> Option<String>,
     variable: &'static str,
@@ -354,6 +369,18 @@ mod tests {
         assert_eq!(of(&[run, (SECRET, "")], Launcher::Torchrun), "run-7");
         assert_eq!(of(&[run, ("SLURM_JOB_ID", "12"), ("SLURM_STEP_ID", "3")], Launcher::Slurm), "12.3");
         assert_eq!(of(&[run], Launcher::OpenMpi), "");
+    }
+
+    #[test]
+    fn restarts_of_a_launcher_are_counted() {
+        let of = |variables: &[(&'static str, &str)]| {
+            restarts(|name| variables.iter().find(|(found, _)| *found == name).map(|(_, value)| (*value).to_string()))
+        };
+        assert_eq!(of(&[]), Ok(0));
+        assert_eq!(of(&[("TORCHELASTIC_RESTART_COUNT", "2")]), Ok(2));
+        assert_eq!(of(&[("TORCHELASTIC_RESTART_COUNT", "0"), ("SLURM_RESTART_COUNT", "1")]), Ok(1));
+        let text = of(&[("SLURM_RESTART_COUNT", "often")]).expect_err("refused").to_string();
+        assert_eq!(text, "SLURM_RESTART_COUNT is `often`: it must be a whole number from 0");
     }
 
     #[test]

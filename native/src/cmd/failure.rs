@@ -46,6 +46,12 @@ impl Failure {
         failure
     }
 
+    /// With another exit code.
+    pub fn with_code(mut self, code: u8) -> Failure {
+        self.0.code = code;
+        self
+    }
+
     /// What to do about it.
     pub fn with_help(mut self, help: impl fmt::Display) -> Failure {
         self.0.help = Some(shown(&help.to_string()));

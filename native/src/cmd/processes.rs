@@ -1,14 +1,9 @@
 //! `pipeplan run` with a process for each rank.
 
-use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pipeplan::bootstrap::{self, Launcher, Place};
-use pipeplan::runner::{
-    Computation, Ending, Observer, Refusal, RunError, RunOptions, StopFlag, Workload, run_process,
-};
+use pipeplan::runner::{Computation, Ending, Observer, Refusal, RunError, RunOptions, Workload, run_process};
 use pipeplan::transport::processes::Processes;
 use pipeplan::transport::rendezvous::Secret;
 use pipeplan::transport::tcp::Tcp;
@@ -16,7 +11,8 @@ use pipeplan::transport::tcp::Tcp;
 use pipeplan_core::spec::Work;
 
 use super::failure::Failure;
-use super::{input, interrupt};
+use super::family::{Family, Start};
+use super::{input, interrupt, restart};
 
 /// What a run over processes comes to: refused by the command, or ended by the runner.
 type Outcome = Result<Result<Ending, RunError>, Failure>;
@@ -40,6 +36,11 @@ pub fn usual_engine() -> Result<Engine, Failure> {
 /// Whether a launcher has started this process as one of the ranks.
 pub fn is_launched() -> Result<bool, Failure> {
     Ok(place()?.is_some_and(|place| place.is_launched))
+}
+
+/// Whether this process is a rank that another process of this command has started.
+pub fn is_ours() -> bool {
+    std::env::var_os(restart::ENDS_WITH_INPUT).is_some()
 }
 
 /// Whether this process is a rank that prints nothing.
@@ -111,12 +112,12 @@ pub fn over_tcp(workload: &Workload, options: &RunOptions, observer: &mut dyn Ob
     if let Some(place) = place()?.filter(|place| place.world != workload.world()) {
         return Ok(Err(Refusal::World { ranks: workload.world(), world: place.world }.into()));
     }
-    Ok(run_process(
-        workload,
-        options,
-        Processes::new(tcp_link(longest_frame(workload), patience)?, patience),
-        observer,
-    ))
+    let longest = longest_frame(workload);
+    if let Some(place) = place()?.filter(|_| is_ours() && options.restarting.most > 0) {
+        let secret = bootstrap::secret(|name| std::env::var(name).ok(), place.launcher);
+        return restart::over_generations(workload, options, observer, &place, (secret, longest));
+    }
+    Ok(run_process(workload, options, Processes::new(tcp_link(longest, patience)?, patience), observer))
 }
 
 /// This process as one rank, over MPI.
@@ -140,32 +141,9 @@ pub fn mpi_link() -> Result<Tcp, Failure> {
     ))
 }
 
-/// Between two looks at the processes.
-const LOOK: Duration = Duration::from_millis(20);
-
-/// How long the others may take to end once one has: each has waited for all others' reports by then.
-const GRACE: Duration = Duration::from_secs(3);
-
-/// Tells a rank that it was started by [`launch`], whose end is that of its standard input.
-const ENDS_WITH_INPUT: &str = "PIPEPLAN_ENDS_WITH_INPUT";
-
-/// Ends this process where it is a rank that [`launch`] has started, and that process has ended in whatever way: it holds
-/// the other end of the standard input, in which there is nothing to read.
-pub fn end_with_parent() {
-    if std::env::var_os(ENDS_WITH_INPUT).is_none() {
-        return;
-    }
-    // Without a thread, only a parent that is killed leaves this process behind.
-    let _ = thread::Builder::new().name("parent".to_string()).spawn(|| {
-        // An error is no parent, either.
-        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
-        std::process::exit(1);
-    });
-}
-
 /// Starts this command again as one process for each rank of the plan on this machine, and waits for them. None outlives
 /// it, even where it is killed. Where the run `trains`, tensor-parallel ranks or sequences have a process each.
-pub fn launch(plan: &str, trains: bool) -> Result<(), Failure> {
+pub fn launch(plan: &str, trains: bool, restarts: u32) -> Result<(), Failure> {
     if plan == "-" {
         return Err(Failure::input("every rank reads the plan, but standard input can be read once")
             .with_help("Write the plan to a file."));
@@ -185,99 +163,15 @@ pub fn launch(plan: &str, trains: bool) -> Result<(), Failure> {
     // Ctrl-C reaches the processes of a terminal together, and a signal to this one alone is handed on; then it waits
     // until they have ended.
     let (interrupted, again) = (interrupt::flag(), interrupt::again());
-    let port = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
-    let port = port.map_err(|error| Failure::work(format!("no free port was found: {error}")))?.port();
     // Another program of this machine may call at that port first.
     let secret = Secret::random().map_err(Failure::work)?;
-    let program = std::env::current_exe()
-        .map_err(|error| Failure::work(format!("the path of this command is unknown: {error}")))?;
-    let mut family = Family { children: Vec::with_capacity(ranks) };
-    for rank in 0..ranks {
-        let mut command = Command::new(&program);
-        command.args(std::env::args_os().skip(1));
-        command.env("RANK", rank.to_string()).env("WORLD_SIZE", ranks.to_string());
-        command.env("LOCAL_RANK", rank.to_string()).env("LOCAL_WORLD_SIZE", ranks.to_string());
-        command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
-        command.env_remove("TORCHELASTIC_USE_AGENT_STORE").env(bootstrap::SECRET, secret.text());
-        command.env(ENDS_WITH_INPUT, "1").stdin(Stdio::piped());
-        let child = command.spawn();
-        family
-            .children
-            .push(Some(child.map_err(|error| Failure::work(format!("rank {rank} cannot start: {error}")))?));
-    }
-    let code = family.wait(&interrupted, &again);
+    let mut family = Family::start(Start { ranks, secret, restarts })?;
+    let code = family.wait(&interrupted, &again)?;
     match code {
         0 => Ok(()),
         // This process was asked to stop, or one of the ranks was.
         130 => Err(Failure::stopped("stopped before the last step")),
         2 => Err(Failure::input("the ranks refused the run")),
         _ => Err(Failure::work("the run failed")),
-    }
-}
-
-/// The processes of all ranks, while they run, with the ends of their standard inputs.
-struct Family {
-    children: Vec<Option<Child>>,
-}
-
-impl Family {
-    /// Waits for all; the first exit code that is not 0, or 0. Once one has failed, the others have the grace. Where
-    /// `interrupted` is raised they are asked to stop after the step that is under way, and where `again` is, ended.
-    fn wait(&mut self, interrupted: &StopFlag, again: &StopFlag) -> i32 {
-        let mut code = 0;
-        let mut failed_at: Option<Instant> = None;
-        let mut asked = false;
-        while self.children.iter().any(Option::is_some) {
-            if interrupted.is_raised() && !asked {
-                asked = true;
-                self.ask_to_stop();
-            }
-            if again.is_raised() {
-                self.end();
-                return 130;
-            }
-            for place in &mut self.children {
-                let Some(child) = place else { continue };
-                let ended = match child.try_wait() {
-                    Ok(None) => continue,
-                    Ok(Some(status)) => status.code().unwrap_or(1),
-                    Err(_) => 1,
-                };
-                *place = None;
-                if ended != 0 {
-                    failed_at.get_or_insert_with(Instant::now);
-                    code = if code == 0 { ended } else { code };
-                }
-            }
-            if failed_at.is_some_and(|at| at.elapsed() > GRACE) {
-                self.end();
-            }
-            thread::sleep(LOOK);
-        }
-        code
-    }
-
-    /// Like SIGUSR1 to each of them: a second one does not kill a process.
-    fn ask_to_stop(&self) {
-        #[cfg(unix)]
-        for child in self.children.iter().flatten() {
-            let id = nix::unistd::Pid::from_raw(child.id() as i32);
-            // One that has just ended needs no asking.
-            let _ = nix::sys::signal::kill(id, nix::sys::signal::Signal::SIGUSR1);
-        }
-    }
-
-    fn end(&mut self) {
-        for child in self.children.iter_mut().flatten() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-        self.children.iter_mut().for_each(|child| *child = None);
-    }
-}
-
-impl Drop for Family {
-    fn drop(&mut self) {
-        self.end();
     }
 }

@@ -25,6 +25,7 @@ mod clock;
 pub mod data;
 pub mod evaluate;
 pub mod gradients;
+pub mod interval;
 pub mod metrics;
 pub mod optimizer;
 mod overhead;
@@ -35,6 +36,7 @@ pub mod published_workloads;
 pub mod random;
 mod rank_executor;
 mod report;
+pub mod restart;
 pub mod shard;
 pub(crate) mod status;
 mod stop;
@@ -44,6 +46,7 @@ mod workload;
 pub use overhead::Overhead;
 pub use processes::run_process;
 pub use report::{Cause, Ending, Failure, LastCheckpoint, RankMemory, RunError, RunReport, StepReport};
+pub use restart::{Restart, Restarting, Source, run_restarting};
 pub use status::{RankReport, State};
 pub use stop::StopFlag;
 pub use threads::run;
@@ -127,8 +130,10 @@ pub struct RunOptions {
     pub keep_weights: bool,
     /// Raised to end the run early.
     pub stop: StopFlag,
-    /// Injected faults by rank, for tests.
+    /// Injected faults by rank, for tests. Of several of one rank, each comes after a restart for the one before.
     pub faults: Vec<(usize, Faults)>,
+    /// How the run goes on after a failure.
+    pub restarting: Restarting,
 }
 
 impl Default for RunOptions {
@@ -158,6 +163,7 @@ impl Default for RunOptions {
             keep_weights: false,
             stop: StopFlag::default(),
             faults: Vec::new(),
+            restarting: Restarting::default(),
         }
     }
 }
@@ -181,7 +187,8 @@ impl RunOptions {
 
     /// The first training step of this run, counted from 0.
     pub fn first_step(&self) -> u32 {
-        self.resume.as_ref().map_or(0, |checkpoint| checkpoint.manifest.step)
+        let begun = self.restarting.begun.as_ref().map(|begun| begun.step);
+        begun.unwrap_or_else(|| self.resume.as_ref().map_or(0, |checkpoint| checkpoint.manifest.step))
     }
 }
 
@@ -189,6 +196,9 @@ impl RunOptions {
 pub trait Observer {
     /// All ranks ended a step.
     fn step_ended(&mut self, step: &StepReport);
+
+    /// A rank has failed, and the run goes on. Where ranks are processes, only those that go on with it hear this.
+    fn restarted(&mut self, _restart: &Restart) {}
 }
 
 /// Ignores everything.

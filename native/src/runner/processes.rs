@@ -20,7 +20,7 @@ use super::Device;
 use super::checkpoint::Held;
 #[cfg(feature = "cuda")]
 use super::gradients::Gradients;
-use super::rank_executor::StepRecord;
+use super::rank_executor::{RankExecutor, StepRecord};
 use super::report::{Cause, Ending, Failure, RankMemory, RunError};
 use super::status::State;
 use super::threads::{Coordinator, Shared, TensorPath, memory_of, message_of, rank_executor, with_faults};
@@ -236,10 +236,43 @@ impl Rank<'_> {
     ) -> Result<Ending, Ended> {
         let Shared { workload, options, board, .. } = self.shared;
         let rank = self.rank;
-        let row = workload.row(rank);
         let mut rank_executor = rank_executor(rank, self.shared, tensor_path)?;
-        let mut done = rank_executor.first_step;
         let mut coordinator = Coordinator::new(self.shared, self.name, usize::MAX);
+        let steps = self.steps(transport, &mut rank_executor, &mut coordinator, observer);
+        let done = steps.inspect_err(|_| rank_executor.leave())?;
+        let memory = memory_of(rank, &rank_executor.store.meter, rank_executor.backend.device_bytes(), workload);
+        let mut numbers = numbers_of(&memory);
+        numbers.push(self.missed.exchanges().map_or(-1.0, |exchanges| exchanges as f64));
+        let all = transport.gather(&mut self.everyone, 0, numbers)?;
+        transport.barrier()?;
+        board.note_state(rank, State::Ended);
+        let Some(all) = all else { return Ok(Ending::Other { rank, stopped: done < options.steps }) };
+        let memory = |(rank, numbers): (usize, &Vec<f64>)| {
+            let told = numbers.split_last().and_then(|(missed, memory)| Some((*missed, memory_from(memory)?)));
+            let Some((missed, memory)) = told else {
+                return Err(Cause::WrongRecord { rank, found: numbers.len(), expected: "7".to_string() });
+            };
+            if missed >= 0.0 {
+                self.shared.note_missed_fault(rank, missed as u64);
+            }
+            Ok(Some((memory, BTreeMap::new())))
+        };
+        coordinator.ended = all.iter().enumerate().map(memory).collect::<Result<_, Cause>>()?;
+        Ok(Ending::First(Box::new(coordinator.report())))
+    }
+
+    /// All steps of a rank and the last checkpoint. Gives the training steps that are made then.
+    fn steps(
+        &mut self,
+        transport: &mut dyn Transport,
+        rank_executor: &mut RankExecutor<'_>,
+        coordinator: &mut Coordinator<'_>,
+        observer: &mut dyn Observer,
+    ) -> Result<u32, Ended> {
+        let Shared { workload, options, board, .. } = self.shared;
+        let rank = self.rank;
+        let row = workload.row(rank);
+        let mut done = rank_executor.first_step;
         for step in rank_executor.first_step.. {
             board.note(rank, step, 0, State::Between);
             self.everyone.begin(step);
@@ -263,25 +296,7 @@ impl Rank<'_> {
             rank_executor.after_step(done, transport)?;
         }
         rank_executor.finish(done, transport)?;
-        let memory = memory_of(rank, &rank_executor.store.meter, rank_executor.backend.device_bytes(), workload);
-        let mut numbers = numbers_of(&memory);
-        numbers.push(self.missed.exchanges().map_or(-1.0, |exchanges| exchanges as f64));
-        let all = transport.gather(&mut self.everyone, 0, numbers)?;
-        transport.barrier()?;
-        board.note_state(rank, State::Ended);
-        let Some(all) = all else { return Ok(Ending::Other { rank, stopped: done < options.steps }) };
-        let memory = |(rank, numbers): (usize, &Vec<f64>)| {
-            let told = numbers.split_last().and_then(|(missed, memory)| Some((*missed, memory_from(memory)?)));
-            let Some((missed, memory)) = told else {
-                return Err(Cause::WrongRecord { rank, found: numbers.len(), expected: "7".to_string() });
-            };
-            if missed >= 0.0 {
-                self.shared.note_missed_fault(rank, missed as u64);
-            }
-            Ok(Some((memory, BTreeMap::new())))
-        };
-        coordinator.ended = all.iter().enumerate().map(memory).collect::<Result<_, Cause>>()?;
-        Ok(Ending::First(Box::new(coordinator.report())))
+        Ok(done)
     }
 
     /// Whether all processes run the same thing, and each has found all well that it alone has looked at; then what this
@@ -476,12 +491,16 @@ fn failed<L: Link>(rank: usize, cause: Cause, shared: &Shared, control: &Control
     });
     if !follows(&cause) {
         board.note_state(rank, State::Failed);
+        if let Some(kept) = &options.restarting.kept {
+            kept.note_own_failure(format!("rank {rank} failed: {cause}"), !cause.may_pass());
+        }
     }
     let (words, lost) = control.listen(options.grace);
     let ended_after: Duration = failed_at.elapsed();
     // Others may be waiting for this rank's part.
     let left = if control.is_ending() { Duration::ZERO } else { options.grace.saturating_sub(failed_at.elapsed()) };
-    let checkpoint = shared.settled_checkpoint(left);
+    let gone: Vec<usize> = lost.keys().copied().collect();
+    let checkpoint = shared.settled_checkpoint(left, Some(&gone[..]).filter(|gone| !gone.is_empty()));
     let refusal = words.iter().find_map(|(peer, words)| refused_by(*peer, words));
     if let Some(refusal) = refusal.filter(|_| follows(&cause)) {
         return refusal.into();

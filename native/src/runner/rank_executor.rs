@@ -11,9 +11,10 @@ use pipeplan_core::program::{P2pOp, Step, Way};
 
 use super::checkpoint::Writer;
 use super::data::Batches;
-use super::gradients::{Gradients, Position};
+use super::gradients::{Gradients, Places, Position};
 use super::peer_groups::PeerGroups;
 use super::report::{Cause, LastCheckpoint};
+use super::restart::Kept;
 use super::status::{State, StatusBoard};
 use super::stop::{StopFlag, Verdict};
 use crate::backend::{Backend, Parcel, Store};
@@ -43,6 +44,21 @@ pub struct StepRecord {
 /// Receives that have been started and not taken, by sender, in the order of starting.
 type Started = BTreeMap<usize, VecDeque<P2pOp>>;
 
+/// Keeps the state of a rank for a restart.
+pub struct Keeper {
+    kept: Arc<Kept>,
+    places: Places,
+    /// The steps that are in what the backend holds, where they are whole.
+    made: Option<u32>,
+}
+
+impl Keeper {
+    /// For a rank whose weights lie at `places`, and which has made `first_step` steps.
+    pub fn new(kept: Arc<Kept>, places: Places, first_step: u32) -> Keeper {
+        Keeper { kept, places, made: Some(first_step) }
+    }
+}
+
 /// One rank.
 pub struct RankExecutor<'a> {
     /// Where the rank stands.
@@ -71,6 +87,8 @@ pub struct RankExecutor<'a> {
     pub writer: Option<Writer>,
     /// The last checkpoint of the run.
     pub last_checkpoint: &'a Mutex<LastCheckpoint>,
+    /// Keeps its state for a restart, where there may be one.
+    pub keeper: Option<Keeper>,
     /// Where it reports its state.
     pub board: &'a StatusBoard,
     /// The start of the run.
@@ -105,6 +123,14 @@ impl RankExecutor<'_> {
         self.finish(done, transport)
     }
 
+    /// Leaves the run because a rank has failed: what it holds after a whole step is kept.
+    pub(super) fn leave(&mut self) {
+        let Some(keeper) = &self.keeper else { return };
+        if let Some(made) = keeper.made {
+            keeper.kept.leave(made, self.position, &keeper.places, &mut *self.backend);
+        }
+    }
+
     /// Has the data of a step there. Where it cannot be read, the run ends before the step, on all ranks the same, and writes its
     /// checkpoint.
     pub(super) fn prepare(&self, training_step: u32) {
@@ -121,10 +147,18 @@ impl RankExecutor<'_> {
         transport: &mut dyn Transport,
     ) -> Result<StepRecord, Cause> {
         let rank = self.position.world_rank();
+        if let Some(keeper) = &mut self.keeper {
+            keeper.kept.begin_step(step, self.position, &keeper.places, &mut *self.backend)?;
+            keeper.made = None;
+        }
         let spans = self.step(step, transport)?;
         let losses = self.take_losses();
         let gradient_norm = self.gradients.take_norm();
         let validation = self.evaluate(step, transport)?;
+        if let Some(keeper) = &mut self.keeper {
+            keeper.made = Some(step + 1);
+            keeper.kept.note_done(step + 1);
+        }
         let peak_bytes = self.store.meter.peak_total();
         Ok(StepRecord { rank, step, ready_ns, spans, losses, validation, gradient_norm, peak_bytes })
     }

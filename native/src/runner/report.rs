@@ -11,6 +11,7 @@ use pipeplan_core::trace::clocks::Aligned;
 
 use super::checkpoint::CheckpointError;
 use super::overhead::Overhead;
+use super::restart::Restart;
 use super::status::RankReport;
 use super::workload::Refusal;
 use crate::backend::BackendError;
@@ -117,6 +118,10 @@ pub struct RunReport {
     pub missed_faults: BTreeMap<usize, u64>,
     /// Whether a raised flag ended the run before its last step.
     pub stopped: bool,
+    /// How long training stood still for each checkpoint that was begun while the run went on, by rank 0.
+    pub checkpoint_pauses: Vec<Duration>,
+    /// The restarts after failures.
+    pub restarts: Vec<Restart>,
 }
 
 impl RunReport {
@@ -230,6 +235,29 @@ impl From<BackendError> for Cause {
 }
 
 impl Cause {
+    /// Whether the same run from an earlier state may do better: after the death of a rank, but not after a loss that is no
+    /// number.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Cause::Backend(error) => matches!(
+                error,
+                BackendError::Device { .. } | BackendError::WrongSize { .. } | BackendError::Missing { .. }
+            ),
+            Cause::Checkpoint(_) => false,
+            _ => true,
+        }
+    }
+
+    /// Whether what the rank held is gone.
+    pub(super) fn loses_memory(&self) -> bool {
+        match self {
+            Cause::Died { .. } | Cause::Backend(BackendError::Device { .. }) => true,
+            cause => {
+                matches!(cause.transport(), Some(TransportError::Device { .. } | TransportError::Library { .. }))
+            }
+        }
+    }
+
     /// The error of the transport, if the transport failed.
     pub fn transport(&self) -> Option<&TransportError> {
         match self {

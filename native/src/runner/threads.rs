@@ -19,7 +19,7 @@ use super::data::Batches;
 use super::gradients::{Gradients, Places, stages_held};
 use super::overhead::{Overhead, lateness};
 use super::peer_groups::PeerGroups;
-use super::rank_executor::{RankExecutor, StepRecord};
+use super::rank_executor::{Keeper, RankExecutor, StepRecord};
 use super::report::{Cause, Failure, LastCheckpoint, RankMemory, RunError, RunReport, StepReport};
 use super::status::{RankReport, State, StatusBoard};
 use super::stop::Verdict;
@@ -65,8 +65,10 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn new(workload: &Workload, options: &RunOptions, batches: Option<Batches>) -> Shared {
-        let last_checkpoint = match (&options.resume, &options.saving) {
-            (Some(checkpoint), _) => LastCheckpoint::At(checkpoint.folder.clone()),
+        let begun = options.restarting.begun.as_ref().and_then(|begun| begun.checkpoint.as_ref());
+        let resumed = options.resume.as_ref().map(|checkpoint| &checkpoint.folder);
+        let last_checkpoint = match (begun.map(|(_, folder)| folder).or(resumed), &options.saving) {
+            (Some(folder), _) => LastCheckpoint::At(folder.clone()),
             (None, Some(_)) => LastCheckpoint::NoneYet,
             (None, None) => LastCheckpoint::NotAsked,
         };
@@ -92,13 +94,15 @@ impl Shared {
 
     /// The last checkpoint that this run has written.
     fn written_checkpoint(&self) -> Option<PathBuf> {
-        let resumed = self.options.resume.as_ref().map(|checkpoint| &checkpoint.folder);
+        // After a restart it is of an earlier generation.
+        let resumed = self.options.resume.as_ref().filter(|_| self.options.restarting.begun.is_none());
+        let resumed = resumed.map(|checkpoint| &checkpoint.folder);
         self.last_checkpoint().folder().filter(|folder| resumed != Some(folder))
     }
 
     /// The same after a failure, once writes that were under way have ended, for `left` at most.
-    pub(super) fn settled_checkpoint(&self, left: Duration) -> LastCheckpoint {
-        let whole = self.saves.settle(left);
+    pub(super) fn settled_checkpoint(&self, left: Duration, others: Option<&[usize]>) -> LastCheckpoint {
+        let whole = self.saves.settle(left, others);
         let mut last = self.last_checkpoint.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(folder) = whole {
             *last = LastCheckpoint::At(folder);
@@ -155,10 +159,11 @@ fn rank_thread(rank: usize, end: Threads, shared: &Shared, tell: &Sender<Event>)
     let (mut transport, missed) = with_faults(end, faults.map(|(_, faults)| *faults));
     let walk = catch_unwind(AssertUnwindSafe(|| {
         let mut rank_executor = rank_executor(rank, shared, &TensorPath::Threads)?;
-        rank_executor.run(&mut *transport, &shared.verdict, |record| {
+        let ran = rank_executor.run(&mut *transport, &shared.verdict, |record| {
             // Nobody listens only after the run has been given up.
             let _ = tell.send(Event::Step(record));
-        })?;
+        });
+        ran.inspect_err(|_| rank_executor.leave())?;
         let weights = match shared.options.keep_weights {
             true => rank_executor.gradients.all_exact(&mut *rank_executor.backend, &mut *transport)?,
             false => BTreeMap::new(),
@@ -217,7 +222,10 @@ pub(super) fn rank_executor<'s>(
         Arc::new(batches.starting_at(first, position.sequence_part()))
     });
     let mut backend = backend(rank, shared, batches.as_ref(), tensor_path, &mut store)?;
-    if let Some(checkpoint) = &options.resume {
+    let begun = options.restarting.begun.as_ref().and_then(|begun| begun.take(rank));
+    if let Some(state) = begun {
+        state.fill(position, &places, &mut *backend)?;
+    } else if let Some(checkpoint) = &options.resume {
         Reader::open(checkpoint)?.fill(position, &places, &mut *backend)?;
     } else if let (Some(pretrained), Computation::Model(model)) = (&options.weights, &workload.computation) {
         Reader::of_pretrained(pretrained, &model.model)?.fill(position, &places, &mut *backend)?;
@@ -229,6 +237,11 @@ pub(super) fn rank_executor<'s>(
         backend,
         store,
         peer_groups: PeerGroups::new(position),
+        keeper: options
+            .restarting
+            .kept
+            .as_ref()
+            .map(|kept| Keeper::new(Arc::clone(kept), places.clone(), options.first_step())),
         gradients: Gradients::new(
             position,
             &places,
@@ -426,7 +439,7 @@ impl<'a> Coordinator<'a> {
         let (rank, cause, ranks) = first;
         let ended_after: Duration = failed_at.elapsed();
         let left = self.shared.options.grace.saturating_sub(ended_after);
-        let (silent, checkpoint) = (still_running, self.shared.settled_checkpoint(left));
+        let (silent, checkpoint) = (still_running, self.shared.settled_checkpoint(left, Some(&[])));
         RunError::Failed(Box::new(Failure { rank, cause, ranks, silent, checkpoint, ended_after }))
     }
 
@@ -471,7 +484,7 @@ impl<'a> Coordinator<'a> {
         let timeline = trace.timeline();
         let bubble_ratio = timeline.bubble_ratio(problem.objective());
         let options = &self.shared.options;
-        if step > options.first_step() || options.steps - options.first_step() == 1 {
+        if step > options.first_step() || options.steps.saturating_sub(options.first_step()) == 1 {
             let whole = timeline.cost_ns(problem.objective()) as f64 * ranks as f64;
             self.busy_and_whole_ns.0 += (1.0 - bubble_ratio) * whole;
             self.busy_and_whole_ns.1 += whole;
@@ -587,7 +600,10 @@ impl<'a> Coordinator<'a> {
             processors: shared,
             checkpoint: self.shared.written_checkpoint(),
             missed_faults: self.shared.missed_faults.lock().unwrap_or_else(PoisonError::into_inner).clone(),
-            stopped: self.steps.len() < (self.shared.options.steps - self.shared.options.first_step()) as usize,
+            stopped: self.steps.len()
+                < self.shared.options.steps.saturating_sub(self.shared.options.first_step()) as usize,
+            checkpoint_pauses: self.shared.saves.pauses(),
+            restarts: Vec::new(),
             steps: self.steps,
             memory,
             replicas: workload.replicas(),

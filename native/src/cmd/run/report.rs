@@ -1,6 +1,6 @@
 //! What a run reports: measured times and bytes, and the planned ones.
 
-use pipeplan::runner::RunReport;
+use pipeplan::runner::{Restart, RunReport, Source};
 use serde_json::{Value, json};
 
 use crate::cmd::format;
@@ -19,6 +19,27 @@ pub(super) fn place(report: &RunReport, at: usize) -> [(&'static str, usize, boo
     ]
 }
 
+/// A restart, for a person.
+pub(super) fn of_restart(restart: &Restart) -> String {
+    let Restart { generation, ranks, source, step, redone, lost } = restart;
+    let names: Vec<String> = ranks.iter().map(ToString::to_string).collect();
+    let failed = format!("{} {} failed", if names.len() == 1 { "rank" } else { "ranks" }, names.join(", "));
+    let after = match source {
+        Source::Overtaken => "another failure came before the ranks had a state".to_string(),
+        Source::Memory => format!("went on after step {step} from memory"),
+        Source::Checkpoint => format!("went on after step {step} from the checkpoint"),
+        Source::Start => format!("started again after step {step}, since nothing was saved"),
+    };
+    let again =
+        if *redone > 0 { format!(", {} made again", format::count(*redone as usize, "step")) } else { String::new() };
+    let lost = match lost.as_nanos() as u64 {
+        // It is not over yet.
+        0 => String::new(),
+        lost => format!(", {} lost", format::duration(lost)),
+    };
+    format!("restart {generation:<5} {failed}; {after}{again}{lost}")
+}
+
 pub(super) fn summary(report: &RunReport) -> Value {
     let memory: Vec<Value> = report
         .memory
@@ -35,8 +56,20 @@ pub(super) fn summary(report: &RunReport) -> Value {
             })
         })
         .collect();
+    let restarts: Vec<Value> = report
+        .restarts
+        .iter()
+        .map(|restart| {
+            json!({
+                "generation": restart.generation, "ranks": restart.ranks, "state_from": restart.source.name(),
+                "step": restart.step, "steps_redone": restart.redone, "lost_ns": restart.lost.as_nanos() as u64,
+            })
+        })
+        .collect();
     json!({
         "steps": report.steps.len(),
+        "first_step": report.steps.first().map(|step| step.step),
+        "restarts": restarts,
         "stopped": report.stopped,
         "checkpoint": report.checkpoint,
         "losses": report.losses(),

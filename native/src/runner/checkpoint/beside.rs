@@ -18,6 +18,9 @@ use super::{CheckpointError, MANIFEST, Sum};
 /// Between two looks at what another thread or rank writes.
 pub(super) const PAUSE: Duration = Duration::from_millis(5);
 
+/// How long rank 0 looks for notes at least, when nothing more is written.
+const NOTED: Duration = Duration::from_millis(100);
+
 /// What the ranks of this process are writing.
 #[derive(Debug, Default)]
 pub struct Saves {
@@ -25,6 +28,8 @@ pub struct Saves {
     pending: Mutex<BTreeMap<usize, Pending>>,
     /// Nobody waits any longer for what is not whole yet.
     given_up: Arc<AtomicBool>,
+    /// How long training stood still for each checkpoint.
+    pauses: Mutex<Vec<Duration>>,
 }
 
 /// A part of a checkpoint on its way to disk.
@@ -53,6 +58,16 @@ impl Saves {
         Ok(())
     }
 
+    /// Notes that training stood still for `pause`, so that a checkpoint could be begun.
+    pub(super) fn note_pause(&self, pause: Duration) {
+        self.pauses.lock().unwrap_or_else(PoisonError::into_inner).push(pause);
+    }
+
+    /// How long training stood still for each checkpoint that was begun while the run went on.
+    pub fn pauses(&self) -> Vec<Duration> {
+        self.pauses.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Whether `rank` is writing.
     pub(super) fn is_writing(&self, rank: usize) -> bool {
         self.pending().get(&rank).is_some_and(|pending| !pending.thread.is_finished())
@@ -78,20 +93,43 @@ impl Saves {
     }
 
     /// After a failure of the run: lets writes end that are under way, for `left` at most, and gives the folder of the
-    /// checkpoint that has become whole.
-    pub fn settle(&self, left: Duration) -> Option<PathBuf> {
+    /// checkpoint that has become whole. Of `others`, the ranks in other processes, those that are gone write no more; nothing
+    /// where one of them may still write.
+    pub fn settle(&self, left: Duration, others: Option<&[usize]>) -> Option<PathBuf> {
         let started = Instant::now();
-        let is_open = |saves: &Saves| {
-            let pending = saves.pending();
-            pending.values().any(|pending| !pending.thread.is_finished())
-        };
-        while is_open(self) && started.elapsed() < left {
+        while self.is_open(|_| true) && started.elapsed() < left {
+            // Rank 0 waits for notes: of ranks of this process they come while these write, and of the gone never.
+            let is_awaited = self.is_open(|rank| rank > 0) || started.elapsed() < NOTED;
+            let in_vain = others.is_some_and(|gone| gone.is_empty() || self.is_missing(gone));
+            if in_vain && !is_awaited {
+                break;
+            }
             thread::sleep(PAUSE);
         }
         self.given_up.store(true, Ordering::SeqCst);
+        // What has all notes is named all the same, and the next run has to see it.
+        while self.is_open(|_| true) && started.elapsed() < left {
+            thread::sleep(PAUSE);
+        }
         let pending = self.pending();
         let folders = pending.values().map(|pending| &pending.folder);
         folders.filter(|folder| folder.join(MANIFEST).is_file()).max().cloned()
+    }
+
+    /// Whether a rank that `is_meant` is writing.
+    fn is_open(&self, is_meant: impl Fn(usize) -> bool) -> bool {
+        self.pending().iter().any(|(rank, pending)| is_meant(*rank) && !pending.thread.is_finished())
+    }
+
+    /// Whether one of `ranks` has not noted that it has written its part of what is written here.
+    fn is_missing(&self, ranks: &[usize]) -> bool {
+        let pending = self.pending();
+        let partial = |folder: &PathBuf| {
+            let name = folder.file_name()?.to_str()?;
+            Some(folder.with_file_name(format!(".{name}.partial")))
+        };
+        let mut folders = pending.values().filter_map(|pending| partial(&pending.folder));
+        folders.any(|partial| ranks.iter().any(|rank| !notes(&partial, *rank).0.exists()))
     }
 
     fn pending(&self) -> std::sync::MutexGuard<'_, BTreeMap<usize, Pending>> {

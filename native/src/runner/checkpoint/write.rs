@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use safetensors::tensor::{Dtype, View, serialize_to_file};
 use serde_json::{Value, json};
@@ -107,8 +108,12 @@ impl Writer {
         if !due {
             return Ok(whole);
         }
+        let started = Instant::now();
         let before = self.wait(transport)?;
         self.begin(step, backend, gradients, transport)?;
+        if self.position.world_rank() == 0 {
+            self.saves.note_pause(started.elapsed());
+        }
         Ok(before.or(whole))
     }
 

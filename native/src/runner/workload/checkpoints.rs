@@ -25,7 +25,8 @@ impl Workload {
     ) -> Result<(), Refusal> {
         let other = |what: String| CheckpointError::OtherRun { path: checkpoint.folder.clone(), what };
         let (was, is) = (&checkpoint.manifest, self.manifest(model, options, batches));
-        if was.step >= options.steps {
+        // A run that fails after its last step is only ended by a restart.
+        if was.step >= options.steps && options.restarting.begun.is_none() {
             let what = format!("it has {} training steps, but --steps is {}", was.step, options.steps);
             return Err(
                 other(format!("{what}: give more steps; --steps includes those before the checkpoint")).into()
@@ -147,11 +148,21 @@ impl Workload {
             experts_together: position.is_expert_parallel().then(|| WholeWeights::new(position, true)),
             manifest: self.manifest(model, options, batches),
             // Where nothing has been trained, there is nothing to write.
-            written: options.first_step(),
+            written: written(options),
             begun: None,
             saves: Arc::clone(saves),
             keep: options.keep,
         })
+    }
+}
+
+/// The step of the last checkpoint that is there when a run begins, as far as it matters to it. A state from memory may have
+/// no checkpoint.
+fn written(options: &RunOptions) -> u32 {
+    let first = options.first_step();
+    match &options.restarting.begun {
+        Some(begun) if first > 0 && begun.checkpoint.as_ref().is_none_or(|(step, _)| *step != first) => u32::MAX,
+        _ => first,
     }
 }
 

@@ -111,6 +111,15 @@ pub enum Refusal {
         /// Its format.
         dtype: Dtype,
     },
+    /// Nothing would be left of the run after a failure.
+    #[error(
+        "--restart has no state to go on from: {why}, and no checkpoints are written while the run runs: give \
+         --checkpoint-dir FOLDER and --checkpoint-every STEPS"
+    )]
+    NoStateToRestart {
+        /// Why none is in memory.
+        why: &'static str,
+    },
     /// ZeRO stage 2 or 3: sharded gradients or weights.
     #[error(
         "the plan shards gradients or weights (zero = {zero}), but the runner shards only optimizer states: plan \
