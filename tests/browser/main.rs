@@ -1,5 +1,6 @@
 //! The page in a real Chromium, served by the real command. Screenshots are in `tests/output`.
 
+mod access;
 mod address;
 mod advice;
 mod comparison;
@@ -9,6 +10,7 @@ mod runs;
 mod same_bytes;
 mod start;
 mod timeline;
+mod why;
 
 use std::path::Path;
 use std::process::Command;

@@ -5,8 +5,9 @@ use leptos::prelude::{GetUntracked, RwSignal, Set};
 use wasm_bindgen::prelude::*;
 use wasm_bindgen_futures::JsFuture;
 use web_sys::{
-    Blob, BlobPropertyBag, Element, Event, File, FocusOptions, HtmlAnchorElement, HtmlCanvasElement, HtmlElement,
-    ReadableWritablePair, ResizeObserver, Response, ScrollBehavior, ScrollIntoViewOptions, Url, Window,
+    Blob, BlobPropertyBag, CanvasRenderingContext2d, Element, Event, File, FocusOptions, HtmlAnchorElement,
+    HtmlCanvasElement, HtmlElement, HtmlImageElement, ReadableWritablePair, ResizeObserver, Response, ScrollBehavior,
+    ScrollIntoViewOptions, Url, Window,
 };
 
 /// The window. A page always has one.
@@ -218,6 +219,61 @@ pub fn download_png(name: String, canvas: &HtmlCanvasElement) {
         }
     });
     let _ = canvas.to_blob(save.unchecked_ref());
+}
+
+/// Offers an SVG drawing as a PNG file, at `scale` times its size.
+pub fn download_drawing_as_png(name: String, drawing: &str, scale: f64) {
+    let show = || -> Result<(), JsValue> {
+        let parts = Array::of1(&JsValue::from_str(drawing));
+        let options = BlobPropertyBag::new();
+        options.set_type("image/svg+xml");
+        let address = Url::create_object_url_with_blob(&Blob::new_with_str_sequence_and_options(&parts, &options)?)?;
+        let image = HtmlImageElement::new()?;
+        let (drawn, source) = (image.clone(), address.clone());
+        let paint = Closure::once_into_js(move || {
+            let (width, height) =
+                (f64::from(drawn.natural_width()) * scale, f64::from(drawn.natural_height()) * scale);
+            let canvas = window().and_then(|window| window.document()?.create_element("canvas").ok());
+            let canvas = canvas.and_then(|canvas| canvas.dyn_into::<HtmlCanvasElement>().ok());
+            if let Some(canvas) = canvas {
+                canvas.set_width(width as u32);
+                canvas.set_height(height as u32);
+                let context = canvas.get_context("2d").ok().flatten();
+                if let Some(context) = context.and_then(|context| context.dyn_into::<CanvasRenderingContext2d>().ok())
+                {
+                    let _ = context.draw_image_with_html_image_element_and_dw_and_dh(&drawn, 0.0, 0.0, width, height);
+                    download_png(name, &canvas);
+                }
+            }
+            forget_address(&source);
+        });
+        image.set_onload(Some(paint.unchecked_ref()));
+        image.set_src(&address);
+        Ok(())
+    };
+    let _ = show();
+}
+
+/// The rows of the tables under `css` as CSV: what their cells show, without what is hidden.
+pub fn table_csv(css: &str) -> String {
+    let Some(document) = window().and_then(|window| window.document()) else { return String::new() };
+    let all = |root: &dyn Fn(&str) -> Option<web_sys::NodeList>, css: &str| -> Vec<HtmlElement> {
+        let found = root(css);
+        let nodes = found.iter().flat_map(|found| (0..found.length()).filter_map(|at| found.get(at)));
+        nodes.filter_map(|node| node.dyn_into().ok()).collect()
+    };
+    let quoted = |text: String| match text.contains([',', '"', '\n']) {
+        true => format!("\"{}\"", text.replace('"', "\"\"")),
+        false => text,
+    };
+    let mut csv = String::new();
+    for row in all(&|css| document.query_selector_all(css).ok(), &format!("{css} tr")) {
+        let cells = all(&|css| row.query_selector_all(css).ok(), "th:not([aria-hidden]), td:not([aria-hidden])");
+        let said = |cell: &HtmlElement| quoted(cell.inner_text().split_whitespace().collect::<Vec<_>>().join(" "));
+        csv.push_str(&cells.iter().map(said).collect::<Vec<_>>().join(","));
+        csv.push('\n');
+    }
+    csv
 }
 
 fn download_blob(name: &str, blob: &Blob) -> Result<(), JsValue> {

@@ -14,6 +14,7 @@ mod panels;
 mod prover;
 mod session;
 mod state;
+mod table;
 mod timeline;
 mod worker_client;
 
@@ -62,6 +63,7 @@ fn Page() -> impl IntoView {
         _ => FAULTY.to_owned(),
     });
     view! {
+        <button type="button" class="skip" data-test="skip" on:click=move |_| browser::focus("main")>"Skip to the plan"</button>
         <header class="top">
             <h1><svg class="mark" viewBox="0 0 16 16" aria-hidden="true"><path class="f" d="M1 2h7v3H1z" /><path class="b" d="M4.5 6.5h7v3h-7z" /><path class="w" d="M8 11h7v3H8z" /></svg>"pipeplan"</h1>
             <p class="tagline">"Plan pipeline-parallel training"</p>
@@ -90,6 +92,7 @@ fn Page() -> impl IntoView {
                 <panels::arguments::ArgumentsPanel />
                 <panels::figures::FigureRow />
                 <timeline::TimelinePanel />
+                <panels::time_split::TimeSplitPanel />
                 <panels::memory::MemoryPanel />
                 <panels::passes::PassesPanel />
                 <panels::sensitivity::SensitivityPanel />

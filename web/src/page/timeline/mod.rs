@@ -8,7 +8,9 @@ mod canvas;
 mod details;
 mod keys;
 mod legend;
+mod op_table;
 mod overlay;
+mod paper;
 mod pointer;
 mod trace;
 
@@ -93,9 +95,12 @@ fn Toolbar() -> impl IntoView {
                 <button type="button" data-test="save-png" prop:disabled=move || planner.scene.with(Option::is_none)
                     title="Save the visible time range as PNG, with memory, all ranks and the legend" on:click=move |_| planner.save_png()>"PNG"</button>
             </div>
-            <div class="buttons zoom" role="group" aria-label="Zoom">
+            <div class="buttons zoom" role="group" aria-label="Zoom and critical path">
                 <button type="button" aria-label="Zoom out" data-test="zoom-out" on:click=move |_| zoom(1.0 / (ZOOM_STEP * ZOOM_STEP))>"−"</button>
                 <button type="button" aria-label="Zoom in" data-test="zoom-in" on:click=move |_| zoom(ZOOM_STEP * ZOOM_STEP)>"+"</button>
+                <button type="button" data-test="critical-path" aria-pressed=move || planner.path_lit.get().to_string()
+                    title="Show the critical path: the ops that decide the time. A shorter op off the path changes nothing."
+                    on:click=move |_| planner.path_lit.update(|lit| *lit = !*lit)>"Critical path"</button>
                 <button type="button" data-test="zoom-fit" on:click=move |_| planner.view.set(planner.extent().fit())>"Fit"</button>
             </div>
             <trace::TraceControls />
