@@ -6,10 +6,12 @@ mod advice;
 mod comparison;
 mod files;
 mod form;
+mod paper;
 mod runs;
 mod same_bytes;
 mod start;
 mod timeline;
+mod whole_view;
 mod why;
 
 use std::path::Path;

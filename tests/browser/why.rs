@@ -100,7 +100,7 @@ fn a_kept_plan_gives_differences_in_figures_and_rows() {
     planned(&browser, "GPipe");
     // Eight microbatches of 1 GiB are held where 1F1B holds four; the time is the same.
     browser.until("differences", || (figure("peak") == "+4 GiB against kept").then_some(()));
-    assert_eq!((figure("makespan").as_str(), figure("bubble").as_str()), ("same against kept", "same against kept"));
+    assert_eq!((figure("makespan").as_str(), figure("bubble").as_str()), ("same as kept", "same as kept"));
     let row = browser.text("[data-test='row-gpipe'] [data-test='peak']");
     assert!(row.contains("8 GiB") && row.contains("+4 GiB"), "{row}");
     browser.picture("versus.png");

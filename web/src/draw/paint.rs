@@ -26,6 +26,9 @@ const BETWEEN_PX: f64 = 6.0;
 /// A panel of a picture is no higher: that of a thousand ranks would be mostly lines of a few pixels.
 pub const WHOLE_PX: f64 = 1200.0;
 
+/// Rows of a picture that has room are no higher.
+const MOST_ROW_PX: f64 = 96.0;
+
 /// The line under the text of blocks that go up the ranks: from where to where above their lower edge, so that it stands on
 /// the block on dark pages too, in rows that are high enough for it.
 const LINE_PX: [f64; 2] = [4.0, 2.0];
@@ -78,19 +81,35 @@ impl Layout {
     /// Stacks the panels for `ranks` planned ranks and `below` ranks compared with them, scrolled by `scroll_px` of
     /// [`Layout::scroll_range_px`]. Panels scroll by the same share, so that the same ranks are in sight.
     pub fn new(whole_width_px: f64, ranks: usize, below: usize, scroll_px: f64) -> Layout {
-        Layout::stacked(whole_width_px, ranks, below, scroll_px, 0.0)
+        Layout::stacked(whole_width_px, ranks, below, scroll_px, 0.0, 0.0)
+    }
+
+    /// As [`Layout::new`], higher by up to `room_px`, which rows share.
+    pub fn roomy(whole_width_px: f64, ranks: usize, below: usize, scroll_px: f64, room_px: f64) -> Layout {
+        Layout::stacked(whole_width_px, ranks, below, scroll_px, 0.0, room_px)
     }
 
     /// As [`Layout::new`], as high as all ranks need, up to [`WHOLE_PX`] a panel: paper and pictures do not scroll.
     pub fn whole(whole_width_px: f64, ranks: usize, below: usize) -> Layout {
-        Layout::stacked(whole_width_px, ranks, below, 0.0, WHOLE_PX)
+        Layout::stacked(whole_width_px, ranks, below, 0.0, WHOLE_PX, 0.0)
     }
 
-    /// Panels that grow up to `most_px` where their rows need it.
-    fn stacked(whole_width_px: f64, ranks: usize, below: usize, scroll_px: f64, most_px: f64) -> Layout {
+    /// Panels that grow up to `most_px` where their rows need it, and share `room_px` more.
+    fn stacked(
+        whole_width_px: f64,
+        ranks: usize,
+        below: usize,
+        scroll_px: f64,
+        most_px: f64,
+        room_px: f64,
+    ) -> Layout {
         let left_px = if whole_width_px < 520.0 { 30.0 } else { 52.0 };
         let tracks_px = if below > 0 { 160.0 } else { 200.0 };
+        let share = if below > 0 { room_px / 3.0 } else { room_px / 2.0 };
         let rows = |count: usize, usual_px: f64, least_px: f64, row_px: f64| {
+            let usual_px = usual_px + share;
+            let row_px =
+                row_px.max(if share > 0.0 { (usual_px / count.max(1) as f64).min(MOST_ROW_PX) } else { 0.0 });
             let height_px = (count as f64 * least_px).min(most_px).max(usual_px);
             Rows::sharing(count, height_px, least_px, row_px, 0.0)
         };

@@ -94,7 +94,7 @@ mod tests {
     fn each_preset_is_planned_and_takes_the_time_of_its_figure() {
         for preset in PRESETS {
             let answer = planner::answer(&preset.spec(), &schedule::find(preset.schedule).unwrap());
-            let answer = answer.unwrap_or_else(|error| panic!("{}: {error}", preset.title));
+            let answer = answer.unwrap_or_else(|error| panic!("{}: {error:?}", preset.title));
             let halves = answer.cost_ns() / u64::from(UNIT_NS / 2) / 2;
             let (p, m) = (u64::from(preset.ranks), u64::from(preset.microbatches));
             // In units of 1 ms; a forward is 2 of them.

@@ -1,13 +1,15 @@
 //! Calls to the browser. Each does nothing if the browser refuses.
 
+use std::cell::Cell;
+
 use js_sys::{Array, Function, Promise, Reflect};
 use leptos::prelude::{GetUntracked, RwSignal, Set};
 use wasm_bindgen::prelude::*;
 use wasm_bindgen_futures::JsFuture;
 use web_sys::{
-    Blob, BlobPropertyBag, CanvasRenderingContext2d, Element, Event, File, FocusOptions, HtmlAnchorElement,
-    HtmlCanvasElement, HtmlElement, HtmlImageElement, ReadableWritablePair, ResizeObserver, Response, ScrollBehavior,
-    ScrollIntoViewOptions, Url, Window,
+    Blob, BlobPropertyBag, CanvasRenderingContext2d, Element, Event, File, FocusOptions, History, HtmlAnchorElement,
+    HtmlCanvasElement, HtmlElement, HtmlImageElement, KeyboardEvent, ReadableWritablePair, ResizeObserver, Response,
+    ScrollBehavior, ScrollIntoViewOptions, Url, Window,
 };
 
 /// The window. A page always has one.
@@ -67,10 +69,58 @@ pub fn fragment() -> String {
 pub fn set_fragment(fragment: &str, same_entry: bool) {
     let Some(history) = window().and_then(|window| window.history().ok()) else { return };
     let address = format!("#{fragment}");
+    let at = entry(&history);
     let _ = match same_entry {
-        true => history.replace_state_with_url(&JsValue::NULL, "", Some(&address)),
-        false => history.push_state_with_url(&JsValue::NULL, "", Some(&address)),
+        true => history.replace_state_with_url(&at.into(), "", Some(&address)),
+        false => {
+            NEWEST_ENTRY.set(at + 1.0);
+            history.push_state_with_url(&(at + 1.0).into(), "", Some(&address))
+        }
     };
+}
+
+thread_local! {
+    /// The number of the newest entry that the page has added to the history.
+    static NEWEST_ENTRY: Cell<f64> = const { Cell::new(0.0) };
+}
+
+/// Which of the page's entries of the history is shown: 0 is the one with which it opened.
+fn entry(history: &History) -> f64 {
+    history.state().ok().and_then(|state| state.as_f64()).unwrap_or(0.0)
+}
+
+/// Goes to the entry of the history before, or after with `forward`, where it is one of the page's own.
+pub fn undo(forward: bool) {
+    let Some(history) = window().and_then(|window| window.history().ok()) else { return };
+    let at = entry(&history);
+    let _ = match forward {
+        true if at < NEWEST_ENTRY.get() => history.forward(),
+        false if at > 0.0 => history.back(),
+        _ => Ok(()),
+    };
+}
+
+/// Calls `then` for each key that is pressed anywhere on the page but in a field of text, which has an undo of its own.
+pub fn on_key(then: impl Fn(&KeyboardEvent) + 'static) {
+    let then = Closure::<dyn FnMut(KeyboardEvent)>::new(move |event: KeyboardEvent| {
+        let target = event.target().and_then(|target| target.dyn_into::<Element>().ok());
+        let typed = "textarea, input:not([type=range], [type=checkbox], [type=file])";
+        if !target.is_some_and(|target| target.matches(typed).unwrap_or(false)) {
+            then(&event);
+        }
+    });
+    if let Some(window) = window() {
+        let _ = window.add_event_listener_with_callback("keydown", then.as_ref().unchecked_ref());
+    }
+    then.forget();
+}
+
+/// Gives the body of the page a class, for its style.
+pub fn mark_body(class: &str) {
+    let body = window().and_then(|window| window.document()?.body());
+    if let Some(body) = body {
+        let _ = body.set_attribute("class", class);
+    }
 }
 
 /// The page's address without query and fragment.
@@ -177,6 +227,25 @@ pub fn focus_on(element: Option<&Element>) {
         options.set_prevent_scroll(true);
         let _ = element.focus_with_options(&options);
     }
+}
+
+/// Shows the element of `css` on the whole screen, or ends that.
+pub fn toggle_full_screen(css: &str) {
+    let Some(document) = window().and_then(|window| window.document()) else { return };
+    match (document.fullscreen_element(), document.query_selector(css).ok().flatten()) {
+        (Some(_), _) => document.exit_fullscreen(),
+        (None, Some(element)) => {
+            let _ = element.request_fullscreen();
+        }
+        (None, None) => {}
+    }
+}
+
+/// The height of the screen while an element has all of it.
+pub fn full_screen_height() -> Option<f64> {
+    let window = window()?;
+    window.document()?.fullscreen_element()?;
+    window.inner_height().ok()?.as_f64()
 }
 
 /// Whether the element of `css` has the focus.

@@ -46,6 +46,18 @@ fn Page() -> impl IntoView {
     on_fragment_change(planner);
     files::accept_dropped_files(planner);
     browser::fit_paper();
+    browser::on_key(|event| {
+        let (undo, redo) = (event.key().eq_ignore_ascii_case("z"), event.key().eq_ignore_ascii_case("y"));
+        if (event.ctrl_key() || event.meta_key()) && !event.alt_key() && (undo || redo) {
+            event.prevent_default();
+            browser::undo(redo || event.shift_key());
+        }
+    });
+    // In a frame of another page: the timeline alone.
+    let embedded = browser::query("embed").is_some();
+    if embedded {
+        browser::mark_body("embed");
+    }
     let state = move || match (planner.faults.with(Vec::is_empty), planner.busy.get() || planner.following.get()) {
         (false, _) => "faulty",
         (true, true) => "planning",
@@ -92,6 +104,7 @@ fn Page() -> impl IntoView {
                 <panels::arguments::ArgumentsPanel />
                 <panels::figures::FigureRow />
                 <timeline::TimelinePanel />
+                {embedded.then(|| view! { <p class="whole-page"><a target="_blank" data-test="whole-page" href="?" on:click=open_whole>"Open in pipeplan"</a></p> })}
                 <panels::time_split::TimeSplitPanel />
                 <panels::memory::MemoryPanel />
                 <panels::passes::PassesPanel />
@@ -111,6 +124,14 @@ fn show_fault(planner: Planner) {
     browser::next_frame(|| {
         browser::show(".spec .faulty :is(input, select, textarea), .spec [data-test='stray-faults']:not(:empty)")
     });
+}
+
+/// Opens the whole page with what an embedded one shows.
+fn open_whole(event: leptos::ev::MouseEvent) {
+    let anchor = event.current_target().and_then(|target| target.dyn_into::<Element>().ok());
+    if let Some(anchor) = anchor {
+        let _ = anchor.set_attribute("href", &browser::address_with(&browser::fragment()));
+    }
 }
 
 /// How far the comparison has come. The last row is the search for the best.

@@ -157,3 +157,17 @@ fn labels_say_as_much_as_fits_most_blocks_of_a_row() {
     assert_eq!(texts(0.25), ["0F0"]);
     assert_eq!(texts(50.0), Vec::<String>::new());
 }
+
+#[test]
+fn a_picture_with_room_has_higher_rows_and_more_of_them_in_sight() {
+    for (ranks, below) in [(4, 0), (8, 8), (64, 0)] {
+        let (usual, roomy) =
+            (Layout::new(1000.0, ranks, below, 0.0), Layout::roomy(1000.0, ranks, below, 0.0, 600.0));
+        assert!(
+            roomy.height_px > usual.height_px + 200.0 && roomy.height_px <= usual.height_px + 600.0 + 200.0,
+            "{ranks}"
+        );
+        assert!(roomy.planned.rows.pitch_px > usual.planned.rows.pitch_px, "{ranks}");
+        assert!(roomy.scroll_range_px <= usual.scroll_range_px, "{ranks}");
+    }
+}

@@ -76,7 +76,7 @@ pub fn FigureRow() -> impl IntoView {
 /// A difference to the kept plan.
 #[component]
 fn Against(said: String) -> impl IntoView {
-    view! { <span title="Difference to the kept plan">{format!("{said} against kept")}</span> }
+    view! { <span title="Difference to the kept plan">{if said == "same" { "same as kept".to_owned() } else { format!("{said} against kept") }}</span> }
 }
 
 /// How close the tightest rank is to its limit.

@@ -11,7 +11,8 @@ use pipeplan_core::problem::op::Op;
 use web_sys::KeyboardEvent;
 
 use super::details::{Tooltip, anchor, describe, details, point_at, with_ranks};
-use super::keys::{select_by_key, view_by_key};
+use super::height::LowerEdge;
+use super::keys::{select, select_by_key, view_by_key};
 use super::legend;
 use super::op_table::OpTable;
 use super::overlay;
@@ -97,7 +98,7 @@ impl Screen {
             let below = planner.below().map_or(0, |below| below.tracks().len());
             match paper.get() {
                 true => Layout::whole(whole_width.get(), ranks, below),
-                false => Layout::new(whole_width.get(), ranks, below, scroll.get()),
+                false => Layout::roomy(whole_width.get(), ranks, below, scroll.get(), planner.room_px.get()),
             }
         });
         Screen {
@@ -202,6 +203,16 @@ impl Screen {
         });
     }
 
+    /// Brings a block into sight that was searched.
+    fn show_found(self) {
+        Effect::new(move |_| {
+            if let Some(block) = self.planner.found.get() {
+                self.pointer.set(None);
+                select(self.planner, &self.layout.get_untracked(), self.scroll, block);
+            }
+        });
+    }
+
     /// Downloads a picture of all ranks on request.
     fn save_png_on_demand(self) {
         let planner = self.planner;
@@ -244,6 +255,7 @@ pub(super) fn Canvas() -> impl IntoView {
         let _ = (planner.scene.with(Option::is_some), planner.below().is_some());
         selected.set(None);
     });
+    screen.show_found();
     screen.paint_on_change(shown);
     screen.save_png_on_demand();
     let announced = move || {
@@ -267,9 +279,10 @@ pub(super) fn Canvas() -> impl IntoView {
                 on:pointerleave=move |_| screen.pointer.set(None) on:dblclick=move |event| screen.double_clicked(&event) on:keydown=move |event| screen.key_pressed(&event)></canvas>
             <Tooltip shown anchor whole_width=screen.whole_width />
         </div>
+        <LowerEdge />
         <p class="unseen" role="status" data-test="selected">{announced}</p>
-        <p class="hint keys">"Drag to pan, Ctrl and wheel to zoom; or use arrow keys, + and −, and 0 for all. Click a block, or press Enter, to keep its details. Arrow keys then go from block to block and to the gaps between them. A gap shows what its rank waits for. Escape ends the selection."{move || more_ranks("use the wheel, drag, PageUp and PageDown, or the bar at the side")}</p>
-        <p class="hint taps">"Tap a block for its details, or a gap for what its rank waits for. Drag to pan."{move || more_ranks("tap the bar at the side")}</p>
+        <p class="hint keys">"Drag to pan, Ctrl and wheel to zoom, Shift and drag for the figures of a range; or use arrow keys or W A S D, and F for all. Click a block, or press Enter, to keep its details. Arrow keys then go from block to block and to the gaps between them. A gap shows what its rank waits for. Escape ends the selection."{move || more_ranks("use the wheel, drag, PageUp and PageDown, or the bar at the side")}</p>
+        <p class="hint taps">"Tap a block for its details, or a gap for what its rank waits for. Drag to pan, pinch to zoom."{move || more_ranks("tap the bar at the side")}</p>
         <PaperFigure />
         <OpTable />
         <legend::Guide />

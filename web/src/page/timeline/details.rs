@@ -32,7 +32,7 @@ pub(super) fn Tooltip(
         let lines = lines.get();
         (!lines.is_empty()).then(|| {
             let rows = lines.into_iter().map(|(name, value)| view! { <dt>{name}</dt><dd>{value}</dd> });
-            view! { <div class="tip-place" style=place><dl class="tooltip" role="tooltip" data-test="tooltip">{rows.collect_view()}</dl></div> }
+            view! { <div class="tip-place" style=place><dl class="tooltip" data-test="tooltip">{rows.collect_view()}</dl></div> }
         })
     }
 }
