@@ -1,14 +1,18 @@
 //! The page in a real Chromium, served by the real command. Screenshots are in `tests/output`.
 
+mod access;
 mod address;
 mod advice;
 mod comparison;
 mod files;
 mod form;
+mod paper;
 mod runs;
 mod same_bytes;
 mod start;
 mod timeline;
+mod whole_view;
+mod why;
 
 use std::path::Path;
 use std::process::Command;

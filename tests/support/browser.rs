@@ -186,8 +186,15 @@ impl Browser {
 
     /// What a person has set for all pages: dark ones.
     pub fn prefer_dark(&self) {
-        let dark = json!({ "features": [{ "name": "prefers-color-scheme", "value": "dark" }] });
-        self.post("/goog/cdp/execute", json!({ "cmd": "Emulation.setEmulatedMedia", "params": dark }));
+        self.prefer(&[("prefers-color-scheme", "dark")]);
+    }
+
+    /// What a person has set for all pages, as names and values of media features; all others are not set.
+    pub fn prefer(&self, features: &[(&str, &str)]) {
+        let features: Vec<Value> =
+            features.iter().map(|(name, value)| json!({ "name": name, "value": value })).collect();
+        let params = json!({ "features": features });
+        self.post("/goog/cdp/execute", json!({ "cmd": "Emulation.setEmulatedMedia", "params": params }));
     }
 
     /// A screen of this size, however narrow: windows have a least width.

@@ -81,18 +81,30 @@ pub struct Palette {
 
 /// All block colours of a palette, mixed once for a picture of many blocks.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Shades([[Rgb; SHADES]; 4]);
+pub struct Shades {
+    plain: [[Rgb; SHADES]; 4],
+    faded: [[Rgb; SHADES]; 4],
+}
+
+/// How much of a colour that fades is that of the panel: enough to stand back, little enough to be seen as its kind.
+const FADED: f64 = 0.78;
 
 impl Shades {
     /// Those of `palette`.
     pub fn of(palette: &Palette) -> Shades {
         let of = |kind| core::array::from_fn(|chunk| palette.block(kind, chunk));
-        Shades([of(OpKind::F), of(OpKind::B), of(OpKind::W), of(OpKind::BW)])
+        let plain: [[Rgb; SHADES]; 4] = [of(OpKind::F), of(OpKind::B), of(OpKind::W), of(OpKind::BW)];
+        Shades { plain, faded: plain.map(|kind| kind.map(|colour| colour.mixed(palette.panel, FADED))) }
+    }
+
+    /// A block that stands back behind others.
+    pub fn faded(&self, kind: OpKind, chunk: usize) -> Rgb {
+        self.faded[kind as usize][chunk % SHADES]
     }
 
     /// As [`Palette::block`].
     pub fn block(&self, kind: OpKind, chunk: usize) -> Rgb {
-        self.0[kind as usize][chunk % SHADES]
+        self.plain[kind as usize][chunk % SHADES]
     }
 }
 

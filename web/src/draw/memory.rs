@@ -49,6 +49,13 @@ impl Curve {
         after.checked_sub(1).and_then(|index| self.steps.get(index)).map_or(0, |step| step.1)
     }
 
+    /// The most bytes held at any time of a range.
+    pub fn most_between(&self, from_ns: u64, to_ns: u64) -> u64 {
+        let first = self.steps.partition_point(|step| step.0 <= from_ns);
+        let last = self.steps.partition_point(|step| step.0 < to_ns).max(first);
+        self.range(first, last).1.max(self.at(from_ns as f64))
+    }
+
     /// The range of each of `pixels` columns.
     pub fn columns(&self, view: View, pixels: usize) -> Vec<Range> {
         let mut next = self.steps.partition_point(|step| step.0 as f64 <= view.start_ns);

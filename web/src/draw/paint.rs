@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use pipeplan_core::formats::colour::UP_SHADE;
+use pipeplan_core::problem::op::Op;
 use pipeplan_core::simulate::timeline::Span;
 
 use super::colour::{Palette, Rgb, Shades};
@@ -24,6 +25,9 @@ const BETWEEN_PX: f64 = 6.0;
 
 /// A panel of a picture is no higher: that of a thousand ranks would be mostly lines of a few pixels.
 pub const WHOLE_PX: f64 = 1200.0;
+
+/// Rows of a picture that has room are no higher.
+const MOST_ROW_PX: f64 = 96.0;
 
 /// The line under the text of blocks that go up the ranks: from where to where above their lower edge, so that it stands on
 /// the block on dark pages too, in rows that are high enough for it.
@@ -69,25 +73,43 @@ pub enum Place {
     Below(usize),
     /// The memory of a rank.
     Memory(usize),
+    /// The ruler: all ranks at a time.
+    Ruler,
 }
 
 impl Layout {
     /// Stacks the panels for `ranks` planned ranks and `below` ranks compared with them, scrolled by `scroll_px` of
     /// [`Layout::scroll_range_px`]. Panels scroll by the same share, so that the same ranks are in sight.
     pub fn new(whole_width_px: f64, ranks: usize, below: usize, scroll_px: f64) -> Layout {
-        Layout::stacked(whole_width_px, ranks, below, scroll_px, 0.0)
+        Layout::stacked(whole_width_px, ranks, below, scroll_px, 0.0, 0.0)
+    }
+
+    /// As [`Layout::new`], higher by up to `room_px`, which rows share.
+    pub fn roomy(whole_width_px: f64, ranks: usize, below: usize, scroll_px: f64, room_px: f64) -> Layout {
+        Layout::stacked(whole_width_px, ranks, below, scroll_px, 0.0, room_px)
     }
 
     /// As [`Layout::new`], as high as all ranks need, up to [`WHOLE_PX`] a panel: paper and pictures do not scroll.
     pub fn whole(whole_width_px: f64, ranks: usize, below: usize) -> Layout {
-        Layout::stacked(whole_width_px, ranks, below, 0.0, WHOLE_PX)
+        Layout::stacked(whole_width_px, ranks, below, 0.0, WHOLE_PX, 0.0)
     }
 
-    /// Panels that grow up to `most_px` where their rows need it.
-    fn stacked(whole_width_px: f64, ranks: usize, below: usize, scroll_px: f64, most_px: f64) -> Layout {
+    /// Panels that grow up to `most_px` where their rows need it, and share `room_px` more.
+    fn stacked(
+        whole_width_px: f64,
+        ranks: usize,
+        below: usize,
+        scroll_px: f64,
+        most_px: f64,
+        room_px: f64,
+    ) -> Layout {
         let left_px = if whole_width_px < 520.0 { 30.0 } else { 52.0 };
         let tracks_px = if below > 0 { 160.0 } else { 200.0 };
+        let share = if below > 0 { room_px / 3.0 } else { room_px / 2.0 };
         let rows = |count: usize, usual_px: f64, least_px: f64, row_px: f64| {
+            let usual_px = usual_px + share;
+            let row_px =
+                row_px.max(if share > 0.0 { (usual_px / count.max(1) as f64).min(MOST_ROW_PX) } else { 0.0 });
             let height_px = (count as f64 * least_px).min(most_px).max(usual_px);
             Rows::sharing(count, height_px, least_px, row_px, 0.0)
         };
@@ -136,7 +158,8 @@ impl Layout {
     pub fn place_at(&self, y_px: f64) -> Option<Place> {
         let row = |panel: &Panel| panel.rows.at(y_px - panel.top_px);
         let below = self.below.as_ref().and_then(row).map(Place::Below);
-        row(&self.planned).map(Place::Planned).or(below).or(row(&self.memory).map(Place::Memory))
+        let ruler = (0.0..RULER_PX).contains(&y_px).then_some(Place::Ruler);
+        row(&self.planned).map(Place::Planned).or(below).or(row(&self.memory).map(Place::Memory)).or(ruler)
     }
 }
 
@@ -181,18 +204,26 @@ pub struct Subject<'s> {
     pub chunk_of_stage: &'s [usize],
     /// In bidirectional schedules: the microbatches from this one on go up the ranks.
     pub up_from: Option<usize>,
+    /// The ops that stand out; all others fade. None: all are alike.
+    pub lit: Option<&'s dyn Fn(Op) -> bool>,
+    /// The same for the part under the plan.
+    pub lit_below: Option<&'s dyn Fn(Op) -> bool>,
 }
 
 impl<'s> Subject<'s> {
     /// As this, with the chunks of what is compared.
     pub fn of(self, below: Below<'s>) -> Subject<'s> {
-        Subject { chunk_of_stage: below.chunk_of_stage, up_from: below.up_from, ..self }
+        Subject { chunk_of_stage: below.chunk_of_stage, up_from: below.up_from, lit: self.lit_below, ..self }
     }
 
     /// The colour of a span.
     pub fn colour(&self, shades: &Shades, span: &Span) -> Rgb {
         let chunk = self.chunk_of_stage.get(span.op.stage()).copied().unwrap_or(0);
-        shades.block(span.op.kind(), if self.goes_up(span) { UP_SHADE } else { chunk })
+        let shade = if self.goes_up(span) { UP_SHADE } else { chunk };
+        match self.lit {
+            Some(lit) if !lit(span.op) => shades.faded(span.op.kind(), shade),
+            _ => shades.block(span.op.kind(), shade),
+        }
     }
 
     /// The colour of the line on a span: that of its text where it goes up the ranks, for those who tell shades apart badly.
@@ -417,165 +448,4 @@ pub fn labels(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::draw::track::tests::track;
-    use pipeplan_core::problem::op::OpKind;
-
-    fn subject<'s>(planned: &'s [Track], curve: &'s dyn Fn(usize) -> Option<&'s Curve>) -> Subject<'s> {
-        Subject {
-            planned,
-            below: None,
-            curve,
-            static_bytes: &[0],
-            limits: &[Some(80)],
-            top_bytes: 100,
-            chunk_of_stage: &[0],
-            up_from: None,
-        }
-    }
-
-    /// By shade, and by a line that needs no eye for shades.
-    #[test]
-    fn the_directions_of_a_two_way_schedule_are_told_apart() {
-        let tracks = [track(&[(0, 10), (10, 20)])];
-        let layout = Layout::new(1000.0, 1, 0, 0.0);
-        for palette in [Palette::LIGHT, Palette::DARK] {
-            let plain = subject(&tracks, &|_| None);
-            let two_way = Subject { up_from: Some(1), ..plain };
-            let view = View { start_ns: 0.0, ns_per_px: 20.0 / layout.width_px };
-            let image = paint(&two_way, &layout, view, 1.0, &palette, None);
-            let (top, bottom) = layout.planned.rows.span_of(0);
-            let pixel = |share: f64, y: f64| {
-                let (x, y) = ((layout.width_px * share) as usize, (layout.planned.top_px + y) as usize);
-                let at = 4 * (y * image.width + x);
-                Rgb(image.bytes[at], image.bytes[at + 1], image.bytes[at + 2])
-            };
-            let [down, up] = [0.25, 0.75].map(|share| pixel(share, (top + bottom) / 2.0));
-            let [down_line, up_line] = [0.25, 0.75].map(|share| pixel(share, bottom - 3.0));
-            assert!(down == palette.block(OpKind::F, 0) && up == palette.block(OpKind::F, 1));
-            assert!(down_line == down && up_line.contrast(up) >= 4.5, "{up_line:?} on {up:?}");
-        }
-    }
-
-    #[test]
-    fn panels_do_not_overlap_and_points_find_them() {
-        for (ranks, below) in [(1, 0), (8, 8), (64, 0), (1024, 1024)] {
-            let layout = Layout::new(1000.0, ranks, below, 0.0);
-            let panels = [Some(layout.planned), layout.below, Some(layout.memory)];
-            let mut y = RULER_PX;
-            for panel in panels.into_iter().flatten() {
-                assert!(panel.top_px >= y);
-                y = panel.top_px + panel.rows.height_px;
-            }
-            assert!(y <= layout.height_px);
-            assert_eq!(layout.place_at(layout.planned.top_px + 1.0), Some(Place::Planned(0)));
-            assert_eq!(layout.place_at(layout.memory.top_px + 1.0), Some(Place::Memory(0)));
-            assert_eq!(layout.place_at(2.0), None);
-        }
-    }
-
-    #[test]
-    fn scrolled_to_the_end_every_panel_shows_its_last_rank() {
-        for ranks in [1, 20, 32, 300, 1024] {
-            let range = Layout::new(1000.0, ranks, ranks, 0.0).scroll_range_px;
-            let layout = Layout::new(1000.0, ranks, ranks, range);
-            for panel in [Some(layout.planned), layout.below, Some(layout.memory)].into_iter().flatten() {
-                assert_eq!(panel.rows.visible().end, ranks);
-                let (_, bottom) = panel.rows.span_of(ranks - 1);
-                assert!(bottom <= panel.rows.height_px + 1e-6, "{ranks}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_whole_picture_has_all_ranks_and_a_scrolled_one_any() {
-        for ranks in [1, 32, 130] {
-            let layout = Layout::whole(1000.0, ranks, ranks);
-            for panel in [Some(layout.planned), layout.below, Some(layout.memory)].into_iter().flatten() {
-                assert_eq!(panel.rows.in_sight(), None, "{ranks} ranks");
-            }
-        }
-        assert_eq!(Layout::whole(1000.0, 4, 0), Layout::new(1000.0, 4, 0, 0.0));
-        assert!(Layout::whole(1000.0, 1024, 0).memory.rows.in_sight().is_some());
-        let layout = Layout::new(1000.0, 64, 0, 0.0);
-        let bottom = layout.memory.top_px + layout.memory.rows.height_px - 1.0;
-        assert_eq!(layout.scroll_at(995.0, bottom), Some(layout.scroll_range_px));
-        assert_eq!(layout.scroll_at(500.0, bottom), None);
-        assert_eq!(layout.scroll_at(995.0, layout.planned.top_px + 1.0), None, "all planned ranks are in sight");
-        for rank in 0..64 {
-            let before = Layout::new(1000.0, 64, 0, 100.0);
-            let scroll = before.scroll_showing(&before.memory, rank);
-            let (first, last) = Layout::new(1000.0, 64, 0, scroll).memory.rows.in_sight().unwrap();
-            assert!((first..=last).contains(&rank), "{rank}: {first} to {last}");
-        }
-    }
-
-    #[test]
-    fn a_picture_has_blocks_curves_and_the_limit_in_their_colours() {
-        let tracks = [track(&[(0, 50)])];
-        let curves = [Curve::new(vec![(0, 50), (50, 0)])];
-        let layout = Layout::new(152.0, 1, 0, 0.0);
-        let view = View { start_ns: 0.0, ns_per_px: 1.0 };
-        let palette = Palette::LIGHT;
-        let curve = |rank: usize| curves.get(rank);
-        let image = paint(&subject(&tracks, &curve), &layout, view, 1.0, &palette, None);
-        let at = |x: usize, y: f64| {
-            let start = 4 * (y as usize * image.width + x);
-            Rgb(image.bytes[start], image.bytes[start + 1], image.bytes[start + 2])
-        };
-        let (track_y, memory) = (layout.planned.top_px + 5.0, layout.memory);
-        assert_eq!(at(10, track_y), palette.block(OpKind::F, 0));
-        assert_eq!(at(80, track_y), palette.idle);
-        let (top, bottom) = memory.rows.span_of(0);
-        assert_eq!(at(10, memory.top_px + bottom - 2.0), palette.memory);
-        let limit_y = memory.top_px + bottom - (0.8 * (bottom - top)).round();
-        assert_eq!(at(10, limit_y), palette.limit);
-    }
-
-    /// Over the memory of the plan, in its strips, as long as it runs.
-    #[test]
-    fn what_a_kept_plan_holds_is_a_line_over_the_memory() {
-        let tracks = [track(&[(0, 50)])];
-        let (planned, kept) = (Curve::new(vec![(0, 50), (50, 0)]), Curve::new(vec![(0, 25), (20, 75), (50, 0)]));
-        let (curve, curve_below) = (|_: usize| Some(&planned), |_: usize| Some(&kept));
-        let below = Below { tracks: &tracks, scale: 1.0, chunk_of_stage: &[0], up_from: None, curve: &curve_below };
-        let subject = Subject { below: Some(below), ..subject(&tracks, &curve) };
-        let layout = Layout::new(152.0, 1, 1, 0.0);
-        let view = View { start_ns: 0.0, ns_per_px: 1.0 };
-        let palette = Palette::LIGHT;
-        let image = paint(&subject, &layout, view, 1.0, &palette, None);
-        let (top, bottom) = layout.memory.rows.span_of(0);
-        let drawn = |x: usize| -> Vec<f64> {
-            let is_line = |y: &usize| {
-                let at = 4 * (y * image.width + x);
-                Rgb(image.bytes[at], image.bytes[at + 1], image.bytes[at + 2]) == palette.text
-            };
-            let strip = (layout.memory.top_px + top) as usize..(layout.memory.top_px + bottom) as usize;
-            strip.filter(is_line).map(|y| (layout.memory.top_px + bottom - y as f64) / (bottom - top)).collect()
-        };
-        let near = |shares: &[f64], share: f64| shares.len() == 1 && (shares[0] - share).abs() < 0.05;
-        assert!(near(&drawn(10), 0.25) && near(&drawn(40), 0.75), "{:?} {:?}", drawn(10), drawn(40));
-        let step = drawn(20);
-        assert!(step.len() > 5 && step[0] > 0.7 && step[step.len() - 1] < 0.3, "a step is joined: {step:?}");
-        assert!(drawn(60).is_empty(), "it has ended");
-    }
-
-    #[test]
-    fn labels_say_as_much_as_fits_most_blocks_of_a_row() {
-        let tracks = [track(&[(0, 100), (100, 120), (120, 124)])];
-        let subject = subject(&tracks, &|_| None);
-        let texts = |ns_per_px: f64| -> Vec<String> {
-            let view = View { start_ns: 0.0, ns_per_px };
-            labels(&subject, &tracks[0], view, 400.0, 6.0, &Palette::LIGHT)
-                .into_iter()
-                .map(|label| label.text)
-                .collect()
-        };
-        // The third is too narrow for anything; the second for a stage, so the first does not name its own.
-        assert_eq!(texts(1.0), ["F0", "F1"]);
-        assert_eq!(texts(2.0), ["0", "1"]);
-        assert_eq!(texts(0.25), ["0F0"]);
-        assert_eq!(texts(50.0), Vec::<String>::new());
-    }
-}
+mod tests;

@@ -1,5 +1,7 @@
 //! From block to block by keys: along a row, and between rows.
 
+use pipeplan_core::problem::op::Op;
+
 use super::track::Track;
 
 /// A block of the picture, or a gap between two.
@@ -13,6 +15,32 @@ pub struct Block {
     pub index: usize,
     /// Whether it is the gap before that place, which may be behind the last block.
     pub gap: bool,
+}
+
+/// What the pointer is on, or what was selected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pointed {
+    /// An op of the plan, or of what is compared with it.
+    Block(Block),
+    /// The memory of a rank at a time.
+    Memory {
+        /// The rank.
+        rank: usize,
+        /// The time.
+        time_ns: u64,
+    },
+    /// A range of time on all ranks.
+    Range {
+        /// Its beginning.
+        from_ns: u64,
+        /// Its end.
+        to_ns: u64,
+    },
+    /// All ranks at a time.
+    Instant {
+        /// The time.
+        time_ns: u64,
+    },
 }
 
 /// The next selection from a block.
@@ -92,6 +120,12 @@ impl Ranks<'_> {
         };
         let scale = if block.below { self.scale } else { 1.0 };
         Some((from_ns as f64 * scale, to_ns as f64 * scale))
+    }
+
+    /// The op of a block; none of a gap.
+    pub fn op(&self, block: Block) -> Option<Op> {
+        let span = self.track(self.row(block))?.spans().get(block.index)?;
+        (!block.gap).then_some(span.op)
     }
 
     fn row(&self, block: Block) -> usize {

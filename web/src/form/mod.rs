@@ -13,6 +13,7 @@ mod choices;
 mod fields;
 mod following;
 mod labels;
+mod presets;
 mod slider;
 
 use std::collections::BTreeMap;
@@ -27,6 +28,7 @@ pub use choices::{choices, value_label};
 pub use fields::{FIELDS, Field, Group, Unit, field};
 pub use following::{DEVICES, LayoutQuestion};
 pub use labels::{fault_of, with_labels};
+pub use presets::{PRESETS, Preset};
 pub use slider::{Slider, slider};
 
 /// The half of the form in use.

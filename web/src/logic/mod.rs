@@ -13,3 +13,4 @@ pub mod kept_plan;
 pub mod layouts;
 pub mod proof;
 pub mod sorting;
+pub mod versus;

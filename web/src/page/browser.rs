@@ -1,12 +1,15 @@
 //! Calls to the browser. Each does nothing if the browser refuses.
 
+use std::cell::Cell;
+
 use js_sys::{Array, Function, Promise, Reflect};
 use leptos::prelude::{GetUntracked, RwSignal, Set};
 use wasm_bindgen::prelude::*;
 use wasm_bindgen_futures::JsFuture;
 use web_sys::{
-    Blob, BlobPropertyBag, Element, Event, File, FocusOptions, HtmlAnchorElement, HtmlCanvasElement, HtmlElement,
-    ReadableWritablePair, ResizeObserver, Response, ScrollBehavior, ScrollIntoViewOptions, Url, Window,
+    Blob, BlobPropertyBag, CanvasRenderingContext2d, Element, Event, File, FocusOptions, History, HtmlAnchorElement,
+    HtmlCanvasElement, HtmlElement, HtmlImageElement, KeyboardEvent, ReadableWritablePair, ResizeObserver, Response,
+    ScrollBehavior, ScrollIntoViewOptions, Url, Window,
 };
 
 /// The window. A page always has one.
@@ -66,10 +69,58 @@ pub fn fragment() -> String {
 pub fn set_fragment(fragment: &str, same_entry: bool) {
     let Some(history) = window().and_then(|window| window.history().ok()) else { return };
     let address = format!("#{fragment}");
+    let at = entry(&history);
     let _ = match same_entry {
-        true => history.replace_state_with_url(&JsValue::NULL, "", Some(&address)),
-        false => history.push_state_with_url(&JsValue::NULL, "", Some(&address)),
+        true => history.replace_state_with_url(&at.into(), "", Some(&address)),
+        false => {
+            NEWEST_ENTRY.set(at + 1.0);
+            history.push_state_with_url(&(at + 1.0).into(), "", Some(&address))
+        }
     };
+}
+
+thread_local! {
+    /// The number of the newest entry that the page has added to the history.
+    static NEWEST_ENTRY: Cell<f64> = const { Cell::new(0.0) };
+}
+
+/// Which of the page's entries of the history is shown: 0 is the one with which it opened.
+fn entry(history: &History) -> f64 {
+    history.state().ok().and_then(|state| state.as_f64()).unwrap_or(0.0)
+}
+
+/// Goes to the entry of the history before, or after with `forward`, where it is one of the page's own.
+pub fn undo(forward: bool) {
+    let Some(history) = window().and_then(|window| window.history().ok()) else { return };
+    let at = entry(&history);
+    let _ = match forward {
+        true if at < NEWEST_ENTRY.get() => history.forward(),
+        false if at > 0.0 => history.back(),
+        _ => Ok(()),
+    };
+}
+
+/// Calls `then` for each key that is pressed anywhere on the page but in a field of text, which has an undo of its own.
+pub fn on_key(then: impl Fn(&KeyboardEvent) + 'static) {
+    let then = Closure::<dyn FnMut(KeyboardEvent)>::new(move |event: KeyboardEvent| {
+        let target = event.target().and_then(|target| target.dyn_into::<Element>().ok());
+        let typed = "textarea, input:not([type=range], [type=checkbox], [type=file])";
+        if !target.is_some_and(|target| target.matches(typed).unwrap_or(false)) {
+            then(&event);
+        }
+    });
+    if let Some(window) = window() {
+        let _ = window.add_event_listener_with_callback("keydown", then.as_ref().unchecked_ref());
+    }
+    then.forget();
+}
+
+/// Gives the body of the page a class, for its style.
+pub fn mark_body(class: &str) {
+    let body = window().and_then(|window| window.document()?.body());
+    if let Some(body) = body {
+        let _ = body.set_attribute("class", class);
+    }
 }
 
 /// The page's address without query and fragment.
@@ -178,6 +229,25 @@ pub fn focus_on(element: Option<&Element>) {
     }
 }
 
+/// Shows the element of `css` on the whole screen, or ends that.
+pub fn toggle_full_screen(css: &str) {
+    let Some(document) = window().and_then(|window| window.document()) else { return };
+    match (document.fullscreen_element(), document.query_selector(css).ok().flatten()) {
+        (Some(_), _) => document.exit_fullscreen(),
+        (None, Some(element)) => {
+            let _ = element.request_fullscreen();
+        }
+        (None, None) => {}
+    }
+}
+
+/// The height of the screen while an element has all of it.
+pub fn full_screen_height() -> Option<f64> {
+    let window = window()?;
+    window.document()?.fullscreen_element()?;
+    window.inner_height().ok()?.as_f64()
+}
+
 /// Whether the element of `css` has the focus.
 pub fn has_focus(css: &str) -> bool {
     let active = window().and_then(|window| window.document()?.active_element());
@@ -218,6 +288,61 @@ pub fn download_png(name: String, canvas: &HtmlCanvasElement) {
         }
     });
     let _ = canvas.to_blob(save.unchecked_ref());
+}
+
+/// Offers an SVG drawing as a PNG file, at `scale` times its size.
+pub fn download_drawing_as_png(name: String, drawing: &str, scale: f64) {
+    let show = || -> Result<(), JsValue> {
+        let parts = Array::of1(&JsValue::from_str(drawing));
+        let options = BlobPropertyBag::new();
+        options.set_type("image/svg+xml");
+        let address = Url::create_object_url_with_blob(&Blob::new_with_str_sequence_and_options(&parts, &options)?)?;
+        let image = HtmlImageElement::new()?;
+        let (drawn, source) = (image.clone(), address.clone());
+        let paint = Closure::once_into_js(move || {
+            let (width, height) =
+                (f64::from(drawn.natural_width()) * scale, f64::from(drawn.natural_height()) * scale);
+            let canvas = window().and_then(|window| window.document()?.create_element("canvas").ok());
+            let canvas = canvas.and_then(|canvas| canvas.dyn_into::<HtmlCanvasElement>().ok());
+            if let Some(canvas) = canvas {
+                canvas.set_width(width as u32);
+                canvas.set_height(height as u32);
+                let context = canvas.get_context("2d").ok().flatten();
+                if let Some(context) = context.and_then(|context| context.dyn_into::<CanvasRenderingContext2d>().ok())
+                {
+                    let _ = context.draw_image_with_html_image_element_and_dw_and_dh(&drawn, 0.0, 0.0, width, height);
+                    download_png(name, &canvas);
+                }
+            }
+            forget_address(&source);
+        });
+        image.set_onload(Some(paint.unchecked_ref()));
+        image.set_src(&address);
+        Ok(())
+    };
+    let _ = show();
+}
+
+/// The rows of the tables under `css` as CSV: what their cells show, without what is hidden.
+pub fn table_csv(css: &str) -> String {
+    let Some(document) = window().and_then(|window| window.document()) else { return String::new() };
+    let all = |root: &dyn Fn(&str) -> Option<web_sys::NodeList>, css: &str| -> Vec<HtmlElement> {
+        let found = root(css);
+        let nodes = found.iter().flat_map(|found| (0..found.length()).filter_map(|at| found.get(at)));
+        nodes.filter_map(|node| node.dyn_into().ok()).collect()
+    };
+    let quoted = |text: String| match text.contains([',', '"', '\n']) {
+        true => format!("\"{}\"", text.replace('"', "\"\"")),
+        false => text,
+    };
+    let mut csv = String::new();
+    for row in all(&|css| document.query_selector_all(css).ok(), &format!("{css} tr")) {
+        let cells = all(&|css| row.query_selector_all(css).ok(), "th:not([aria-hidden]), td:not([aria-hidden])");
+        let said = |cell: &HtmlElement| quoted(cell.inner_text().split_whitespace().collect::<Vec<_>>().join(" "));
+        csv.push_str(&cells.iter().map(said).collect::<Vec<_>>().join(","));
+        csv.push('\n');
+    }
+    csv
 }
 
 fn download_blob(name: &str, blob: &Blob) -> Result<(), JsValue> {

@@ -14,6 +14,7 @@ mod panels;
 mod prover;
 mod session;
 mod state;
+mod table;
 mod timeline;
 mod worker_client;
 
@@ -45,6 +46,18 @@ fn Page() -> impl IntoView {
     on_fragment_change(planner);
     files::accept_dropped_files(planner);
     browser::fit_paper();
+    browser::on_key(|event| {
+        let (undo, redo) = (event.key().eq_ignore_ascii_case("z"), event.key().eq_ignore_ascii_case("y"));
+        if (event.ctrl_key() || event.meta_key()) && !event.alt_key() && (undo || redo) {
+            event.prevent_default();
+            browser::undo(redo || event.shift_key());
+        }
+    });
+    // In a frame of another page: the timeline alone.
+    let embedded = browser::query("embed").is_some();
+    if embedded {
+        browser::mark_body("embed");
+    }
     let state = move || match (planner.faults.with(Vec::is_empty), planner.busy.get() || planner.following.get()) {
         (false, _) => "faulty",
         (true, true) => "planning",
@@ -62,6 +75,7 @@ fn Page() -> impl IntoView {
         _ => FAULTY.to_owned(),
     });
     view! {
+        <button type="button" class="skip" data-test="skip" on:click=move |_| browser::focus("main")>"Skip to the plan"</button>
         <header class="top">
             <h1><svg class="mark" viewBox="0 0 16 16" aria-hidden="true"><path class="f" d="M1 2h7v3H1z" /><path class="b" d="M4.5 6.5h7v3h-7z" /><path class="w" d="M8 11h7v3H8z" /></svg>"pipeplan"</h1>
             <p class="tagline">"Plan pipeline-parallel training"</p>
@@ -90,6 +104,8 @@ fn Page() -> impl IntoView {
                 <panels::arguments::ArgumentsPanel />
                 <panels::figures::FigureRow />
                 <timeline::TimelinePanel />
+                {embedded.then(|| view! { <p class="whole-page"><a target="_blank" data-test="whole-page" href="?" on:click=open_whole>"Open in pipeplan"</a></p> })}
+                <panels::time_split::TimeSplitPanel />
                 <panels::memory::MemoryPanel />
                 <panels::passes::PassesPanel />
                 <panels::sensitivity::SensitivityPanel />
@@ -108,6 +124,14 @@ fn show_fault(planner: Planner) {
     browser::next_frame(|| {
         browser::show(".spec .faulty :is(input, select, textarea), .spec [data-test='stray-faults']:not(:empty)")
     });
+}
+
+/// Opens the whole page with what an embedded one shows.
+fn open_whole(event: leptos::ev::MouseEvent) {
+    let anchor = event.current_target().and_then(|target| target.dyn_into::<Element>().ok());
+    if let Some(anchor) = anchor {
+        let _ = anchor.set_attribute("href", &browser::address_with(&browser::fragment()));
+    }
 }
 
 /// How far the comparison has come. The last row is the search for the best.

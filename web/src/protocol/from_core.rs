@@ -4,7 +4,7 @@ use pipeplan_core::advise::sensitivity::{Effect, Sensitivity, What};
 use pipeplan_core::advise::suggest::{self, Suggestion};
 use pipeplan_core::advise::tune::{Degrees, Tuned, Tuner};
 use pipeplan_core::estimate::memory::StaticBytes;
-use pipeplan_core::estimate::step::{Step, Training};
+use pipeplan_core::estimate::step::{Step, StepEpilogue, Training};
 use pipeplan_core::formats::frameworks::Shown;
 use pipeplan_core::plan::Plan;
 use pipeplan_core::plan::planner::{self, Answer, gap};
@@ -41,6 +41,7 @@ pub fn picture_of(spec: &Spec, answer: &Answer) -> Picture {
     let mut picture = picture(&answer.name, problem, timeline);
     picture.memory = ranks_bytes(&memory.unwrap_or_default());
     picture.figures.step = answer.step(spec).map(|found| step(spec, found));
+    picture.figures.tails_ns = tails_ns(answer.case.derived.as_ref().map(|derived| &derived.epilogue));
     let shown = Shown { spec, problem, schedule_name: &answer.name, schedule: &answer.schedule };
     picture.figures.refusals = shown.told();
     picture.figures.late_ns = answer.outcomes.map(|outcomes| outcomes.late_ns);
@@ -170,7 +171,14 @@ fn figures(problem: &Problem, timeline: &Timeline) -> Figures {
         judged_ns: timeline.cost_ns(problem.objective()),
         binding: text::sentence(&text::readable(&bound.binding.to_string())),
         step: None,
+        tails_ns: Vec::new(),
     }
+}
+
+/// Gradient sync and optimizer of each rank as they travel.
+pub fn tails_ns(epilogue: Option<&StepEpilogue>) -> Vec<[u64; 2]> {
+    let tails = epilogue.map(|epilogue| epilogue.tails.iter());
+    tails.into_iter().flatten().map(|tail| [tail.reduce_ns, tail.optimizer_ns]).collect()
 }
 
 /// The row of a comparison for an answer to `spec`.

@@ -69,6 +69,8 @@ pub struct Figures {
     pub binding: String,
     /// The whole training step; only for a model.
     pub step: Option<StepFigures>,
+    /// Gradient sync and optimizer after the last op, by rank; empty if costs are typed.
+    pub tails_ns: Vec<[u64; 2]>,
 }
 
 /// A whole training step, with gradient sync and optimizer.

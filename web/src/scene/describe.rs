@@ -2,13 +2,16 @@
 
 use pipeplan_core::hardware::cluster;
 use pipeplan_core::model::catalog;
-use pipeplan_core::problem::op::{Op, OpKind};
+use pipeplan_core::problem::op::Op;
 use pipeplan_core::schedule;
 use pipeplan_core::schedule::BEST;
 use pipeplan_core::spec::{Spec, Work};
 
-use super::Scene;
+use super::{Scene, words_of};
 use crate::text;
+
+/// Ranks of a read-out: as many lines as a screen has room for.
+pub const MOST_READ_OUT: usize = 24;
 
 impl Scene {
     /// The name of its placement.
@@ -53,6 +56,48 @@ impl Scene {
             lines.push(("limit".to_owned(), text::bytes(limit)));
         }
         lines
+    }
+
+    /// Lines of a read-out of all ranks at a time: the op and the memory of each, up to [`MOST_READ_OUT`] ranks.
+    pub fn describe_instant(&self, time_ns: u64) -> Vec<(String, String)> {
+        let at = time_ns as f64;
+        let rank = |rank: usize| {
+            let track = self.tracks.get(rank)?;
+            let span = track.spans().get(track.first_ending_after(at)).filter(|span| span.start_ns <= time_ns);
+            let op = span.map_or_else(|| "idle".to_owned(), |span| span.op.to_string());
+            let holds = self.curve(rank).map_or(0, |curve| curve.at(at));
+            Some((format!("rank {rank}"), format!("{op}, holds {}", text::bytes(holds))))
+        };
+        let more = self.tracks.len().saturating_sub(MOST_READ_OUT);
+        let more = (more > 0).then(|| ("and".to_owned(), text::counted(more, "more rank")));
+        let all = (0..self.tracks.len().min(MOST_READ_OUT)).filter_map(rank);
+        core::iter::once(("at".to_owned(), text::duration(at))).chain(all).chain(more).collect()
+    }
+
+    /// Lines of a tooltip for a range of time: how long it is, what the ranks do in it, the most that any holds.
+    pub fn describe_range(&self, from_ns: u64, to_ns: u64) -> Vec<(String, String)> {
+        let within = |from: u64, to: u64| to.min(to_ns).saturating_sub(from.max(from_ns));
+        let (mut busy_ns, mut ops, mut most) = (0_u64, 0_usize, (0_u64, 0_usize));
+        for (rank, track) in self.tracks.iter().enumerate() {
+            let shown = track.between(from_ns as f64, to_ns as f64);
+            ops += shown.len();
+            let spans = track.spans().get(shown).unwrap_or_default();
+            busy_ns += spans.iter().map(|span| within(span.start_ns, span.end_ns)).sum::<u64>();
+            let holds = self.curve(rank).map_or(0, |curve| curve.most_between(from_ns, to_ns));
+            most = most.max((holds, rank));
+        }
+        let whole = (to_ns - from_ns).max(1) as f64 * self.tracks.len().max(1) as f64;
+        [
+            ("range", text::duration((to_ns - from_ns) as f64)),
+            ("from", text::duration(from_ns as f64)),
+            ("to", text::duration(to_ns as f64)),
+            ("ops", text::count(ops as u64)),
+            ("busy", text::percent(busy_ns as f64 / whole)),
+            ("idle", text::percent(1.0 - busy_ns as f64 / whole)),
+            ("peak in it", format!("{}, rank {}", text::bytes(most.0), most.1)),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into()
     }
 
     /// Schedule, cost and bubble in a line.
@@ -103,19 +148,13 @@ pub fn subject(spec: &Spec, plan: &Scene) -> String {
 }
 
 pub(super) fn describe_op(op: Op, stages: usize) -> Vec<(String, String)> {
-    let kind = match op.kind() {
-        OpKind::F => "forward",
-        OpKind::B => "backward for inputs",
-        OpKind::W => "backward for weights",
-        OpKind::BW => "backward",
-    };
     // Stages are numbered from 0: `7 of 8` would not read as the last.
     let stage = match stages {
         0 => op.stage().to_string(),
         _ => format!("{} (0 to {})", op.stage(), stages - 1),
     };
     vec![
-        (op.to_string(), kind.to_owned()),
+        (op.to_string(), words_of(op.kind()).to_owned()),
         ("stage".to_owned(), stage),
         ("microbatch".to_owned(), op.microbatch().to_string()),
     ]

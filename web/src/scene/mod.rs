@@ -6,12 +6,17 @@
 
 mod below;
 mod describe;
+mod files;
 mod gaps;
 mod legend;
 mod measured;
+mod op_table;
+mod path;
 mod plan;
+mod search;
 #[cfg(test)]
 mod tests;
+mod time_split;
 
 use crate::draw::track::Track;
 use crate::protocol::WireSpan;
@@ -22,7 +27,11 @@ pub use describe::subject;
 pub use gaps::{Alternative, Need, Wait};
 pub use legend::{Key, SHADES_TITLE, kinds_of, title_of};
 pub use measured::{MeasuredScene, measured_scale};
+pub use op_table::{OpRow, words_of};
 pub use plan::Scene;
+#[cfg(test)]
+pub(crate) use tests::example;
+pub use time_split::{MOST_SPLIT_OPS, Part, Split};
 
 /// Rows that have travelled, as tracks.
 pub fn tracks_of(rows: &[Vec<WireSpan>]) -> Vec<Track> {

@@ -9,7 +9,10 @@ mod numbers;
 mod sentences;
 
 pub use names::{CUSTOM_SCHEDULE, placement, placement_meaning, schedule_title};
-pub use numbers::{MFU, bytes, change, count, counted, duration, is_less, mfu, percent, trimmed};
+pub use numbers::{
+    MFU, bytes, bytes_change, change, count, counted, duration, is_less, mfu, percent, rate_change, share_change,
+    trimmed,
+};
 pub use sentences::{capital, for_page, readable, sentence, unreadable_file, within_device};
 
 #[cfg(test)]

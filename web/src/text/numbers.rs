@@ -94,3 +94,33 @@ pub fn trimmed(value: f64, decimals: usize) -> String {
     let text = format!("{value:.decimals$}");
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
+
+/// The difference of an amount of memory to another: `−10 GiB`.
+pub fn bytes_change(amount: u64, of: u64) -> String {
+    match amount.cmp(&of) {
+        core::cmp::Ordering::Equal => "same".to_owned(),
+        core::cmp::Ordering::Greater => format!("+{}", bytes(amount - of)),
+        core::cmp::Ordering::Less => format!("−{}", bytes(of - amount)),
+    }
+}
+
+/// The difference of a share to another, in points of a percentage: `+3.2 pp`.
+pub fn share_change(share: f64, of: f64) -> String {
+    let points = 100.0 * (share - of);
+    match points {
+        points if points.abs() < 0.05 => "same".to_owned(),
+        points if points > 0.0 => format!("+{points:.1} pp"),
+        points => format!("−{:.1} pp", -points),
+    }
+}
+
+/// The difference of a duration, or of a rate, to another, in three digits: `+28 %`.
+pub fn rate_change(value: f64, of: f64) -> String {
+    let percent = 100.0 * (value / of.max(f64::MIN_POSITIVE) - 1.0);
+    let decimals = if percent.abs() >= 10.0 { 0 } else { 1 };
+    match percent {
+        percent if percent.abs() < 0.05 => "same".to_owned(),
+        percent if percent > 0.0 => format!("+{percent:.decimals$} %"),
+        percent => format!("−{:.decimals$} %", -percent),
+    }
+}

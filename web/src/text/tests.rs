@@ -107,3 +107,14 @@ fn groups_of_three() {
     assert_eq!(count(7), "7");
     assert_eq!(count(1_234_567), "1\u{202f}234\u{202f}567");
 }
+
+#[test]
+fn differences_have_a_sign_and_few_digits() {
+    assert_eq!(rate_change(128.0, 100.0), "+28 %");
+    assert_eq!(rate_change(95.04, 100.0), "−5.0 %");
+    assert_eq!(rate_change(100.01, 100.0), "same");
+    assert_eq!(bytes_change(70 << 30, 80 << 30), "−10 GiB");
+    assert_eq!(bytes_change(7, 7), "same");
+    assert_eq!(share_change(0.25, 0.218), "+3.2 pp");
+    assert_eq!(share_change(0.2, 0.218), "−1.8 pp");
+}

@@ -91,6 +91,7 @@ impl Worker {
         let timeline = simulate(&plan.problem, &plan.schedule).map_err(|deadlock| deadlock.to_string())?;
         let mut picture = from_core::picture(&plan.schedule_name, &plan.problem, &timeline);
         picture.figures.step = plan.step().map(|found| from_core::step(&plan.spec, found));
+        picture.figures.tails_ns = from_core::tails_ns(plan.epilogue.as_ref());
         picture.figures.refusals = Shown::of(&plan).told();
         picture.figures.late_ns = plan.outcomes().map(|outcomes| outcomes.late_ns);
         let carried = {

@@ -8,6 +8,7 @@ mod frame;
 mod inputs;
 mod model;
 mod options;
+mod presets;
 mod schedule;
 mod typed;
 
@@ -16,6 +17,7 @@ use leptos::prelude::*;
 use model::ModelFields;
 use options::{named, schedules};
 use pipeplan_core::base::fields::Fault;
+use presets::PaperPresets;
 use schedule::GroupSize;
 use typed::TypedFields;
 
@@ -39,6 +41,7 @@ pub fn SpecForm() -> impl IntoView {
                 <KindButton this=Kind::Model title="Model on a cluster" kind choose test="kind-model" />
                 <KindButton this=Kind::Typed title="Typed costs" kind choose test="kind-typed" />
             </div>
+            <PaperPresets />
             <div data-test="stray-faults" tabindex="-1">{stray}</div>
             {move || match kind.get() {
                 Kind::Model => view! { <ModelFields /> }.into_any(),

@@ -3,6 +3,7 @@
 use leptos::prelude::*;
 
 use crate::page::state::{OpenRun, Planner};
+use crate::page::table::SaveTable;
 
 #[component]
 pub fn ArgumentsPanel() -> impl IntoView {
@@ -48,6 +49,7 @@ fn Table(run: OpenRun) -> impl IntoView {
                         prop:value=command on:input=move |event| command.set(event_target_value(&event)) /></label>
                 <button type="button" class="small" data-test="script-again" on:click=again>"Read again"</button>
             </p>
+            <p><SaveTable css="[data-test='arguments'] table" name="arguments.csv" /></p>
             <div class="scroll" role="region" aria-label="Arguments, table" tabindex="0">
                 <table>
                     <thead><tr><th scope="col">"Argument"</th><th scope="col">"Treatment"</th><th scope="col">"Reason"</th></tr></thead>

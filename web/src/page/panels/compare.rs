@@ -6,8 +6,10 @@ use pipeplan_core::schedule::BEST;
 
 use crate::draw::frontier::Judged;
 use crate::logic::sorting::{Column, Ranking, cost_ns};
+use crate::logic::versus::Differences;
 use crate::page::browser;
 use crate::page::state::{Planner, is_schedule};
+use crate::page::table::SaveTable;
 use crate::protocol::{Row, RowCosts};
 use crate::text;
 
@@ -41,6 +43,7 @@ pub fn Compare() -> impl IntoView {
             <div class="toolbar">
                 <h2>"Compare"</h2>
                 <span class="note">"Choose a schedule to see its timeline."</span>
+                <SaveTable css="[data-test='compare']" name="schedules.csv" />
             </div>
             <div class="scroll" role="region" aria-label="Schedules, table" tabindex="0">
                 <table data-test="compare" class:folded=move || foldable.get() && !unfolded.get() class:steps=move || with_steps.get()
@@ -172,7 +175,7 @@ fn CompareRow(name: String, of_form: Memo<bool>) -> impl IntoView {
                 {move || won().map(|won| view! { <span class="won">{won}</span> })}
             </th>
             {move || match row.get().and_then(|row| row.costs.ok_or(row.reason).map_or_else(|reason| reason.map(Err), |costs| Some(Ok(costs)))) {
-                Some(Ok(costs)) => view! { <Costs costs objective=objective.get() longest=longest.get() with_steps=with_steps.get() with_waits=with_waits.get() with_jitter=with_jitter.get() /> }.into_any(),
+                Some(Ok(costs)) => view! { <Costs costs objective=objective.get() longest=longest.get() against=planner.versus().map(|versus| versus.row(&costs, cost_ns(&costs, objective.get()))).unwrap_or_default() with_steps=with_steps.get() with_waits=with_waits.get() with_jitter=with_jitter.get() /> }.into_any(),
                 Some(Err(reason)) => view! { <td class="reason" colspan=columns data-test="reason">{reason}</td> }.into_any(),
                 None => view! { <td colspan=columns></td> }.into_any(),
             }}
@@ -185,6 +188,7 @@ fn Costs(
     costs: RowCosts,
     objective: Objective,
     longest: u64,
+    against: Differences,
     with_steps: bool,
     with_waits: bool,
     with_jitter: bool,
@@ -192,8 +196,11 @@ fn Costs(
     let cost = cost_ns(&costs, objective);
     let width = 100.0 * cost as f64 / longest as f64;
     let busy = width * (1.0 - costs.bubble_ratio).clamp(0.0, 1.0);
+    let versus = |said: String| {
+        (!said.is_empty()).then(|| view! { <span class="versus" title="Difference to the kept plan">{said}</span> })
+    };
     view! {
-        <td class="number part" data-test="makespan">{text::duration(cost as f64)}</td>
+        <td class="number part" data-test="makespan">{text::duration(cost as f64)}{versus(against.cost)}</td>
         <td class="bar" aria-hidden="true">
             <div style=format!("width:{width:.2}%")><span style=format!("width:{:.2}%", 100.0 * busy / width.max(0.01))></span></div>
         </td>
@@ -204,12 +211,12 @@ fn Costs(
             });
             let (step, tokens, mfu) = cells.unwrap_or_else(|| ("—".to_owned(), String::new(), "—".to_owned()));
             view! {
-                <td class="number" data-test="step" title=tokens>{step}</td>
-                <td class="number" data-test="mfu">{mfu}</td>
+                <td class="number" data-test="step" title=tokens>{step}{versus(against.step)}</td>
+                <td class="number" data-test="mfu">{mfu}{versus(against.mfu)}</td>
             }
         })}
-        <td class="number part" data-test="bubble">{text::percent(costs.bubble_ratio)}</td>
-        <td class="number" data-test="peak">{text::bytes(costs.peak_bytes)}</td>
+        <td class="number part" data-test="bubble">{text::percent(costs.bubble_ratio)}{versus(against.bubble)}</td>
+        <td class="number" data-test="peak">{text::bytes(costs.peak_bytes)}{versus(against.peak)}</td>
         <td class="number part" data-test="gap">{costs.gap.map_or_else(|| "—".to_owned(), text::percent)}</td>
         {with_waits.then(|| {
             let carried = costs.carried_ns.map_or_else(|| "hangs".to_owned(), |ns| text::duration(ns as f64));

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use leptos::prelude::*;
 
 use crate::logic::proof::{Proof, State};
+use crate::logic::versus::Differences;
 use crate::page::browser;
 use crate::page::state::Planner;
 use crate::protocol::{Row, RowCosts};
@@ -16,6 +17,10 @@ pub fn FigureRow() -> impl IntoView {
     let planner = expect_context::<Planner>();
     let scene = move || planner.scene.get();
     let of = move |pick: fn(&Scene) -> String| scene().map_or_else(|| "—".to_owned(), |scene| pick(&scene));
+    let versus = Memo::new(move |_| Some(planner.versus()?.plan(&*planner.scene.get()?)));
+    let against = move |pick: fn(Differences) -> String| {
+        move || versus.get().map(|found| view! { <Against said=pick(found) /> })
+    };
     let by_span = move || planner.scene.with(|scene| scene.as_ref().is_some_and(|scene| scene.is_judged_by_span()));
     view! {
         <section class="figures" aria-label="Figures of the plan">
@@ -25,6 +30,7 @@ pub fn FigureRow() -> impl IntoView {
                     false => view! { <h2>"Makespan "<span class="what">"first to last op"</span></h2> },
                 }}
                 <p class="value" data-test="makespan">{move || of(|scene| text::duration(scene.cost_ns() as f64))}</p>
+                <p class="versus" data-test="versus-makespan">{against(|found| found.cost)}</p>
                 <p class="note" data-test="step">{move || scene().map(|scene| view! {
                     {whole_step(planner, &scene)}
                     {mfu(&scene).map(|mfu| view! { ", "<abbr title=text::MFU>"MFU"</abbr>{format!(" {mfu}")} })}
@@ -41,11 +47,13 @@ pub fn FigureRow() -> impl IntoView {
             <div class="figure" data-test="figure-bubble">
                 <h2>"Bubble "<span class="what">{move || if by_span() { "of the longest span" } else { "idle time of ranks" }}</span></h2>
                 <p class="value" data-test="bubble">{move || of(|scene| text::percent(scene.figures.bubble_ratio))}</p>
+                <p class="versus" data-test="versus-bubble">{against(|found| found.bubble)}</p>
                 <p class="note" data-test="idle">{move || scene().map(|scene| idle(&scene))}</p>
             </div>
             <div class="figure" data-test="figure-peak">
                 <h2>"Peak memory "<span class="what">"fullest rank"</span></h2>
                 <p class="value" data-test="peak">{move || of(|scene| text::bytes(scene.peak_bytes()))}</p>
+                <p class="versus" data-test="versus-peak">{against(|found| found.peak)}</p>
                 {move || scene().map(|scene| view! { <MemoryMeter scene /> })}
             </div>
             <div class="figure wide" data-test="figure-bound">
@@ -63,6 +71,12 @@ pub fn FigureRow() -> impl IntoView {
             <div class="fault" data-test="refusals">{refusals.into_iter().map(|refusal| view! { <p>{text::sentence(&refusal)}</p> }).collect_view()}</div>
         })}
     }
+}
+
+/// A difference to the kept plan.
+#[component]
+fn Against(said: String) -> impl IntoView {
+    view! { <span title="Difference to the kept plan">{if said == "same" { "same as kept".to_owned() } else { format!("{said} against kept") }}</span> }
 }
 
 /// How close the tightest rank is to its limit.

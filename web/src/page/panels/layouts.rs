@@ -4,6 +4,7 @@ use leptos::prelude::*;
 use pipeplan_core::spec::Spec;
 
 use crate::page::state::Planner;
+use crate::page::table::SaveTable;
 use crate::protocol::same_spec::same_work;
 use crate::protocol::{LayoutRow, Layouts};
 use crate::text;
@@ -139,6 +140,7 @@ fn Rows(stale: Memo<bool>) -> impl IntoView {
             .collect_view();
         Some(view! {
             {reason}
+            <p><SaveTable css="[data-test='layouts']" name="layouts.csv" /></p>
             <div class="scroll" role="region" aria-label="Layouts, table" tabindex="0">
                 <table data-test="layouts">
                     <thead>

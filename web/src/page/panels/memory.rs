@@ -5,6 +5,7 @@ use leptos::prelude::*;
 use crate::form::{field, value_label};
 use crate::page::browser;
 use crate::page::state::Planner;
+use crate::page::table::SaveTable;
 use crate::protocol::{RankBytes, Shorter, SuggestionRow, from_core};
 use crate::text;
 
@@ -171,5 +172,6 @@ fn Ranks(ranks: Vec<RankBytes>) -> impl IntoView {
             </table>
         </div>
         {(more > 0).then(|| view! { <p class="hint">{format!("and {more} more ranks")}</p> })}
+        <SaveTable css="[data-test='memory'] table" name="memory-by-rank.csv" />
     }
 }

@@ -1,9 +1,9 @@
-//! The panels around the timeline: arguments of a run, figures, memory, passes, sensitivity, time against memory, comparison, layouts.
+//! The panels around the timeline: arguments of a run, figures, time and memory by rank, passes, sensitivity, time against memory, comparison, layouts.
 //!
 //! - In: the signals of the page's state.
 //! - Out: components, one file for each panel.
 //! - Knows: the state of the page, [`draw`](crate::draw), [`form`](crate::form), [`logic`](crate::logic),
-//!   [`text`](crate::text). No other panel, and no worker.
+//!   [`scene`](crate::scene), [`text`](crate::text). No other panel, and no worker.
 
 pub mod arguments;
 pub mod compare;
@@ -13,3 +13,4 @@ pub mod layouts;
 pub mod memory;
 pub mod passes;
 pub mod sensitivity;
+pub mod time_split;

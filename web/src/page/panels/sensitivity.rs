@@ -4,6 +4,7 @@ use leptos::prelude::*;
 use wasm_bindgen::JsCast;
 
 use crate::page::state::Planner;
+use crate::page::table::SaveTable;
 use crate::protocol::SensitivityRows;
 use crate::text;
 
@@ -56,6 +57,7 @@ fn Effects(sensed: SensitivityRows) -> impl IntoView {
                 <tbody>{rows.into_iter().map(row).collect_view()}</tbody>
             </table>
         </div>
+        <SaveTable css="[data-test='effects']" name="sensitivity.csv" />
         {(others > 0).then(|| view! { <p class="hint">{format!("and {others} others with smaller effects")}</p> })}
     }
 }

@@ -36,6 +36,7 @@ use web_sys::Worker;
 use self::files::Opening;
 use self::following::Followed;
 use crate::draw::frontier::Chart;
+use crate::draw::selection::{Block, Pointed};
 use crate::draw::track::Track;
 use crate::draw::view::View;
 use crate::form::Form;
@@ -137,6 +138,14 @@ pub struct Planner {
     pub notice: RwSignal<Option<Notice>>,
     /// The visible part of time, in CSS pixels.
     pub view: RwSignal<View>,
+    /// The selected part of the timeline.
+    pub selected: RwSignal<Option<Pointed>>,
+    /// The block that was searched last.
+    pub found: RwSignal<Option<Block>>,
+    /// Whether the ops of the critical path stand out.
+    pub path_lit: RwSignal<bool>,
+    /// By how much a person has made the timeline higher.
+    pub room_px: RwSignal<f64>,
     /// Width of the time axis in CSS pixels.
     pub width: RwSignal<f64>,
     /// The number of requested pictures of the timeline.
@@ -225,6 +234,10 @@ impl Planner {
             run: RwSignal::new(None),
             notice: RwSignal::new(None),
             view: RwSignal::new(View { start_ns: 0.0, ns_per_px: 1.0 }),
+            selected: RwSignal::new(None),
+            found: RwSignal::new(None),
+            path_lit: RwSignal::new(false),
+            room_px: RwSignal::new(0.0),
             width: RwSignal::new(600.0),
             png_wanted: RwSignal::new(0),
             newest_asked: StoredValue::new(0),

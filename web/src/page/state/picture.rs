@@ -10,6 +10,7 @@ use super::Planner;
 use crate::draw::track::Track;
 use crate::draw::view::Extent;
 use crate::logic::kept_plan;
+use crate::logic::versus::Versus;
 use crate::page::browser;
 use crate::page::session::{self, Item};
 use crate::protocol::{Ask, Order, Purpose};
@@ -64,6 +65,13 @@ impl Planner {
         let kept = self.kept.get()?;
         let trace_is_open = self.measured.with(Option::is_some);
         self.scene.with(|shown| kept_plan::why_not_drawn(&kept, shown.as_deref(), trace_is_open))
+    }
+
+    /// The figures of the kept plan, where it is not the plan on screen.
+    pub fn versus(self) -> Option<Versus> {
+        let kept = self.kept.get()?;
+        let is_shown = self.scene.with(|scene| scene.as_ref().is_some_and(|scene| Arc::ptr_eq(scene, &kept)));
+        (!is_shown).then(|| Versus::of(&kept))
     }
 
     /// Keeps the plan on screen for comparison, or releases the kept plan.

@@ -1,20 +1,26 @@
 //! The canvas of the timeline, and when it is painted.
 
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use leptos::html;
 use leptos::prelude::*;
+use pipeplan_core::problem::op::Op;
 use web_sys::KeyboardEvent;
 
-use super::details::{Tooltip, anchor, describe, details, point_at};
-use super::keys::{select_by_key, view_by_key};
+use super::details::{Tooltip, anchor, describe, details, point_at, with_ranks};
+use super::height::LowerEdge;
+use super::keys::{select, select_by_key, view_by_key};
 use super::legend;
-use super::overlay::{self, Pointed};
+use super::op_table::OpTable;
+use super::overlay;
+use super::paper::PaperFigure;
 use super::pointer::{Drag, wheel};
 use crate::draw::paint::Layout;
 use crate::draw::raster::Image;
+use crate::draw::selection::Pointed;
 use crate::draw::view::View;
 use crate::page::browser;
 use crate::page::state::{Planner, once_a_frame};
@@ -29,10 +35,26 @@ pub struct Frame {
     pub measured_peaks: Vec<u64>,
     pub layout: Layout,
     pub view: View,
+    /// The ops that stand out; none: all are alike.
+    pub lit: Option<Lit>,
     pub dark: bool,
     /// Whether it is to be printed.
     pub paper: bool,
     pub ratio: f64,
+}
+
+/// Which ops stand out: those of a microbatch, or of the critical path.
+pub struct Lit {
+    pub planned: Box<dyn Fn(Op) -> bool>,
+    /// The same of the part under the plan; none: all are alike.
+    pub below: Option<Box<dyn Fn(Op) -> bool>>,
+}
+
+impl Lit {
+    fn microbatch(microbatch: usize) -> Lit {
+        let is_it = move |op: Op| op.microbatch() == microbatch;
+        Lit { planned: Box::new(is_it), below: Some(Box::new(is_it)) }
+    }
 }
 
 impl Frame {
@@ -62,6 +84,8 @@ pub(super) struct Screen {
     pub(super) drag: StoredValue<Option<Drag>>,
     pub(super) layout: Memo<Layout>,
     pub(super) measured_peaks: Memo<Vec<u64>>,
+    /// The critical path, where it is switched on.
+    path: Memo<Option<Arc<HashSet<Op>>>>,
 }
 
 impl Screen {
@@ -74,7 +98,7 @@ impl Screen {
             let below = planner.below().map_or(0, |below| below.tracks().len());
             match paper.get() {
                 true => Layout::whole(whole_width.get(), ranks, below),
-                false => Layout::new(whole_width.get(), ranks, below, scroll.get()),
+                false => Layout::roomy(whole_width.get(), ranks, below, scroll.get(), planner.room_px.get()),
             }
         });
         Screen {
@@ -87,10 +111,14 @@ impl Screen {
             dark: RwSignal::new(browser::prefers_dark()),
             paper,
             pointer: RwSignal::new(None),
-            selected: RwSignal::new(None),
+            selected: planner.selected,
             drag: StoredValue::new(None),
             layout,
             measured_peaks: Memo::new(move |_| planner.measured_peaks()),
+            path: Memo::new(move |_| {
+                let scene = planner.scene.get().filter(|_| planner.path_lit.get());
+                scene.map(|scene| Arc::new(scene.critical_path()))
+            }),
         }
     }
 
@@ -107,11 +135,25 @@ impl Screen {
             below,
             measured_peaks: self.measured_peaks.get(),
             layout: self.layout.get(),
+            lit: self.lit(),
             view: self.planner.view.get(),
             dark: self.dark.get() && !self.paper.get(),
             paper: self.paper.get(),
             ratio: browser::pixel_ratio(),
         })
+    }
+
+    /// The way of the selected microbatch, else the critical path where it is switched on.
+    fn lit(self) -> Option<Lit> {
+        let of_path = || {
+            let path = self.path.get()?;
+            Some(Lit { planned: Box::new(move |op| path.contains(&op)), below: None })
+        };
+        let selected = match self.selected.get() {
+            Some(Pointed::Block(block)) if !block.gap => with_ranks(self.planner, |ranks| ranks.op(block)),
+            _ => None,
+        };
+        selected.map(|op| Lit::microbatch(op.microbatch())).or_else(of_path)
     }
 
     /// The axis is as wide as the layout leaves it; a change keeps what is shown.
@@ -161,6 +203,16 @@ impl Screen {
         });
     }
 
+    /// Brings a block into sight that was searched.
+    fn show_found(self) {
+        Effect::new(move |_| {
+            if let Some(block) = self.planner.found.get() {
+                self.pointer.set(None);
+                select(self.planner, &self.layout.get_untracked(), self.scroll, block);
+            }
+        });
+    }
+
     /// Downloads a picture of all ranks on request.
     fn save_png_on_demand(self) {
         let planner = self.planner;
@@ -203,6 +255,7 @@ pub(super) fn Canvas() -> impl IntoView {
         let _ = (planner.scene.with(Option::is_some), planner.below().is_some());
         selected.set(None);
     });
+    screen.show_found();
     screen.paint_on_change(shown);
     screen.save_png_on_demand();
     let announced = move || {
@@ -226,9 +279,12 @@ pub(super) fn Canvas() -> impl IntoView {
                 on:pointerleave=move |_| screen.pointer.set(None) on:dblclick=move |event| screen.double_clicked(&event) on:keydown=move |event| screen.key_pressed(&event)></canvas>
             <Tooltip shown anchor whole_width=screen.whole_width />
         </div>
+        <LowerEdge />
         <p class="unseen" role="status" data-test="selected">{announced}</p>
-        <p class="hint keys">"Drag to pan, Ctrl and wheel to zoom; or use arrow keys, + and −, and 0 for all. Click a block, or press Enter, to keep its details. Arrow keys then go from block to block and to the gaps between them. A gap shows what its rank waits for. Escape ends the selection."{move || more_ranks("use the wheel, drag, PageUp and PageDown, or the bar at the side")}</p>
-        <p class="hint taps">"Tap a block for its details, or a gap for what its rank waits for. Drag to pan."{move || more_ranks("tap the bar at the side")}</p>
+        <p class="hint keys">"Drag to pan, Ctrl and wheel to zoom, Shift and drag for the figures of a range; or use arrow keys or W A S D, and F for all. Click a block, or press Enter, to keep its details. Arrow keys then go from block to block and to the gaps between them. A gap shows what its rank waits for. Escape ends the selection."{move || more_ranks("use the wheel, drag, PageUp and PageDown, or the bar at the side")}</p>
+        <p class="hint taps">"Tap a block for its details, or a gap for what its rank waits for. Drag to pan, pinch to zoom."{move || more_ranks("tap the bar at the side")}</p>
+        <PaperFigure />
+        <OpTable />
         <legend::Guide />
     }
 }

@@ -2,9 +2,8 @@
 
 use leptos::prelude::*;
 
-use super::overlay::Pointed;
-use crate::draw::paint::{Layout, Place};
-use crate::draw::selection::{Block, Ranks};
+use crate::draw::paint::{Layout, Place, RULER_PX};
+use crate::draw::selection::{Block, Pointed, Ranks};
 use crate::page::state::Planner;
 use crate::scene::Below;
 use crate::text;
@@ -33,7 +32,7 @@ pub(super) fn Tooltip(
         let lines = lines.get();
         (!lines.is_empty()).then(|| {
             let rows = lines.into_iter().map(|(name, value)| view! { <dt>{name}</dt><dd>{value}</dd> });
-            view! { <div class="tip-place" style=place><dl class="tooltip" role="tooltip" data-test="tooltip">{rows.collect_view()}</dl></div> }
+            view! { <div class="tip-place" style=place><dl class="tooltip" data-test="tooltip">{rows.collect_view()}</dl></div> }
         })
     }
 }
@@ -51,6 +50,8 @@ pub(super) fn details(planner: Planner, pointed: Pointed) -> Vec<(String, String
             };
             untrack(|| planner.below()).map(describe).unwrap_or_default()
         }
+        Pointed::Instant { time_ns } => scene.describe_instant(time_ns),
+        Pointed::Range { from_ns, to_ns } => scene.describe_range(from_ns, to_ns),
         Pointed::Memory { rank, time_ns } => {
             let mut lines = scene.describe_memory(rank, time_ns as f64);
             if let Some(Below::Kept(kept)) = untrack(|| planner.below())
@@ -88,6 +89,9 @@ pub(super) fn point_at(planner: Planner, layout: &Layout, x: f64, y: f64) -> Opt
             let row = scene.tracks.len() + rank;
             block.or_else(|| with_ranks(planner, |ranks| ranks.gap_at(row, time_ns))).map(Pointed::Block)
         }
+        Place::Ruler => {
+            (0.0..=scene.end_ns() as f64).contains(&time_ns).then_some(Pointed::Instant { time_ns: time_ns as u64 })
+        }
         Place::Memory(rank) => {
             (time_ns <= scene.end_ns() as f64).then_some(Pointed::Memory { rank, time_ns: time_ns.max(0.0) as u64 })
         }
@@ -111,6 +115,15 @@ pub(super) fn anchor(planner: Planner, layout: &Layout, selected: Pointed) -> Op
             (panel, block.rank, with_ranks(planner, |ranks| ranks.times(block))?)
         }
         Pointed::Memory { rank, time_ns } => (layout.memory, rank, (time_ns as f64, time_ns as f64)),
+        Pointed::Range { from_ns, to_ns } => {
+            let x = |time_ns: u64| view.x_of(time_ns as f64).clamp(0.0, layout.width_px);
+            return Some((layout.left_px + (x(from_ns) + x(to_ns)) / 2.0, RULER_PX));
+        }
+        Pointed::Instant { time_ns } => {
+            let x_px = view.x_of(time_ns as f64);
+            let in_sight = (0.0..=layout.width_px).contains(&x_px);
+            return in_sight.then_some((layout.left_px + x_px, RULER_PX));
+        }
     };
     let x = |time_ns: f64| view.x_of(time_ns).clamp(0.0, layout.width_px);
     let (_, bottom) = panel.rows.span_of(rank);

@@ -5,10 +5,9 @@ use web_sys::KeyboardEvent;
 
 use super::ZOOM_STEP;
 use super::details::with_ranks;
-use super::overlay::Pointed;
 use crate::draw::paint::Layout;
-use crate::draw::selection::Step;
-use crate::draw::view::View;
+use crate::draw::selection::{Block, Pointed, Step};
+use crate::draw::view::{Extent, View};
 use crate::page::state::Planner;
 
 /// How much one press of a key pans, of the width.
@@ -52,14 +51,20 @@ pub(super) fn select_by_key(
         }
         return ends;
     };
-    selected.set(Some(Pointed::Block(block)));
+    select(planner, layout, scroll, block);
+    true
+}
+
+/// Selects a block and brings it into sight.
+pub(super) fn select(planner: Planner, layout: &Layout, scroll: RwSignal<f64>, block: Block) {
+    planner.selected.set(Some(Pointed::Block(block)));
     if let Some((from_ns, to_ns)) = untrack(|| with_ranks(planner, |ranks| ranks.times(block))) {
-        planner.view.set(view.showing(from_ns, to_ns, extent));
+        let extent = planner.extent();
+        planner.view.update(|view| *view = view.showing(from_ns, to_ns, extent));
     }
     if let Some(panel) = if block.below { layout.below } else { Some(layout.planned) } {
         scroll.set(layout.scroll_showing(&panel, block.rank));
     }
-    true
 }
 
 pub(super) fn view_by_key(planner: Planner, layout: &Layout, scroll: RwSignal<f64>, event: &KeyboardEvent) {
@@ -69,11 +74,47 @@ pub(super) fn view_by_key(planner: Planner, layout: &Layout, scroll: RwSignal<f6
     let extent = planner.extent();
     let middle = extent.width_px / 2.0;
     let pan = extent.width_px * PAN_STEP;
+    let change = |change: &dyn Fn(View) -> View| planner.view.update(|view| *view = change(*view));
+    // As in Perfetto and chrome://tracing: W and S zoom, A and D pan, F shows what is selected, or all.
+    match event.key().to_ascii_lowercase().as_str() {
+        "w" => change(&|view| view.zoomed(ZOOM_STEP, middle, extent)),
+        "s" => change(&|view| view.zoomed(1.0 / ZOOM_STEP, middle, extent)),
+        "a" => change(&|view| view.panned(-pan, extent)),
+        "d" => change(&|view| view.panned(pan, extent)),
+        "f" => change(&|_| selected_times(planner).map_or(extent.fit(), |(from, to)| around(from, to, extent))),
+        _ => return view_by_arrow(layout, scroll, event, &change, extent),
+    }
+    event.prevent_default();
+}
+
+/// When the selection begins and ends.
+fn selected_times(planner: Planner) -> Option<(f64, f64)> {
+    match planner.selected.get_untracked()? {
+        Pointed::Block(block) => untrack(|| with_ranks(planner, |ranks| ranks.times(block))),
+        Pointed::Range { from_ns, to_ns } => Some((from_ns as f64, to_ns as f64)),
+        Pointed::Memory { .. } | Pointed::Instant { .. } => None,
+    }
+}
+
+/// The view of these times, with as much room on each side.
+fn around(from_ns: f64, to_ns: f64, extent: Extent) -> View {
+    let room_ns = to_ns - from_ns;
+    View::around(from_ns - room_ns, to_ns + room_ns, extent)
+}
+
+fn view_by_arrow(
+    layout: &Layout,
+    scroll: RwSignal<f64>,
+    event: &KeyboardEvent,
+    change: &dyn Fn(&dyn Fn(View) -> View),
+    extent: Extent,
+) {
+    let middle = extent.width_px / 2.0;
+    let pan = extent.width_px * PAN_STEP;
     let rows_by = |by: f64| {
         let range = layout.scroll_range_px;
         scroll.update(|scroll| *scroll = (*scroll + by).clamp(0.0, range));
     };
-    let change = |change: &dyn Fn(View) -> View| planner.view.update(|view| *view = change(*view));
     match event.key().as_str() {
         "ArrowLeft" => change(&|view| view.panned(-pan, extent)),
         "ArrowRight" => change(&|view| view.panned(pan, extent)),

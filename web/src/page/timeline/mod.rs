@@ -6,9 +6,12 @@
 
 mod canvas;
 mod details;
+mod height;
 mod keys;
 mod legend;
+mod op_table;
 mod overlay;
+mod paper;
 mod pointer;
 mod trace;
 
@@ -33,8 +36,9 @@ pub fn TimelinePanel() -> impl IntoView {
         browser::show_mostly(".layouts");
         browser::focus("[data-test='find-layouts']");
     };
+    let room_before = StoredValue::new(0.0);
     view! {
-        <section class="panel timeline" aria-label="Timeline">
+        <section class="panel timeline" aria-label="Timeline" on:fullscreenchange=move |_| height::fit_screen(planner, room_before)>
             <Toolbar />
             <p class="note idea" data-test="idea">{move || planner.scene.with(|scene| scene.as_ref().map(|scene| scene.idea()))}</p>
             {move || planner.no_plan.get().map(|reason| view! {
@@ -57,6 +61,28 @@ pub fn TimelinePanel() -> impl IntoView {
     }
 }
 
+/// Finds an op, a rank or a microbatch, and selects its block.
+#[component]
+fn Search() -> impl IntoView {
+    let planner = expect_context::<Planner>();
+    let (wanted, missed) = (RwSignal::new(String::new()), RwSignal::new(false));
+    let search = move |event: leptos::ev::SubmitEvent| {
+        event.prevent_default();
+        let text = wanted.get_untracked();
+        let found = planner.scene.with_untracked(|scene| scene.as_ref().and_then(|scene| scene.search(&text)));
+        missed.set(found.is_none() && !text.trim().is_empty());
+        planner.found.set(found);
+    };
+    view! {
+        <form class="search" role="search" on:submit=search>
+            <input type="search" data-test="search" aria-label="Find an op, a rank or a microbatch" placeholder="3F7, rank 2, m5" size="13"
+                autocomplete="off" spellcheck="false" prop:value=wanted
+                on:input=move |event| { missed.set(false); wanted.set(event_target_value(&event)); } />
+            <span class="note" role="status" data-test="search-missed">{move || missed.get().then_some("not in this plan")}</span>
+        </form>
+    }
+}
+
 #[component]
 fn Toolbar() -> impl IntoView {
     let planner = expect_context::<Planner>();
@@ -68,7 +94,7 @@ fn Toolbar() -> impl IntoView {
         planner
             .scene
             .with(|scene| scene.as_ref().map(|scene| crate::text::schedule_title(&scene.schedule)))
-            .unwrap_or_default()
+            .unwrap_or_else(|| "No plan".to_owned())
     };
     // Why nothing can be kept; none if a plan can be kept or released.
     let no_keep = move || match (planner.kept.with(Option::is_none), planner.is_faulty(), planner.outdated.get()) {
@@ -93,11 +119,16 @@ fn Toolbar() -> impl IntoView {
                 <button type="button" data-test="save-png" prop:disabled=move || planner.scene.with(Option::is_none)
                     title="Save the visible time range as PNG, with memory, all ranks and the legend" on:click=move |_| planner.save_png()>"PNG"</button>
             </div>
-            <div class="buttons zoom" role="group" aria-label="Zoom">
+            <div class="buttons zoom" role="group" aria-label="Zoom and critical path">
                 <button type="button" aria-label="Zoom out" data-test="zoom-out" on:click=move |_| zoom(1.0 / (ZOOM_STEP * ZOOM_STEP))>"−"</button>
                 <button type="button" aria-label="Zoom in" data-test="zoom-in" on:click=move |_| zoom(ZOOM_STEP * ZOOM_STEP)>"+"</button>
+                <button type="button" data-test="critical-path" aria-pressed=move || planner.path_lit.get().to_string()
+                    title="Show the critical path: the ops that decide the time. A shorter op off the path changes nothing."
+                    on:click=move |_| planner.path_lit.update(|lit| *lit = !*lit)>"Critical path"</button>
                 <button type="button" data-test="zoom-fit" on:click=move |_| planner.view.set(planner.extent().fit())>"Fit"</button>
             </div>
+            <Search />
+            <div class="buttons zoom"><height::FullScreen /></div>
             <trace::TraceControls />
         </div>
     }

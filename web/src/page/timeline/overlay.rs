@@ -14,7 +14,7 @@ use crate::draw::memory::{self, Curve};
 use crate::draw::paint::{self, Below, Layout, Panel, RULER_PX, Subject, TITLE_PX};
 use crate::draw::raster::Image;
 use crate::draw::ruler;
-use crate::draw::selection::Block;
+use crate::draw::selection::{Block, Pointed};
 use crate::draw::track::Track;
 use crate::draw::view::View;
 use crate::scene::{self, Key};
@@ -29,15 +29,6 @@ const HEAD_PX: f64 = 58.0;
 const MARK_PX: f64 = 4.0;
 /// Rows lower than this hold no text.
 const LEAST_TEXT_ROW_PX: f64 = 13.0;
-
-/// What the pointer is on, or what was selected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pointed {
-    /// An op of the plan, or of what is compared with it.
-    Block(Block),
-    /// The memory of a rank at a time.
-    Memory { rank: usize, time_ns: u64 },
-}
 
 /// Paints blocks and curves.
 pub fn paint_image(canvas: &HtmlCanvasElement, frame: &Frame, kept: &Rc<RefCell<Option<Image>>>) {
@@ -107,6 +98,8 @@ impl SubjectData {
             top_bytes: self.top_bytes,
             chunk_of_stage: &self.chunk_of_stage,
             up_from: frame.scene.up_from(),
+            lit: frame.lit.as_ref().map(|lit| lit.planned.as_ref() as _),
+            lit_below: frame.lit.as_ref().and_then(|lit| lit.below.as_deref()).map(|lit| lit as _),
         }
     }
 }
@@ -399,7 +392,7 @@ impl Brush<'_> {
                     self.outline(&self.layout.planned, frame.view, rank, same.start_ns, same.end_ns);
                 }
             }
-            Some(Pointed::Memory { time_ns, .. }) => {
+            Some(Pointed::Memory { time_ns, .. } | Pointed::Instant { time_ns }) => {
                 let x = (self.layout.left_px + frame.view.x_of(time_ns as f64)).round() + 0.5;
                 self.context.set_stroke_style_str(&self.palette.text.css());
                 self.context.set_line_width(1.0);
@@ -408,8 +401,21 @@ impl Brush<'_> {
                 self.context.line_to(x, self.layout.height_px);
                 self.context.stroke();
             }
+            Some(Pointed::Range { from_ns, to_ns }) => self.band(frame, from_ns, to_ns),
             None => {}
         }
+    }
+
+    /// A range of time over all panels.
+    fn band(&self, frame: &Frame, from_ns: u64, to_ns: u64) {
+        let x = |time_ns: u64| self.layout.left_px + frame.view.x_of(time_ns as f64).clamp(0.0, self.layout.width_px);
+        let (from, to) = (x(from_ns), x(to_ns));
+        let high = self.layout.height_px - RULER_PX;
+        self.context.set_fill_style_str(&format!("{}33", self.palette.text.css()));
+        self.context.fill_rect(from, RULER_PX, to - from, high);
+        self.context.set_line_width(1.0);
+        self.context.set_stroke_style_str(&self.palette.text.css());
+        self.context.stroke_rect(from.round() + 0.5, RULER_PX + 0.5, (to - from).round(), high - 1.0);
     }
 
     fn outline(&self, panel: &Panel, view: View, rank: usize, start_ns: u64, end_ns: u64) {

@@ -6,6 +6,7 @@ use web_sys::{PointerEvent, WheelEvent};
 use super::canvas::Screen;
 use super::details::point_at;
 use crate::draw::paint::Layout;
+use crate::draw::selection::Pointed;
 use crate::draw::view::View;
 use crate::page::state::Planner;
 
@@ -15,6 +16,14 @@ const TAP_PX: f64 = 4.0;
 /// A drag under way: where it began, and the view and scroll then.
 #[derive(Clone, Copy)]
 pub(super) struct Drag {
+    /// The pointer; another one that comes down beside it pinches.
+    pub(super) id: i32,
+    /// Where a second finger is.
+    pub(super) second: Option<(i32, f64)>,
+    /// Where the first one is now.
+    pub(super) now_x: f64,
+    /// Whether it selects a range of time and does not pan.
+    pub(super) selects: bool,
     pub(super) x: f64,
     pub(super) y: f64,
     pub(super) view: View,
@@ -26,7 +35,16 @@ impl Screen {
         if event.button() != 0 {
             return;
         }
+        if let Some(mut drag) = self.drag.get_value() {
+            // A second finger.
+            drag.second = Some((event.pointer_id(), f64::from(event.client_x())));
+            return self.drag.set_value(Some(drag));
+        }
         let start = Drag {
+            id: event.pointer_id(),
+            second: None,
+            now_x: f64::from(event.client_x()),
+            selects: event.shift_key(),
             x: f64::from(event.client_x()),
             y: f64::from(event.client_y()),
             view: self.planner.view.get_untracked(),
@@ -41,6 +59,12 @@ impl Screen {
     pub(super) fn pointer_moved(self, event: &PointerEvent) {
         let at = (f64::from(event.offset_x()), f64::from(event.offset_y()));
         if let Some(start) = self.drag.get_value() {
+            if start.second.is_some() {
+                return self.pinch(start, event);
+            }
+            if start.selects {
+                return self.select_range(start, event);
+            }
             let extent = self.planner.extent();
             self.planner.view.set(start.view.panned(start.x - f64::from(event.client_x()), extent));
             let range = self.layout.with_untracked(|layout| layout.scroll_range_px);
@@ -50,11 +74,46 @@ impl Screen {
         self.pointer.set(Some(at));
     }
 
+    /// Two fingers: what is between them stays between them.
+    fn pinch(self, mut drag: Drag, event: &PointerEvent) {
+        let Some((second, second_x)) = drag.second else { return };
+        let before = (drag.now_x, second_x);
+        let x = f64::from(event.client_x());
+        let after = match event.pointer_id() {
+            id if id == drag.id => (x, second_x),
+            id if id == second => (drag.now_x, x),
+            _ => return,
+        };
+        (drag.now_x, drag.second) = (after.0, Some((second, after.1)));
+        self.drag.set_value(Some(drag));
+        let apart = |(one, other): (f64, f64)| (one - other).abs().max(8.0);
+        let middle = |(one, other): (f64, f64)| (one + other) / 2.0;
+        let Some(canvas) = self.text_canvas.get_untracked() else { return };
+        let left = canvas.get_bounding_client_rect().left() + self.layout.with_untracked(|layout| layout.left_px);
+        let extent = self.planner.extent();
+        self.planner.view.update(|view| {
+            let moved = view.panned(middle(before) - middle(after), extent);
+            *view = moved.zoomed(apart(after) / apart(before), middle(after) - left, extent);
+        });
+    }
+
+    /// With Shift, a drag selects a range of time, within what the plan takes.
+    fn select_range(self, start: Drag, event: &PointerEvent) {
+        let Some(canvas) = self.text_canvas.get_untracked() else { return };
+        let left = canvas.get_bounding_client_rect().left() + self.layout.with_untracked(|layout| layout.left_px);
+        let end_ns = self.planner.scene.with_untracked(|scene| scene.as_ref().map_or(0, |scene| scene.end_ns()));
+        let time = |x: f64| (self.planner.view.get_untracked().time_at(x - left).max(0.0) as u64).min(end_ns);
+        let (one, other) = (time(start.x), time(f64::from(event.client_x())));
+        self.pointer.set(None);
+        self.selected
+            .set((one != other).then_some(Pointed::Range { from_ns: one.min(other), to_ns: one.max(other) }));
+    }
+
     /// A pointer that has hardly moved has tapped: on the bar of the ranks, or on a block, which is then selected or no more.
     pub(super) fn pointer_up(self, event: &PointerEvent) {
         let Some(start) = self.drag.try_update_value(Option::take).flatten() else { return };
         let moved = (f64::from(event.client_x()) - start.x).abs().max((f64::from(event.client_y()) - start.y).abs());
-        if moved > TAP_PX {
+        if moved > TAP_PX || start.selects || start.second.is_some() {
             return;
         }
         let (x, y) = (f64::from(event.offset_x()), f64::from(event.offset_y()));
