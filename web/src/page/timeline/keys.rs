@@ -102,13 +102,10 @@ fn around(from_ns: f64, to_ns: f64, extent: Extent) -> View {
     View::around(from_ns - room_ns, to_ns + room_ns, extent)
 }
 
-fn view_by_arrow(
-    layout: &Layout,
-    scroll: RwSignal<f64>,
-    event: &KeyboardEvent,
-    change: &dyn Fn(&dyn Fn(View) -> View),
-    extent: Extent,
-) {
+/// Puts in place of the view what becomes of it.
+type Change<'c> = dyn Fn(&dyn Fn(View) -> View) + 'c;
+
+fn view_by_arrow(layout: &Layout, scroll: RwSignal<f64>, event: &KeyboardEvent, change: &Change<'_>, extent: Extent) {
     let middle = extent.width_px / 2.0;
     let pan = extent.width_px * PAN_STEP;
     let rows_by = |by: f64| {
