@@ -51,6 +51,8 @@ pub fn Guide() -> impl IntoView {
                 <dd>"The placement says which rank holds which stages. Linear: one stage per rank, in order. Looped: stages go around the ranks several times (interleaved 1F1B, arXiv:2104.04473). V: down the ranks and back up. Wave: down and up several times. Bidirectional: two copies of the model, one down and one up; blocks of microbatches that go up are lighter and underlined. More stages per rank make the bubble smaller and add transfers."</dd>
                 <dt>"Bubble"</dt>
                 <dd>"The light gaps are the bubble: the share of time in which ranks wait for each other. Less is better. Point at a gap, or tap it, to see what its rank waits for."</dd>
+                <dt>"Critical path"</dt>
+                <dd>"The chain of ops and transfers that decides how long the step takes: each starts when the one before has ended. A shorter op elsewhere does not make the step shorter. A button above the picture shows it. A selected op shows the way of its microbatch through all stages."</dd>
                 <dt>"Longest span"</dt>
                 <dd>"The span of a rank is the time from its first op to its last op. The makespan is the time from the first op of any rank to the last op of any rank, so it is longer. The longest span counts where a rank can begin the next step before other ranks end this one. The field “Minimize” selects one of the two."</dd>
                 <dt>"Memory"</dt>
