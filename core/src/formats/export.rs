@@ -17,6 +17,7 @@ use crate::plan::Plan;
 use crate::problem::placement::Placement;
 use crate::schedule::Absent;
 use crate::simulate::Deadlock;
+use crate::simulate::timeline::Timeline;
 use crate::spec::{Spec, Target, Work};
 use crate::trace::Trace;
 
@@ -178,14 +179,14 @@ pub fn of_plan(plan: &Plan, format: Format) -> Result<String, ExportError> {
         Format::Svg => svg::draw(&timeline, &title(plan), SVG_WIDTH),
         Format::Text => format!("{}\n", text::draw(&timeline, TEXT_WIDTH)),
         Format::PaddleLog => return Err(ExportError::OfPlan),
-        Format::Csv => {
-            let rows = timeline.rows.iter().enumerate();
-            let spans = rows.flat_map(|(rank, row)| {
-                row.iter().map(move |span| (0, rank, &span.op, [span.start_ns, span.end_ns]))
-            });
-            csv(spans)
-        }
+        Format::Csv => ops_csv(&timeline),
     })
+}
+
+/// A line for each op of a timeline, as [`Format::Csv`] of its plan has it.
+pub fn ops_csv(timeline: &Timeline) -> String {
+    let rows = timeline.rows.iter().enumerate();
+    csv(rows.flat_map(|(rank, row)| row.iter().map(move |span| (0, rank, &span.op, [span.start_ns, span.end_ns]))))
 }
 
 /// A line for each span: its step, its rank (copies of the pipeline one after the other), what was done, when.

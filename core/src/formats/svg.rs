@@ -178,7 +178,8 @@ fn blocks(spans: impl Iterator<Item = (Op, Nanos, Nanos)>, scale: &Scale) -> Vec
     blocks
 }
 
-fn escaped(text: &str) -> String {
+/// `text` as it stands in XML.
+pub fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

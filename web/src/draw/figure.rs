@@ -5,6 +5,7 @@
 use core::fmt::Write;
 use core::ops::Range;
 
+use pipeplan_core::formats::svg::escaped;
 use pipeplan_core::problem::op::OpKind;
 
 use super::colour::Palette;
@@ -238,10 +239,6 @@ fn draw_legend(body: &mut String, legend: &[Entry], frame: &Frame, y: f64, font_
     base + 0.8 * font_px
 }
 
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -264,7 +261,7 @@ mod tests {
             lit_below: None,
         };
         let legend = [(Some(OpKind::F), "F forward".to_owned()), (None, "a < b".to_owned())];
-        svg(&subject, 0.0..100.0, "1F1B & more", &legend, Style { width_px, font_px: 8.0, memory })
+        svg(&subject, 0.0..100.0, "1F1B & more\u{1}", &legend, Style { width_px, font_px: 8.0, memory })
     }
 
     #[test]
@@ -279,7 +276,7 @@ mod tests {
             ">100 ns</text>",
             ">F forward</text>",
             "a &lt; b",
-            "<title>1F1B &amp; more</title>",
+            "<title>1F1B &amp; more </title>",
         ] {
             assert!(drawn.contains(part), "{part} in {drawn}");
         }

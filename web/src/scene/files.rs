@@ -1,9 +1,8 @@
 //! A plan as files of other programs, and as a figure for a paper.
 
-use core::fmt::Write;
-
 use pipeplan_core::formats::chrome_trace::ChromeTrace;
 use pipeplan_core::formats::colour::UP_TITLE;
+use pipeplan_core::formats::export::ops_csv;
 use pipeplan_core::notation::torch_csv;
 use pipeplan_core::problem::Schedule;
 use pipeplan_core::simulate::timeline::Timeline;
@@ -40,13 +39,7 @@ impl Scene {
 
     /// A line for each op, as the command's `export csv` has it.
     pub fn ops_csv(&self) -> String {
-        let mut csv = "step,rank,what,start_ns,end_ns\n".to_owned();
-        for (rank, track) in self.tracks.iter().enumerate() {
-            for span in track.spans() {
-                let _ = writeln!(csv, "0,{rank},{},{},{}", span.op, span.start_ns, span.end_ns);
-            }
-        }
-        csv
+        ops_csv(&self.timeline())
     }
 
     /// The figure of the times that `view` shows on `width_px`, else of all.

@@ -16,8 +16,8 @@
 //!
 //! The time and bytes of a mixture follow from its graph; where a stage has many mixtures, from sums over its layers.
 //! The search (`knapsack`) tries combinations of the stages' mixtures from the fastest on, and only those that fit.
-//! Sums leave out bytes that are held only while an op runs; there the graphs decide. The first combination that fits
-//! is the least. After [`MOST_TRIES`] combinations the search goes depth first, and the report says how far the
+//! Of bytes that are held only while an op runs, sums have a lower bound for backwards, and none with offload; there the
+//! graphs decide. The first combination that fits is the least. After [`MOST_TRIES`] combinations the search goes depth first, and the report says how far the
 //! result is at most from the least. At last it tries combinations in which all stages go equally far. Where a stage
 //! has so many layers that it has more than [`MOST_MIXTURES`] mixtures, several layers share a choice; the report
 //! says that, too.
@@ -31,7 +31,7 @@
 //! each with the least recomputation that then fits, and takes the fastest schedule. More offload leaves more room;
 //! it takes longer where the copies take longer than the compute meanwhile (PipeOffload, arXiv:2503.01328 §3). There
 //! `fit` also tries each recomputation for all layers, because what a layer recomputes is not offloaded. It tries at
-//! most [`MOST_COUNTS`] numbers of layers.
+//! most [`MOST_COUNTS`] numbers of layers, and no others where nothing fits with the most.
 
 mod knapsack;
 mod mixtures;
