@@ -1,5 +1,6 @@
 //! Estimates compared with runs that others measured.
 
+use pipeplan_core::formats::megatron_run::MegatronRun;
 use pipeplan_core::plan::planner;
 use pipeplan_core::plan::verdict;
 use pipeplan_core::schedule;
@@ -477,4 +478,73 @@ fn deepseek_v3_s_own_training_is_near() {
     // Without what its pairs hide a step would take longer than what was reached in the mean.
     let apart = step_of(&text.replace("overlap_exchanges = true\n", ""), "dualpipe");
     assert!(apart > measured, "{apart} of {measured} s");
+}
+
+/// What Megatron-LM keeps of its own runs (tests/functional_tests/test_cases at d98e8a64, `golden_values_*.json`): the
+/// arguments that a plan depends on, with the device and their number, the middle of all iteration times in seconds, and the
+/// highest memory of the last rank in GiB.
+///
+/// The files do not say how many devices ran. Which number it was follows from the memory that is allocated between steps,
+/// where a share of the optimizer's states is: no other power of two comes as near.
+struct Record {
+    device: &'static str,
+    devices: u64,
+    arguments: &'static str,
+    seconds: f64,
+    gib: f64,
+}
+
+const GPT_15B: &str = "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 1 --use-distributed-optimizer --overlap-grad-reduce \
+    --overlap-param-gather --sequence-parallel --disable-bias-linear --micro-batch-size 4 \
+    --step-batch-size-schedule \"0:384 200B:768 400B:1152\" --apply-layernorm-1p --untie-embeddings-and-output-weights \
+    --position-embedding-type rope --rotary-percent 0.5 --squared-relu --num-layers 32 --hidden-size 6144 \
+    --num-attention-heads 48 --group-query-attention --num-query-groups 8 --seq-length 4096 \
+    --max-position-embeddings 4096 --attention-dropout 0.0 --hidden-dropout 0.0 --bf16 --vocab-size 256000";
+const MIXTRAL: &str = "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --sequence-parallel --disable-bias-linear \
+    --micro-batch-size 1 --untie-embeddings-and-output-weights --position-embedding-type rope --normalization RMSNorm --swiglu \
+    --group-query-attention --num-query-groups 8 --seq-length 4096 --max-position-embeddings 4096 \
+    --make-vocab-size-divisible-by 128 --attention-dropout 0.0 --hidden-dropout 0.0 --num-experts 8 --moe-router-topk 2 \
+    --moe-grouped-gemm --moe-token-dispatcher-type alltoall --bf16 --tensor-model-parallel-size 2";
+const OF_8X7B: &str = "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --pipeline-model-parallel-size 4";
+const OF_8X22B: &str = "--num-layers 56 --hidden-size 6144 --ffn-hidden-size 16384 --num-attention-heads 48 --pipeline-model-parallel-size 8 \
+    --expert-model-parallel-size 8 --global-batch-size 256 --vocab-size 32000";
+const IN_CHUNKS: &str = "--expert-tensor-parallel-size 1 --num-layers-per-virtual-pipeline-stage 1 --global-batch-size 256 \
+    --expert-model-parallel-size 8 --vocab-size 32000";
+const IN_FOUR: &str = "--global-batch-size 1024 --expert-model-parallel-size 4 --rotary-percent 0.5 --vocab-size 256000";
+const PROXY: &str = "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 4 --pipeline-model-parallel-layout Et*2|(tt|)*5t|tmL \
+    --expert-model-parallel-size 16 --expert-tensor-parallel-size 1 --use-distributed-optimizer --overlap-grad-reduce \
+    --overlap-param-gather --sequence-parallel --disable-bias-linear --micro-batch-size 1 --global-batch-size 512 \
+    --cross-entropy-loss-fusion --seq-length 4096 --num-layers 14 --hidden-size 7168 --ffn-hidden-size 18432 \
+    --num-attention-heads 128 --kv-channels 128 --max-position-embeddings 4096 --position-embedding-type rope --rotary-base 10000 \
+    --make-vocab-size-divisible-by 3232 --normalization RMSNorm --norm-epsilon 1e-6 --swiglu \
+    --untie-embeddings-and-output-weights --multi-latent-attention --mtp-num-layers 1 --attention-dropout 0.0 \
+    --hidden-dropout 0.0 --qk-layernorm --num-experts 64 --moe-layer-freq ([0]*3+[1]*11) --moe-ffn-hidden-size 2048 \
+    --moe-shared-expert-intermediate-size 2048 --moe-router-topk 8 --moe-token-dispatcher-type flex \
+    --moe-flex-dispatcher-backend hybridep --moe-grouped-gemm --moe-router-group-topk 4 --moe-router-num-groups 8 \
+    --moe-router-topk-scaling-factor 2.5 --moe-router-score-function sigmoid --moe-router-enable-expert-bias \
+    --q-lora-rank 1536 --kv-lora-rank 512 --qk-head-dim 128 --qk-pos-emb-head-dim 64 --v-head-dim 128 --bf16 \
+    --vocab-size 256000";
+
+#[test]
+fn scratch() {
+    for (name, args, device, list) in [
+        ("15B", GPT_15B.to_string(), "h100", [64, 128, 256]),
+        ("8x7b four", format!("{MIXTRAL} {OF_8X7B} {IN_FOUR}"), "h100", [64, 128, 256]),
+        ("8x7b chunks", format!("{MIXTRAL} {OF_8X7B} {IN_CHUNKS}"), "h100", [64, 128, 256]),
+        ("8x22b", format!("{MIXTRAL} {OF_8X22B}"), "h100", [128, 256, 512]),
+        ("proxy", PROXY.to_string(), "h100", [64, 128, 256]),
+    ] {
+        for devices in list {
+            let imported = MegatronRun::read(&args).spec(device, Some(devices));
+            let Ok(imported) = imported.map_err(|faults| println!("{name} {devices} {faults}")) else { continue };
+            let spec = imported.spec;
+            let chunks = match &spec.work { pipeplan_core::spec::Work::Model(work) => work.chunks, _ => 1 };
+            let published = schedule::find(if chunks > 1 { "interleaved-1f1b" } else { "1f1b" }).unwrap();
+            let answer = match planner::answer(&spec, &published) { Ok(answer) => answer, Err(absent) => { println!("{name} {devices} {}", absent.reason); continue } };
+            let step = answer.step(&spec).map_or(0.0, |step| step.step_ns as f64 / 1e9);
+            let ranks = verdict::verdict(&spec, &published);
+            let fixed = ranks.map(|(_, ranks)| ranks.iter().map(|rank| (rank.fixed.total() as f64 / 1e9, rank.peak as f64 / 1e9)).collect::<Vec<_>>());
+            println!("{name} {devices}: {step:.3} s, {:?} {:?}", fixed.ok(), imported.notes);
+        }
+    }
 }

@@ -6,7 +6,10 @@
 //! each microbatch ([`ReduceGradients`]) overlap with the ops that follow, one reduction after the other; only what
 //! is left after the last op counts. A reduction begins at the end of the op that made its gradients, so a step is at
 //! most one reduction longer than with reductions of single layers during the backward. The slowdown of ops by a
-//! network that is busy meanwhile does not count. With ZeRO 3 the gathers of weights for each microbatch are part of
+//! network that is busy meanwhile does not count. Gradients that are reduced once may overlap, too: those of a stage with
+//! its last backward, in the buckets of a layer that frameworks have, and with what follows it
+//! ([`Layout::overlap_grad_reduce`]); and so may the gathering of updated weights, with what is before a stage's first
+//! forward has ended ([`Layout::overlap_param_gather`]). With ZeRO 3 the gathers of weights for each microbatch are part of
 //! its jobs' times.
 
 use alloc::format;
@@ -44,6 +47,17 @@ pub struct StepEpilogue {
     /// The reduction of one microbatch's gradients over replicas, for each stage; 0 where they are reduced once per
     /// step.
     pub reduces_ns: Vec<Nanos>,
+    /// Collectives of each stage that overlap with its ops; empty where none do.
+    pub overlapped: Vec<Overlapped>,
+}
+
+/// Collectives of a stage, once per step, that overlap with ops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Overlapped {
+    /// The reduction of its gradients, from the start of its last backward on.
+    pub reduce_ns: Nanos,
+    /// The gathering of its weights, from the start of the step on.
+    pub gather_ns: Nanos,
 }
 
 /// A whole step of a schedule, with communication.
@@ -213,11 +227,11 @@ impl Copies {
     /// all-gather of weights is left.
     fn reduce(&self, bytes: &StaticBytes, layout: &Layout) -> Nanos {
         let gradients = match layout.reduces_gradients() {
-            ReduceGradients::AfterAccumulation => self.gradients_sent(bytes, layout),
-            ReduceGradients::EachMicrobatch => [0; 2],
+            ReduceGradients::AfterAccumulation if !layout.overlap_grad_reduce => self.gradients_sent(bytes, layout),
+            _ => [0; 2],
         };
         let weights = match layout.zero {
-            1 | 2 => around(bytes.trained, self.sharers),
+            1 | 2 if !layout.overlap_param_gather => around(bytes.trained, self.sharers),
             // Weights are whole, or stay sharded and the next step's jobs gather them.
             _ => 0,
         };
@@ -260,6 +274,51 @@ pub fn reduce_each(work: &ModelWork, dense: &StaticBytes, experts: &StaticBytes)
     time(of_dense, dense).saturating_add(time(of_experts, experts))
 }
 
+/// The collectives of a stage, once per step, that overlap with ops. It holds `dense` and, of experts, `experts`.
+pub fn overlapped(work: &ModelWork, dense: &StaticBytes, experts: &StaticBytes) -> Overlapped {
+    let layout = &work.layout;
+    let both = || [dense, experts].into_iter().zip(copies_of(work)).filter(|(bytes, _)| bytes.trained > 0);
+    let reduces = layout.overlap_grad_reduce && layout.reduces_gradients() == ReduceGradients::AfterAccumulation;
+    let gathers = layout.overlap_param_gather && matches!(layout.zero, 1 | 2);
+    let sum = |wanted: bool, time: &dyn Fn((&StaticBytes, Copies)) -> Nanos| {
+        both().filter(|_| wanted).map(time).fold(0, Nanos::saturating_add)
+    };
+    Overlapped {
+        reduce_ns: sum(reduces, &|(bytes, copies)| copies.time(copies.gradients_sent(bytes, layout))),
+        gather_ns: sum(gathers, &|(bytes, copies)| copies.gather(bytes.trained)),
+    }
+}
+
+/// When reductions that begin with the last backward of each stage have ended, one after the other.
+fn end_of_reductions(row: &[Span], overlapped: &[Overlapped]) -> Nanos {
+    let mut last: Vec<&Span> = Vec::new();
+    let backwards = row.iter().rev().filter(|span| matches!(span.op.kind(), OpKind::W | OpKind::BW));
+    for span in backwards {
+        if !last.iter().any(|seen| seen.op.stage() == span.op.stage()) {
+            last.push(span);
+        }
+    }
+    last.iter().rev().fold(0, |network: Nanos, span| {
+        let takes = overlapped.get(span.op.stage()).map_or(0, |stage| stage.reduce_ns);
+        network.max(span.start_ns).saturating_add(takes)
+    })
+}
+
+/// By how much gathered weights put off the ops of `row`, in a step that begins at `first`: a stage's come one layer after
+/// the other, and its first forward may end when the last one is there.
+fn put_off(row: &[Span], overlapped: &[Overlapped], first: Nanos) -> Nanos {
+    let (mut seen, mut network, mut put_off): (Vec<usize>, Nanos, Nanos) = (Vec::new(), 0, 0);
+    for span in row.iter().filter(|span| span.op.kind() == OpKind::F) {
+        let stage = span.op.stage();
+        if !seen.contains(&stage) {
+            seen.push(stage);
+            network = network.saturating_add(overlapped.get(stage).map_or(0, |of| of.gather_ns));
+            put_off = put_off.max(network.saturating_sub(span.end_ns.saturating_sub(first)));
+        }
+    }
+    put_off
+}
+
 /// The time at which the last op of `row` and all reductions that overlap it have ended; `reduces` has the reduction
 /// of each stage.
 fn end_of_row(row: &[Span], reduces: &[Nanos]) -> Nanos {
@@ -284,7 +343,12 @@ impl StepEpilogue {
         let starts = || timeline.rows.iter().map(|row| row.first().map(|span| span.start_ns));
         let first = starts().flatten().min().unwrap_or(0);
         let epilogue = timeline.rows.iter().zip(&self.tails).map(|(row, tail)| {
-            end_of_row(row, &self.reduces_ns).saturating_add(tail.reduce_ns).saturating_add(tail.optimizer_ns)
+            let mut end = end_of_row(row, &self.reduces_ns);
+            if !self.overlapped.is_empty() {
+                end = end.max(end_of_reductions(row, &self.overlapped));
+                end = end.saturating_add(put_off(row, &self.overlapped, first));
+            }
+            end.saturating_add(tail.reduce_ns).saturating_add(tail.optimizer_ns)
         });
         let spans = epilogue.zip(starts()).map(|(end, start)| match objective {
             Objective::Makespan => end.saturating_sub(first),

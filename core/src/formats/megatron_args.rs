@@ -71,6 +71,12 @@ pub fn write(work: &ModelWork, stages: &[StageLayout], layout: &str) -> String {
         }
         None => {}
     }
+    if work.layout.overlap_grad_reduce {
+        lines.switch("--overlap-grad-reduce");
+    }
+    if work.layout.overlap_param_gather {
+        lines.switch("--overlap-param-gather");
+    }
     if form.bf16_gradients {
         lines.switch("--grad-reduce-in-bf16");
     }

@@ -181,6 +181,11 @@ pub struct Layout {
     pub dispatch: Dispatch,
     /// Whether the all-to-all of one op of a pair overlaps with compute of the other.
     pub overlap_exchanges: bool,
+    /// Whether the gradients of a stage are reduced beside its last backward and what follows it, not after the last op.
+    pub overlap_grad_reduce: bool,
+    /// Whether weights that are updated in shards (ZeRO 1 and 2) are gathered beside the forward of the next step, not
+    /// at the end of this one.
+    pub overlap_param_gather: bool,
     /// Which optimizer updates the weights.
     pub optimizer: Optimizer,
     /// Whether the moments of bf16 weights are bf16.
@@ -208,6 +213,8 @@ impl Default for Layout {
             reduce_gradients: None,
             dispatch: Dispatch::EachCopy,
             overlap_exchanges: false,
+            overlap_grad_reduce: false,
+            overlap_param_gather: false,
             optimizer: Optimizer::AdamW,
             bf16_moments: false,
             offload_optimizer: false,
@@ -244,6 +251,13 @@ impl Layout {
         if self.overlap_exchanges && model.variant.experts.is_none() {
             let accepted = "false, because the model has no experts";
             faults.push(Fault::new("parallel.overlap_exchanges", "true", accepted));
+        }
+        if self.overlap_param_gather && !matches!(self.zero, 1 | 2) {
+            let accepted = match self.zero {
+                0 => "false: with parallel.zero = 0 every replica updates all weights and gathers none",
+                _ => "false: with parallel.zero = 3 weights are gathered for each microbatch, beside the layer before",
+            };
+            faults.push(Fault::new("parallel.overlap_param_gather", "true", accepted));
         }
         let mut whole = |field: &str, value: u32, least: u32, most: u32| {
             if !(least..=most).contains(&value) {

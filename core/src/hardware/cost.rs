@@ -29,8 +29,9 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::base::units::{Bytes, Nanos};
-use crate::graph::{Axis, Graph, Heads, Job, Kernel, Needs, Operator, Recurring, Spread, Stream, TensorId};
+use crate::graph::{Axis, Graph, Heads, Job, Kernel, Needs, Operator, Recurring, Spread, Stream, Tensor, TensorId};
 use crate::hardware::cluster::{Device, Link};
+use crate::hardware::rates::{self, Attends, Products, Shape};
 use crate::model::{Dtype, RecurrenceKind};
 
 /// Share of what the device's best matmuls reach ([`Device::matmul_permille`]) that the largest ones of a model come
@@ -49,7 +50,7 @@ pub const ATTENTION_PER_MILLE: u64 = 550;
 /// The same for its gradient: up to 630 there.
 pub const ATTENTION_GRAD_PER_MILLE: u64 = 450;
 /// Share of the memory's rate that operators reach which only pass over their tensors.
-pub const MEMORY_PER_MILLE: u64 = 800;
+pub const MEMORY_PER_MILLE: u64 = 650;
 
 /// Share of an exchange of tokens that is hidden by what computes beside it, in thousandths: the exchange takes 20 of
 /// an H800's 132 multiprocessors (arXiv:2412.19437 §3.2.2), so that this takes so much longer.
@@ -123,8 +124,13 @@ impl Load {
     }
 
     /// The time on `device`, whose peers in a collective are reached as `peers` says: for one that starts a collective,
-    /// that of the collective. Only an operator without effect of its own takes none.
+    /// that of the collective. Only an operator without effect of its own takes none. The shapes of products are not known
+    /// here, so that small ones take what a ramp says: [`operator_time`] has them.
     pub fn time(&self, kernel: &Kernel, device: &Device, peers: &Peers) -> Nanos {
+        self.time_of_shape(kernel, None, device, peers)
+    }
+
+    fn time_of_shape(&self, kernel: &Kernel, shape: Option<Shape>, device: &Device, peers: &Peers) -> Nanos {
         if matches!(kernel, Kernel::Replicate { .. }) || kernel.waits() {
             return 0;
         }
@@ -150,15 +156,30 @@ impl Load {
             _ => device.matmul_permille * MATMUL_PER_MILLE / 1000,
         };
         let rate = self.quantized.map_or(device.matmul_flops, |dtype| device.quantized_flops(dtype));
-        let arithmetic = at_rate(self.flops, rate, per_mille);
-        let arithmetic = match kernel {
-            Kernel::MatMul { .. }
-            | Kernel::DetachedMatMul
-            | Kernel::ExpertMatMul { .. }
-            | Kernel::ExpertMatMulGrad => arithmetic.saturating_add(ramp(arithmetic, device.launch_ns)),
-            _ => arithmetic,
+        let arithmetic = match (shape.filter(|_| device.multiprocessors > 0), kernel) {
+            (Some(Shape::Products(both)), _) => both.iter().fold(0, |sum: Nanos, products| {
+                sum.saturating_add(rates::products_time(products, rate, device))
+            }),
+            (Some(Shape::Attends(attends)), _) => {
+                at_rate(self.flops, rate, rates::attention_per_mille(&attends, device))
+            }
+            (
+                None,
+                Kernel::MatMul { .. }
+                | Kernel::DetachedMatMul
+                | Kernel::ExpertMatMul { .. }
+                | Kernel::ExpertMatMulGrad,
+            ) => {
+                let arithmetic = at_rate(self.flops, rate, per_mille);
+                arithmetic.saturating_add(ramp(arithmetic, device.launch_ns))
+            }
+            (None, _) => at_rate(self.flops, rate, per_mille),
         };
         let traffic = traffic_time(self.bytes, device);
+        // What is sent to experts is put in their order before, and what comes back in that of tokens.
+        if kernel.axis() == Some(Axis::Expert) {
+            return collective.saturating_add(traffic).max(device.launch_ns);
+        }
         arithmetic.max(traffic).max(collective).max(device.launch_ns)
     }
 }
@@ -378,9 +399,89 @@ impl JobTimes {
     }
 }
 
+/// The time of `operator` of `graph` on `device`, as [`Load::time`], with the shapes of its products and of its attention.
+pub fn operator_time(graph: &Graph, operator: &Operator, device: &Device, peers: &Peers) -> Nanos {
+    let shape = shape_of(graph, operator);
+    Load::of(graph, operator).time_of_shape(&operator.kernel, shape, device, peers)
+}
+
 /// By operator of `graph` its time by the roofline. Devices of a rank are joined as `peers` says.
 pub fn operator_times(graph: &Graph, device: &Device, peers: &Peers) -> Vec<Nanos> {
-    graph.operators.iter().map(|operator| Load::of(graph, operator).time(&operator.kernel, device, peers)).collect()
+    graph.operators.iter().map(|operator| operator_time(graph, operator, device, peers)).collect()
+}
+
+/// The shape of what `operator` multiplies or attends to; none where its time depends on its operations alone.
+fn shape_of(graph: &Graph, operator: &Operator) -> Option<Shape> {
+    let input = |at: usize| operator.inputs.get(at).map(|input| &graph[input.tensor]);
+    let output = operator.outputs.first().map(|id| &graph[*id]);
+    let last = |tensor: &Tensor| tensor.shape.last().copied().unwrap_or(1);
+    let rows = |tensor: &Tensor| tensor.elements() / last(tensor).max(1);
+    let one = |products: Products| Some(Shape::Products([products, Products { count: 0, ..products }]));
+    match operator.kernel {
+        Kernel::MatMul { transpose_a, accumulate, .. } => {
+            let (a, out) = (input(0)?, output?);
+            let inner = if transpose_a { a.shape.first().copied().unwrap_or(1) } else { last(a) };
+            let element_bytes = out.dtype.bytes() * if accumulate { 2 } else { 1 };
+            one(Products { count: 1, rows: rows(out), columns: last(out), inner, element_bytes })
+        }
+        Kernel::DetachedMatMul => {
+            let (x, out) = (input(0)?, output?);
+            let element_bytes = out.dtype.bytes();
+            one(Products { count: 1, rows: rows(out), columns: last(out), inner: last(x), element_bytes })
+        }
+        // Each expert has its part of the rows.
+        Kernel::ExpertMatMul { .. } => {
+            let (x, out) = (input(0)?, output?);
+            let count = input(1)?.shape.first().copied().unwrap_or(1).max(1);
+            let (rows, element_bytes) = (rows(out).div_ceil(count), out.dtype.bytes());
+            one(Products { count, rows, columns: last(out), inner: last(x), element_bytes })
+        }
+        Kernel::ExpertMatMulGrad => {
+            let (dy, x, gradient) = (input(0)?, input(1)?, output?);
+            let count = gradient.shape.first().copied().unwrap_or(1).max(1);
+            let (inner, element_bytes) = (rows(dy).div_ceil(count), 2 * gradient.dtype.bytes());
+            one(Products { count, rows: last(dy), columns: last(x), inner, element_bytes })
+        }
+        Kernel::Scores(heads) | Kernel::Attend(heads) => {
+            let scored = matches!(operator.kernel, Kernel::Scores(_));
+            one(batched(heads, output?, if scored { input(0)? } else { output? }, scored))
+        }
+        Kernel::ScoresGrad(heads) => {
+            let to_queries = batched(heads, output?, output?, false);
+            Some(Shape::Products([to_queries, to_queries]))
+        }
+        Kernel::AttendGrad(heads) => {
+            let (dy, scores) = (input(0)?, output?);
+            Some(Shape::Products([batched(heads, scores, dy, true), batched(heads, dy, dy, false)]))
+        }
+        _ => attends(graph, operator),
+    }
+}
+
+/// The products of materialised attention, one for each sequence and head: of scores, `[sequence, sequence]` over the width of
+/// a head, or to what is as wide as `by_token`, over the sequence.
+fn batched(heads: Heads, out: &Tensor, by_token: &Tensor, scores: bool) -> Products {
+    let Heads { sequence, query, width, .. } = heads;
+    let count = by_token.elements() / (sequence * query.max(1) * width).max(1);
+    let (columns, inner) = if scores { (sequence, width) } else { (width, sequence) };
+    Products { count: count.max(1) * query.max(1), rows: sequence, columns, inner, element_bytes: out.dtype.bytes() }
+}
+
+/// The shape of fused attention.
+fn attends(graph: &Graph, operator: &Operator) -> Option<Shape> {
+    let alone = |heads: Heads| Spread { heads, value_width: heads.width, ways: 1, window: heads.sequence };
+    let (spread, backward) = match operator.kernel {
+        Kernel::Attention(heads) | Kernel::FullAttention(heads) => (alone(heads), false),
+        Kernel::AttentionGrad(heads) | Kernel::FullAttentionGrad(heads) => (alone(heads), true),
+        Kernel::SpreadAttention(spread) | Kernel::SinkAttention(spread) => (spread, false),
+        Kernel::SpreadAttentionGrad(spread) => (spread, true),
+        _ => return None,
+    };
+    let queries = operator.inputs.get(usize::from(backward)).map(|input| graph[input.tensor].elements())?;
+    let of_device = spread.heads.sequence / spread.ways.max(1);
+    let blocks = (queries / spread.heads.width.max(1)).div_ceil(rates::QUERY_BLOCK);
+    let keys = spread.window.min(of_device);
+    Some(Shape::Attends(Attends { keys, width: spread.value_width, blocks, backward }))
 }
 
 /// Floating-point operations of F, B and W of one microbatch.

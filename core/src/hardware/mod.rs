@@ -8,3 +8,4 @@
 pub mod cluster;
 pub mod cost;
 pub mod profile;
+mod rates;

@@ -14,7 +14,7 @@ use crate::base::fields::{Fault, Faults, Table, shown, whole};
 use crate::base::json::{self, Syntax};
 use crate::base::units::Nanos;
 use crate::check::{Violation, check_program, check_schedule};
-use crate::estimate::step::{RankEpilogue, StepEpilogue};
+use crate::estimate::step::{Overlapped, RankEpilogue, StepEpilogue};
 use crate::problem::Schedule;
 use crate::problem::op::OpSyntax;
 use crate::problem::{PlacementChoice, Problem, Statement};
@@ -151,13 +151,17 @@ impl Plan {
             "program": { "rows": self.program.text_rows() },
             "prediction": self.prediction.to_value(),
         });
-        if let Some(StepEpilogue { tails, reduces_ns }) = &self.epilogue {
+        if let Some(StepEpilogue { tails, reduces_ns, overlapped }) = &self.epilogue {
             let by_rank = |of: fn(&RankEpilogue) -> Nanos| tails.iter().map(of).collect::<Vec<Nanos>>();
             content["ends"] = json!({
                 "reduce_ns": by_rank(|tail| tail.reduce_ns),
                 "optimizer_ns": by_rank(|tail| tail.optimizer_ns),
                 "reduce_each_ns": reduces_ns,
             });
+            if !overlapped.is_empty() {
+                let pairs: Vec<[Nanos; 2]> = overlapped.iter().map(|of| [of.reduce_ns, of.gather_ns]).collect();
+                content["ends"]["overlapped_ns"] = json!(pairs);
+            }
         }
         content
     }
@@ -274,7 +278,7 @@ impl Plan {
 
     /// Whether the step epilogue has the plan's number of ranks and stages.
     fn check_epilogue(&self) -> Result<(), PlanFileError> {
-        let Some(StepEpilogue { tails, reduces_ns }) = &self.epilogue else { return Ok(()) };
+        let Some(StepEpilogue { tails, reduces_ns, overlapped }) = &self.epilogue else { return Ok(()) };
         let untrue = |field, written: String, derived: String| Err(PlanFileError::Untrue { field, written, derived });
         if let Work::Typed(_) = self.spec.work {
             return untrue("ends", "something".into(), "nothing, since its costs are typed".into());
@@ -282,6 +286,7 @@ impl Plan {
         for (field, written, derived) in [
             ("the length of ends.optimizer_ns", tails.len(), self.problem.ranks()),
             ("the length of ends.reduce_each_ns", reduces_ns.len(), self.problem.stage_count()),
+            ("the length of ends.overlapped_ns", overlapped.len(), if overlapped.is_empty() { 0 } else { self.problem.stage_count() }),
         ] {
             if written != derived {
                 return untrue(field, written.to_string(), derived.to_string());
@@ -434,6 +439,7 @@ fn read_epilogue(mut table: Table<'_>, faults: &mut Vec<Fault>) -> Option<StepEp
     let reduce_ns = read_numbers(&mut table, "reduce_ns", "rank", faults);
     let optimizer_ns = read_numbers(&mut table, "optimizer_ns", "rank", faults);
     let reduces_ns = read_numbers(&mut table, "reduce_each_ns", "stage", faults);
+    let overlapped = read_overlapped(&mut table, faults);
     let (reduce_ns, optimizer_ns, reduces_ns) = (reduce_ns?, optimizer_ns?, reduces_ns?);
     if reduce_ns.len() != optimizer_ns.len() {
         let found = format!("{} numbers", optimizer_ns.len());
@@ -445,7 +451,23 @@ fn read_epilogue(mut table: Table<'_>, faults: &mut Vec<Fault>) -> Option<StepEp
     }
     table.finish(faults);
     let tail = |(reduce_ns, optimizer_ns)| RankEpilogue { reduce_ns, optimizer_ns };
-    Some(StepEpilogue { tails: reduce_ns.into_iter().zip(optimizer_ns).map(tail).collect(), reduces_ns })
+    let tails = reduce_ns.into_iter().zip(optimizer_ns).map(tail).collect();
+    Some(StepEpilogue { tails, reduces_ns, overlapped })
+}
+
+/// By stage the times of the reduction and of the gathering that overlap with ops; none where nothing is written.
+fn read_overlapped(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Vec<Overlapped> {
+    let Some(value) = table.get("overlapped_ns") else { return Vec::new() };
+    let pair = |pair: &Value| match pair.as_array().map(Vec::as_slice) {
+        Some([reduce, gather]) => Some(Overlapped { reduce_ns: reduce.as_u64()?, gather_ns: gather.as_u64()? }),
+        _ => None,
+    };
+    let pairs = value.as_array().and_then(|pairs| pairs.iter().map(pair).collect::<Option<Vec<Overlapped>>>());
+    pairs.unwrap_or_else(|| {
+        let accepted = "a list with [reduction, gathering] of each stage, in whole ns";
+        faults.push(Fault::new(table.path("overlapped_ns"), shown(value), accepted));
+        Vec::new()
+    })
 }
 
 fn read_numbers(table: &mut Table<'_>, key: &'static str, each: &str, faults: &mut Vec<Fault>) -> Option<Vec<u64>> {

@@ -15,7 +15,7 @@
 //! | `problem` | the scheduling problem in the form of a [problem file](crate::problem), its placement fixed |
 //! | `schedule` | `name`; `rows`: one string a rank of ops in the form `3BW12`; and, where some run as [pairs](crate::problem::Schedule::pairs), `pairs` |
 //! | `program` | `rows`: one string a rank of what it executes, transfers and optimizer included |
-//! | `ends` | of a model: what ends a step, see [`StepEpilogue`]; by rank `reduce_ns` and `optimizer_ns`, by stage `reduce_each_ns` |
+//! | `ends` | of a model: what ends a step, see [`StepEpilogue`]; by rank `reduce_ns` and `optimizer_ns`, by stage `reduce_each_ns` and, where collectives overlap with ops, `overlapped_ns` |
 //! | `prediction` | whole numbers that follow from `problem` and `schedule`; see [`Prediction`] |
 //! | `digest` | `sha256:` and the hash of the file's [canonical](crate::base::canonical) text without this field |
 //!

@@ -133,6 +133,7 @@ fn ends_of_another_pipeline_are_refused() {
     let epilogue = |ranks: usize, stages: usize| StepEpilogue {
         tails: vec![RankEpilogue::default(); ranks],
         reduces_ns: vec![0; stages],
+        overlapped: Vec::new(),
     };
     let read = |plan: &Plan, epilogue: StepEpilogue| {
         Plan::from_json(&Plan { epilogue: Some(epilogue), ..plan.clone() }.to_json())

@@ -55,7 +55,7 @@
 //! | `model.vision` | a vision tower before the decoder, or `none`: a table of `images` (of a sequence) and, where `model.config` does not say them, `tokens` (of an image in the sequence), `encoder` (`clip`, `siglip`, `qwen-2.5-vl`, `qwen-3-vl`, `pixtral` or `llama-4`), `projector` (`mlp`, `pooled`, `merger`, `patch-merger` or `shuffle`; that of the encoder), `layers`, `hidden`, `heads`, `ffn`, `patch` (pixels of a side), `merge` (patches of a token; 1), `positions` (rows of the table of positions), `window` (patches; 0: none) and `full_layers` (those without it), `deepstack` (further mergers; 0), `width` (of the projector `shuffle`), `output` (columns of a merger; the decoder's) and `head` (whether a pooling head is held; false). It stands on the stage of the embedding. `training.frozen` may name `vision` and `projector`. Planned, not run | `none` |
 //! | `model.recurrence` | a recurrence in the place of attention, or `none`: a table of `kind` (`delta-net` or `mamba-2`), `layers` (a pattern), `key_heads`, `key_dim`, `heads`, `head_dim`, `convolution` (tokens; 4) and `convolution_bias` (false). Runs on the CPU | `none` |
 //! | `model.rope_base` (`rope_theta`), `.norm_eps` (`norm_epsilon`), `.tied` (`tie_word_embeddings`) | RoPE theta, eps of norms, whether embedding and output layer share their weight | the catalog's; 10000, 1e-5, false by hand |
-//! | `cluster.device` | a device of the [catalog](crate::hardware::cluster::catalog), or a table of `name`, `matmul_flops`, `memory_bytes_per_s` and `memory_bytes`, and where they differ from the catalog's: `fp8_flops`, `fp4_flops`, `host_bytes_per_s` (copies to host memory and back), `matmul_permille` (`peak_gemm_efficiency_permille`) and `launch_ns` (`kernel_launch_ns`: the least time of an operator; a framework that launches several kernels for one operator takes that many times as long) | required |
+//! | `cluster.device` | a device of the [catalog](crate::hardware::cluster::catalog), or a table of `name`, `matmul_flops`, `memory_bytes_per_s` and `memory_bytes`, and where they differ from the catalog's: `fp8_flops`, `fp4_flops`, `host_bytes_per_s` (copies to host memory and back), `matmul_permille` (`peak_gemm_efficiency_permille`), `multiprocessors` (SMs; 0: products take what a ramp says, not waves of tiles) and `launch_ns` (`kernel_launch_ns`: the least time of an operator; a framework that launches several kernels for one operator takes that many times as long) | required |
 //! | `cluster.devices_per_node` (`gpus_per_node`) | GPUs per node | the device's; those of `h100` by hand |
 //! | `cluster.link` (`intra_node_link`), `.node_link` (`inter_node_link`) | links within and between nodes: a link of the [catalog](crate::hardware::cluster::links), or a table of `bytes_per_s` and `latency_ns` | as `devices_per_node` |
 //! | `parallel.pipeline` (`pipeline_model_parallel_size`) | pipeline parallel (PP): ranks, P | required |
@@ -72,6 +72,8 @@
 //! | `parallel.expert_tensor` (`expert_tensor_parallel_size`) | ETP: devices that split each expert, 1, `tensor` or a number between them that divides `tensor` (with sequence parallel; planned, not run; tokens are gathered over these devices before they are routed) | as `whole_experts` says |
 //! | `parallel.dispatch` (`moe_dispatch`: `all-to-all`, `deepep`) | MoE dispatch: `each-copy` sends a token to each of its experts, as the runner does; `once-per-node` sends it once to each node with experts of it, as DeepEP does | `each-copy` |
 //! | `parallel.overlap_exchanges` (`overlap_moe_expert_parallel_comm`) | whether the all-to-all of one op overlaps with compute of the other op of a pair ([`Schedule::pairs`](crate::problem::Schedule::pairs)), as in DualPipe. Planned, not run | false |
+//! | `parallel.overlap_grad_reduce` | whether the gradients of a stage are reduced beside its last backward and what follows it, as Megatron-LM's `--overlap-grad-reduce` does, not after the last op. The runner reduces after the last op | false |
+//! | `parallel.overlap_param_gather` | with ZeRO 1 or 2, whether updated weights are gathered beside the forward of the next step, as Megatron-LM's `--overlap-param-gather` does, not at the end of this one. The runner gathers at the end | false |
 //! | `training.f32_logits` | whether logits are cast to f32 for the loss, as most frameworks do; else one kernel does both | false |
 //! | `training.expert_imbalance` (`expert_load_imbalance`) | expert load imbalance: tokens on the fullest device over the average. Each device has room for that many, so 1 leaves no room for uneven routing; a run on several devices then ends at the first uneven batch | 1 |
 //! | `training.microbatches` (`gradient_accumulation_steps`) | microbatches of a step, M | required, or |
@@ -394,6 +396,7 @@ impl ModelWork {
                 "matmul_flops": self.device.matmul_flops,
                 "fp8_flops": self.device.fp8_flops,
                 "matmul_permille": self.device.matmul_permille,
+                "multiprocessors": self.device.multiprocessors,
                 "memory_bytes_per_s": self.device.memory_bytes_per_s,
                 "memory_bytes": self.device.memory_bytes,
                 "host_bytes_per_s": self.device.host_bytes_per_s,
@@ -448,6 +451,14 @@ impl ModelWork {
             }
             if self.layout.overlap_exchanges {
                 parallel["overlap_exchanges"] = json!(true);
+            }
+        }
+        for (field, overlaps) in [
+            ("overlap_grad_reduce", self.layout.overlap_grad_reduce),
+            ("overlap_param_gather", self.layout.overlap_param_gather),
+        ] {
+            if overlaps {
+                parallel[field] = json!(true);
             }
         }
         parallel

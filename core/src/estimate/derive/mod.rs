@@ -135,13 +135,16 @@ pub fn derive(work: &ModelWork, placement: Placement, chunks: usize) -> Result<D
     }
     let tails = tails_by_rank(work, &placement, chunks, &known);
     let reduces_ns = known.iter().map(|part| step::reduce_each(work, &part.whole.0, &part.whole.1)).collect();
+    let overlaps = work.layout.overlap_grad_reduce || work.layout.overlap_param_gather;
+    let overlapped = known.iter().filter(|_| overlaps);
+    let overlapped = overlapped.map(|part| step::overlapped(work, &part.whole.0, &part.whole.1)).collect();
     Ok(Derived {
         statement,
         stages,
         step_flops: step_flops(work),
         static_bytes,
         host_bytes: known.iter().map(|part| part.on_host).collect(),
-        epilogue: StepEpilogue { tails, reduces_ns },
+        epilogue: StepEpilogue { tails, reduces_ns, overlapped },
         dealt,
     })
 }

@@ -111,7 +111,7 @@ const USED: [&str; 3] = [
      window_attn_skip_freq= attention_backend= transformer_impl= use_flash_attn cross_entropy_loss_fusion
      fp16_lm_cross_entropy overlap_moe_expert_parallel_comm moe_enable_deepep moe_flex_dispatcher_backend=
      moe_token_dispatcher_type= softmax_type= no_rope_freq= squared_relu glu_linear_offset=
-     activation_func_clamp_value= attention_output_gate \
+     activation_func_clamp_value= attention_output_gate overlap_grad_reduce overlap_param_gather \
      ",
     "\
      add_bias_linear= add_position_embedding= data_parallel_size= fp4= fp8= layernorm_zero_centered_gamma=
@@ -127,7 +127,7 @@ const USED: [&str; 3] = [
 ];
 
 /// Planned otherwise: names, values that change nothing, how it is planned.
-const TOLD: [(&str, &str, &str); 58] = [
+const TOLD: [(&str, &str, &str); 56] = [
     (
         "freeze_ViT freeze_vit= freeze_aligner= freeze_vision_model freeze_vision_projection",
         "",
@@ -144,14 +144,12 @@ const TOLD: [(&str, &str, &str); 58] = [
     ("cp_comm_type+", "p2p ['p2p']", "planned as a ring of sends"),
     ("optimizer_offload_fraction=", "1.0 1", "planned with all of the optimizer offloaded"),
     ("rampup_batch_size+", "", "planned with the batch at its end"),
-    ("step_batch_size_schedule=", "", "planned with --global-batch-size"),
+    ("step_batch_size_schedule=", "", "planned with its first batch"),
     ("fp8_param_gather fp4_param_gather", "", "planned with weights in bf16"),
     ("first_last_layers_bf16", "", "planned with every layer in FP8"),
     ("fp8_output_proj", "", "planned with the output layer in bf16"),
     ("main_params_dtype=", "fp32 torch.float32", "planned with master weights in f32"),
     ("tp_comm_overlap use_mc2 use_ascend_mc2", "", "planned without overlap of tensor parallel communication"),
-    ("overlap_grad_reduce", "", "planned with the reduction behind the last microbatch"),
-    ("overlap_param_gather", "", "planned with the gather before the first microbatch"),
     (
         "overlap_param_gather_with_optimizer_step overlap_dispatch_backward_with_experts_wgrad",
         "",

@@ -61,6 +61,12 @@ impl Reader<'_> {
                 parallel["shard"] = json!(shard);
             }
         }
+        if data > 1 && self.is_on("overlap_grad_reduce") {
+            parallel["overlap_grad_reduce"] = json!(true);
+        }
+        if data > 1 && (1..3).contains(&zero) && self.is_on("overlap_param_gather") {
+            parallel["overlap_param_gather"] = json!(true);
+        }
         let expert = self.whole("expert_model_parallel_size").unwrap_or(1);
         if expert > 1 {
             parallel["expert"] = json!(expert);

@@ -17,6 +17,8 @@ pub struct Entry {
     pub matmul_flops: MatmulFlops,
     /// Peak GEMM efficiency: the best matmuls over that rate, in thousandths.
     pub matmul_permille: u64,
+    /// Streaming multiprocessors (SMs); 0 where products are not dealt to such.
+    pub multiprocessors: u64,
     /// Bytes a second between memory and compute.
     pub memory_bytes_per_s: u64,
     /// Memory of the device.
@@ -67,6 +69,7 @@ impl Entry {
             fp8_flops: self.matmul_flops.fp8,
             fp4_flops: self.matmul_flops.fp4,
             matmul_permille: self.matmul_permille,
+            multiprocessors: self.multiprocessors,
             memory_bytes_per_s: self.memory_bytes_per_s,
             memory_bytes: self.memory_bytes,
             host_bytes_per_s: self.host_bytes_per_s,
@@ -89,6 +92,11 @@ pub fn find(name: &str) -> Option<&'static Entry> {
 /// shares of it were fitted.
 pub fn usual_matmul_permille(name: &str) -> u64 {
     find(name).map_or(MATMUL_PERMILLE, |entry| entry.matmul_permille)
+}
+
+/// The multiprocessors of a device of that name in the catalog; 0 for any other.
+pub fn usual_multiprocessors(name: &str) -> u64 {
+    find(name).map_or(0, |entry| entry.multiprocessors)
 }
 
 /// The FP8 matmul rate of a device of that name in the catalog; 0 for any other.
@@ -174,6 +182,7 @@ static CATALOG: &[Entry] = &[
         title: "NVIDIA A100 SXM 40 GB",
         matmul_flops: MatmulFlops { fp4: 0, fp8: 0, bf16: 312 * TERA, f32: 19_500 * GIGA, f64: 19_500 * GIGA },
         matmul_permille: 869,
+        multiprocessors: 108,
         memory_bytes_per_s: 1555 * GIGA,
         memory_bytes: gib(3938),
         host_bytes_per_s: PCIE_4_COPIES,
@@ -189,6 +198,7 @@ static CATALOG: &[Entry] = &[
         title: "NVIDIA A100 SXM 80 GB",
         matmul_flops: MatmulFlops { fp4: 0, fp8: 0, bf16: 312 * TERA, f32: 19_500 * GIGA, f64: 19_500 * GIGA },
         matmul_permille: 869,
+        multiprocessors: 108,
         memory_bytes_per_s: 2039 * GIGA,
         memory_bytes: gib(7914),
         host_bytes_per_s: PCIE_4_COPIES,
@@ -204,6 +214,7 @@ static CATALOG: &[Entry] = &[
         title: "NVIDIA H100 SXM 80 GB",
         matmul_flops: MatmulFlops { fp4: 0, fp8: 1979 * TERA, bf16: 989_500 * GIGA, f32: 67 * TERA, f64: 67 * TERA },
         matmul_permille: 803,
+        multiprocessors: 132,
         memory_bytes_per_s: 3350 * GIGA,
         memory_bytes: gib(7910),
         host_bytes_per_s: PCIE_5_COPIES,
@@ -219,6 +230,7 @@ static CATALOG: &[Entry] = &[
         title: "NVIDIA H800 SXM 80 GB",
         matmul_flops: MatmulFlops { fp4: 0, fp8: 1979 * TERA, bf16: 989_500 * GIGA, f32: 67 * TERA, f64: TERA },
         matmul_permille: 803,
+        multiprocessors: 132,
         memory_bytes_per_s: 3350 * GIGA,
         memory_bytes: gib(7910),
         host_bytes_per_s: PCIE_5_COPIES,
@@ -234,6 +246,7 @@ static CATALOG: &[Entry] = &[
         title: "NVIDIA H200 SXM 141 GB",
         matmul_flops: MatmulFlops { fp4: 0, fp8: 1979 * TERA, bf16: 989_500 * GIGA, f32: 67 * TERA, f64: 67 * TERA },
         matmul_permille: 803,
+        multiprocessors: 132,
         memory_bytes_per_s: 4800 * GIGA,
         memory_bytes: gib(13972),
         host_bytes_per_s: PCIE_5_COPIES,
@@ -255,6 +268,7 @@ static CATALOG: &[Entry] = &[
             f64: 37 * TERA,
         },
         matmul_permille: 776,
+        multiprocessors: 148,
         memory_bytes_per_s: 7700 * GIGA,
         memory_bytes: gib(17835),
         host_bytes_per_s: PCIE_5_COPIES,
@@ -276,6 +290,7 @@ static CATALOG: &[Entry] = &[
             f64: 1250 * GIGA,
         },
         matmul_permille: 776,
+        multiprocessors: 148,
         memory_bytes_per_s: 7700 * GIGA,
         memory_bytes: gib(26769),
         host_bytes_per_s: PCIE_5_COPIES,
@@ -297,6 +312,7 @@ static CATALOG: &[Entry] = &[
             f64: 40 * TERA,
         },
         matmul_permille: 776,
+        multiprocessors: 148,
         memory_bytes_per_s: 8000 * GIGA,
         memory_bytes: gib(18431),
         host_bytes_per_s: C2C_COPIES,
@@ -318,6 +334,7 @@ static CATALOG: &[Entry] = &[
             f64: 1390 * GIGA,
         },
         matmul_permille: 776,
+        multiprocessors: 148,
         memory_bytes_per_s: 8000 * GIGA,
         memory_bytes: gib(27650),
         host_bytes_per_s: C2C_COPIES,
@@ -339,6 +356,7 @@ static CATALOG: &[Entry] = &[
             f64: 163_400 * GIGA,
         },
         matmul_permille: 511,
+        multiprocessors: 0,
         memory_bytes_per_s: 5300 * GIGA,
         memory_bytes: gib(19_169),
         host_bytes_per_s: PCIE_5_COPIES,
@@ -360,6 +378,7 @@ static CATALOG: &[Entry] = &[
             f64: 163_400 * GIGA,
         },
         matmul_permille: 600,
+        multiprocessors: 0,
         memory_bytes_per_s: 6000 * GIGA,
         memory_bytes: gib(25_569),
         host_bytes_per_s: PCIE_5_COPIES,
@@ -381,6 +400,7 @@ static CATALOG: &[Entry] = &[
             f64: 72_100 * GIGA,
         },
         matmul_permille: 600,
+        multiprocessors: 0,
         memory_bytes_per_s: 8000 * GIGA,
         memory_bytes: gib(28_798),
         host_bytes_per_s: PCIE_5_COPIES,
@@ -402,6 +422,7 @@ static CATALOG: &[Entry] = &[
             f64: 78_600 * GIGA,
         },
         matmul_permille: 600,
+        multiprocessors: 0,
         memory_bytes_per_s: 8000 * GIGA,
         memory_bytes: gib(28_798),
         host_bytes_per_s: PCIE_5_COPIES,
@@ -417,6 +438,7 @@ static CATALOG: &[Entry] = &[
         title: "Google TPU v5p 95 GB",
         matmul_flops: MatmulFlops { fp4: 0, fp8: 0, bf16: 459 * TERA, f32: 76_500 * GIGA, f64: 0 },
         matmul_permille: MATMUL_PERMILLE,
+        multiprocessors: 0,
         memory_bytes_per_s: 2765 * GIGA,
         memory_bytes: gib(9574),
         host_bytes_per_s: PCIE_4_COPIES,
@@ -432,6 +454,7 @@ static CATALOG: &[Entry] = &[
         title: "Google TPU v6e (Trillium) 32 GB",
         matmul_flops: MatmulFlops { fp4: 0, fp8: 0, bf16: 918 * TERA, f32: 153 * TERA, f64: 0 },
         matmul_permille: MATMUL_PERMILLE,
+        multiprocessors: 0,
         memory_bytes_per_s: 1638 * GIGA,
         memory_bytes: gib(3125),
         host_bytes_per_s: PCIE_4_COPIES,
@@ -447,6 +470,7 @@ static CATALOG: &[Entry] = &[
         title: "Google TPU7x (Ironwood) 192 GB",
         matmul_flops: MatmulFlops { fp4: 0, fp8: 4614 * TERA, bf16: 2307 * TERA, f32: 384_500 * GIGA, f64: 0 },
         matmul_permille: MATMUL_PERMILLE,
+        multiprocessors: 0,
         memory_bytes_per_s: 7380 * GIGA,
         memory_bytes: gib(18_950),
         host_bytes_per_s: PCIE_5_COPIES,
@@ -462,6 +486,7 @@ static CATALOG: &[Entry] = &[
         title: "AWS Trainium2 96 GB",
         matmul_flops: MatmulFlops { fp4: 0, fp8: 1299 * TERA, bf16: 667 * TERA, f32: 181 * TERA, f64: 0 },
         matmul_permille: MATMUL_PERMILLE,
+        multiprocessors: 0,
         memory_bytes_per_s: 2900 * GIGA,
         memory_bytes: gib(9600),
         host_bytes_per_s: PCIE_5_COPIES,
@@ -477,6 +502,7 @@ static CATALOG: &[Entry] = &[
         title: "Huawei Ascend 910B3 64 GB",
         matmul_flops: MatmulFlops { fp4: 0, fp8: 0, bf16: 313 * TERA, f32: 75 * TERA, f64: 0 },
         matmul_permille: MATMUL_PERMILLE,
+        multiprocessors: 0,
         memory_bytes_per_s: 1600 * GIGA,
         memory_bytes: gib(6127),
         host_bytes_per_s: PCIE_4_COPIES,
@@ -492,6 +518,7 @@ static CATALOG: &[Entry] = &[
         title: "Huawei Ascend 910C, one die of two, 64 GB",
         matmul_flops: MatmulFlops { fp4: 0, fp8: 0, bf16: 376 * TERA, f32: 94 * TERA, f64: 0 },
         matmul_permille: MATMUL_PERMILLE,
+        multiprocessors: 0,
         memory_bytes_per_s: 1600 * GIGA,
         memory_bytes: gib(6127),
         host_bytes_per_s: PCIE_5_COPIES,
@@ -508,6 +535,7 @@ static CATALOG: &[Entry] = &[
         // A recent x86 core with AVX2; a measured trace says what this machine really does.
         matmul_flops: MatmulFlops { fp4: 0, fp8: 0, bf16: 50 * GIGA, f32: 50 * GIGA, f64: 25 * GIGA },
         matmul_permille: MATMUL_PERMILLE,
+        multiprocessors: 0,
         memory_bytes_per_s: 10 * GIGA,
         memory_bytes: 4 << 30,
         host_bytes_per_s: 5 * GIGA,

@@ -4,7 +4,7 @@ mod catalog;
 
 pub use self::catalog::{
     Entry, LinkEntry, MatmulFlops, catalog, find, find_link, links, usual_fp4_flops, usual_fp8_flops,
-    usual_host_bytes_per_s, usual_matmul_permille,
+    usual_host_bytes_per_s, usual_matmul_permille, usual_multiprocessors,
 };
 
 use alloc::borrow::ToOwned;
@@ -29,6 +29,9 @@ pub struct Device {
     pub fp4_flops: u64,
     /// Peak GEMM efficiency: the best matmuls over either rate, in thousandths.
     pub matmul_permille: u64,
+    /// Streaming multiprocessors (SMs), which the tiles of a product are dealt to; 0 where that is not known, and products take
+    /// what a ramp says.
+    pub multiprocessors: u64,
     /// Bytes a second between memory and compute.
     pub memory_bytes_per_s: u64,
     /// Memory of the device that programs are given.
@@ -63,6 +66,7 @@ impl Device {
             ("fp8_flops", self.fp8_flops, 0, MAX_RATE),
             ("fp4_flops", self.fp4_flops, 0, MAX_RATE),
             ("matmul_permille", self.matmul_permille, 1, 1000),
+            ("multiprocessors", self.multiprocessors, 0, MAX_MULTIPROCESSORS),
             ("memory_bytes_per_s", self.memory_bytes_per_s, 1, MAX_RATE),
             ("memory_bytes", self.memory_bytes, 1, MAX_MEMORY),
             ("host_bytes_per_s", self.host_bytes_per_s, 1, MAX_RATE),
@@ -159,6 +163,8 @@ impl Nodes {
 pub const MAX_RATE: u64 = 1_000_000_000_000_000_000;
 /// Largest memory of a device: 1 PiB.
 pub const MAX_MEMORY: Bytes = 1 << 50;
+/// Most multiprocessors of a device.
+pub const MAX_MULTIPROCESSORS: u64 = 1_000_000;
 /// Longest latency or launch: 10 s.
 pub const MAX_LATENCY_NS: Nanos = 10_000_000_000;
 

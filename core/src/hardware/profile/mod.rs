@@ -217,7 +217,7 @@ impl Profile {
         let known = self.known_times(graph, device, peers).into_iter().zip(&graph.operators);
         known
             .map(|(time, operator)| {
-                time.unwrap_or_else(|| Load::of(graph, operator).time(&operator.kernel, device, peers))
+                time.unwrap_or_else(|| cost::operator_time(graph, operator, device, peers))
             })
             .collect()
     }

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::default;
 use crate::base::fields::{Fault, Table, one_of, one_of_like, shown};
 
-use crate::hardware::cluster::{self, Device, Link, MAX_LATENCY_NS, MAX_MEMORY, MAX_RATE};
+use crate::hardware::cluster::{self, Device, Link, MAX_LATENCY_NS, MAX_MEMORY, MAX_MULTIPROCESSORS, MAX_RATE};
 use crate::model::Dtype;
 use crate::problem::MAX_RANKS;
 
@@ -87,6 +87,8 @@ fn read_device(mut table: Table<'_>, dtype: Option<Dtype>, faults: &mut Vec<Faul
     let fp4_flops = fp4_flops.unwrap_or_else(|| cluster::usual_fp4_flops(name));
     let matmul_permille = table.whole("matmul_permille", 1..=1000, faults);
     let matmul_permille = matmul_permille.unwrap_or_else(|| cluster::usual_matmul_permille(name));
+    let multiprocessors = table.whole("multiprocessors", 0..=MAX_MULTIPROCESSORS, faults);
+    let multiprocessors = multiprocessors.unwrap_or_else(|| cluster::usual_multiprocessors(name));
     let read = table.bytes("memory_bytes_per_s", 1..=MAX_RATE, faults);
     let memory_bytes_per_s =
         figure(read, "memory_bytes_per_s", known.as_ref().map(|known| known.memory_bytes_per_s), &mut table);
@@ -109,6 +111,7 @@ fn read_device(mut table: Table<'_>, dtype: Option<Dtype>, faults: &mut Vec<Faul
             fp8_flops,
             fp4_flops,
             matmul_permille,
+            multiprocessors,
             memory_bytes_per_s: rate,
             memory_bytes,
             host_bytes_per_s,

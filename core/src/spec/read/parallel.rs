@@ -40,6 +40,8 @@ pub(super) fn read_layout(parallel: &mut Table<'_>, multi_token: u32, faults: &m
     let named = Dispatch::ALL.map(|dispatch| (dispatch.name(), dispatch));
     let dispatch = parallel.choice("dispatch", &named, faults).unwrap_or(Dispatch::EachCopy);
     let overlap_exchanges = parallel.flag("overlap_exchanges", faults).unwrap_or(false);
+    let overlap_grad_reduce = parallel.flag("overlap_grad_reduce", faults).unwrap_or(false);
+    let overlap_param_gather = parallel.flag("overlap_param_gather", faults).unwrap_or(false);
     let form = Form {
         tensor,
         sequence_parallel,
@@ -51,7 +53,19 @@ pub(super) fn read_layout(parallel: &mut Table<'_>, multi_token: u32, faults: &m
         ..Form::default()
     };
     let partition = read_partition(parallel, multi_token, faults);
-    Layout { form, data, zero, shard, reduce_gradients, dispatch, overlap_exchanges, partition, ..Layout::default() }
+    Layout {
+        form,
+        data,
+        zero,
+        shard,
+        reduce_gradients,
+        dispatch,
+        overlap_exchanges,
+        overlap_grad_reduce,
+        overlap_param_gather,
+        partition,
+        ..Layout::default()
+    }
 }
 
 /// The sharding group size: a number, or `all`.

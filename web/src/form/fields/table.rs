@@ -371,6 +371,13 @@ pub const FIELDS: &[Field] = &[
         "Share of the peak that the best GEMMs reach",
     ),
     of(
+        "cluster.device.multiprocessors",
+        "Multiprocessors (SMs)",
+        Unit::Whole,
+        Group::Device,
+        "What the tiles of a product are dealt to",
+    ),
+    of(
         "cluster.device.memory_bytes_per_s",
         "Memory bandwidth",
         Unit::Of(1e9, "GB/s"),

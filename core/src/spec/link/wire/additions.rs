@@ -13,7 +13,7 @@ use crate::graph::form::{Form, Offload, Recompute};
 use crate::graph::layout::{Dispatch, Layout, Partition, RecomputeLayers, ReduceGradients};
 use crate::graph::optimizer::Optimizer;
 use crate::graph::post_training::{Frozen, Lora, MAX_ALPHA, MAX_RANK, Targets};
-use crate::hardware::cluster::{usual_fp4_flops, usual_fp8_flops, usual_host_bytes_per_s};
+use crate::hardware::cluster::{usual_fp4_flops, usual_fp8_flops, usual_host_bytes_per_s, usual_multiprocessors};
 use crate::model::vision::{Encoder, Projector};
 use crate::model::{
     Activation, Arrangement, Caps, Dtype, Factors, Indexer, LayerPattern, MAX_LAYERS, MAX_MULTI_TOKEN, QkNorm,
@@ -147,6 +147,12 @@ pub(super) enum Addition {
     MicrobatchFactors(u32, Vec<[u32; 5]>),
     /// The lengths of the documents of each microbatch.
     Documents(Vec<Vec<u32>>),
+    /// The device's multiprocessors, where they are not the catalog's.
+    Multiprocessors(u32),
+    /// The gradient reduction overlaps the backward.
+    OverlapGradReduce,
+    /// The gathering of parameters overlaps the forward.
+    OverlapParamGather,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -498,6 +504,15 @@ fn add_device_and_dispatch(work: &ModelWork, more: &mut Vec<Addition>) {
     if work.device.matmul_permille != MATMUL_PERMILLE {
         more.push(Addition::MatmulPermille(u16::try_from(work.device.matmul_permille).unwrap_or(u16::MAX)));
     }
+    if work.device.multiprocessors != usual_multiprocessors(&work.device.name) {
+        more.push(Addition::Multiprocessors(u32::try_from(work.device.multiprocessors).unwrap_or(u32::MAX)));
+    }
+    if work.layout.overlap_grad_reduce {
+        more.push(Addition::OverlapGradReduce);
+    }
+    if work.layout.overlap_param_gather {
+        more.push(Addition::OverlapParamGather);
+    }
     if work.layout.dispatch == Dispatch::OncePerNode {
         more.push(Addition::DispatchOncePerNode);
     }
@@ -614,6 +629,9 @@ pub(super) fn apply(spec: &mut Spec, more: Addition) -> Option<()> {
             Some(())
         }
         Addition::MatmulPermille(permille) => model(spec, &|work| work.device.matmul_permille = permille.into()),
+        Addition::Multiprocessors(count) => model(spec, &|work| work.device.multiprocessors = count.into()),
+        Addition::OverlapGradReduce => model(spec, &|work| work.layout.overlap_grad_reduce = true),
+        Addition::OverlapParamGather => model(spec, &|work| work.layout.overlap_param_gather = true),
         Addition::DispatchOncePerNode => model(spec, &|work| work.layout.dispatch = Dispatch::OncePerNode),
         Addition::Fp8 => model(spec, &|work| work.layout.form.matmul_dtype = Some(Dtype::Fp8)),
         Addition::MatmulDtype(format) => {

@@ -8,7 +8,7 @@ use crate::graph::form::{AttentionForm, Form, Offload, Recompute};
 use crate::graph::layout::{Dispatch, Layout, Partition, RecomputeLayers};
 use crate::graph::optimizer::Optimizer;
 use crate::graph::post_training::Frozen;
-use crate::hardware::cluster::{Device, Link, usual_fp4_flops, usual_fp8_flops, usual_host_bytes_per_s};
+use crate::hardware::cluster::{Device, Link, usual_fp4_flops, usual_fp8_flops, usual_host_bytes_per_s, usual_multiprocessors};
 use crate::model::{Activation, Dtype, Experts, Family, Latent, ModelConfig, Routing, Variant};
 use crate::problem::Objective;
 use crate::spec::ModelWork;
@@ -88,6 +88,7 @@ pub(super) fn model_from_wire(wire: WireModel) -> ModelWork {
             fp8_flops: usual_fp8_flops(&wire.device_name),
             fp4_flops: usual_fp4_flops(&wire.device_name),
             host_bytes_per_s: usual_host_bytes_per_s(&wire.device_name),
+            multiprocessors: usual_multiprocessors(&wire.device_name),
             name: wire.device_name,
             matmul_flops: wire.matmul_flops,
             matmul_permille: MATMUL_PERMILLE,
@@ -243,6 +244,8 @@ fn layout_from_wire(wire: WireLayout) -> Layout {
         bf16_moments: false,
         offload_optimizer: false,
         overlap_exchanges: false,
+        overlap_grad_reduce: false,
+        overlap_param_gather: false,
         partition: match wire.partition {
             WirePartition::Balanced => Partition::Balanced,
             WirePartition::Layers => Partition::Layers,
