@@ -1,5 +1,6 @@
 //! Estimates compared with runs that others measured.
 
+use pipeplan_core::estimate::published::{PUBLISHED_STEPS, Published};
 use pipeplan_core::formats::megatron_run::MegatronRun;
 use pipeplan_core::plan::planner;
 use pipeplan_core::plan::verdict;
@@ -50,23 +51,20 @@ fn seconds(run: &Run, sequence_parallel: bool, recompute: &str) -> f64 {
 /// Calculon's own errors on these rows: 3.65 % on average, 8.87 % at most.
 #[test]
 fn iteration_times_are_within_calculon_s_error() {
-    let mut errors = Vec::new();
+    calculon().assert_within(0.0365, 0.0887);
+}
+
+fn calculon() -> Errors {
+    let mut errors = Errors::new("arXiv:2205.05198, table 5");
     for run in &RUNS {
         for (sequence_parallel, recompute, measured) in
             [(false, "full", run.full), (true, "selective", run.selective)]
         {
             let ours = seconds(run, sequence_parallel, recompute);
-            println!(
-                "{} {recompute}: {ours:.2} s, measured {measured:.2} s, {:+.1} %",
-                run.name,
-                100.0 * (ours / measured - 1.0)
-            );
-            errors.push((ours / measured - 1.0).abs());
+            errors.add(format!("{} {recompute}: {ours:.2} of {measured:.2} s", run.name), ours, measured);
         }
     }
-    let most = errors.iter().copied().fold(0.0, f64::max);
-    let average = errors.iter().sum::<f64>() / errors.len() as f64;
-    assert!(average < 0.0365 && most < 0.0887, "{average}: {errors:?}");
+    errors
 }
 
 /// Memory of one of eight devices that train a small Mixtral (2048 wide, 4 layers, 8 experts of which 2 see a token):
@@ -108,11 +106,23 @@ fn a_small_mixtral_holds_what_was_measured() {
 struct Errors {
     source: &'static str,
     of: Vec<(String, f64)>,
+    /// Whether they are rates, of which the larger one is the shorter step.
+    rates: bool,
 }
 
 impl Errors {
     fn new(source: &'static str) -> Errors {
-        Errors { source, of: Vec::new() }
+        Errors { source, of: Vec::new(), rates: false }
+    }
+
+    fn of_rates(source: &'static str) -> Errors {
+        Errors { source, of: Vec::new(), rates: true }
+    }
+
+    /// What the steps took over what is planned, in thousandths.
+    fn taken(&self) -> impl Iterator<Item = u64> + '_ {
+        let taken = |error: f64| if self.rates { 1.0 + error } else { 1.0 / (1.0 + error) };
+        self.of.iter().map(move |(_, error)| (1000.0 * taken(*error)).round() as u64)
     }
 
     /// Ours beside the measured one, in any unit.
@@ -155,9 +165,8 @@ fn gpt([layers, hidden, heads]: [u32; 3], vocab: u32, parallel: &str, training: 
 /// (Narayanan et al., arXiv:2104.04473, table 1 and eq. 3): layers, hidden, heads; tensor, pipeline, devices, sequences of
 /// a batch, TFLOP/s. The table says neither microbatches nor chunks: ours are one sequence and, beyond one rank, two chunks
 /// where the layers allow.
-#[test]
-fn narayanan_s_rates_are_near() {
-    let mut errors = Errors::new("arXiv:2104.04473, table 1");
+fn narayanan() -> Errors {
+    let mut errors = Errors::of_rates("arXiv:2104.04473, table 1");
     for (model, [tensor, pipeline, devices, batch], measured) in [
         ([24, 2304, 24], [1, 1, 32, 512], 137.0),
         ([30, 3072, 32], [2, 1, 64, 512], 138.0),
@@ -190,7 +199,12 @@ fn narayanan_s_rates_are_near() {
         let rate = operations / f64::from(devices) / step_of(&text, schedule) / 1e12;
         errors.add(format!("{l} layers of {h}, {rate:.0} of {measured} TFLOP/s"), rate, measured);
     }
-    errors.assert_within(0.055, 0.11);
+    errors
+}
+
+#[test]
+fn narayanan_s_rates_are_near() {
+    narayanan().assert_within(0.055, 0.1);
 }
 
 /// Passes of a stage measured on A100 with neither tensor parallelism nor flash attention (zero bubble, arXiv:2401.10241,
@@ -220,8 +234,7 @@ fn zero_bubble(at: usize, microbatches: u32) -> String {
     )
 }
 
-#[test]
-fn zero_bubble_s_passes_are_near() {
+fn zero_bubble_passes() -> Errors {
     let mut errors = Errors::new("arXiv:2401.10241, tables 3 and 9: F, B and W of a stage");
     for (at, ([_, hidden, _], _, measured)) in STAGES.into_iter().enumerate() {
         let spec = Spec::read(&zero_bubble(at, 64)).unwrap_or_else(|error| panic!("{error}"));
@@ -234,14 +247,18 @@ fn zero_bubble_s_passes_are_near() {
             errors.add(format!("{hidden} wide, {name}: {ours:.2} of {measured:.2} ms"), ours, measured);
         }
     }
-    errors.assert_within(0.07, 0.19);
+    errors
+}
+
+#[test]
+fn zero_bubble_s_passes_are_near() {
+    zero_bubble_passes().assert_within(0.055, 0.095);
 }
 
 /// Samples that a GPU trained on in a second (the same paper, table 4): microbatches, 1F1B, ZB-1p and ZB-2p. There is no
 /// data parallelism, and weights' states are not shared out.
-#[test]
-fn zero_bubble_s_throughput_is_near() {
-    let mut errors = Errors::new("arXiv:2401.10241, table 4: samples a GPU and second");
+fn zero_bubble_throughput() -> Errors {
+    let mut errors = Errors::of_rates("arXiv:2401.10241, table 4: samples a GPU and second");
     for (at, microbatches, measured) in [
         (0, 24, [11.8, 12.9, 14.5]),
         (0, 32, [12.5, 13.4, 14.8]),
@@ -263,15 +280,19 @@ fn zero_bubble_s_throughput_is_near() {
             errors.add(format!("{at} with {microbatches}, {schedule}: {ours:.2} of {measured}"), ours, measured);
         }
     }
-    errors.assert_within(0.05, 0.09);
+    errors
+}
+
+#[test]
+fn zero_bubble_s_throughput_is_near() {
+    zero_bubble_throughput().assert_within(0.055, 0.12);
 }
 
 /// Llama 3 405B on H100: devices, parts of a sequence, copies, sequences of a copy's batch, tokens of one, and TFLOP/s of a
 /// GPU (arXiv:2407.21783, table 4). Tensor parallelism 8, 16 ranks; one layer less on the first and the last rank (§3.3.2):
 /// as many chunks as there are layers to a rank, which it does not say.
-#[test]
-fn llama_3_s_rates_are_near() {
-    let mut errors = Errors::new("arXiv:2407.21783, table 4");
+fn llama_3() -> Errors {
+    let mut errors = Errors::of_rates("arXiv:2407.21783, table 4");
     for ([context, data, batch, sequence], measured) in
         [([1, 64, 32, 8192], 430.0), ([1, 128, 16, 8192], 400.0), ([16, 8, 16, 131_072], 380.0)]
     {
@@ -288,15 +309,19 @@ fn llama_3_s_rates_are_near() {
         let rate = mfu * 989.5;
         errors.add(format!("context {context}, {data} copies: {rate:.0} of {measured} TFLOP/s"), rate, measured);
     }
-    errors.assert_within(0.11, 0.15);
+    errors
+}
+
+#[test]
+fn llama_3_s_rates_are_near() {
+    llama_3().assert_within(0.07, 0.09);
 }
 
 /// 98.5 billion parameters on 40 A100 without tensor parallelism (Qi et al., arXiv:2405.15362, table 3): tokens of a
 /// sequence, microbatches of one sequence, and the percent of the rate that each schedule reached, counting as Narayanan et
 /// al. do.
-#[test]
-fn v_schedules_utilisation_is_near() {
-    let mut errors = Errors::new("arXiv:2405.15362, table 3: MFU");
+fn v_schedules() -> Errors {
+    let mut errors = Errors::of_rates("arXiv:2405.15362, table 3: MFU");
     for (sequence, microbatches, measured) in [
         (1024, 160, [("1f1b", 49.81), ("zb-h1", 54.52), ("v-half", 52.60), ("v-min", 48.02), ("zb-v", 57.58)]),
         (3072, 640, [("1f1b", 57.25), ("zb-h1", 56.55), ("v-half", 60.34), ("v-min", 55.51), ("zb-v", 56.89)]),
@@ -320,7 +345,12 @@ fn v_schedules_utilisation_is_near() {
             errors.add(format!("{sequence} tokens, {schedule}: {ours:.1} of {measured} %"), ours, measured);
         }
     }
-    errors.assert_within(0.21, 0.30);
+    errors
+}
+
+#[test]
+fn v_schedules_utilisation_is_near() {
+    v_schedules().assert_within(0.185, 0.255);
 }
 
 /// A model of the catalog, but for modules of multi-token prediction, on so many devices, where its step is `runs` passes of a
@@ -353,8 +383,7 @@ impl Shared {
 /// tokens a second and GPU, 8B keeping every other layer, 70B none (torchtitan, docs/performance.md of 2024-06); Llama 3 70B
 /// on 64 H100 with rings of two and Qwen 3 30B-A3B on 8, nothing kept (NVIDIA NeMo AutoModel, performance summary of
 /// 2026-04, and its benchmark configurations).
-#[test]
-fn steps_with_shared_weights_are_near() {
+fn shared_weights() -> Errors {
     let mut errors = Errors::new("torchtitan and NeMo AutoModel, ZeRO 3 without a pipeline");
     // Half of the layers, at the start instead of every other, which costs as much.
     let half = "microbatches = 1\nsequence = 8192\nrecompute = \"full\"\nrecompute_first = 16";
@@ -375,15 +404,19 @@ fn steps_with_shared_weights_are_near() {
     shared("qwen-3-30b-a3b", "h100", "pipeline = 1\ndata = 8\nexpert = 8\nzero = 3", experts, 21.773)
         .add_to(&mut errors);
     shared("llama-3-8b", "a100-80", "pipeline = 1\ndata = 64\nzero = 3", half, 8192.0 / 2904.0).add_to(&mut errors);
-    errors.assert_within(0.105, 0.17);
+    errors
+}
+
+#[test]
+fn steps_with_shared_weights_are_near() {
+    shared_weights().assert_within(0.095, 0.135);
 }
 
 /// Steps whose experts are dealt to several nodes of H100, by DeepEP's exchange and with tokens that are spread evenly:
 /// Qwen 3 235B-A22B on 256 (Megatron MoE model zoo, best_practice/Qwen3), and DeepSeek-V3 on 256 and
 /// 1024 and Kimi K2 on 256 (NVIDIA NeMo AutoModel, performance summary and benchmark configurations), where a step is one,
 /// four and two passes of eight microbatches.
-#[test]
-fn experts_on_several_nodes_are_near() {
+fn experts_on_several_nodes() -> Errors {
     let mut errors = Errors::new("Megatron MoE model zoo and NeMo AutoModel, experts on several nodes");
     let one = "microbatches = 8\nsequence = 4096\nrecompute = \"full\"";
     let eight = "microbatches = 128\nsequence = 4096\nrecompute = \"cheap\"";
@@ -421,16 +454,20 @@ fn experts_on_several_nodes_are_near() {
         let schedule = "interleaved-1f1b";
         Shared { model, device: "h100", parallel, training, schedule, runs, measured }.add_to(&mut errors);
     }
-    errors.assert_within(0.075, 0.1);
+    errors
+}
+
+#[test]
+fn experts_on_several_nodes_are_near() {
+    experts_on_several_nodes().assert_within(0.075, 0.095);
 }
 
 /// Steps of Llama 3 70B and 405B with products in fp8: GPUs, tensor, pipeline, parts of a sequence and chunks; sequences of a
 /// batch, and tokens a second and GPU (NVIDIA Megatron Bridge, performance summary, releases 25.11 and 26.02, whose recipes
 /// sum gradients in bf16). Operands are scaled by tensor, but for 70B on GB200 and GB300, where each 32 elements have a
 /// scale of their own. Where layers do not come out even, embedding and head count as one each.
-#[test]
-fn steps_in_fp8_are_near() {
-    let mut errors = Errors::new("Megatron Bridge, products in fp8");
+fn fp8() -> Errors {
+    let mut errors = Errors::of_rates("Megatron Bridge, products in fp8");
     for (model, device, [gpus, tensor, pipeline, context, chunks], batch, measured) in [
         ("llama-3-70b", "h100", [64, 4, 8, 1, 5], 128, 1602.0),
         ("llama-3-70b", "h100", [64, 4, 8, 1, 5], 256, 1621.0),
@@ -456,40 +493,56 @@ fn steps_in_fp8_are_near() {
         let rate = f64::from(batch) * 8192.0 / f64::from(gpus) / step;
         errors.add(format!("{model} on {gpus} {device}: {rate:.0} of {measured} tokens/s"), rate, measured);
     }
-    errors.assert_within(0.075, 0.2);
+    errors
+}
+
+#[test]
+fn steps_in_fp8_are_near() {
+    fp8().assert_within(0.06, 0.17);
 }
 
 /// DeepSeek-V3 as it was trained (DeepSeek-AI, arXiv:2412.19437, §1 and §4.2): 180,000 hours of H800 for 10¹² tokens on 2048 of
 /// them, steps of 15,360 sequences of 4096 tokens, sixteen ranks under DualPipe, products in fp8, moments in bf16, experts over
 /// eight nodes. How many sequences a microbatch has it does not say: one here. What it says is the whole training's mean,
 /// stops and the shorter batches at its start included.
-#[test]
-fn deepseek_v3_s_own_training_is_near() {
+fn deepseek_v3() -> Errors {
     let mut errors = Errors::new("arXiv:2412.19437, table 1");
-    let text = "[model]\nname = \"deepseek-v3\"\n[cluster]\n\
+    let measured = deepseek_v3_measured();
+    let ours = step_of(DEEPSEEK_V3, "dualpipe");
+    errors.add(format!("a step of {ours:.1} of {measured:.1} s"), ours, measured);
+    errors
+}
+
+const DEEPSEEK_V3: &str = "[model]\nname = \"deepseek-v3\"\n[cluster]\n\
         device = \"h800\"\n\
         [parallel]\npipeline = 16\ndata = 128\nexpert = 64\nzero = 1\ndispatch = \"once-per-node\"\n\
         overlap_exchanges = true\n[training]\nmicrobatches = 120\nsequence = 4096\nrecompute = \"latents\"\n\
         matmul_dtype = \"fp8\"\nmoments_dtype = \"bf16\"\n[memory]\nlimit_bytes = \"900 GB\"";
-    let measured = 180_000.0 * 3600.0 / 1e12 * 15_360.0 * 4096.0 / 2048.0;
-    let ours = step_of(text, "dualpipe");
-    errors.add(format!("a step of {ours:.1} of {measured:.1} s"), ours, measured);
-    errors.assert_within(0.16, 0.16);
+
+fn deepseek_v3_measured() -> f64 {
+    180_000.0 * 3600.0 / 1e12 * 15_360.0 * 4096.0 / 2048.0
+}
+
+#[test]
+fn deepseek_v3_s_own_training_is_near() {
+    deepseek_v3().assert_within(0.125, 0.125);
+    let measured = deepseek_v3_measured();
     // Without what its pairs hide a step would take longer than what was reached in the mean.
-    let apart = step_of(&text.replace("overlap_exchanges = true\n", ""), "dualpipe");
+    let apart = step_of(&DEEPSEEK_V3.replace("overlap_exchanges = true\n", ""), "dualpipe");
     assert!(apart > measured, "{apart} of {measured} s");
 }
 
 /// What Megatron-LM keeps of its own runs (tests/functional_tests/test_cases at d98e8a64, `golden_values_*.json`): the
 /// arguments that a plan depends on, with the device and their number, the middle of all iteration times in seconds, and the
-/// highest memory of the last rank in GiB.
+/// highest memory of the last rank in GiB. Of a second run of the same arguments (`_release_sm`) the time alone is held: its
+/// memory is up to 11 % above that of the first.
 ///
 /// The files do not say how many devices ran. Which number it was follows from the memory that is allocated between steps,
 /// where a share of the optimizer's states is: no other power of two comes as near.
 struct Record {
     device: &'static str,
     devices: u64,
-    arguments: &'static str,
+    arguments: String,
     seconds: f64,
     gib: f64,
 }
@@ -510,7 +563,8 @@ const OF_8X22B: &str = "--num-layers 56 --hidden-size 6144 --ffn-hidden-size 163
     --expert-model-parallel-size 8 --global-batch-size 256 --vocab-size 32000";
 const IN_CHUNKS: &str = "--expert-tensor-parallel-size 1 --num-layers-per-virtual-pipeline-stage 1 --global-batch-size 256 \
     --expert-model-parallel-size 8 --vocab-size 32000";
-const IN_FOUR: &str = "--global-batch-size 1024 --expert-model-parallel-size 4 --rotary-percent 0.5 --vocab-size 256000";
+const IN_FOUR: &str =
+    "--global-batch-size 1024 --expert-model-parallel-size 4 --rotary-percent 0.5 --vocab-size 256000";
 const PROXY: &str = "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 4 --pipeline-model-parallel-layout Et*2|(tt|)*5t|tmL \
     --expert-model-parallel-size 16 --expert-tensor-parallel-size 1 --use-distributed-optimizer --overlap-grad-reduce \
     --overlap-param-gather --sequence-parallel --disable-bias-linear --micro-batch-size 1 --global-batch-size 512 \
@@ -525,26 +579,88 @@ const PROXY: &str = "--tensor-model-parallel-size 2 --pipeline-model-parallel-si
     --q-lora-rank 1536 --kv-lora-rank 512 --qk-head-dim 128 --qk-pos-emb-head-dim 64 --v-head-dim 128 --bf16 \
     --vocab-size 256000";
 
+/// Every one of them that a plan can be held against. Two more files of A100, of Mixtral 8x22B and of 8x7B in chunks, have more
+/// operations a second than the card's data sheet, so that they ran on more devices or on others.
+fn records() -> Vec<Record> {
+    let [four, chunks] = [IN_FOUR, IN_CHUNKS].map(|run| format!("{MIXTRAL} {OF_8X7B} {run}"));
+    let large = format!("{MIXTRAL} {OF_8X22B}");
+    let record = |device, devices, arguments: &str, seconds, gib| Record {
+        device,
+        devices,
+        arguments: arguments.to_owned(),
+        seconds,
+        gib,
+    };
+    vec![
+        record("h100", 256, GPT_15B, 1.435, 26.23),
+        record("h100", 256, GPT_15B, 1.453, 0.0),
+        record("a100-80", 256, GPT_15B, 3.390, 26.44),
+        record("a100-80", 256, GPT_15B, 3.387, 0.0),
+        record("h100", 128, &four, 8.961, 23.70),
+        record("h100", 128, &four, 9.175, 0.0),
+        record("a100-80", 128, &four, 22.226, 23.68),
+        record("h100", 64, &chunks, 3.303, 33.07),
+        record("h100", 128, &large, 6.914, 26.57),
+        record("h100", 64, PROXY, 12.030, 42.98),
+        record("h100", 64, PROXY, 12.383, 0.0),
+    ]
+}
+
 #[test]
-fn scratch() {
-    for (name, args, device, list) in [
-        ("15B", GPT_15B.to_string(), "h100", [64, 128, 256]),
-        ("8x7b four", format!("{MIXTRAL} {OF_8X7B} {IN_FOUR}"), "h100", [64, 128, 256]),
-        ("8x7b chunks", format!("{MIXTRAL} {OF_8X7B} {IN_CHUNKS}"), "h100", [64, 128, 256]),
-        ("8x22b", format!("{MIXTRAL} {OF_8X22B}"), "h100", [128, 256, 512]),
-        ("proxy", PROXY.to_string(), "h100", [64, 128, 256]),
-    ] {
-        for devices in list {
-            let imported = MegatronRun::read(&args).spec(device, Some(devices));
-            let Ok(imported) = imported.map_err(|faults| println!("{name} {devices} {faults}")) else { continue };
-            let spec = imported.spec;
-            let chunks = match &spec.work { pipeplan_core::spec::Work::Model(work) => work.chunks, _ => 1 };
-            let published = schedule::find(if chunks > 1 { "interleaved-1f1b" } else { "1f1b" }).unwrap();
-            let answer = match planner::answer(&spec, &published) { Ok(answer) => answer, Err(absent) => { println!("{name} {devices} {}", absent.reason); continue } };
-            let step = answer.step(&spec).map_or(0.0, |step| step.step_ns as f64 / 1e9);
-            let ranks = verdict::verdict(&spec, &published);
-            let fixed = ranks.map(|(_, ranks)| ranks.iter().map(|rank| (rank.fixed.total() as f64 / 1e9, rank.peak as f64 / 1e9)).collect::<Vec<_>>());
-            println!("{name} {devices}: {step:.3} s, {:?} {:?}", fixed.ok(), imported.notes);
+fn megatron_s_own_runs_are_near() {
+    let (steps, memory) = megatron_errors();
+    steps.assert_within(0.05, 0.15);
+    memory.assert_within(0.03, 0.07);
+}
+
+/// Errors of steps, and of the memory of the last rank.
+fn megatron_errors() -> (Errors, Errors) {
+    let mut steps = Errors::new("Megatron-LM's own runs, seconds");
+    let mut memory = Errors::new("Megatron-LM's own runs, GiB of the last rank");
+    for Record { device, devices, arguments, seconds, gib } in records() {
+        let imported = MegatronRun::read(&arguments).spec(device, Some(devices));
+        let imported = imported.unwrap_or_else(|faults| panic!("{arguments}: {faults}"));
+        let name = imported.value["schedule"].as_str().unwrap_or("1f1b");
+        let published = schedule::find(name).unwrap_or_else(|| panic!("{name}"));
+        let spec = imported.spec;
+        let (answer, ranks) =
+            verdict::verdict(&spec, &published).unwrap_or_else(|absent| panic!("{}", absent.reason));
+        let ours = answer.step(&spec).map_or(0.0, |step| step.step_ns as f64 / 1e9);
+        let what = arguments.split_once("--hidden-size ").map_or("", |(_, rest)| rest);
+        let what = format!("{} wide on {devices} {device}", what.split_whitespace().next().unwrap_or_default());
+        steps.add(format!("{what}: {ours:.3} of {seconds} s"), ours, seconds);
+        if gib == 0.0 {
+            continue;
         }
+        let held = ranks.last().map_or(0.0, |rank| rank.peak as f64 / f64::from(1 << 30));
+        memory.add(format!("{what}: {held:.2} of {gib} GiB"), held, gib);
     }
+    (steps, memory)
+}
+
+/// The 10th and the 90th percentile of what published steps took over what is planned, and the middle one, as a plan tells
+/// them. Passes of stages are no steps, and are left out.
+#[test]
+fn the_interval_of_a_plan_is_that_of_published_runs() {
+    let all = [
+        calculon(),
+        narayanan(),
+        zero_bubble_throughput(),
+        llama_3(),
+        v_schedules(),
+        shared_weights(),
+        experts_on_several_nodes(),
+        fp8(),
+        deepseek_v3(),
+        megatron_errors().0,
+    ];
+    let mut taken: Vec<u64> = all.iter().flat_map(Errors::taken).collect();
+    taken.sort_unstable();
+    let at = |percent: usize| taken[(taken.len() - 1) * percent / 100];
+    let mean = all.iter().flat_map(|errors| errors.of.iter().map(|(_, error)| error.abs())).sum::<f64>()
+        / taken.len() as f64;
+    println!("{} steps, {} to {}, middle {}, mean error {mean}", taken.len(), at(10), at(90), at(50));
+    let Published { count, low_per_mille, high_per_mille } = PUBLISHED_STEPS;
+    assert_eq!((count, low_per_mille, high_per_mille), (taken.len(), at(10), at(90)));
+    assert!(mean < 0.08, "{mean}");
 }

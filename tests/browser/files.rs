@@ -236,7 +236,7 @@ fn a_script_is_given_what_it_leaves_open_and_its_arguments_are_listed() {
     let lines = [
         "ARGS=\"--num-layers $1 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 --vocab-size 32000\"",
         "torchrun --nproc_per_node 8 pretrain_gpt.py $ARGS --swiglu --normalization RMSNorm --disable-bias-linear \\",
-        "  --position-embedding-type rope --micro-batch-size 1 --global-batch-size 3 --seed 1 --overlap-grad-reduce \\",
+        "  --position-embedding-type rope --micro-batch-size 1 --global-batch-size 3 --seed 1 --tp-comm-overlap \\",
         "  --pipeline-model-parallel-size 4 --tensor-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2",
     ];
     std::fs::write(&script, lines.join("\n")).unwrap();
@@ -253,8 +253,7 @@ fn a_script_is_given_what_it_leaves_open_and_its_arguments_are_listed() {
     planned(&browser, "Interleaved 1F1B");
     assert_eq!(browser.find(&field("model.layers")).property("value"), "24");
     browser.find("[data-test='arguments'] summary").click();
-    for said in
-        ["0 refused", "--overlap-grad-reduce", "planned otherwise", "--seed", "does not change the plan", "used"]
+    for said in ["0 refused", "--tp-comm-overlap", "planned otherwise", "--seed", "does not change the plan", "used"]
     {
         assert!(table().contains(said), "{said}: {}", table());
     }

@@ -28,6 +28,7 @@ use crate::base::json::format_of;
 use crate::bounds::lower_bound;
 use crate::check::Violation;
 use crate::estimate::derive::derive;
+use crate::estimate::published::PUBLISHED_STEPS;
 use crate::formats::export::{self, Format};
 use crate::formats::megatron_run::{Given, MegatronRun};
 use crate::formats::torch_profile;
@@ -250,6 +251,10 @@ pub fn details(plan: &str) -> Result<Value, Refusal> {
         })
     });
     let (step, objective) = (plan.step(), problem.objective());
+    let published = match &plan.spec.work {
+        Work::Model(work) => step.as_ref().and_then(|step| PUBLISHED_STEPS.of(work, step.step_ns)),
+        Work::Typed(_) => None,
+    };
     Ok(json!({
         "digest": plan.digest(), "schedule": plan.schedule_name, "objective": objective.name(),
         "bubble_ratio": timeline.bubble_ratio(objective),
@@ -258,6 +263,7 @@ pub fn details(plan: &str) -> Result<Value, Refusal> {
         "microbatches": problem.microbatches(), "stages": stages.collect::<Vec<_>>(), "rows": rows_of(&timeline),
         "step_ns": step.as_ref().map(|step| step.step_ns), "tokens_per_s": step.as_ref().map(|step| step.tokens_per_s),
         "mfu": step.as_ref().map(|step| step.mfu),
+        "published_step_ns": published,
     }))
 }
 

@@ -15,4 +15,5 @@ pub mod layer_map;
 pub mod memory;
 pub mod partition;
 pub mod pass_reports;
+pub mod published;
 pub mod step;

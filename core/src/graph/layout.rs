@@ -255,7 +255,9 @@ impl Layout {
         if self.overlap_param_gather && !matches!(self.zero, 1 | 2) {
             let accepted = match self.zero {
                 0 => "false: with parallel.zero = 0 every replica updates all weights and gathers none",
-                _ => "false: with parallel.zero = 3 weights are gathered for each microbatch, beside the layer before",
+                _ => {
+                    "false: with parallel.zero = 3 weights are gathered for each microbatch, beside the layer before"
+                }
             };
             faults.push(Fault::new("parallel.overlap_param_gather", "true", accepted));
         }

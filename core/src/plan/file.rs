@@ -286,7 +286,11 @@ impl Plan {
         for (field, written, derived) in [
             ("the length of ends.optimizer_ns", tails.len(), self.problem.ranks()),
             ("the length of ends.reduce_each_ns", reduces_ns.len(), self.problem.stage_count()),
-            ("the length of ends.overlapped_ns", overlapped.len(), if overlapped.is_empty() { 0 } else { self.problem.stage_count() }),
+            (
+                "the length of ends.overlapped_ns",
+                overlapped.len(),
+                if overlapped.is_empty() { 0 } else { self.problem.stage_count() },
+            ),
         ] {
             if written != derived {
                 return untrue(field, written.to_string(), derived.to_string());

@@ -15,6 +15,7 @@ pub fn choices(path: &str) -> Choices {
         }
         "parallel.whole_experts" => &[("", "= TP"), ("true", "1")],
         "parallel.dispatch" => &[("", "all-to-all"), ("once-per-node", "DeepEP-like")],
+        "parallel.overlap_grad_reduce" | "parallel.overlap_param_gather" => &[("", "off"), ("true", "on")],
         "parallel.overlap_exchanges" => &[("", "off"), ("true", "on, in F/B pairs")],
         "training.matmul_dtype" => {
             &[("", "as precision"), ("fp8", "FP8"), ("mxfp8", "MXFP8"), ("mxfp4", "MXFP4"), ("nvfp4", "NVFP4")]

@@ -4,6 +4,7 @@ use pipeplan_core::advise::sensitivity::{Effect, Sensitivity, What};
 use pipeplan_core::advise::suggest::{self, Suggestion};
 use pipeplan_core::advise::tune::{Degrees, Tuned, Tuner};
 use pipeplan_core::estimate::memory::StaticBytes;
+use pipeplan_core::estimate::published::PUBLISHED_STEPS;
 use pipeplan_core::estimate::step::{Step, StepEpilogue, Training};
 use pipeplan_core::formats::frameworks::Shown;
 use pipeplan_core::plan::Plan;
@@ -58,11 +59,11 @@ pub fn plan_judged_ns(plan: &Plan, timeline: &Timeline) -> u64 {
 /// A whole training step of `spec` as it travels.
 pub fn step(spec: &Spec, step: Step) -> StepFigures {
     let Step { step_ns, tokens_per_s, mfu } = step;
-    let training = match &spec.work {
-        spec::Work::Model(work) => Training::of(work, step_ns),
-        spec::Work::Typed(_) => None,
+    let (training, published_ns) = match &spec.work {
+        spec::Work::Model(work) => (Training::of(work, step_ns), PUBLISHED_STEPS.of(work, step_ns)),
+        spec::Work::Typed(_) => (None, None),
     };
-    StepFigures { step_ns, tokens_per_s, mfu, training }
+    StepFigures { step_ns, tokens_per_s, mfu, published_ns, training }
 }
 
 /// The kinds of bytes that a rank holds throughout, in the order in which they travel.

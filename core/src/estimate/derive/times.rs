@@ -61,7 +61,7 @@ pub(super) fn job_times_of(graph: &Graph, work: &ModelWork, of_operators: &[Nano
 
 /// The waits of F, B and W for sharded weights (ZeRO 3, arXiv:1910.02054 §5.3). Every job gathers the weights of each
 /// layer: the first layer's before it computes, and each further layer's while the layer before it computes.
-/// `StaticBytes::gathered` counts these two layers.
+/// `StaticBytes::gathered` counts these two layers. What computes beside a gather is slowed by it ([`cost::slowed_by`]).
 fn gather_waits(graph: &Graph, times: &[Nanos], work: &ModelWork) -> [Nanos; 3] {
     let copies = step::copies_of(work);
     Job::ALL.map(|job| {
@@ -80,7 +80,8 @@ fn gather_waits(graph: &Graph, times: &[Nanos], work: &ModelWork) -> [Nanos; 3] 
             };
             let [dense, experts] = &copies;
             let gather = dense.gather(bytes(false)).saturating_add(experts.gather(bytes(true)));
-            waits = waits.saturating_add(gather.saturating_sub(computes));
+            let slowed = cost::slowed_by(gather.min(computes));
+            waits = waits.saturating_add(gather.saturating_sub(computes)).saturating_add(slowed);
             let of_compute = layer.iter().filter(|(operator, _)| operator.stream != Stream::Copies);
             computes = of_compute.fold(0, |sum: Nanos, (_, time)| sum.saturating_add(**time));
         }

@@ -172,8 +172,7 @@ fn what_a_person_gives_is_taken() {
 /// Each argument is in one of the lists, and what decides a plan and cannot be planned is refused.
 #[test]
 fn no_argument_is_passed_over() {
-    let text =
-        format!("{MODEL} --nproc_per_node 1 --seed 1 --overlap-grad-reduce --my-own 3 --optimizer muon --swiglu");
+    let text = format!("{MODEL} --nproc_per_node 1 --seed 1 --tp-comm-overlap --my-own 3 --optimizer muon --swiglu");
     let run = MegatronRun::read(&text);
     let Imported { arguments, .. } = run.spec("h100", None).unwrap_or_else(|faults| panic!("{faults}"));
     let all =
@@ -181,7 +180,7 @@ fn no_argument_is_passed_over() {
     assert_eq!(all, run.arguments.len());
     assert_eq!(arguments.not_known, ["my-own"]);
     assert!(arguments.harmless.iter().any(|name| name == "seed"));
-    assert!(arguments.not_modelled.contains_key("overlap-grad-reduce"));
+    assert!(arguments.not_modelled.contains_key("tp-comm-overlap"));
     assert!(["optimizer", "swiglu"].iter().all(|name| arguments.used.iter().any(|used| used == name)));
     for refused in ["--hybrid-override-pattern M-M*", "--heterogeneous-layers-config-path x", "--train_type longlora"]
     {

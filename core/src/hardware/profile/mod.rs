@@ -216,9 +216,7 @@ impl Profile {
     pub fn operator_times(&self, graph: &Graph, device: &Device, peers: &Peers) -> Vec<Nanos> {
         let known = self.known_times(graph, device, peers).into_iter().zip(&graph.operators);
         known
-            .map(|(time, operator)| {
-                time.unwrap_or_else(|| cost::operator_time(graph, operator, device, peers))
-            })
+            .map(|(time, operator)| time.unwrap_or_else(|| cost::operator_time(graph, operator, device, peers)))
             .collect()
     }
 

@@ -307,7 +307,8 @@ mod tests {
             [(1, 0, "makespan"), (16, 1, "makespan"), (16, 3, "longest_span"), (64, 1, "makespan")]
         {
             let text = std::format!(
-                "objective = \"{objective}\"\n[model]\nname = \"llama-3-8b\"\n[cluster]\ndevice = \"h100\"\ndevices_per_node = 1\n[parallel]\npipeline = 4\n\
+                "objective = \"{objective}\"\n[model]\nname = \"llama-3-8b\"\n[cluster]\ndevice = \"h100\"\ndevices_per_node = 1\n\
+                 node_link = {{ bytes_per_s = 12_500_000_000, latency_ns = 5000 }}\n[parallel]\npipeline = 4\n\
                  data = {data}\nzero = {zero}\n[training]\nmicrobatches = 16\nsequence = 4096\n"
             );
             let spec = Spec::read(&text).unwrap_or_else(|error| panic!("{error}"));

@@ -304,6 +304,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     restarts::expect_restartable(&args, &workload, &options)?;
     tell_resume(&args, &options, &workload);
     tell_weights(&args, &options, &workload)?;
+    tell_overlaps(&args, &workload);
     let mut metrics = metrics(&args, mfu_ns)?;
     let mut progress = (!args.is_quiet()).then(|| Progress::new(options.first_step(), args.steps));
     let mut observers: Vec<&mut dyn Observer> = vec![&mut metrics];
@@ -479,6 +480,16 @@ fn tell_resume(args: &Args, options: &RunOptions, workload: &Workload) {
             let is = is.unwrap_or_default();
             output::tell(&format!("note: the checkpoint is in {was}, and this run goes on in {is}"));
         }
+    }
+}
+
+/// Says what the plan overlaps and the runner does not: the numbers are the same, and the end of a step takes longer.
+fn tell_overlaps(args: &Args, workload: &Workload) {
+    if !workload.epilogue.overlapped.is_empty() && !args.json && !processes::is_silent() {
+        output::tell(
+            "note: the plan overlaps collectives of replicas with ops (parallel.overlap_grad_reduce, \
+             parallel.overlap_param_gather); the runner runs them after the last op, with the same numbers",
+        );
     }
 }
 

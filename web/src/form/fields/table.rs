@@ -528,6 +528,20 @@ pub const FIELDS: &[Field] = &[
         "Whether the other op of an F/B pair computes during the all-to-all, as in DualPipe",
     ),
     of(
+        "parallel.overlap_grad_reduce",
+        "Overlap gradient reduction",
+        Unit::Flag,
+        Group::Split,
+        "Whether the gradients of a stage are reduced beside its last backward, not after the last op",
+    ),
+    of(
+        "parallel.overlap_param_gather",
+        "Overlap parameter gather",
+        Unit::Flag,
+        Group::Split,
+        "With ZeRO 1 or 2: whether updated weights are gathered beside the next forward, not at the end of the step",
+    ),
+    of(
         "training.microbatches",
         "Microbatches",
         Unit::Whole,

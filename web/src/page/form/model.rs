@@ -103,6 +103,8 @@ fn LayoutPart() -> impl IntoView {
                     <TextField path="parallel.expert_tensor" />
                     <ListField path="parallel.dispatch" choices=named(choices("parallel.dispatch")) />
                     <ListField path="parallel.overlap_exchanges" choices=named(choices("parallel.overlap_exchanges")) />
+                    <ListField path="parallel.overlap_grad_reduce" choices=named(choices("parallel.overlap_grad_reduce")) />
+                    <ListField path="parallel.overlap_param_gather" choices=named(choices("parallel.overlap_param_gather")) />
                 </div>
             </Folded>
         </fieldset>

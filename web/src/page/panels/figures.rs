@@ -211,8 +211,12 @@ fn whole_step(planner: Planner, scene: &Scene) -> String {
         let each = devices.map_or_else(String::new, |devices| {
             format!(" ({} per device)", text::count((step.tokens_per_s / devices as f64).round() as u64))
         });
+        let published = step.published_ns.map_or_else(String::new, |span| {
+            let [least, most] = span.map(|ns| text::duration(ns as f64));
+            format!("; 8 of 10 published runs: {least} to {most}")
+        });
         format!(
-            "step time {} with optimizer: {} tokens/s{each}",
+            "step time {} with optimizer: {} tokens/s{each}{published}",
             text::duration(step.step_ns as f64),
             text::count(step.tokens_per_s.round() as u64),
         )

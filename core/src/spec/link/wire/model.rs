@@ -8,7 +8,9 @@ use crate::graph::form::{AttentionForm, Form, Offload, Recompute};
 use crate::graph::layout::{Dispatch, Layout, Partition, RecomputeLayers};
 use crate::graph::optimizer::Optimizer;
 use crate::graph::post_training::Frozen;
-use crate::hardware::cluster::{Device, Link, usual_fp4_flops, usual_fp8_flops, usual_host_bytes_per_s, usual_multiprocessors};
+use crate::hardware::cluster::{
+    Device, Link, usual_fp4_flops, usual_fp8_flops, usual_host_bytes_per_s, usual_multiprocessors,
+};
 use crate::model::{Activation, Dtype, Experts, Family, Latent, ModelConfig, Routing, Variant};
 use crate::problem::Objective;
 use crate::spec::ModelWork;
