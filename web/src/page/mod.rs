@@ -11,6 +11,7 @@ mod browser;
 mod files;
 mod form;
 mod panels;
+pub mod parts;
 mod prover;
 mod session;
 mod state;

@@ -165,6 +165,8 @@ pub struct Planner {
     opening_trace: StoredValue<Option<Opening>, LocalStorage>,
     /// The profile that the worker reads.
     opening_profile: StoredValue<Option<Opening>, LocalStorage>,
+    /// How many files are being read by the page itself.
+    reading: StoredValue<u32>,
     /// The sequence length that a `config.json` put into the form, and that of the model before.
     configured: StoredValue<Option<(String, u64)>>,
     /// Whether a plan or trace is stored for a reload.
@@ -248,6 +250,7 @@ impl Planner {
             opening: StoredValue::new_local(None),
             opening_trace: StoredValue::new_local(None),
             opening_profile: StoredValue::new_local(None),
+            reading: StoredValue::new(0),
             configured: StoredValue::new(None),
             remembers: StoredValue::new(true),
             early_tracks: StoredValue::new((0, Vec::new())),
