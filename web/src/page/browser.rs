@@ -173,6 +173,11 @@ pub fn after(milliseconds: i32, then: impl FnOnce() + 'static) {
     }
 }
 
+/// Milliseconds of a clock that never goes back.
+pub fn now_ms() -> f64 {
+    window().and_then(|window| window.performance()).map_or(0.0, |performance| performance.now())
+}
+
 /// Runs `then` before the next frame is shown.
 pub fn next_frame(then: impl FnOnce() + 'static) {
     if let Some(window) = window() {

@@ -16,6 +16,7 @@ mod layouts;
 mod notices;
 mod picture;
 mod planning;
+mod playback;
 mod proof;
 mod replies;
 mod rows;
@@ -23,6 +24,7 @@ mod run;
 mod traces;
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -42,6 +44,7 @@ use crate::draw::view::View;
 use crate::form::Form;
 use crate::logic::comparison::Compared;
 use crate::logic::edits::Edits;
+use crate::logic::playback::Playback;
 use crate::logic::proof::Proof;
 use crate::page::browser;
 use crate::page::worker_client::WorkerClient;
@@ -144,6 +147,10 @@ pub struct Planner {
     pub found: RwSignal<Option<Block>>,
     /// Whether the ops of the critical path stand out.
     pub path_lit: RwSignal<bool>,
+    /// Whether transfers, gradient sync and optimizer have tracks of their own.
+    pub carried_shown: RwSignal<bool>,
+    /// The plan in slow motion.
+    pub playback: RwSignal<Option<Playback>>,
     /// By how much a person has made the timeline higher.
     pub room_px: RwSignal<f64>,
     /// Width of the time axis in CSS pixels.
@@ -239,6 +246,8 @@ impl Planner {
             selected: RwSignal::new(None),
             found: RwSignal::new(None),
             path_lit: RwSignal::new(false),
+            carried_shown: RwSignal::new(false),
+            playback: RwSignal::new(None),
             room_px: RwSignal::new(0.0),
             width: RwSignal::new(600.0),
             png_wanted: RwSignal::new(0),
@@ -282,15 +291,15 @@ pub(super) fn is_schedule(name: &str) -> bool {
 }
 
 thread_local! {
-    static FRAME_REQUESTED: RefCell<bool> = const { RefCell::new(false) };
+    static REQUESTED: RefCell<BTreeSet<&'static str>> = const { RefCell::new(BTreeSet::new()) };
 }
 
-/// Runs `paint` once before the next frame, however often it is asked for.
-pub fn once_a_frame(paint: impl FnOnce() + 'static) {
-    let already = FRAME_REQUESTED.with(|requested| requested.replace(true));
-    if !already {
+/// Runs `paint` of `what` once before the next frame, however often it is asked for.
+pub fn once_a_frame(what: &'static str, paint: impl FnOnce() + 'static) {
+    let is_first = REQUESTED.with_borrow_mut(|requested| requested.insert(what));
+    if is_first {
         browser::next_frame(move || {
-            FRAME_REQUESTED.with(|requested| requested.replace(false));
+            REQUESTED.with_borrow_mut(|requested| requested.remove(what));
             paint();
         });
     }

@@ -41,11 +41,23 @@ impl Planner {
 
     /// The extent of all tracks together.
     pub fn extent(self) -> Extent {
-        let planned = self.scene.with_untracked(|scene| scene.as_ref().map_or(0, |scene| scene.end_ns()));
+        let end_ns = |scene: &Arc<Scene>| match self.carried_shown.get_untracked() {
+            true => scene.step_end_ns(),
+            false => scene.end_ns(),
+        };
+        let planned = self.scene.with_untracked(|scene| scene.as_ref().map_or(0, end_ns));
         let below = untrack(|| self.below());
-        let scaled = |below: Below| below.end_ns() as f64 * below.scale(planned, self.aligned.get_untracked());
+        let ops_end = self.scene.with_untracked(|scene| scene.as_ref().map_or(0, |scene| scene.end_ns()));
+        let scaled = |below: Below| below.end_ns() as f64 * below.scale(ops_end, self.aligned.get_untracked());
         let whole_ns = below.map_or(0.0, scaled).max(planned as f64);
         Extent { whole_ns, width_px: self.width.get_untracked() }
+    }
+
+    /// Shows transfers, gradient sync and optimizer, or hides them.
+    pub fn show_carried(self, shown: bool) {
+        let before = self.extent();
+        self.carried_shown.set(shown);
+        self.carry_view(before);
     }
 
     /// Keeps the view when the shown plans change.

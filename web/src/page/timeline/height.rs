@@ -52,8 +52,8 @@ pub(super) fn LowerEdge() -> impl IntoView {
 #[component]
 pub(super) fn FullScreen() -> impl IntoView {
     view! {
-        <button type="button" data-test="full-screen" title="Show the timeline on the whole screen, or end that"
-            on:click=move |_| browser::toggle_full_screen(".timeline")>"Full screen"</button>
+        <button type="button" data-test="full-screen" aria-label="Full screen" title="Show the timeline on the whole screen, or end that"
+            on:click=move |_| browser::toggle_full_screen(".timeline")>"⛶"</button>
     }
 }
 
