@@ -2,7 +2,7 @@
 
 #[cfg(target_arch = "wasm32")]
 mod exports {
-    //! The function that the page calls.
+    //! The functions that the page calls.
 
     use pipeplan_web::reader;
     use wasm_bindgen::prelude::*;
@@ -16,6 +16,12 @@ mod exports {
         console_error_panic_hook::set_once();
         let asked = postcard::from_bytes(asked).map_err(|error| JsError::new(&error.to_string()))?;
         postcard::to_allocvec(&reader::read(text, &asked)).map_err(|error| JsError::new(&error.to_string()))
+    }
+
+    /// A QR code of `text`: the side of its square, a space, the path of its dark modules; nothing where the text is too long.
+    #[wasm_bindgen]
+    pub fn qr_code(text: &str) -> Option<String> {
+        reader::qr_code(text).map(|(side, path)| format!("{side} {path}"))
     }
 }
 

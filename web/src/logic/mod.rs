@@ -13,5 +13,6 @@ pub mod kept_plan;
 pub mod layouts;
 pub mod playback;
 pub mod proof;
+pub mod shown;
 pub mod sorting;
 pub mod versus;

@@ -25,6 +25,20 @@ pub async fn read(text: &str, asked: &Asked) -> Result<Found, String> {
     postcard::from_bytes(&Uint8Array::new(&found).to_vec()).map_err(|error| error.to_string())
 }
 
+/// A QR code of `text`, as the side of its square and the path of its dark modules; none where the text is too long.
+///
+/// # Errors
+/// Why there is none, as a sentence.
+pub async fn qr_code(text: &str) -> Result<Option<(u32, String)>, String> {
+    let code = call("pipeplan-reader", "qr_code", Array::of1(&text.into())).await.map_err(|error| {
+        let reason = error.dyn_ref::<js_sys::Error>().map(|error| String::from(error.message()));
+        format!("The part of the page that draws QR codes could not be loaded: {}.", reason.unwrap_or_default())
+    })?;
+    let parts =
+        |code: String| code.split_once(' ').and_then(|(side, path)| Some((side.parse().ok()?, path.to_owned())));
+    Ok(code.as_string().and_then(parts))
+}
+
 /// A function of the planner for scripts.
 ///
 /// # Errors

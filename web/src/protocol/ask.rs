@@ -110,6 +110,11 @@ pub enum Ask {
     },
     /// The sensitivity of this schedule; none: stop.
     Sensitivity(Option<Order>),
+    /// The plan of this spec, to be kept beside the plan on screen.
+    PlanKept {
+        /// The spec as JSON.
+        spec: String,
+    },
 }
 
 /// The schedule of a plan, with its problem.
@@ -145,7 +150,9 @@ impl Ask {
             Ask::Export { purpose, .. } => {
                 matches!(older, Ask::Export { purpose: older, .. } if older == purpose)
             }
-            Ask::OpenKept { .. } => matches!(older, Ask::OpenKept { .. }),
+            Ask::OpenKept { .. } | Ask::PlanKept { .. } => {
+                matches!(older, Ask::OpenKept { .. } | Ask::PlanKept { .. })
+            }
             Ask::Measure { .. } => matches!(older, Ask::Measure { .. }),
         }
     }

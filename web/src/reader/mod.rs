@@ -4,7 +4,9 @@
 //! - Out: [`Found`], which goes into the form.
 //! - Knows: the planner and [`text`](crate::text). No browser, no form.
 //!
-//! It is a part of its own, so that a visit without files does not load it. The page reads specs in JSON and `config.json`.
+//! It is a part of its own, so that a visit without files does not load it; QR codes are in it, too. The page reads specs in JSON and `config.json`.
+
+mod qr;
 
 use pipeplan_core::base::fields::Faults;
 use pipeplan_core::formats::megatron_run::{Arguments, Given, MegatronRun};
@@ -13,6 +15,8 @@ use pipeplan_core::spec;
 use serde::{Deserialize, Serialize};
 
 use crate::text;
+
+pub use qr::{MOST_CHARS, qr_code};
 
 /// What the reading of a text needs of the form.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]

@@ -204,6 +204,7 @@ impl Worker {
             Ask::Tune { spec, devices } => self.tune(id, spec, devices).into_iter().collect(),
             Ask::Passes { spec } => vec![Response::Passes(self.passes(&spec).unwrap_or_default())],
             Ask::Export { spec, purpose } => vec![self.export(&spec, purpose)],
+            Ask::PlanKept { spec } => self.plan_kept(&spec).into_iter().collect(),
             Ask::OpenKept { text } => self.open_kept(&text).into_iter().collect(),
             Ask::OpenPlan { text } => self.open_plan(id, &text),
             Ask::Measure { profile } => vec![self.measure(profile.as_deref())],

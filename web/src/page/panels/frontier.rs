@@ -4,7 +4,7 @@ use leptos::html;
 use leptos::prelude::*;
 use pipeplan_core::schedule::BEST;
 use pipeplan_core::spec::Work;
-use web_sys::{KeyboardEvent, MouseEvent};
+use web_sys::{KeyboardEvent, MouseEvent, PointerEvent};
 
 use crate::draw::frontier::{Chart, HEIGHT, Judged, Marks, Measure, Plot, describe};
 use crate::page::browser::follow_width;
@@ -12,6 +12,9 @@ use crate::page::state::Planner;
 use crate::protocol::same_spec::follows_from_limit;
 use crate::protocol::{ChartPoint, Row, RowCosts};
 use crate::text;
+
+/// A pointer that moves no farther than this has tapped.
+const TAP_PX: f64 = 4.0;
 
 #[component]
 pub fn FrontierPanel() -> impl IntoView {
@@ -57,6 +60,37 @@ pub fn FrontierPanel() -> impl IntoView {
         let bytes = untrack(plot).map(|plot| plot.bytes_at(x));
         picked.set(bytes.and_then(|bytes| planner.chart.with_untracked(|chart| chart.within(bytes))));
     };
+    // Where a drag began, and whether the hand has moved since.
+    let hand = StoredValue::new(None::<(f64, bool)>);
+    let down = move |event: PointerEvent| {
+        if event.button() == 0 && !of_before.get_untracked() {
+            hand.set_value(Some((f64::from(event.client_x()), false)));
+            if let Some(holder) = holder.get_untracked() {
+                let _ = holder.set_pointer_capture(event.pointer_id());
+            }
+        }
+    };
+    let moved = move |event: PointerEvent| {
+        let Some((from, drags)) = hand.get_value() else { return pick_at(&event) };
+        let x = f64::from(event.client_x());
+        if !drags && (x - from).abs() < TAP_PX {
+            return;
+        }
+        hand.set_value(Some((from, true)));
+        picked.set(None);
+        let Some(holder) = holder.get_untracked() else { return };
+        if let Some(plot) = untrack(plot) {
+            planner.drag_limit(plot.bytes_at(x - holder.get_bounding_client_rect().left()));
+        }
+    };
+    let dragged = StoredValue::new(false);
+    let up = move |_: PointerEvent| {
+        let drags = hand.try_update_value(Option::take).flatten().is_some_and(|(_, drags)| drags);
+        dragged.set_value(drags);
+        if drags {
+            planner.drop_limit();
+        }
+    };
     let choose = move || {
         let point =
             picked.get_untracked().and_then(|at| planner.chart.with_untracked(|chart| chart.curve.get(at).cloned()));
@@ -98,9 +132,17 @@ pub fn FrontierPanel() -> impl IntoView {
                 aria-label="Memory limits with the best schedule of each; arrow keys move, Enter sets the limit"
                 aria-valuemin="0" aria-valuemax=move || planner.chart.with(|chart| chart.curve.len().saturating_sub(1)).to_string()
                 aria-valuenow=move || picked.get().unwrap_or(0).to_string() aria-valuetext=readout
-                on:pointermove=move |event| pick_at(&event)
+                title="Drag along the chart to move the memory limit: the plan follows"
+                on:pointerdown=down on:pointermove=moved on:pointerup=up
+                on:pointercancel=move |_| hand.set_value(None)
                 on:pointerleave=move |_| picked.set(None)
-                on:click=move |event| { pick_at(&event); choose(); }
+                on:click=move |event| {
+                    // The end of a drag is no choice of a point.
+                    if !dragged.try_update_value(core::mem::take).unwrap_or(false) {
+                        pick_at(&event);
+                        choose();
+                    }
+                }
                 on:keydown=on_key>
                 <svg aria-hidden="true" height=HEIGHT width=move || width.get() inner_html=drawing></svg>
             </div>

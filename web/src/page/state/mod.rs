@@ -21,6 +21,7 @@ mod proof;
 mod replies;
 mod rows;
 mod run;
+mod shown;
 mod traces;
 
 use std::cell::RefCell;
@@ -46,6 +47,8 @@ use crate::logic::comparison::Compared;
 use crate::logic::edits::Edits;
 use crate::logic::playback::Playback;
 use crate::logic::proof::Proof;
+use crate::logic::shown::Shown;
+use crate::logic::sorting::Ranking;
 use crate::page::browser;
 use crate::page::worker_client::WorkerClient;
 use crate::protocol::{Calibrated, ChartPoint, Layouts, Row, SensitivityRows, Shorter, Timed, TraceSummary, Unfit};
@@ -147,6 +150,8 @@ pub struct Planner {
     pub found: RwSignal<Option<Block>>,
     /// Whether the ops of the critical path stand out.
     pub path_lit: RwSignal<bool>,
+    /// The order of the comparison.
+    pub ranking: RwSignal<Ranking>,
     /// Whether transfers, gradient sync and optimizer have tracks of their own.
     pub carried_shown: RwSignal<bool>,
     /// The plan in slow motion.
@@ -162,6 +167,9 @@ pub struct Planner {
     newest_shown: StoredValue<u32>,
     /// The chosen point of the chart, until its plan is known.
     chosen_point: StoredValue<Option<ChartPoint>>,
+    /// Where a hand has dragged the memory limit to, until it is asked for, and when the last such question was asked.
+    dragged_to: StoredValue<Option<u64>>,
+    hand_asked_ms: StoredValue<f64>,
     /// The open plan file, until the form changes. Exporting returns its text unchanged.
     open_plan_file: StoredValue<Option<Rc<str>>, LocalStorage>,
     /// Whether to save the plan file when the search ends.
@@ -191,6 +199,12 @@ pub struct Planner {
     link_timer: StoredValue<u32>,
     /// The fragment of the address that the page knows.
     own_fragment: StoredValue<String>,
+    /// The link of the kept plan's spec, if it is the plan of a form.
+    kept_link: StoredValue<Option<String>>,
+    /// What a link shows beside the form, until its plan is there.
+    wanted_view: StoredValue<Option<Shown>>,
+    /// When a person has last changed what is seen.
+    seen_changed_ms: StoredValue<f64>,
     /// Whether the next link replaces the one in the address or adds an entry to the history.
     edits: StoredValue<Edits>,
     client: StoredValue<Option<Rc<WorkerClient>>, LocalStorage>,
@@ -246,6 +260,7 @@ impl Planner {
             selected: RwSignal::new(None),
             found: RwSignal::new(None),
             path_lit: RwSignal::new(false),
+            ranking: RwSignal::new(Ranking::default()),
             carried_shown: RwSignal::new(false),
             playback: RwSignal::new(None),
             room_px: RwSignal::new(0.0),
@@ -254,6 +269,8 @@ impl Planner {
             newest_asked: StoredValue::new(0),
             newest_shown: StoredValue::new(0),
             chosen_point: StoredValue::new(None),
+            dragged_to: StoredValue::new(None),
+            hand_asked_ms: StoredValue::new(f64::NEG_INFINITY),
             open_plan_file: StoredValue::new_local(None),
             saves_when_found: StoredValue::new(false),
             opening: StoredValue::new_local(None),
@@ -269,6 +286,9 @@ impl Planner {
             batch: StoredValue::new(0),
             link_timer: StoredValue::new(0),
             own_fragment: StoredValue::new(String::new()),
+            kept_link: StoredValue::new(None),
+            wanted_view: StoredValue::new(None),
+            seen_changed_ms: StoredValue::new(0.0),
             edits: StoredValue::new(Edits::default()),
             client: StoredValue::new_local(None),
             prover: StoredValue::new_local(None),

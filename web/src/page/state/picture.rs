@@ -35,8 +35,12 @@ impl Planner {
         self.scene.set(scene);
         self.forget_calibration();
         self.carry_view(before);
+        if self.scene.with_untracked(Option::is_some) {
+            self.show_wanted();
+        }
         self.ask_passes();
         self.ask_sensitivity();
+        self.follow_hand();
     }
 
     /// The extent of all tracks together.
@@ -89,7 +93,10 @@ impl Planner {
     /// Keeps the plan on screen for comparison, or releases the kept plan.
     pub fn keep(self, keep: bool) {
         let before = self.extent();
+        self.kept_link.set_value(None);
         if keep {
+            let is_of_form = self.open_plan_file.with_value(Option::is_none) && !self.outdated.get_untracked();
+            self.kept_link.set_value(self.link().filter(|_| is_of_form));
             self.kept.set(self.scene.get_untracked());
             if let Some(text) = self.open_plan_file.get_value() {
                 self.remember(Item::Kept, "", &text);
