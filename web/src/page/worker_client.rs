@@ -64,7 +64,11 @@ impl WorkerClient {
         self.next_id.set(id.wrapping_add(1));
         let question = Question { id, ask };
         match &question.ask {
-            Ask::Plan { .. } | Ask::FindLayout(Some(_)) | Ask::OpenPlan { .. } | Ask::OpenOrder { .. } => {
+            Ask::Plan { .. }
+            | Ask::PlanByHand { .. }
+            | Ask::FindLayout(Some(_))
+            | Ask::OpenPlan { .. }
+            | Ask::OpenOrder { .. } => {
                 let before = self.newest_plan.replace(Some(question.clone()));
                 if before.is_some_and(|before| before.id > self.newest_answered.get()) {
                     self.restart_if_stuck(id);

@@ -115,6 +115,11 @@ pub enum Ask {
         /// The spec as JSON.
         spec: String,
     },
+    /// As [`Ask::Plan`], while a hand drags: the first plan comes sooner, and a better one after it.
+    PlanByHand {
+        /// The spec as JSON.
+        spec: String,
+    },
 }
 
 /// The schedule of a plan, with its problem.
@@ -132,9 +137,17 @@ impl Ask {
     /// Whether a newer question of this kind replaces the older one.
     pub fn supersedes(&self, older: &Ask) -> bool {
         match self {
-            Ask::Plan { .. } | Ask::OpenPlan { .. } | Ask::OpenOrder { .. } | Ask::OpenPoint { .. } => matches!(
+            Ask::Plan { .. }
+            | Ask::PlanByHand { .. }
+            | Ask::OpenPlan { .. }
+            | Ask::OpenOrder { .. }
+            | Ask::OpenPoint { .. } => matches!(
                 older,
-                Ask::Plan { .. } | Ask::OpenPlan { .. } | Ask::OpenOrder { .. } | Ask::OpenPoint { .. }
+                Ask::Plan { .. }
+                    | Ask::PlanByHand { .. }
+                    | Ask::OpenPlan { .. }
+                    | Ask::OpenOrder { .. }
+                    | Ask::OpenPoint { .. }
             ),
             Ask::TraceStep { .. } | Ask::OpenTrace { .. } => {
                 matches!(older, Ask::TraceStep { .. } | Ask::OpenTrace { .. })

@@ -40,6 +40,9 @@ use crate::protocol::{Ask, Question, Reply, Response, from_core};
 /// long enough that small plans appear once.
 const SHOW_WITHIN_MS: f64 = 50.0;
 
+/// The same while a hand drags, which is to see something at once.
+const SHOW_BY_HAND_MS: f64 = 12.0;
+
 /// If all published schedules take at most this long, the page shows the result of all. Else they come one by one, and
 /// a person can stop.
 const LOOK_WITHIN_MS: f64 = 1000.0;
@@ -185,18 +188,8 @@ impl Worker {
 
     fn answer(&mut self, id: u32, ask: Ask) -> Vec<Response> {
         match ask {
-            Ask::Plan { spec } => match self.read(&spec) {
-                Ok(spec) => {
-                    let mut response: Vec<Response> =
-                        self.timed(&spec).map(|timed| Response::Timed(Some(timed))).into_iter().collect();
-                    response.extend(self.plan(id, spec));
-                    response
-                }
-                Err(faults) => {
-                    self.comparison = None;
-                    vec![Response::Refused(faults), Response::Done]
-                }
-            },
+            Ask::Plan { spec } => self.plan_text(id, &spec, SHOW_WITHIN_MS),
+            Ask::PlanByHand { spec } => self.plan_text(id, &spec, SHOW_BY_HAND_MS),
             Ask::Stop => self.stop(),
             // `listen` handles it.
             Ask::SearchWhileReadable { .. } => Vec::new(),

@@ -55,12 +55,14 @@ impl Planner {
         let Some(bytes) = self.dragged_to.try_update_value(Option::take).flatten() else { return };
         self.hand_asked_ms.set_value(now_ms);
         let path = self.form.with_untracked(Form::limit_path);
+        self.by_hand.set_value(true);
         self.type_in(path, |form| {
             form.set(path, limit_text(path, bytes));
             form.set("schedule", BEST);
             // A search for a layout takes seconds: it waits until the hand lets go.
             form.keep_found();
         });
+        self.by_hand.set_value(false);
     }
 
     /// Opens the schedule of the chosen point if the best within its memory is slower. The chart reaches a limit from

@@ -170,6 +170,8 @@ pub struct Planner {
     /// Where a hand has dragged the memory limit to, until it is asked for, and when the last such question was asked.
     dragged_to: StoredValue<Option<u64>>,
     hand_asked_ms: StoredValue<f64>,
+    /// Whether the question under way is that of a hand.
+    by_hand: StoredValue<bool>,
     /// The open plan file, until the form changes. Exporting returns its text unchanged.
     open_plan_file: StoredValue<Option<Rc<str>>, LocalStorage>,
     /// Whether to save the plan file when the search ends.
@@ -271,6 +273,7 @@ impl Planner {
             chosen_point: StoredValue::new(None),
             dragged_to: StoredValue::new(None),
             hand_asked_ms: StoredValue::new(f64::NEG_INFINITY),
+            by_hand: StoredValue::new(false),
             open_plan_file: StoredValue::new_local(None),
             saves_when_found: StoredValue::new(false),
             opening: StoredValue::new_local(None),
