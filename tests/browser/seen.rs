@@ -313,3 +313,84 @@ const DRAG: &str = "
         CanvasRenderingContext2D.prototype.putImageData = paint;
         return times;
     })()";
+
+/// How long the first picture takes, and `best` after a change. It prints and does not judge: a busy machine is no fault of the
+/// page's. `cargo test -p pipeplan-tests --test browser -- --ignored --nocapture how_long_pictures_take`
+#[test]
+#[ignore = "measures; needs an idle machine"]
+fn how_long_pictures_take() {
+    let (_served, address) = serve(&[]);
+    let spec = process::output("seen-best.json");
+    let stages = json!({ "forward_ns": 18_522, "backward_input_ns": 18_086, "backward_weight_ns": 9_337,
+        "forward_bytes": 100, "backward_input_bytes": -63, "backward_weight_bytes": -37 });
+    let said = json!({ "ranks": 8, "microbatches": 64, "stages": stages, "transfer_ns": 601, "limit_bytes": 1600 });
+    std::fs::write(&spec, json!({ "schedule": "best", "problem": said }).to_string()).unwrap();
+    let link = format!("{address}/{}", printed(["link", spec.to_str().unwrap()]).trim());
+    let first_picture = "return (async () => { \
+        for (;;) { const marked = performance.getEntriesByName('first picture')[0]; if (marked) return marked.startTime; \
+        await new Promise(then => setTimeout(then, 20)); } })()";
+    // The server compresses ahead.
+    std::thread::sleep(std::time::Duration::from_secs(8));
+    for (what, bits) in [("local", 0.0), ("10 Mbit/s", 10e6)] {
+        let mut times: Vec<f64> = (0..5)
+            .map(|_| {
+                let browser = Browser::open("first-picture", 1440, 900);
+                browser.run_first(MARK);
+                if bits > 0.0 {
+                    browser.throttle(bits / 8.0, 20.0);
+                }
+                browser.goto(&link);
+                browser.script(first_picture, json!([])).as_f64().unwrap_or(f64::NAN)
+            })
+            .collect();
+        times.sort_by(f64::total_cmp);
+        println!("first picture, {what}: {times:.0?} ms");
+    }
+    let browser = Browser::open("best-again", 1440, 900);
+    browser.goto(&link);
+    planned(&browser, "Best");
+    let mut times: Vec<f64> =
+        browser.script(CHANGE, json!([30])).as_array().unwrap().iter().filter_map(Value::as_f64).collect();
+    times.sort_by(f64::total_cmp);
+    println!(
+        "best, p=8 m=64, to a new picture: median {:.1} ms, p95 {:.1} ms",
+        times[times.len() / 2],
+        times[times.len() * 95 / 100]
+    );
+}
+
+/// Marks when the timeline is painted first.
+const MARK: &str = "
+    const paint = CanvasRenderingContext2D.prototype.putImageData;
+    CanvasRenderingContext2D.prototype.putImageData = function (...given) {
+        paint.apply(this, given);
+        if (this.canvas.className === 'image') {
+            performance.mark('first picture');
+            CanvasRenderingContext2D.prototype.putImageData = paint;
+        }
+    };";
+
+/// Types other times of a forward and measures until the picture is painted anew.
+const CHANGE: &str = "
+    const field = document.querySelector(\"[data-test='field-problem.stages.forward_ns']\");
+    const canvas = document.querySelector('canvas.image');
+    const paint = CanvasRenderingContext2D.prototype.putImageData;
+    let painted = null;
+    CanvasRenderingContext2D.prototype.putImageData = function (...given) {
+        paint.apply(this, given);
+        if (this.canvas === canvas) painted?.();
+    };
+    const pause = (ms) => new Promise((then) => setTimeout(then, ms));
+    return (async () => {
+        const times = [];
+        for (let move = 0; move < arguments[0]; move++) {
+            const from = performance.now();
+            const seen = new Promise((then) => { painted = () => then(performance.now() - from); });
+            field.value = `${18 + move % 7}.5`;
+            field.dispatchEvent(new Event('input', { bubbles: true }));
+            times.push(await Promise.race([seen, pause(3000).then(() => null)]));
+            painted = null;
+            await pause(400);
+        }
+        return times;
+    })()";
