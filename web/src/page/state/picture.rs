@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use leptos::prelude::*;
-use pipeplan_core::formats::svg;
-use pipeplan_core::simulate::timeline::Timeline;
 
 use super::Planner;
+use crate::draw::figure::Style;
 use crate::draw::track::Track;
 use crate::draw::view::Extent;
 use crate::logic::kept_plan;
@@ -16,8 +15,8 @@ use crate::page::session::{self, Item};
 use crate::protocol::{Ask, Order, Purpose};
 use crate::scene::{Below, Scene, subject};
 
-/// Pixels of a saved drawing: a page of paper.
-const SVG_WIDTH: u32 = 1200;
+/// A saved drawing, as wide as a slide.
+const SVG_STYLE: Style = Style { width_px: 1200.0, font_px: 11.0, memory: false };
 
 impl Planner {
     pub(super) fn show(self, scene: Option<Arc<Scene>>) {
@@ -136,9 +135,8 @@ impl Planner {
     /// Downloads the timeline as a drawing.
     pub fn save_svg(self) {
         let Some(scene) = self.scene.get_untracked() else { return };
-        let rows = scene.tracks.iter().map(|track| track.spans().to_vec()).collect();
         let title = format!("{} ({})", scene.headline(), untrack(|| self.subject()));
-        let drawing = svg::draw(&Timeline { rows }, &title, SVG_WIDTH);
+        let drawing = scene.figure(SVG_STYLE, None, &title);
         browser::download(&self.file_name("timeline.svg"), "image/svg+xml", &drawing);
     }
 

@@ -332,7 +332,8 @@ impl Brush<'_> {
             x -= 14.0;
         }
         say(&mut x, &text::bytes(scale.1));
-        x -= BAR_PX;
+        // On whole pixels: what lies between two would be paler.
+        x = (x - BAR_PX).floor();
         for step in 0..BAR_PX as u64 {
             let bytes =
                 scale.0 + (u128::from(scale.1 - scale.0.min(scale.1)) * u128::from(step) / BAR_PX as u128) as u64;

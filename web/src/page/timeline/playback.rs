@@ -22,7 +22,9 @@ pub(super) fn PlayButton() -> impl IntoView {
         <button type="button" data-test="play" prop:disabled=move || planner.scene.with(Option::is_none)
             aria-label=move || if plays.get() { "Pause" } else { "Play" }
             title="Play the plan in slow motion (P). , and . step from one op to the next, < and > change the speed."
-            on:click=move |_| planner.play_or_pause()>{move || if plays.get() { "❚❚" } else { "▶" }}</button>
+            on:click=move |_| planner.play_or_pause()>
+            <svg viewBox="0 0 16 16" width="14" height="14" aria-hidden="true"><path fill="currentColor"
+                d=move || if plays.get() { "M3 2h4v12H3zM9 2h4v12H9z" } else { "M3 1.5v13l11-6.5z" } /></svg></button>
     }
 }
 
