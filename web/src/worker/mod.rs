@@ -40,7 +40,7 @@ use crate::protocol::{Ask, Question, Reply, Response, from_core};
 /// long enough that small plans appear once.
 const SHOW_WITHIN_MS: f64 = 50.0;
 
-/// The same while a hand drags, which is to see something at once.
+/// The same while a hand drags, where the chart knows no schedule yet.
 const SHOW_BY_HAND_MS: f64 = 12.0;
 
 /// If all published schedules take at most this long, the page shows the result of all. Else they come one by one, and
@@ -189,7 +189,7 @@ impl Worker {
     fn answer(&mut self, id: u32, ask: Ask) -> Vec<Response> {
         match ask {
             Ask::Plan { spec } => self.plan_text(id, &spec, SHOW_WITHIN_MS),
-            Ask::PlanByHand { spec } => self.plan_text(id, &spec, SHOW_BY_HAND_MS),
+            Ask::PlanByHand { spec } => self.plan_by_hand(id, &spec),
             Ask::Stop => self.stop(),
             // `listen` handles it.
             Ask::SearchWhileReadable { .. } => Vec::new(),

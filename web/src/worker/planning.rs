@@ -10,9 +10,9 @@ use super::comparison::Comparison;
 use super::frontier::FrontierSearch;
 use super::limit_price::LimitPrice;
 use super::specs::{no_plan, solve};
-use super::{INTERIM_WITHIN_MS, LOOK_WITHIN_MS, Worker};
+use super::{INTERIM_WITHIN_MS, LOOK_WITHIN_MS, SHOW_BY_HAND_MS, Worker};
 use crate::form::fault_of;
-use crate::protocol::same_spec::same_work;
+use crate::protocol::same_spec::{limit_of, same_work};
 use crate::protocol::{FieldFault, Response, from_core};
 use crate::text;
 
@@ -30,6 +30,26 @@ impl Worker {
                 self.comparison = None;
                 vec![Response::Refused(faults), Response::Done]
             }
+        }
+    }
+
+    /// While a hand drags the limit: the fastest schedule that the chart knows within it, which takes no search. The page asks for
+    /// the best when the hand lets go.
+    pub(super) fn plan_by_hand(&mut self, id: u32, text: &str) -> Vec<Response> {
+        let known = || {
+            let spec = self.read(text).ok().filter(|spec| spec.schedule == BEST)?;
+            let chart = self.chart.as_ref().filter(|chart| chart.is_of(&spec))?;
+            let order = chart.order_within(limit_of(&spec)?)?.clone();
+            let answer = planner::answer_order(&spec, BEST, order).ok()?;
+            Some(from_core::picture_of(&spec, &answer))
+        };
+        match known() {
+            Some(picture) => {
+                // The one under way is of another limit.
+                self.comparison = self.comparison.take().filter(|running| running.finished);
+                vec![Response::Planned(Box::new(picture)), Response::Done]
+            }
+            None => self.plan_text(id, text, SHOW_BY_HAND_MS),
         }
     }
 

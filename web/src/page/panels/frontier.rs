@@ -3,13 +3,12 @@
 use leptos::html;
 use leptos::prelude::*;
 use pipeplan_core::schedule::BEST;
-use pipeplan_core::spec::Work;
 use web_sys::{KeyboardEvent, MouseEvent, PointerEvent};
 
 use crate::draw::frontier::{Chart, HEIGHT, Judged, Marks, Measure, Plot, describe};
 use crate::page::browser::follow_width;
 use crate::page::state::Planner;
-use crate::protocol::same_spec::follows_from_limit;
+use crate::protocol::same_spec::{follows_from_limit, limit_of};
 use crate::protocol::{ChartPoint, Row, RowCosts};
 use crate::text;
 
@@ -236,12 +235,9 @@ fn better_than_shown(planner: Planner, chart: &Chart) -> Option<&ChartPoint> {
     (is_best && point.bytes <= limit && text::is_less(point.judged_ns, shown.judged_ns)).then_some(point)
 }
 
-/// The memory limit: the tightest if ranks have several.
+/// The memory limit of the form.
 fn limit(planner: Planner) -> Option<u64> {
-    planner.spec.with(|spec| match &spec.as_ref()?.work {
-        Work::Model(work) => Some(work.limit_bytes.unwrap_or(work.device.memory_bytes)),
-        Work::Typed(statement) => statement.limit_bytes.iter().copied().flatten().min(),
-    })
+    planner.spec.with(|spec| limit_of(spec.as_ref()?))
 }
 
 /// The plan on screen as a point.

@@ -35,14 +35,16 @@ impl Planner {
 
     /// The hand lets go of the limit. Where degrees follow, the layout is found for the limit there.
     pub fn drop_limit(self) {
+        self.hand_asked_ms.set_value(f64::NEG_INFINITY);
         self.follow_hand();
         self.end_typing();
         self.hand_asked_ms.set_value(f64::NEG_INFINITY);
         if self.form.with_untracked(Form::follows) {
             // What was found is of the limit before.
             self.form.update(Form::forget_found);
-            self.plan();
         }
+        // Until now it was the best that the chart knows.
+        self.plan_form();
     }
 
     /// Asks for the plan at the limit where the hand is, unless an answer is on its way.

@@ -21,11 +21,15 @@ impl Planner {
     /// What is seen beside the form.
     pub(super) fn shown(self) -> Shown {
         Shown {
-            time_ns: Shown::time_of(self.view.get_untracked(), self.extent()),
+            // What a link wants counts before its plan is there.
+            time_ns: match self.wanted_view.get_value() {
+                Some(wanted) => wanted.time_ns,
+                None => Shown::time_of(self.view.get_untracked(), self.extent()),
+            },
             ranking: self.ranking.get_untracked(),
             tracks: self.carried_shown.get_untracked(),
             path: self.path_lit.get_untracked(),
-            kept: self.kept_link.get_value().filter(|_| self.kept.with_untracked(Option::is_some)),
+            kept: self.kept_link.get_value(),
         }
     }
 
@@ -52,11 +56,11 @@ impl Planner {
             self.edits.update_value(Edits::ended);
         }
         self.seen_changed_ms.set_value(now_ms);
-        // A new plan writes its form: what is seen goes with it.
+        // With a new plan comes another view of it, which is no change of its own.
         if !self.busy.get_untracked() {
             self.edits.update_value(|edits| edits.typed(VIEW));
-            self.write_link_after(LINK_AFTER_MS);
         }
+        self.write_link_after(LINK_AFTER_MS);
     }
 
     /// Shows the next plan as a link says.
