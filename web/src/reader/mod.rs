@@ -49,7 +49,7 @@ pub enum Found {
 pub struct Run {
     /// What was done with each argument: refused ones first.
     pub rows: Vec<ArgumentRow>,
-    /// Its spec as JSON and what to say about it, or the reasons why there is none.
+    /// Its spec as JSON and what to say about it, behind its name, or the reasons why there is none.
     pub spec: Result<(String, Vec<String>), Vec<String>>,
 }
 
@@ -125,7 +125,7 @@ fn read_run(run: &MegatronRun, asked: &Asked) -> Run {
     match read {
         Ok(imported) => {
             let mut said =
-                vec![format!("It is a run of Megatron-LM. It does not name the device; the plan uses {device}.")];
+                vec![format!("is a run of Megatron-LM. It does not name the device; the plan uses {device}.")];
             if let Some(step_ns) = run.typical_step_ns() {
                 said.push(format!("Its measured step time is {}.", text::duration(step_ns as f64)));
             }

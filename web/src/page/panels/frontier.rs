@@ -59,36 +59,12 @@ pub fn FrontierPanel() -> impl IntoView {
         let bytes = untrack(plot).map(|plot| plot.bytes_at(x));
         picked.set(bytes.and_then(|bytes| planner.chart.with_untracked(|chart| chart.within(bytes))));
     };
-    // Where a drag began, and whether the hand has moved since.
-    let hand = StoredValue::new(None::<(f64, bool)>);
-    let down = move |event: PointerEvent| {
-        if event.button() == 0 && !of_before.get_untracked() {
-            hand.set_value(Some((f64::from(event.client_x()), false)));
-            if let Some(holder) = holder.get_untracked() {
-                let _ = holder.set_pointer_capture(event.pointer_id());
-            }
-        }
-    };
+    let hand = Hand { planner, of_before, at: StoredValue::new(None), dragged: StoredValue::new(false), holder };
     let moved = move |event: PointerEvent| {
-        let Some((from, drags)) = hand.get_value() else { return pick_at(&event) };
-        let x = f64::from(event.client_x());
-        if !drags && (x - from).abs() < TAP_PX {
-            return;
+        if !hand.moves(&event, plot) {
+            return pick_at(&event);
         }
-        hand.set_value(Some((from, true)));
         picked.set(None);
-        let Some(holder) = holder.get_untracked() else { return };
-        if let Some(plot) = untrack(plot) {
-            planner.drag_limit(plot.bytes_at(x - holder.get_bounding_client_rect().left()));
-        }
-    };
-    let dragged = StoredValue::new(false);
-    let up = move |_: PointerEvent| {
-        let drags = hand.try_update_value(Option::take).flatten().is_some_and(|(_, drags)| drags);
-        dragged.set_value(drags);
-        if drags {
-            planner.drop_limit();
-        }
     };
     let choose = move || {
         let point =
@@ -132,12 +108,12 @@ pub fn FrontierPanel() -> impl IntoView {
                 aria-valuemin="0" aria-valuemax=move || planner.chart.with(|chart| chart.curve.len().saturating_sub(1)).to_string()
                 aria-valuenow=move || picked.get().unwrap_or(0).to_string() aria-valuetext=readout
                 title="Drag along the chart to move the memory limit: the plan follows"
-                on:pointerdown=down on:pointermove=moved on:pointerup=up
-                on:pointercancel=move |_| hand.set_value(None)
+                on:pointerdown=move |event| hand.comes_down(&event) on:pointermove=moved on:pointerup=move |_| hand.lets_go()
+                on:pointercancel=move |_| hand.at.set_value(None)
                 on:pointerleave=move |_| picked.set(None)
                 on:click=move |event| {
                     // The end of a drag is no choice of a point.
-                    if !dragged.try_update_value(core::mem::take).unwrap_or(false) {
+                    if !hand.dragged.try_update_value(core::mem::take).unwrap_or(false) {
                         pick_at(&event);
                         choose();
                     }
@@ -146,6 +122,51 @@ pub fn FrontierPanel() -> impl IntoView {
                 <svg aria-hidden="true" height=HEIGHT width=move || width.get() inner_html=drawing></svg>
             </div>
         </section>
+    }
+}
+
+/// A hand that drags the memory limit along the chart.
+#[derive(Clone, Copy)]
+struct Hand {
+    planner: Planner,
+    of_before: Memo<bool>,
+    holder: NodeRef<html::Div>,
+    /// Where it came down, and whether it has moved since.
+    at: StoredValue<Option<(f64, bool)>>,
+    /// Whether it has just let go of the limit.
+    dragged: StoredValue<bool>,
+}
+
+impl Hand {
+    fn comes_down(self, event: &PointerEvent) {
+        if event.button() == 0 && !self.of_before.get_untracked() {
+            self.at.set_value(Some((f64::from(event.client_x()), false)));
+            if let Some(holder) = self.holder.get_untracked() {
+                let _ = holder.set_pointer_capture(event.pointer_id());
+            }
+        }
+    }
+
+    /// Moves the limit, if the hand is down. Whether it is.
+    fn moves(self, event: &PointerEvent, plot: impl FnOnce() -> Option<Plot>) -> bool {
+        let Some((from, drags)) = self.at.get_value() else { return false };
+        let x = f64::from(event.client_x());
+        if !drags && (x - from).abs() < TAP_PX {
+            return true;
+        }
+        self.at.set_value(Some((from, true)));
+        if let (Some(holder), Some(plot)) = (self.holder.get_untracked(), untrack(plot)) {
+            self.planner.drag_limit(plot.bytes_at(x - holder.get_bounding_client_rect().left()));
+        }
+        true
+    }
+
+    fn lets_go(self) {
+        let drags = self.at.try_update_value(Option::take).flatten().is_some_and(|(_, drags)| drags);
+        self.dragged.set_value(drags);
+        if drags {
+            self.planner.drop_limit();
+        }
     }
 }
 

@@ -54,7 +54,8 @@ impl Planner {
                 if let Some(spec) = spec_of(&spec) {
                     self.change_with(|form| form.open(&spec));
                 }
-                self.notify(&of_file(name, &said.join(" ")));
+                let name = if name.is_empty() { "This" } else { name };
+                self.notify(&format!("{name} {}", said.join(" ")));
             }
             Err(reasons) => {
                 let why = "This is a run of Megatron-LM, but it has no plan as it is. The table of its arguments has all reasons.";
