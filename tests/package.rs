@@ -553,3 +553,55 @@ fn a_page_imports_it_without_a_bundler() {
     let plan = browser.script("return window.plan(arguments[0])", json!([example(path)]));
     assert_eq!(plan.as_str(), Some(printed(["plan", path, "--json"]).as_str()));
 }
+
+/// The example page of the package: what it shows is what the command says, also after a change.
+#[test]
+fn its_example_page_runs_as_it_is() {
+    let Some(folder) = installed() else { return };
+    let package = folder.join("node_modules/pipeplan");
+    let served_folder = process::output("package-example");
+    let _ = std::fs::remove_dir_all(&served_folder);
+    std::fs::create_dir_all(&served_folder).unwrap();
+    for file in std::fs::read_dir(&package).unwrap().flatten() {
+        std::fs::copy(file.path(), served_folder.join(file.file_name())).unwrap();
+    }
+    std::fs::copy(package.join("example.html"), served_folder.join("index.html")).unwrap();
+    let mut command = Command::new(process::pipeplan());
+    command.args(["serve", "--port", "0", "--web", served_folder.to_str().unwrap()]).current_dir(top());
+    let served = Running::start(&mut command);
+    let address = served.line(Duration::from_secs(20), |line| {
+        line.split_whitespace().find(|word| word.starts_with("http://")).map(str::to_owned)
+    });
+    let browser = Browser::open("package-example", 1000, 900);
+    browser.goto(&address);
+    let rows = || {
+        browser.script("return [...document.querySelectorAll('tbody tr')].map(row => [...row.cells].map(cell => cell.innerText))", json!([]))
+    };
+    let row = |name: &str| {
+        let rows = rows();
+        let row = rows.as_array().and_then(|rows| rows.iter().find(|row| row[0] == name).cloned());
+        row.filter(|row| row[1].is_string())
+    };
+    let of_command = |pipeline: u64| {
+        let spec = process::output("package-example.json");
+        let said = json!({ "model": { "name": "llama-2-13b" }, "cluster": { "device": "h100" },
+            "parallel": { "pipeline": pipeline }, "training": { "microbatches": 16 } });
+        std::fs::write(&spec, said.to_string()).unwrap();
+        let compared: Value = serde_json::from_str(&printed(["compare", spec.to_str().unwrap(), "--json"])).unwrap();
+        let rows = compared["rows"].as_array().unwrap().clone();
+        let row = rows.into_iter().find(|row| row["schedule"] == "1f1b").unwrap();
+        format!("{:.1} ms", row["makespan_ns"].as_f64().unwrap() / 1e6)
+    };
+    let first = browser.until("the first comparison", || row("1f1b"));
+    assert_eq!(first[1], of_command(8), "{first}");
+    assert_eq!(browser.script("return document.querySelectorAll('#drawing svg').length", json!([])), json!(1));
+    browser.picture("package-example.png");
+    let set = "const field = document.querySelector('[name=pipeline]'); field.value = arguments[0]; field.dispatchEvent(new Event('input', { bubbles: true }))";
+    browser.script(set, json!(["4"]));
+    let wanted = of_command(4);
+    browser.until("the comparison of four GPUs", || row("1f1b").filter(|row| row[1] == wanted));
+    // What is wrong is told by field.
+    browser.script(set, json!(["0"]));
+    browser.until("what is wrong", || browser.text("#faults").contains("pipeline").then_some(()));
+    browser.no_errors();
+}

@@ -249,7 +249,7 @@ fn figures_and_drawings_are_of_the_plan(browser: &Browser, link: &str) {
     browser.script("scrollTo(0, 0)", json!([]));
     browser.find("[data-test='save-svg']").click();
     let svg = std::fs::read_to_string(browser.downloaded(".svg")).unwrap();
-    assert!(svg.starts_with("<svg") && svg.contains(">rank 3</text>") && svg.contains("<title>1F1B"), "{svg:.300}");
+    assert!(svg.starts_with("<svg") && svg.contains(">Rank 3</text>") && svg.contains("<title>1F1B"), "{svg:.300}");
     assert!(svg.contains("Llama 2 7B on NVIDIA H100") && svg.contains("4 ranks, 10 microbatches"), "{svg:.300}");
 
     browser.find("[data-test='save-png']").click();

@@ -9,6 +9,7 @@ mod form;
 mod paper;
 mod runs;
 mod same_bytes;
+mod seen;
 mod start;
 mod timeline;
 mod whole_view;

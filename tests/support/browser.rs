@@ -203,6 +203,20 @@ impl Browser {
         self.post("/goog/cdp/execute", json!({ "cmd": "Emulation.setDeviceMetricsOverride", "params": size }));
     }
 
+    /// Runs a script before those of each page that opens from now on.
+    pub fn run_first(&self, script: &str) {
+        let params = json!({ "source": script });
+        self.post("/goog/cdp/execute", json!({ "cmd": "Page.addScriptToEvaluateOnNewDocument", "params": params }));
+    }
+
+    /// A line of so many bytes a second each way, with this delay in milliseconds.
+    pub fn throttle(&self, bytes_per_s: f64, delay_ms: f64) {
+        let params = json!({ "offline": false, "latency": delay_ms, "downloadThroughput": bytes_per_s,
+            "uploadThroughput": bytes_per_s });
+        self.post("/goog/cdp/execute", json!({ "cmd": "Network.enable", "params": {} }));
+        self.post("/goog/cdp/execute", json!({ "cmd": "Network.emulateNetworkConditions", "params": params }));
+    }
+
     /// Everything of level error or worse in the console since the last call.
     pub fn errors(&self) -> Vec<String> {
         let entries = self.try_post("/se/log", json!({ "type": "browser" })).unwrap_or_default();

@@ -1,7 +1,8 @@
 //! The planner page of pipeplan.
 //!
-//! One WebAssembly file serves both the page and its worker, so that the planner is downloaded once. The first lines of each
-//! folder say what goes in, what comes out and what it may know. A folder uses only folders above it in this list:
+//! It becomes four WebAssembly files (`src/bin`): the page; the planner, which its worker loads beside it; the readers of
+//! files and the prover, which are loaded when they are needed first. The first lines of each folder say what goes in, what
+//! comes out and what it may know. A folder uses only folders above it in this list:
 //!
 //! - [`text`]: numbers, names and sentences as a person reads them;
 //! - [`form`]: the text of each field, as a spec and back;
@@ -10,6 +11,7 @@
 //! - [`scene`]: a plan or a measured step as the page holds it;
 //! - [`logic`]: decisions of the page that need no browser;
 //! - [`worker`]: answers to questions, in pieces;
+//! - [`reader`]: what a file is that a person opens;
 //! - `page`: components that connect all of this to the browser.
 //!
 //! All but `page` and `worker::listen` know no browser and are tested natively.
@@ -18,24 +20,32 @@ pub mod draw;
 pub mod form;
 pub mod logic;
 pub mod protocol;
+pub mod reader;
 pub mod scene;
 pub mod script_api;
 pub mod text;
 pub mod worker;
 
 #[cfg(target_arch = "wasm32")]
-mod exports;
-#[cfg(target_arch = "wasm32")]
 mod page;
 
-/// Starts the worker inside a worker, and the page anywhere else.
+#[cfg(target_arch = "wasm32")]
+pub use page::parts::call_planner;
+
+/// Starts the page.
 #[cfg(target_arch = "wasm32")]
 pub fn start() {
+    console_error_panic_hook::set_once();
+    page::start();
+}
+
+/// Starts the planner, if this is a worker. Scripts call its functions without a start.
+#[cfg(target_arch = "wasm32")]
+pub fn start_planner() {
     use wasm_bindgen::JsCast;
 
     console_error_panic_hook::set_once();
-    match js_sys::global().dyn_into::<web_sys::DedicatedWorkerGlobalScope>() {
-        Ok(scope) => worker::listen::start(scope),
-        Err(_) => page::start(),
+    if let Ok(scope) = js_sys::global().dyn_into::<web_sys::DedicatedWorkerGlobalScope>() {
+        worker::listen::start(scope);
     }
 }

@@ -69,12 +69,28 @@ pub struct Published {
     group: Option<usize>,
 }
 
-/// How a published schedule is made.
-#[derive(Clone, Copy)]
+/// How a published schedule is made: by name, so that whoever only asks what there is does not carry all generators.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Rule {
-    Plain(fn(&Problem) -> Result<Schedule, Absent>),
-    /// Microbatches may be grouped in another way than the rule's own.
-    Grouped(fn(&Problem, Option<usize>) -> Result<Schedule, Absent>),
+    Gpipe,
+    OneFOneB,
+    EagerOneFOneB,
+    Interleaved,
+    LoopedBfs,
+    ZbH1,
+    ZbH2,
+    InterleavedZeroBubble,
+    Grouped,
+    GroupedByHalf,
+    ZbV,
+    VHalf,
+    VMin,
+    OneFOneBV,
+    DualpipeV,
+    Wave,
+    ZeroBubbleWave,
+    Chimera,
+    Dualpipe,
 }
 
 impl Published {
@@ -84,8 +100,25 @@ impl Published {
     /// [`Absent`] with the reason for which it does not exist for this problem.
     pub fn build(&self, problem: &Problem) -> Result<Schedule, Absent> {
         match self.rule {
-            Rule::Plain(rule) => rule(problem),
-            Rule::Grouped(rule) => rule(problem, self.group),
+            Rule::Gpipe => gpipe::gpipe(problem),
+            Rule::OneFOneB => one_f_one_b::one_f_one_b(problem),
+            Rule::EagerOneFOneB => one_f_one_b::eager_one_f_one_b(problem),
+            Rule::Interleaved => interleaved::interleaved(problem, self.group),
+            Rule::LoopedBfs => interleaved::looped_bfs(problem),
+            Rule::ZbH1 => zb_h::zb_h1(problem),
+            Rule::ZbH2 => zb_h::zb_h2(problem),
+            Rule::InterleavedZeroBubble => interleaved::interleaved_zero_bubble(problem, self.group),
+            Rule::Grouped => interleaved::grouped(problem, self.group),
+            Rule::GroupedByHalf => interleaved::grouped_by_half(problem),
+            Rule::ZbV => zb_v::zb_v(problem),
+            Rule::VHalf => building_block::v_half(problem),
+            Rule::VMin => building_block::v_min(problem),
+            Rule::OneFOneBV => one_f_one_b_v::one_f_one_b_v(problem),
+            Rule::DualpipeV => dualpipe::dualpipe_v(problem),
+            Rule::Wave => greedy::wave(problem),
+            Rule::ZeroBubbleWave => greedy::zero_bubble_wave(problem),
+            Rule::Chimera => greedy::chimera(problem),
+            Rule::Dualpipe => dualpipe::dualpipe(problem),
         }
     }
 }
@@ -103,7 +136,7 @@ pub fn find(name: &str) -> Option<Published> {
         None => (name, None),
     };
     let published = PUBLISHED.iter().find(|published| published.name == name)?;
-    let takes_groups = matches!(published.rule, Rule::Grouped(_));
+    let takes_groups = matches!(published.rule, Rule::Interleaved | Rule::InterleavedZeroBubble | Rule::Grouped);
     (group.is_none() || takes_groups).then_some(Published { group, ..*published })
 }
 
@@ -115,7 +148,7 @@ static PUBLISHED: &[Published] = &[
         source: "Huang et al., arXiv:1811.06965, §2.3",
         shape: one_stage_each,
         splits_backward: false,
-        rule: Rule::Plain(gpipe::gpipe),
+        rule: Rule::Gpipe,
         group: None,
     },
     Published {
@@ -126,7 +159,7 @@ static PUBLISHED: &[Published] = &[
         source: "Narayanan et al., arXiv:2104.04473, §2.2.1",
         shape: one_stage_each,
         splits_backward: false,
-        rule: Rule::Plain(one_f_one_b::one_f_one_b),
+        rule: Rule::OneFOneB,
         group: None,
     },
     Published {
@@ -137,7 +170,7 @@ static PUBLISHED: &[Published] = &[
         source: "Zhuang et al., arXiv:2211.05322",
         shape: one_stage_each,
         splits_backward: false,
-        rule: Rule::Plain(one_f_one_b::eager_one_f_one_b),
+        rule: Rule::EagerOneFOneB,
         group: None,
     },
     Published {
@@ -149,7 +182,7 @@ static PUBLISHED: &[Published] = &[
         source: "Narayanan et al., arXiv:2104.04473, §2.2.2",
         shape: several_looped,
         splits_backward: false,
-        rule: Rule::Grouped(interleaved::interleaved),
+        rule: Rule::Interleaved,
         group: None,
     },
     Published {
@@ -160,7 +193,7 @@ static PUBLISHED: &[Published] = &[
         source: "Lamy-Poirier, arXiv:2211.05953, §4",
         shape: several_looped,
         splits_backward: false,
-        rule: Rule::Plain(interleaved::looped_bfs),
+        rule: Rule::LoopedBfs,
         group: None,
     },
     Published {
@@ -171,7 +204,7 @@ static PUBLISHED: &[Published] = &[
         source: "Qi et al., arXiv:2401.10241, §2.1",
         shape: one_stage_each,
         splits_backward: true,
-        rule: Rule::Plain(zb_h::zb_h1),
+        rule: Rule::ZbH1,
         group: None,
     },
     Published {
@@ -181,7 +214,7 @@ static PUBLISHED: &[Published] = &[
         source: "Qi et al., arXiv:2401.10241, §2.2",
         shape: one_stage_each,
         splits_backward: true,
-        rule: Rule::Plain(zb_h::zb_h2),
+        rule: Rule::ZbH2,
         group: None,
     },
     Published {
@@ -191,7 +224,7 @@ static PUBLISHED: &[Published] = &[
         source: "Qi et al., arXiv:2401.10241; torch.distributed.pipelining",
         shape: several_looped,
         splits_backward: true,
-        rule: Rule::Grouped(interleaved::interleaved_zero_bubble),
+        rule: Rule::InterleavedZeroBubble,
         group: None,
     },
     Published {
@@ -202,7 +235,7 @@ static PUBLISHED: &[Published] = &[
         source: "Wan et al., arXiv:2503.01328, §3",
         shape: several_looped,
         splits_backward: true,
-        rule: Rule::Grouped(interleaved::grouped),
+        rule: Rule::Grouped,
         group: None,
     },
     Published {
@@ -213,7 +246,7 @@ static PUBLISHED: &[Published] = &[
         source: "Wan et al., arXiv:2503.01328, §3",
         shape: several_looped,
         splits_backward: true,
-        rule: Rule::Plain(interleaved::grouped_by_half),
+        rule: Rule::GroupedByHalf,
         group: None,
     },
     Published {
@@ -224,7 +257,7 @@ static PUBLISHED: &[Published] = &[
         source: "Qi et al., arXiv:2401.10241, §6",
         shape: two_in_a_v,
         splits_backward: true,
-        rule: Rule::Plain(zb_v::zb_v),
+        rule: Rule::ZbV,
         group: None,
     },
     Published {
@@ -235,7 +268,7 @@ static PUBLISHED: &[Published] = &[
         source: "Qi et al., arXiv:2405.15362, §3",
         shape: two_in_a_v,
         splits_backward: true,
-        rule: Rule::Plain(building_block::v_half),
+        rule: Rule::VHalf,
         group: None,
     },
     Published {
@@ -246,7 +279,7 @@ static PUBLISHED: &[Published] = &[
         source: "Qi et al., arXiv:2405.15362, §3",
         shape: two_in_a_v,
         splits_backward: true,
-        rule: Rule::Plain(building_block::v_min),
+        rule: Rule::VMin,
         group: None,
     },
     Published {
@@ -257,7 +290,7 @@ static PUBLISHED: &[Published] = &[
         source: "Qi et al., arXiv:2405.15362, appendix I",
         shape: two_in_a_v,
         splits_backward: false,
-        rule: Rule::Plain(one_f_one_b_v::one_f_one_b_v),
+        rule: Rule::OneFOneBV,
         group: None,
     },
     Published {
@@ -268,7 +301,7 @@ static PUBLISHED: &[Published] = &[
         source: "DeepSeek-AI, arXiv:2412.19437, §3.2.1; cut in half",
         shape: two_in_a_v,
         splits_backward: true,
-        rule: Rule::Plain(dualpipe::dualpipe_v),
+        rule: Rule::DualpipeV,
         group: None,
     },
     Published {
@@ -279,7 +312,7 @@ static PUBLISHED: &[Published] = &[
         source: "Liu et al., arXiv:2308.15762, §3",
         shape: several_in_waves,
         splits_backward: false,
-        rule: Rule::Plain(greedy::wave),
+        rule: Rule::Wave,
         group: None,
     },
     Published {
@@ -289,7 +322,7 @@ static PUBLISHED: &[Published] = &[
         source: "Qi et al., arXiv:2401.10241, §6, for any number of chunks",
         shape: several_in_waves,
         splits_backward: true,
-        rule: Rule::Plain(greedy::zero_bubble_wave),
+        rule: Rule::ZeroBubbleWave,
         group: None,
     },
     Published {
@@ -300,7 +333,7 @@ static PUBLISHED: &[Published] = &[
         source: "Li and Hoefler, arXiv:2107.06925, §3",
         shape: two_way,
         splits_backward: false,
-        rule: Rule::Plain(greedy::chimera),
+        rule: Rule::Chimera,
         group: None,
     },
     Published {
@@ -311,7 +344,7 @@ static PUBLISHED: &[Published] = &[
         source: "DeepSeek-AI, arXiv:2412.19437, §3.2.1",
         shape: two_way,
         splits_backward: true,
-        rule: Rule::Plain(dualpipe::dualpipe),
+        rule: Rule::Dualpipe,
         group: None,
     },
 ];

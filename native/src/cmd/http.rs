@@ -21,8 +21,17 @@ pub struct Request<'a> {
     pub path: &'a str,
     /// As whom the other end has asked this one, with a port or without: what it says in its one `Host`.
     pub host: &'a str,
-    /// Whether the other end takes what is compressed by gzip.
-    pub takes_gzip: bool,
+    /// The codings of content that the other end takes.
+    pub takes: Codings,
+}
+
+/// Codings of content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Codings {
+    /// gzip.
+    pub gzip: bool,
+    /// Brotli.
+    pub brotli: bool,
 }
 
 /// What is sent back.
@@ -33,8 +42,10 @@ pub struct Reply {
     pub content_type: &'static str,
     /// The content.
     pub body: Body,
-    /// Whether that is compressed by gzip.
-    pub is_gzip: bool,
+    /// The coding of the content, `br` or `gzip`; none if it is sent as it is.
+    pub coding: Option<&'static str>,
+    /// What tells this content from any other of the same address, as `ETag` has it. Whoever has it already is sent none.
+    pub tag: Option<String>,
     /// More lines of the head, each with its end.
     pub headers: String,
 }
@@ -48,7 +59,8 @@ pub enum Body {
 }
 
 impl Body {
-    fn len(&self) -> u64 {
+    /// How many bytes it has.
+    pub fn len(&self) -> u64 {
         match self {
             Body::Shared(bytes) => bytes.len() as u64,
             Body::File(_, length) => *length,
@@ -208,7 +220,7 @@ fn talk(stream: &TcpStream, connection: &Connection, answer: &dyn Fn(&Request) -
     let mut lines = BufReader::new(asking).take(MAX_REQUEST_BYTES);
     let heard = read_request(&mut lines);
     let mut telling = Until { stream, end: Instant::now() + LONGEST_REPLY };
-    let Heard { head, hosts, takes_gzip } = match heard {
+    let Heard { head, hosts, takes, known } = match heard {
         Ok(heard) => heard,
         Err(error) if error.kind() == ErrorKind::InvalidData => {
             let refusal = if lines.limit() == 0 { "431 Request Header Fields Too Large" } else { "400 Bad Request" };
@@ -223,23 +235,41 @@ fn talk(stream: &TcpStream, connection: &Connection, answer: &dyn Fn(&Request) -
     connection.has_asked();
     let mut words = head.split_whitespace();
     let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-    let reply = answer(&Request { method, path, host, takes_gzip });
-    // Plans and pages change while somebody works on them: a browser is to ask again each time.
-    let head = format!(
-        "HTTP/1.1 {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nCache-Control: no-cache\r\n\
-         X-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\nVary: Accept-Encoding\r\n{}{}\
-         Connection: close\r\n\r\n",
-        reply.status,
-        reply.content_type,
-        reply.body.len(),
-        if reply.is_gzip { "Content-Encoding: gzip\r\n" } else { "" },
-        reply.headers,
-    );
-    telling.write_all(head.as_bytes())?;
-    if method != "HEAD" {
+    let reply = answer(&Request { method, path, host, takes });
+    let is_known = reply.tag.as_ref().is_some_and(|tag| names(&known, tag));
+    telling.write_all(head_of(&reply, is_known).as_bytes())?;
+    if method != "HEAD" && !is_known {
         reply.body.send(&mut telling)?;
     }
     telling.flush()
+}
+
+/// The head of a reply: whole, or of one whose content the other end has.
+fn head_of(reply: &Reply, is_known: bool) -> String {
+    let line =
+        |name: &str, value: Option<&str>| value.map_or_else(String::new, |value| format!("{name}: {value}\r\n"));
+    let status = if is_known { "304 Not Modified" } else { reply.status };
+    let content = match is_known {
+        true => String::new(),
+        false => {
+            let coding = line("Content-Encoding", reply.coding);
+            format!("Content-Type: {}\r\nContent-Length: {}\r\n{coding}", reply.content_type, reply.body.len())
+        }
+    };
+    // Plans and pages change while somebody works on them: a browser is to ask again each time.
+    format!(
+        "HTTP/1.1 {status}\r\n{content}{}Cache-Control: no-cache\r\n\
+         X-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\nVary: Accept-Encoding\r\n{}\
+         Connection: close\r\n\r\n",
+        line("ETag", reply.tag.as_deref()),
+        reply.headers,
+    )
+}
+
+/// Whether `If-None-Match` names this tag.
+fn names(known: &str, tag: &str) -> bool {
+    let bare = |tag: &str| tag.trim().trim_start_matches("W/").to_owned();
+    known.trim() == "*" || known.split(',').any(|one| bare(one) == bare(tag))
 }
 
 /// As much of a request as is listened to.
@@ -249,7 +279,9 @@ struct Heard {
     head: String,
     /// What each of its `Host` headers says.
     hosts: Vec<String>,
-    takes_gzip: bool,
+    takes: Codings,
+    /// The tags of the contents that the other end has.
+    known: String,
 }
 
 /// Hears a request to its end. [`ErrorKind::InvalidData`] for what is none or does not end.
@@ -264,23 +296,29 @@ fn read_request(lines: &mut impl BufRead) -> io::Result<Heard> {
             0 => return Err(ErrorKind::InvalidData.into()),
             _ if header.trim_end().is_empty() => return Ok(heard),
             _ => {
-                heard.takes_gzip |= accepts_gzip(&header);
-                let host = header.split_once(':').filter(|(name, _)| name.eq_ignore_ascii_case("host"));
-                heard.hosts.extend(host.map(|(_, host)| host.trim().to_owned()));
+                let Some((name, value)) = header.split_once(':') else { continue };
+                match name.to_ascii_lowercase().as_str() {
+                    "accept-encoding" => {
+                        heard.takes.gzip |= accepts(value, "gzip");
+                        heard.takes.brotli |= accepts(value, "br");
+                    }
+                    "if-none-match" => heard.known = value.trim().to_owned(),
+                    "host" => heard.hosts.push(value.trim().to_owned()),
+                    _ => {}
+                }
             }
         }
     }
 }
 
-/// Whether a header says that gzip is taken.
-fn accepts_gzip(header: &str) -> bool {
-    let Some((name, value)) = header.split_once(':') else { return false };
+/// Whether `Accept-Encoding` says that a coding is taken.
+fn accepts(value: &str, wanted: &str) -> bool {
     let is_taken = |coding: &str| {
         let mut parts = coding.split(';').map(str::trim);
         let refused = |weight: &str| weight.strip_prefix("q=").and_then(|q| q.parse().ok()) == Some(0.0);
-        parts.next().is_some_and(|name| name.eq_ignore_ascii_case("gzip")) && !parts.any(refused)
+        parts.next().is_some_and(|name| name.eq_ignore_ascii_case(wanted)) && !parts.any(refused)
     };
-    name.eq_ignore_ascii_case("accept-encoding") && value.split(',').any(is_taken)
+    value.split(',').any(is_taken)
 }
 
 #[cfg(test)]
@@ -294,22 +332,26 @@ mod tests {
         let address = listener.local_addr().unwrap();
         std::thread::spawn(move || {
             serve(&listener, |request| {
-                let Request { method, path, host, takes_gzip } = request;
-                let body = format!("{method} {path} {host} {takes_gzip}").into_bytes();
+                let Request { method, path, host, takes: Codings { gzip, brotli } } = request;
+                let body = format!("{method} {path} {host} {gzip} {brotli}").into_bytes();
                 Reply {
                     status: "200 OK",
                     content_type: "text/plain",
                     body: Body::Shared(body.into()),
-                    is_gzip: false,
+                    coding: None,
+                    tag: Some("\"a\"".to_owned()),
                     headers: String::new(),
                 }
             })
         });
         let silent: Vec<TcpStream> = (0..200).map(|_| TcpStream::connect(address).unwrap()).collect();
         for (request, end) in [
-            ("GET /a?b HTTP/1.1\r\nHost: x\r\n\r\n", "\r\n\r\nGET /a?b x false"),
-            ("GET / HTTP/1.1\r\nhost: y\r\naccept-encoding: br, GZIP;q=0.5\r\n\r\n", "GET / y true"),
-            ("GET / HTTP/1.1\r\nHOST: [::1]:80 \r\nAccept-Encoding: gzip;q=0, br\r\n\r\n", "GET / [::1]:80 false"),
+            ("GET /a?b HTTP/1.1\r\nHost: x\r\n\r\n", "\r\n\r\nGET /a?b x false false"),
+            ("GET / HTTP/1.1\r\nhost: y\r\naccept-encoding: br, GZIP;q=0.5\r\n\r\n", "GET / y true true"),
+            (
+                "GET / HTTP/1.1\r\nHOST: [::1]:80 \r\nAccept-Encoding: gzip;q=0, br\r\n\r\n",
+                "GET / [::1]:80 false true",
+            ),
             ("HEAD / HTTP/1.1\r\nHost: x\r\n\r\n", "close\r\n\r\n"),
         ] {
             let mut stream = TcpStream::connect(address).unwrap();
@@ -317,6 +359,17 @@ mod tests {
             let mut reply = String::new();
             stream.read_to_string(&mut reply).unwrap();
             assert!(reply.starts_with("HTTP/1.1 200 OK\r\n") && reply.ends_with(end), "{reply}");
+        }
+        for (known, is_sent) in
+            [("\"a\"", false), ("W/\"b\", \"a\"", false), ("*", false), ("\"ab\"", true), ("", true)]
+        {
+            let mut stream = TcpStream::connect(address).unwrap();
+            write!(stream, "GET / HTTP/1.1\r\nHost: x\r\nIf-None-Match: {known}\r\n\r\n").unwrap();
+            let mut reply = String::new();
+            stream.read_to_string(&mut reply).unwrap();
+            let status = if is_sent { "HTTP/1.1 200 OK\r\n" } else { "HTTP/1.1 304 Not Modified\r\n" };
+            assert!(reply.starts_with(status) && reply.contains("ETag: \"a\"\r\n"), "{known}: {reply}");
+            assert_eq!(reply.ends_with("close\r\n\r\n"), !is_sent, "{known}: {reply}");
         }
         drop(silent);
     }
@@ -332,7 +385,8 @@ mod tests {
                 content_type: "text/plain",
                 // More than the system takes for a connection that nobody reads.
                 body: Body::Shared(vec![b'x'; 16 << 20].into()),
-                is_gzip: false,
+                coding: None,
+                tag: None,
                 headers: String::new(),
             })
         });

@@ -247,15 +247,15 @@ fn the_page_is_served_compressed_to_who_takes_that() {
     let script = "let row = ['0F0', '1F0'];\n".repeat(1000);
     write(&format!("{web}/app.js"), &script);
     let served = Served::start(&["--web", &web]);
-    let compressed = || {
-        let answer = served.ask_with("GET /app.js", "Accept-Encoding: gzip, br\r\n");
+    let compressed = |accepted: &str, coding: &str| {
+        let answer = served.ask_with("GET /app.js", &format!("Accept-Encoding: {accepted}\r\n"));
         let end = answer.windows(4).position(|part| part == b"\r\n\r\n").expect("headers");
         let head = String::from_utf8_lossy(&answer[..end]).into_owned();
-        head.contains("Content-Encoding: gzip").then(|| answer[end + 4..].to_vec())
+        head.contains(&format!("Content-Encoding: {coding}\r\n")).then(|| answer[end + 4..].to_vec())
     };
     // That is done while a page may already be asked for.
     let packed = (0..200).find_map(|_| {
-        compressed().or_else(|| {
+        compressed("gzip", "gzip").or_else(|| {
             std::thread::sleep(std::time::Duration::from_millis(50));
             None
         })
@@ -267,9 +267,42 @@ fn the_page_is_served_compressed_to_who_takes_that() {
     let plain = Command::new("gzip").args(["-dc", &file]).output().unwrap();
     assert!(plain.status.success(), "{}", String::from_utf8_lossy(&plain.stderr));
     assert!(plain.stdout == script.as_bytes());
+    // Brotli is shorter still, where it is taken.
+    let brotli = compressed("gzip, deflate, br", "br").expect("compressed, too");
+    assert!(brotli.len() < packed.len(), "{} and {} bytes", brotli.len(), packed.len());
+    let mut plain = Vec::new();
+    brotli::BrotliDecompress(&mut &brotli[..], &mut plain).unwrap();
+    assert!(plain == script.as_bytes());
+    assert!(compressed("gzip, br;q=0", "gzip").is_some());
     assert!(served.ask("GET /app.js").ends_with(&script), "to all others as it is");
     // What is built anew is not answered with what was.
     write(&format!("{web}/app.js"), &script.replace("row", "bar"));
-    assert_eq!(compressed(), None);
+    assert_eq!(compressed("gzip, br", "br"), None);
     assert!(served.ask("GET /app.js").contains("let bar"));
+}
+
+#[test]
+fn what_a_browser_has_is_not_sent_again() {
+    let folder = folder();
+    let web = path(&folder, "web");
+    std::fs::create_dir(&web).unwrap();
+    write(&format!("{web}/index.html"), "<p>planner</p>");
+    let served = Served::start(&["--web", &web]);
+    let tag = || {
+        let answer = served.ask("GET /");
+        let line = answer.lines().find_map(|line| line.strip_prefix("ETag: "));
+        line.unwrap_or_else(|| panic!("a tag in {answer}")).trim().to_owned()
+    };
+    let ask = |tag: &str| {
+        String::from_utf8_lossy(&served.ask_with("GET /", &format!("If-None-Match: {tag}\r\n"))).into_owned()
+    };
+    let before = tag();
+    let again = ask(&before);
+    assert!(again.starts_with("HTTP/1.1 304 ") && !again.contains("planner"), "{again}");
+    // What the page may do is said each time.
+    assert!(again.contains("Content-Security-Policy: "), "{again}");
+    assert!(ask("\"other\"").contains("<p>planner</p>"));
+    write(&format!("{web}/index.html"), "<p>the planner</p>");
+    assert_ne!(tag(), before);
+    assert!(ask(&before).contains("<p>the planner</p>"));
 }

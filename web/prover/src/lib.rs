@@ -12,9 +12,6 @@ use pipeplan_core::plan::{Plan, PlanFileError};
 use pipeplan_core::problem::Objective;
 use pipeplan_exact::{Budget, Refused, solve_watched};
 
-#[cfg(target_arch = "wasm32")]
-mod exports;
-
 /// The schedule name of a plan that the exact search found. No published schedule gives it again.
 pub const FOUND: &str = "Exact search";
 

@@ -71,6 +71,12 @@ pub struct Palette {
     pub memory: Rgb,
     /// The part of it that is held throughout.
     pub held: Rgb,
+    /// Memory at its limit, in a heat map.
+    pub full: Rgb,
+    /// Gradient sync.
+    pub sync: Rgb,
+    /// The optimizer.
+    pub optimizer: Rgb,
     forward: Rgb,
     backward_input: Rgb,
     backward_weight: Rgb,
@@ -118,6 +124,9 @@ impl Palette {
         limit: Rgb(196, 43, 43),
         memory: Rgb(146, 168, 209),
         held: Rgb(104, 122, 158),
+        full: Rgb(24, 48, 104),
+        sync: Rgb(126, 87, 194),
+        optimizer: Rgb(92, 99, 112),
         forward: Rgb::of(colour::of_kind(OpKind::F)),
         backward_input: Rgb::of(colour::of_kind(OpKind::B)),
         backward_weight: Rgb::of(colour::of_kind(OpKind::W)),
@@ -134,6 +143,9 @@ impl Palette {
         limit: Rgb(255, 107, 107),
         memory: Rgb(84, 110, 158),
         held: Rgb(58, 76, 112),
+        full: Rgb(206, 224, 255),
+        sync: Rgb(171, 140, 230),
+        optimizer: Rgb(150, 158, 170),
         forward: Rgb(63, 150, 216),
         backward_input: Rgb(232, 172, 48),
         backward_weight: Rgb(32, 168, 128),
@@ -144,6 +156,16 @@ impl Palette {
     /// The palette of a dark or light page.
     pub const fn of(dark: bool) -> Palette {
         if dark { Palette::DARK } else { Palette::LIGHT }
+    }
+
+    /// The colour of `bytes` in a heat map from the least to the most bytes of `scale`.
+    pub fn heat(&self, bytes: u64, scale: (u64, u64)) -> Rgb {
+        let (least, most) = scale;
+        let share = bytes.saturating_sub(least) as f64 / most.saturating_sub(least).max(1) as f64;
+        match share.min(1.0) {
+            share if share < 0.5 => self.idle.mixed(self.memory, 0.15 + 1.7 * share),
+            share => self.memory.mixed(self.full, 2.0 * share - 1.0),
+        }
     }
 
     /// The colour of an op kind of the n-th chunk of a rank.
@@ -204,6 +226,18 @@ mod tests {
             for kind in KINDS {
                 (0..9).for_each(|chunk| assert_eq!(shades.block(kind, chunk), palette.block(kind, chunk)));
             }
+        }
+    }
+
+    /// Towards the contrast of text, on light and dark pages.
+    #[test]
+    fn more_memory_stands_out_more() {
+        for palette in [Palette::LIGHT, Palette::DARK] {
+            let contrast = |percent: u64| palette.heat(1000 + percent * 10, (1000, 2000)).contrast(palette.panel);
+            assert!((0..100).all(|percent| contrast(percent + 1) >= contrast(percent)));
+            assert!(contrast(100) > 3.0 * contrast(0), "{} and {}", contrast(0), contrast(100));
+            assert_eq!(palette.heat(5000, (1000, 2000)), palette.full);
+            assert_eq!(palette.heat(0, (0, 0)), palette.heat(0, (0, 1)));
         }
     }
 

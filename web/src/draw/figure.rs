@@ -259,6 +259,7 @@ mod tests {
             up_from: None,
             lit: None,
             lit_below: None,
+            carried: &|_| None,
         };
         let legend = [(Some(OpKind::F), "F forward".to_owned()), (None, "a < b".to_owned())];
         svg(&subject, 0.0..100.0, "1F1B & more\u{1}", &legend, Style { width_px, font_px: 8.0, memory })
@@ -308,6 +309,7 @@ mod tests {
             up_from: None,
             lit: None,
             lit_below: None,
+            carried: &|_| None,
         };
         let drawn = svg(&subject, 0.0..1e5, "", &[], Style { width_px: 300.0, font_px: 7.0, memory: false });
         assert!(drawn.matches("<rect").count() < 1000, "{}", drawn.matches("<rect").count());

@@ -13,12 +13,13 @@
 //!
 //! [`view`] maps between them and clamps zoom and pan; [`track`] holds one rank's spans; [`raster`] turns a
 //! track into one row of pixels, whatever the number of spans under a pixel; [`selection`] goes from block to block; [`memory`] does so for bytes
-//! over time; [`rows`] stacks ranks; [`ruler`] places ticks; [`frontier`] draws time against memory; [`figure`] draws for papers; [`colour`] holds the palette.
+//! over time; [`rows`] stacks ranks; [`ruler`] places ticks; [`overview`] is all of the time in a strip; [`frontier`] draws time against memory; [`figure`] draws for papers; [`colour`] holds the palette.
 
 pub mod colour;
 pub mod figure;
 pub mod frontier;
 pub mod memory;
+pub mod overview;
 pub mod paint;
 pub mod raster;
 pub mod rows;

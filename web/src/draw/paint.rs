@@ -13,7 +13,7 @@ use super::colour::{Palette, Rgb, Shades};
 use super::memory::{Curve, height_of};
 use super::raster::{Image, samples, track_row};
 use super::rows::Rows;
-use super::track::Track;
+use super::track::{Carried, Track};
 use super::view::View;
 
 /// Height of the ruler.
@@ -25,6 +25,9 @@ const BETWEEN_PX: f64 = 6.0;
 
 /// A panel of a picture is no higher: that of a thousand ranks would be mostly lines of a few pixels.
 pub const WHOLE_PX: f64 = 1200.0;
+
+/// From so many ranks on, memory is a heat map with the rows of the ranks.
+pub const HEAT_FROM: usize = 16;
 
 /// Rows of a picture that has room are no higher.
 const MOST_ROW_PX: f64 = 96.0;
@@ -60,8 +63,23 @@ pub struct Layout {
     pub planned: Panel,
     /// The ranks of the part under the plan.
     pub below: Option<Panel>,
+    /// What ranks send, gradient sync and optimizer, where that is shown.
+    pub carried: Option<Panel>,
     /// Memory by rank.
     pub memory: Panel,
+    /// Whether memory is a heat map.
+    pub heat: bool,
+}
+
+/// What decides how high panels are.
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+struct Heights {
+    /// Panels grow up to this height where their rows need it.
+    most_px: f64,
+    /// They share this height beside that.
+    room_px: f64,
+    /// Whether transfers, gradient sync and optimizer are shown.
+    carried: bool,
 }
 
 /// The panel of a point of the picture.
@@ -71,6 +89,8 @@ pub enum Place {
     Planned(usize),
     /// A rank of the part under the plan.
     Below(usize),
+    /// What a rank sends and does beside its ops.
+    Carried(usize),
     /// The memory of a rank.
     Memory(usize),
     /// The ruler: all ranks at a time.
@@ -81,28 +101,28 @@ impl Layout {
     /// Stacks the panels for `ranks` planned ranks and `below` ranks compared with them, scrolled by `scroll_px` of
     /// [`Layout::scroll_range_px`]. Panels scroll by the same share, so that the same ranks are in sight.
     pub fn new(whole_width_px: f64, ranks: usize, below: usize, scroll_px: f64) -> Layout {
-        Layout::stacked(whole_width_px, ranks, below, scroll_px, 0.0, 0.0)
+        Layout::stacked(whole_width_px, ranks, below, scroll_px, Heights::default())
     }
 
-    /// As [`Layout::new`], higher by up to `room_px`, which rows share.
-    pub fn roomy(whole_width_px: f64, ranks: usize, below: usize, scroll_px: f64, room_px: f64) -> Layout {
-        Layout::stacked(whole_width_px, ranks, below, scroll_px, 0.0, room_px)
-    }
-
-    /// As [`Layout::new`], as high as all ranks need, up to [`WHOLE_PX`] a panel: paper and pictures do not scroll.
-    pub fn whole(whole_width_px: f64, ranks: usize, below: usize) -> Layout {
-        Layout::stacked(whole_width_px, ranks, below, 0.0, WHOLE_PX, 0.0)
-    }
-
-    /// Panels that grow up to `most_px` where their rows need it, and share `room_px` more.
-    fn stacked(
+    /// As [`Layout::new`], higher by up to `room_px`, which rows share, and with what ranks send where that is `carried`.
+    pub fn roomy(
         whole_width_px: f64,
         ranks: usize,
         below: usize,
         scroll_px: f64,
-        most_px: f64,
         room_px: f64,
+        carried: bool,
     ) -> Layout {
+        Layout::stacked(whole_width_px, ranks, below, scroll_px, Heights { most_px: 0.0, room_px, carried })
+    }
+
+    /// As [`Layout::new`], as high as all ranks need, up to [`WHOLE_PX`] a panel: paper and pictures do not scroll.
+    pub fn whole(whole_width_px: f64, ranks: usize, below: usize, carried: bool) -> Layout {
+        Layout::stacked(whole_width_px, ranks, below, 0.0, Heights { most_px: WHOLE_PX, room_px: 0.0, carried })
+    }
+
+    fn stacked(whole_width_px: f64, ranks: usize, below: usize, scroll_px: f64, heights: Heights) -> Layout {
+        let Heights { most_px, room_px, carried } = heights;
         let left_px = if whole_width_px < 520.0 { 30.0 } else { 52.0 };
         let tracks_px = if below > 0 { 160.0 } else { 200.0 };
         let share = if below > 0 { room_px / 3.0 } else { room_px / 2.0 };
@@ -115,7 +135,10 @@ impl Layout {
         };
         let planned = rows(ranks, tracks_px, 3.0, 28.0);
         let below = (below > 0).then(|| rows(below, tracks_px, 3.0, 28.0));
-        let memory = rows(ranks, 144.0, 9.0, 34.0);
+        // With the rows of the ranks, so that a rank and its memory are in sight together.
+        let heat = ranks >= HEAT_FROM;
+        let memory = if heat { planned } else { rows(ranks, 144.0, 9.0, 34.0) };
+        let carried = carried.then(|| if heat { planned } else { rows(ranks, 96.0, 9.0, 18.0) });
         let ranges = [planned, memory].into_iter().chain(below).map(|rows| rows.scroll_range_px());
         let scroll_range_px = ranges.fold(0.0, f64::max);
         let share = if scroll_range_px > 0.0 { (scroll_px / scroll_range_px).clamp(0.0, 1.0) } else { 0.0 };
@@ -128,10 +151,11 @@ impl Layout {
         };
         let planned = panel(planned);
         let below = below.map(&mut panel);
+        let carried = carried.map(&mut panel);
         let memory = panel(memory);
         let width_px = (whole_width_px - left_px - 1.0).max(1.0);
         let scroll_px = share * scroll_range_px;
-        Layout { left_px, width_px, height_px: y, scroll_px, scroll_range_px, planned, below, memory }
+        Layout { left_px, width_px, height_px: y, scroll_px, scroll_range_px, planned, below, carried, memory, heat }
     }
 
     /// How far to scroll so that a rank of a panel comes into sight, if it is not.
@@ -147,11 +171,15 @@ impl Layout {
     pub fn scroll_at(&self, x_px: f64, y_px: f64) -> Option<f64> {
         // As wide as a finger needs.
         const REACH_PX: f64 = 20.0;
-        let panels = [Some(self.planned), self.below, Some(self.memory)].into_iter().flatten();
         let tapped = |panel: &Panel| panel.rows.mark().is_some() && panel.rows.at(y_px - panel.top_px).is_some();
         let near = x_px >= self.left_px + self.width_px - REACH_PX;
-        let panel = panels.filter(|_| near).find(tapped)?;
+        let panel = self.panels().filter(|_| near).find(tapped)?;
         Some(panel.rows.share_at(y_px - panel.top_px) * self.scroll_range_px)
+    }
+
+    /// All panels, from the top.
+    pub fn panels(&self) -> impl Iterator<Item = Panel> + use<> {
+        [Some(self.planned), self.below, self.carried, Some(self.memory)].into_iter().flatten()
     }
 
     /// The element at a point of the canvas.
@@ -159,7 +187,13 @@ impl Layout {
         let row = |panel: &Panel| panel.rows.at(y_px - panel.top_px);
         let below = self.below.as_ref().and_then(row).map(Place::Below);
         let ruler = (0.0..RULER_PX).contains(&y_px).then_some(Place::Ruler);
-        row(&self.planned).map(Place::Planned).or(below).or(row(&self.memory).map(Place::Memory)).or(ruler)
+        let carried = self.carried.as_ref().and_then(row).map(Place::Carried);
+        row(&self.planned)
+            .map(Place::Planned)
+            .or(below)
+            .or(carried)
+            .or(row(&self.memory).map(Place::Memory))
+            .or(ruler)
     }
 }
 
@@ -208,9 +242,18 @@ pub struct Subject<'s> {
     pub lit: Option<&'s dyn Fn(Op) -> bool>,
     /// The same for the part under the plan.
     pub lit_below: Option<&'s dyn Fn(Op) -> bool>,
+    /// What ranks send and do beside their ops.
+    pub carried: &'s dyn Fn(usize) -> Option<&'s Carried>,
 }
 
 impl<'s> Subject<'s> {
+    /// The bytes at both ends of a heat map: from the least that any rank always holds to the limit, or to the highest peak.
+    pub fn heat_scale(&self) -> (u64, u64) {
+        let least = self.static_bytes.iter().copied().min().unwrap_or(0);
+        let limit = self.limits.iter().flatten().copied().filter(|limit| *limit <= self.top_bytes).max();
+        (least, limit.unwrap_or(self.top_bytes))
+    }
+
     /// As this, with the chunks of what is compared.
     pub fn of(self, below: Below<'s>) -> Subject<'s> {
         Subject { chunk_of_stage: below.chunk_of_stage, up_from: below.up_from, lit: self.lit_below, ..self }
@@ -274,7 +317,20 @@ pub fn paint(
     if let (Some(panel), Some(below)) = (&layout.below, subject.below) {
         tracks(&mut image, panel, &subject.of(below), below.tracks, below.view(view));
     }
+    if let Some(panel) = &layout.carried {
+        for index in panel.rows.visible() {
+            if let Some(carried) = (subject.carried)(index) {
+                paint_carried(&mut image, subject, panel, index, carried, view, ratio, palette);
+            }
+        }
+    }
     for index in layout.memory.rows.visible() {
+        if layout.heat {
+            if let Some(curve) = (subject.curve)(index) {
+                paint_heat(&mut image, subject, layout, index, curve, view, ratio, palette);
+            }
+            continue;
+        }
         if let Some(curve) = (subject.curve)(index) {
             paint_curve(&mut image, subject, layout, index, curve, view, ratio, palette);
         }
@@ -285,6 +341,63 @@ pub fn paint(
         }
     }
     image
+}
+
+/// What a rank sends: activations in the upper half of its row, gradients in the lower. Then gradient sync and optimizer.
+#[expect(clippy::too_many_arguments, reason = "one row of many; a struct would only rename them")]
+fn paint_carried(
+    image: &mut Image,
+    subject: &Subject<'_>,
+    panel: &Panel,
+    index: usize,
+    carried: &Carried,
+    view: View,
+    ratio: f64,
+    palette: &Palette,
+) {
+    let (top, bottom) = panel.rows.span_of(index);
+    let (low, high) = (panel.top_px, panel.top_px + panel.rows.height_px);
+    let y = |y: f64| ((low + y).clamp(low, high) * ratio).round() as i64;
+    let (top, middle, bottom) = (y(top), y((top + bottom) / 2.0), y(bottom));
+    let shades = Shades::of(palette);
+    let samples = samples(2 * panel.rows.visible().len(), image.width);
+    let mut row = vec![0; 4 * image.width];
+    for (track, from, to) in [(&carried.activations, top, middle), (&carried.gradients, middle, bottom)] {
+        track_row(track, view, palette.idle, samples, |span| subject.colour(&shades, span), &mut row);
+        image.repeat_row(&row, from, to);
+    }
+    for ((from_ns, to_ns), colour) in carried.after.into_iter().zip([palette.sync, palette.optimizer]) {
+        let x = |time_ns: u64| view.x_of(time_ns as f64).round().clamp(-1.0, image.width as f64 + 1.0) as i64;
+        image.fill((x(from_ns), x(to_ns)), (top, bottom), colour);
+    }
+}
+
+/// A rank's memory as a row of colours.
+#[expect(clippy::too_many_arguments, reason = "one strip of many; a struct would only rename them")]
+fn paint_heat(
+    image: &mut Image,
+    subject: &Subject<'_>,
+    layout: &Layout,
+    index: usize,
+    curve: &Curve,
+    view: View,
+    ratio: f64,
+    palette: &Palette,
+) {
+    let strip = MemoryTrack::of(subject, layout, index, ratio);
+    let scale = subject.heat_scale();
+    let limit = subject.limits.get(index).copied().flatten();
+    let end_x = view.x_of(curve_end(subject.planned, index) as f64);
+    let mut row = Vec::with_capacity(4 * image.width);
+    for (x, range) in curve.columns(view, image.width).into_iter().enumerate() {
+        let colour = match limit {
+            Some(limit) if range.most > limit => palette.limit,
+            _ => palette.heat(range.most, scale),
+        };
+        let colour = if x as f64 > end_x { palette.idle.mixed(colour, 0.35) } else { colour };
+        row.extend(colour.pixel());
+    }
+    image.repeat_row(&row, strip.seen.start, strip.seen.end.max(strip.seen.start + 1));
 }
 
 /// The area of a rank's memory, in pixel rows of the image.

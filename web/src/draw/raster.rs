@@ -185,6 +185,13 @@ impl Image {
         }
     }
 
+    /// Fills columns `left..right` of rows `top..bottom`, as far as they are inside.
+    pub fn fill(&mut self, (left, right): (i64, i64), (top, bottom): (i64, i64), colour: Rgb) {
+        let clip = |x: i64| x.clamp(0, self.width as i64) as usize;
+        let columns = clip(left)..clip(right);
+        (top..bottom).for_each(|y| columns.clone().for_each(|x| self.set(x, y, colour)));
+    }
+
     /// Sets one pixel, if it is inside.
     pub fn set(&mut self, x: usize, y: i64, colour: Rgb) {
         if x >= self.width || y < 0 || y >= self.height as i64 {

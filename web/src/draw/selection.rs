@@ -36,6 +36,13 @@ pub enum Pointed {
         /// Its end.
         to_ns: u64,
     },
+    /// What a rank sends and does beside its ops at a time.
+    Carried {
+        /// The rank.
+        rank: usize,
+        /// The time.
+        time_ns: u64,
+    },
     /// All ranks at a time.
     Instant {
         /// The time.

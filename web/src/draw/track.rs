@@ -95,6 +95,17 @@ impl Track {
     }
 }
 
+/// What a rank sends beside its ops, and what it does after the last one.
+#[derive(Clone, Debug, Default)]
+pub struct Carried {
+    /// Activations on their way to the next stage: a span for each forward that has sent them.
+    pub activations: Track,
+    /// Gradients on their way to the stage before.
+    pub gradients: Track,
+    /// From when to when gradients are summed, and the optimizer runs.
+    pub after: [(u64, u64); 2],
+}
+
 /// The first index at or after `from` for which `before` no longer holds, by doubling steps and then halving
 /// them: cheap where the answer is near, and never worse than twice a binary search.
 pub fn gallop<T>(items: &[T], from: usize, before: impl Fn(&T) -> bool) -> usize {

@@ -98,10 +98,11 @@ impl View {
         extent.clamp(View { start_ns: from_ns, ns_per_px })
     }
 
-    /// The view after a change of the plans: a full view stays full, and a part keeps its times.
+    /// The view after a change of the plans or of the width: a full view stays full, and a part keeps its times.
     pub fn carried(self, before: Extent, now: Extent) -> View {
         let was_all = self.ns_per_px >= before.farthest_ns_per_px() * 0.999;
-        if was_all { now.fit() } else { now.clamp(self) }
+        let ns_per_px = self.ns_per_px * before.width_px / now.width_px.max(1.0);
+        if was_all { now.fit() } else { now.clamp(View { ns_per_px, ..self }) }
     }
 }
 
@@ -176,5 +177,8 @@ mod tests {
         assert_eq!(before.fit().carried(before, now), now.fit());
         let part = View { start_ns: 10.0, ns_per_px: 1.0 };
         assert_eq!(part.carried(before, now), part);
+        // On half of the width a pixel stands for twice the time.
+        let narrow = Extent { width_px: 50.0, ..now };
+        assert_eq!(part.carried(before, narrow), View { ns_per_px: 2.0, ..part });
     }
 }

@@ -112,6 +112,15 @@ impl Form {
         }
     }
 
+    /// Takes what was found for an answer to the form as it is now.
+    pub fn keep_found(&mut self) {
+        if self.found.question.is_some()
+            && let Ok(Some(question)) = self.layout_question()
+        {
+            self.found.question = Some(question);
+        }
+    }
+
     /// Drops what was found.
     pub fn forget_found(&mut self) {
         self.found = Found::default();

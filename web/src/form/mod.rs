@@ -18,10 +18,10 @@ mod slider;
 
 use std::collections::BTreeMap;
 
-use pipeplan_core::base::fields::Fault;
+use pipeplan_core::base::fields::{Fault, Faults};
 use pipeplan_core::hardware::cluster;
 use pipeplan_core::model::hf_config;
-use pipeplan_core::spec::{self, Spec, SpecError, Work};
+use pipeplan_core::spec::{Spec, Work};
 use serde_json::{Map, Value, json};
 
 pub use choices::{choices, value_label};
@@ -269,14 +269,13 @@ impl Form {
         value
     }
 
-    /// Opens the spec of a file.
+    /// Opens a spec as a file says it.
     ///
     /// # Errors
-    /// What is wrong with the text; the form is then as it was.
-    pub fn open_text(&mut self, text: &str) -> Result<(), SpecError> {
-        let spec = Spec::read(text)?;
-        let says_global_batch = spec::parse(text).is_ok_and(|value| at(&value, GLOBAL_BATCH).is_some());
-        self.open_saying(&spec, says_global_batch);
+    /// What is wrong with it; the form is then as it was.
+    pub fn open_value(&mut self, value: &Value) -> Result<(), Faults> {
+        let spec = Spec::from_value(value)?;
+        self.open_saying(&spec, at(value, GLOBAL_BATCH).is_some());
         Ok(())
     }
 

@@ -2,13 +2,13 @@
 
 use pipeplan_core::spec::Spec;
 
-use crate::protocol::Layouts;
 use crate::protocol::same_spec::same_work;
+use crate::protocol::{Layouts, spec_of};
 
 /// Whether `layouts` belong to `spec`: it is the spec of the search, `asked`, or one of the layouts that a person put
 /// into the form. Name and schedule do not count.
 pub fn are_of(layouts: &Layouts, asked: &Spec, spec: &Spec) -> bool {
-    let is_row = |text: &str| Spec::read(text).is_ok_and(|row| same_work(&row, spec));
+    let is_row = |text: &str| spec_of(text).is_some_and(|row| same_work(&row, spec));
     same_work(asked, spec) || layouts.rows.iter().any(|row| is_row(&row.spec))
 }
 

@@ -11,6 +11,8 @@ pub mod compression;
 pub mod edits;
 pub mod kept_plan;
 pub mod layouts;
+pub mod playback;
 pub mod proof;
+pub mod shown;
 pub mod sorting;
 pub mod versus;

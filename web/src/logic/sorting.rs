@@ -30,6 +30,36 @@ pub enum Column {
     Mfu,
 }
 
+impl Column {
+    /// All of them.
+    pub const ALL: [Column; 9] = [
+        Column::Schedule,
+        Column::Cost,
+        Column::Bubble,
+        Column::Peak,
+        Column::Gap,
+        Column::Late,
+        Column::WithCommunication,
+        Column::Step,
+        Column::Mfu,
+    ];
+
+    /// Its name in links and marks.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Column::Schedule => "schedule",
+            Column::Cost => "cost",
+            Column::Bubble => "bubble",
+            Column::Peak => "peak",
+            Column::Gap => "gap",
+            Column::Late => "late",
+            Column::WithCommunication => "withcommunication",
+            Column::Step => "step",
+            Column::Mfu => "mfu",
+        }
+    }
+}
+
 /// Rows sorted by a column, or in the order in which they came.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ranking {

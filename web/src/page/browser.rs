@@ -9,12 +9,32 @@ use wasm_bindgen_futures::JsFuture;
 use web_sys::{
     Blob, BlobPropertyBag, CanvasRenderingContext2d, Element, Event, File, FocusOptions, History, HtmlAnchorElement,
     HtmlCanvasElement, HtmlElement, HtmlImageElement, KeyboardEvent, ReadableWritablePair, ResizeObserver, Response,
-    ScrollBehavior, ScrollIntoViewOptions, Url, Window,
+    ScrollBehavior, ScrollIntoViewOptions, Url, Window, Worker,
 };
 
 /// The window. A page always has one.
 pub fn window() -> Option<Window> {
     web_sys::window()
+}
+
+/// What the page's script has begun before this WebAssembly came.
+fn begun(name: &str) -> Option<JsValue> {
+    let begun = Reflect::get(window()?.as_ref(), &"planner".into()).ok()?;
+    begun.is_object().then(|| Reflect::get(&begun, &name.into()).ok()).flatten()
+}
+
+/// The version of the page, which its parts have in their addresses.
+pub fn version() -> String {
+    begun("version").and_then(|version| version.as_string()).unwrap_or_default()
+}
+
+/// The planner's worker that began to load with the page, once; none where it did not start.
+pub fn planner_worker() -> Option<Worker> {
+    let worker: Worker = begun("worker")?.dyn_into().ok()?;
+    let begun = Reflect::get(window()?.as_ref(), &"planner".into()).ok()?;
+    let _ = Reflect::set(&begun, &"worker".into(), &JsValue::NULL);
+    let failed = Reflect::get(&worker, &"failed".into()).is_ok_and(|failed| failed.is_string());
+    (!failed).then_some(worker)
 }
 
 /// Names the page, for tabs and the history.
@@ -151,6 +171,11 @@ pub fn after(milliseconds: i32, then: impl FnOnce() + 'static) {
         let then = Closure::once_into_js(then);
         let _ = window.set_timeout_with_callback_and_timeout_and_arguments_0(then.unchecked_ref(), milliseconds);
     }
+}
+
+/// Milliseconds of a clock that never goes back.
+pub fn now_ms() -> f64 {
+    window().and_then(|window| window.performance()).map_or(0.0, |performance| performance.now())
 }
 
 /// Runs `then` before the next frame is shown.

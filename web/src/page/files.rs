@@ -6,8 +6,9 @@ use web_sys::{DragEvent, FileList, HtmlInputElement};
 
 use pipeplan_core::formats::torch_profile;
 
-use super::browser;
 use super::state::Planner;
+use super::{browser, parts};
+use crate::reader::MOST_CHARS;
 
 #[component]
 pub fn Files() -> impl IntoView {
@@ -24,6 +25,24 @@ pub fn Files() -> impl IntoView {
         (false, true) => Some("There is no plan"),
         (false, false) => None,
     };
+    let code = RwSignal::new(None::<QrCode>);
+    let code_of = code;
+    let toggle_code = move |_| {
+        let Some(fragment) = planner.shared_fragment().filter(|_| code.with_untracked(Option::is_none)) else {
+            return code.set(None);
+        };
+        leptos::task::spawn_local(async move {
+            match parts::qr_code(&browser::address_with(&fragment)).await {
+                Ok(found) => code.set(Some(found)),
+                Err(reason) => planner.report(vec![reason]),
+            }
+        });
+    };
+    // It is of the link before.
+    Effect::new(move |_| {
+        let _ = (planner.form.with(|_| ()), planner.view.get());
+        code.set(None);
+    });
     view! {
         <div class="files">
             <label class="button" title="Open a plan, a trace, torch.profiler files (all ranks at once), a profile of measured times, a spec, a custom schedule, a log of Megatron-LM, or a config.json. You can also drop files on the page.">
@@ -33,7 +52,38 @@ pub fn Files() -> impl IntoView {
             <button type="button" data-test="export-plan" prop:disabled=move || no_export().is_some() on:click=move |_| planner.export()
                 title=move || no_export().unwrap_or("Download the plan file. `pipeplan run` executes it.")>"Export plan"</button>
             <button type="button" data-test="copy-link" on:click=move |_| planner.copy_link()
-                title="Copy a link that contains the whole form">"Copy link"</button>
+                title="Copy a link that contains the whole form and what is seen">"Copy link"</button>
+            <button type="button" data-test="qr" aria-expanded=move || code.with(Option::is_some).to_string() on:click=toggle_code
+                title="Show the link as a QR code">"QR"</button>
+            {move || code.get().map(|code| view! { <Code code on_close=move || code_closed(code_of) /> })}
+        </div>
+    }
+}
+
+/// A link as a QR code.
+type QrCode = Option<(u32, String)>;
+
+/// Hides the code, and gives the focus back.
+fn code_closed(code: RwSignal<Option<QrCode>>) {
+    code.set(None);
+    browser::focus("[data-test='qr']");
+}
+
+/// The QR code of the link, or why there is none.
+#[component]
+fn Code(code: QrCode, on_close: impl Fn() + Copy + 'static) -> impl IntoView {
+    let drawing = match code {
+        Some((side, path)) => view! {
+            <svg viewBox=format!("0 0 {side} {side}") role="img" aria-label="QR code of the link" data-test="qr-code">
+                <rect width=side height=side fill="#fff" /><path d=path fill="#000" shape-rendering="crispEdges" /></svg>
+        }
+        .into_any(),
+        None => view! { <p class="note" data-test="qr-none">{format!("The link has more than {MOST_CHARS} characters, which no QR code holds. Copy the link instead.")}</p> }.into_any(),
+    };
+    view! {
+        <div class="qr" role="group" aria-label="QR code" on:keydown=move |event| if event.key() == "Escape" { on_close() }>
+            {drawing}
+            <button type="button" class="small" on:click=move |_| on_close()>"Close"</button>
         </div>
     }
 }

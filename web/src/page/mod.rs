@@ -11,6 +11,7 @@ mod browser;
 mod files;
 mod form;
 mod panels;
+pub mod parts;
 mod prover;
 mod session;
 mod state;
@@ -43,6 +44,7 @@ fn Page() -> impl IntoView {
     let planner = Planner::new();
     provide_context(planner);
     planner.open_address();
+    planner.follow_what_is_seen();
     on_fragment_change(planner);
     files::accept_dropped_files(planner);
     browser::fit_paper();

@@ -13,13 +13,6 @@ use crate::protocol::{Ask, Question, Reply, Response};
 /// If a newer question waits for longer than this, the worker is restarted.
 const STUCK_AFTER_MS: i32 = 2500;
 
-#[wasm_bindgen]
-extern "C" {
-    /// The address of the script that loaded this WebAssembly: the worker loads the same.
-    #[wasm_bindgen(thread_local_v2, js_namespace = ["import", "meta"], js_name = url)]
-    static GLUE_URL: String;
-}
-
 type OnReply = Rc<dyn Fn(Reply)>;
 type OnFailure = Rc<dyn Fn(String)>;
 
@@ -71,7 +64,11 @@ impl WorkerClient {
         self.next_id.set(id.wrapping_add(1));
         let question = Question { id, ask };
         match &question.ask {
-            Ask::Plan { .. } | Ask::FindLayout(Some(_)) | Ask::OpenPlan { .. } | Ask::OpenOrder { .. } => {
+            Ask::Plan { .. }
+            | Ask::PlanByHand { .. }
+            | Ask::FindLayout(Some(_))
+            | Ask::OpenPlan { .. }
+            | Ask::OpenOrder { .. } => {
                 let before = self.newest_plan.replace(Some(question.clone()));
                 if before.is_some_and(|before| before.id > self.newest_answered.get()) {
                     self.restart_if_stuck(id);
@@ -114,13 +111,17 @@ impl WorkerClient {
     }
 
     fn spawn(self: &Rc<Self>) {
-        let glue = GLUE_URL.with(|url| url.clone());
-        let address = format!("worker.js?glue={}", js_sys::encode_uri_component(&glue));
-        let options = WorkerOptions::new();
-        options.set_type(WorkerType::Module);
-        let worker = match Worker::new_with_options(&browser::beside_page(&address), &options) {
-            Ok(worker) => worker,
-            Err(_) => return (self.on_failure)("This browser cannot start a web worker.".to_owned()),
+        let worker = match browser::planner_worker() {
+            Some(worker) => worker,
+            None => {
+                let address = format!("worker.js?{}", browser::version());
+                let options = WorkerOptions::new();
+                options.set_type(WorkerType::Module);
+                match Worker::new_with_options(&browser::beside_page(&address), &options) {
+                    Ok(worker) => worker,
+                    Err(_) => return (self.on_failure)("This browser cannot start a web worker.".to_owned()),
+                }
+            }
         };
         let client = self.clone();
         let on_message =
@@ -134,6 +135,8 @@ impl WorkerClient {
         worker.set_onerror(Some(on_error.as_ref().unchecked_ref()));
         on_error.forget();
         self.ready.set(false);
+        // One that is ready already says so again.
+        let _ = worker.post_message(&Uint8Array::new_with_length(0));
         self.worker.replace(Some(worker));
     }
 

@@ -110,6 +110,16 @@ pub enum Ask {
     },
     /// The sensitivity of this schedule; none: stop.
     Sensitivity(Option<Order>),
+    /// The plan of this spec, to be kept beside the plan on screen.
+    PlanKept {
+        /// The spec as JSON.
+        spec: String,
+    },
+    /// As [`Ask::Plan`], while a hand drags: the first plan comes sooner, and a better one after it.
+    PlanByHand {
+        /// The spec as JSON.
+        spec: String,
+    },
 }
 
 /// The schedule of a plan, with its problem.
@@ -127,9 +137,17 @@ impl Ask {
     /// Whether a newer question of this kind replaces the older one.
     pub fn supersedes(&self, older: &Ask) -> bool {
         match self {
-            Ask::Plan { .. } | Ask::OpenPlan { .. } | Ask::OpenOrder { .. } | Ask::OpenPoint { .. } => matches!(
+            Ask::Plan { .. }
+            | Ask::PlanByHand { .. }
+            | Ask::OpenPlan { .. }
+            | Ask::OpenOrder { .. }
+            | Ask::OpenPoint { .. } => matches!(
                 older,
-                Ask::Plan { .. } | Ask::OpenPlan { .. } | Ask::OpenOrder { .. } | Ask::OpenPoint { .. }
+                Ask::Plan { .. }
+                    | Ask::PlanByHand { .. }
+                    | Ask::OpenPlan { .. }
+                    | Ask::OpenOrder { .. }
+                    | Ask::OpenPoint { .. }
             ),
             Ask::TraceStep { .. } | Ask::OpenTrace { .. } => {
                 matches!(older, Ask::TraceStep { .. } | Ask::OpenTrace { .. })
@@ -145,7 +163,9 @@ impl Ask {
             Ask::Export { purpose, .. } => {
                 matches!(older, Ask::Export { purpose: older, .. } if older == purpose)
             }
-            Ask::OpenKept { .. } => matches!(older, Ask::OpenKept { .. }),
+            Ask::OpenKept { .. } | Ask::PlanKept { .. } => {
+                matches!(older, Ask::OpenKept { .. } | Ask::PlanKept { .. })
+            }
             Ask::Measure { .. } => matches!(older, Ask::Measure { .. }),
         }
     }

@@ -18,6 +18,8 @@ pub mod same_spec;
 pub mod spans;
 mod trace;
 
+use pipeplan_core::spec::Spec;
+
 pub use advice::{FoundLayout, LayoutRow, Layouts, SensitivityRows, Shorter, SuggestionRow, Unfit};
 pub use ask::{Ask, Order, Purpose, Question};
 pub use frontier::{ChartNews, ChartPoint};
@@ -25,3 +27,8 @@ pub use plan::{Figures, Picture, RankBytes, Row, RowCosts, StepFigures};
 pub use reply::{FieldFault, Reply, Response, Timed};
 pub use spans::WireSpan;
 pub use trace::{Calibrated, Measured, TraceSummary};
+
+/// The spec of a JSON text, if it has no faults. All specs that travel are such texts.
+pub fn spec_of(json: &str) -> Option<Spec> {
+    Spec::from_value(&serde_json::from_str(json).ok()?).ok()
+}

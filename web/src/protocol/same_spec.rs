@@ -30,3 +30,11 @@ pub(crate) fn without_limit(spec: &Spec) -> Spec {
     }
     free
 }
+
+/// The memory limit: the tightest if ranks have several.
+pub fn limit_of(spec: &Spec) -> Option<u64> {
+    match &spec.work {
+        Work::Model(work) => Some(work.limit_bytes.unwrap_or(work.device.memory_bytes)),
+        Work::Typed(statement) => statement.limit_bytes.iter().copied().flatten().min(),
+    }
+}

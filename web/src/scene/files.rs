@@ -58,6 +58,7 @@ impl Scene {
             up_from: self.up_from(),
             lit: None,
             lit_below: None,
+            carried: &|_| None,
         };
         let end_ns = self.end_ns() as f64;
         let shown =

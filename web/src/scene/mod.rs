@@ -5,6 +5,7 @@
 //! - Knows: the planner's problems, [`draw`](crate::draw), [`protocol`](crate::protocol), [`text`](crate::text). No browser.
 
 mod below;
+mod carried;
 mod describe;
 mod files;
 mod gaps;

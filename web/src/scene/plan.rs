@@ -9,7 +9,7 @@ use pipeplan_core::simulate::timeline::{self, Span, Timeline};
 
 use super::tracks_of;
 use crate::draw::memory::Curve;
-use crate::draw::track::Track;
+use crate::draw::track::{Carried, Track};
 use crate::protocol::{Figures, Picture, RankBytes};
 
 /// A plan on the page.
@@ -22,6 +22,7 @@ pub struct Scene {
     /// One track a rank.
     pub tracks: Vec<Track>,
     curves: Vec<OnceLock<Curve>>,
+    carried: Vec<OnceLock<Carried>>,
     /// Its cost.
     pub figures: Figures,
     /// Its bytes by rank and kind; empty if costs are typed.
@@ -43,11 +44,13 @@ impl Scene {
             return None;
         }
         let curves = (0..problem.ranks()).map(|_| OnceLock::new()).collect();
+        let carried = (0..problem.ranks()).map(|_| OnceLock::new()).collect();
         Some(Scene {
             schedule: picture.schedule,
             problem,
             tracks,
             curves,
+            carried,
             figures: picture.figures,
             memory: picture.memory,
         })
@@ -62,6 +65,20 @@ impl Scene {
             Curve::new(timeline.memory(&self.problem, rank))
         };
         Some(self.curves.get(rank)?.get_or_init(curve))
+    }
+
+    /// What `rank` sends and does beside its ops, worked out when first looked at.
+    pub fn carried(&self, rank: usize) -> Option<&Carried> {
+        Some(self.carried.get(rank)?.get_or_init(|| self.carried_by(rank)))
+    }
+
+    /// How many ranks run an op at a time, and of how many.
+    pub fn busy_at(&self, time_ns: u64) -> (usize, usize) {
+        let is_busy = |track: &&Track| {
+            let span = track.spans().get(track.first_ending_after(time_ns as f64));
+            span.is_some_and(|span| span.start_ns <= time_ns)
+        };
+        (self.tracks.iter().filter(is_busy).count(), self.tracks.len())
     }
 
     /// When the last op ends.

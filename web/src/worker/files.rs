@@ -114,6 +114,12 @@ impl Worker {
         Some(Response::KeptOpened { picture: Box::new(picture) })
     }
 
+    /// The plan of a spec, to be kept. If it has none, nothing is kept.
+    pub(super) fn plan_kept(&self, spec: &str) -> Option<Response> {
+        let spec = self.read(spec).ok()?;
+        self.open_kept(&planner::plan(&spec, &spec.schedule).ok()?.to_json())
+    }
+
     /// The plan of a custom schedule, as a file, so that the page shows the plan that it exports.
     pub(super) fn open_order(&self, spec: &str, text: &str) -> Response {
         let plan = || -> Result<Plan, String> {

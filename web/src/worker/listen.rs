@@ -54,8 +54,13 @@ pub fn start(scope: DedicatedWorkerGlobalScope) {
     channel.port1().set_onmessage(Some(on_turn.as_ref().unchecked_ref()));
     on_turn.forget();
 
+    let asked = scope.clone();
     let on_question = Closure::<dyn FnMut(MessageEvent)>::new(move |event: MessageEvent| {
         let bytes = Uint8Array::new(&event.data()).to_vec();
+        if bytes.is_empty() {
+            // The page asks whether the worker is there: it may have come first.
+            return say_ready(&asked);
+        }
         match postcard::from_bytes::<Question>(&bytes) {
             Ok(Question { ask: Ask::SearchWhileReadable { url }, .. }) => {
                 // If a host forbids such addresses, a search stops between two pieces.
@@ -70,7 +75,11 @@ pub fn start(scope: DedicatedWorkerGlobalScope) {
     });
     scope.set_onmessage(Some(on_question.as_ref().unchecked_ref()));
     on_question.forget();
-    // An empty message: the worker now receives questions.
+    say_ready(&scope);
+}
+
+/// An empty message: the worker now receives questions.
+fn say_ready(scope: &DedicatedWorkerGlobalScope) {
     let _ = scope.post_message(&Uint8Array::new_with_length(0));
 }
 

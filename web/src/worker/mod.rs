@@ -40,6 +40,9 @@ use crate::protocol::{Ask, Question, Reply, Response, from_core};
 /// long enough that small plans appear once.
 const SHOW_WITHIN_MS: f64 = 50.0;
 
+/// The same while a hand drags, where the chart knows no schedule yet.
+const SHOW_BY_HAND_MS: f64 = 12.0;
+
 /// If all published schedules take at most this long, the page shows the result of all. Else they come one by one, and
 /// a person can stop.
 const LOOK_WITHIN_MS: f64 = 1000.0;
@@ -185,18 +188,8 @@ impl Worker {
 
     fn answer(&mut self, id: u32, ask: Ask) -> Vec<Response> {
         match ask {
-            Ask::Plan { spec } => match self.read(&spec) {
-                Ok(spec) => {
-                    let mut response: Vec<Response> =
-                        self.timed(&spec).map(|timed| Response::Timed(Some(timed))).into_iter().collect();
-                    response.extend(self.plan(id, spec));
-                    response
-                }
-                Err(faults) => {
-                    self.comparison = None;
-                    vec![Response::Refused(faults), Response::Done]
-                }
-            },
+            Ask::Plan { spec } => self.plan_text(id, &spec, SHOW_WITHIN_MS),
+            Ask::PlanByHand { spec } => self.plan_by_hand(id, &spec),
             Ask::Stop => self.stop(),
             // `listen` handles it.
             Ask::SearchWhileReadable { .. } => Vec::new(),
@@ -204,6 +197,7 @@ impl Worker {
             Ask::Tune { spec, devices } => self.tune(id, spec, devices).into_iter().collect(),
             Ask::Passes { spec } => vec![Response::Passes(self.passes(&spec).unwrap_or_default())],
             Ask::Export { spec, purpose } => vec![self.export(&spec, purpose)],
+            Ask::PlanKept { spec } => self.plan_kept(&spec).into_iter().collect(),
             Ask::OpenKept { text } => self.open_kept(&text).into_iter().collect(),
             Ask::OpenPlan { text } => self.open_plan(id, &text),
             Ask::Measure { profile } => vec![self.measure(profile.as_deref())],

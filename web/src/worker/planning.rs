@@ -10,14 +10,50 @@ use super::comparison::Comparison;
 use super::frontier::FrontierSearch;
 use super::limit_price::LimitPrice;
 use super::specs::{no_plan, solve};
-use super::{INTERIM_WITHIN_MS, LOOK_WITHIN_MS, SHOW_WITHIN_MS, Worker};
+use super::{INTERIM_WITHIN_MS, LOOK_WITHIN_MS, SHOW_BY_HAND_MS, Worker};
 use crate::form::fault_of;
-use crate::protocol::same_spec::same_work;
+use crate::protocol::same_spec::{limit_of, same_work};
 use crate::protocol::{FieldFault, Response, from_core};
 use crate::text;
 
 impl Worker {
-    pub(super) fn plan(&mut self, id: u32, spec: Spec) -> Vec<Response> {
+    /// Plans the spec of a text. The known plan is shown after `show_within_ms`.
+    pub(super) fn plan_text(&mut self, id: u32, text: &str, show_within_ms: f64) -> Vec<Response> {
+        match self.read(text) {
+            Ok(spec) => {
+                let mut response: Vec<Response> =
+                    self.timed(&spec).map(|timed| Response::Timed(Some(timed))).into_iter().collect();
+                response.extend(self.plan(id, spec, show_within_ms));
+                response
+            }
+            Err(faults) => {
+                self.comparison = None;
+                vec![Response::Refused(faults), Response::Done]
+            }
+        }
+    }
+
+    /// While a hand drags the limit: the fastest schedule that the chart knows within it, which takes no search. The page asks for
+    /// the best when the hand lets go.
+    pub(super) fn plan_by_hand(&mut self, id: u32, text: &str) -> Vec<Response> {
+        let known = || {
+            let spec = self.read(text).ok().filter(|spec| spec.schedule == BEST)?;
+            let chart = self.chart.as_ref().filter(|chart| chart.is_of(&spec))?;
+            let order = chart.order_within(limit_of(&spec)?)?.clone();
+            let answer = planner::answer_order(&spec, BEST, order).ok()?;
+            Some(from_core::picture_of(&spec, &answer))
+        };
+        match known() {
+            Some(picture) => {
+                // The one under way is of another limit.
+                self.comparison = self.comparison.take().filter(|running| running.finished);
+                vec![Response::Planned(Box::new(picture)), Response::Done]
+            }
+            None => self.plan_text(id, text, SHOW_BY_HAND_MS),
+        }
+    }
+
+    fn plan(&mut self, id: u32, spec: Spec, show_within_ms: f64) -> Vec<Response> {
         let name = spec.schedule.clone();
         self.memory_advice = None;
         if name == BEST {
@@ -28,7 +64,7 @@ impl Worker {
             if let Some(running) = &mut self.comparison {
                 // A plan before the last published schedule would never be shown while a hand drags.
                 let waits = |running: &Comparison, now_ms: f64| match running.has_offered_all() {
-                    true => now_ms < begun_ms + SHOW_WITHIN_MS,
+                    true => now_ms < begun_ms + show_within_ms,
                     false => now_ms < begun_ms + look_within_ms,
                 };
                 while !running.finished && waits(running, (self.clock)()) {

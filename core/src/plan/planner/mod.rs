@@ -30,7 +30,7 @@ mod best;
 mod order;
 
 pub use best::Best;
-pub use order::plan_order;
+pub use order::{answer_order, plan_order};
 
 mod comparison;
 pub use comparison::{Comparison, Row, Status, compare, compare_with, gap};

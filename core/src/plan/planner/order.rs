@@ -33,8 +33,11 @@ pub fn plan_order(spec: &Spec, name: &str, order: impl Into<Order>) -> Result<Pl
     plan_of(spec, answer_order(spec, name, order)?)
 }
 
-/// As [`plan_order`], without a file.
-pub(super) fn answer_order(spec: &Spec, name: &str, order: impl Into<Order>) -> Result<Answer, PlanError> {
+/// As [`plan_order`], without a file: for a picture of it.
+///
+/// # Errors
+/// As [`plan_order`].
+pub fn answer_order(spec: &Spec, name: &str, order: impl Into<Order>) -> Result<Answer, PlanError> {
     let order = order.into();
     let absent = |reason| PlanError::Absent { schedule: name.to_string(), reason };
     let case = case_of(spec, &order.schedule).map_err(|error| match error {

@@ -14,6 +14,7 @@ fn subject<'s>(planned: &'s [Track], curve: &'s dyn Fn(usize) -> Option<&'s Curv
         up_from: None,
         lit: None,
         lit_below: None,
+        carried: &|_| None,
     }
 }
 
@@ -44,9 +45,8 @@ fn the_directions_of_a_two_way_schedule_are_told_apart() {
 fn panels_do_not_overlap_and_points_find_them() {
     for (ranks, below) in [(1, 0), (8, 8), (64, 0), (1024, 1024)] {
         let layout = Layout::new(1000.0, ranks, below, 0.0);
-        let panels = [Some(layout.planned), layout.below, Some(layout.memory)];
         let mut y = RULER_PX;
-        for panel in panels.into_iter().flatten() {
+        for panel in layout.panels() {
             assert!(panel.top_px >= y);
             y = panel.top_px + panel.rows.height_px;
         }
@@ -62,7 +62,7 @@ fn scrolled_to_the_end_every_panel_shows_its_last_rank() {
     for ranks in [1, 20, 32, 300, 1024] {
         let range = Layout::new(1000.0, ranks, ranks, 0.0).scroll_range_px;
         let layout = Layout::new(1000.0, ranks, ranks, range);
-        for panel in [Some(layout.planned), layout.below, Some(layout.memory)].into_iter().flatten() {
+        for panel in layout.panels() {
             assert_eq!(panel.rows.visible().end, ranks);
             let (_, bottom) = panel.rows.span_of(ranks - 1);
             assert!(bottom <= panel.rows.height_px + 1e-6, "{ranks}");
@@ -73,22 +73,24 @@ fn scrolled_to_the_end_every_panel_shows_its_last_rank() {
 #[test]
 fn a_whole_picture_has_all_ranks_and_a_scrolled_one_any() {
     for ranks in [1, 32, 130] {
-        let layout = Layout::whole(1000.0, ranks, ranks);
-        for panel in [Some(layout.planned), layout.below, Some(layout.memory)].into_iter().flatten() {
+        let layout = Layout::whole(1000.0, ranks, ranks, false);
+        for panel in layout.panels() {
             assert_eq!(panel.rows.in_sight(), None, "{ranks} ranks");
         }
     }
-    assert_eq!(Layout::whole(1000.0, 4, 0), Layout::new(1000.0, 4, 0, 0.0));
-    assert!(Layout::whole(1000.0, 1024, 0).memory.rows.in_sight().is_some());
-    let layout = Layout::new(1000.0, 64, 0, 0.0);
+    assert_eq!(Layout::whole(1000.0, 4, 0, false), Layout::new(1000.0, 4, 0, 0.0));
+    assert!(Layout::whole(1000.0, 1024, 0, false).memory.rows.in_sight().is_some());
+    let layout = Layout::new(1000.0, 200, 0, 0.0);
     let bottom = layout.memory.top_px + layout.memory.rows.height_px - 1.0;
     assert_eq!(layout.scroll_at(995.0, bottom), Some(layout.scroll_range_px));
     assert_eq!(layout.scroll_at(500.0, bottom), None);
-    assert_eq!(layout.scroll_at(995.0, layout.planned.top_px + 1.0), None, "all planned ranks are in sight");
-    for rank in 0..64 {
-        let before = Layout::new(1000.0, 64, 0, 100.0);
+    assert_eq!(layout.scroll_at(995.0, layout.planned.top_px), Some(0.0));
+    let few = Layout::new(1000.0, 60, 0, 0.0);
+    assert_eq!(few.scroll_at(995.0, few.planned.top_px), None, "all ranks are in sight");
+    for rank in 0..200 {
+        let before = Layout::new(1000.0, 200, 0, 100.0);
         let scroll = before.scroll_showing(&before.memory, rank);
-        let (first, last) = Layout::new(1000.0, 64, 0, scroll).memory.rows.in_sight().unwrap();
+        let (first, last) = Layout::new(1000.0, 200, 0, scroll).memory.rows.in_sight().unwrap();
         assert!((first..=last).contains(&rank), "{rank}: {first} to {last}");
     }
 }
@@ -162,7 +164,7 @@ fn labels_say_as_much_as_fits_most_blocks_of_a_row() {
 fn a_picture_with_room_has_higher_rows_and_more_of_them_in_sight() {
     for (ranks, below) in [(4, 0), (8, 8), (64, 0)] {
         let (usual, roomy) =
-            (Layout::new(1000.0, ranks, below, 0.0), Layout::roomy(1000.0, ranks, below, 0.0, 600.0));
+            (Layout::new(1000.0, ranks, below, 0.0), Layout::roomy(1000.0, ranks, below, 0.0, 600.0, false));
         assert!(
             roomy.height_px > usual.height_px + 200.0 && roomy.height_px <= usual.height_px + 600.0 + 200.0,
             "{ranks}"
@@ -170,4 +172,71 @@ fn a_picture_with_room_has_higher_rows_and_more_of_them_in_sight() {
         assert!(roomy.planned.rows.pitch_px > usual.planned.rows.pitch_px, "{ranks}");
         assert!(roomy.scroll_range_px <= usual.scroll_range_px, "{ranks}");
     }
+}
+
+/// From 16 ranks on a rank is in sight where its memory is, at any scroll.
+#[test]
+fn ranks_and_their_memory_are_in_one_scroll() {
+    for ranks in [16, 64, 200, 1024] {
+        let range = Layout::new(1000.0, ranks, 0, 0.0).scroll_range_px;
+        for share in [0.0, 0.3, 0.77, 1.0] {
+            let layout = Layout::roomy(1000.0, ranks, 0, share * range, 0.0, true);
+            assert!(layout.heat);
+            let rows = layout.planned.rows;
+            assert_eq!((layout.memory.rows, layout.carried.map(|panel| panel.rows)), (rows, Some(rows)), "{ranks}");
+        }
+    }
+    let few = Layout::new(1000.0, 15, 0, 0.0);
+    assert!(!few.heat && few.scroll_range_px == 0.0);
+}
+
+#[test]
+fn a_heat_map_shows_more_memory_and_what_is_above_the_limit() {
+    let tracks: Vec<Track> = (0..16).map(|_| track(&[(0, 100)])).collect();
+    let curve = Curve::new(vec![(0, 10), (25, 40), (50, 80), (75, 90)]);
+    let of = |_: usize| Some(&curve);
+    let limits = [Some(80); 16];
+    let subject = Subject { static_bytes: &[10; 16], limits: &limits, ..subject(&tracks, &of) };
+    let layout = Layout::new(1000.0, 16, 0, 0.0);
+    let palette = Palette::LIGHT;
+    let view = View { start_ns: 0.0, ns_per_px: 100.0 / layout.width_px };
+    let image = paint(&subject, &layout, view, 1.0, &palette, None);
+    let (top, bottom) = layout.memory.rows.span_of(7);
+    let pixel = |share: f64| {
+        let (x, y) = ((layout.width_px * share) as usize, (layout.memory.top_px + (top + bottom) / 2.0) as usize);
+        let at = 4 * (y * image.width + x);
+        Rgb(image.bytes[at], image.bytes[at + 1], image.bytes[at + 2])
+    };
+    let scale = subject.heat_scale();
+    assert_eq!(scale, (10, 80));
+    let wanted = [palette.heat(10, scale), palette.heat(40, scale), palette.full, palette.limit];
+    assert_eq!([0.1, 0.4, 0.6, 0.9].map(pixel), wanted);
+}
+
+#[test]
+fn transfers_have_the_colour_of_what_they_carry() {
+    let tracks = [track(&[(0, 10)])];
+    let backward = |start_ns: u64, end_ns: u64| Span { op: Op::new(0, OpKind::BW, 0), start_ns, end_ns };
+    let carried = Carried {
+        activations: track(&[(10, 20)]),
+        gradients: Track::new(vec![backward(40, 50)]),
+        after: [(60, 80), (80, 100)],
+    };
+    let of = |_: usize| Some(&carried);
+    let subject = Subject { carried: &of, ..subject(&tracks, &|_| None) };
+    let layout = Layout::roomy(1000.0, 1, 0, 0.0, 0.0, true);
+    let panel = layout.carried.expect("a panel");
+    let palette = Palette::LIGHT;
+    let view = View { start_ns: 0.0, ns_per_px: 100.0 / layout.width_px };
+    let image = paint(&subject, &layout, view, 1.0, &palette, None);
+    let (top, bottom) = panel.rows.span_of(0);
+    let pixel = |share: f64, down: f64| {
+        let y = (panel.top_px + top + down * (bottom - top)) as usize;
+        let at = 4 * (y * image.width + (layout.width_px * share) as usize);
+        Rgb(image.bytes[at], image.bytes[at + 1], image.bytes[at + 2])
+    };
+    assert_eq!([pixel(0.15, 0.2), pixel(0.15, 0.8)], [palette.block(OpKind::F, 0), palette.idle]);
+    assert_eq!([pixel(0.45, 0.2), pixel(0.45, 0.8)], [palette.idle, palette.block(OpKind::BW, 0)]);
+    assert_eq!([pixel(0.7, 0.5), pixel(0.9, 0.5)], [palette.sync, palette.optimizer]);
+    assert_eq!(layout.place_at(panel.top_px + 2.0), Some(Place::Carried(0)));
 }

@@ -10,8 +10,8 @@ pub(super) fn PaperPresets() -> impl IntoView {
     let planner = expect_context::<Planner>();
     let choose = move |event: leptos::ev::Event| {
         let chosen = event_target_value(&event);
-        if let Some(preset) = PRESETS.iter().find(|preset| preset.title == chosen) {
-            planner.change_with(|form| form.open(&preset.spec()));
+        if let Some(spec) = PRESETS.iter().find(|preset| preset.title == chosen).and_then(|preset| preset.spec()) {
+            planner.change_with(|form| form.open(&spec));
         }
         // It is a command and not a field: what is chosen can be chosen again after a change.
         event_target::<web_sys::HtmlSelectElement>(&event).set_value("");

@@ -4,6 +4,7 @@ use leptos::prelude::*;
 
 use crate::page::state::{OpenRun, Planner};
 use crate::page::table::SaveTable;
+use crate::reader::Treatment;
 
 #[component]
 pub fn ArgumentsPanel() -> impl IntoView {
@@ -15,24 +16,24 @@ pub fn ArgumentsPanel() -> impl IntoView {
 fn Table(run: OpenRun) -> impl IntoView {
     let planner = expect_context::<Planner>();
     let OpenRun { name, rows, text, values, command } = run;
-    let counted = |what: &str| rows.iter().filter(|row| row.treatment == what).count();
+    let counted = |what: Treatment| rows.iter().filter(|row| row.treatment == what).count();
     let title = format!(
         "Arguments of {}: {} used, {} planned otherwise, {} refused, {} not known, {} without effect",
         if name.is_empty() { "the run" } else { &name },
-        counted(OpenRun::USED),
-        counted(OpenRun::OTHERWISE),
-        counted(OpenRun::REFUSED),
-        counted(OpenRun::NOT_KNOWN),
-        counted(OpenRun::HARMLESS)
+        counted(Treatment::Used),
+        counted(Treatment::Otherwise),
+        counted(Treatment::Refused),
+        counted(Treatment::NotKnown),
+        counted(Treatment::Harmless)
     );
-    let is_refused = counted(OpenRun::REFUSED) > 0;
+    let is_refused = counted(Treatment::Refused) > 0;
     let (values, command) = (RwSignal::new(values), RwSignal::new(command));
     let again = move |_| planner.open_run_with(&name, &text, &values.get_untracked(), &command.get_untracked());
     let rows = rows.into_iter().map(|row| {
         view! {
-            <tr class:fault=row.treatment == OpenRun::REFUSED>
+            <tr class:fault=row.treatment == Treatment::Refused>
                 <th scope="row">{row.argument}</th>
-                <td class="words">{row.treatment}</td>
+                <td class="words">{row.treatment.title()}</td>
                 <td class="words">{row.how}</td>
             </tr>
         }

@@ -20,7 +20,7 @@ const MOST_ABSENT: usize = 3;
 pub fn Compare() -> impl IntoView {
     let planner = expect_context::<Planner>();
     let objective = judged(planner);
-    let ranking = RwSignal::new(Ranking::default());
+    let ranking = planner.ranking;
     let names = Memo::new(move |_| planner.rows.with(|rows| ranking.get().names(rows, objective.get())));
     let with_jitter = jitters(planner);
     let with_waits = waits(planner);
@@ -112,7 +112,7 @@ fn Head(
     };
     view! {
         <th scope="col" class:number=column != Column::Schedule class:part=is_part aria-sort=move || ranking.get().aria(column)>
-            <button type="button" class="quiet" title=title data-test=format!("sort-{column:?}").to_lowercase()
+            <button type="button" class="quiet" title=title data-test=format!("sort-{}", column.name())
                 on:click=move |_| ranking.update(|ranking| *ranking = ranking.pressed(column))>
                 {children()}<span aria-hidden="true">{mark}</span>
             </button>

@@ -3,15 +3,17 @@
 use leptos::html;
 use leptos::prelude::*;
 use pipeplan_core::schedule::BEST;
-use pipeplan_core::spec::Work;
-use web_sys::{KeyboardEvent, MouseEvent};
+use web_sys::{KeyboardEvent, MouseEvent, PointerEvent};
 
 use crate::draw::frontier::{Chart, HEIGHT, Judged, Marks, Measure, Plot, describe};
 use crate::page::browser::follow_width;
 use crate::page::state::Planner;
-use crate::protocol::same_spec::follows_from_limit;
+use crate::protocol::same_spec::{follows_from_limit, limit_of};
 use crate::protocol::{ChartPoint, Row, RowCosts};
 use crate::text;
+
+/// A pointer that moves no farther than this has tapped.
+const TAP_PX: f64 = 4.0;
 
 #[component]
 pub fn FrontierPanel() -> impl IntoView {
@@ -57,6 +59,13 @@ pub fn FrontierPanel() -> impl IntoView {
         let bytes = untrack(plot).map(|plot| plot.bytes_at(x));
         picked.set(bytes.and_then(|bytes| planner.chart.with_untracked(|chart| chart.within(bytes))));
     };
+    let hand = Hand { planner, of_before, at: StoredValue::new(None), dragged: StoredValue::new(false), holder };
+    let moved = move |event: PointerEvent| {
+        if !hand.moves(&event, plot) {
+            return pick_at(&event);
+        }
+        picked.set(None);
+    };
     let choose = move || {
         let point =
             picked.get_untracked().and_then(|at| planner.chart.with_untracked(|chart| chart.curve.get(at).cloned()));
@@ -98,13 +107,66 @@ pub fn FrontierPanel() -> impl IntoView {
                 aria-label="Memory limits with the best schedule of each; arrow keys move, Enter sets the limit"
                 aria-valuemin="0" aria-valuemax=move || planner.chart.with(|chart| chart.curve.len().saturating_sub(1)).to_string()
                 aria-valuenow=move || picked.get().unwrap_or(0).to_string() aria-valuetext=readout
-                on:pointermove=move |event| pick_at(&event)
+                title="Drag along the chart to move the memory limit: the plan follows"
+                on:pointerdown=move |event| hand.comes_down(&event) on:pointermove=moved on:pointerup=move |_| hand.lets_go()
+                on:pointercancel=move |_| hand.at.set_value(None)
                 on:pointerleave=move |_| picked.set(None)
-                on:click=move |event| { pick_at(&event); choose(); }
+                on:click=move |event| {
+                    // The end of a drag is no choice of a point.
+                    if !hand.dragged.try_update_value(core::mem::take).unwrap_or(false) {
+                        pick_at(&event);
+                        choose();
+                    }
+                }
                 on:keydown=on_key>
                 <svg aria-hidden="true" height=HEIGHT width=move || width.get() inner_html=drawing></svg>
             </div>
         </section>
+    }
+}
+
+/// A hand that drags the memory limit along the chart.
+#[derive(Clone, Copy)]
+struct Hand {
+    planner: Planner,
+    of_before: Memo<bool>,
+    holder: NodeRef<html::Div>,
+    /// Where it came down, and whether it has moved since.
+    at: StoredValue<Option<(f64, bool)>>,
+    /// Whether it has just let go of the limit.
+    dragged: StoredValue<bool>,
+}
+
+impl Hand {
+    fn comes_down(self, event: &PointerEvent) {
+        if event.button() == 0 && !self.of_before.get_untracked() {
+            self.at.set_value(Some((f64::from(event.client_x()), false)));
+            if let Some(holder) = self.holder.get_untracked() {
+                let _ = holder.set_pointer_capture(event.pointer_id());
+            }
+        }
+    }
+
+    /// Moves the limit, if the hand is down. Whether it is.
+    fn moves(self, event: &PointerEvent, plot: impl FnOnce() -> Option<Plot>) -> bool {
+        let Some((from, drags)) = self.at.get_value() else { return false };
+        let x = f64::from(event.client_x());
+        if !drags && (x - from).abs() < TAP_PX {
+            return true;
+        }
+        self.at.set_value(Some((from, true)));
+        if let (Some(holder), Some(plot)) = (self.holder.get_untracked(), untrack(plot)) {
+            self.planner.drag_limit(plot.bytes_at(x - holder.get_bounding_client_rect().left()));
+        }
+        true
+    }
+
+    fn lets_go(self) {
+        let drags = self.at.try_update_value(Option::take).flatten().is_some_and(|(_, drags)| drags);
+        self.dragged.set_value(drags);
+        if drags {
+            self.planner.drop_limit();
+        }
     }
 }
 
@@ -194,12 +256,9 @@ fn better_than_shown(planner: Planner, chart: &Chart) -> Option<&ChartPoint> {
     (is_best && point.bytes <= limit && text::is_less(point.judged_ns, shown.judged_ns)).then_some(point)
 }
 
-/// The memory limit: the tightest if ranks have several.
+/// The memory limit of the form.
 fn limit(planner: Planner) -> Option<u64> {
-    planner.spec.with(|spec| match &spec.as_ref()?.work {
-        Work::Model(work) => Some(work.limit_bytes.unwrap_or(work.device.memory_bytes)),
-        Work::Typed(statement) => statement.limit_bytes.iter().copied().flatten().min(),
-    })
+    planner.spec.with(|spec| limit_of(spec.as_ref()?))
 }
 
 /// The plan on screen as a point.

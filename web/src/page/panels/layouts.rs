@@ -6,7 +6,7 @@ use pipeplan_core::spec::Spec;
 use crate::page::state::Planner;
 use crate::page::table::SaveTable;
 use crate::protocol::same_spec::same_work;
-use crate::protocol::{LayoutRow, Layouts};
+use crate::protocol::{LayoutRow, Layouts, spec_of};
 use crate::text;
 
 #[component]
@@ -111,7 +111,7 @@ fn Rows(stale: Memo<bool>) -> impl IntoView {
                 let [microbatches, size] = row.microbatches;
                 let (spec, test) = (row.spec.clone(), format!("layout-{name}").replace(' ', "-"));
                 let chosen = {
-                    let row = Spec::read(&row.spec).ok();
+                    let row = spec_of(&row.spec);
                     Memo::new(move |_| {
                         let is_it = |spec: &Spec| row.as_ref().is_some_and(|row| same_work(row, spec));
                         planner.spec.with(|spec| spec.as_deref().is_some_and(is_it))

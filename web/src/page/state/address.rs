@@ -8,6 +8,7 @@ use super::files::Origin;
 use super::notices::Notice;
 use crate::form::Form;
 use crate::logic::edits::Edits;
+use crate::logic::shown::Shown;
 use crate::page::browser;
 use crate::page::session::{self, Item};
 use crate::protocol::Ask;
@@ -27,14 +28,16 @@ impl Planner {
             self.ask(Ask::Measure { profile: Some(profile) }, false);
         }
         let fragment = browser::fragment();
-        let open_plan = session::recall(Item::Plan, &fragment);
+        let (link, shown) = Shown::read(&fragment);
+        let open_plan = session::recall(Item::Plan, link);
         let plan = browser::query("plan").filter(|_| fragment.is_empty() && open_plan.is_none());
         if let Some(text) = open_plan {
             // If the plan cannot be read any more, the page plans the form.
-            if let Ok(spec) = link::read(&fragment) {
+            if let Ok(spec) = link::read(link) {
                 self.form.update(|form| form.open(&spec));
             }
-            self.own_fragment.set_value(fragment);
+            self.want(shown);
+            self.own_fragment.set_value(fragment.clone());
             self.open_file("", &text, Origin::Address);
         } else if !fragment.is_empty() {
             self.open_link(&fragment);
@@ -47,6 +50,8 @@ impl Planner {
         }
         if let Some(text) = session::recall(Item::Kept, "") {
             self.ask(Ask::OpenKept { text }, false);
+        } else {
+            self.plan_kept();
         }
         let open_trace = session::recall(Item::Trace, "");
         let trace = browser::query("trace").filter(|_| open_trace.is_none());
@@ -71,9 +76,11 @@ impl Planner {
     /// Opens the spec of a link. A damaged one leaves the form as it is and says which part is wrong.
     pub fn open_link(self, fragment: &str) {
         self.own_fragment.set_value(fragment.to_owned());
-        match link::read(fragment) {
+        let (link, shown) = Shown::read(fragment);
+        match link::read(link) {
             Ok(spec) => {
                 self.notice.set(None);
+                self.want(shown);
                 self.form.update(|form| form.open(&spec));
             }
             Err(error) => {
@@ -96,26 +103,37 @@ impl Planner {
             // Back at the first address, which gives files.
             self.own_fragment.set_value(fragment);
             self.open_address();
+        } else if self.link().as_deref() == Some(Shown::read(&fragment).0) {
+            // The same form, seen in another way.
+            self.own_fragment.set_value(fragment.clone());
+            self.edits.update_value(Edits::opened);
+            self.show_as(Shown::read(&fragment).1);
         } else {
             self.open_link(&fragment);
+            self.plan_kept();
         }
+    }
+
+    /// The fragment that is shared, or a message why there is none.
+    pub fn shared_fragment(self) -> Option<String> {
+        let why = if untrack(|| self.is_faulty()) {
+            "The form has errors, so there is no link. Correct the marked fields, then copy the link."
+        } else {
+            "There is no layout yet, so there is no link. Choose what has one, then copy the link."
+        };
+        let fragment = self.fragment().filter(|_| untrack(|| !self.is_faulty()));
+        if fragment.is_none() {
+            self.report(vec![why.to_owned()]);
+        }
+        fragment
     }
 
     /// Puts the link on the clipboard.
     pub fn copy_link(self) {
-        if untrack(|| self.is_faulty()) {
-            return self.report(vec![
-                "The form has errors, so there is no link. Correct the marked fields, then copy the link.".to_owned(),
-            ]);
-        }
-        let Some(link) = self.link() else {
-            return self.report(vec![
-                "There is no layout yet, so there is no link. Choose what has one, then copy the link.".to_owned(),
-            ]);
-        };
+        let Some(link) = self.shared_fragment() else { return };
         leptos::task::spawn_local(async move {
             let lines = if browser::copy(&browser::address_with(&link)).await {
-                let mut lines = vec!["The link is on the clipboard. It contains the whole form.".to_owned()];
+                let mut lines = vec!["The link is on the clipboard. It contains the whole form, and what is seen: zoom, kept plan, order of the table.".to_owned()];
                 if self.open_plan_file.with_value(Option::is_some) {
                     lines.push("The link does not contain the open plan file or its custom schedule. It opens the form, which is planned again. Export plan saves the file.".to_owned());
                 }
@@ -135,15 +153,24 @@ impl Planner {
         Some(pipeplan_core::spec::link::write(&spec).trim_start_matches('#').to_owned())
     }
 
+    /// The link of the form with what is seen.
+    pub(super) fn fragment(self) -> Option<String> {
+        Some(self.shown().write(&self.link()?))
+    }
+
     pub(super) fn write_link_later(self) {
+        self.write_link_after(LINK_AFTER_MS);
+    }
+
+    pub(super) fn write_link_after(self, pause_ms: i32) {
         let turn = self.link_timer.get_value().wrapping_add(1);
         self.link_timer.set_value(turn);
-        browser::after(LINK_AFTER_MS, move || {
+        browser::after(pause_ms, move || {
             if self.link_timer.get_value() != turn {
                 return;
             }
             self.remember_unlinked();
-            let Some(link) = self.link() else { return };
+            let Some(link) = self.fragment() else { return };
             if link != self.own_fragment.get_value() {
                 let same_entry = self.edits.try_update_value(Edits::write) == Some(true);
                 browser::set_fragment(&link, same_entry);

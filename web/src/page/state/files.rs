@@ -4,18 +4,19 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use leptos::prelude::*;
-use pipeplan_core::formats::megatron_run::MegatronRun;
+use pipeplan_core::base::fields::Faults;
 use pipeplan_core::model::hf_config;
-use pipeplan_core::notation::order;
 use pipeplan_core::spec::Spec;
 use serde_json::Value;
 
 use super::rows::own_row;
 use super::{Planner, is_schedule};
 use crate::logic::edits::Edits;
+use crate::page::parts;
 use crate::page::session::{self, Item};
-use crate::protocol::Ask;
 use crate::protocol::frontier::FROM_CHART;
+use crate::protocol::{Ask, spec_of};
+use crate::reader::{Asked, Found};
 use crate::scene::Scene;
 use crate::text;
 
@@ -69,29 +70,56 @@ impl Planner {
         } else if says("operators") && says("kernel") {
             self.opening_profile.set_value(Some(opening()));
             self.measure(Some(text));
-        } else if order::looks_like_one(text) {
-            let Some(spec) = self.read_form() else {
-                let why = "The form has errors, so this custom schedule has no costs. Correct the marked fields.";
-                return self.report_also(vec![of_file(name, why)]);
-            };
-            self.busy.set(true);
-            self.opening.set_value(Some(opening()));
-            self.ask(Ask::OpenOrder { spec, text: text.to_owned() }, true);
-        } else if let Some(run) = Some(MegatronRun::read(text)).filter(MegatronRun::is_any) {
-            self.open_run(name, text, &run, ["", ""]);
-        } else if let Some(config) = config_of(text) {
+        } else if let Some(config) = value_of(text).filter(hf_config::looks_like_one) {
             self.open_config(name, config);
-        } else {
-            let mut form = self.form.get_untracked();
-            match form.open_text(text) {
-                Ok(()) => self.change_with(|before| *before = form),
-                Err(error) => {
-                    let mut lines = vec![of_file(name, &text::unreadable_file(text, &error))];
-                    lines.extend(error.to_string().lines().take(6).map(str::to_owned));
+        } else if value_of(text).is_none_or(|spec| self.open_spec(&spec).is_err()) {
+            self.read_file(name, text, Asked::default());
+        }
+    }
+
+    /// Reads a text that takes the readers of other programs' files.
+    pub(super) fn read_file(self, name: &str, text: &str, asked: Asked) {
+        let (device, devices) = self.device_and_devices();
+        let asked = Asked { device, devices, ..asked };
+        let (name, text) = (name.to_owned(), text.to_owned());
+        self.reading.update_value(|reading| *reading += 1);
+        leptos::task::spawn_local(async move {
+            let found = parts::read(&text, &asked).await;
+            self.reading.update_value(|reading| *reading -= 1);
+            match found {
+                Ok(Found::Order) => self.open_order(&name, &text),
+                Ok(Found::Run(run)) => self.open_run(&name, &text, run, &asked),
+                Ok(Found::Spec(spec)) => {
+                    if let Err(faults) = self.open_spec(&serde_json::from_str(&spec).unwrap_or_default()) {
+                        self.report_also(vec![of_file(&name, &text::sentence(&faults.to_string()))]);
+                    }
+                }
+                Ok(Found::Unreadable(mut lines)) => {
+                    lines.iter_mut().take(1).for_each(|first| *first = of_file(&name, first));
                     self.report_also(lines);
                 }
+                Err(reason) => self.report_also(vec![of_file(&name, &reason)]),
             }
-        }
+        });
+    }
+
+    /// Plans the form with the custom schedule of a file.
+    fn open_order(self, name: &str, text: &str) {
+        let Some(spec) = self.read_form() else {
+            let why = "The form has errors, so this custom schedule has no costs. Correct the marked fields.";
+            return self.report_also(vec![of_file(name, why)]);
+        };
+        self.busy.set(true);
+        self.opening.set_value(Some(Opening { text: text.into(), name: name.into(), from: Origin::Person }));
+        self.ask(Ask::OpenOrder { spec, text: text.to_owned() }, true);
+    }
+
+    /// Puts a spec into the form.
+    pub(super) fn open_spec(self, spec: &Value) -> Result<(), Faults> {
+        let mut form = self.form.get_untracked();
+        form.open_value(spec)?;
+        self.change_with(|before| *before = form);
+        Ok(())
     }
 
     /// Puts the model of a `config.json` into the form, and keeps the rest of the form.
@@ -128,7 +156,7 @@ impl Planner {
     pub(super) fn opened(self, id: u32, spec: &str, scene: Option<Scene>) {
         // A layout that is being found would replace the file.
         self.end_following();
-        if let Ok(spec) = Spec::read(spec) {
+        if let Some(spec) = spec_of(spec) {
             let mut form = self.form.get_untracked();
             form.open(&spec);
             // The file can hold another schedule than its spec names. The form names the shown one, if the planner
@@ -189,7 +217,11 @@ impl Planner {
     /// Whether a file is being read.
     pub fn is_opening(self) -> bool {
         let reads = |opening: StoredValue<Option<Opening>, LocalStorage>| opening.with_value(Option::is_some);
-        self.busy.get_untracked() && reads(self.opening) || reads(self.opening_trace) || reads(self.opening_profile)
+        let reading = self.reading.get_value() > 0;
+        reading
+            || self.busy.get_untracked() && reads(self.opening)
+            || reads(self.opening_trace)
+            || reads(self.opening_profile)
     }
 
     /// Uses the times of this profile, or estimates.
@@ -211,10 +243,9 @@ impl Planner {
     }
 }
 
-/// The value of a `config.json`, if `text` is one.
-fn config_of(text: &str) -> Option<Value> {
-    let value = pipeplan_core::base::json::parse(text).ok()?;
-    hf_config::looks_like_one(&value).then_some(value)
+/// The value of a text of JSON.
+fn value_of(text: &str) -> Option<Value> {
+    pipeplan_core::base::json::parse(text).ok().filter(Value::is_object)
 }
 
 /// A message about the file `name`.

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::Planner;
 use crate::draw::frontier::Chart;
 use crate::form::{DEVICES, Form, LayoutQuestion, field};
-use crate::protocol::{Ask, FoundLayout};
+use crate::protocol::{Ask, FoundLayout, spec_of};
 use crate::text;
 
 /// What a notice says where the page has raised the number of devices.
@@ -131,7 +131,7 @@ impl Planner {
             return;
         };
         let FoundLayout { spec, reason, next, finished } = found;
-        let spec = spec.and_then(|spec| Spec::read(&spec).ok());
+        let spec = spec.and_then(|spec| spec_of(&spec));
         if finished {
             self.following.set(false);
         }

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use leptos::prelude::*;
-use pipeplan_core::spec::{Spec, Work};
+use pipeplan_core::spec::Work;
 
 use super::Planner;
 use crate::logic::layouts;
-use crate::protocol::{Ask, Layouts};
+use crate::protocol::{Ask, Layouts, spec_of};
 
 impl Planner {
     /// Devices of the form's model; none for typed costs, which have no layouts.
@@ -69,7 +69,7 @@ impl Planner {
 
     /// Puts a layout into the form.
     pub fn take_layout(self, spec: &str) {
-        if let Ok(spec) = Spec::read(spec) {
+        if let Some(spec) = spec_of(spec) {
             self.change_with(|form| form.open(&spec));
         }
     }

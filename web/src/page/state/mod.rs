@@ -16,13 +16,16 @@ mod layouts;
 mod notices;
 mod picture;
 mod planning;
+mod playback;
 mod proof;
 mod replies;
 mod rows;
 mod run;
+mod shown;
 mod traces;
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -42,7 +45,10 @@ use crate::draw::view::View;
 use crate::form::Form;
 use crate::logic::comparison::Compared;
 use crate::logic::edits::Edits;
+use crate::logic::playback::Playback;
 use crate::logic::proof::Proof;
+use crate::logic::shown::Shown;
+use crate::logic::sorting::Ranking;
 use crate::page::browser;
 use crate::page::worker_client::WorkerClient;
 use crate::protocol::{Calibrated, ChartPoint, Layouts, Row, SensitivityRows, Shorter, Timed, TraceSummary, Unfit};
@@ -144,6 +150,12 @@ pub struct Planner {
     pub found: RwSignal<Option<Block>>,
     /// Whether the ops of the critical path stand out.
     pub path_lit: RwSignal<bool>,
+    /// The order of the comparison.
+    pub ranking: RwSignal<Ranking>,
+    /// Whether transfers, gradient sync and optimizer have tracks of their own.
+    pub carried_shown: RwSignal<bool>,
+    /// The plan in slow motion.
+    pub playback: RwSignal<Option<Playback>>,
     /// By how much a person has made the timeline higher.
     pub room_px: RwSignal<f64>,
     /// Width of the time axis in CSS pixels.
@@ -155,6 +167,11 @@ pub struct Planner {
     newest_shown: StoredValue<u32>,
     /// The chosen point of the chart, until its plan is known.
     chosen_point: StoredValue<Option<ChartPoint>>,
+    /// Where a hand has dragged the memory limit to, until it is asked for, and when the last such question was asked.
+    dragged_to: StoredValue<Option<u64>>,
+    hand_asked_ms: StoredValue<f64>,
+    /// Whether the question under way is that of a hand.
+    by_hand: StoredValue<bool>,
     /// The open plan file, until the form changes. Exporting returns its text unchanged.
     open_plan_file: StoredValue<Option<Rc<str>>, LocalStorage>,
     /// Whether to save the plan file when the search ends.
@@ -165,6 +182,8 @@ pub struct Planner {
     opening_trace: StoredValue<Option<Opening>, LocalStorage>,
     /// The profile that the worker reads.
     opening_profile: StoredValue<Option<Opening>, LocalStorage>,
+    /// How many files are being read by the page itself.
+    reading: StoredValue<u32>,
     /// The sequence length that a `config.json` put into the form, and that of the model before.
     configured: StoredValue<Option<(String, u64)>>,
     /// Whether a plan or trace is stored for a reload.
@@ -182,6 +201,12 @@ pub struct Planner {
     link_timer: StoredValue<u32>,
     /// The fragment of the address that the page knows.
     own_fragment: StoredValue<String>,
+    /// The link of the kept plan's spec, if it is the plan of a form.
+    kept_link: StoredValue<Option<String>>,
+    /// What a link shows beside the form, until its plan is there.
+    wanted_view: StoredValue<Option<Shown>>,
+    /// When a person has last changed what is seen.
+    seen_changed_ms: StoredValue<f64>,
     /// Whether the next link replaces the one in the address or adds an entry to the history.
     edits: StoredValue<Edits>,
     client: StoredValue<Option<Rc<WorkerClient>>, LocalStorage>,
@@ -237,17 +262,24 @@ impl Planner {
             selected: RwSignal::new(None),
             found: RwSignal::new(None),
             path_lit: RwSignal::new(false),
+            ranking: RwSignal::new(Ranking::default()),
+            carried_shown: RwSignal::new(false),
+            playback: RwSignal::new(None),
             room_px: RwSignal::new(0.0),
             width: RwSignal::new(600.0),
             png_wanted: RwSignal::new(0),
             newest_asked: StoredValue::new(0),
             newest_shown: StoredValue::new(0),
             chosen_point: StoredValue::new(None),
+            dragged_to: StoredValue::new(None),
+            hand_asked_ms: StoredValue::new(f64::NEG_INFINITY),
+            by_hand: StoredValue::new(false),
             open_plan_file: StoredValue::new_local(None),
             saves_when_found: StoredValue::new(false),
             opening: StoredValue::new_local(None),
             opening_trace: StoredValue::new_local(None),
             opening_profile: StoredValue::new_local(None),
+            reading: StoredValue::new(0),
             configured: StoredValue::new(None),
             remembers: StoredValue::new(true),
             early_tracks: StoredValue::new((0, Vec::new())),
@@ -257,6 +289,9 @@ impl Planner {
             batch: StoredValue::new(0),
             link_timer: StoredValue::new(0),
             own_fragment: StoredValue::new(String::new()),
+            kept_link: StoredValue::new(None),
+            wanted_view: StoredValue::new(None),
+            seen_changed_ms: StoredValue::new(0.0),
             edits: StoredValue::new(Edits::default()),
             client: StoredValue::new_local(None),
             prover: StoredValue::new_local(None),
@@ -279,15 +314,15 @@ pub(super) fn is_schedule(name: &str) -> bool {
 }
 
 thread_local! {
-    static FRAME_REQUESTED: RefCell<bool> = const { RefCell::new(false) };
+    static REQUESTED: RefCell<BTreeSet<&'static str>> = const { RefCell::new(BTreeSet::new()) };
 }
 
-/// Runs `paint` once before the next frame, however often it is asked for.
-pub fn once_a_frame(paint: impl FnOnce() + 'static) {
-    let already = FRAME_REQUESTED.with(|requested| requested.replace(true));
-    if !already {
+/// Runs `paint` of `what` once before the next frame, however often it is asked for.
+pub fn once_a_frame(what: &'static str, paint: impl FnOnce() + 'static) {
+    let is_first = REQUESTED.with_borrow_mut(|requested| requested.insert(what));
+    if is_first {
         browser::next_frame(move || {
-            FRAME_REQUESTED.with(|requested| requested.replace(false));
+            REQUESTED.with_borrow_mut(|requested| requested.remove(what));
             paint();
         });
     }

@@ -42,7 +42,7 @@ impl Planner {
         }
     }
 
-    pub(super) fn report(self, lines: Vec<String>) {
+    pub fn report(self, lines: Vec<String>) {
         self.notice.set(Some(Notice { wrong: true, lines }));
     }
 

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use leptos::prelude::*;
-use pipeplan_core::formats::svg;
-use pipeplan_core::simulate::timeline::Timeline;
 
 use super::Planner;
+use crate::draw::figure::Style;
 use crate::draw::track::Track;
 use crate::draw::view::Extent;
 use crate::logic::kept_plan;
@@ -16,8 +15,8 @@ use crate::page::session::{self, Item};
 use crate::protocol::{Ask, Order, Purpose};
 use crate::scene::{Below, Scene, subject};
 
-/// Pixels of a saved drawing: a page of paper.
-const SVG_WIDTH: u32 = 1200;
+/// A saved drawing, as wide as a slide.
+const SVG_STYLE: Style = Style { width_px: 1200.0, font_px: 11.0, memory: false };
 
 impl Planner {
     pub(super) fn show(self, scene: Option<Arc<Scene>>) {
@@ -35,17 +34,33 @@ impl Planner {
         self.scene.set(scene);
         self.forget_calibration();
         self.carry_view(before);
+        if self.scene.with_untracked(Option::is_some) {
+            self.show_wanted();
+        }
         self.ask_passes();
         self.ask_sensitivity();
+        self.follow_hand();
     }
 
     /// The extent of all tracks together.
     pub fn extent(self) -> Extent {
-        let planned = self.scene.with_untracked(|scene| scene.as_ref().map_or(0, |scene| scene.end_ns()));
+        let end_ns = |scene: &Arc<Scene>| match self.carried_shown.get_untracked() {
+            true => scene.step_end_ns(),
+            false => scene.end_ns(),
+        };
+        let planned = self.scene.with_untracked(|scene| scene.as_ref().map_or(0, end_ns));
         let below = untrack(|| self.below());
-        let scaled = |below: Below| below.end_ns() as f64 * below.scale(planned, self.aligned.get_untracked());
+        let ops_end = self.scene.with_untracked(|scene| scene.as_ref().map_or(0, |scene| scene.end_ns()));
+        let scaled = |below: Below| below.end_ns() as f64 * below.scale(ops_end, self.aligned.get_untracked());
         let whole_ns = below.map_or(0.0, scaled).max(planned as f64);
         Extent { whole_ns, width_px: self.width.get_untracked() }
+    }
+
+    /// Shows transfers, gradient sync and optimizer, or hides them.
+    pub fn show_carried(self, shown: bool) {
+        let before = self.extent();
+        self.carried_shown.set(shown);
+        self.carry_view(before);
     }
 
     /// Keeps the view when the shown plans change.
@@ -77,7 +92,10 @@ impl Planner {
     /// Keeps the plan on screen for comparison, or releases the kept plan.
     pub fn keep(self, keep: bool) {
         let before = self.extent();
+        self.kept_link.set_value(None);
         if keep {
+            let is_of_form = self.open_plan_file.with_value(Option::is_none) && !self.outdated.get_untracked();
+            self.kept_link.set_value(self.link().filter(|_| is_of_form));
             self.kept.set(self.scene.get_untracked());
             if let Some(text) = self.open_plan_file.get_value() {
                 self.remember(Item::Kept, "", &text);
@@ -117,9 +135,8 @@ impl Planner {
     /// Downloads the timeline as a drawing.
     pub fn save_svg(self) {
         let Some(scene) = self.scene.get_untracked() else { return };
-        let rows = scene.tracks.iter().map(|track| track.spans().to_vec()).collect();
         let title = format!("{} ({})", scene.headline(), untrack(|| self.subject()));
-        let drawing = svg::draw(&Timeline { rows }, &title, SVG_WIDTH);
+        let drawing = scene.figure(SVG_STYLE, None, &title);
         browser::download(&self.file_name("timeline.svg"), "image/svg+xml", &drawing);
     }
 

@@ -92,7 +92,13 @@ impl Planner {
                 }
                 self.busy.set(true);
                 self.outdated.set(true);
-                self.ask(Ask::Plan { spec: text }, true);
+                self.ask(
+                    match self.by_hand.get_value() {
+                        true => Ask::PlanByHand { spec: text },
+                        false => Ask::Plan { spec: text },
+                    },
+                    true,
+                );
                 self.write_link_later();
             }
             None => {

@@ -61,7 +61,9 @@ impl Planner {
         if is_schedule(&schedule) {
             spec["schedule"] = json!(schedule);
         }
-        self.open_text(&spec.to_string());
+        self.notice.set(None);
+        // What was measured has no fault.
+        let _ = self.open_spec(&spec);
     }
 
     /// Whether the open trace belongs to another plan than the open plan file.

@@ -14,9 +14,11 @@ use super::details::{Tooltip, anchor, describe, details, point_at, with_ranks};
 use super::height::LowerEdge;
 use super::keys::{select, select_by_key, view_by_key};
 use super::legend;
+use super::minimap::Minimap;
 use super::op_table::OpTable;
 use super::overlay;
 use super::paper::PaperFigure;
+use super::playback::PlaybackBar;
 use super::pointer::{Drag, wheel};
 use crate::draw::paint::Layout;
 use crate::draw::raster::Image;
@@ -37,6 +39,8 @@ pub struct Frame {
     pub view: View,
     /// The ops that stand out; none: all are alike.
     pub lit: Option<Lit>,
+    /// The instant of a playback: what begins later is hidden.
+    pub until_ns: Option<f64>,
     pub dark: bool,
     /// Whether it is to be printed.
     pub paper: bool,
@@ -97,8 +101,11 @@ impl Screen {
             let ranks = planner.scene.with(|scene| scene.as_ref().map_or(4, |scene| scene.tracks.len()));
             let below = planner.below().map_or(0, |below| below.tracks().len());
             match paper.get() {
-                true => Layout::whole(whole_width.get(), ranks, below),
-                false => Layout::roomy(whole_width.get(), ranks, below, scroll.get(), planner.room_px.get()),
+                true => Layout::whole(whole_width.get(), ranks, below, planner.carried_shown.get()),
+                false => {
+                    let (room_px, carried) = (planner.room_px.get(), planner.carried_shown.get());
+                    Layout::roomy(whole_width.get(), ranks, below, scroll.get(), room_px, carried)
+                }
             }
         });
         Screen {
@@ -137,6 +144,7 @@ impl Screen {
             layout: self.layout.get(),
             lit: self.lit(),
             view: self.planner.view.get(),
+            until_ns: self.planner.playback.get().map(|playback| playback.at_ns).filter(|_| !self.paper.get()),
             dark: self.dark.get() && !self.paper.get(),
             paper: self.paper.get(),
             ratio: browser::pixel_ratio(),
@@ -199,7 +207,7 @@ impl Screen {
         Effect::new(move |_| {
             let canvases = (self.image_canvas.get().is_some(), self.text_canvas.get().is_some());
             let _ = (self.frame().is_some(), shown.get(), canvases);
-            once_a_frame(paint.clone());
+            once_a_frame("picture", paint.clone());
         });
     }
 
@@ -222,7 +230,8 @@ impl Screen {
             }
             let Some(frame) = untrack(|| self.frame()) else { return };
             let below = frame.below.as_ref().map_or(0, |(below, _)| below.tracks().len());
-            let layout = Layout::whole(self.whole_width.get_untracked(), frame.scene.tracks.len(), below);
+            let carried = planner.carried_shown.get_untracked();
+            let layout = Layout::whole(self.whole_width.get_untracked(), frame.scene.tracks.len(), below, carried);
             let of = untrack(|| planner.subject());
             if let Some(whole) = overlay::picture(&Frame { layout, ..frame }, &of, self.selected.get_untracked()) {
                 browser::download_png(planner.file_name("timeline.png"), &whole);
@@ -279,9 +288,11 @@ pub(super) fn Canvas() -> impl IntoView {
                 on:pointerleave=move |_| screen.pointer.set(None) on:dblclick=move |event| screen.double_clicked(&event) on:keydown=move |event| screen.key_pressed(&event)></canvas>
             <Tooltip shown anchor whole_width=screen.whole_width />
         </div>
+        <Minimap screen />
+        <PlaybackBar />
         <LowerEdge />
         <p class="unseen" role="status" data-test="selected">{announced}</p>
-        <p class="hint keys">"Drag to pan, Ctrl and wheel to zoom, Shift and drag for the figures of a range; or use arrow keys or W A S D, and F for all. Click a block, or press Enter, to keep its details. Arrow keys then go from block to block and to the gaps between them. A gap shows what its rank waits for. Escape ends the selection."{move || more_ranks("use the wheel, drag, PageUp and PageDown, or the bar at the side")}</p>
+        <p class="hint keys">"Drag to pan, Ctrl and wheel to zoom, Shift and drag for the figures of a range; or use arrow keys or W A S D, and F for all. Click a block, or press Enter, to keep its details. Arrow keys then go from block to block and to the gaps between them. A gap shows what its rank waits for. Escape ends the selection. P plays the plan in slow motion."{move || more_ranks("use the wheel, drag, PageUp and PageDown, or the bar at the side")}</p>
         <p class="hint taps">"Tap a block for its details, or a gap for what its rank waits for. Drag to pan, pinch to zoom."{move || more_ranks("tap the bar at the side")}</p>
         <PaperFigure />
         <OpTable />

@@ -51,6 +51,7 @@ pub(super) fn details(planner: Planner, pointed: Pointed) -> Vec<(String, String
             untrack(|| planner.below()).map(describe).unwrap_or_default()
         }
         Pointed::Instant { time_ns } => scene.describe_instant(time_ns),
+        Pointed::Carried { rank, time_ns } => scene.describe_carried(rank, time_ns),
         Pointed::Range { from_ns, to_ns } => scene.describe_range(from_ns, to_ns),
         Pointed::Memory { rank, time_ns } => {
             let mut lines = scene.describe_memory(rank, time_ns as f64);
@@ -92,6 +93,9 @@ pub(super) fn point_at(planner: Planner, layout: &Layout, x: f64, y: f64) -> Opt
         Place::Ruler => {
             (0.0..=scene.end_ns() as f64).contains(&time_ns).then_some(Pointed::Instant { time_ns: time_ns as u64 })
         }
+        Place::Carried(rank) => (0.0..=scene.step_end_ns() as f64)
+            .contains(&time_ns)
+            .then_some(Pointed::Carried { rank, time_ns: time_ns as u64 }),
         Place::Memory(rank) => {
             (time_ns <= scene.end_ns() as f64).then_some(Pointed::Memory { rank, time_ns: time_ns.max(0.0) as u64 })
         }
@@ -114,6 +118,7 @@ pub(super) fn anchor(planner: Planner, layout: &Layout, selected: Pointed) -> Op
             let panel = if block.below { layout.below? } else { layout.planned };
             (panel, block.rank, with_ranks(planner, |ranks| ranks.times(block))?)
         }
+        Pointed::Carried { rank, time_ns } => (layout.carried?, rank, (time_ns as f64, time_ns as f64)),
         Pointed::Memory { rank, time_ns } => (layout.memory, rank, (time_ns as f64, time_ns as f64)),
         Pointed::Range { from_ns, to_ns } => {
             let x = |time_ns: u64| view.x_of(time_ns as f64).clamp(0.0, layout.width_px);

@@ -52,8 +52,9 @@ pub(super) fn LowerEdge() -> impl IntoView {
 #[component]
 pub(super) fn FullScreen() -> impl IntoView {
     view! {
-        <button type="button" data-test="full-screen" title="Show the timeline on the whole screen, or end that"
-            on:click=move |_| browser::toggle_full_screen(".timeline")>"Full screen"</button>
+        <button type="button" data-test="full-screen" aria-label="Full screen" title="Show the timeline on the whole screen, or end that"
+            on:click=move |_| browser::toggle_full_screen(".timeline")>
+            <svg viewBox="0 0 16 16" width="14" height="14" aria-hidden="true"><path d="M2 6V2h4M10 2h4v4M14 10v4h-4M6 14H2v-4" fill="none" stroke="currentColor" stroke-width="1.6" /></svg></button>
     }
 }
 

@@ -82,6 +82,11 @@ pub(super) fn view_by_key(planner: Planner, layout: &Layout, scroll: RwSignal<f6
         "a" => change(&|view| view.panned(-pan, extent)),
         "d" => change(&|view| view.panned(pan, extent)),
         "f" => change(&|_| selected_times(planner).map_or(extent.fit(), |(from, to)| around(from, to, extent))),
+        "p" => planner.play_or_pause(),
+        "." => planner.step_playback(true),
+        "," => planner.step_playback(false),
+        ">" => planner.change_playback(|playback| playback.faster(true)),
+        "<" => planner.change_playback(|playback| playback.faster(false)),
         _ => return view_by_arrow(layout, scroll, event, &change, extent),
     }
     event.prevent_default();
@@ -92,7 +97,7 @@ fn selected_times(planner: Planner) -> Option<(f64, f64)> {
     match planner.selected.get_untracked()? {
         Pointed::Block(block) => untrack(|| with_ranks(planner, |ranks| ranks.times(block))),
         Pointed::Range { from_ns, to_ns } => Some((from_ns as f64, to_ns as f64)),
-        Pointed::Memory { .. } | Pointed::Instant { .. } => None,
+        Pointed::Memory { .. } | Pointed::Carried { .. } | Pointed::Instant { .. } => None,
     }
 }
 

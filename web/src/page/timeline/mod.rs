@@ -9,9 +9,11 @@ mod details;
 mod height;
 mod keys;
 mod legend;
+mod minimap;
 mod op_table;
 mod overlay;
 mod paper;
+mod playback;
 mod pointer;
 mod trace;
 
@@ -119,16 +121,19 @@ fn Toolbar() -> impl IntoView {
                 <button type="button" data-test="save-png" prop:disabled=move || planner.scene.with(Option::is_none)
                     title="Save the visible time range as PNG, with memory, all ranks and the legend" on:click=move |_| planner.save_png()>"PNG"</button>
             </div>
-            <div class="buttons zoom" role="group" aria-label="Zoom and critical path">
+            <div class="buttons zoom" role="group" aria-label="Zoom and what is shown">
                 <button type="button" aria-label="Zoom out" data-test="zoom-out" on:click=move |_| zoom(1.0 / (ZOOM_STEP * ZOOM_STEP))>"−"</button>
                 <button type="button" aria-label="Zoom in" data-test="zoom-in" on:click=move |_| zoom(ZOOM_STEP * ZOOM_STEP)>"+"</button>
                 <button type="button" data-test="critical-path" aria-pressed=move || planner.path_lit.get().to_string()
                     title="Show the critical path: the ops that decide the time. A shorter op off the path changes nothing."
                     on:click=move |_| planner.path_lit.update(|lit| *lit = !*lit)>"Critical path"</button>
+                <button type="button" data-test="carried" aria-pressed=move || planner.carried_shown.get().to_string()
+                    title="Show P2P transfers, gradient sync and the optimizer as tracks of their own"
+                    on:click=move |_| planner.show_carried(!planner.carried_shown.get_untracked())>"Transfers"</button>
                 <button type="button" data-test="zoom-fit" on:click=move |_| planner.view.set(planner.extent().fit())>"Fit"</button>
             </div>
             <Search />
-            <div class="buttons zoom"><height::FullScreen /></div>
+            <div class="buttons zoom"><playback::PlayButton /><height::FullScreen /></div>
             <trace::TraceControls />
         </div>
     }

@@ -11,13 +11,14 @@ use web_sys::{CanvasRenderingContext2d, HtmlCanvasElement, ImageData};
 use super::canvas::Frame;
 use crate::draw::colour::{Palette, Rgb};
 use crate::draw::memory::{self, Curve};
+use crate::draw::overview;
 use crate::draw::paint::{self, Below, Layout, Panel, RULER_PX, Subject, TITLE_PX};
 use crate::draw::raster::Image;
 use crate::draw::ruler;
 use crate::draw::selection::{Block, Pointed};
-use crate::draw::track::Track;
-use crate::draw::view::View;
-use crate::scene::{self, Key};
+use crate::draw::track::{Carried, Track};
+use crate::draw::view::{Extent, View};
+use crate::scene::{self, Key, Scene};
 use crate::text;
 
 const FONT: &str = "11px system-ui, 'Segoe UI', 'DejaVu Sans', sans-serif";
@@ -35,7 +36,9 @@ pub fn paint_image(canvas: &HtmlCanvasElement, frame: &Frame, kept: &Rc<RefCell<
     let palette = Palette::of(frame.dark);
     let data = SubjectData::of(frame);
     let image = paint::paint(
-        &data.subject(frame, &|rank| frame.scene.curve(rank), &|rank| frame.kept()?.curve(rank)),
+        &data.subject(frame, &|rank| frame.scene.curve(rank), &|rank| frame.kept()?.curve(rank), &|rank| {
+            frame.scene.carried(rank)
+        }),
         &frame.layout,
         frame.view,
         frame.ratio,
@@ -82,6 +85,7 @@ impl SubjectData {
         frame: &'s Frame,
         curve: &'s dyn Fn(usize) -> Option<&'s Curve>,
         curve_below: &'s dyn Fn(usize) -> Option<&'s Curve>,
+        carried: &'s dyn Fn(usize) -> Option<&'s Carried>,
     ) -> Subject<'s> {
         Subject {
             planned: &frame.scene.tracks,
@@ -100,6 +104,7 @@ impl SubjectData {
             up_from: frame.scene.up_from(),
             lit: frame.lit.as_ref().map(|lit| lit.planned.as_ref() as _),
             lit_below: frame.lit.as_ref().and_then(|lit| lit.below.as_deref()).map(|lit| lit as _),
+            carried,
         }
     }
 }
@@ -119,7 +124,8 @@ pub fn paint_text(canvas: &HtmlCanvasElement, frame: &Frame, pointed: Option<Poi
     brush.ruler(frame.view);
     let data = SubjectData::of(frame);
     let (curve, curve_below) = (|rank| frame.scene.curve(rank), |rank| frame.kept()?.curve(rank));
-    let subject = data.subject(frame, &curve, &curve_below);
+    let carried = |rank| frame.scene.carried(rank);
+    let subject = data.subject(frame, &curve, &curve_below, &carried);
     // Which ranks, where not all are in sight.
     let some = |panel: &Panel| {
         let in_sight = panel.rows.in_sight();
@@ -140,23 +146,66 @@ pub fn paint_text(canvas: &HtmlCanvasElement, frame: &Frame, pointed: Option<Poi
         brush.names(panel);
         brush.labels(panel, &subject.of(below), below.tracks, below.view(frame.view));
     }
-    let limit = frame.scene.limit_bytes().filter(|limit| *limit <= data.top_bytes);
-    let whose = some(&layout.memory).map_or_else(|| "each rank".to_owned(), |some| format!("r{some}"));
-    let scale = match (limit, frame.scene.limit_bytes()) {
-        (Some(limit), _) => format!("Memory of {whose}; red: limit of {}", text::bytes(limit)),
-        (None, Some(limit)) => format!("Memory of {whose}; the limit of {} is far above", text::bytes(limit)),
-        (None, None) => format!("Memory of {whose}"),
-    };
-    let scale = if frame.kept().is_some() { format!("{scale}; line: kept") } else { scale };
-    brush.title(&layout.memory, &scale);
-    brush.names(&layout.memory);
-    brush.peaks(frame);
-    for panel in [Some(layout.planned), layout.below, Some(layout.memory)].into_iter().flatten() {
-        brush.scroll_mark(&panel);
+    if let Some(panel) = &layout.carried {
+        brush.title(panel, "P2P transfers: activations above, gradients below");
+        brush.key_after(panel, &[("gradient sync", palette.sync), ("optimizer", palette.optimizer)]);
+        brush.names(panel);
     }
+    let whose = some(&layout.memory).map_or_else(|| "each rank".to_owned(), |some| format!("r{some}"));
+    brush.title(&layout.memory, &memory_title(frame, data.top_bytes, &whose));
+    if layout.heat {
+        brush.heat_key(&subject);
+    } else {
+        brush.peaks(frame);
+    }
+    brush.names(&layout.memory);
+    layout.panels().for_each(|panel| brush.scroll_mark(&panel));
     brush.pointed(frame, pointed);
+    if let Some(until_ns) = frame.until_ns {
+        brush.veil(frame.view, until_ns);
+    }
     if frame.paper {
         settle(canvas, &context);
+    }
+}
+
+/// What the memory of the ranks is drawn with.
+fn memory_title(frame: &Frame, top_bytes: u64, whose: &str) -> String {
+    let limit = frame.scene.limit_bytes();
+    let title = match limit {
+        _ if frame.layout.heat => return format!("Memory of {whose}"),
+        Some(limit) if limit <= top_bytes => format!("Memory of {whose}; red: limit of {}", text::bytes(limit)),
+        Some(limit) => format!("Memory of {whose}; the limit of {} is far above", text::bytes(limit)),
+        None => format!("Memory of {whose}"),
+    };
+    if frame.kept().is_some() { format!("{title}; line: kept") } else { title }
+}
+
+/// Paints all of the time of a plan as a strip.
+pub fn paint_overview(canvas: &HtmlCanvasElement, scene: &Scene, extent: Extent, dark: bool) {
+    let ratio = crate::page::browser::pixel_ratio();
+    let (width, height) = ((extent.width_px * ratio).round().max(1.0), (overview::OVERVIEW_PX * ratio).round());
+    let chunk_of_stage = scene.chunk_of_stage();
+    let subject = Subject {
+        planned: &scene.tracks,
+        below: None,
+        curve: &|_| None,
+        static_bytes: &[],
+        limits: &[],
+        top_bytes: 0,
+        chunk_of_stage: &chunk_of_stage,
+        up_from: scene.up_from(),
+        lit: None,
+        lit_below: None,
+        carried: &|_| None,
+    };
+    let image = overview::paint(&subject, extent, width as usize, height as usize, &Palette::of(dark));
+    let (width, height) = (image.width as u32, image.height as u32);
+    resize(canvas, width, height, extent.width_px, overview::OVERVIEW_PX);
+    if let Some(context) = context(canvas)
+        && let Ok(pixels) = ImageData::new_with_u8_clamped_array_and_sh(Clamped(&image.bytes), width, height)
+    {
+        let _ = context.put_image_data(&pixels, 0.0, 0.0);
     }
 }
 
@@ -240,6 +289,72 @@ impl Brush<'_> {
         self.context.set_text_baseline("middle");
         self.context.set_fill_style_str(&self.palette.text.css());
         let _ = self.context.fill_text(title, self.layout.left_px, panel.top_px - TITLE_PX / 2.0 + 1.0);
+    }
+
+    /// Colours and what they mean, at the right of a panel's title, where there is room.
+    fn key_after(&self, panel: &Panel, entries: &[(&str, Rgb)]) {
+        const SWATCH_PX: f64 = 10.0;
+        if self.layout.width_px < 560.0 {
+            return;
+        }
+        let y = panel.top_px - TITLE_PX / 2.0 + 1.0;
+        let mut x = self.layout.left_px + self.layout.width_px;
+        self.context.set_text_align("right");
+        for (title, colour) in entries.iter().rev() {
+            self.context.set_fill_style_str(&self.palette.text.css());
+            let _ = self.context.fill_text(title, x, y);
+            x -= self.context.measure_text(title).map_or(0.0, |metrics| metrics.width()) + SWATCH_PX + 5.0;
+            self.context.set_fill_style_str(&colour.css());
+            self.context.fill_rect(x, y - SWATCH_PX / 2.0 - 1.0, SWATCH_PX, SWATCH_PX);
+            x -= 14.0;
+        }
+    }
+
+    /// The scale of a heat map, at the right of its title.
+    fn heat_key(&self, subject: &Subject<'_>) {
+        const BAR_PX: f64 = 72.0;
+        const HIGH_PX: f64 = 9.0;
+        let (context, scale) = (self.context, subject.heat_scale());
+        let y = self.layout.memory.top_px - TITLE_PX / 2.0 + 1.0;
+        let mut x = self.layout.left_px + self.layout.width_px;
+        context.set_text_align("right");
+        context.set_text_baseline("middle");
+        let say = |x: &mut f64, text: &str| {
+            context.set_fill_style_str(&self.palette.text.css());
+            let _ = context.fill_text(text, *x, y);
+            *x -= context.measure_text(text).map_or(0.0, |metrics| metrics.width()) + 5.0;
+        };
+        if subject.limits.iter().any(Option::is_some) && self.layout.width_px >= 560.0 {
+            say(&mut x, "above the limit");
+            x -= HIGH_PX;
+            context.set_fill_style_str(&self.palette.limit.css());
+            context.fill_rect(x, y - HIGH_PX / 2.0 - 0.5, HIGH_PX, HIGH_PX);
+            x -= 14.0;
+        }
+        say(&mut x, &text::bytes(scale.1));
+        // On whole pixels: what lies between two would be paler.
+        x = (x - BAR_PX).floor();
+        for step in 0..BAR_PX as u64 {
+            let bytes =
+                scale.0 + (u128::from(scale.1 - scale.0.min(scale.1)) * u128::from(step) / BAR_PX as u128) as u64;
+            context.set_fill_style_str(&self.palette.heat(bytes, scale).css());
+            context.fill_rect(x + step as f64, y - HIGH_PX / 2.0 - 0.5, 1.0, HIGH_PX);
+        }
+        x -= 5.0;
+        say(&mut x, &text::bytes(scale.0));
+    }
+
+    /// Hides what has not begun at an instant of a playback, and marks that instant.
+    fn veil(&self, view: View, until_ns: f64) {
+        let (left, right) = (self.layout.left_px, self.layout.left_px + self.layout.width_px);
+        let x = (left + view.x_of(until_ns)).clamp(left, right);
+        let high = self.layout.height_px - RULER_PX;
+        for panel in self.layout.panels() {
+            self.context.set_fill_style_str(&format!("{}e0", self.palette.panel.css()));
+            self.context.fill_rect(x, panel.top_px, right - x, panel.rows.height_px);
+        }
+        self.context.set_fill_style_str(&self.palette.limit.css());
+        self.context.fill_rect(x - 1.0, RULER_PX, 2.0, high);
     }
 
     /// What is planned, what came of it, and what the colours mean.
@@ -392,7 +507,9 @@ impl Brush<'_> {
                     self.outline(&self.layout.planned, frame.view, rank, same.start_ns, same.end_ns);
                 }
             }
-            Some(Pointed::Memory { time_ns, .. } | Pointed::Instant { time_ns }) => {
+            Some(
+                Pointed::Memory { time_ns, .. } | Pointed::Carried { time_ns, .. } | Pointed::Instant { time_ns },
+            ) => {
                 let x = (self.layout.left_px + frame.view.x_of(time_ns as f64)).round() + 0.5;
                 self.context.set_stroke_style_str(&self.palette.text.css());
                 self.context.set_line_width(1.0);
