@@ -55,8 +55,8 @@ pub fn expect_restartable(args: &Args, workload: &Workload, options: &RunOptions
 pub fn faults(args: &Args) -> Vec<(usize, Faults)> {
     let rank = processes::place().ok().flatten().map(|place| place.rank);
     let mut had = if processes::is_ours() { restart::life() } else { 0 };
-    let is_left = |(faulty, _): &&(usize, Faults)| {
-        let is_had = Some(*faulty) == rank && had > 0;
+    let is_left = |(faulty, faults): &&(usize, Faults)| {
+        let is_had = Some(*faulty) == rank && had > 0 && faults.breaks();
         had -= usize::from(is_had);
         !is_had
     };

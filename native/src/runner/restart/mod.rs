@@ -16,6 +16,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use pipeplan_core::trace::StepTrace;
+
 use super::checkpoint::Checkpoint;
 use super::gradients::{Places, Position, copy_of, lend};
 use super::report::{Cause, RunReport, StepReport};
@@ -403,6 +405,10 @@ impl Observer for Generations<'_> {
         self.steps.truncate(made);
         self.steps.push(step.clone());
         self.observer.step_ended(step);
+    }
+
+    fn measured(&mut self, step: &StepTrace) {
+        self.observer.measured(step);
     }
 }
 

@@ -42,7 +42,7 @@ pub fn run_restarting(
         now = after(&failure, &original, workload, &kept, (generation, noticed));
         // What has come does not come again.
         now.faults = faults;
-        if let Some(came) = now.faults.iter().position(|(rank, _)| *rank == failure.rank) {
+        if let Some(came) = now.faults.iter().position(|(rank, faults)| *rank == failure.rank && faults.breaks()) {
             now.faults.remove(came);
         }
         if let Some(restart) = kept.history().last() {
