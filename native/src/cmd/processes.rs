@@ -12,6 +12,7 @@ use pipeplan_core::spec::Work;
 
 use super::failure::Failure;
 use super::family::{Family, Start};
+use super::run::elastic::smaller_numbers;
 use super::{input, interrupt, restart};
 
 /// What a run over processes comes to: refused by the command, or ended by the runner.
@@ -113,7 +114,8 @@ pub fn over_tcp(workload: &Workload, options: &RunOptions, observer: &mut dyn Ob
         return Ok(Err(Refusal::World { ranks: workload.world(), world: place.world }.into()));
     }
     let longest = longest_frame(workload);
-    if let Some(place) = place()?.filter(|_| is_ours() && options.restarting.most > 0) {
+    if let Some(place) = place()?.filter(|_| is_ours() && (options.restarting.most > 0 || restart::fewer().is_some()))
+    {
         let secret = bootstrap::secret(|name| std::env::var(name).ok(), place.launcher);
         return restart::over_generations(workload, options, observer, &place, (secret, longest));
     }
@@ -142,8 +144,9 @@ pub fn mpi_link() -> Result<Tcp, Failure> {
 }
 
 /// Starts this command again as one process for each rank of the plan on this machine, and waits for them. None outlives
-/// it, even where it is killed. Where the run `trains`, tensor-parallel ranks or sequences have a process each.
-pub fn launch(plan: &str, trains: bool, restarts: u32) -> Result<(), Failure> {
+/// it, even where it is killed. Where the run `trains`, tensor-parallel ranks or sequences have a process each. Where it `saves`
+/// checkpoints on its way, an elastic one goes on from them with fewer replicas.
+pub fn launch(plan: &str, trains: bool, restarts: u32, saves: bool) -> Result<(), Failure> {
     if plan == "-" {
         return Err(Failure::input("every rank reads the plan, but standard input can be read once")
             .with_help("Write the plan to a file."));
@@ -160,12 +163,19 @@ pub fn launch(plan: &str, trains: bool, restarts: u32) -> Result<(), Failure> {
         Work::Typed(_) => 1,
     };
     let ranks = plan.problem.ranks().saturating_mul(copies);
+    let smaller = match &plan.spec.work {
+        Work::Model(work) if trains && saves => {
+            let of_replica = ranks / work.layout.data.max(1) as usize;
+            smaller_numbers(&plan).into_iter().map(|data| data as usize * of_replica).collect()
+        }
+        _ => Vec::new(),
+    };
     // Ctrl-C reaches the processes of a terminal together, and a signal to this one alone is handed on; then it waits
     // until they have ended.
     let (interrupted, again) = (interrupt::flag(), interrupt::again());
     // Another program of this machine may call at that port first.
     let secret = Secret::random().map_err(Failure::work)?;
-    let mut family = Family::start(Start { ranks, secret, restarts })?;
+    let mut family = Family::start(Start { ranks, secret, restarts, smaller })?;
     let code = family.wait(&interrupted, &again)?;
     match code {
         0 => Ok(()),

@@ -46,7 +46,7 @@ mod workload;
 pub use overhead::Overhead;
 pub use processes::run_process;
 pub use report::{Cause, Ending, Failure, LastCheckpoint, RankMemory, RunError, RunReport, StepReport};
-pub use restart::{Restart, Restarting, Source, run_restarting};
+pub use restart::{Restart, Restarting, Source, run_elastic, run_restarting};
 pub use status::{RankReport, State};
 pub use stop::StopFlag;
 pub use threads::run;

@@ -34,6 +34,7 @@ pub(super) fn work(model: &str, device: &str, pipeline: u32) -> ModelWork {
         objective: Objective::Makespan,
         layout: Layout::default(),
         batch: crate::spec::Batch::default(),
+        failures: Default::default(),
         profile: None,
     }
 }
