@@ -66,6 +66,7 @@ fn main() {
         objective: Objective::Makespan,
         layout: Default::default(),
         batch: Default::default(),
+        failures: Default::default(),
         profile: None,
     };
     let derived = derive(&work, Placement::Linear, 1).expect("a model");

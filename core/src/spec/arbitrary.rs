@@ -121,6 +121,8 @@ fn layout() -> impl Strategy<Value = Vec<(&'static str, &'static str, Value)>> {
                 ("training", "attention", json!(attention)),
                 ("training", "dropout", json!(dropout)),
                 ("memory", "overhead_bytes", json!(overhead)),
+                ("training", "elastic", json!(data % 2 == 0)),
+                ("training", "mtbf_hours", if zero > 1 { json!(1 + overhead % 100_000) } else { Value::Null }),
                 ("training", "tokens", if dropout { json!(1 + overhead) } else { Value::Null }),
             ]
         })

@@ -99,6 +99,8 @@
 //! | `training.recompute_group` | with `full`: keep only the input of each group of this many layers | 1 |
 //! | `training.offload` (`activation_offload`) | [activation offload](crate::graph::passes::offload_activations) to host memory: `none`, a number of first layers of each stage, `all`, or `fit`: [the fewest layers with which the step is the fastest that fits](crate::estimate::fit). What `recompute` drops is not offloaded | `none` |
 //! | `training.offload_optimizer` (`optimizer_cpu_offload`) | optimizer offload: whether [moments and master weights](crate::graph::layout::Layout::offload_optimizer) lie in host memory, where the optimizer's step reads and writes them | false |
+//! | `training.elastic` | whether a run goes on with fewer data-parallel replicas after ranks have failed for good: with the same global batch, so each replica takes more microbatches | false |
+//! | `training.mtbf_hours` | mean time between failures of one device, in hours, such as 50000: `plan` then tells how often checkpoints are best written | none |
 //! | `memory.limit_bytes` (`limit_per_gpu_bytes`) | memory limit per GPU | the device's |
 //! | `memory.overhead_bytes` (`reserved_bytes`) | reserved memory (framework overhead) | 0 |
 //! | `jitter_permille` | standard deviation of an op's time, in thousandths of the planned time. Comparisons then tell [its cost](crate::simulate::jitter), and `best` is [the schedule that costs least with it](crate::plan::planner::Best) | 0 |
@@ -174,6 +176,18 @@ pub struct Spec {
     pub target: Option<Target>,
 }
 
+/// What is known of failures of a run, and what follows them. No plan depends on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Failures {
+    /// Whether the run goes on with fewer data-parallel replicas.
+    pub elastic: bool,
+    /// Mean time between failures of one device, in hours.
+    pub mtbf_hours: Option<u32>,
+}
+
+/// Most hours between failures.
+pub(crate) const MAX_MTBF_HOURS: u64 = 1_000_000_000;
+
 /// How transfers go between ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Messages {
@@ -230,6 +244,8 @@ pub struct ModelWork {
     pub layout: Layout,
     /// What differs between the microbatches of a step.
     pub batch: Batch,
+    /// What is known of failures, and what follows them.
+    pub failures: Failures,
     /// Measured times of operators. The text of a spec does not have them; a plan has the costs that follow from them.
     pub profile: Option<Arc<Profile>>,
 }
@@ -520,6 +536,12 @@ impl ModelWork {
             training["expert_imbalance"] = json!(f64::from(form.imbalance_permille) / 1000.0);
         }
         self.batch.write(&mut training);
+        if self.failures.elastic {
+            training["elastic"] = json!(true);
+        }
+        if let Some(hours) = self.failures.mtbf_hours {
+            training["mtbf_hours"] = json!(hours);
+        }
         training
     }
 

@@ -30,11 +30,14 @@ pub struct Start {
     pub secret: Secret,
     /// The most restarts.
     pub restarts: u32,
+    /// The numbers of ranks with which a run goes on that no restart mends, one after the other.
+    pub smaller: Vec<usize>,
 }
 
 impl Start {
-    /// Starts `rank` in the generation that `announced` says, for the `life`-th time from 0.
-    fn rank(&self, rank: usize, life: u32, announced: &Announced) -> Result<Child, Failure> {
+    /// Starts `rank` in the generation that `announced` says, for the `life`-th time from 0; where the run may go on with fewer
+    /// ranks, after it has done so so many `times`.
+    fn rank(&self, rank: usize, life: u32, announced: &Announced, times: Option<u32>) -> Result<Child, Failure> {
         let program = std::env::current_exe()
             .map_err(|error| Failure::work(format!("the path of this command is unknown: {error}")))?;
         let mut command = Command::new(program);
@@ -45,7 +48,14 @@ impl Start {
         command.env_remove("TORCHELASTIC_USE_AGENT_STORE").env(bootstrap::SECRET, self.secret.text());
         command.env(restart::ENDS_WITH_INPUT, "1").stdin(Stdio::piped());
         if announced.generation > 0 {
-            command.env(restart::ANNOUNCED, announced.to_string()).env(restart::LIFE, life.to_string());
+            command.env(restart::ANNOUNCED, announced.to_string());
+        }
+        if let Some(times) = times {
+            command.env(restart::FEWER, times.to_string());
+        }
+        let life = life + times.unwrap_or(0);
+        if life > 0 {
+            command.env(restart::LIFE, life.to_string());
         }
         command.spawn().map_err(|error| Failure::work(format!("rank {rank} cannot start: {error}")))
     }
@@ -64,6 +74,8 @@ pub struct Family {
     noticed: Option<[Instant; 2]>,
     /// Whether some rank has ended well: a run that is over is not restarted.
     over: bool,
+    /// How often the run has gone on with fewer ranks, where it may.
+    fewer: Option<u32>,
 }
 
 impl Family {
@@ -75,12 +87,37 @@ impl Family {
         let ranks = start.ranks;
         let (announced, over) = (Announced::first(free_port()?), false);
         let (children, lives) = (Vec::with_capacity(ranks), vec![0; ranks]);
-        let mut family = Family { start, children, lives, announced, dead: Vec::new(), noticed: None, over };
-        for rank in 0..ranks {
-            let child = family.start.rank(rank, 0, &family.announced)?;
-            family.children.push(Some(child));
-        }
+        let fewer = (!start.smaller.is_empty()).then_some(0);
+        let mut family = Family { start, children, lives, announced, dead: Vec::new(), noticed: None, over, fewer };
+        family.start_all()?;
         Ok(family)
+    }
+
+    fn start_all(&mut self) -> Result<(), Failure> {
+        for rank in 0..self.start.ranks {
+            let child = self.start.rank(rank, 0, &self.announced, self.fewer)?;
+            self.children.push(Some(child));
+        }
+        Ok(())
+    }
+
+    /// Waits as [`Family::wait_for_all`]. A run that has failed for good goes on with fewer ranks, where it may.
+    ///
+    /// # Errors
+    /// Where a rank cannot be started again.
+    pub fn wait(&mut self, interrupted: &StopFlag, again: &StopFlag) -> Result<i32, Failure> {
+        loop {
+            let code = self.wait_for_all(interrupted, again)?;
+            if self.start.smaller.is_empty() || self.over || !restart::may_pass(code) || interrupted.is_raised() {
+                return Ok(code);
+            }
+            let (ranks, was) = (self.start.smaller.remove(0), self.start.ranks);
+            output::tell(&format!("{ranks} of {was} ranks go on, from the latest checkpoint (training.elastic)"));
+            (self.start.ranks, self.lives) = (ranks, vec![0; ranks]);
+            (self.announced, self.fewer) = (Announced::first(free_port()?), self.fewer.map(|times| times + 1));
+            self.children.clear();
+            self.start_all()?;
+        }
     }
 
     /// Waits for all; the first exit code that is not 0, or 0. Once one has failed for good, the others have the grace. Where
@@ -88,7 +125,7 @@ impl Family {
     ///
     /// # Errors
     /// Where a rank cannot be started again.
-    pub fn wait(&mut self, interrupted: &StopFlag, again: &StopFlag) -> Result<i32, Failure> {
+    fn wait_for_all(&mut self, interrupted: &StopFlag, again: &StopFlag) -> Result<i32, Failure> {
         let mut code = 0;
         let mut failed_at: Option<Instant> = None;
         let mut asked = false;
@@ -170,7 +207,7 @@ impl Family {
         Self::say(&mut self.children, &Word::Restart(self.announced.clone()));
         for (rank, _) in dead {
             self.lives[rank] += 1;
-            self.children[rank] = Some(self.start.rank(rank, self.lives[rank], &self.announced)?);
+            self.children[rank] = Some(self.start.rank(rank, self.lives[rank], &self.announced, self.fewer)?);
         }
         Ok(())
     }

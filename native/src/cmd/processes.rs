@@ -1,17 +1,21 @@
 //! `pipeplan run` with a process for each rank.
 
+use std::path::Path;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use pipeplan::bootstrap::{self, Launcher, Place};
 use pipeplan::runner::{Computation, Ending, Observer, Refusal, RunError, RunOptions, Workload, run_process};
 use pipeplan::transport::processes::Processes;
 use pipeplan::transport::rendezvous::Secret;
+use pipeplan::transport::secure::Identity;
 use pipeplan::transport::tcp::Tcp;
 
 use pipeplan_core::spec::Work;
 
 use super::failure::Failure;
 use super::family::{Family, Start};
+use super::run::elastic::smaller_numbers;
 use super::{input, interrupt, restart};
 
 /// What a run over processes comes to: refused by the command, or ended by the runner.
@@ -80,6 +84,23 @@ fn longest_frame(workload: &Workload) -> u64 {
     held.max(left).saturating_mul(wider).saturating_add(MEASURED)
 }
 
+/// What this process shows of itself over TCP, where it speaks TLS.
+static IDENTITY: OnceLock<Identity> = OnceLock::new();
+
+/// Has this process speak TLS over TCP, with what these files hold.
+pub fn speak_tls(certificate: &Path, key: &Path, authority: &Path) -> Result<(), Failure> {
+    let identity = Identity::read(certificate, key, authority).map_err(Failure::input)?;
+    // A command reads them once.
+    let _ = IDENTITY.set(identity);
+    Ok(())
+}
+
+/// What the processes of a run that `launcher` has started know, so that no other is let in.
+fn secret(launcher: Launcher) -> Secret {
+    let text = bootstrap::secret(|name| std::env::var(name).ok(), launcher);
+    Secret::new(text).with(IDENTITY.get().cloned())
+}
+
 /// This process' connections to all others, over TCP. No rank sends more than `longest` bytes in one frame.
 pub fn tcp_link(longest: u64, patience: Duration) -> Result<Tcp, Failure> {
     let place = place()?.ok_or_else(|| {
@@ -101,7 +122,7 @@ pub fn tcp_link(longest: u64, patience: Duration) -> Result<Tcp, Failure> {
                 "Set MASTER_ADDR to the host of rank 0{how}, and MASTER_PORT to a free port there."
             )));
     };
-    let secret = Secret::new(bootstrap::secret(|name| std::env::var(name).ok(), place.launcher));
+    let secret = secret(place.launcher);
     Tcp::connect(place.rank, place.world, (host, *port), &secret, longest, patience).map_err(Failure::work)
 }
 
@@ -113,8 +134,9 @@ pub fn over_tcp(workload: &Workload, options: &RunOptions, observer: &mut dyn Ob
         return Ok(Err(Refusal::World { ranks: workload.world(), world: place.world }.into()));
     }
     let longest = longest_frame(workload);
-    if let Some(place) = place()?.filter(|_| is_ours() && options.restarting.most > 0) {
-        let secret = bootstrap::secret(|name| std::env::var(name).ok(), place.launcher);
+    if let Some(place) = place()?.filter(|_| is_ours() && (options.restarting.most > 0 || restart::fewer().is_some()))
+    {
+        let secret = secret(place.launcher);
         return restart::over_generations(workload, options, observer, &place, (secret, longest));
     }
     Ok(run_process(workload, options, Processes::new(tcp_link(longest, patience)?, patience), observer))
@@ -142,8 +164,9 @@ pub fn mpi_link() -> Result<Tcp, Failure> {
 }
 
 /// Starts this command again as one process for each rank of the plan on this machine, and waits for them. None outlives
-/// it, even where it is killed. Where the run `trains`, tensor-parallel ranks or sequences have a process each.
-pub fn launch(plan: &str, trains: bool, restarts: u32) -> Result<(), Failure> {
+/// it, even where it is killed. Where the run `trains`, tensor-parallel ranks or sequences have a process each. Where it `saves`
+/// checkpoints on its way, an elastic one goes on from them with fewer replicas.
+pub fn launch(plan: &str, trains: bool, restarts: u32, saves: bool) -> Result<(), Failure> {
     if plan == "-" {
         return Err(Failure::input("every rank reads the plan, but standard input can be read once")
             .with_help("Write the plan to a file."));
@@ -160,12 +183,19 @@ pub fn launch(plan: &str, trains: bool, restarts: u32) -> Result<(), Failure> {
         Work::Typed(_) => 1,
     };
     let ranks = plan.problem.ranks().saturating_mul(copies);
+    let smaller = match &plan.spec.work {
+        Work::Model(work) if trains && saves => {
+            let of_replica = ranks / work.layout.data.max(1) as usize;
+            smaller_numbers(&plan).into_iter().map(|data| data as usize * of_replica).collect()
+        }
+        _ => Vec::new(),
+    };
     // Ctrl-C reaches the processes of a terminal together, and a signal to this one alone is handed on; then it waits
     // until they have ended.
     let (interrupted, again) = (interrupt::flag(), interrupt::again());
     // Another program of this machine may call at that port first.
     let secret = Secret::random().map_err(Failure::work)?;
-    let mut family = Family::start(Start { ranks, secret, restarts })?;
+    let mut family = Family::start(Start { ranks, secret, restarts, smaller })?;
     let code = family.wait(&interrupted, &again)?;
     match code {
         0 => Ok(()),

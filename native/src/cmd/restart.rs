@@ -27,6 +27,9 @@ pub const ANNOUNCED: &str = "PIPEPLAN_RESTART";
 /// Tells a rank how often it has been started before.
 pub const LIFE: &str = "PIPEPLAN_LIFE";
 
+/// Tells a rank that the run may go on with fewer ranks, and how often it has done so.
+pub const FEWER: &str = "PIPEPLAN_FEWER";
+
 /// The exit code of a rank that would fail again, and so is not restarted.
 pub const LASTS: i32 = 3;
 /// That of a rank that waited for the others of its generation until its patience was over.
@@ -173,6 +176,11 @@ pub fn life() -> usize {
     std::env::var(LIFE).ok().and_then(|life| life.parse().ok()).unwrap_or(0)
 }
 
+/// How often the run has gone on with fewer ranks, where it may.
+pub fn fewer() -> Option<u32> {
+    std::env::var(FEWER).ok()?.parse().ok()
+}
+
 /// How one generation of this rank ended.
 enum Ended {
     /// The run is over.
@@ -192,9 +200,10 @@ pub fn over_generations(
     options: &RunOptions,
     observer: &mut dyn Observer,
     place: &Place,
-    (secret, longest): (String, u64),
+    (secret, longest): (Secret, u64),
 ) -> Result<Result<Ending, RunError>, Failure> {
-    let kept = Arc::new(Kept::new(workload));
+    // A run that only goes on with fewer ranks starts them all anew.
+    let kept = Arc::new(if options.restarting.most > 0 { Kept::new(workload) } else { Kept::default() });
     let restarting = Restarting { kept: Some(Arc::clone(&kept)), ..options.restarting.clone() };
     let options = RunOptions { restarting, ..options.clone() };
     let mut generations = Generations::new(observer);
@@ -228,7 +237,7 @@ pub fn over_generations(
 /// Where the ranks of one generation meet.
 struct Meeting<'m> {
     place: &'m Place,
-    secret: &'m str,
+    secret: &'m Secret,
     longest: u64,
     announced: &'m Announced,
 }
@@ -281,7 +290,7 @@ impl Meeting<'_> {
         let host = self.place.meeting.as_ref().map_or_else(String::new, |(host, _)| host.clone());
         let (rank, world, longest) = (self.place.rank, self.place.world, self.longest);
         // A rank of another generation is none of this one.
-        let secret = Secret::new(format!("{}.{generation}", self.secret));
+        let secret = self.secret.of_generation(generation);
         let (tell, told) = mpsc::channel();
         // A thread of its own, which is left alone where nobody waits for it any longer.
         let meeting = move || {

@@ -46,7 +46,7 @@ mod workload;
 pub use overhead::Overhead;
 pub use processes::run_process;
 pub use report::{Cause, Ending, Failure, LastCheckpoint, RankMemory, RunError, RunReport, StepReport};
-pub use restart::{Restart, Restarting, Source, run_restarting};
+pub use restart::{Restart, Restarting, Source, run_elastic, run_restarting};
 pub use status::{RankReport, State};
 pub use stop::StopFlag;
 pub use threads::run;
@@ -55,6 +55,8 @@ pub use workload::{Computation, ModelStages, Refusal, Workload};
 
 use crate::transport::faulty::Faults;
 use crate::transport::threads::ThreadOptions;
+use pipeplan_core::trace::StepTrace;
+
 use checkpoint::{Checkpoint, CheckpointError, Pretrained, Saving};
 use data::Sources;
 use optimizer::AdamW;
@@ -130,6 +132,8 @@ pub struct RunOptions {
     pub keep_weights: bool,
     /// Raised to end the run early.
     pub stop: StopFlag,
+    /// Raised to end the run where its next checkpoint is due, or after the current step where none is on the way.
+    pub pausing: StopFlag,
     /// Injected faults by rank, for tests. Of several of one rank, each comes after a restart for the one before.
     pub faults: Vec<(usize, Faults)>,
     /// How the run goes on after a failure.
@@ -162,6 +166,7 @@ impl Default for RunOptions {
             trace_window: None,
             keep_weights: false,
             stop: StopFlag::default(),
+            pausing: StopFlag::default(),
             faults: Vec::new(),
             restarting: Restarting::default(),
         }
@@ -185,6 +190,22 @@ impl RunOptions {
         self.resume.as_ref().map_or(Ok(()), |checkpoint| checkpoint.check_files(true, part, parts))
     }
 
+    /// What breaks on `rank`: the first of several.
+    fn fault_of(&self, rank: usize) -> Option<Faults> {
+        self.faults.iter().find(|(faulty, faults)| *faulty == rank && faults.breaks()).map(|(_, faults)| *faults)
+    }
+
+    /// By how many thousandths `rank` computes slower than it could.
+    fn slower_permille(&self, rank: usize) -> u32 {
+        let own = self.faults.iter().filter(|(faulty, _)| *faulty == rank);
+        own.map(|(_, faults)| faults.slower_permille).max().unwrap_or(0)
+    }
+
+    /// Every how many steps a checkpoint is written; 0: only at the end.
+    fn saves_every(&self) -> u32 {
+        self.saving.as_ref().map_or(0, |saving| saving.every)
+    }
+
     /// The first training step of this run, counted from 0.
     pub fn first_step(&self) -> u32 {
         let begun = self.restarting.begun.as_ref().map(|begun| begun.step);
@@ -196,6 +217,10 @@ impl RunOptions {
 pub trait Observer {
     /// All ranks ended a step.
     fn step_ended(&mut self, step: &StepReport);
+
+    /// What ranks did in the step that has ended. Where hosts do not share a clock, or ranks share processors, `began_ns` is none:
+    /// the time from one rank to another then says nothing of their link.
+    fn measured(&mut self, _step: &StepTrace) {}
 
     /// A rank has failed, and the run goes on. Where ranks are processes, only those that go on with it hear this.
     fn restarted(&mut self, _restart: &Restart) {}

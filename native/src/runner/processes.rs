@@ -59,8 +59,7 @@ pub fn run_process<L: Link + 'static>(
     let batches = checked.inspect_err(|refusal| control.say(told(refusal)))?;
     let shared = Arc::new(Shared::new(workload, options, batches));
     let watch = control.launcher_ends_all().then(|| Watch::start(rank, &shared));
-    let faults = options.faults.iter().find(|(faulty, _)| *faulty == rank).map(|(_, faults)| *faults);
-    let (mut transport, missed) = with_faults(transport, faults);
+    let (mut transport, missed) = with_faults(transport, options.fault_of(rank));
     let walked = catch_unwind(AssertUnwindSafe(|| {
         let everyone = Group::world(&transport);
         let mut rank = Rank { rank, shared: &shared, everyone, name: control.name(), missed };
@@ -278,7 +277,8 @@ impl Rank<'_> {
             self.everyone.begin(step);
             rank_executor.prepare(step);
             // Whoever was asked to stop says so to all: then all stop after the same step.
-            let mut stop = [f32::from(u8::from(step >= options.steps || options.stop.is_raised()))];
+            let pauses = options.pausing.is_raised() && step.is_multiple_of(options.saves_every().max(1));
+            let mut stop = [f32::from(u8::from(step >= options.steps || options.stop.is_raised() || pauses))];
             transport.all_reduce(&mut self.everyone, &mut stop, Reduction::Max)?;
             if stop[0] > 0.0 {
                 break;

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use pipeplan_core::base::units::{Bytes, Nanos};
 use pipeplan_core::problem::Problem;
@@ -81,6 +82,8 @@ pub struct RankExecutor<'a> {
     pub batches: Option<Arc<Batches>>,
     /// After how many steps it evaluates, and on how many batches; 0: never.
     pub evaluation: [u32; 2],
+    /// By how many thousandths longer its ops take, on purpose.
+    pub slower_permille: u32,
     /// Raised where data cannot be read, to end the run after whole steps.
     pub stop: StopFlag,
     /// Writes its part of checkpoints, if there are any.
@@ -255,6 +258,11 @@ impl RankExecutor<'_> {
                     now = self.now();
                     let mut peers = self.peer_groups.over(&mut *transport, self.board, rank);
                     self.backend.compute(*op, &mut self.store, &mut peers)?;
+                    if self.slower_permille > 0 {
+                        let took = u128::from(self.now().saturating_sub(now));
+                        let more = took * u128::from(self.slower_permille) / 1000;
+                        thread::sleep(Duration::from_nanos(more as u64));
+                    }
                 }
                 Step::Transfer(messages) => self.exchange(training_step, messages, transport)?,
                 Step::Start(messages) => self.start(training_step, messages, &mut started, transport)?,

@@ -32,6 +32,8 @@ impl StopFlag {
 pub struct Verdict {
     flag: StopFlag,
     steps: u32,
+    /// Raised to end the run before a step that is a multiple of the number.
+    pausing: (StopFlag, u32),
     /// The first step that nobody has asked about, and whether the run has ended before it.
     asked: Mutex<(u32, bool)>,
 }
@@ -39,14 +41,20 @@ pub struct Verdict {
 impl Verdict {
     /// Ends a run after `steps` steps or when `flag` is raised.
     pub fn new(flag: StopFlag, steps: u32) -> Verdict {
-        Verdict { flag, steps, asked: Mutex::new((0, false)) }
+        Verdict { flag, steps, pausing: (StopFlag::default(), 1), asked: Mutex::new((0, false)) }
+    }
+
+    /// And before the next multiple of `every` steps after `flag` is raised.
+    pub fn pausing(self, flag: StopFlag, every: u32) -> Verdict {
+        Verdict { pausing: (flag, every.max(1)), ..self }
     }
 
     /// Whether `step` is run. Ranks ask about steps in order, all from 0.
     pub fn runs(&self, step: u32) -> bool {
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         if step >= asked.0 && !asked.1 {
-            *asked = (step + 1, step >= self.steps || self.flag.is_raised());
+            let pauses = self.pausing.0.is_raised() && step.is_multiple_of(self.pausing.1);
+            *asked = (step + 1, step >= self.steps || self.flag.is_raised() || pauses);
         }
         !(asked.1 && step + 1 >= asked.0)
     }
@@ -65,6 +73,16 @@ mod tests {
         // Step 1 was promised before the flag was raised.
         assert!(verdict.runs(1));
         assert!(!verdict.runs(2) && !verdict.runs(2));
+    }
+
+    #[test]
+    fn a_run_that_pauses_ends_at_a_multiple() {
+        let flag = StopFlag::default();
+        let verdict = Verdict::new(StopFlag::default(), 20).pausing(flag.clone(), 4);
+        assert!((0..6).all(|step| verdict.runs(step)));
+        flag.raise();
+        assert!(verdict.runs(6) && verdict.runs(7));
+        assert!(!verdict.runs(8) && !verdict.runs(8));
     }
 
     #[test]

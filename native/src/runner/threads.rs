@@ -80,7 +80,8 @@ impl Shared {
             workload: workload.clone(),
             options: options.clone(),
             batches: batches.map(Arc::new),
-            verdict: Verdict::new(options.stop.clone(), options.steps),
+            verdict: Verdict::new(options.stop.clone(), options.steps)
+                .pausing(options.pausing.clone(), options.saves_every()),
             board: StatusBoard::new(workload.positions()),
             start,
             clock: Clock::of(start),
@@ -155,8 +156,7 @@ pub fn run(workload: &Workload, options: &RunOptions, observer: &mut dyn Observe
 
 /// The life of one rank. It always reports how it ended.
 fn rank_thread(rank: usize, end: Threads, shared: &Shared, tell: &Sender<Event>) {
-    let faults = shared.options.faults.iter().find(|(faulty, _)| *faulty == rank);
-    let (mut transport, missed) = with_faults(end, faults.map(|(_, faults)| *faults));
+    let (mut transport, missed) = with_faults(end, shared.options.fault_of(rank));
     let walk = catch_unwind(AssertUnwindSafe(|| {
         let mut rank_executor = rank_executor(rank, shared, &TensorPath::Threads)?;
         let ran = rank_executor.run(&mut *transport, &shared.verdict, |record| {
@@ -249,6 +249,7 @@ pub(super) fn rank_executor<'s>(
         ),
         batches,
         evaluation: [options.evaluate_every, options.evaluate_steps],
+        slower_permille: options.slower_permille(rank),
         stop: options.stop.clone(),
         first_step: options.first_step(),
         writer: shared.batches.as_ref().and_then(|batches| workload.writer(rank, options, batches, &shared.saves)),
@@ -450,14 +451,36 @@ impl<'a> Coordinator<'a> {
         records[rank] = Some(record);
         if records.iter().all(Option::is_some) {
             let records = self.open.remove(&step).unwrap_or_default();
-            let report = self.close(step, records.into_iter().flatten().collect());
+            let (report, trace) = self.close(step, records.into_iter().flatten().collect());
             observer.step_ended(&report);
+            let have_a_core_each = self.processors().is_none_or(|processors| processors >= ranks);
+            if !have_a_core_each || self.hosts.iter().any(|host| *host != self.hosts[0]) {
+                observer.measured(&StepTrace { began_ns: None, ..trace.clone() });
+            } else {
+                observer.measured(&trace);
+            }
             self.steps.push(report);
+            self.keep(trace);
+        }
+    }
+
+    /// Takes `trace` among those of the report.
+    fn keep(&mut self, trace: StepTrace) {
+        let options = &self.shared.options;
+        match &options.trace_window {
+            Some(window) if window.contains(&(trace.step as u32)) => self.traced.push_back(trace),
+            Some(_) => {}
+            None => {
+                self.traced.push_back(trace);
+                if self.traced.len() > options.traced_steps as usize {
+                    self.traced.pop_front();
+                }
+            }
         }
     }
 
     /// A step that all ranks have ended.
-    fn close(&mut self, step: u32, records: Vec<StepRecord>) -> StepReport {
+    fn close(&mut self, step: u32, records: Vec<StepRecord>) -> (StepReport, StepTrace) {
         let workload = &self.shared.workload;
         let (problem, ranks) = (&workload.problem, workload.world());
         // The barrier opens when the last rank is ready.
@@ -497,21 +520,11 @@ impl<'a> Coordinator<'a> {
         self.first_start_ns.get_or_insert(start_ns);
         self.last_end_ns = start_ns + duration_ns * slowdown;
         self.makespans_ns.push(timeline.makespan_ns());
-        match &options.trace_window {
-            Some(window) if window.contains(&step) => self.traced.push_back(trace),
-            Some(_) => {}
-            None => {
-                self.traced.push_back(trace);
-                if self.traced.len() > options.traced_steps as usize {
-                    self.traced.pop_front();
-                }
-            }
-        }
         let mean = |mut losses: Vec<(u32, f64)>| {
             losses.sort_by_key(|(microbatch, _)| *microbatch);
             (!losses.is_empty()).then(|| losses.iter().fold(0.0, |sum, (_, loss)| sum + loss))
         };
-        StepReport {
+        let report = StepReport {
             step,
             steps: options.steps,
             loss,
@@ -522,7 +535,8 @@ impl<'a> Coordinator<'a> {
             gradient_norm: records.iter().find_map(|record| record.gradient_norm),
             learning_rate: loss.map(|_| options.optimizer.rate(step)),
             peak_bytes: records.iter().map(|record| record.peak_bytes).max().unwrap_or(0),
-        }
+        };
+        (report, trace)
     }
 
     /// How many processors the ranks share, where that is known: those of this machine, or one GPU.

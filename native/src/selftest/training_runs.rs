@@ -130,6 +130,7 @@ pub(crate) fn work(like: Like, dtype: Dtype, ranks: usize) -> Option<ModelWork> 
         objective: Objective::Makespan,
         layout: Default::default(),
         batch: Default::default(),
+        failures: Default::default(),
         profile: None,
     })
 }

@@ -37,11 +37,21 @@ pub struct Faults {
     /// At this exchange (0-based), or the first after it that sends values, a bit of one value turns: before a transport makes
     /// its checksum, as in a faulty memory.
     pub corrupt: Option<u64>,
+    /// The rank computes so many thousandths slower: 300 is 1.3 times the time. No transport does this, but who runs its ops.
+    pub slower_permille: u32,
+}
+
+impl Faults {
+    /// Whether something goes wrong that is not only slow.
+    pub fn breaks(&self) -> bool {
+        *self != Faults { seed: self.seed, slower_permille: self.slower_permille, ..Faults::default() }
+    }
 }
 
 /// What goes wrong on which rank, as text: `2:death@9` (the rank dies at its tenth exchange), `1:stall@9/30` (stands still
 /// there for 30 s), `1:short@9` (a message then loses its last value), `1:lost@9` (one is lost), `1:twice@9` (one is sent twice),
-/// `1:late@9` (one comes after the next), `1:corrupt@9` (a bit of one turns), `0:delay@5` (each exchange is up to 5 ms late).
+/// `1:late@9` (one comes after the next), `1:corrupt@9` (a bit of one turns), `0:delay@5` (each exchange is up to 5 ms late),
+/// `2:slow@1.3` (each op takes 1.3 times as long).
 ///
 /// # Errors
 /// What would do.
@@ -49,8 +59,13 @@ pub fn read(text: &str) -> Result<(usize, Faults), String> {
     let parse = || {
         let (rank, what) = text.split_once(':')?;
         let (kind, number) = what.split_once('@')?;
+        let rank = rank.parse().ok()?;
+        if kind == "slow" {
+            let times = number.parse::<f64>().ok().filter(|times| (1.0..=1000.0).contains(times))?;
+            return Some((rank, Faults { slower_permille: (1000.0 * times) as u32 - 1000, ..Faults::default() }));
+        }
         let (number, seconds) = number.split_once('/').map_or((number, None), |(number, rest)| (number, Some(rest)));
-        let (rank, number) = (rank.parse().ok()?, number.parse::<u64>().ok()?);
+        let number = number.parse::<u64>().ok()?;
         let seconds = seconds.map(|seconds| seconds.parse::<u64>().ok());
         let none = Faults::default();
         let faults = match (kind, seconds) {
@@ -67,8 +82,8 @@ pub fn read(text: &str) -> Result<(usize, Faults), String> {
         Some((rank, faults))
     };
     parse().ok_or_else(|| {
-        "give a rank and a failure: 2:death@9, 2:stall@9/30, 2:short@9, 2:lost@9, 2:twice@9, 2:late@9, 2:corrupt@9 or \
-         2:delay@5"
+        "give a rank and a failure: 2:death@9, 2:stall@9/30, 2:short@9, 2:lost@9, 2:twice@9, 2:late@9, 2:corrupt@9, \
+         2:delay@5 or 2:slow@1.3"
             .to_string()
     })
 }
@@ -285,11 +300,14 @@ mod tests {
             ("3:corrupt@4", 3, Faults { corrupt: Some(4), ..none }),
             ("1:lost@0", 1, Faults { lost: Some(0), ..none }),
             ("7:delay@5", 7, Faults { delay: Duration::from_millis(5), ..none }),
+            ("2:slow@1.3", 2, Faults { slower_permille: 300, ..none }),
         ] {
             assert_eq!(read(text), Ok((rank, faults)), "{text}");
         }
         for text in
             ["", "death@9", "2:death", "2:death@", "2:stall@9", "2:short@-1", "2:fire@1", "x:death@1", "2:death@9/1"]
+                .into_iter()
+                .chain(["2:slow@0.5", "2:slow@x", "2:slow@1.3/2", "2:slow@inf"])
         {
             assert!(read(text).is_err(), "{text}");
         }

@@ -64,6 +64,7 @@ pub fn work(ranks: usize, microbatches: usize) -> ModelWork {
         objective: Objective::Makespan,
         layout: Default::default(),
         batch: Default::default(),
+        failures: Default::default(),
         profile: None,
     }
 }

@@ -29,7 +29,7 @@ pub fn choices(path: &str) -> Choices {
             ("adafactor", "Adafactor without momentum"),
         ],
         "target" => &[("", "any"), ("megatron", "Megatron-LM"), ("torch", "torch.distributed.pipelining")],
-        "training.offload_optimizer" => &[("", "off"), ("true", "on")],
+        "training.offload_optimizer" | "training.elastic" => &[("", "off"), ("true", "on")],
         "training.attention" => &[("", "FlashAttention"), ("materialised", "scores in memory")],
         _ => &[],
     }

@@ -81,7 +81,7 @@ fn every_field_of_a_spec_is_in_the_form() {
             },
             "training": {
                 "microbatches": 12, "f32_logits": true, "expert_imbalance": 1.25, "offload": 3,
-                "offload_optimizer": true,
+                "offload_optimizer": true, "elastic": true, "mtbf_hours": 50_000,
                 "matmul_dtype": "fp8", "gradients_dtype": "bf16", "moments_dtype": "bf16",
                 "lora": { "rank": 16, "alpha": 32, "targets": ["q_b", "kv_b", "down"] },
             },

@@ -229,6 +229,7 @@ fn read_model_work(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Option<Mod
         objective,
         layout,
         batch: training.batch,
+        failures: training.failures,
         profile: None,
     };
     work.find_format_faults(faults);

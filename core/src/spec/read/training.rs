@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use serde_json::Value;
 
-use super::super::{Batch, FIT};
+use super::super::{Batch, FIT, Failures, MAX_MTBF_HOURS};
 use super::default;
 use crate::base::fields::{Fault, Table, one_of_like, shown, whole};
 use crate::graph::form::{AttentionForm, Form, MAX_IMBALANCE_PERMILLE, Offload, Recompute};
@@ -31,6 +31,7 @@ pub(super) struct Training {
     pub(super) recompute_layers: RecomputeLayers,
     pub(super) offload_fits: bool,
     pub(super) batch: Batch,
+    pub(super) failures: Failures,
 }
 
 /// Most training tokens.
@@ -69,6 +70,10 @@ pub(super) fn read_training(
     form.frozen = read_frozen(&mut table, faults);
     form.lora = read_lora(&mut table, faults);
     let batch = Batch::read(&mut table, faults);
+    let failures = Failures {
+        elastic: table.flag("elastic", faults).unwrap_or(false),
+        mtbf_hours: table.whole("mtbf_hours", 1..=MAX_MTBF_HOURS, faults).map(|hours| hours as u32),
+    };
     table.finish(faults);
     let (microbatch_size, sequence) =
         (microbatch_size.map_or(default::MICROBATCH_SIZE, |size| size as u32), sequence.map(|tokens| tokens as u32));
@@ -92,6 +97,7 @@ pub(super) fn read_training(
         recompute_layers,
         offload_fits,
         batch,
+        failures,
     })
 }
 

@@ -19,8 +19,10 @@ mod replay;
 mod stragglers;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 pub use self::stragglers::{Slow, Straggler};
+pub use self::watch::{Late, Watch};
 
 use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};

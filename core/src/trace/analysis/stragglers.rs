@@ -67,10 +67,10 @@ pub struct Straggler {
 }
 
 /// A rank or stage is slow from this many thousandths of the usual time on; a microbatch, an op and a link from more on.
-const SLOW: u64 = 1100;
+pub(super) const SLOW: u64 = 1100;
 const SLOW_MICROBATCH: u64 = 1200;
 const SLOW_OP: u64 = 1500;
-const SLOW_LINK: u64 = 3000;
+pub(super) const SLOW_LINK: u64 = 3000;
 
 /// The usual times of ops.
 pub(super) struct References {
@@ -82,13 +82,13 @@ pub(super) struct References {
     rows: Vec<u64>,
 }
 
-fn median(mut values: Vec<u64>) -> Option<u64> {
+pub(super) fn median(mut values: Vec<u64>) -> Option<u64> {
     values.sort_unstable();
     // Of two copies, the faster one is the usual one.
     values.get(values.len().checked_sub(1)? / 2).copied()
 }
 
-fn permille(took: Nanos, usual: Nanos) -> u64 {
+pub(super) fn permille(took: Nanos, usual: Nanos) -> u64 {
     let ratio = u128::from(took) * 1000 / u128::from(usual.max(1));
     u64::try_from(ratio).unwrap_or(u64::MAX).min(u32::MAX.into())
 }

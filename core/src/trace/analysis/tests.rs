@@ -158,6 +158,58 @@ fn times_of_a_rank_add_up() {
     assert_eq!(step.path.first().map(|op| op.op), Some(Op::new(0, OpKind::F, 0)));
 }
 
+/// What the last step of `trace` shows of the six before it.
+fn watched(problem: &Problem, trace: &Trace) -> Vec<Late> {
+    let mut watch = Watch::new(problem, trace, 6);
+    trace.steps.iter().map(|step| watch.add(step)).last().expect("steps")
+}
+
+#[test]
+fn a_rank_is_slower_than_planned_after_as_many_steps_as_are_watched() {
+    let problem =
+        problem(&[(1000, 1000, 900), (2000, 2000, 1800), (1000, 1000, 900), (900, 900, 800)], 1, "linear", 10);
+    // The devices are ten times as slow as the plan says, and its F half as slow again: that is no rank's fault.
+    let usual = |op: Op| problem.duration(op) * if op.kind() == OpKind::F { 15 } else { 10 };
+    let slow = |step: usize, rank: usize, op: Op| usual(op) * if rank == 2 && step >= 3 { 13 } else { 10 } / 10;
+    for steps in 1..12 {
+        let trace = run(&problem, "1f1b", steps, &slow);
+        let found = watched(&problem, &trace);
+        if steps < 9 {
+            assert_eq!(found, [], "{steps} steps");
+            continue;
+        }
+        let [late] = &found[..] else { panic!("{found:?}") };
+        assert_eq!((late.slow.place().as_str(), late.permille, late.least_permille), ("rank 2", 1300, 1300));
+        assert_eq!((late.others_permille, late.steps, late.jitter_permille), ((1000, 1000), 6, 0));
+    }
+}
+
+#[test]
+fn what_no_more_than_jitters_or_happens_once_is_no_straggler() {
+    let problem = problem(&EVEN, 1, "linear", 10);
+    let accident =
+        |step: usize, rank: usize, op: Op| problem.duration(op) * if rank == 1 && step != 4 { 14 } else { 10 } / 10;
+    assert_eq!(watched(&problem, &run(&problem, "1f1b", 8, &accident)), []);
+    // Rank 1 takes 1.15 times as long, and each rank up to a tenth more or less from step to step.
+    let jitter = |step: usize, rank: usize, op: Op| {
+        let varies = 90 + (step * 7 + rank * 3) as u64 % 5 * 5;
+        problem.duration(op) * varies * if rank == 1 { 115 } else { 100 } / 10_000
+    };
+    assert_eq!(watched(&problem, &run(&problem, "1f1b", 12, &jitter)), []);
+}
+
+#[test]
+fn of_replicas_the_slow_one_is_named() {
+    let problem = problem(&EVEN, 1, "linear", 10);
+    let mut trace = run(&problem, "1f1b", 6, &|_, _, op| problem.duration(op));
+    let slow = run(&problem, "1f1b", 6, &|_, rank, op| problem.duration(op) * if rank == 3 { 2 } else { 1 });
+    trace.replicas = 2;
+    trace.steps.iter_mut().zip(slow.steps).for_each(|(step, slow)| step.rows.extend(slow.rows));
+    let found = watched(&problem, &trace);
+    let places: Vec<String> = found.iter().map(|late| late.slow.place()).collect();
+    assert_eq!(places, ["replica 1, rank 3"]);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 

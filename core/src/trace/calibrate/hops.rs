@@ -26,7 +26,7 @@ pub struct HopTimes {
 
 /// The times of each link, from receives that started before their data was made: from the end of the op that made
 /// it. Where several transfers are received together, the one that was made last counts.
-pub(super) fn hops_of(problem: &Problem, steps: &[StepTrace]) -> Vec<HopTimes> {
+pub(in crate::trace) fn hops_of(problem: &Problem, steps: &[StepTrace]) -> Vec<HopTimes> {
     let mut samples: BTreeMap<(usize, usize), Vec<Nanos>> = BTreeMap::new();
     let ranks = problem.ranks();
     for step in steps {

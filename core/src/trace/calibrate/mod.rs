@@ -32,7 +32,7 @@ use alloc::{format, vec};
 use serde_json::{Value, json};
 
 use self::critical_path::critical_path;
-use self::hops::hops_of;
+pub(super) use self::hops::hops_of;
 use self::measured::{accepted, measured_cost, measured_transfers};
 use self::pipelines::pipelines_of;
 use self::sums::{Sum, jitter_permille};

@@ -9,6 +9,7 @@ use crate::program::{Step, Way};
 use crate::schedule::find;
 use crate::simulate::jitter;
 use crate::simulate::timeline::Timeline;
+use crate::trace::analysis::{Slow, Watch};
 use crate::trace::{StepTrace, TraceSpan};
 use proptest::prelude::*;
 use std::string::ToString;
@@ -293,4 +294,22 @@ fn another_run_is_refused() {
         }
     }
     assert!(refused(vec![long]).contains("ns"));
+}
+
+#[test]
+fn a_link_that_is_slower_than_the_others_in_every_step_is_seen() {
+    let plan = problem(&[(1000, 1000, 1000); 4], 1, "linear", 100);
+    let mut statement = plan.statement();
+    let mut links = vec![vec![100; 4]; 4];
+    links[1][2] = 700;
+    statement.transfers = crate::problem::Transfers::Links(links);
+    let truth = accepted(&statement).expect("sound");
+    let schedule = scheduled(&plan, "gpipe");
+    let shape = trace(Vec::new());
+    let step = StepTrace { began_ns: Some(0), ..run_of(&truth, &schedule) };
+    let mut watch = Watch::new(&plan, &shape, 3);
+    assert_eq!((watch.add(&step), watch.add(&step)), (Vec::new(), Vec::new()));
+    let found = watch.add(&step);
+    let [late] = &found[..] else { panic!("{found:?}") };
+    assert_eq!((&late.slow, late.permille, late.others_permille), (&Slow::Link(1, 2), 7000, (1000, 1000)));
 }

@@ -9,25 +9,28 @@ use pipeplan::runner::checkpoint::{Checkpoint, Pretrained, Saving};
 use pipeplan::runner::metrics::{Figures, Metrics};
 use pipeplan::runner::progress::Progress;
 use pipeplan::runner::{
-    Device, Ending, Observer, Precision, Refusal, Restart, Restarting, RunOptions, RunReport, StepReport, Workload,
-    run_restarting,
+    Device, Ending, Observer, Precision, Refusal, Restart, Restarting, RunError, RunOptions, RunReport, StepReport,
+    Workload, run_elastic, run_restarting,
 };
 use pipeplan::transport::faulty;
 use pipeplan::transport::faulty::Faults;
 use pipeplan::transport::threads::ThreadOptions;
 use pipeplan_core::plan::Plan;
+use pipeplan_core::spec::Work;
 
 use self::report::{drawn, summary};
 use super::failure::Failure;
+use super::interval::Interval;
 use super::processes::Engine;
 use super::{format, input, interrupt, output, processes, restart, selection};
 
 pub mod data;
-mod interval;
+pub mod elastic;
 mod optimizer;
 mod replan;
 mod report;
 mod restarts;
+mod stragglers;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -39,7 +42,7 @@ Examples:
   pipeplan run plan.json --data chats.jsonl --tokenizer tokenizer.json --schedule cosine --decay-until 1000
   pipeplan run plan.json --checkpoint-dir run --checkpoint-every 100
   pipeplan run other-plan.json --resume run --steps 1000
-  pipeplan run spec.toml --steps 1000 --replan-after 10      plan anew with the times of ten steps
+  pipeplan run spec.toml --steps 1000 --replan      plan anew where a rank is slower than planned
   pipeplan run plan.json --transport tcp
   pipeplan run plan.json --transport tcp --restart 3 --checkpoint-dir run --checkpoint-every 100
   torchrun --no-python --nproc-per-node 4 pipeplan run plan.json
@@ -75,7 +78,8 @@ pub struct Args {
     /// Also write a checkpoint every N steps
     #[arg(long, value_name = "STEPS", requires = "checkpoint_dir", value_parser = clap::value_parser!(u32).range(1..))]
     checkpoint_every: Option<u32>,
-    /// Mean time between failures of one device, in hours: the report says how often checkpoints are best written
+    /// Mean time between failures of one device, in hours: the report says how often checkpoints are best written; default:
+    /// `training.mtbf_hours` of the spec
     ///
     /// From the measured time for which training stands still for a checkpoint, after Daly (2006), and the share of the time
     /// that is lost to checkpoints and to steps that are made again. The run of Llama 3 405B had a failure in 50,600 hours of
@@ -99,7 +103,7 @@ pub struct Args {
     /// For threads, and for the processes that --transport tcp starts. Under a launcher, which starts all ranks again
     /// itself (torchrun --max-restarts), the run goes on from the latest checkpoint in --checkpoint-dir instead of its
     /// start; with torchrun and Slurm also without this option.
-    #[arg(long, value_name = "N", conflicts_with = "replan_after", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "N", conflicts_with = "replan", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     restart: Option<u32>,
     /// Start from the weights in this folder: `config.json` and safetensors, as `transformers` saves them, or a checkpoint
     ///
@@ -146,6 +150,13 @@ pub struct Args {
     /// this machine. Rank 0 prints and writes the results.
     #[arg(long, value_name = "ENGINE")]
     transport: Option<Engine>,
+    /// TLS 1.3 between ranks over TCP: files in PEM of this rank's certificate, its private key, and the certificate of the
+    /// authority that signs those of all ranks
+    ///
+    /// The certificate is one for the name `pipeplan`, with those that sign it below it. Whoever has none by this authority is
+    /// not let in.
+    #[arg(long, num_args = 3, value_names = ["CERT", "KEY", "CA"])]
+    tls: Vec<PathBuf>,
     /// Seconds that a rank waits for another before the run fails
     ///
     /// The report comes at once if a rank died, else after this time, and 5 s later if some rank does not answer;
@@ -155,7 +166,8 @@ pub struct Args {
     #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
     patience: u64,
     /// Inject a failure: 2:death@9 ends rank 2 at its tenth exchange; also stall@9/30 (for 30 s), short@9, lost@9,
-    /// twice@9, late@9 (after the next) and corrupt@9 (one message), delay@5 (up to 5 ms each)
+    /// twice@9, late@9 (after the next) and corrupt@9 (one message), delay@5 (up to 5 ms each), slow@1.3 (ops take 1.3
+    /// times as long)
     #[arg(long, visible_alias = "inject-fault", value_name = "RANK:WHAT", value_parser = faulty::read)]
     fault: Vec<(usize, Faults)>,
     /// Write the measured trace here; the page and `pipeplan show` read it; - for standard output, which then holds
@@ -168,15 +180,20 @@ pub struct Args {
     /// Trace these steps instead: `5..8` are 5, 6 and 7; steps count from 0
     #[arg(long, value_name = "FROM..TO", requires = "trace", conflicts_with = "traced_steps", value_parser = selection::steps_of_a_run)]
     trace_steps: Option<Range<u32>>,
-    /// Train this many steps, measure them, plan anew with what was measured, and train the rest with the new plan
+    /// Plan anew while training, where a rank or a link is slower than planned in each of the last STEPS steps; 8 if only
+    /// --replan is given
     ///
-    /// As `run --trace`, `calibrate --write-profile`, `plan --profile` and `run --resume` do it one by one. The spec's
-    /// schedule and parallel degrees stay; placement and partition are chosen anew. The plan stays where the new one is
-    /// longer. For ranks as threads of one process. --trace is of the rest.
-    #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u32).range(1..))]
-    replan_after: Option<u32>,
-    /// With --replan-after: write the new plan here, if there is one
-    #[arg(long, value_name = "FILE", requires = "replan_after")]
+    /// Slower than planned is what takes longer against the plan than the other ranks do, by at least a tenth and three times
+    /// the jitter; a link, three times as long. Each run tells of it. With --replan the run plans anew with the times of these
+    /// steps, as `calibrate --write-profile` and `plan --profile` do: the spec's schedule and parallel degrees stay, placement
+    /// and partition are chosen anew, so that a slow rank gets fewer layers. A plan that is shorter by more than 2 % begins at
+    /// the next checkpoint of --checkpoint-every, else after the current step, with the same weights and optimizer states.
+    /// For ranks as threads of one process. --trace is of the last plan.
+    #[arg(long, value_name = "STEPS", num_args = 0..=1, require_equals = true, default_missing_value = "8")]
+    #[arg(value_parser = clap::value_parser!(u32).range(2..=1000))]
+    replan: Option<u32>,
+    /// With --replan: write the last new plan here, if there is one
+    #[arg(long, value_name = "FILE", requires = "replan")]
     replanned: Option<String>,
     /// Append the figures of each step to this file, as JSON lines: loss, gradient norm, learning rate, tokens/s, MFU, memory,
     /// time left
@@ -214,6 +231,11 @@ impl Args {
         }
     }
 
+    /// Where checkpoints are kept.
+    fn saving_folder(&self) -> Option<&PathBuf> {
+        self.checkpoint_dir.as_ref()
+    }
+
     /// Whether steps are not told to a person.
     fn is_quiet(&self) -> bool {
         self.json || self.trace.as_deref() == Some("-") || processes::is_silent()
@@ -233,6 +255,11 @@ impl Args {
                 "Give --backend cuda --transport threads with it.",
             ),
             (self.gpu.is_some() && self.backend != Backend::Cuda, "--gpu selects the GPU of a run".to_owned(), cuda),
+            (
+                !self.tls.is_empty() && engine != Engine::Tcp,
+                "--tls encrypts what ranks send over TCP".to_owned(),
+                "Give --transport tcp with it.",
+            ),
             (self.cuda_graphs.is_some() && !on_card, "--cuda-graphs applies to runs on a GPU".to_owned(), cuda),
             (
                 self.slowdown.is_some() && !only_waits,
@@ -281,9 +308,14 @@ pub fn run(args: Args) -> Result<(), Failure> {
     args.expect_all_used(engine)?;
     let prints_trace = args.trace.as_deref() == Some("-");
     output::expect_one_document([("--trace -", prints_trace), ("--json", args.json)])?;
+    if let [certificate, key, authority] = &args.tls[..] {
+        processes::speak_tls(certificate, key, authority)?;
+    }
     restart::listen_to_parent();
     if matches!(engine, Engine::Tcp | Engine::Nccl) && !processes::is_launched()? {
-        return processes::launch(&args.plan, args.backend != Backend::Modelled, args.restart.unwrap_or(0));
+        let goes_on = args.checkpoint_every.is_some();
+        let trains = args.backend != Backend::Modelled;
+        return processes::launch(&args.plan, trains, args.restart.unwrap_or(0), goes_on);
     }
     let device = match args.backend {
         Backend::Cuda => Device::Cuda(gpu(args.gpu, engine)?),
@@ -293,6 +325,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let resume = restarts::resumed(&args)?;
     let precision = args.precision(device, resume.as_ref());
     let plan = plan(&args, device, precision)?;
+    let plan =
+        if engine == Engine::Threads || args.backend == Backend::Modelled { plan } else { elastic::for_world(plan)? };
     let (workload, mfu_ns) = workload(&args, &plan, precision)?;
     expect_ranks_of_faults(&args, workload.world())?;
     // Rank 0 writes, and its host alone may have the folder.
@@ -300,7 +334,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         output::expect_room_at(path)?;
     }
     let options = options(&args, &workload, engine, device, resume)?;
-    replan::expect_possible(&args, engine, &plan, &options)?;
+    replan::expect_possible(&args, engine, &plan)?;
     restarts::expect_restartable(&args, &workload, &options)?;
     tell_resume(&args, &options, &workload);
     tell_weights(&args, &options, &workload)?;
@@ -310,14 +344,11 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let mut observers: Vec<&mut dyn Observer> = vec![&mut metrics];
     observers.extend(progress.as_mut().map(|progress| progress as &mut dyn Observer));
     let observer = &mut Together(observers);
-    let result = match args.replan_after {
-        Some(after) => replan::run(&args, after, (&plan, precision), &workload, &options, observer),
-        None => execute(engine, &workload, &options, observer).map(|ending| (ending, None)),
-    };
+    let said = train(&args, engine, (&plan, precision), &workload, &options, observer);
     if let Some(progress) = &progress {
         progress.finish();
     }
-    let (ending, round) = result?;
+    let (ending, slow) = said?;
     let data_failure = options.data.as_ref().and_then(|data| data.failure());
     let report = match ending {
         Ending::First(report) => report,
@@ -331,7 +362,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
             return Err(Failure::stopped(format!("rank {rank} was stopped with the run; rank 0 reports the step")));
         }
     };
-    write_report(&args, &options, &report, round.as_ref())?;
+    write_report(&args, &options, &report, (&slow, mtbf(&args, &plan)))?;
     for (rank, exchanges) in &report.missed_faults {
         let made = format::count(*exchanges as usize, "exchange");
         output::tell(&format!(
@@ -357,6 +388,50 @@ pub fn run(args: Args) -> Result<(), Failure> {
         return Err(Failure::stopped(format!("stopped after {done} of {} steps", args.steps)));
     }
     Ok(())
+}
+
+/// Hours between failures of a device: those asked for, else those of the spec.
+fn mtbf(args: &Args, plan: &Plan) -> Option<f64> {
+    match &plan.spec.work {
+        Work::Model(work) => args.mtbf.or_else(|| work.failures.mtbf_hours.map(f64::from)),
+        Work::Typed(_) => args.mtbf,
+    }
+}
+
+/// What a run says of stragglers: those of a run whose plan stays, and the rounds of one that plans anew.
+enum Slow {
+    Found(Vec<stragglers::Straggler>),
+    Rounds(Vec<replan::Round>),
+}
+
+/// Trains: with one plan, with others where a rank becomes slow, or on fewer replicas where ranks fail.
+fn train(
+    args: &Args,
+    engine: Engine,
+    (plan, precision): (&Plan, Option<Precision>),
+    workload: &Workload,
+    options: &RunOptions,
+    observer: &mut dyn Observer,
+) -> Result<(Ending, Slow), Failure> {
+    if let Some(window) = args.replan {
+        let ran = replan::run(args, window, (plan, precision), workload, options, observer);
+        return ran.map(|(ending, rounds)| (ending, Slow::Rounds(rounds)));
+    }
+    let shape = stragglers::shape(workload);
+    let watched = stragglers::Watched::new(&workload.problem, &shape, stragglers::USUAL_STEPS);
+    let is_quiet = args.is_quiet();
+    let mut telling = stragglers::Telling { watched, found: Vec::new(), is_quiet, other: observer };
+    let is_elastic = engine == Engine::Threads && args.backend != Backend::Modelled && elastic::is_elastic(plan);
+    let ending = match is_elastic {
+        true => {
+            let mut plan = plan.clone();
+            let fewer = &mut |_: &Workload| elastic::smaller(&mut plan, precision);
+            let ran = run_elastic(workload, options, &mut telling, fewer);
+            ran.map(|report| Ending::First(Box::new(report))).map_err(failed)
+        }
+        false => execute(engine, workload, options, &mut telling),
+    };
+    Ok((ending?, Slow::Found(telling.found)))
 }
 
 /// The training steps that are made at the end.
@@ -409,7 +484,10 @@ impl Observer for Together<'_> {
 }
 
 fn expect_ranks_of_faults(args: &Args, ranks: usize) -> Result<(), Failure> {
-    let Some((rank, _)) = args.fault.iter().find(|(rank, _)| *rank >= ranks) else { return Ok(()) };
+    // A run that goes on with fewer ranks has had those that its first ranks have.
+    let has_had = restart::fewer().is_some_and(|times| times > 0);
+    let other = args.fault.iter().find(|(rank, _)| *rank >= ranks && !has_had);
+    let Some((rank, _)) = other else { return Ok(()) };
     let last = ranks.saturating_sub(1);
     Err(Failure::input(format!("--fault names rank {rank}, but this run has ranks 0 to {last}")))
 }
@@ -514,18 +592,22 @@ fn write_report(
     args: &Args,
     options: &RunOptions,
     report: &RunReport,
-    round: Option<&replan::Round>,
+    (slow, mtbf): (&Slow, Option<f64>),
 ) -> Result<(), Failure> {
+    let interval = mtbf.and_then(|hours| Some((Interval::of_run(report, hours)?, args.checkpoint_every?)));
     if let Some(path) = &args.trace {
         output::write(path, report.trace.to_json().as_bytes())?;
     }
     if args.json {
         let mut summary = summary(report);
-        if let Some(interval) = interval::Interval::of(args, report) {
-            summary["checkpoint_interval"] = interval.to_value();
+        if let Some((interval, every)) = &interval {
+            summary["checkpoint_interval"] = interval.to_value(*every);
         }
-        if let Some(round) = round {
-            summary["replanned"] = round.to_value();
+        match slow {
+            Slow::Found(found) => {
+                summary["stragglers"] = found.iter().map(stragglers::Straggler::to_value).collect();
+            }
+            Slow::Rounds(rounds) => summary["replanned"] = rounds.iter().map(replan::Round::to_value).collect(),
         }
         return output::print_json(&summary);
     }
@@ -542,8 +624,8 @@ fn write_report(
         }
         (None, false) => {}
     }
-    if let Some(interval) = interval::Interval::of(args, report) {
-        text.push_str(&interval.told());
+    if let Some((interval, every)) = &interval {
+        text.push_str(&interval.told(Some(*every)));
     }
     for restart in &report.restarts {
         text.push_str(&format!("{}\n", report::of_restart(restart)));
@@ -580,8 +662,12 @@ fn execute(
         Engine::Tcp | Engine::Nccl => processes::over_tcp(workload, options, observer)?,
         Engine::Mpi => processes::over_mpi(workload, options, observer)?,
     };
-    result.map_err(|error| match error.exit_status() {
+    result.map_err(failed)
+}
+
+fn failed(error: RunError) -> Failure {
+    match error.exit_status() {
         2 => Failure::input(&error),
         _ => Failure::work(&error),
-    })
+    }
 }

@@ -21,7 +21,7 @@ pub(super) fn place(report: &RunReport, at: usize) -> [(&'static str, usize, boo
 
 /// A restart, for a person.
 pub(super) fn of_restart(restart: &Restart) -> String {
-    let Restart { generation, ranks, source, step, redone, lost } = restart;
+    let Restart { generation, ranks, replicas, source, step, redone, lost } = restart;
     let names: Vec<String> = ranks.iter().map(ToString::to_string).collect();
     let failed = format!("{} {} failed", if names.len() == 1 { "rank" } else { "ranks" }, names.join(", "));
     let after = match source {
@@ -32,12 +32,13 @@ pub(super) fn of_restart(restart: &Restart) -> String {
     };
     let again =
         if *redone > 0 { format!(", {} made again", format::count(*redone as usize, "step")) } else { String::new() };
+    let on = replicas.map_or_else(String::new, |replicas| format!(", on {}", format::count(replicas, "replica")));
     let lost = match lost.as_nanos() as u64 {
         // It is not over yet.
         0 => String::new(),
         lost => format!(", {} lost", format::duration(lost)),
     };
-    format!("restart {generation:<5} {failed}; {after}{again}{lost}")
+    format!("restart {generation:<5} {failed}; {after}{on}{again}{lost}")
 }
 
 pub(super) fn summary(report: &RunReport) -> Value {
@@ -62,7 +63,7 @@ pub(super) fn summary(report: &RunReport) -> Value {
         .map(|restart| {
             json!({
                 "generation": restart.generation, "ranks": restart.ranks, "state_from": restart.source.name(),
-                "step": restart.step, "steps_redone": restart.redone, "lost_ns": restart.lost.as_nanos() as u64,
+                "replicas": restart.replicas, "step": restart.step, "steps_redone": restart.redone, "lost_ns": restart.lost.as_nanos() as u64,
             })
         })
         .collect();

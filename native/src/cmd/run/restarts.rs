@@ -15,7 +15,8 @@ pub fn resumed(args: &Args) -> Result<Option<Checkpoint>, Failure> {
     let asked = args.resume.as_deref().map(Checkpoint::open).transpose().map_err(Failure::input)?;
     let again = bootstrap::restarts(|name| std::env::var(name).ok()).map_err(Failure::input)?;
     let by_launcher = !processes::is_ours() && processes::is_launched()?;
-    let goes_on = by_launcher && (again > 0 || args.restart.is_some());
+    let with_fewer = processes::is_ours() && restart::fewer().is_some_and(|times| times > 0);
+    let goes_on = with_fewer || by_launcher && (again > 0 || args.restart.is_some());
     let Some(folder) = args.checkpoint_dir.as_deref().filter(|_| goes_on) else { return Ok(asked) };
     match Checkpoint::open(folder) {
         Ok(written) => {
@@ -55,8 +56,8 @@ pub fn expect_restartable(args: &Args, workload: &Workload, options: &RunOptions
 pub fn faults(args: &Args) -> Vec<(usize, Faults)> {
     let rank = processes::place().ok().flatten().map(|place| place.rank);
     let mut had = if processes::is_ours() { restart::life() } else { 0 };
-    let is_left = |(faulty, _): &&(usize, Faults)| {
-        let is_had = Some(*faulty) == rank && had > 0;
+    let is_left = |(faulty, faults): &&(usize, Faults)| {
+        let is_had = Some(*faulty) == rank && had > 0 && faults.breaks();
         had -= usize::from(is_had);
         !is_had
     };

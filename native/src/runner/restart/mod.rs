@@ -16,6 +16,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use pipeplan_core::trace::StepTrace;
+
 use super::checkpoint::Checkpoint;
 use super::gradients::{Places, Position, copy_of, lend};
 use super::report::{Cause, RunReport, StepReport};
@@ -27,7 +29,7 @@ use crate::transport::Buffer;
 pub mod processes;
 mod threads;
 
-pub use threads::run_restarting;
+pub use threads::{run_elastic, run_restarting};
 
 /// How a run goes on after a failure.
 #[derive(Clone, Debug, Default)]
@@ -74,6 +76,8 @@ pub struct Restart {
     pub generation: u32,
     /// The ranks that had failed.
     pub ranks: Vec<usize>,
+    /// The data-parallel replicas that it went on with, where they became fewer.
+    pub replicas: Option<usize>,
     /// Where the state came from.
     pub source: Source,
     /// Training steps in that state.
@@ -155,13 +159,13 @@ impl RankState {
 /// What ranks of one process keep for a restart, over all its generations.
 #[derive(Debug, Default)]
 pub struct Kept {
-    /// Whether states are kept: another rank holds the same.
-    holds: bool,
     inner: Mutex<Inner>,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
+    /// Whether states are kept: another rank holds the same.
+    holds: bool,
     /// By rank: from the start of its last step, and after it where that was made whole.
     states: BTreeMap<usize, Vec<Arc<RankState>>>,
     /// Training steps that some rank has made.
@@ -176,7 +180,7 @@ struct Inner {
 impl Kept {
     /// For the ranks of `workload`.
     pub fn new(workload: &Workload) -> Kept {
-        Kept { holds: workload.has_replicas(), inner: Mutex::default() }
+        Kept { inner: Mutex::new(Inner { holds: workload.has_replicas(), ..Inner::default() }) }
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -192,7 +196,9 @@ impl Kept {
         places: &Places,
         backend: &mut dyn Backend,
     ) -> Result<(), Cause> {
-        let state = if self.holds { Some(RankState::of(step, position, places, backend)?) } else { None };
+        // Another lock than that of the change: a copy takes its time.
+        let holds = self.inner().holds;
+        let state = if holds { Some(RankState::of(step, position, places, backend)?) } else { None };
         let mut inner = self.inner();
         inner.states.insert(position.world_rank(), state.into_iter().map(Arc::new).collect());
         inner.reach(step);
@@ -201,7 +207,7 @@ impl Kept {
 
     /// The rank at `position` has made `step` steps, and leaves before the next one: another one has failed.
     pub(super) fn leave(&self, step: u32, position: Position, places: &Places, backend: &mut dyn Backend) {
-        if !self.holds {
+        if !self.inner().holds {
             return;
         }
         // A device that has failed offers nothing.
@@ -246,6 +252,16 @@ impl Kept {
         inner.note(generation, ranks);
     }
 
+    /// The last restart goes on with the ranks of `workload`, which are others, and start from `states`.
+    fn rehouse(&self, workload: &Workload, states: &BTreeMap<usize, Arc<RankState>>) {
+        let mut inner = self.inner();
+        inner.holds = workload.has_replicas();
+        inner.states = states.iter().map(|(rank, state)| (*rank, vec![Arc::clone(state)])).collect();
+        if let Some(mut last) = inner.history.last_entry() {
+            last.get_mut().replicas = Some(workload.replicas());
+        }
+    }
+
     /// All restarts so far.
     pub fn history(&self) -> Vec<Restart> {
         self.inner().history.values().cloned().collect()
@@ -277,7 +293,8 @@ impl Inner {
     /// A restart of which no more is known yet.
     fn note(&mut self, generation: u32, ranks: Vec<usize>) {
         let (source, step, redone, lost) = (Source::Overtaken, 0, 0, Duration::ZERO);
-        self.history.insert(generation, Restart { generation, ranks, source, step, redone, lost });
+        let replicas = None;
+        self.history.insert(generation, Restart { generation, ranks, replicas, source, step, redone, lost });
     }
 
     /// A rank starts a step after `step` steps.
@@ -403,6 +420,10 @@ impl Observer for Generations<'_> {
         self.steps.truncate(made);
         self.steps.push(step.clone());
         self.observer.step_ended(step);
+    }
+
+    fn measured(&mut self, step: &StepTrace) {
+        self.observer.measured(step);
     }
 }
 

@@ -578,6 +578,20 @@ pub const FIELDS: &[Field] = &[
         Group::Training,
         "Tokens of the whole training, in trillions. The page then shows days and device-hours with the step time",
     ),
+    of(
+        "training.elastic",
+        "Elastic",
+        Unit::Flag,
+        Group::Operators,
+        "Whether a run goes on with fewer data-parallel replicas after ranks have failed for good, with the same global batch",
+    ),
+    of(
+        "training.mtbf_hours",
+        "MTBF of a device, hours",
+        Unit::Whole,
+        Group::Operators,
+        "Mean time between failures of one device. `pipeplan plan` then tells how often checkpoints are best written",
+    ),
     of("training.dtype", "Precision", Unit::Text, Group::Training, "Of weights and activations"),
     of("training.matmul_dtype", "GEMM precision", Unit::Text, Group::Training, "Of the linear layers"),
     of(

@@ -182,6 +182,8 @@ fn TrainingPart() -> impl IntoView {
                 </div>
                 <ListField path="training.f32_logits" choices=named(&[("", "off"), ("true", "on")]) />
                 <TextField path="training.expert_imbalance" />
+                <ListField path="training.elastic" choices=named(choices("training.elastic")) />
+                <TextField path="training.mtbf_hours" />
             </Folded>
         </fieldset>
     }

@@ -23,7 +23,7 @@ use crate::problem::StageCost;
 use crate::problem::factors::{Factors as MicrobatchValues, MicrobatchFactors};
 use crate::program::Transport;
 use crate::program::lower::Lowering;
-use crate::spec::{Messages, ModelWork, Spec, Target, Work};
+use crate::spec::{Failures, MAX_MTBF_HOURS, Messages, ModelWork, Spec, Target, Work};
 
 /// One thing that a `v1` link cannot express.
 #[derive(Serialize, Deserialize)]
@@ -153,6 +153,8 @@ pub(super) enum Addition {
     OverlapGradReduce,
     /// The gathering of parameters overlaps the forward.
     OverlapParamGather,
+    /// Elastic training, and hours between failures.
+    Failures { elastic: bool, mtbf_hours: Option<u32> },
 }
 
 #[derive(Serialize, Deserialize)]
@@ -262,6 +264,10 @@ pub(super) fn additions_of(spec: &Spec) -> Vec<Addition> {
             more.extend(work.batch.factors.as_ref().map(factors_to_wire));
             if !work.batch.documents.is_empty() {
                 more.push(Addition::Documents(work.batch.documents.clone()));
+            }
+            if work.failures != Failures::default() {
+                let Failures { elastic, mtbf_hours } = work.failures;
+                more.push(Addition::Failures { elastic, mtbf_hours });
             }
             if let Partition::WithModules(counts) = &work.layout.partition {
                 more.push(Addition::StageModules(counts.iter().map(|[_, modules]| *modules).collect()));
@@ -674,6 +680,10 @@ pub(super) fn apply(spec: &mut Spec, more: Addition) -> Option<()> {
             Some(())
         }
         Addition::Documents(documents) => model(spec, &|work| work.batch.documents = documents.clone()),
+        Addition::Failures { elastic, mtbf_hours } => {
+            let mtbf_hours = mtbf_hours.filter(|hours| *hours > 0 && u64::from(*hours) <= MAX_MTBF_HOURS);
+            model(spec, &|work| work.failures = Failures { elastic, mtbf_hours })
+        }
         Addition::Exchanges(exchanges) => match &mut spec.work {
             Work::Typed(statement) if statement.stages.len() == exchanges.len() => {
                 for (cost, [forward, backward]) in statement.stages.iter_mut().zip(exchanges) {

@@ -116,6 +116,7 @@ pub(super) fn model_from_wire(wire: WireModel) -> ModelWork {
         objective: objective_from_wire(wire.objective),
         layout: layout_from_wire(wire.layout),
         batch: crate::spec::Batch::default(),
+        failures: Default::default(),
         profile: None,
     }
 }
