@@ -29,7 +29,7 @@ mod tests {
 
     #[test]
     fn layouts_are_those_of_what_was_asked_and_of_what_was_taken() {
-        let step = StepFigures { step_ns: 1, tokens_per_s: 1.0, mfu: 0.1, training: None };
+        let step = StepFigures { step_ns: 1, tokens_per_s: 1.0, mfu: 0.1, published_ns: None, training: None };
         let row = LayoutRow {
             spec: spec("llama-2-7b", 2, "zb-h1").to_json(),
             degrees: [2, 2, 1, 1, 1],

@@ -158,6 +158,7 @@ mod tests {
                 step_ns: makespan_ns % 300,
                 tokens_per_s: 1.0,
                 mfu: peak_bytes as f64 / 10.0,
+                published_ns: None,
                 training: None,
             }),
         });
