@@ -385,7 +385,7 @@ const CHANGE: &str = "
         for (let move = 0; move < arguments[0]; move++) {
             const from = performance.now();
             const seen = new Promise((then) => { painted = () => then(performance.now() - from); });
-            field.value = `${18 + move % 7}.5`;
+            field.value = `${18500 + 10 * (move % 7)}`;
             field.dispatchEvent(new Event('input', { bubbles: true }));
             times.push(await Promise.race([seen, pause(3000).then(() => null)]));
             painted = null;

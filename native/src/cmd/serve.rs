@@ -321,7 +321,12 @@ impl Files {
     /// Compresses what is worth it, as far as there is room for it.
     fn pack(&self) {
         let mut room = MOST_PACKED_BYTES;
-        for path in self.site.paths() {
+        // What the page itself names is asked for first.
+        let index = self.site.open(Path::new("index.html")).and_then(|index| index.bytes(MOST_HTML_BYTES));
+        let index = String::from_utf8_lossy(index.as_deref().unwrap_or_default()).into_owned();
+        let mut paths = self.site.paths();
+        paths.sort_by_cached_key(|path| (!index.contains(&*path.to_string_lossy()), path.clone()));
+        for path in paths {
             let Some(content) = self.site.open(&path).filter(|_| content_type(&path) != "image/png") else {
                 continue;
             };

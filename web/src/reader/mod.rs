@@ -216,7 +216,9 @@ mod tests {
         };
         let run = of("LAYERS=32");
         let (spec, said) = run.spec.expect("a spec");
-        assert!(spec.contains("\"pipeline\":4") && said[0].contains("the plan uses h100"), "{spec} {said:?}");
+        let read: serde_json::Value = serde_json::from_str(&spec).unwrap();
+        assert_eq!(read["parallel"]["pipeline"], 4);
+        assert!(said[0].contains("the plan uses h100"), "{said:?}");
         let treatment = |name: &str| run.rows.iter().find(|row| row.argument == name).map(|row| row.treatment);
         assert_eq!(treatment("--num-layers"), Some(Treatment::Used));
         assert_eq!(treatment("--lr"), Some(Treatment::Harmless));

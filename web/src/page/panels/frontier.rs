@@ -22,11 +22,7 @@ pub fn FrontierPanel() -> impl IntoView {
     let width = RwSignal::new(600.0_f64);
     let measure = RwSignal::new(Measure::default());
     let picked = RwSignal::new(None::<usize>);
-    Effect::new(move |_| {
-        if let Some(holder) = holder.get() {
-            follow_width(&holder, width);
-        }
-    });
+    Effect::new(move |_| holder.get().iter().for_each(|holder| follow_width(holder, width)));
     // The chart can belong to the form before. Then a person cannot pick or choose points.
     let of_before = Memo::new(move |_| planner.chart_is_of_before());
     Effect::new(move |_| {
@@ -35,13 +31,7 @@ pub fn FrontierPanel() -> impl IntoView {
         }
     });
     let judged = Memo::new(move |_| planner.spec.with(|spec| spec.as_deref().map(Judged::of)).unwrap_or_default());
-    let marks = Memo::new(move |_| Marks {
-        limit_bytes: limit(planner),
-        plan: plan(planner),
-        picked: picked.get(),
-        published: published(planner),
-        judged: judged.get(),
-    });
+    let marks = Memo::new(move |_| marks(planner, picked.get(), judged.get()));
     // These are not memos: a value that depends on `marks` in two ways does not always get its changes.
     let plot =
         move || planner.chart.with(|chart| marks.with(|marks| Plot::new(chart, marks, measure.get(), width.get())));
@@ -123,6 +113,12 @@ pub fn FrontierPanel() -> impl IntoView {
             </div>
         </section>
     }
+}
+
+/// What is marked on the chart.
+fn marks(planner: Planner, picked: Option<usize>, judged: Judged) -> Marks {
+    let (limit_bytes, plan, published) = (limit(planner), plan(planner), published(planner));
+    Marks { limit_bytes, plan, picked, published, judged }
 }
 
 /// A hand that drags the memory limit along the chart.
