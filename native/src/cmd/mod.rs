@@ -27,6 +27,7 @@ mod http;
 mod import;
 mod input;
 mod interrupt;
+mod interval;
 mod layers;
 mod link;
 mod memory;

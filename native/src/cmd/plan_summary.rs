@@ -14,6 +14,7 @@ use pipeplan_core::program::lower::{Lowering, lower_as};
 use pipeplan_core::spec::{Messages, Work};
 
 use super::format::{bytes, count, duration, mfu, percent, trained};
+use super::interval::Interval;
 
 /// The lines about `plan`. `proved_ns` is the lower bound that an exact search has proved, if there was one.
 pub fn summary(plan: &Plan, proved_ns: Option<Nanos>) -> String {
@@ -153,5 +154,6 @@ fn step(plan: &Plan) -> Option<String> {
     if let Some(whole) = Training::of(work, step.step_ns) {
         let _ = writeln!(text, "training      {whole}");
     }
+    text.push_str(&Interval::of_plan(plan).map_or_else(String::new, |interval| interval.told(None)));
     Some(text)
 }

@@ -1,11 +1,14 @@
 //! `pipeplan run` with a process for each rank.
 
+use std::path::Path;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use pipeplan::bootstrap::{self, Launcher, Place};
 use pipeplan::runner::{Computation, Ending, Observer, Refusal, RunError, RunOptions, Workload, run_process};
 use pipeplan::transport::processes::Processes;
 use pipeplan::transport::rendezvous::Secret;
+use pipeplan::transport::secure::Identity;
 use pipeplan::transport::tcp::Tcp;
 
 use pipeplan_core::spec::Work;
@@ -81,6 +84,23 @@ fn longest_frame(workload: &Workload) -> u64 {
     held.max(left).saturating_mul(wider).saturating_add(MEASURED)
 }
 
+/// What this process shows of itself over TCP, where it speaks TLS.
+static IDENTITY: OnceLock<Identity> = OnceLock::new();
+
+/// Has this process speak TLS over TCP, with what these files hold.
+pub fn speak_tls(certificate: &Path, key: &Path, authority: &Path) -> Result<(), Failure> {
+    let identity = Identity::read(certificate, key, authority).map_err(Failure::input)?;
+    // A command reads them once.
+    let _ = IDENTITY.set(identity);
+    Ok(())
+}
+
+/// What the processes of a run that `launcher` has started know, so that no other is let in.
+fn secret(launcher: Launcher) -> Secret {
+    let text = bootstrap::secret(|name| std::env::var(name).ok(), launcher);
+    Secret::new(text).with(IDENTITY.get().cloned())
+}
+
 /// This process' connections to all others, over TCP. No rank sends more than `longest` bytes in one frame.
 pub fn tcp_link(longest: u64, patience: Duration) -> Result<Tcp, Failure> {
     let place = place()?.ok_or_else(|| {
@@ -102,7 +122,7 @@ pub fn tcp_link(longest: u64, patience: Duration) -> Result<Tcp, Failure> {
                 "Set MASTER_ADDR to the host of rank 0{how}, and MASTER_PORT to a free port there."
             )));
     };
-    let secret = Secret::new(bootstrap::secret(|name| std::env::var(name).ok(), place.launcher));
+    let secret = secret(place.launcher);
     Tcp::connect(place.rank, place.world, (host, *port), &secret, longest, patience).map_err(Failure::work)
 }
 
@@ -116,7 +136,7 @@ pub fn over_tcp(workload: &Workload, options: &RunOptions, observer: &mut dyn Ob
     let longest = longest_frame(workload);
     if let Some(place) = place()?.filter(|_| is_ours() && (options.restarting.most > 0 || restart::fewer().is_some()))
     {
-        let secret = bootstrap::secret(|name| std::env::var(name).ok(), place.launcher);
+        let secret = secret(place.launcher);
         return restart::over_generations(workload, options, observer, &place, (secret, longest));
     }
     Ok(run_process(workload, options, Processes::new(tcp_link(longest, patience)?, patience), observer))

@@ -200,7 +200,7 @@ pub fn over_generations(
     options: &RunOptions,
     observer: &mut dyn Observer,
     place: &Place,
-    (secret, longest): (String, u64),
+    (secret, longest): (Secret, u64),
 ) -> Result<Result<Ending, RunError>, Failure> {
     // A run that only goes on with fewer ranks starts them all anew.
     let kept = Arc::new(if options.restarting.most > 0 { Kept::new(workload) } else { Kept::default() });
@@ -237,7 +237,7 @@ pub fn over_generations(
 /// Where the ranks of one generation meet.
 struct Meeting<'m> {
     place: &'m Place,
-    secret: &'m str,
+    secret: &'m Secret,
     longest: u64,
     announced: &'m Announced,
 }
@@ -290,7 +290,7 @@ impl Meeting<'_> {
         let host = self.place.meeting.as_ref().map_or_else(String::new, |(host, _)| host.clone());
         let (rank, world, longest) = (self.place.rank, self.place.world, self.longest);
         // A rank of another generation is none of this one.
-        let secret = Secret::new(format!("{}.{generation}", self.secret));
+        let secret = self.secret.of_generation(generation);
         let (tell, told) = mpsc::channel();
         // A thread of its own, which is left alone where nobody waits for it any longer.
         let meeting = move || {

@@ -33,6 +33,7 @@ pub mod mpi;
 pub mod nccl;
 pub mod processes;
 pub mod rendezvous;
+pub mod secure;
 pub mod tcp;
 pub mod threads;
 pub mod traced;

@@ -13,7 +13,7 @@
 //! | listener | 0; or 1, a length (2) and the reason in UTF-8 |
 //! | rank 0 | a length (4) and the addresses of ranks 1 and up, one a line |
 //!
-//! Numbers are little-endian. A caller that is no rank of this run is dropped, and the wait goes on: each call has a thread of
+//! Where the run has certificates, all of it goes over TLS ([`secure`](super::secure)). Numbers are little-endian. A caller that is no rank of this run is dropped, and the wait goes on: each call has a thread of
 //! its own, and [`HELLO_TIME`] for all that it has to say.
 
 use std::fmt;
@@ -26,17 +26,32 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::secure::{Connection, Identity, Side};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
-/// What only the processes of one run know, so that no other is let in. Of a run without one, the empty text.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub struct Secret(String);
+/// What only the processes of one run know, so that no other is let in: a text, empty where the run has none; and, where they
+/// speak TLS, their certificates.
+#[derive(Clone, Default)]
+pub struct Secret {
+    text: String,
+    identity: Option<Identity>,
+}
 
 impl Secret {
     /// A secret with this text.
     pub fn new(text: impl Into<String>) -> Secret {
-        Secret(text.into())
+        Secret { text: text.into(), identity: None }
+    }
+
+    /// That of one generation of the ranks of a run.
+    pub fn of_generation(&self, generation: u32) -> Secret {
+        Secret { text: format!("{}.{generation}", self.text), identity: self.identity.clone() }
+    }
+
+    /// The same over TLS, where there is an `identity`.
+    pub fn with(self, identity: Option<Identity>) -> Secret {
+        Secret { identity, ..self }
     }
 
     /// A secret that nobody can guess.
@@ -45,17 +60,17 @@ impl Secret {
     /// Where the system has no random numbers.
     pub fn random() -> io::Result<Secret> {
         let bytes: [u8; 16] = random()?;
-        Ok(Secret(bytes.iter().map(|byte| format!("{byte:02x}")).collect()))
+        Ok(Secret::new(bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>()))
     }
 
     /// Its text, for a process that this one starts.
     pub fn text(&self) -> &str {
-        &self.0
+        &self.text
     }
 
     fn proof(&self, label: &str, hello: &[u8; HELLO], nonce: &Nonce) -> Hmac<Sha256> {
         let mut key = [0; 64];
-        key[..32].copy_from_slice(&Sha256::digest(self.0.as_bytes()));
+        key[..32].copy_from_slice(&Sha256::digest(self.text.as_bytes()));
         let mut mac = Hmac::<Sha256>::new(&key.into());
         mac.update(label.as_bytes());
         mac.update(hello);
@@ -156,6 +171,18 @@ pub enum ConnectError {
         /// The first bytes of the answer.
         answer: String,
     },
+    /// A rank of this run and this one do not trust each other's certificates, or one of them has none.
+    #[error(
+        "rank {rank} reached {place}, but TLS failed: {reason}; give all ranks --tls with certificates of one authority"
+    )]
+    Tls {
+        /// This rank.
+        rank: usize,
+        /// Where it called.
+        place: String,
+        /// What went wrong.
+        reason: String,
+    },
     /// A connection broke.
     #[error("rank {rank} lost a connection before the start: {source}")]
     Broken {
@@ -218,6 +245,10 @@ impl Caller {
     /// Who `hello` is from.
     fn of(hello: &[u8; HELLO]) -> Result<Caller, String> {
         let word = |at: usize| u32::from_le_bytes([hello[at], hello[at + 1], hello[at + 2], hello[at + 3]]) as usize;
+        // The first record of a TLS handshake.
+        if hello[..2] == [0x16, 3] {
+            return Err("it speaks TLS, and this rank does not: give all ranks --tls".to_string());
+        }
         if hello[..8] != *MAGIC {
             return Err(format!("it began with {:?}", text_of(&hello[..8])));
         }
@@ -239,27 +270,42 @@ fn text_of(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Fills `bytes` until `until`, however slowly they come. The bytes that came where it fails.
-fn read_by(stream: &mut TcpStream, bytes: &mut [u8], until: Instant) -> Result<(), (usize, io::Error)> {
-    let mut at = 0;
-    while at < bytes.len() {
+/// Reads by `read` from what `socket` carries, until `until`; nothing where the other side has closed it.
+fn read_until(socket: &TcpStream, until: Instant, mut read: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
+    loop {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err((at, io::Error::new(io::ErrorKind::TimedOut, "no answer came in time")));
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "no answer came in time"));
         }
-        stream.set_read_timeout(Some(left)).map_err(|error| (at, error))?;
-        match stream.read(&mut bytes[at..]) {
-            Ok(0) => {
-                return Err((
-                    at,
-                    io::Error::new(io::ErrorKind::UnexpectedEof, "the other side closed the connection"),
-                ));
+        socket.set_read_timeout(Some(left))?;
+        match read() {
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+                ) => {}
+            read => return read,
+        }
+    }
+}
+
+/// Some bytes that come from `socket` until `until`; none where the other side has closed it.
+pub(super) fn read_some(socket: &TcpStream, bytes: &mut [u8], until: Instant) -> io::Result<usize> {
+    let mut stream = socket;
+    read_until(socket, until, || stream.read(bytes))
+}
+
+/// Fills `bytes` until `until`, however slowly they come. The bytes that came where it fails.
+fn read_by(stream: &mut Connection, bytes: &mut [u8], until: Instant) -> Result<(), (usize, io::Error)> {
+    let socket = stream.socket().try_clone().map_err(|error| (0, error))?;
+    let mut at = 0;
+    while at < bytes.len() {
+        match read_until(&socket, until, || stream.read(&mut bytes[at..])).map_err(|error| (at, error))? {
+            0 => {
+                let closed = io::Error::new(io::ErrorKind::UnexpectedEof, "the other side closed the connection");
+                return Err((at, closed));
             }
-            Ok(read) => at += read,
-            Err(error) => match error.kind() {
-                io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {}
-                _ => return Err((at, error)),
-            },
+            read => at += read,
         }
     }
     Ok(())
@@ -276,7 +322,7 @@ pub fn meet(
     meeting: (&str, u16),
     secret: &Secret,
     patience: Duration,
-) -> Result<Vec<Option<TcpStream>>, ConnectError> {
+) -> Result<Vec<Option<Connection>>, ConnectError> {
     let (host, port) = meeting;
     let started = Instant::now();
     let mut search =
@@ -299,13 +345,13 @@ struct Search<'s> {
     secret: &'s Secret,
     started: Instant,
     until: Instant,
-    peers: Vec<Option<TcpStream>>,
+    peers: Vec<Option<Connection>>,
     dropped: Vec<String>,
 }
 
 /// What a thread that listened to a caller has found.
 enum Heard {
-    Rank(Caller, TcpStream),
+    Rank(Caller, Connection),
     Dropped(String),
 }
 
@@ -317,6 +363,8 @@ enum Call {
     Other(String),
     /// A rank of another run answers.
     OtherRun,
+    /// TLS does not come about.
+    Tls(String),
     /// A rank of this run does not let this process in.
     NotLetIn(String),
 }
@@ -377,7 +425,7 @@ impl Search<'_> {
     }
 
     /// Listens to a caller in a thread of its own: whoever says nothing holds up nobody.
-    fn listen(&mut self, mut stream: TcpStream, listened_to: &Arc<AtomicUsize>, tell: &Sender<Heard>) {
+    fn listen(&mut self, stream: TcpStream, listened_to: &Arc<AtomicUsize>, tell: &Sender<Heard>) {
         if listened_to.load(Ordering::Relaxed) >= MOST_CALLERS {
             return self.drop_caller(format!("{MOST_CALLERS} others had not said who they are"));
         }
@@ -385,8 +433,8 @@ impl Search<'_> {
         let until = self.until.min(Instant::now() + HELLO_TIME);
         counted.fetch_add(1, Ordering::Relaxed);
         let listening = move || {
-            let heard = match admit(&mut stream, &secret, until) {
-                Ok(caller) => Heard::Rank(caller, stream),
+            let heard = match admit(stream, &secret, until) {
+                Ok((caller, stream)) => Heard::Rank(caller, stream),
                 Err(reason) => Heard::Dropped(reason),
             };
             counted.fetch_sub(1, Ordering::Relaxed);
@@ -404,7 +452,7 @@ impl Search<'_> {
     fn judge(
         &mut self,
         caller: Caller,
-        mut stream: TcpStream,
+        mut stream: Connection,
         expected: &Range<usize>,
         places: &mut [Option<SocketAddr>],
     ) {
@@ -426,7 +474,7 @@ impl Search<'_> {
             let _ = stream.write_all(&answer);
             return self.drop_caller(fault);
         }
-        let from = stream.peer_addr().and_then(|from| stream.write_all(&[0]).map(|()| from));
+        let from = stream.socket().peer_addr().and_then(|from| stream.write_all(&[0]).map(|()| from));
         match from {
             Ok(from) => {
                 places[rank - expected.start] = Some(SocketAddr::new(from.ip(), port));
@@ -473,6 +521,10 @@ impl Search<'_> {
                     }
                     Err(Call::Again(_)) if Instant::now() < self.until => thread::sleep(AGAIN),
                     Err(Call::Again(source)) => return Err(self.broken(source)),
+                    Err(Call::Tls(reason)) => {
+                        let rank = self.rank;
+                        return Err(ConnectError::Tls { rank, place: place.to_string(), reason });
+                    }
                     Err(Call::Other(_) | Call::OtherRun) => {
                         let gone = format!("rank {peer} has gone: something else answers at {place}");
                         return Err(self.broken(io::Error::other(gone)));
@@ -489,7 +541,7 @@ impl Search<'_> {
     }
 
     /// A connection to rank 0, which may start later than this process, and where this rank itself listens.
-    fn reach(&self, host: &str, port: u16) -> Result<(TcpStream, TcpListener, Caller), ConnectError> {
+    fn reach(&self, host: &str, port: u16) -> Result<(Connection, TcpListener, Caller), ConnectError> {
         let rank = self.rank;
         loop {
             let called = self.connect(host, port).map_err(Call::Again).and_then(|stream| {
@@ -506,6 +558,9 @@ impl Search<'_> {
                 Err(Call::Other(answer)) => return Err(ConnectError::NotRankZero { rank, host, port, answer }),
                 Err(Call::OtherRun) => return Err(ConnectError::OtherRun { rank, host, port }),
                 Err(Call::NotLetIn(reason)) => return Err(ConnectError::NotLetIn { rank, by: 0, reason }),
+                Err(Call::Tls(reason)) => {
+                    return Err(ConnectError::Tls { rank, place: format!("{host}:{port}"), reason });
+                }
                 Err(Call::Again(source)) if Instant::now() >= self.until => {
                     let waited = self.started.elapsed();
                     return Err(ConnectError::Unreachable { rank, host, port, waited, source });
@@ -529,18 +584,23 @@ impl Search<'_> {
     }
 }
 
-/// Listens to a caller: who it is, if it knows the secret.
-fn admit(stream: &mut TcpStream, secret: &Secret, until: Instant) -> Result<Caller, String> {
+/// Listens to a caller: who it is, if it knows the secret, and the connection with it.
+fn admit(socket: TcpStream, secret: &Secret, until: Instant) -> Result<(Caller, Connection), String> {
     let said = |(_, error): (usize, io::Error)| match error.kind() {
         io::ErrorKind::TimedOut => format!("it did not say in {} s who it is", HELLO_TIME.as_secs()),
         _ => error.to_string(),
     };
     let broken = |error: io::Error| error.to_string();
-    stream.set_nonblocking(false).map_err(broken)?;
+    socket.set_nonblocking(false).map_err(broken)?;
     // Whoever takes no answer is not waited for, either.
-    stream.set_write_timeout(Some(HELLO_TIME)).map_err(broken)?;
+    socket.set_write_timeout(Some(HELLO_TIME)).map_err(broken)?;
+    let opened = Connection::open(socket, secret.identity.as_ref(), Side::Listener, until);
+    let mut stream = opened.map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidData => format!("it has no certificate of this run: {error}"),
+        _ => said((0, error)),
+    })?;
     let mut hello = [0; HELLO];
-    read_by(stream, &mut hello, until).map_err(said)?;
+    read_by(&mut stream, &mut hello, until).map_err(said)?;
     let caller = Caller::of(&hello)?;
     let nonce: Nonce = random().map_err(broken)?;
     let mut answer = MAGIC.to_vec();
@@ -548,24 +608,34 @@ fn admit(stream: &mut TcpStream, secret: &Secret, until: Instant) -> Result<Call
     answer.extend(secret.proof("listener", &hello, &nonce).finalize().into_bytes());
     stream.write_all(&answer).map_err(broken)?;
     let mut proof: Tag = [0; 32];
-    read_by(stream, &mut proof, until).map_err(said)?;
+    read_by(&mut stream, &mut proof, until).map_err(said)?;
     let known = secret.proof("caller", &hello, &nonce).verify_slice(&proof);
     known.map_err(|_| format!("it is rank {} of another run: its secret differs", caller.rank))?;
-    Ok(caller)
+    Ok((caller, stream))
 }
 
 /// Tells a listener who this process is, and returns the connection once it is let in.
-fn call(mut stream: TcpStream, me: Caller, secret: &Secret, until: Instant) -> Result<TcpStream, Call> {
+fn call(socket: TcpStream, me: Caller, secret: &Secret, until: Instant) -> Result<Connection, Call> {
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::InvalidData => Call::Tls(error.to_string()),
+        _ => Call::Again(error),
+    };
+    let mut stream = Connection::open(socket, secret.identity.as_ref(), Side::Caller, until).map_err(failed)?;
     let hello = me.hello(&random().map_err(Call::Again)?);
     stream.write_all(&hello).map_err(Call::Again)?;
     let mut answer = [0; 8 + 16 + 32];
     let read = read_by(&mut stream, &mut answer, until);
     let came = read.as_ref().map_or_else(|(came, _)| *came, |()| answer.len());
     let begun = came.min(MAGIC.len());
+    // An alert of TLS, to one who speaks none.
+    if answer.starts_with(&[0x15, 3]) {
+        return Err(Call::Tls("it speaks TLS, and this rank does not".to_string()));
+    }
     if answer[..begun] != MAGIC[..begun] {
         return Err(Call::Other(text_of(&answer[..came.min(40)])));
     }
-    read.map_err(|(_, error)| Call::Again(error))?;
+    // Over TLS a listener says only now what it thinks of the caller's certificate.
+    read.map_err(|(_, error)| failed(error))?;
     let mut nonce: Nonce = [0; 16];
     nonce.copy_from_slice(&answer[8..24]);
     secret.proof("listener", &hello, &nonce).verify_slice(&answer[24..]).map_err(|_| Call::OtherRun)?;

@@ -5,7 +5,6 @@
 //! its checksum.
 
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -14,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use super::processes::{Event, Link};
 use super::rendezvous::{self, ConnectError, Secret};
+use super::secure::Connection;
 use super::wire::Frame;
 
 /// One process' end of all its connections.
@@ -21,7 +21,7 @@ pub struct Tcp {
     rank: usize,
     /// By rank: where frames for it go; none for this rank.
     writers: Vec<Option<Sender<Vec<u8>>>>,
-    streams: Vec<TcpStream>,
+    streams: Vec<Connection>,
     /// Frames handed over and not yet given to the system.
     waiting: Arc<AtomicUsize>,
     events: Receiver<Event>,
@@ -48,7 +48,7 @@ impl Tcp {
         Tcp::over(rank, peers, longest).map_err(|source| ConnectError::Broken { rank, source })
     }
 
-    fn over(rank: usize, peers: Vec<Option<TcpStream>>, longest: u64) -> io::Result<Tcp> {
+    fn over(rank: usize, peers: Vec<Option<Connection>>, longest: u64) -> io::Result<Tcp> {
         let (tell, events) = mpsc::channel();
         let waiting = Arc::new(AtomicUsize::new(0));
         let mut writers = Vec::with_capacity(peers.len());
@@ -58,9 +58,9 @@ impl Tcp {
                 writers.push(None);
                 continue;
             };
-            stream.set_nodelay(true)?;
-            stream.set_read_timeout(None)?;
-            stream.set_write_timeout(None)?;
+            stream.socket().set_nodelay(true)?;
+            stream.socket().set_read_timeout(None)?;
+            stream.socket().set_write_timeout(None)?;
             let (reading, mut writing) = (stream.try_clone()?, stream.try_clone()?);
             streams.push(stream);
             let tell = tell.clone();
@@ -101,7 +101,7 @@ fn announced(header: &[u8; HEADER]) -> Option<(u64, u32)> {
 }
 
 /// Hands on what comes from `peer` until nothing more does, and returns why.
-fn read_all(peer: usize, mut stream: TcpStream, longest: u64, tell: &Sender<Event>) -> String {
+fn read_all(peer: usize, mut stream: Connection, longest: u64, tell: &Sender<Event>) -> String {
     loop {
         let frame = match read_frame(&mut stream, longest) {
             Ok(frame) => frame,
@@ -200,7 +200,7 @@ impl Drop for Tcp {
     fn drop(&mut self) {
         self.writers.clear();
         for stream in &self.streams {
-            let _ = stream.shutdown(Shutdown::Both);
+            stream.close();
         }
     }
 }

@@ -7,6 +7,50 @@ use serde_json::{Value, json};
 
 use super::{PROBLEM, folder, path, write};
 
+/// Eight devices that fail every 50,000 hours fail every 6,250 together. Where the pause is short against that, Young's interval
+/// is right.
+#[test]
+fn a_plan_says_how_often_checkpoints_are_best_written() {
+    let folder = folder();
+    let spec = path(&folder, "spec.toml");
+    let text = "schedule = \"1f1b\"\n[model]\nname = \"llama-3-8b\"\n[cluster]\ndevice = \"h100\"\n[parallel]\n\
+                pipeline = 8\n[training]\nmicrobatches = 16\nsequence = 2048\n";
+    write(&spec, text);
+    let plan = path(&folder, "plan.json");
+    let plain = printed(&["plan", &spec, "-o", &plan], "");
+    assert!(!plain.contains("interval "), "{plain}");
+    write(&spec, &format!("{text}mtbf_hours = 50000\n"));
+    let said = printed(&["plan", &spec, "-o", &plan], "");
+    let line = said.lines().find(|line| line.starts_with("interval ")).expect("it is told");
+    assert!(line.contains("the run fails every 260.4 days"), "{line}");
+    let between = |from: &str, to: &str| {
+        let rest = &line[line.find(from).expect(from) + from.len()..];
+        let (number, unit) = rest[..rest.find(to).expect(to)].split_once(' ').expect("a number with a unit");
+        number.parse::<f64>().expect("a number")
+            * match unit {
+                "min" => 60.0,
+                "h" => 3600.0,
+                "ms" => 1e-3,
+                unit => panic!("{unit} of {line}"),
+            }
+    };
+    let (interval, pause) = (between("(", ")"), between("training stands still ", " for each"));
+    let young = (2.0 * pause * 6250.0 * 3600.0).sqrt();
+    assert!((interval / young - 1.0).abs() < 0.01, "{line}: {young}");
+    // A rank has at least 2 and at most 4 of 32 layers with 218 M parameters, of 14 B each, and its host is 55 GB/s away.
+    assert!((0.05..0.4).contains(&pause), "{line}");
+    // The interval has no effect on the plan.
+    assert_eq!(
+        said.lines().find(|line| line.starts_with("makespan")),
+        plain.lines().find(|line| line.starts_with("makespan"))
+    );
+    for wrong in ["0", "-1", "1e12", "\"often\""] {
+        write(&spec, &format!("{text}mtbf_hours = {wrong}\n"));
+        let text = refused(&["plan", &spec], "");
+        assert!(text.contains("training.mtbf_hours"), "{text}");
+    }
+}
+
 #[test]
 fn a_plan_is_written_checked_shown_and_equal_however_it_is_asked_for() {
     let folder = folder();

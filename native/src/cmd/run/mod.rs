@@ -16,15 +16,16 @@ use pipeplan::transport::faulty;
 use pipeplan::transport::faulty::Faults;
 use pipeplan::transport::threads::ThreadOptions;
 use pipeplan_core::plan::Plan;
+use pipeplan_core::spec::Work;
 
 use self::report::{drawn, summary};
 use super::failure::Failure;
+use super::interval::Interval;
 use super::processes::Engine;
 use super::{format, input, interrupt, output, processes, restart, selection};
 
 pub mod data;
 pub mod elastic;
-mod interval;
 mod optimizer;
 mod replan;
 mod report;
@@ -77,7 +78,8 @@ pub struct Args {
     /// Also write a checkpoint every N steps
     #[arg(long, value_name = "STEPS", requires = "checkpoint_dir", value_parser = clap::value_parser!(u32).range(1..))]
     checkpoint_every: Option<u32>,
-    /// Mean time between failures of one device, in hours: the report says how often checkpoints are best written
+    /// Mean time between failures of one device, in hours: the report says how often checkpoints are best written; default:
+    /// `training.mtbf_hours` of the spec
     ///
     /// From the measured time for which training stands still for a checkpoint, after Daly (2006), and the share of the time
     /// that is lost to checkpoints and to steps that are made again. The run of Llama 3 405B had a failure in 50,600 hours of
@@ -148,6 +150,13 @@ pub struct Args {
     /// this machine. Rank 0 prints and writes the results.
     #[arg(long, value_name = "ENGINE")]
     transport: Option<Engine>,
+    /// TLS 1.3 between ranks over TCP: files in PEM of this rank's certificate, its private key, and the certificate of the
+    /// authority that signs those of all ranks
+    ///
+    /// The certificate is one for the name `pipeplan`, with those that sign it below it. Whoever has none by this authority is
+    /// not let in.
+    #[arg(long, num_args = 3, value_names = ["CERT", "KEY", "CA"])]
+    tls: Vec<PathBuf>,
     /// Seconds that a rank waits for another before the run fails
     ///
     /// The report comes at once if a rank died, else after this time, and 5 s later if some rank does not answer;
@@ -246,6 +255,11 @@ impl Args {
                 "Give --backend cuda --transport threads with it.",
             ),
             (self.gpu.is_some() && self.backend != Backend::Cuda, "--gpu selects the GPU of a run".to_owned(), cuda),
+            (
+                !self.tls.is_empty() && engine != Engine::Tcp,
+                "--tls encrypts what ranks send over TCP".to_owned(),
+                "Give --transport tcp with it.",
+            ),
             (self.cuda_graphs.is_some() && !on_card, "--cuda-graphs applies to runs on a GPU".to_owned(), cuda),
             (
                 self.slowdown.is_some() && !only_waits,
@@ -294,6 +308,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
     args.expect_all_used(engine)?;
     let prints_trace = args.trace.as_deref() == Some("-");
     output::expect_one_document([("--trace -", prints_trace), ("--json", args.json)])?;
+    if let [certificate, key, authority] = &args.tls[..] {
+        processes::speak_tls(certificate, key, authority)?;
+    }
     restart::listen_to_parent();
     if matches!(engine, Engine::Tcp | Engine::Nccl) && !processes::is_launched()? {
         let goes_on = args.checkpoint_every.is_some();
@@ -344,7 +361,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
             return Err(Failure::stopped(format!("rank {rank} was stopped with the run; rank 0 reports the step")));
         }
     };
-    write_report(&args, &options, &report, &slow)?;
+    write_report(&args, &options, &report, (&slow, mtbf(&args, &plan)))?;
     for (rank, exchanges) in &report.missed_faults {
         let made = format::count(*exchanges as usize, "exchange");
         output::tell(&format!(
@@ -370,6 +387,14 @@ pub fn run(args: Args) -> Result<(), Failure> {
         return Err(Failure::stopped(format!("stopped after {done} of {} steps", args.steps)));
     }
     Ok(())
+}
+
+/// Hours between failures of a device: those asked for, else those of the spec.
+fn mtbf(args: &Args, plan: &Plan) -> Option<f64> {
+    match &plan.spec.work {
+        Work::Model(work) => args.mtbf.or_else(|| work.failures.mtbf_hours.map(f64::from)),
+        Work::Typed(_) => args.mtbf,
+    }
 }
 
 /// What a run says of stragglers: those of a run whose plan stays, and the rounds of one that plans anew.
@@ -549,14 +574,20 @@ fn tell_weights(args: &Args, options: &RunOptions, workload: &Workload) -> Resul
 }
 
 /// Writes the trace and prints the report, for programs or for people.
-fn write_report(args: &Args, options: &RunOptions, report: &RunReport, slow: &Slow) -> Result<(), Failure> {
+fn write_report(
+    args: &Args,
+    options: &RunOptions,
+    report: &RunReport,
+    (slow, mtbf): (&Slow, Option<f64>),
+) -> Result<(), Failure> {
+    let interval = mtbf.and_then(|hours| Some((Interval::of_run(report, hours)?, args.checkpoint_every?)));
     if let Some(path) = &args.trace {
         output::write(path, report.trace.to_json().as_bytes())?;
     }
     if args.json {
         let mut summary = summary(report);
-        if let Some(interval) = interval::Interval::of(args, report) {
-            summary["checkpoint_interval"] = interval.to_value();
+        if let Some((interval, every)) = &interval {
+            summary["checkpoint_interval"] = interval.to_value(*every);
         }
         match slow {
             Slow::Found(found) => {
@@ -579,8 +610,8 @@ fn write_report(args: &Args, options: &RunOptions, report: &RunReport, slow: &Sl
         }
         (None, false) => {}
     }
-    if let Some(interval) = interval::Interval::of(args, report) {
-        text.push_str(&interval.told());
+    if let Some((interval, every)) = &interval {
+        text.push_str(&interval.told(Some(*every)));
     }
     for restart in &report.restarts {
         text.push_str(&format!("{}\n", report::of_restart(restart)));

@@ -10,6 +10,7 @@ use pipeplan_core::program::P2pOp;
 use super::*;
 use crate::transport::collectives::{CollectiveError, Reduction};
 use crate::transport::rendezvous::{ConnectError, Secret};
+use crate::transport::secure::Identity;
 use crate::transport::tcp::Tcp;
 
 fn tag(text: &str) -> Tag {
@@ -30,8 +31,11 @@ fn connect(rank: usize, world: usize, port: u16, patience_ms: u64) -> Result<Tcp
 }
 
 fn connect_with(secret: &str, rank: usize, world: usize, port: u16, patience_ms: u64) -> Result<Tcp, ConnectError> {
-    let patience = Duration::from_millis(patience_ms);
-    Tcp::connect(rank, world, ("127.0.0.1", port), &Secret::new(secret), 1 << 30, patience)
+    connect_by(&Secret::new(secret), rank, world, port, patience_ms)
+}
+
+fn connect_by(secret: &Secret, rank: usize, world: usize, port: u16, patience_ms: u64) -> Result<Tcp, ConnectError> {
+    Tcp::connect(rank, world, ("127.0.0.1", port), secret, 1 << 30, Duration::from_millis(patience_ms))
 }
 
 /// Runs `row` as each rank of a world of `ranks`, which all end well.
@@ -344,4 +348,138 @@ fn damage_on_the_way_names_the_rank_and_what_it_sent() {
     assert_eq!(crate::transport::tcp::heard(&whole, 1 << 20).as_ref(), Ok(&parcel));
     let said = crate::transport::tcp::heard(&whole, 20).expect_err("too long");
     assert_eq!(said, "it announced a frame of 24 bytes, where the plan sends at most 20");
+}
+
+/// An authority, and a folder in which its own certificate and those that it signs are.
+struct Authority {
+    folder: tempfile::TempDir,
+    issuer: rcgen::Issuer<'static, rcgen::KeyPair>,
+}
+
+impl Authority {
+    fn new() -> Authority {
+        let folder = tempfile::tempdir().expect("a folder");
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let mut of = rcgen::CertificateParams::new(Vec::new()).expect("no names");
+        of.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let own = of.self_signed(&key).expect("signed");
+        std::fs::write(folder.path().join("ca.pem"), own.pem()).expect("written");
+        Authority { folder, issuer: rcgen::Issuer::new(of, key) }
+    }
+
+    fn file(&self, name: &str) -> std::path::PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Signs a certificate for `name`, and gives the files of it and its key.
+    fn sign(&self, name: &str) -> [std::path::PathBuf; 2] {
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let of = rcgen::CertificateParams::new(vec![name.to_string()]).expect("a name");
+        let signed = of.signed_by(&key, &self.issuer).expect("signed");
+        let files = [self.file(&format!("{name}.pem")), self.file(&format!("{name}.key"))];
+        std::fs::write(&files[0], signed.pem()).expect("written");
+        std::fs::write(&files[1], key.serialize_pem()).expect("written");
+        files
+    }
+
+    /// The secret of a run whose ranks have certificates by this authority.
+    fn secret(&self) -> Secret {
+        let [certificate, key] = self.sign(crate::transport::secure::NAME);
+        let identity = Identity::read(&certificate, &key, &self.file("ca.pem")).expect("sound");
+        Secret::new("one run").with(Some(identity))
+    }
+}
+
+/// Strangers without a certificate, with one of another authority and without TLS call first; the run starts, and what goes over
+/// its connections is what was sent, in pieces of any size and both ways at once.
+#[test]
+fn ranks_meet_over_tls_and_nobody_else_does() {
+    let (ours, other) = (Authority::new().secret(), Authority::new().secret());
+    let port = free_port();
+    let (ours, other) = (&ours, &other);
+    let strangers: [&(dyn Fn() + Sync); 4] = [
+        &|| {
+            let _ = caller(port).write_all(b"GET / HTTP/1.1\r\n\r\n");
+        },
+        &|| {
+            let silent = caller(port);
+            thread::sleep(Duration::from_millis(300));
+            drop(silent);
+        },
+        // A rank that knows the secret, and speaks no TLS.
+        &|| {
+            let error = connect(1, 2, port, 5_000).err().expect("not let in").to_string();
+            assert!(error.contains("it speaks TLS, and this rank does not; give all ranks --tls"), "{error}");
+        },
+        &|| {
+            let error = connect_by(other, 1, 2, port, 5_000).err().expect("not let in").to_string();
+            assert!(error.contains("but TLS failed: TLS: ") && error.contains("UnknownIssuer"), "{error}");
+        },
+    ];
+    let payload: Vec<f32> = (0..300_000u32).map(|number| number as f32).collect();
+    thread::scope(|scope| {
+        let rank = |rank: usize| {
+            let payload = payload.clone();
+            move || {
+                let link = connect_by(ours, rank, 2, port, 20_000).expect("connected");
+                let mut end = Processes::new(link, Duration::from_secs(20));
+                let peer = 1 - rank;
+                for step in 0..3 {
+                    let tags = [
+                        Tag::of(step, "0SEND_F3".parse().expect("one")),
+                        Tag::of(step, "1SEND_B3".parse().expect("one")),
+                    ];
+                    let send = Outgoing { peer, tag: tags[rank], buffer: Buffer::F32(payload.clone()) };
+                    let came = end.exchange(vec![send], &[Incoming { peer, tag: tags[peer] }]).expect("exchanged");
+                    assert_eq!(came, [Buffer::F32(payload.clone())]);
+                }
+                end.control().leave();
+            }
+        };
+        let zero = scope.spawn(rank(0));
+        let called: Vec<_> = strangers.iter().map(|stranger| scope.spawn(move || stranger())).collect();
+        called.into_iter().for_each(|called| called.join().expect("as it should be"));
+        let one = scope.spawn(rank(1));
+        one.join().expect("no panic");
+        zero.join().expect("no panic");
+    });
+}
+
+/// Who was dropped is said where ranks are missing, on either side of the question who speaks TLS.
+#[test]
+fn callers_without_a_certificate_are_told() {
+    let secret = &Authority::new().secret();
+    for (listens_in_tls, says) in
+        [(true, "it has no certificate of this run: TLS: "), (false, "it speaks TLS, and this rank does not")]
+    {
+        let port = free_port();
+        thread::scope(|scope| {
+            let plain = Secret::new("one run");
+            let (zero, one) = if listens_in_tls { (secret.clone(), plain) } else { (plain, secret.clone()) };
+            let zero = scope.spawn(move || connect_by(&zero, 0, 2, port, 1_000));
+            connect_by(&one, 1, 2, port, 900).err().expect("not let in");
+            let error = zero.join().expect("no panic").err().expect("nobody comes").to_string();
+            assert!(error.contains("of 2 ranks to connect") && error.contains(says), "{error}");
+        });
+    }
+}
+
+#[test]
+fn certificates_that_no_rank_would_accept_are_named_before_the_run() {
+    let (ours, other) = (Authority::new(), Authority::new());
+    let ([certificate, key], [_, other_key]) = (ours.sign("pipeplan"), other.sign("pipeplan"));
+    let [elsewhere, elsewhere_key] = ours.sign("example.org");
+    let (ca, other_ca, missing) = (ours.file("ca.pem"), other.file("ca.pem"), ours.file("missing.pem"));
+    for (files, at, says) in [
+        ([&certificate, &key, &other_ca], &certificate, "the certificate is not signed by"),
+        ([&elsewhere, &elsewhere_key, &ca], &elsewhere, "or is not for the name pipeplan now"),
+        ([&certificate, &other_key, &ca], &other_key, "KeyMismatch"),
+        ([&certificate, &certificate, &ca], &certificate, "no items found"),
+        ([&key, &key, &ca], &key, "it has no certificate in PEM"),
+        ([&certificate, &key, &missing], &missing, "No such file"),
+    ] {
+        let [certificate, key, ca] = files;
+        let error = Identity::read(certificate, key, ca).err().expect("refused").to_string();
+        assert!(error.starts_with(&format!("{}: ", at.display())) && error.contains(says), "{error}");
+    }
 }

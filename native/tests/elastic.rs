@@ -1,0 +1,164 @@
+//! Runs that go on with fewer data-parallel replicas: with the losses of a run that was planned so from that step.
+
+mod common;
+mod tiny;
+
+use std::path::Path;
+use std::process::Output;
+
+use common::{options, published, train, work};
+use pipeplan::runner::checkpoint::{Checkpoint, Saving};
+use pipeplan::runner::{
+    Precision, Restarting, RunError, RunOptions, RunReport, Silent, Source, Workload, run_elastic,
+};
+use pipeplan::transport::faulty::Faults;
+use serde_json::Value;
+use tiny::{losses, pipeplan};
+
+/// Twelve microbatches a step, dealt to `data` replicas of two ranks.
+fn dealt(data: u32, zero: u32, precision: Precision) -> Workload {
+    let mut work = work(2, 12 / data as usize);
+    (work.layout.data, work.layout.zero) = (data, zero);
+    published(&work, "1f1b", precision).expect("it exists")
+}
+
+fn deaths(at: &[(usize, u64)]) -> Vec<(usize, Faults)> {
+    at.iter().map(|(rank, at)| (*rank, Faults { death: Some(*at), ..Faults::default() })).collect()
+}
+
+fn bits(losses: &[f64]) -> Vec<u64> {
+    losses.iter().map(|loss| loss.to_bits()).collect()
+}
+
+/// A run on `before` replicas up to `step`, and on `after` from there, of `steps` in all; without a failure.
+fn planned([before, after]: [u32; 2], zero: u32, precision: Precision, [step, steps]: [u32; 2]) -> RunReport {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut first = Vec::new();
+    let mut resume = None;
+    if step > 0 {
+        let saving = Some(Saving { folder: folder.path().to_path_buf(), every: 0 });
+        let report = train(&dealt(before, zero, precision), &RunOptions { saving, ..options(step) });
+        first = report.steps;
+        resume = Some(Checkpoint::open(folder.path()).expect("it is there"));
+    }
+    let mut report = train(&dealt(after, zero, precision), &RunOptions { resume, ..options(steps) });
+    report.steps.splice(..0, first);
+    report
+}
+
+#[test]
+fn a_run_goes_on_with_fewer_replicas_as_if_it_had_been_planned_so_from_that_step() {
+    for precision in [Precision::Single, Precision::Double] {
+        for (data, zero, deaths_at) in
+            [(2, 0, &[(3, 45)][..]), (3, 0, &[(0, 40)]), (3, 0, &[(5, 41), (2, 30)]), (2, 1, &[(1, 60)])]
+        {
+            let folder = tempfile::tempdir().expect("a folder");
+            let saving = (zero > 0).then(|| Saving { folder: folder.path().to_path_buf(), every: 1 });
+            let broken = RunOptions { saving, faults: deaths(deaths_at), ..options(6) };
+            let fewer = &mut |was: &Workload| Some(dealt(was.replicas() as u32 - 1, zero, precision));
+            let report = run_elastic(&dealt(data, zero, precision), &broken, &mut Silent, fewer)
+                .unwrap_or_else(|error| panic!("{error}"));
+            let what = format!("{precision:?}, {data} replicas, zero {zero}: {:?}", report.restarts);
+            assert_eq!(report.restarts.len(), deaths_at.len(), "{what}");
+            let first = &report.restarts[0];
+            assert_eq!(first.replicas, Some(data as usize - 1), "{what}");
+            assert_eq!(first.source, if zero > 0 { Source::Checkpoint } else { Source::Memory }, "{what}");
+            let steps: Vec<u32> = report.steps.iter().map(|step| step.step).collect();
+            assert_eq!(steps, [0, 1, 2, 3, 4, 5], "{what}");
+            // The second failure is of a run that was planned so from its own step on.
+            let until = report.restarts.get(1).map_or(6, |second| second.step) as usize;
+            let whole = planned([data, data - 1], zero, precision, [first.step, 6]);
+            assert_eq!(bits(&report.losses()[..until]), bits(&whole.losses()[..until]), "{what}");
+            if deaths_at.len() == 1 {
+                assert_eq!(report.weights, whole.weights, "{what}");
+            }
+            assert!(first.step > 0, "{what}: it dies after the first step");
+        }
+    }
+}
+
+#[test]
+fn a_run_ends_with_its_failure_where_no_smaller_one_is_left() {
+    let broken = RunOptions { faults: deaths(&[(1, 30), (1, 20)]), ..options(5) };
+    let mut asked = Vec::new();
+    let fewer = &mut |was: &Workload| {
+        asked.push(was.replicas());
+        (was.replicas() > 1).then(|| dealt(1, 0, Precision::Single))
+    };
+    let error = run_elastic(&dealt(2, 0, Precision::Single), &broken, &mut Silent, fewer).expect_err("it fails");
+    assert!(matches!(&error, RunError::Failed(failure) if failure.rank == 1), "{error}");
+    assert_eq!(asked, [2, 1]);
+    // Restarts come first.
+    let restarting = Restarting { most: 1, ..Restarting::default() };
+    let broken = RunOptions { faults: deaths(&[(1, 30)]), restarting, ..options(3) };
+    let report = run_elastic(&dealt(2, 0, Precision::Single), &broken, &mut Silent, &mut |_| panic!("it restarts"))
+        .expect("it restarts");
+    assert_eq!((report.restarts.len(), report.restarts[0].replicas), (1, None));
+}
+
+/// The path of a spec of `data` replicas of two ranks with so many microbatches each.
+fn spec(folder: &Path, data: u32, microbatches: u32, more: &str) -> String {
+    let path = folder.join(format!("{data}-{microbatches}.toml"));
+    let text = format!(
+        "schedule = \"1f1b\"\n[model]\nname = \"tiny-llama\"\nlayers = 4\n[cluster]\ndevice = \"cpu\"\n[parallel]\n\
+         pipeline = 2\ndata = {data}\n[training]\nmicrobatches = {microbatches}\nsequence = 16\n{more}"
+    );
+    std::fs::write(&path, text).expect("it is written");
+    path.to_str().expect("a path").to_owned()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn the_command_goes_on_with_as_many_replicas_as_the_batch_can_be_dealt_to() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let elastic = spec(folder.path(), 4, 2, "elastic = true\n");
+    let run = |arguments: &[&str]| pipeplan(arguments).output().expect("it starts");
+    let broken = run(&["run", &elastic, "--steps", "4", "--json", "--fault", "2:death@14"]);
+    let text = said(&broken);
+    assert!(
+        text.contains("3 replicas not gone on with: the 8 microbatches of a step cannot be dealt to 3"),
+        "{text}"
+    );
+    let summary: Value = serde_json::from_slice(&broken.stdout).unwrap_or_else(|error| panic!("{error}: {text}"));
+    let restart = &summary["restarts"][0];
+    assert_eq!((&restart["replicas"], &restart["state_from"]), (&2.into(), &"memory".into()), "{summary}");
+    let step = restart["step"].as_u64().expect("a step").to_string();
+    assert!(text.contains(&format!("went on after step {step} from memory, on 2 replicas")), "{text}");
+    // From the same step on as it would have been planned.
+    let path = folder.path().join("state");
+    let path = path.to_str().expect("a path");
+    let first = run(&["run", &elastic, "--steps", &step, "--json", "--checkpoint-dir", path]);
+    let two = spec(folder.path(), 2, 4, "");
+    let rest = run(&["run", &two, "--steps", "4", "--json", "--resume", path]);
+    assert_eq!(losses(&broken), [losses(&first), losses(&rest)].concat());
+    // Without the word a failure ends the run, as does one with the last replica.
+    let plain = run(&["run", &two, "--steps", "4", "--fault", "2:death@14"]);
+    assert_eq!(plain.status.code(), Some(1), "{}", said(&plain));
+    let replan = run(&["run", &elastic, "--steps", "4", "--replan"]);
+    assert_eq!(replan.status.code(), Some(2));
+    assert!(said(&replan).contains("training.elastic may leave fewer of them"), "{}", said(&replan));
+}
+
+#[test]
+fn processes_go_on_with_fewer_replicas_from_the_latest_checkpoint() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let elastic = spec(folder.path(), 2, 2, "elastic = true\n");
+    let path = folder.path().join("state");
+    let path = path.to_str().expect("a path");
+    let run = |arguments: &[&str]| pipeplan(arguments).output().expect("it starts");
+    let saving = ["--steps", "6", "--json", "--checkpoint-dir", path, "--checkpoint-every", "1"];
+    let broken = run(&[&["run", &elastic, "--transport", "tcp", "--fault", "3:death@60"][..], &saving].concat());
+    let text = said(&broken);
+    assert!(text.contains("2 of 4 ranks go on, from the latest checkpoint (training.elastic)"), "{text}");
+    assert!(text.contains("2 ranks are 1 replica of 2; the global batch stays"), "{text}");
+    let summary: Value = serde_json::from_slice(&broken.stdout).unwrap_or_else(|error| panic!("{error}: {text}"));
+    let step = summary["first_step"].as_u64().expect("a step");
+    assert!((1..6).contains(&step), "{summary}");
+    let before = Path::new(path).join(format!("step-{step:06}"));
+    let one = spec(folder.path(), 1, 4, "");
+    let rest = run(&["run", &one, "--steps", "6", "--json", "--resume", before.to_str().expect("a path")]);
+    assert_eq!(losses(&broken), losses(&rest));
+}
