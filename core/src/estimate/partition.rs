@@ -20,12 +20,19 @@ pub struct PartCosts {
     pub embedding_ns: Nanos,
     /// Of the final norm, the head and the loss, on the last stage.
     pub head_ns: Nanos,
+    /// By stage, thousandths of these times that its rank takes; empty where all take the same.
+    pub pace_permille: Vec<u64>,
 }
 
 impl PartCosts {
     /// Those of `layers` equal layers.
     pub fn equal(layers: u32, layer_ns: Nanos, embedding_ns: Nanos, head_ns: Nanos) -> PartCosts {
-        PartCosts { layers_ns: vec![layer_ns; layers as usize], embedding_ns, head_ns }
+        PartCosts { layers_ns: vec![layer_ns; layers as usize], embedding_ns, head_ns, pace_permille: Vec::new() }
+    }
+
+    /// The same on ranks that differ.
+    pub(crate) fn paced(self, pace_permille: Vec<u64>) -> PartCosts {
+        PartCosts { pace_permille, ..self }
     }
 
     /// Of each of `layouts`, which are all stages.
@@ -41,7 +48,11 @@ impl PartCosts {
     pub(crate) fn time(&self, stage: usize, stages: usize, layers: &[Nanos]) -> Nanos {
         let ends = if stage == 0 { self.embedding_ns } else { 0 };
         let ends = ends.saturating_add(if stage + 1 == stages { self.head_ns } else { 0 });
-        layers.iter().fold(ends, |sum: Nanos, layer| sum.saturating_add(*layer))
+        let time = layers.iter().fold(ends, |sum: Nanos, layer| sum.saturating_add(*layer));
+        match self.pace_permille.get(stage) {
+            Some(pace) => Nanos::try_from(u128::from(time) * u128::from(*pace) / 1000).unwrap_or(Nanos::MAX),
+            None => time,
+        }
     }
 }
 
@@ -52,7 +63,7 @@ impl PartCosts {
 /// Fewer layers than stages, at the field that gives the number of stages.
 pub fn balanced(ranks: usize, chunks: usize, costs: &PartCosts) -> Result<Vec<StageLayout>, Fault> {
     let stages = enough_layers(costs.layers_ns.len(), ranks, chunks)?;
-    if costs.layers_ns.windows(2).all(|pair| pair[0] == pair[1]) {
+    if costs.pace_permille.is_empty() && costs.layers_ns.windows(2).all(|pair| pair[0] == pair[1]) {
         return Ok(even(stages, costs));
     }
     // Everything fits, so a partition always exists.
@@ -100,7 +111,9 @@ pub fn within(
         }
         from == layers
     };
-    let (mut least, mut most) = (0, costs.time(0, 1, &costs.layers_ns));
+    // No stage takes longer than all layers on the slowest rank.
+    let slowest = costs.pace_permille.iter().max().map(|pace| vec![*pace]).unwrap_or_default();
+    let (mut least, mut most) = (0, costs.clone().paced(slowest).time(0, 1, &costs.layers_ns));
     if !reaches(most) {
         return Err(nothing_fits());
     }
@@ -417,15 +430,17 @@ mod tests {
             prop_assert_eq!(figures(&other, &costs), figures(&layouts, &costs));
         }
 
-        /// Layers of two kinds, as where the first have no experts, and a limit that earlier stages meet sooner.
+        /// Layers of two kinds, as where the first have no experts, ranks that are slower than others, and a limit that earlier
+        /// stages meet sooner.
         #[test]
         fn no_deal_within_a_limit_is_better(
-            (stages, layers_ns) in (1usize..5).prop_flat_map(|stages| {
-                (Just(stages), prop::collection::vec(1u64..20, stages..11))
+            (stages, layers_ns, pace_permille) in (1usize..5).prop_flat_map(|stages| {
+                let paces = prop::collection::vec(500u64..3000, stages);
+                (Just(stages), prop::collection::vec(1u64..20, stages..11), prop_oneof![Just(Vec::new()), paces])
             }),
             embedding_ns in 0u64..40, head_ns in 0u64..40, limit in 4u64..60,
         ) {
-            let costs = PartCosts { layers_ns, embedding_ns, head_ns };
+            let costs = PartCosts { layers_ns, embedding_ns, head_ns, pace_permille };
             let fits = |layout: &StageLayout| {
                 let in_flight = stages as u64 - u64::from(layout.layers.start).min(stages as u64 - 1);
                 in_flight * layout.layers.len() as u64 <= limit

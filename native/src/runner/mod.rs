@@ -218,7 +218,8 @@ pub trait Observer {
     /// All ranks ended a step.
     fn step_ended(&mut self, step: &StepReport);
 
-    /// What ranks did in the step that has ended. Where hosts do not share a clock, `began_ns` is none.
+    /// What ranks did in the step that has ended. Where hosts do not share a clock, or ranks share processors, `began_ns` is none:
+    /// the time from one rank to another then says nothing of their link.
     fn measured(&mut self, _step: &StepTrace) {}
 
     /// A rank has failed, and the run goes on. Where ranks are processes, only those that go on with it hear this.

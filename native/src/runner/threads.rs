@@ -453,7 +453,8 @@ impl<'a> Coordinator<'a> {
             let records = self.open.remove(&step).unwrap_or_default();
             let (report, trace) = self.close(step, records.into_iter().flatten().collect());
             observer.step_ended(&report);
-            if self.hosts.iter().any(|host| *host != self.hosts[0]) {
+            let have_a_core_each = self.processors().is_none_or(|processors| processors >= ranks);
+            if !have_a_core_each || self.hosts.iter().any(|host| *host != self.hosts[0]) {
                 observer.measured(&StepTrace { began_ns: None, ..trace.clone() });
             } else {
                 observer.measured(&trace);

@@ -79,7 +79,9 @@ pub fn derive(work: &ModelWork, placement: Placement, chunks: usize) -> Result<D
     let equal = |epilogue| PartCosts::equal(layers, 1, epilogue, epilogue);
     let mut dealt = None;
     let stages = match &work.layout.partition {
-        Partition::Balanced => partition::balanced(ranks, chunks, &parts.costs()),
+        Partition::Balanced => {
+            partition::balanced(ranks, chunks, &parts.costs().paced(paces(work, &placement, chunks)))
+        }
         Partition::Layers => partition::balanced(ranks, chunks, &equal(0)),
         Partition::LayersAndEnds => partition::balanced(ranks, chunks, &equal(1)),
         Partition::WithinLimit => parts.within_limit(&placement, chunks).map(|(stages, found)| {
@@ -144,6 +146,21 @@ pub fn derive(work: &ModelWork, placement: Placement, chunks: usize) -> Result<D
         epilogue: StepEpilogue { tails, reduces_ns },
         dealt,
     })
+}
+
+/// Ranks whose times of a run differ by less than this, in thousandths, are alike: measured times jitter.
+const ALIKE_PERMILLE: u64 = 100;
+
+/// By stage, thousandths of its estimate that its rank took in the run that was measured; nothing where no rank is slower than
+/// others, or where a stage is on two ranks.
+fn paces(work: &ModelWork, placement: &Placement, chunks: usize) -> Vec<u64> {
+    let run = work.profile.as_ref().and_then(|profile| profile.run.as_ref());
+    let Some(run) = run.filter(|_| *placement != Placement::Bidirectional) else { return Vec::new() };
+    let ranks = placement.ranks(work.pipeline as usize, chunks);
+    let paces: Vec<u64> = ranks.iter().map(|rank| run.pace_permille(usize::from(*rank))).collect();
+    let (least, most) = (paces.iter().min().copied().unwrap_or(0), paces.iter().max().copied().unwrap_or(0));
+    let is_alike = most.saturating_mul(1000) < least.saturating_mul(1000 + ALIKE_PERMILLE);
+    if is_alike { Vec::new() } else { paces }
 }
 
 #[cfg(test)]

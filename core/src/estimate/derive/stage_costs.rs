@@ -158,6 +158,7 @@ impl Parts<'_> {
             embedding_ns: time(0..0, true, false),
             // Behind all layers: what they train is before it.
             head_ns: time(self.work.model.layers..self.work.model.layers, false, true),
+            pace_permille: Vec::new(),
         }
     }
 }

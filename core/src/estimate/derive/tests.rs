@@ -5,12 +5,14 @@ use crate::graph::form::{AttentionForm, Form, Recompute};
 use crate::graph::layout::{Layout, ReduceGradients};
 use crate::graph::optimizer::Optimizer;
 use crate::hardware::cluster::{self, Link};
+use crate::hardware::profile::{Profile, RunTimes, StageTimes};
 use crate::model::catalog;
 use crate::model::{Dtype, Family, MAX_SIZE};
 use crate::plan::holders;
 use crate::problem::Objective;
 use crate::problem::{StageCost, Transfers};
 use alloc::string::ToString;
+use alloc::sync::Arc;
 use proptest::prelude::*;
 
 pub(super) fn work(model: &str, device: &str, pipeline: u32) -> ModelWork {
@@ -54,6 +56,47 @@ fn every_catalog_model_becomes_a_problem() {
             let usual = entry.config.variant.experts.is_some() || cost.backward_input_ns >= cost.backward_weight_ns;
             assert!(cost.forward_ns > 0 && usual, "{}", entry.name);
         }
+    }
+}
+
+/// Ranks that a run has found slow get fewer layers: those with which the slowest stage is as fast as it can be. Differences that
+/// jitter explains move none.
+#[test]
+fn a_rank_that_was_slow_gets_fewer_layers() {
+    let even = work("llama-2-7b", "h100", 4);
+    let before = derive(&even, Placement::Linear, 1).unwrap();
+    let counts = |derived: &Derived| derived.stages.iter().map(|stage| stage.layers.len()).collect::<Vec<_>>();
+    let after = |permille: [u64; 4]| {
+        let took = |(rank, cost): (usize, &StageCost)| {
+            let estimated_ns = [cost.forward_ns, cost.backward_input_ns, cost.backward_weight_ns];
+            let measured_ns = estimated_ns.map(|ns| ns * permille[rank] / 100);
+            StageTimes { rank, estimated_ns, measured_ns }
+        };
+        let stages = before.statement.stages.iter().enumerate().map(took).collect();
+        let mut profile = Profile::new("a run");
+        profile.run = Some(RunTimes { stages, ..RunTimes::default() });
+        derive(&ModelWork { profile: Some(Arc::new(profile)), ..even.clone() }, Placement::Linear, 1).unwrap()
+    };
+    assert_eq!(counts(&before), [8; 4]);
+    assert_eq!(counts(&after([1000, 1090, 1000, 1000])), [8; 4]);
+    for permille in [[1000, 1300, 1000, 1000], [100, 100, 100, 200], [3000, 1000, 1500, 1000]] {
+        let (derived, slow) = (after(permille), (0..4).max_by_key(|rank| permille[*rank]).unwrap());
+        let counts = counts(&derived);
+        assert_eq!(counts.iter().sum::<usize>(), 32);
+        assert!((0..4).all(|rank| rank == slow || counts[rank] > counts[slow]), "{permille:?}: {counts:?}");
+        let slowest = |derived: &Derived| {
+            let whole = |cost: &StageCost| cost.forward_ns + cost.backward_input_ns + cost.backward_weight_ns;
+            derived.statement.stages.iter().map(whole).max().unwrap()
+        };
+        // The plan before, with the times of the run.
+        let unmoved: u64 = (0..4)
+            .map(|rank| {
+                let cost = &before.statement.stages[rank];
+                (cost.forward_ns + cost.backward_input_ns + cost.backward_weight_ns) * permille[rank] / 100
+            })
+            .max()
+            .unwrap();
+        assert!(slowest(&derived) < unmoved, "{permille:?}: {counts:?}");
     }
 }
 

@@ -93,6 +93,17 @@ impl RunTimes {
         cost.bounded()
     }
 
+    /// Thousandths of its estimate that all work of `rank` took; of a rank that did not run, that of all.
+    pub fn pace_permille(&self, rank: usize) -> u64 {
+        let has_rank = self.stages.iter().any(|stage| stage.rank == rank);
+        let sums = self.stages.iter().filter(|stage| !has_rank || stage.rank == rank);
+        let (is, was) = sums.fold((0, 0), |(is, was): (u128, u128), stage| {
+            let sum = |jobs: &JobNanos| jobs.iter().map(|ns| u128::from(*ns)).sum::<u128>();
+            (is + sum(&stage.measured_ns), was + sum(&stage.estimated_ns))
+        });
+        u64::try_from((is * 1000).checked_div(was).unwrap_or(1000)).unwrap_or(u64::MAX)
+    }
+
     /// The times of hops that are estimated as `transfers`: those that were measured, and the others in proportion.
     pub fn transfers(&self, transfers: Transfers) -> Transfers {
         let known = self.hops.iter().filter(|hop| hop.measured_ns > 0);
@@ -204,6 +215,8 @@ mod tests {
         // Twice the estimate for F, half as much again for B.
         assert_eq!(run().cost(0, cost(200, 200, 100)), cost(400, 300, 100));
         // A rank that did not run is as the others are together: 900 of 500, 700 of 500.
+        assert_eq!([0, 1, 9].map(|rank| run().pace_permille(rank)), [1600, 1000, 1480]);
+        assert_eq!(RunTimes::default().pace_permille(0), 1000);
         assert_eq!(run().cost(9, cost(500, 500, 500)), cost(900, 700, 500));
         let fused = StageCost { backward_ns: Some(180), ..cost(200, 200, 100) };
         assert_eq!(run().cost(0, fused).backward_ns, Some(240));

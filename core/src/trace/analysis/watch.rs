@@ -140,7 +140,7 @@ fn rows(problem: &Problem, step: &StepTrace) -> Vec<Option<u64>> {
 }
 
 /// By link: the middle one of its hops' times against the plan, next to the middle link's; of those whose hops are long enough
-/// next to an op to matter. Nothing where hosts do not share a clock.
+/// next to an op to matter. Nothing where ranks do not share a clock.
 fn links(problem: &Problem, step: &StepTrace) -> BTreeMap<(usize, usize), u64> {
     if step.began_ns.is_none() {
         return BTreeMap::new();
