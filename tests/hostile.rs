@@ -301,7 +301,7 @@ fn corpus(target: &str) -> Vec<Vec<u8>> {
 }
 
 /// Each target on its corpus, and on mutations of it that no run before has tried. `PIPEPLAN_FUZZ_SECONDS` says for how long each,
-/// and `PIPEPLAN_FUZZ_SEED` tries those of another run again.
+/// `PIPEPLAN_FUZZ_TARGETS` names some of them, and `PIPEPLAN_FUZZ_SEED` tries those of another run again.
 #[test]
 #[ignore = "for ./dev fuzz: what it finds differs from run to run"]
 fn fresh_mutations_of_the_corpus_hurt_nothing() {
@@ -314,7 +314,9 @@ fn fresh_mutations_of_the_corpus_hurt_nothing() {
     let fresh = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
     let seed = number("PIPEPLAN_FUZZ_SEED").unwrap_or_else(fresh);
     let seconds = Duration::from_secs(number("PIPEPLAN_FUZZ_SECONDS").unwrap_or(2));
-    for (name, target) in targets::TARGETS {
+    let named = std::env::var("PIPEPLAN_FUZZ_TARGETS").unwrap_or_default();
+    let is_named = |name: &str| named.is_empty() || named.split(',').any(|target| target == name);
+    for (name, target) in targets::TARGETS.iter().filter(|(name, _)| is_named(name)) {
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&seed.to_le_bytes());
         let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);

@@ -4,7 +4,7 @@ mod common;
 mod tiny;
 
 use std::path::Path;
-use std::process::Output;
+use std::process::{Output, Stdio};
 
 use common::{options, published, train, work};
 use pipeplan::runner::checkpoint::{Checkpoint, Saving};
@@ -50,11 +50,16 @@ fn planned([before, after]: [u32; 2], zero: u32, precision: Precision, [step, st
 fn a_run_goes_on_with_fewer_replicas_as_if_it_had_been_planned_so_from_that_step() {
     for precision in [Precision::Single, Precision::Double] {
         for (data, zero, deaths_at) in
-            [(2, 0, &[(3, 45)][..]), (3, 0, &[(0, 40)]), (3, 0, &[(5, 41), (2, 30)]), (2, 1, &[(1, 60)])]
+            [(2, 0, &[(3, 5)][..]), (3, 0, &[(0, 5)]), (3, 0, &[(5, 5), (2, 3)]), (2, 1, &[(1, 8)])]
         {
             let folder = tempfile::tempdir().expect("a folder");
             let saving = (zero > 0).then(|| Saving { folder: folder.path().to_path_buf(), every: 1 });
-            let broken = RunOptions { saving, faults: deaths(deaths_at), ..options(6) };
+            // After so many twelfths of six steps of the replicas that there are then.
+            let at = deaths_at.iter().zip((1..=data).rev()).map(|((rank, twelfths), data)| {
+                let never = RunOptions { faults: deaths(&[(*rank, u64::MAX)]), ..options(6) };
+                (*rank, train(&dealt(data, zero, precision), &never).missed_faults[rank] * twelfths / 12)
+            });
+            let broken = RunOptions { saving, faults: deaths(&at.collect::<Vec<_>>()), ..options(6) };
             let fewer = &mut |was: &Workload| Some(dealt(was.replicas() as u32 - 1, zero, precision));
             let report = run_elastic(&dealt(data, zero, precision), &broken, &mut Silent, fewer)
                 .unwrap_or_else(|error| panic!("{error}"));
@@ -116,7 +121,7 @@ fn the_command_goes_on_with_as_many_replicas_as_the_batch_can_be_dealt_to() {
     let folder = tempfile::tempdir().expect("a folder");
     let elastic = spec(folder.path(), 4, 2, "elastic = true\n");
     let run = |arguments: &[&str]| pipeplan(arguments).output().expect("it starts");
-    let broken = run(&["run", &elastic, "--steps", "4", "--json", "--fault", "2:death@14"]);
+    let broken = run(&["run", &elastic, "--steps", "4", "--json", "--fault", "2:death@60"]);
     let text = said(&broken);
     assert!(
         text.contains("3 replicas not gone on with: the 8 microbatches of a step cannot be dealt to 3"),
@@ -135,7 +140,7 @@ fn the_command_goes_on_with_as_many_replicas_as_the_batch_can_be_dealt_to() {
     let rest = run(&["run", &two, "--steps", "4", "--json", "--resume", path]);
     assert_eq!(losses(&broken), [losses(&first), losses(&rest)].concat());
     // Without the word a failure ends the run, as does one with the last replica.
-    let plain = run(&["run", &two, "--steps", "4", "--fault", "2:death@14"]);
+    let plain = run(&["run", &two, "--steps", "4", "--fault", "2:death@60"]);
     assert_eq!(plain.status.code(), Some(1), "{}", said(&plain));
     let replan = run(&["run", &elastic, "--steps", "4", "--replan"]);
     assert_eq!(replan.status.code(), Some(2));
@@ -161,4 +166,43 @@ fn processes_go_on_with_fewer_replicas_from_the_latest_checkpoint() {
     let one = spec(folder.path(), 1, 4, "");
     let rest = run(&["run", &one, "--steps", "6", "--json", "--resume", before.to_str().expect("a path")]);
     assert_eq!(losses(&broken), losses(&rest));
+}
+
+/// As torchrun comes back with one node of two.
+#[test]
+fn a_launcher_that_comes_back_with_fewer_ranks_goes_on_with_fewer_replicas() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let elastic = spec(folder.path(), 2, 2, "elastic = true\n");
+    let path = folder.path().join("state");
+    let path = path.to_str().expect("a path");
+    let launched = |world: usize, spec: &str, steps: &str| {
+        let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+        let port = listener.local_addr().expect("an address").port().to_string();
+        drop(listener);
+        let rank = |rank: usize| {
+            let saving =
+                ["--steps", steps, "--json", "--checkpoint-dir", path, "--checkpoint-every", "1", "--restart", "1"];
+            let mut command = pipeplan(&[&["run", spec][..], &saving].concat());
+            command.env("RANK", rank.to_string()).env("WORLD_SIZE", world.to_string());
+            command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", &port);
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
+        };
+        let ranks: Vec<_> = (0..world).map(rank).collect();
+        ranks.into_iter().map(|rank| rank.wait_with_output().expect("it ends")).collect::<Vec<_>>().swap_remove(0)
+    };
+    let first = launched(4, &elastic, "2");
+    let rest = launched(2, &elastic, "4");
+    assert!(said(&rest).contains("2 ranks are 1 replica of 2; the global batch stays"), "{}", said(&rest));
+    let one = spec(folder.path(), 1, 4, "");
+    let before = Path::new(path).join("step-000002");
+    let resumed = pipeplan(&["run", &one, "--steps", "4", "--json", "--resume", before.to_str().expect("a path")]);
+    assert_eq!(losses(&rest), losses(&{ resumed }.output().expect("it starts")));
+    assert_eq!(losses(&first).len(), 2);
+    // Three ranks are no whole replicas, and a spec that is not elastic is planned for its own.
+    for (world, spec) in [(3, &elastic), (2, &spec(folder.path(), 2, 3, ""))] {
+        let refused = launched(world, spec, "6");
+        assert_eq!(refused.status.code(), Some(2));
+        let text = said(&refused);
+        assert!(text.contains(&format!("the plan has 4 ranks, but {world} processes were started")), "{text}");
+    }
 }

@@ -125,3 +125,22 @@ fn every_collective_over_mpi_keeps_its_definition() {
     command.arg(assert_cmd::cargo::cargo_bin!("pipeplan")).args(["selftest", "--transport", "mpi", "--json"]);
     tiny::assert_selftest(&command.output().expect("mpirun is there"), "4 ranks over mpi");
 }
+
+/// mpirun starts nobody again: whoever does, such as a loop of a batch script, gives --restart, and the run goes on from its latest
+/// checkpoint.
+#[test]
+fn a_run_that_mpirun_starts_again_goes_on_from_its_latest_checkpoint() {
+    let plan = tiny::plan("mpi-restart", 2, "1f1b");
+    let text = plan.to_str().expect("a path");
+    let whole = losses(&pipeplan(&["run", text, "--steps", "7", "--json"]).output().expect("it starts"));
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().to_str().expect("a path");
+    let saving = ["--steps", "7", "--json", "--restart", "1", "--checkpoint-dir", path, "--checkpoint-every", "2"];
+    let broken =
+        mpirun(2, &plan, &[&saving[..], &["--fault", "1:death@60"]].concat()).output().expect("mpirun is there");
+    assert_ne!(broken.status.code(), Some(0));
+    let step = tiny::checkpoints(folder.path()) * 2;
+    assert!((2..7).contains(&step), "{step}: {}", String::from_utf8_lossy(&broken.stderr));
+    let rest = mpirun(2, &plan, &saving).output().expect("mpirun is there");
+    assert_eq!(losses(&rest)[..], whole[step..]);
+}
