@@ -7,7 +7,7 @@ use super::Refusal;
 use crate::estimate::derive::derive;
 use crate::hardware::profile::{LinkTimes, Profile, RunTimes, StageTimes};
 use crate::plan::Plan;
-use crate::spec::Work;
+use crate::spec::{ModelWork, Work};
 use crate::trace::Trace;
 use crate::trace::calibrate::{Calibration, calibrate};
 
@@ -27,7 +27,8 @@ pub fn measured_profile(plan: &Plan, trace: &Trace) -> Result<(Calibration, Prof
     let calibration = calibrate(&plan.problem, &plan.schedule, trace)?;
     let (placement, chunks) = (plan.problem.placement().clone(), plan.problem.chunks());
     // Without the profile of the plan, if it had one: estimates are what the next plan scales.
-    let estimated = derive(work, placement, chunks)?
+    let plain = ModelWork { profile: None, ..work.clone() };
+    let estimated = derive(&plain, placement, chunks)?
         .statement
         .problem(plan.problem.placement().clone())
         .map_err(crate::base::fields::Faults::from)?;
@@ -51,4 +52,61 @@ pub fn measured_profile(plan: &Plan, trace: &Trace) -> Result<(Calibration, Prof
         jitter_permille: calibration.jitter_permille.min(1_000_000),
     });
     Ok((calibration, profile))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::planner;
+    use crate::spec::Spec;
+    use crate::trace::StepTrace;
+    use alloc::sync::Arc;
+    use alloc::vec::Vec;
+
+    /// A run that took `permille` of the plan's times on each rank.
+    fn run_of(plan: &Plan, permille: &[u64]) -> Trace {
+        let timeline = plan.timeline().expect("it runs");
+        let row = |(rank, row): (usize, &Vec<crate::simulate::timeline::Span>)| {
+            let span = |span: &crate::simulate::timeline::Span| crate::trace::TraceSpan {
+                step: crate::program::Step::Compute(span.op),
+                start_ns: span.start_ns * 10,
+                end_ns: span.start_ns * 10 + (span.end_ns - span.start_ns) * permille[rank] / 1000,
+            };
+            row.iter().map(span).collect()
+        };
+        let rows = timeline.rows.iter().enumerate().map(row).collect();
+        let step = StepTrace { step: 0, loss: None, tokens: 0, began_ns: None, rows };
+        Trace { replicas: 1, context: 1, tensor: 1, steps: Vec::from([step]), ..Trace::default() }
+    }
+
+    /// Round after round of planning with what a run took: each plan moves layers from the rank that is slow then, and the
+    /// profile is of the estimates, whatever plan ran.
+    #[test]
+    fn rounds_of_planning_are_about_the_estimates_and_not_about_each_other() {
+        let text = "schedule = \"1f1b\"\nmodel.name = \"tiny-llama\"\nmodel.layers = 24\ncluster.device = \"cpu\"\n\
+                    parallel.pipeline = 4\ntraining.microbatches = 8\ntraining.sequence = 64\n";
+        let spec = Spec::read(text).expect("sound");
+        let mut plan = planner::plan(&spec, "1f1b").expect("it fits");
+        // What each rank takes of its estimates: three times and a half as long on all, and one of them is slow.
+        for slow in [1, 3, 1] {
+            let paces: Vec<u64> = (0..4).map(|rank| if rank == slow { 7000 } else { 3500 }).collect();
+            let Work::Model(work) = &plan.spec.work else { panic!("a model") };
+            let was = work.profile.as_ref().and_then(|profile| profile.run.as_ref());
+            let before: Vec<u64> = (0..4).map(|rank| was.map_or(1000, |run| run.pace_permille(rank))).collect();
+            let of_plan: Vec<u64> = (0..4).map(|rank| paces[rank] * 1000 / before[rank]).collect();
+            let (_, profile) = measured_profile(&plan, &run_of(&plan, &of_plan)).expect("its own run");
+            let run = profile.run.as_ref().expect("of a run");
+            for rank in 0..4 {
+                assert!(run.pace_permille(rank).abs_diff(paces[rank]) <= paces[rank] / 100, "rank {rank}: {run:?}");
+            }
+            let mut next = spec.clone();
+            if let Work::Model(work) = &mut next.work {
+                work.profile = Some(Arc::new(profile));
+            }
+            plan = planner::plan(&next, "1f1b").expect("it fits");
+            let holders = plan.holders().expect("of a model");
+            let layers: Vec<usize> = holders.iter().map(|holder| holder.layout.layers.len()).collect();
+            assert!((0..4).all(|rank| rank == slow || layers[rank] > layers[slow]), "{layers:?}");
+        }
+    }
 }

@@ -9,7 +9,7 @@ use pipeplan_core::api::measured_profile;
 use pipeplan_core::base::units::Nanos;
 use pipeplan_core::estimate::derive::derive;
 use pipeplan_core::plan::Plan;
-use pipeplan_core::spec::Work;
+use pipeplan_core::spec::{Spec, Work};
 use pipeplan_core::trace::analysis::Slow;
 use pipeplan_core::trace::{StepTrace, Trace};
 use serde_json::{Value, json};
@@ -42,10 +42,16 @@ pub struct Round {
 const EQUAL_PERMILLE: u64 = 20;
 
 impl Round {
-    /// Plans anew after `trace`, which `plan` had as its order.
-    fn new(plan: &Plan, trace: &Trace, after: u32, stragglers: Vec<Straggler>) -> Result<Round, Failure> {
+    /// Plans `spec` anew after `trace`, which `plan` had as its order.
+    fn new(
+        spec: &Spec,
+        plan: &Plan,
+        trace: &Trace,
+        after: u32,
+        stragglers: Vec<Straggler>,
+    ) -> Result<Round, Failure> {
         let (calibration, profile) = measured_profile(plan, trace).map_err(Failure::input)?;
-        let mut spec = plan.spec.clone();
+        let mut spec = spec.clone();
         if let Work::Model(work) = &mut spec.work {
             work.profile = Some(Arc::new(profile));
         }
@@ -134,6 +140,8 @@ pub fn run(
 ) -> Result<(Ending, Vec<Round>), Failure> {
     let scratch = tempfile::tempdir()
         .map_err(|error| Failure::work(format!("there is no room for what goes from plan to plan: {error}")))?;
+    // That of the first plan: later ones hold the layers that were chosen for them.
+    let spec = &plan.spec;
     let (mut plan, mut workload) = (plan.clone(), workload.clone());
     let mut options = options.clone();
     let saving = options.saving.clone();
@@ -145,6 +153,7 @@ pub fn run(
         let shape = shape(&workload);
         let watched = Watched::new(&plan.problem, &shape, window);
         let mut planning = Planning {
+            spec,
             plan: &plan,
             shape: &shape,
             watched,
@@ -188,6 +197,7 @@ pub fn run(
 
 /// Watches a part of a run, and plans anew while it goes on.
 struct Planning<'a> {
+    spec: &'a Spec,
     plan: &'a Plan,
     shape: &'a Trace,
     watched: Watched<'a>,
@@ -232,7 +242,7 @@ impl Observer for Planning<'_> {
             found.iter().for_each(|straggler| output::tell(&straggler.told()));
         }
         let trace = self.trace(&found);
-        match Round::new(self.plan, &trace, step.step as u32 + 1, found) {
+        match Round::new(self.spec, self.plan, &trace, step.step as u32 + 1, found) {
             Ok(round) => {
                 if !is_quiet {
                     output::tell(&round.told());
