@@ -50,7 +50,7 @@ fn planned([before, after]: [u32; 2], zero: u32, precision: Precision, [step, st
 fn a_run_goes_on_with_fewer_replicas_as_if_it_had_been_planned_so_from_that_step() {
     for precision in [Precision::Single, Precision::Double] {
         for (data, zero, deaths_at) in
-            [(2, 0, &[(3, 5)][..]), (3, 0, &[(0, 5)]), (3, 0, &[(5, 5), (2, 3)]), (2, 1, &[(1, 8)])]
+            [(2, 0, &[(3, 5)][..]), (3, 0, &[(0, 5)]), (3, 0, &[(5, 3), (2, 6)]), (2, 1, &[(1, 8)])]
         {
             let folder = tempfile::tempdir().expect("a folder");
             let saving = (zero > 0).then(|| Saving { folder: folder.path().to_path_buf(), every: 1 });

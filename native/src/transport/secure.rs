@@ -105,7 +105,7 @@ impl Identity {
     }
 }
 
-/// A connection to another process. Copies share it, so that one reads while another writes.
+/// A connection to another process. One handle of it reads while another writes.
 pub enum Connection {
     /// As bytes come.
     Plain(TcpStream),
@@ -224,7 +224,7 @@ impl Read for Connection {
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(0),
                 read => return read,
             }
-            // Not with the lock held: another copy writes meanwhile.
+            // Not with the lock held: another handle writes meanwhile.
             match socket.read(&mut bytes)? {
                 0 => return Ok(0),
                 came => take_in(&mut lock(secure), &bytes[..came])?,

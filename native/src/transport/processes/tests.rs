@@ -437,7 +437,7 @@ fn ranks_meet_over_tls_and_nobody_else_does() {
             }
         };
         let zero = scope.spawn(rank(0));
-        let called: Vec<_> = strangers.iter().map(|stranger| scope.spawn(move || stranger())).collect();
+        let called: Vec<_> = strangers.iter().map(|stranger| scope.spawn(stranger)).collect();
         called.into_iter().for_each(|called| called.join().expect("as it should be"));
         let one = scope.spawn(rank(1));
         one.join().expect("no panic");
