@@ -71,12 +71,7 @@ pub fn write(work: &ModelWork, stages: &[StageLayout], layout: &str) -> String {
         }
         None => {}
     }
-    if work.layout.overlap_grad_reduce {
-        lines.switch("--overlap-grad-reduce");
-    }
-    if work.layout.overlap_param_gather {
-        lines.switch("--overlap-param-gather");
-    }
+    overlaps(work, &mut lines);
     if form.bf16_gradients {
         lines.switch("--grad-reduce-in-bf16");
     }
@@ -119,6 +114,16 @@ pub fn write(work: &ModelWork, stages: &[StageLayout], layout: &str) -> String {
         if devices == 1 { "" } else { "s" },
         lines.0
     )
+}
+
+/// Collectives of replicas that overlap with ops.
+fn overlaps(work: &ModelWork, lines: &mut Lines) {
+    if work.layout.overlap_grad_reduce {
+        lines.switch("--overlap-grad-reduce");
+    }
+    if work.layout.overlap_param_gather {
+        lines.switch("--overlap-param-gather");
+    }
 }
 
 /// The optimizer, where it is not Adam.

@@ -154,7 +154,10 @@ fn step(plan: &Plan) -> Option<String> {
     );
     if let Some([least, most]) = PUBLISHED_STEPS.of(work, step.step_ns) {
         let (least, most, count) = (duration(least), duration(most), PUBLISHED_STEPS.count);
-        let _ = writeln!(text, "measured      8 of 10 of {count} published runs would have taken {least} to {most}");
+        let _ = writeln!(
+            text,
+            "range         {least} to {most}, as far as 8 of 10 of {count} published runs are from their plans"
+        );
     }
     if let Some(whole) = Training::of(work, step.step_ns) {
         let _ = writeln!(text, "training      {whole}");

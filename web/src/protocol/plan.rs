@@ -82,7 +82,7 @@ pub struct StepFigures {
     pub tokens_per_s: f64,
     /// Model FLOPs utilization.
     pub mfu: f64,
-    /// What 8 of 10 published runs would have taken; none with a measured profile.
+    /// The least and the most, as far as 8 of 10 published runs are from their plans; none with a measured profile.
     pub published_ns: Option<[u64; 2]>,
     /// The whole training, if the spec gives its tokens.
     pub training: Option<Training>,
