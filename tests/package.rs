@@ -597,9 +597,9 @@ fn its_example_page_runs_as_it_is() {
     assert_eq!(browser.script("return document.querySelectorAll('#drawing svg').length", json!([])), json!(1));
     browser.picture("package-example.png");
     let set = "const field = document.querySelector('[name=pipeline]'); field.value = arguments[0]; field.dispatchEvent(new Event('input', { bubbles: true }))";
-    browser.script(set, json!(["4"]));
-    let wanted = of_command(4);
-    browser.until("the comparison of four GPUs", || row("1f1b").filter(|row| row[1] == wanted));
+    browser.script(set, json!(["16"]));
+    let wanted = of_command(16);
+    browser.until("the comparison of sixteen GPUs", || row("1f1b").filter(|row| row[1] == wanted));
     // What is wrong is told by field.
     browser.script(set, json!(["0"]));
     browser.until("what is wrong", || browser.text("#faults").contains("pipeline").then_some(()));

@@ -307,6 +307,8 @@ fn a_plan_of_another_magnitude_hides_the_kept_one(browser: &Browser) {
     link_that_says(browser, |spec| spec["training"]["microbatches"] == 128);
     planned(browser, "1F1B");
     browser.find("[data-test='keep']").click();
+    // Keeping a plan is an entry of its own.
+    browser.until("the kept plan in the link", || browser.address().contains("&kept=").then_some(()));
     let before = entries().as_u64().unwrap();
     number.fill("1");
     let said = browser.until("why it is not drawn", || {

@@ -72,7 +72,8 @@ pub fn balanced(ranks: usize, chunks: usize, costs: &PartCosts) -> Result<Vec<St
 
 /// As [`balanced`], with only the layouts that `fits` accepts for a stage. A part of a layout that fits must fit, too.
 ///
-/// Bisection finds the least largest time: for a given time, each stage takes as many layers as possible. Dynamic
+/// Bisection finds the least largest time: for a given time, each stage takes as many layers as possible, or, on ranks that
+/// differ, any number. Dynamic
 /// programming over (stage, layers so far) then finds the evenest partition within it. Takes `stages · layers` times
 /// the layers of a stage.
 ///
@@ -95,21 +96,26 @@ pub fn within(
     // Only the last stage may end at the last layer, and each has to leave one for every later stage.
     let last_end = |stage: usize| layers - (stages - 1 - stage);
     let mut reaches = |most: Nanos| {
-        let mut from = 0;
+        let mut starts = vec![0];
         for stage in 0..stages {
-            let mut to = from;
-            while to < last_end(stage)
-                && costs.time(stage, stages, &costs.layers_ns[from..=to]) <= most
-                && fits(stage, &layout(stage, from..to + 1))
-            {
-                to += 1;
+            let mut ends: Vec<usize> = Vec::new();
+            for from in starts {
+                let mut to = from;
+                while to < last_end(stage)
+                    && costs.time(stage, stages, &costs.layers_ns[from..=to]) <= most
+                    && fits(stage, &layout(stage, from..to + 1))
+                {
+                    to += 1;
+                }
+                // What a stage may end at: on equal ranks the last is as good as any. On others a heavy layer may have to
+                // be left to a fast rank, which must not be given another one first.
+                let least = if costs.pace_permille.is_empty() { to.max(from + 1) } else { from + 1 };
+                let known = ends.last().copied().unwrap_or(0);
+                ends.extend(least.max(known + 1)..=to);
             }
-            if to == from {
-                return false;
-            }
-            from = to;
+            starts = ends;
         }
-        from == layers
+        starts.contains(&layers)
     };
     // No stage takes longer than all layers on the slowest rank.
     let slowest = costs.pace_permille.iter().max().map(|pace| vec![*pace]).unwrap_or_default();
