@@ -213,7 +213,7 @@ fn whole_step(planner: Planner, scene: &Scene) -> String {
         });
         let published = step.published_ns.map_or_else(String::new, |span| {
             let [least, most] = span.map(|ns| text::duration(ns as f64));
-            format!(" ({least} to {most} as 8 of 10 published runs are from their plans)")
+            format!("; as 8 of 10 published runs: {least} to {most}")
         });
         format!(
             "step time {} with optimizer: {} tokens/s{each}{published}",
