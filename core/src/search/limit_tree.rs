@@ -456,9 +456,13 @@ impl<'a> LimitTree<'a> {
         self.problem.with_limits(self.more.iter().map(|more| more.map(|more| limit + more)).collect())
     }
 
-    /// A search at some limit, with the effort halved as often as `scope` says. Its result counts as progress where it
-    /// is valid at the limit asked for.
+    /// A search at some limit, with the effort halved as often as `scope` says: none after a stop. Its result counts as
+    /// progress where it is valid at the limit asked for.
     fn search(&mut self, at: Bytes, scope: Scope) -> Option<Found> {
+        // Each search has methods that it runs before it first asks whether to go on, and a long one has many limits.
+        if self.stopped {
+            return None;
+        }
         let problem = self.at(at);
         let within = (0..problem.ranks()).all(|rank| match self.problem.limit_bytes(rank) {
             Some(asked) => problem.limit_bytes(rank).is_some_and(|limit| limit <= asked),
