@@ -232,11 +232,16 @@ fn a_long_search_that_is_stopped_is_no_worse_than_the_usual_one() {
     let usual = best(&problem, Effort::default(), &mut |_| Flow::Continue).unwrap();
     assert!(usual.cost_ns > usual.bound_ns, "nothing is left to be found");
     for more in [0, 1, 10] {
+        let mut stops = 0;
         let stopped = best(&problem, Effort(100 * Effort::default().0), &mut |progress| {
             usual_ops = progress.ops;
-            if progress.ops > usual.ops + more * 1_000_000 { Flow::Stop } else { Flow::Continue }
+            let goes_on = progress.ops <= usual.ops + more * 1_000_000;
+            stops += u32::from(!goes_on);
+            if goes_on { Flow::Continue } else { Flow::Stop }
         });
         assert!(stopped.unwrap().cost_ns <= usual.cost_ns, "stopped after {usual_ops} ops");
+        // No other limit is searched after it: the methods of the one that was searched each ask at most once more.
+        assert!(stops <= 4, "told {stops} times to stop");
     }
 }
 
