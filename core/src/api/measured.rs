@@ -96,8 +96,8 @@ mod tests {
             let of_plan: Vec<u64> = (0..4).map(|rank| paces[rank] * 1000 / before[rank]).collect();
             let (_, profile) = measured_profile(&plan, &run_of(&plan, &of_plan)).expect("its own run");
             let run = profile.run.as_ref().expect("of a run");
-            for rank in 0..4 {
-                assert!(run.pace_permille(rank).abs_diff(paces[rank]) <= paces[rank] / 100, "rank {rank}: {run:?}");
+            for (rank, pace) in paces.iter().enumerate() {
+                assert!(run.pace_permille(rank).abs_diff(*pace) <= pace / 100, "rank {rank}: {run:?}");
             }
             let mut next = spec.clone();
             if let Work::Model(work) = &mut next.work {
