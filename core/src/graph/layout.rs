@@ -227,6 +227,13 @@ impl Default for Layout {
 }
 
 impl Layout {
+    /// The same with another ZeRO stage. Where it leaves no weights to gather at the end of a step, none are gathered beside the
+    /// next forward either.
+    pub fn set_zero(&mut self, zero: u32) {
+        self.zero = zero;
+        self.overlap_param_gather &= matches!(zero, 1 | 2);
+    }
+
     /// Whether the memory limit decides something ([`fit`](crate::estimate::fit)).
     pub fn fits(&self) -> bool {
         self.offload_fits || self.recompute_layers == RecomputeLayers::Fit

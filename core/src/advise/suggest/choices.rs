@@ -105,7 +105,7 @@ pub(super) fn choices(work: &ModelWork) -> Vec<Choice> {
     }
     if layout.data > 1 {
         for zero in layout.zero + 1..=3 {
-            choices.add("parallel.zero", layout.zero, zero, move |work| work.layout.zero = zero);
+            choices.add("parallel.zero", layout.zero, zero, move |work| work.layout.set_zero(zero));
         }
     }
     if let Some(shard) = layout.shard.filter(|_| layout.zero > 0 && layout.copies() > 1) {

@@ -49,10 +49,10 @@ impl Tuner {
             shared.find_faults(&work.model, work.sequence, "", &mut faults);
             layout.form.sequence_parallel = faults.is_empty();
         }
-        layout.zero = degrees.zero;
-        if layout.copies() > 1 && !is_kept(Field::Zero) {
-            layout.zero = layout.zero.max(1);
-        }
+        layout.set_zero(match layout.copies() > 1 && !is_kept(Field::Zero) {
+            true => degrees.zero.max(1),
+            false => degrees.zero,
+        });
         // Sharding groups stay where they divide the copies.
         if !layout.shards_evenly(work.model.variant.experts.is_some()) {
             layout.shard = None;

@@ -129,6 +129,20 @@ fn nothing_faster_is_passed_over() {
     assert_eq!(all.rows().len(), all.tally().planned - all.tally().unfit);
 }
 
+/// A spec that gathers weights beside the forward, as scripts of Megatron-LM do, is tuned over every ZeRO stage: where one
+/// gathers none at the end of a step, none are gathered beside the forward.
+#[test]
+fn overlapped_gathers_leave_no_zero_stage_out() {
+    let refused = |overlaps: bool| {
+        let mut given = usual();
+        if let Work::Model(work) = &mut given.work {
+            (work.layout.zero, work.layout.overlap_param_gather) = (1, overlaps);
+        }
+        run(&given, &Question { most: usize::MAX, ..only(&["1f1b"]) }).tally().refused
+    };
+    assert_eq!(refused(true), refused(false));
+}
+
 /// What is called hopeless has no plan, and no plan has a step below its floor: by every schedule, whatever is
 /// computed again.
 #[test]

@@ -292,7 +292,7 @@ impl LayoutFinder {
             settle(Field::Context);
         }
         if !is_pinned(Field::Zero) && among != Among::Any {
-            work.layout.zero = 1;
+            work.layout.set_zero(1);
             settle(Field::Zero);
         }
         if !is_pinned(Field::WholeExperts) && work.model.variant.experts.is_some() {
@@ -333,7 +333,8 @@ fn limit_of(spec: &Spec) -> u64 {
 /// The least number of devices whose memory holds weights and optimizer states.
 fn least_devices(work: &ModelWork) -> Result<u64, Faults> {
     let mut alone = work.clone();
-    (alone.pipeline, alone.chunks, alone.layout.data, alone.layout.zero) = (1, 1, 1, 0);
+    (alone.pipeline, alone.chunks, alone.layout.data) = (1, 1, 1);
+    alone.layout.set_zero(0);
     let form = &mut alone.layout.form;
     (form.tensor, form.context, form.expert, form.sequence_parallel) = (1, 1, 1, false);
     (form.whole_experts, form.expert_tensor, alone.layout.shard) = (false, 0, None);
