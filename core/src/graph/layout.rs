@@ -227,7 +227,7 @@ impl Default for Layout {
 }
 
 impl Layout {
-    /// The same with another ZeRO stage. Where it leaves no weights to gather at the end of a step, none are gathered beside the
+    /// Sets the ZeRO stage. Where it leaves no weights to gather at the end of a step, none are gathered beside the
     /// next forward either.
     pub fn set_zero(&mut self, zero: u32) {
         self.zero = zero;
