@@ -4,9 +4,9 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use super::Recording;
 use super::events::{ACCEPTED, Event, Events, Group, recording};
 use crate::base::fields::Fault;
+use crate::formats::profile::Recording;
 
 /// Longest event, and longest value beside the events that is read.
 const LONGEST: usize = 64 << 20;

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::formats::torch_profile::{Reader, read};
 use crate::plan::Plan;
 use crate::plan::planner;
 use crate::spec::Spec;
@@ -14,7 +15,7 @@ use crate::trace::calibrate::calibrate;
 const STEP_NS: Nanos = 5_000_000;
 const BASE_NS: Nanos = 1_790_857_026_000_000_000;
 
-fn plan(schedule: &str, ranks: u64, placement: &str, chunks: u64, hop: u64) -> Plan {
+pub(super) fn plan(schedule: &str, ranks: u64, placement: &str, chunks: u64, hop: u64) -> Plan {
     let spec = json!({
         "ranks": ranks, "chunks": chunks, "microbatches": 2 * ranks, "placement": placement, "transfer_ns": hop,
         "stages": { "forward_ns": 9_001, "backward_input_ns": 11_003, "backward_weight_ns": 7_005 },
@@ -23,7 +24,7 @@ fn plan(schedule: &str, ranks: u64, placement: &str, chunks: u64, hop: u64) -> P
     planner::plan(&spec, schedule).unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn event(cat: &str, name: &str, tid: u64, start_ns: Nanos, end_ns: Nanos, args: Value) -> Value {
+pub(super) fn event(cat: &str, name: &str, tid: u64, start_ns: Nanos, end_ns: Nanos, args: Value) -> Value {
     let us = |ns: Nanos| ns as f64 / 1e3;
     json!({ "ph": "X", "cat": cat, "name": name, "pid": 1, "tid": tid, "ts": us(start_ns), "dur": us(end_ns - start_ns), "args": args })
 }
@@ -412,7 +413,7 @@ fn what_is_no_profile_is_told() {
         ("{\"traceEvents\": [".to_string(), "EOF while parsing a list"),
         ("{\"steps\": []}".to_string(), "traceEvents: found nothing"),
         ("{\"traceEvents\": 3}".to_string(), "expected a list of events"),
-        (annotated("forward"), "1 events and no such range, accepted is ranges such as `PP:0F0`"),
+        (annotated("forward"), "1 events and no such range, accepted is ranges of a pipeline: `PP:0F0`"),
         (annotated("PP:(0F7;7B3)OVERLAP_F_B"), "the pair (0F7;7B3)OVERLAP_F_B"),
     ] {
         let told = read(&text).unwrap_err().to_string();

@@ -1,0 +1,241 @@
+//! Recordings whose ranges say neither stage nor microbatch, of runs with a known order.
+
+use alloc::vec;
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::tests::{event, plan};
+use super::*;
+use crate::formats::torch_profile::read;
+use crate::plan::Plan;
+
+const STEP_NS: Nanos = 5_000_000;
+
+/// What a file says beside its ranges.
+#[derive(Clone, Copy)]
+struct Says {
+    /// The pipeline's group.
+    group: bool,
+    /// The peers of sends and receives.
+    peers: bool,
+    /// Modules, and the numbers of autograd's nodes.
+    modules: bool,
+    /// Marks of steps.
+    steps: bool,
+}
+
+const ALL: Says = Says { group: true, peers: true, modules: true, steps: true };
+
+/// What torch.profiler would write of cards that run `plan` by functions that say no stage: a host that is a step ahead launches an
+/// op every 1.5 microseconds, two kernels each, and before it the receive of its input.
+fn by_functions(plan: &Plan, count: u64, says: Says) -> Vec<(String, Recording)> {
+    let timeline = plan.timeline().expect("runs");
+    let ranks = plan.problem.ranks();
+    let end_of = |message: P2pOp| {
+        let is_activation = message.payload == Payload::Activation;
+        let is = |op: Op| {
+            (op.kind() == OpKind::F) == is_activation
+                && (op.stage(), op.microbatch()) == (message.peer_stage(), message.microbatch as usize)
+        };
+        timeline.rows.iter().flatten().find(|span| is(span.op)).expect("who sends").end_ns
+    };
+    let mut files = Vec::new();
+    for (rank, row) in timeline.rows.iter().enumerate() {
+        let (mut events, mut correlation, mut node) = (Vec::new(), 0, 0);
+        // Of each op that ran forward, the numbers of its nodes.
+        let mut nodes = BTreeMap::new();
+        for number in 0..count {
+            let from = 1_000_000 + number * STEP_NS;
+            if says.steps {
+                events.push(event(
+                    "user_annotation",
+                    &format!("ProfilerStep#{number}"),
+                    1,
+                    from,
+                    from + STEP_NS - 1,
+                    json!({}),
+                ));
+            }
+            let on_card = from + STEP_NS;
+            let mut before_ns = on_card;
+            for (place, span) in row.iter().enumerate() {
+                let host = from + 1500 * place as u64 + 3000;
+                let mut launch = |events: &mut Vec<Value>, name: &str, at, start_ns, end_ns| {
+                    correlation += 1;
+                    events.push(event(
+                        "cuda_runtime",
+                        "cudaLaunchKernel",
+                        1,
+                        at,
+                        at + 50,
+                        json!({ "correlation": correlation }),
+                    ));
+                    events.push(event("kernel", name, 7, start_ns, end_ns, json!({ "correlation": correlation })));
+                };
+                if let Some(message) = received(&plan.problem, span.op) {
+                    let peer = plan.problem.rank_of(message.peer_stage(), 0);
+                    let args =
+                        if says.peers { json!({ "Src Rank": peer, "Collective name": "recv" }) } else { json!({}) };
+                    events.push(event("cpu_op", "record_param_comms", 1, host - 500, host - 480, args));
+                    let arrived = on_card + end_of(message) + plan.problem.hop(peer, rank);
+                    launch(
+                        &mut events,
+                        "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)",
+                        host - 450,
+                        before_ns.min(arrived),
+                        arrived,
+                    );
+                }
+                let is_forward = span.op.kind() == OpKind::F;
+                let function = if is_forward { "forward_step" } else { "backward_step" };
+                let name = format!("megatron/core/pipeline_parallel/schedules.py(311): {function}");
+                events.push(event("python_function", &name, 1, host, host + 900, json!({})));
+                // The user's function of the same name.
+                events.push(event(
+                    "python_function",
+                    "pretrain_gpt.py(212): forward_step",
+                    1,
+                    host + 5,
+                    host + 300,
+                    json!({}),
+                ));
+                if says.modules && is_forward {
+                    let module = format!("nn.Module: GPTModel_{}", 3 + span.op.stage() / ranks);
+                    events.push(event("python_function", &module, 1, host + 10, host + 290, json!({})));
+                    events.push(event("python_function", "nn.Module: Linear_0", 1, host + 20, host + 100, json!({})));
+                    nodes.insert((span.op.stage(), span.op.microbatch()), node);
+                    for operator in 0..3 {
+                        let at = host + 30 + 10 * operator;
+                        events.push(event(
+                            "cpu_op",
+                            "aten::addmm",
+                            1,
+                            at,
+                            at + 5,
+                            json!({ "Sequence number": node, "Fwd thread id": 0 }),
+                        ));
+                        node += 1;
+                    }
+                } else if says.modules {
+                    let last = nodes[&(span.op.stage(), span.op.microbatch())] + 2;
+                    for back in 0..3 {
+                        let at = host + 30 + 10 * back;
+                        let args = json!({ "Sequence number": last - back, "Fwd thread id": 1 });
+                        events.push(event(
+                            "cpu_op",
+                            "autograd::engine::evaluate_function: AddmmBackward0",
+                            2,
+                            at,
+                            at + 5,
+                            args,
+                        ));
+                    }
+                }
+                let middle = (span.start_ns + span.end_ns) / 2;
+                launch(&mut events, "gemm", host + 100, on_card + span.start_ns, on_card + middle);
+                launch(&mut events, "gelu", host + 700, on_card + middle, on_card + span.end_ns);
+                before_ns = on_card + span.end_ns;
+            }
+        }
+        events.reverse();
+        // The ranks of one pipeline are not neighbours among all.
+        let all: Vec<u64> = (0..ranks as u64).collect();
+        let groups = json!([
+            { "pg_desc": "default_pg", "ranks": all, "pg_size": ranks },
+            { "pg_desc": if says.group { "PIPELINE_MODEL_PARALLEL_GROUP" } else { "undefined" }, "ranks": all },
+        ]);
+        let file = json!({
+            "distributedInfo": { "backend": "nccl", "rank": rank, "world_size": ranks, "pg_config": groups }, "traceEvents": events,
+        });
+        files.push((format!("rank{rank}.json"), read(&file.to_string()).unwrap_or_else(|fault| panic!("{fault}"))));
+    }
+    files
+}
+
+fn spans(trace: &Trace, plan: &Plan) {
+    let planned = plan.timeline().expect("runs");
+    assert!(trace.steps.iter().all(|step| step.timeline().rows == planned.rows));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
+
+    /// Order and times of a run are found, whichever of the things that say a rank's place and a step's end is there.
+    #[test]
+    fn functions_that_say_no_stage_give_the_order_that_ran(
+        which in prop::sample::select(vec![("1f1b", "linear", 1), ("gpipe", "linear", 1), ("interleaved-1f1b", "looped", 2)]),
+        ranks in 2u64..5, hop in 0u64..20_000, steps in 1u64..4, group: bool, marks: bool, turn in 0usize..4,
+    ) {
+        let (schedule, placement, chunks) = which;
+        let plan = plan(schedule, ranks, placement, chunks, hop);
+        let says = Says { group, peers: !group, modules: true, steps: marks };
+        let mut files = by_functions(&plan, steps, says);
+        files.rotate_left(turn % ranks as usize);
+        let (problem, order) = found(&files).expect("whole files");
+        prop_assert_eq!(&order.rows, &plan.schedule.rows);
+        prop_assert_eq!(told(&files).len(), 2);
+        let trace = aligned(&problem, &order, "", &files).expect("its own order").0;
+        spans(&trace, &plan);
+        prop_assert_eq!(trace.steps.len() as u64, steps);
+        let known = trace_of(&plan, &files).expect("the plan's order");
+        prop_assert_eq!(&known.steps, &trace.steps);
+    }
+}
+
+fn trace_of(plan: &Plan, files: &[(String, Recording)]) -> Result<Trace, Faults> {
+    trace(&plan.problem, &plan.schedule, &plan.digest(), files)
+}
+
+/// With a plan, its ranks are known by their order alone where that differs, and chunks by the plan.
+#[test]
+fn a_plan_says_what_files_do_not() {
+    let nothing = Says { group: false, peers: false, modules: false, steps: true };
+    let one = plan("1f1b", 4, "linear", 1, 500);
+    spans(&trace_of(&one, &by_functions(&one, 2, nothing)).expect("the plan's order"), &one);
+    let two = plan("interleaved-1f1b", 2, "looped", 2, 500);
+    let files = by_functions(&two, 2, Says { group: true, ..nothing });
+    // Without modules, chunks look like one.
+    let fault = trace_of(&two, &files).expect_err("chunks are not told").to_string();
+    assert!(fault.contains("rank0.json"), "{fault}");
+}
+
+#[test]
+fn what_cannot_be_told_apart_is_named() {
+    let plan = plan("gpipe", 3, "linear", 1, 500);
+    let told = |says| found(&by_functions(&plan, 2, says)).expect_err("unknown").to_string();
+    let nothing = told(Says { group: false, peers: false, ..ALL });
+    assert!(nothing.contains("sends and receives with their peers"), "{nothing}");
+    // Another order than the plan's: the first op that differs.
+    let other = self::plan("1f1b", 3, "linear", 1, 500);
+    let fault = trace_of(&other, &by_functions(&plan, 2, ALL)).expect_err("another order").to_string();
+    assert!(fault.contains("rank2.json: found a forward of microbatch 1 as op 2"), "{fault}");
+    // A file that ends within a step.
+    let mut cut = by_functions(&plan, 2, ALL);
+    cut[1].1.ops.pop();
+    cut[1].1.counted.pop();
+    let fault = found(&cut).expect_err("half a step").to_string();
+    assert!(fault.contains("rank1.json: found 6 forwards and 5 backwards in step 2"), "{fault}");
+    // A rank alone whose backwards follow their forwards.
+    let single = self::plan("1f1b", 1, "linear", 1, 0);
+    let fault = found(&by_functions(&single, 2, Says { steps: false, ..ALL })).expect_err("no end").to_string();
+    assert!(fault.contains("no mark of a step"), "{fault}");
+}
+
+/// On one clock the first microbatch says the order of ranks.
+#[test]
+fn times_of_one_clock_say_the_order() {
+    let plan = plan("1f1b", 4, "linear", 1, 500);
+    let mut files = by_functions(&plan, 2, Says { group: false, peers: false, modules: true, steps: false });
+    for (_, recording) in &mut files {
+        recording.clock = Some("report.sqlite".to_string());
+        recording.rank = None;
+    }
+    files.reverse();
+    assert_eq!(found(&files).expect("an order").1.rows, plan.schedule.rows);
+    assert_eq!(vec![told(&files)[1].as_str()], vec!["ranks in the order in which the first microbatch passes them"]);
+    // Two pipelines at once are no order.
+    files.extend(files.clone());
+    let fault = found(&files).expect_err("two pipelines").to_string();
+    assert!(fault.contains("first microbatches that overlap"), "{fault}");
+}
