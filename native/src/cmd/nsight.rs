@@ -178,7 +178,9 @@ impl<'a> File<'a> {
             let (start, end): (i64, i64) = (row.get(0)?, row.get(1)?);
             let capture = processes.entry(row.get(3)?).or_default();
             capture.count();
-            capture.kernel(&name.unwrap_or_default(), Some(whole(row.get(2)?)), whole(start), whole(end));
+            let name = name.unwrap_or_default();
+            capture.kernel(&name, Some(whole(row.get(2)?)), whole(start), whole(end));
+            capture.together(&name, None, None, whole(start), whole(end));
             Ok(())
         };
         self.rows(KERNELS, &names, &mut take)?;

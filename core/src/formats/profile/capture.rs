@@ -13,6 +13,7 @@ use crate::base::units::{Bytes, Nanos};
 use crate::notation::torch_csv;
 use crate::problem::op::{Op, OpKind};
 use crate::program::{P2pOp, Payload, Way};
+use crate::trace::collectives::{CollectiveKind, GroupKind};
 
 /// The assumed precision of a card's clock.
 const CLOCK_NS: Nanos = 1000;
@@ -53,6 +54,8 @@ pub struct Capture {
     kernels: Vec<(u64, Nanos, Nanos)>,
     /// When NCCL's ended, and whether they send or receive.
     messages: Vec<(u64, Nanos, bool)>,
+    /// Collectives of NCCL or gloo.
+    together: Vec<Together>,
     /// When the host began to send to a rank or to receive from one.
     transfers: Vec<Transfer>,
     profiled: Vec<(Nanos, u64)>,
@@ -67,6 +70,23 @@ pub(super) struct Transfer {
     pub way: Way,
     /// The other rank among all; none where it is not recorded.
     pub peer: Option<u64>,
+}
+
+/// A collective, on a GPU or on the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Together {
+    pub kind: CollectiveKind,
+    pub group: Option<GroupKind>,
+    pub bytes: Option<Bytes>,
+    pub start_ns: Nanos,
+    pub end_ns: Nanos,
+}
+
+impl Together {
+    fn later(self, by_ns: Nanos) -> Together {
+        let [start_ns, end_ns] = [self.start_ns, self.end_ns].map(|ns| ns.saturating_add(by_ns));
+        Together { start_ns, end_ns, ..self }
+    }
 }
 
 #[derive(Debug)]
@@ -178,6 +198,9 @@ impl Capture {
                 let module = known.unwrap_or_else(|| *self.module_names.entry(name.to_string()).or_insert(next));
                 self.modules.push((start_ns, module));
             }
+            Some(Meaning::Together(kind)) => {
+                self.together.push(Together { kind, group: None, bytes: None, start_ns, end_ns });
+            }
             Some(Meaning::Interleaved) => self.is_interleaved = true,
             Some(Meaning::Send) => self.transfer(Way::Send, None, start_ns),
             Some(Meaning::Arrival) => self.transfer(Way::Receive, None, start_ns),
@@ -211,6 +234,22 @@ impl Capture {
     /// A launch, by the number that its kernel has too.
     pub fn launch(&mut self, correlation: u64, start_ns: Nanos) {
         self.launches.push((start_ns, correlation));
+    }
+
+    /// A collective's kernel, `ncclDevKernel_AllReduce_Sum_bf16_RING_LL`, with the description of its group and its bytes where
+    /// these are known; nothing of another kernel.
+    pub fn together(
+        &mut self,
+        kernel: &str,
+        group: Option<&str>,
+        bytes: Option<Bytes>,
+        start_ns: Nanos,
+        end_ns: Nanos,
+    ) {
+        if let Some(kind) = names::of_kernel(kernel) {
+            let group = group.and_then(names::of_group);
+            self.together.push(Together { kind, group, bytes, start_ns, end_ns });
+        }
     }
 
     /// A kernel, or a copy of memory.
@@ -269,6 +308,8 @@ impl Capture {
         let mut steps: Vec<(Nanos, u64)> =
             self.profiled.iter().map(|(start_ns, number)| (start_ns.saturating_add(base_ns), *number)).collect();
         steps.sort_unstable();
+        let mut together = self.together;
+        together.sort_by_key(|one| one.start_ns);
         let mut transfers = self.transfers;
         transfers.sort_by_key(|transfer| transfer.at_ns);
         let transfers = transfers.into_iter().map(|one| Transfer { at_ns: one.at_ns.saturating_add(base_ns), ..one });
@@ -282,6 +323,7 @@ impl Capture {
             ops: ops.into_iter().map(|ran| ran.later(base_ns)).collect(),
             counted,
             is_interleaved: self.is_interleaved,
+            together: together.into_iter().map(|one| one.later(base_ns)).collect(),
             first_end_ns: ranges.first().map_or(0, |range| range.end_ns.saturating_add(base_ns)),
             transfers: if is_counted { transfers.collect() } else { Vec::new() },
             steps,

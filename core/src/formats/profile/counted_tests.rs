@@ -187,6 +187,65 @@ fn trace_of(plan: &Plan, files: &[(String, Recording)]) -> Result<Trace, Faults>
     trace(&plan.problem, &plan.schedule, &plan.digest(), files)
 }
 
+/// Kernels of NCCL between and behind ops are collectives of the step in which they began.
+#[test]
+fn kernels_of_nccl_are_collectives() {
+    let events = |rank: u64| {
+        let mut events = Vec::new();
+        for step in 0..2 {
+            let from = 1_000_000 * (step + 1);
+            for (place, function) in ["forward_step", "backward_step"].into_iter().enumerate() {
+                let host = from + 1000 * place as u64;
+                let name = format!("megatron/core/pipeline_parallel/schedules.py(311): {function}");
+                let correlation = 10 * step + place as u64;
+                events.push(event("python_function", &name, 1, host, host + 900, json!({})));
+                events.push(event(
+                    "cuda_runtime",
+                    "cudaLaunchKernel",
+                    1,
+                    host + 5,
+                    host + 6,
+                    json!({ "correlation": correlation }),
+                ));
+                let start = from + 5000 * (place as u64 + 1);
+                events.push(event("kernel", "gemm", 7, start, start + 4000, json!({ "correlation": correlation })));
+            }
+            let args = json!({ "correlation": 1000 + step, "In msg nelems": 512, "dtype": "BFloat16", "Process Group Description": "DATA_PARALLEL_GROUP_WITH_CP" });
+            events.push(event(
+                "kernel",
+                "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(args)",
+                20,
+                from + 12_000,
+                from + 20_000,
+                args,
+            ));
+            let sent = json!({ "correlation": 2000 + step });
+            events.push(event("kernel", "ncclDevKernel_SendRecv(args)", 20, from + 12_000, from + 13_000, sent));
+            events.push(event(
+                "user_annotation",
+                &format!("ProfilerStep#{step}"),
+                1,
+                from - 10,
+                from + 30_000,
+                json!({}),
+            ));
+        }
+        let group = json!([{ "pg_desc": "PIPELINE_MODEL_PARALLEL_GROUP", "ranks": [rank], "pg_size": 1 }]);
+        let file = json!({ "distributedInfo": { "backend": "nccl", "rank": rank, "pg_config": group }, "traceEvents": events });
+        (format!("rank{rank}.json"), read(&file.to_string()).expect("a profile"))
+    };
+    let files = [events(0)];
+    let (problem, order) = found(&files).expect("a step of one microbatch");
+    let trace = trace(&problem, &order, "", &files).expect("its own order");
+    for step in &trace.steps {
+        let [one] = &step.collectives[0][..] else { panic!("{:?}", step.collectives) };
+        assert_eq!(one.name.to_string(), "dp reduce-scatter");
+        // The first op starts at 5,000.
+        assert_eq!((one.start_ns, one.end_ns, one.bytes), (7_000, 15_000, Some(1024)));
+    }
+    assert_eq!(Trace::from_json(&trace.to_json()), Ok(trace));
+}
+
 /// With a plan, its ranks are known by their order alone where that differs, and chunks by the plan.
 #[test]
 fn a_plan_says_what_files_do_not() {

@@ -22,12 +22,15 @@
 //! Where a rank waits for a transfer from another rank, the wait is a separate step: on a CPU from the start of the op's range to
 //! the start of the op, on a GPU from the end of the op before to that of NCCL's kernel, launched in `PP:1RECV_F3`.
 //!
+//! Collectives of NCCL are kernels too, whichever op launched them; those of gloo are ranges of the host.
+//!
 //! Where clocks of ranks contradict each other, as those of several hosts may, they are put right by the messages between them
 //! ([`clocks`](crate::trace::clocks)). Without a plan, [`found`] takes stages and order from the names of the ranges.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::{String, ToString};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::base::fields::{Fault, Faults};
@@ -38,6 +41,7 @@ use crate::problem::op::{Op, OpKind};
 use crate::problem::{MAX_RANKS, Problem, Statement};
 use crate::program::{P2pOp, Payload, Step, Way};
 use crate::trace::clocks::{Aligned, align};
+use crate::trace::collectives::{Collective, CollectiveKind, CollectiveName, GroupKind};
 use crate::trace::{MAX_NS, StepTrace, Trace, TraceSpan};
 
 mod capture;
@@ -49,8 +53,9 @@ mod names;
 mod tests;
 
 pub use self::capture::Capture;
+pub(in crate::formats) use self::names::PYTHON_OF_USE;
 
-use self::capture::Transfer;
+use self::capture::{Together, Transfer};
 use self::count::{Counted, Group, How, numbered};
 
 /// The pipeline as the files of one rank record it.
@@ -74,6 +79,8 @@ pub struct Recording {
     counted: Vec<Counted>,
     /// Whether chunks take turns by Megatron-LM's interleaved schedule.
     is_interleaved: bool,
+    /// Collectives, in order of their starts.
+    together: Vec<Together>,
     /// When the first op's range ended on the host.
     first_end_ns: Nanos,
     /// Sends and receives in order; none where ranges say their stages.
@@ -237,9 +244,14 @@ pub fn aligned(
     let count = numbers.len();
     let step = |(index, number): (usize, &Option<u64>)| {
         let (began_ns, rows) = step(problem, &ranks, index, count);
+        let mut collectives: Vec<Vec<Collective>> =
+            ranks.iter().map(|recording| together(recording, index, count, began_ns)).collect();
+        while collectives.last().is_some_and(Vec::is_empty) {
+            collectives.pop();
+        }
         // A profile's clock may count from anywhere; a time that no trace holds is left out.
         let began_ns = Some(began_ns).filter(|began| *began <= MAX_NS);
-        StepTrace { step: number.unwrap_or(index as u64), loss: None, tokens: 0, began_ns, rows }
+        StepTrace { step: number.unwrap_or(index as u64), began_ns, rows, collectives, ..StepTrace::default() }
     };
     let mut trace = Trace {
         plan_digest: plan_digest.to_string(),
@@ -285,6 +297,7 @@ fn joined(files: &[(String, Recording)], faults: &mut Vec<Fault>) -> Vec<(String
             let later = |one: &Counted| Counted { forward: one.forward.map(|forward| forward + before), ..*one };
             whole.counted.extend(next.counted.iter().map(later));
             whole.transfers.extend(&next.transfers);
+            whole.together.extend(&next.together);
             whole.steps.extend(&next.steps);
             whole.on_gpu |= next.on_gpu;
             whole.peak_bytes = whole.peak_bytes.max(next.peak_bytes);
@@ -353,6 +366,25 @@ fn step(problem: &Problem, ranks: &[&Recording], index: usize, count: usize) -> 
         spans
     };
     (first_ns, rows.into_iter().map(spans).collect())
+}
+
+/// The collectives that a rank began from its first op of a step on to that of the next step.
+fn together(recording: &Recording, index: usize, count: usize, began_ns: Nanos) -> Vec<Collective> {
+    let ops = recording.ops.len() / count;
+    let begins = |index: usize| recording.ops.get(index * ops).map_or(Nanos::MAX, |ran| ran.start_ns);
+    let at = |ns| recording.together.partition_point(|one| one.start_ns < ns);
+    let own = recording.together.get(at(begins(index))..at(begins(index + 1))).unwrap_or_default();
+    let mut names: BTreeMap<(CollectiveKind, Option<GroupKind>), Arc<CollectiveName>> = BTreeMap::new();
+    own.iter()
+        .map(|one| {
+            let name = names.entry((one.kind, one.group)).or_insert_with(|| {
+                let (label, ranks) = (String::new(), Vec::new());
+                Arc::new(CollectiveName { kind: one.kind, group: one.group, label, ranks })
+            });
+            let [start_ns, end_ns] = [one.start_ns, one.end_ns].map(|ns| ns.saturating_sub(began_ns));
+            Collective { name: Arc::clone(name), start_ns, end_ns, bytes: one.bytes, exposed_ns: None }
+        })
+        .collect()
 }
 
 /// The input of `op` from another rank.

@@ -18,6 +18,7 @@ use alloc::string::{String, ToString};
 use crate::notation::torch_csv;
 use crate::problem::op::Op;
 use crate::program::P2pOp;
+use crate::trace::collectives::{CollectiveKind, GroupKind};
 
 /// What a range is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +40,8 @@ pub(super) enum Meaning {
     /// A send to, or a receive from another rank, over gloo.
     Send,
     Arrival,
+    /// A collective over gloo.
+    Together(CollectiveKind),
 }
 
 /// A job whose stage its range does not say.
@@ -54,6 +57,10 @@ const BACKWARDS: [&str; 5] =
 /// The files whose functions these are.
 const FILES: [&str; 3] =
     ["pipeline_parallel/schedules.py", "runtime/pipe/engine.py", "distributed/pipelining/stage.py"];
+/// What the name of a function of Python contains if it means anything: part of a file's name, or a call of a module.
+pub(in crate::formats) const PYTHON_OF_USE: [&str; 4] =
+    ["pipeline_parallel/", "runtime/pipe/engine.py", "distributed/pipelining/stage.py", MODULE];
+const MODULE: &str = "nn.Module: ";
 /// Of Megatron-LM: layers of a forward and of a backward in turn.
 const COMBINED: [&str; 3] = [
     "combined_forward_backward_step",
@@ -85,6 +92,9 @@ pub(super) fn of_range(name: &str) -> Option<Meaning> {
         "gloo:recv" => return Some(Meaning::Arrival),
         _ => {}
     }
+    if let Some(op) = name.strip_prefix("gloo:") {
+        return of_collective(op).map(Meaning::Together);
+    }
     // `megatron.core.pipeline_parallel.schedules.forward_backward_pipelining_with_interleaving.warmup`
     if name.contains(INTERLEAVED) {
         return Some(Meaning::Interleaved);
@@ -95,7 +105,7 @@ pub(super) fn of_range(name: &str) -> Option<Meaning> {
 
 /// Of a function of Python, `megatron/core/pipeline_parallel/schedules.py(539): backward_step`.
 pub(super) fn of_python(name: &str) -> Option<Meaning> {
-    if name.starts_with("nn.Module: ") {
+    if name.starts_with(MODULE) {
         return Some(Meaning::Module);
     }
     let (place, function) = name.rsplit_once(": ")?;
@@ -123,6 +133,52 @@ pub(super) fn of_nvtx_operator(name: &str) -> Option<(&str, Option<u64>)> {
     let is_one = operator.contains("::") && !operator.contains(' ') || operator.starts_with(EVALUATES);
     let number = rest.split(", ").find_map(|part| part.strip_prefix("seq = "))?;
     is_one.then(|| (operator, number.parse().ok()))
+}
+
+/// Of a collective as torch names it: `all_reduce`, `_reduce_scatter_base`.
+fn of_collective(op: &str) -> Option<CollectiveKind> {
+    let known = [
+        ("all_reduce", CollectiveKind::AllReduce),
+        ("allreduce", CollectiveKind::AllReduce),
+        ("reduce_scatter", CollectiveKind::ReduceScatter),
+        ("all_gather", CollectiveKind::AllGather),
+        ("all_to_all", CollectiveKind::AllToAll),
+        ("broadcast", CollectiveKind::Broadcast),
+    ];
+    let op = op.trim_start_matches('_');
+    known.into_iter().find(|(name, _)| op.starts_with(name)).map(|(_, kind)| kind)
+}
+
+/// Of a kernel of NCCL: `ncclDevKernel_AllReduce_Sum_bf16_RING_LL`, before NCCL 2.19 `ncclKernel_…`.
+pub(super) fn of_kernel(name: &str) -> Option<CollectiveKind> {
+    let op = name.strip_prefix("ncclDevKernel_").or_else(|| name.strip_prefix("ncclKernel_"))?;
+    let known = [
+        ("AllReduce", CollectiveKind::AllReduce),
+        ("ReduceScatter", CollectiveKind::ReduceScatter),
+        ("AllGather", CollectiveKind::AllGather),
+        ("Broadcast", CollectiveKind::Broadcast),
+    ];
+    known.into_iter().find(|(name, _)| op.starts_with(name)).map(|(_, kind)| kind)
+}
+
+/// Of a group's description, as Megatron-LM (`TENSOR_MODEL_PARALLEL_GROUP`) and DeviceMesh (`mesh_dp`) give it.
+pub(super) fn of_group(description: &str) -> Option<GroupKind> {
+    let description = description.to_ascii_lowercase();
+    let known = [
+        ("embedding", GroupKind::Embedding),
+        ("expert_model_parallel", GroupKind::Expert),
+        ("data_parallel", GroupKind::Data),
+        ("tensor_model_parallel", GroupKind::Tensor),
+        ("context_parallel", GroupKind::Context),
+    ];
+    let found = known.into_iter().find(|(part, _)| description.contains(part)).map(|(_, kind)| kind);
+    found.or(match description.trim_start_matches("mesh_") {
+        "dp" | "dp_shard" | "dp_replicate" | "dp_shard_cp" | "fsdp" => Some(GroupKind::Data),
+        "tp" => Some(GroupKind::Tensor),
+        "cp" => Some(GroupKind::Context),
+        "ep" => Some(GroupKind::Expert),
+        _ => None,
+    })
 }
 
 /// What autograd calls the operators that run a node of the graph.
@@ -163,5 +219,11 @@ mod tests {
             Some(("autograd::engine::evaluate_function: AddmmBackward0", Some(5)))
         );
         assert_eq!(of_nvtx_operator("forward_step"), None);
+        assert_eq!(of_range("gloo:_reduce_scatter_base"), Some(Meaning::Together(CollectiveKind::ReduceScatter)));
+        assert_eq!(of_kernel("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(args)"), Some(CollectiveKind::AllReduce));
+        assert_eq!(of_kernel("ncclDevKernel_SendRecv(args)"), None);
+        assert_eq!(of_group("DATA_PARALLEL_GROUP_WITH_CP"), Some(GroupKind::Data));
+        assert_eq!(of_group("TENSOR_MODEL_PARALLEL_GROUP"), Some(GroupKind::Tensor));
+        assert_eq!((of_group("mesh_tp"), of_group("default_pg")), (Some(GroupKind::Tensor), None));
     }
 }

@@ -108,7 +108,7 @@ pub(super) struct Event<'a> {
 }
 
 /// The arguments of an event that are read.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 struct Args {
     correlation: Option<u64>,
     /// The number of autograd's next node.
@@ -116,8 +116,30 @@ struct Args {
     /// The rank among all to which a transfer goes, or from which it comes.
     to: Option<u64>,
     from: Option<u64>,
+    /// What a collective sends, and in which group.
+    elements: Option<u64>,
+    element_bytes: Option<u64>,
+    group: Option<String>,
     allocated: Option<u64>,
     device_type: Option<u64>,
+}
+
+impl Args {
+    fn bytes(&self) -> Option<u64> {
+        self.elements?.checked_mul(self.element_bytes?)
+    }
+}
+
+/// The bytes of an element, by torch's name of the type.
+fn bytes_of(dtype: &str) -> Option<u64> {
+    match dtype {
+        "Double" | "Long" => Some(8),
+        "Float" | "Int" => Some(4),
+        "BFloat16" | "Half" | "Short" => Some(2),
+        "Byte" | "Char" | "Bool" => Some(1),
+        name if name.starts_with("Float8") => Some(1),
+        _ => None,
+    }
 }
 
 /// The events of a file.
@@ -127,6 +149,11 @@ pub(super) struct Events {
 }
 
 impl Events {
+    /// Counts an event that is known to be of no use.
+    pub(super) fn leave_out(&mut self) {
+        self.kept.count();
+    }
+
     pub(super) fn take(&mut self, event: Event<'_>) {
         let kept = &mut self.kept;
         kept.count();
@@ -151,7 +178,12 @@ impl Events {
                     }
                 }
             }
-            "kernel" | "gpu_memcpy" | "gpu_memset" => kept.kernel(name, args.correlation, start_ns, end_ns),
+            "kernel" | "gpu_memcpy" | "gpu_memset" => {
+                kept.kernel(name, args.correlation, start_ns, end_ns);
+                if name.starts_with("nccl") {
+                    kept.together(name, args.group.as_deref(), args.bytes(), start_ns, end_ns);
+                }
+            }
             // Of CUDA and of what stands in for it.
             launch if launch.ends_with("_runtime") || launch.ends_with("_driver") => {
                 if let Some(correlation) = args.correlation {
@@ -214,7 +246,7 @@ impl Loose<'_> {
 
     fn args(&self) -> Args {
         match self {
-            Loose::Args(args) => *args,
+            Loose::Args(args) => args.clone(),
             _ => Args::default(),
         }
     }
@@ -282,6 +314,15 @@ impl<'de: 'a, 'a> Deserialize<'de> for Loose<'a> {
                         "Sequence number" => &mut args.node,
                         "Dst Rank" => &mut args.to,
                         "Src Rank" => &mut args.from,
+                        "In msg nelems" => &mut args.elements,
+                        "dtype" => {
+                            args.element_bytes = bytes_of(map.next_value::<Loose<'de>>()?.text());
+                            continue;
+                        }
+                        "Process Group Description" => {
+                            args.group = Some(map.next_value::<Loose<'de>>()?.text().to_string());
+                            continue;
+                        }
                         "Total Allocated" => &mut args.allocated,
                         "Device Type" => &mut args.device_type,
                         _ => {
