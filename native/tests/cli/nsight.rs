@@ -114,7 +114,7 @@ fn a_report_of_several_processes_gives_the_order_and_times_that_were_made_up() {
     write_report(Path::new(&report));
     let said = printed(&["trace", &report, "-o", &trace, "--write-order", &order], "");
     // The formula of 1F1B: (microbatches + ranks - 1) · (forward + backward).
-    assert!(said.contains("makespan      1.80 ms to 1.80 ms"), "{said}");
+    assert!(said.contains("makespan      1.800 ms to 1.800 ms"), "{said}");
     assert!(said.contains("ranks in the order in which the first microbatch passes them"), "{said}");
     let rows = std::fs::read_to_string(order).unwrap();
     let rows: Vec<&str> = rows.lines().collect();
@@ -134,7 +134,7 @@ fn what_is_missing_or_damaged_is_named() {
         ("ALTER TABLE CUPTI_ACTIVITY_KIND_RUNTIME DROP COLUMN correlationId", "no column correlationId"),
         ("DELETE FROM NVTX_EVENTS", "and no such range"),
         ("DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL", "no process with kernels"),
-        ("UPDATE NVTX_EVENTS SET end = NULL WHERE text = 'backward_step'", "forwards and 0 backwards"),
+        ("UPDATE NVTX_EVENTS SET end = NULL WHERE text = 'backward_step'", "no step with all its backwards"),
     ] {
         let changed = path(&folder, "changed.sqlite");
         std::fs::copy(&whole, &changed).unwrap();

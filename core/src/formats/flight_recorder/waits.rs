@@ -258,7 +258,7 @@ fn transfers(
                         continue;
                     }
                     waiting.push(peer);
-                } else if entry_is_answered(entry, others().last()) {
+                } else if entry_is_answered(entry, others().next_back()) {
                     ended.push(peer);
                 } else {
                     missing.push((peer, instead(dumps, peer)));

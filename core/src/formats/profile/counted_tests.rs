@@ -27,6 +27,73 @@ struct Says {
 
 const ALL: Says = Says { group: true, peers: true, modules: true, steps: true };
 
+/// What a profiler records of one card.
+#[derive(Default)]
+struct Card {
+    events: Vec<Value>,
+    correlation: u64,
+    /// The number of autograd's next node, and those of the first node of each op that ran forward.
+    node: u64,
+    nodes: BTreeMap<(usize, usize), u64>,
+}
+
+impl Card {
+    fn launch(&mut self, name: &str, at: Nanos, start_ns: Nanos, end_ns: Nanos) {
+        self.correlation += 1;
+        let args = json!({ "correlation": self.correlation });
+        self.events.push(event("cuda_runtime", "cudaLaunchKernel", 1, at, at + 50, args.clone()));
+        self.events.push(event("kernel", name, 7, start_ns, end_ns, args));
+    }
+
+    /// The functions of an op that the host began at a time.
+    fn functions(&mut self, op: Op, host: Nanos) {
+        let function = if op.kind() == OpKind::F { "forward_step" } else { "backward_step" };
+        let name = format!("megatron/core/pipeline_parallel/schedules.py(311): {function}");
+        // The user's function has the same name.
+        let users = "pretrain_gpt.py(212): forward_step";
+        for (name, from, to) in [(name.as_str(), 0, 900), (users, 5, 300)] {
+            self.events.push(event("python_function", name, 1, host + from, host + to, json!({})));
+        }
+    }
+
+    /// The module that a forward calls, and the nodes that it makes or a backward runs.
+    fn modules(&mut self, op: Op, ranks: usize, host: Nanos) {
+        let key = (op.stage(), op.microbatch());
+        let is_forward = op.kind() == OpKind::F;
+        if is_forward {
+            let module = format!("nn.Module: GPTModel_{}", 3 + op.stage() / ranks);
+            self.events.push(event("python_function", &module, 1, host + 10, host + 290, json!({})));
+            self.events.push(event("python_function", "nn.Module: Linear_0", 1, host + 20, host + 100, json!({})));
+            self.nodes.insert(key, self.node);
+            self.node += 3;
+        }
+        let first = self.nodes[&key];
+        for place in 0..3 {
+            let at = host + 30 + 10 * place;
+            let (name, thread, node) = match is_forward {
+                true => ("aten::addmm", 1, first + place),
+                false => ("autograd::engine::evaluate_function: AddmmBackward0", 2, first + 2 - place),
+            };
+            let args = json!({ "Sequence number": node, "Fwd thread id": u64::from(!is_forward) });
+            self.events.push(event("cpu_op", name, thread, at, at + 5, args));
+        }
+    }
+
+    /// What Kineto writes of it.
+    fn file(mut self, rank: usize, ranks: usize, says: Says) -> (String, Recording) {
+        // As they are written, events are in no order.
+        self.events.reverse();
+        let all: Vec<usize> = (0..ranks).collect();
+        let groups = json!([
+            { "pg_desc": "default_pg", "ranks": all, "pg_size": ranks },
+            { "pg_desc": if says.group { "PIPELINE_MODEL_PARALLEL_GROUP" } else { "undefined" }, "ranks": all },
+        ]);
+        let info = json!({ "backend": "nccl", "rank": rank, "world_size": ranks, "pg_config": groups });
+        let file = json!({ "distributedInfo": info, "traceEvents": self.events });
+        (format!("rank{rank}.json"), read(&file.to_string()).unwrap_or_else(|fault| panic!("{fault}")))
+    }
+}
+
 /// What torch.profiler would write of cards that run `plan` by functions that say no stage: a host that is a step ahead launches an
 /// op every 1.5 microseconds, two kernels each, and before it the receive of its input.
 fn by_functions(plan: &Plan, count: u64, says: Says) -> Vec<(String, Recording)> {
@@ -42,113 +109,35 @@ fn by_functions(plan: &Plan, count: u64, says: Says) -> Vec<(String, Recording)>
     };
     let mut files = Vec::new();
     for (rank, row) in timeline.rows.iter().enumerate() {
-        let (mut events, mut correlation, mut node) = (Vec::new(), 0, 0);
-        // Of each op that ran forward, the numbers of its nodes.
-        let mut nodes = BTreeMap::new();
+        let mut card = Card::default();
         for number in 0..count {
             let from = 1_000_000 + number * STEP_NS;
             if says.steps {
-                events.push(event(
-                    "user_annotation",
-                    &format!("ProfilerStep#{number}"),
-                    1,
-                    from,
-                    from + STEP_NS - 1,
-                    json!({}),
-                ));
+                let name = format!("ProfilerStep#{number}");
+                card.events.push(event("user_annotation", &name, 1, from, from + STEP_NS - 1, json!({})));
             }
             let on_card = from + STEP_NS;
             let mut before_ns = on_card;
             for (place, span) in row.iter().enumerate() {
                 let host = from + 1500 * place as u64 + 3000;
-                let mut launch = |events: &mut Vec<Value>, name: &str, at, start_ns, end_ns| {
-                    correlation += 1;
-                    events.push(event(
-                        "cuda_runtime",
-                        "cudaLaunchKernel",
-                        1,
-                        at,
-                        at + 50,
-                        json!({ "correlation": correlation }),
-                    ));
-                    events.push(event("kernel", name, 7, start_ns, end_ns, json!({ "correlation": correlation })));
-                };
                 if let Some(message) = received(&plan.problem, span.op) {
                     let peer = plan.problem.rank_of(message.peer_stage(), 0);
-                    let args =
-                        if says.peers { json!({ "Src Rank": peer, "Collective name": "recv" }) } else { json!({}) };
-                    events.push(event("cpu_op", "record_param_comms", 1, host - 500, host - 480, args));
+                    let args = if says.peers { json!({ "Src Rank": peer }) } else { json!({}) };
+                    card.events.push(event("cpu_op", "record_param_comms", 1, host - 500, host - 480, args));
                     let arrived = on_card + end_of(message) + plan.problem.hop(peer, rank);
-                    launch(
-                        &mut events,
-                        "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)",
-                        host - 450,
-                        before_ns.min(arrived),
-                        arrived,
-                    );
+                    card.launch("ncclDevKernel_SendRecv(args)", host - 450, before_ns.min(arrived), arrived);
                 }
-                let is_forward = span.op.kind() == OpKind::F;
-                let function = if is_forward { "forward_step" } else { "backward_step" };
-                let name = format!("megatron/core/pipeline_parallel/schedules.py(311): {function}");
-                events.push(event("python_function", &name, 1, host, host + 900, json!({})));
-                // The user's function of the same name.
-                events.push(event(
-                    "python_function",
-                    "pretrain_gpt.py(212): forward_step",
-                    1,
-                    host + 5,
-                    host + 300,
-                    json!({}),
-                ));
-                if says.modules && is_forward {
-                    let module = format!("nn.Module: GPTModel_{}", 3 + span.op.stage() / ranks);
-                    events.push(event("python_function", &module, 1, host + 10, host + 290, json!({})));
-                    events.push(event("python_function", "nn.Module: Linear_0", 1, host + 20, host + 100, json!({})));
-                    nodes.insert((span.op.stage(), span.op.microbatch()), node);
-                    for operator in 0..3 {
-                        let at = host + 30 + 10 * operator;
-                        events.push(event(
-                            "cpu_op",
-                            "aten::addmm",
-                            1,
-                            at,
-                            at + 5,
-                            json!({ "Sequence number": node, "Fwd thread id": 0 }),
-                        ));
-                        node += 1;
-                    }
-                } else if says.modules {
-                    let last = nodes[&(span.op.stage(), span.op.microbatch())] + 2;
-                    for back in 0..3 {
-                        let at = host + 30 + 10 * back;
-                        let args = json!({ "Sequence number": last - back, "Fwd thread id": 1 });
-                        events.push(event(
-                            "cpu_op",
-                            "autograd::engine::evaluate_function: AddmmBackward0",
-                            2,
-                            at,
-                            at + 5,
-                            args,
-                        ));
-                    }
+                card.functions(span.op, host);
+                if says.modules {
+                    card.modules(span.op, ranks, host);
                 }
                 let middle = (span.start_ns + span.end_ns) / 2;
-                launch(&mut events, "gemm", host + 100, on_card + span.start_ns, on_card + middle);
-                launch(&mut events, "gelu", host + 700, on_card + middle, on_card + span.end_ns);
+                card.launch("gemm", host + 100, on_card + span.start_ns, on_card + middle);
+                card.launch("gelu", host + 700, on_card + middle, on_card + span.end_ns);
                 before_ns = on_card + span.end_ns;
             }
         }
-        events.reverse();
-        // The ranks of one pipeline are not neighbours among all.
-        let all: Vec<u64> = (0..ranks as u64).collect();
-        let groups = json!([
-            { "pg_desc": "default_pg", "ranks": all, "pg_size": ranks },
-            { "pg_desc": if says.group { "PIPELINE_MODEL_PARALLEL_GROUP" } else { "undefined" }, "ranks": all },
-        ]);
-        let file = json!({
-            "distributedInfo": { "backend": "nccl", "rank": rank, "world_size": ranks, "pg_config": groups }, "traceEvents": events,
-        });
-        files.push((format!("rank{rank}.json"), read(&file.to_string()).unwrap_or_else(|fault| panic!("{fault}"))));
+        files.push(card.file(rank, ranks, says));
     }
     files
 }
