@@ -8,7 +8,7 @@ use core::fmt::{self, Write};
 use crate::base::fields::Faults;
 use crate::base::units::Nanos;
 use crate::estimate::derive::derive;
-use crate::formats::chrome_trace::ChromeTrace;
+use crate::formats::events::{Chrome, Perfetto, Sink, Writer};
 use crate::formats::frameworks::Shown;
 use crate::formats::{megatron_args, paddle_log, svg, text};
 use crate::model::StageLayout;
@@ -30,6 +30,8 @@ const TEXT_WIDTH: usize = 200;
 pub enum Format {
     /// Events for ui.perfetto.dev and chrome://tracing.
     ChromeTrace,
+    /// The same events in Perfetto's own format, protobuf.
+    Perfetto,
     /// The compute-only order that torch.distributed.pipelining loads.
     TorchCsv,
     /// The layers of each stage in Megatron's form, which a spec's `parallel.partition` reads too.
@@ -48,8 +50,9 @@ pub enum Format {
 
 impl Format {
     /// Every format with its name.
-    pub const NAMED: [(&'static str, Format); 8] = [
+    pub const NAMED: [(&'static str, Format); 9] = [
         ("chrome-trace", Format::ChromeTrace),
+        ("perfetto", Format::Perfetto),
         ("torch-csv", Format::TorchCsv),
         ("megatron", Format::Megatron),
         ("megatron-args", Format::MegatronArgs),
@@ -68,6 +71,7 @@ impl Format {
     pub const fn about(self) -> &'static str {
         match self {
             Format::ChromeTrace => "Events for ui.perfetto.dev and chrome://tracing",
+            Format::Perfetto => "The same events in Perfetto's protobuf, a third of the size: for long traces",
             Format::TorchCsv => "The compute-only order that torch.distributed.pipelining loads",
             Format::Megatron => {
                 "The layers of each stage in Megatron's form, which a spec's `parallel.partition` reads too"
@@ -107,6 +111,8 @@ pub enum ExportError {
     Spec(Faults),
     /// The trace holds no training step.
     NoSteps,
+    /// The format is no text.
+    Binary,
     /// A trace holds no order.
     OfTrace,
     /// A plan has no log: only what ran has.
@@ -136,6 +142,7 @@ impl fmt::Display for ExportError {
             ExportError::NoSteps => f.write_str("the trace holds no steps"),
             ExportError::OfPlan => f.write_str("a plan has no log: export the trace of its run"),
             ExportError::Log(faults) => fmt::Display::fmt(faults, f),
+            ExportError::Binary => f.write_str("this format is binary, not text: ask for its bytes"),
             ExportError::OfTrace => f.write_str("a trace holds no order: export the plan that it was measured from"),
         }
     }
@@ -161,25 +168,64 @@ pub fn check_spec(spec: &Spec, format: Format) -> Result<(), ExportError> {
     }
 }
 
-/// `plan` in this format.
+/// The text of `plan` in this format.
+///
+/// # Errors
+/// As [`write_plan`]; [`ExportError::Binary`] where the format is no text.
+pub fn of_plan(plan: &Plan, format: Format) -> Result<String, ExportError> {
+    text_of(|sink| write_plan(plan, format, sink))
+}
+
+/// The text of `trace` in this format.
+///
+/// # Errors
+/// As [`write_trace`]; [`ExportError::Binary`] where the format is no text.
+pub fn of_trace(trace: &Trace, format: Format) -> Result<String, ExportError> {
+    text_of(|sink| write_trace(trace, format, sink))
+}
+
+fn text_of(write: impl FnOnce(Sink<'_>) -> Result<(), ExportError>) -> Result<String, ExportError> {
+    let mut bytes = Vec::new();
+    write(&mut |piece| bytes.extend_from_slice(piece))?;
+    String::from_utf8(bytes).map_err(|_| ExportError::Binary)
+}
+
+/// Writes `plan` in this format to `sink`, piece by piece.
 ///
 /// # Errors
 /// [`ExportError`] where the format cannot express the plan.
-pub fn of_plan(plan: &Plan, format: Format) -> Result<String, ExportError> {
+pub fn write_plan(plan: &Plan, format: Format, sink: Sink<'_>) -> Result<(), ExportError> {
     let timeline = plan.timeline().map_err(ExportError::Deadlock)?;
+    let is_events = with_writer(format, sink, |mut events| {
+        events.plan(&plan.schedule_name, &plan.problem, &timeline);
+        events.finish();
+    });
+    if !is_events {
+        sink(text_of_plan(plan, &timeline, format)?.as_bytes());
+    }
+    Ok(())
+}
+
+/// Gives a writer of events in this format; false where it is another kind of format.
+pub fn with_writer(format: Format, sink: Sink<'_>, write: impl FnOnce(Writer<'_>)) -> bool {
+    match format {
+        Format::ChromeTrace => write(Writer::new(&mut Chrome::new(sink))),
+        Format::Perfetto => write(Writer::new(&mut Perfetto::new(sink))),
+        _ => return false,
+    }
+    true
+}
+
+fn text_of_plan(plan: &Plan, timeline: &Timeline, format: Format) -> Result<String, ExportError> {
     Ok(match format {
-        Format::ChromeTrace => {
-            let mut trace = ChromeTrace::new();
-            trace.plan(&format!("planned: {}", plan.schedule_name), &plan.problem, &timeline);
-            trace.finish()
-        }
         Format::TorchCsv => torch_csv::write(&plan.problem, &plan.schedule).map_err(ExportError::Torch)?,
         Format::Megatron => format!("{}\n", layout(plan)?.1),
         Format::MegatronArgs => arguments(plan)?,
-        Format::Svg => svg::draw(&timeline, &title(plan), SVG_WIDTH),
-        Format::Text => format!("{}\n", text::draw(&timeline, TEXT_WIDTH)),
+        Format::Svg => svg::draw(timeline, &title(plan), SVG_WIDTH),
+        Format::Text => format!("{}\n", text::draw(timeline, TEXT_WIDTH)),
         Format::PaddleLog => return Err(ExportError::OfPlan),
-        Format::Csv => ops_csv(&timeline),
+        Format::Csv => ops_csv(timeline),
+        Format::ChromeTrace | Format::Perfetto => String::new(),
     })
 }
 
@@ -231,16 +277,22 @@ fn title(plan: &Plan) -> String {
     format!("{name}{}, {} ranks, {} microbatches", plan.schedule_name, problem.ranks(), problem.microbatches())
 }
 
-/// `trace` in this format. All of its steps become events, and the last one is drawn.
+/// Writes `trace` in this format to `sink`, piece by piece. All of its steps become events, and the last one is drawn.
 ///
 /// # Errors
 /// [`ExportError`] where the format is one of plans, or there is nothing to draw.
-pub fn of_trace(trace: &Trace, format: Format) -> Result<String, ExportError> {
-    if format == Format::ChromeTrace {
-        let mut events = ChromeTrace::new();
-        events.trace(&format!("measured on {} over {}", trace.backend, trace.transport), trace);
-        return Ok(events.finish());
+pub fn write_trace(trace: &Trace, format: Format, sink: Sink<'_>) -> Result<(), ExportError> {
+    let is_events = with_writer(format, sink, |mut events| {
+        events.trace("measured", trace);
+        events.finish();
+    });
+    if !is_events {
+        sink(text_of_trace(trace, format)?.as_bytes());
     }
+    Ok(())
+}
+
+fn text_of_trace(trace: &Trace, format: Format) -> Result<String, ExportError> {
     let step = trace.steps.last().ok_or(ExportError::NoSteps)?;
     match format {
         Format::Csv => {
@@ -259,6 +311,7 @@ pub fn of_trace(trace: &Trace, format: Format) -> Result<String, ExportError> {
         }
         Format::Svg => Ok(svg::draw(&step.timeline(), &format!("measured step {}", step.step), SVG_WIDTH)),
         Format::Text => Ok(format!("{}\n", text::draw(&step.timeline(), TEXT_WIDTH))),
-        Format::ChromeTrace | Format::TorchCsv | Format::Megatron | Format::MegatronArgs => Err(ExportError::OfTrace),
+        Format::TorchCsv | Format::Megatron | Format::MegatronArgs => Err(ExportError::OfTrace),
+        Format::ChromeTrace | Format::Perfetto => Ok(String::new()),
     }
 }
