@@ -1,7 +1,7 @@
 //! A plan, or a measured trace, in another program's format.
 
 use alloc::format;
-use alloc::string::String;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt::{self, Write};
 
@@ -44,7 +44,7 @@ pub enum Format {
     Text,
     /// The job log of PaddlePaddle's workers.
     PaddleLog,
-    /// A table: a line for each op, transfer and optimizer step.
+    /// A table: a line for each op, transfer, optimizer step and collective.
     Csv,
 }
 
@@ -82,7 +82,7 @@ impl Format {
             Format::Svg => "A drawing for papers and slides",
             Format::Text => "A drawing in characters",
             Format::PaddleLog => "The job log of PaddlePaddle's workers, of a trace: with -o a folder of workerlog.N",
-            Format::Csv => "A table: a line for each op, transfer and optimizer step, with start and end",
+            Format::Csv => "A table: a line for each op, transfer, optimizer step and collective, with start and end",
         }
     }
 }
@@ -244,6 +244,11 @@ fn csv<W: fmt::Display>(spans: impl Iterator<Item = (u64, usize, W, [Nanos; 2])>
     text
 }
 
+/// A field of such a table: in quotes where it has signs of the table in it (RFC 4180).
+fn field(text: &str) -> String {
+    if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.into() }
+}
+
 /// What the plan decides, where Megatron-LM can do so.
 fn arguments(plan: &Plan) -> Result<String, ExportError> {
     let Work::Model(work) = &plan.spec.work else { return Err(ExportError::Typed) };
@@ -299,9 +304,15 @@ fn text_of_trace(trace: &Trace, format: Format) -> Result<String, ExportError> {
             let rows =
                 trace.steps.iter().flat_map(|step| step.rows.iter().enumerate().map(move |row| (step.step, row)));
             let spans = rows.flat_map(|(step, (row, spans))| {
-                spans.iter().map(move |span| (step, row, &span.step, [span.start_ns, span.end_ns]))
+                spans.iter().map(move |span| (step, row, span.step.to_string(), [span.start_ns, span.end_ns]))
             });
-            Ok(csv(spans))
+            let of_steps = trace.steps.iter();
+            let together =
+                of_steps.flat_map(|step| step.collectives.iter().enumerate().map(move |row| (step.step, row)));
+            let together = together.flat_map(|(step, (row, all))| {
+                all.iter().map(move |one| (step, row, field(&one.name.to_string()), [one.start_ns, one.end_ns]))
+            });
+            Ok(csv(spans.chain(together)))
         }
         Format::PaddleLog => {
             let logs = paddle_log::write(trace).map_err(ExportError::Log)?;

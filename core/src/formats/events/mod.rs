@@ -7,6 +7,7 @@
 //! | Track | holds |
 //! |---|---|
 //! | `ops` | F, B, W, P2P transfers and the optimizer; a second track where two overlap, as pairs do |
+//! | `gradient sync`, `TP` and so on | the collectives of a trace, by what they are for, so that overlap with ops is seen |
 //! | `memory` | the bytes that it holds: a counter, of plans |
 //!
 //! Arrows go from an op to the op on another rank that takes its output. Training steps are a process without a rank.
@@ -22,6 +23,7 @@ use crate::problem::Problem;
 use crate::problem::op::{Op, OpKind};
 use crate::program::Step;
 use crate::simulate::timeline::Timeline;
+use crate::trace::collectives::Purpose;
 use crate::trace::{StepTrace, Trace};
 
 mod chrome;
@@ -82,11 +84,12 @@ pub trait Events {
     fn finish(&mut self);
 }
 
-/// The tracks of a rank's process.
+/// The tracks of a rank's process, in the order in which they are shown: those of ops, of each purpose of collectives, and
+/// memory. Each but the last has room for spans that overlap.
 const OPS: u32 = 0;
-const MEMORY: u32 = 1;
-/// Tracks of ops that overlap those of [`OPS`] follow from here.
-const FURTHER: u32 = 16;
+const COLLECTIVES: u32 = ROOM;
+const MEMORY: u32 = COLLECTIVES + ROOM * Purpose::ALL.len() as u32;
+const ROOM: u32 = 1 << 16;
 
 /// Writes timelines one after the other into one file.
 pub struct Writer<'a> {
@@ -112,7 +115,7 @@ impl<'a> Writer<'a> {
         let arrows = self.arrows_of(ops);
         for (rank, row) in timeline.rows.iter().enumerate() {
             let process = first + rank as u32;
-            let mut lanes = Lanes::new(process);
+            let mut lanes = Lanes::new(process, OPS, "ops");
             for span in row {
                 let (sends, receives) = arrows.of(0, span.op);
                 let slice = Slice {
@@ -141,7 +144,7 @@ impl<'a> Writer<'a> {
         self.processes += 1;
         let of_all = format!("{name}: steps on {} over {}", trace.backend, trace.transport);
         self.events.process(steps, &of_all);
-        let mut lanes = Lanes::new(steps);
+        let mut lanes = Lanes::new(steps, OPS, "steps");
         for (step, start) in trace.steps.iter().zip(&starts) {
             let slice = Slice {
                 track: Track { process: steps, number: 0 },
@@ -160,7 +163,8 @@ impl<'a> Writer<'a> {
         let ranks = (rows / pipelines).max(1);
         let arrows: Vec<Arrows> = trace.steps.iter().map(|step| self.arrows_of_step(step, ranks)).collect();
         for row in 0..rows {
-            let mut lanes = Lanes::new(first + row as u32);
+            let process = first + row as u32;
+            let mut lanes = Lanes::new(process, OPS, "ops");
             for ((step, start), arrows) in trace.steps.iter().zip(&starts).zip(&arrows) {
                 for span in step.rows.get(row).into_iter().flatten() {
                     let (sends, receives) = match span.step {
@@ -168,7 +172,7 @@ impl<'a> Writer<'a> {
                         _ => (None, None),
                     };
                     let slice = Slice {
-                        track: Track { process: first + row as u32, number: 0 },
+                        track: Track { process, number: OPS },
                         name: &span.step.to_string(),
                         category: category_of(&span.step),
                         // Times of a file may be anything up to 2^62; what no longer fits stays at the end of time.
@@ -176,6 +180,28 @@ impl<'a> Writer<'a> {
                         end_ns: start.saturating_add(span.end_ns),
                         sends,
                         receives,
+                    };
+                    lanes.place(self.events, slice);
+                }
+            }
+            self.collectives(process, row, trace, &starts);
+        }
+    }
+
+    /// Adds the collectives of a row, each purpose on tracks of its own.
+    fn collectives(&mut self, process: u32, row: usize, trace: &Trace, starts: &[Nanos]) {
+        for (purpose, at) in Purpose::ALL.into_iter().zip(0..) {
+            let mut lanes = Lanes::new(process, COLLECTIVES + ROOM * at, purpose.name());
+            for (step, start) in trace.steps.iter().zip(starts) {
+                for collective in step.collectives_of(row).iter().filter(|one| one.name.purpose() == purpose) {
+                    let slice = Slice {
+                        track: Track { process, number: OPS },
+                        name: &collective.name.to_string(),
+                        category: "collective",
+                        start_ns: start.saturating_add(collective.start_ns),
+                        end_ns: start.saturating_add(collective.end_ns),
+                        sends: None,
+                        receives: None,
                     };
                     lanes.place(self.events, slice);
                 }
@@ -257,21 +283,27 @@ fn receiver(op: Op, exists: impl Fn(Op) -> bool) -> Option<Op> {
 /// wrongly, or refuse it.
 struct Lanes {
     process: u32,
+    /// The number of the first track.
+    first: u32,
+    name: &'static str,
     ends: Vec<Nanos>,
 }
 
 impl Lanes {
-    const fn new(process: u32) -> Lanes {
-        Lanes { process, ends: Vec::new() }
+    const fn new(process: u32, first: u32, name: &'static str) -> Lanes {
+        Lanes { process, first, name, ends: Vec::new() }
     }
 
     fn place(&mut self, events: &mut dyn Events, mut slice: Slice<'_>) {
-        let lane = self.ends.iter().position(|end| *end <= slice.start_ns).unwrap_or(self.ends.len());
-        let number = if lane == 0 { OPS } else { FURTHER + lane as u32 };
-        slice.track = Track { process: self.process, number };
+        // What overlaps more often than there is room for cannot be told apart by eye either.
+        let free = self.ends.iter().position(|end| *end <= slice.start_ns);
+        let lane = free.unwrap_or(self.ends.len()).min(ROOM as usize - 1);
+        slice.track = Track { process: self.process, number: self.first + lane as u32 };
         if lane == self.ends.len() {
-            let what = if slice.category == "step" { "steps" } else { "ops" };
-            let name = if lane == 0 { what.to_string() } else { format!("{what} ({})", lane + 1) };
+            let name = match lane {
+                0 => self.name.to_string(),
+                _ => format!("{} ({})", self.name, lane + 1),
+            };
             events.track(slice.track, &name);
             self.ends.push(0);
         }

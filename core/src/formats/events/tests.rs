@@ -1,4 +1,5 @@
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use serde_json::Value;
@@ -7,6 +8,7 @@ use super::*;
 use crate::plan::{Plan, planner};
 use crate::spec::Spec;
 use crate::trace::TraceSpan;
+use crate::trace::collectives::{Collective, CollectiveKind, CollectiveName, GroupKind};
 
 fn plan(schedule: &str) -> Plan {
     let spec = Spec::read(
@@ -41,6 +43,7 @@ fn trace(rows: usize, spans: &[TraceSpan]) -> Trace {
         tokens: 0,
         began_ns: None,
         rows: alloc::vec![spans.to_vec(); rows],
+        collectives: Vec::new(),
     };
     Trace {
         backend: "cpu".into(),
@@ -130,7 +133,7 @@ fn spans_that_overlap_stand_on_tracks_of_their_own() {
     let events = events(|writer| writer.trace("measured", &trace));
     let tracks: Vec<u64> =
         of(&events, "X").iter().filter(|event| event["pid"] == 1).filter_map(|event| event["tid"].as_u64()).collect();
-    assert_eq!(tracks[..3], [0, 17, 0]);
+    assert_eq!(tracks[..3], [0, 1, 0]);
     let names: Vec<&Value> =
         events.iter().filter(|event| event["name"] == "thread_name").map(|event| &event["args"]["name"]).collect();
     assert!(names.contains(&&Value::from("ops (2)")), "{names:?}");
@@ -140,4 +143,32 @@ fn spans_that_overlap_stand_on_tracks_of_their_own() {
 fn ranks_sort_by_name_as_by_number() {
     let names: Vec<String> = (0..12).map(|rank| padded(rank, 12)).collect();
     assert!(names.is_sorted(), "{names:?}");
+}
+
+#[test]
+fn collectives_stand_beside_the_ops_that_they_overlap() {
+    let name = CollectiveName {
+        kind: CollectiveKind::ReduceScatter,
+        group: Some(GroupKind::Data),
+        label: "gradients of stage 0".into(),
+        ranks: alloc::vec![0],
+    };
+    let collective =
+        |start_ns| Collective { name: Arc::new(name.clone()), start_ns, end_ns: 30, bytes: None, exposed_ns: None };
+    let mut trace = trace(1, &[optimizer(10, 30)]);
+    trace.steps[0].collectives = alloc::vec![alloc::vec![collective(12), collective(20)]];
+    let events = events(|writer| writer.trace("measured", &trace));
+    let name_of = |track: &Value| {
+        let named = |event: &&Value| event["name"] == "thread_name" && event["pid"] == 1 && event["tid"] == *track;
+        events.iter().find(named).map(|event| event["args"]["name"].clone())
+    };
+    let shown: Vec<(Value, f64)> = of(&events, "X")
+        .into_iter()
+        .filter(|event| event["cat"] == "collective")
+        .map(|event| (name_of(&event["tid"]).unwrap(), event["ts"].as_f64().unwrap()))
+        .collect();
+    assert_eq!(shown, [("gradient sync".into(), 0.012), ("gradient sync (2)".into(), 0.02)]);
+    let what: Vec<&Value> =
+        of(&events, "X").iter().filter(|event| event["cat"] == "collective").map(|event| &event["name"]).collect();
+    assert_eq!(what[0], "dp reduce-scatter gradients of stage 0");
 }
