@@ -89,7 +89,7 @@ impl File<'_> {
         let processors = table.whole("shared_processors", 1..=MAX_PROCESSORS, faults);
         let shared_processors = processors.map(|processors| processors as usize);
         table.finish(faults);
-        let Steps { mut steps, numbered, .. } = self.steps;
+        let (mut steps, numbered) = self.steps.whole();
         let pipelines = replicas * context * tensor;
         for (index, step) in steps.iter().enumerate().filter(|(_, step)| !step.rows.len().is_multiple_of(pipelines)) {
             let mut accepted = format!("as many ranks in each of the {replicas} replicas");
@@ -161,20 +161,9 @@ impl<'de> Entry<'de> for Column {
         found: &mut Found,
     ) -> Result<bool, A::Error> {
         let number = entries.next_element_seed(Reader(Number { path, found }))?;
-        if let Some(number) = number.flatten() {
-            push(&mut self.0, number);
-        }
+        self.0.extend(number.flatten());
         Ok(number.is_some())
     }
-}
-
-/// Adds to a list that may be long: its room grows by a quarter, so that less of it stays empty than is usual.
-fn push<T>(list: &mut Vec<T>, entry: T) {
-    const LEAST: usize = 16;
-    if list.len() == list.capacity() {
-        list.reserve_exact(list.len() / 4 + LEAST);
-    }
-    list.push(entry);
 }
 
 struct Number<'a> {
@@ -221,6 +210,8 @@ struct Numbered {
 /// The training steps.
 #[derive(Default)]
 struct Steps<'de> {
+    /// Those before, in lists of [`TOGETHER`]: a list that grows is copied again and again.
+    before: Vec<Vec<StepTrace>>,
     steps: Vec<StepTrace>,
     numbered: Vec<Numbered>,
     /// Room for the columns of a row.
@@ -255,7 +246,7 @@ impl<'de> Entry<'de> for Steps<'de> {
         let tokens = table.whole("tokens", 0..=1 << 62, faults).unwrap_or(0);
         let began_ns = table.whole("began_ns", 0..=MAX_NS, faults);
         table.finish(faults);
-        let at = self.steps.len();
+        let at = self.before.len() * TOGETHER + self.steps.len();
         self.numbered.extend(numbered.into_iter().map(|(row, of)| Numbered { step: at, row, of }));
         let with_any = collectives.iter().rposition(|row| !row.is_empty()).map_or(0, |last| last + 1);
         match with_any {
@@ -265,8 +256,27 @@ impl<'de> Entry<'de> for Steps<'de> {
         // One that has no number is a fault, and its place stays.
         let step = number.unwrap_or_default();
         let loss = loss.flatten();
-        push(&mut self.steps, StepTrace { step, loss, tokens, began_ns, rows, collectives });
+        if self.steps.len() == TOGETHER {
+            self.before.push(core::mem::take(&mut self.steps));
+        }
+        self.steps.push(StepTrace { step, loss, tokens, began_ns, rows, collectives });
         Ok(true)
+    }
+}
+
+/// Steps of a list.
+const TOGETHER: usize = 1 << 12;
+
+impl Steps<'_> {
+    /// All of them, and the numbers of their collectives.
+    fn whole(self) -> (Vec<StepTrace>, Vec<Numbered>) {
+        if self.before.is_empty() {
+            return (self.steps, self.numbered);
+        }
+        let mut all = Vec::with_capacity(self.before.len() * TOGETHER + self.steps.len());
+        self.before.into_iter().for_each(|steps| all.extend(steps));
+        all.extend(self.steps);
+        (all, self.numbered)
     }
 }
 

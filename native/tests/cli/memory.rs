@@ -95,7 +95,7 @@ fn readers() -> [Reader; 19] {
                 "{\"step\":0}]}",
                 8 << 20,
             ),
-            16,
+            24,
         ),
         (
             "torch's profile",
