@@ -1,7 +1,7 @@
 //! Measured runs: traces, and what torch.profiler recorded.
 
 use pipeplan_core::base::fields::{Fault, Faults};
-use pipeplan_core::formats::torch_profile::{self, Recording};
+use pipeplan_core::formats::profile::{self, Recording};
 use pipeplan_core::trace::{Trace, calibrate};
 
 use super::Worker;
@@ -76,7 +76,7 @@ impl Worker {
             }
         }
         let trace = match faults.is_empty() {
-            true => torch_profile::trace(&problem, &schedule, "", &files),
+            true => profile::trace(&problem, &schedule, "", &files),
             false => Err(Faults(faults)),
         };
         Some(match trace {
