@@ -14,6 +14,7 @@ mod op_table;
 mod overlay;
 mod paper;
 mod playback;
+mod pointed;
 mod pointer;
 mod trace;
 
