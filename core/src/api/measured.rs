@@ -109,7 +109,7 @@ mod tests {
             row.iter().map(span).collect()
         };
         let rows = timeline.rows.iter().enumerate().map(row).collect();
-        let step = StepTrace { step: 0, loss: None, tokens: 0, began_ns: None, rows };
+        let step = StepTrace { rows, ..StepTrace::default() };
         Trace { replicas: 1, context: 1, tensor: 1, steps: Vec::from([step]), ..Trace::default() }
     }
 

@@ -165,6 +165,7 @@ mod tests {
             tokens: 0,
             began_ns: None,
             rows: alloc::vec![alloc::vec![span(Step::Optimizer, 10, 30)]],
+            ..StepTrace::default()
         };
         let trace = Trace {
             plan_digest: String::new(),
@@ -200,7 +201,7 @@ mod tests {
             overhead_ns: None,
             shared_processors: None,
             peak_bytes: Vec::new(),
-            steps: alloc::vec![StepTrace { step: 0, loss: None, tokens: 0, began_ns: None, rows }],
+            steps: alloc::vec![StepTrace { rows, ..StepTrace::default() }],
         };
         let mut chrome = ChromeTrace::new();
         chrome.trace("measured", &trace);

@@ -24,15 +24,19 @@
 //! on fewer cores than they are, or on one GPU, `shared_processors` says on how many. `began_ns` of a step says when it
 //! began, where all steps and hosts share a clock.
 //!
+//! `collectives` of a file and of its rows say what ranks did together, at the same time as their ops: see [`collectives`].
+//!
 //! Times count from the start of the training step on the clock of the run. A trace is input like any other:
 //! it is read with every size bounded, and what does not fit together is refused with its place.
 
 use alloc::format;
 use alloc::string::{String, ToString};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use serde_json::{Value, json};
 
+use self::collectives::{Collective, CollectiveName, Names};
 use crate::base::fields::{Fault, Faults, Table, shown, whole};
 use crate::base::json::{self, Syntax};
 use crate::base::units::{Bytes, Nanos};
@@ -43,6 +47,7 @@ use crate::simulate::timeline::{Span, Timeline};
 pub mod analysis;
 pub mod calibrate;
 pub mod clocks;
+pub mod collectives;
 pub mod select;
 pub mod waits;
 
@@ -73,7 +78,7 @@ pub struct TraceSpan {
 }
 
 /// One training step.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepTrace {
     /// Its number, from 0.
     pub step: u64,
@@ -85,6 +90,8 @@ pub struct StepTrace {
     pub began_ns: Option<Nanos>,
     /// What each rank did, in the order in which it did it.
     pub rows: Vec<Vec<TraceSpan>>,
+    /// By row: the collectives that it took part in, in order of their starts. Rows without any may be missing at the end.
+    pub collectives: Vec<Vec<Collective>>,
 }
 
 /// What a run measured.
@@ -131,9 +138,15 @@ impl StepTrace {
         Timeline { rows: self.rows.iter().map(row).collect() }
     }
 
+    /// The collectives of a row.
+    pub fn collectives_of(&self, row: usize) -> &[Collective] {
+        self.collectives.get(row).map_or(&[], Vec::as_slice)
+    }
+
     /// From the start of the training step to the end of the last thing that any rank did.
     pub fn duration_ns(&self) -> Nanos {
-        self.rows.iter().flatten().map(|span| span.end_ns).max().unwrap_or(0)
+        let collectives = self.collectives.iter().flatten().map(|collective| collective.end_ns);
+        self.rows.iter().flatten().map(|span| span.end_ns).chain(collectives).max().unwrap_or(0)
     }
 }
 
@@ -144,20 +157,25 @@ impl Trace {
     }
 
     fn to_value(&self) -> Value {
-        let row = |row: &Vec<TraceSpan>| {
+        let names = Names::of(&self.steps);
+        let row = |row: &Vec<TraceSpan>, of_row: &[Collective]| {
             let steps: Vec<String> = row.iter().map(|span| span.step.to_string()).collect();
-            json!({
+            let mut value = json!({
                 "steps": steps.join(" "),
                 "start_ns": row.iter().map(|span| span.start_ns).collect::<Vec<_>>(),
                 "end_ns": row.iter().map(|span| span.end_ns).collect::<Vec<_>>(),
-            })
+            });
+            if !of_row.is_empty() {
+                value["collectives"] = collectives::row_value(of_row, &names);
+            }
+            value
         };
         let step = |step: &StepTrace| {
             let mut value = json!({
                 "step": step.step,
                 "loss": step.loss,
                 "tokens": step.tokens,
-                "rows": step.rows.iter().map(row).collect::<Vec<_>>(),
+                "rows": step.rows.iter().enumerate().map(|(at, spans)| row(spans, step.collectives_of(at))).collect::<Vec<_>>(),
             });
             if let Some(began_ns) = step.began_ns {
                 value["began_ns"] = json!(began_ns);
@@ -173,6 +191,9 @@ impl Trace {
             "peak_bytes": self.peak_bytes,
             "steps": self.steps.iter().map(step).collect::<Vec<_>>(),
         });
+        if names.len() > 0 {
+            value["collectives"] = names.iter().map(collectives::name_value).collect();
+        }
         if self.replicas > 1 {
             value["replicas"] = json!(self.replicas);
         }
@@ -222,6 +243,9 @@ impl Trace {
         let processors = table.whole("shared_processors", 1..=MAX_PROCESSORS, &mut faults);
         let shared_processors = processors.map(|processors| processors as usize);
         let peak_bytes = read_numbers(table.get("peak_bytes"), "peak_bytes", MAX_RANKS, &mut faults);
+        let names = table.get("collectives");
+        let names = read_list(names, "collectives", collectives::MAX_NAMES, &mut faults, collectives::read_name);
+        let read_step = |value: &Value, path: &str, faults: &mut Vec<Fault>| read_step(value, path, &names, faults);
         let steps = read_list(table.get("steps"), "steps", MAX_STEPS, &mut faults, read_step);
         table.finish(&mut faults);
         let pipelines = replicas * context * tensor;
@@ -287,7 +311,7 @@ fn expect_format(table: &mut Table<'_>) -> Result<(), Fault> {
     Ok(())
 }
 
-fn read_step(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Option<StepTrace> {
+fn read_step(value: &Value, path: &str, names: &[Arc<CollectiveName>], faults: &mut Vec<Fault>) -> Option<StepTrace> {
     let mut table = Table::of(value, path, faults)?;
     let step = table.needed_whole("step", 0..=u64::MAX, faults);
     let loss = table.get("loss").map(|value| {
@@ -300,13 +324,23 @@ fn read_step(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Option<StepT
     let tokens = table.whole("tokens", 0..=1 << 62, faults).unwrap_or(0);
     let began_ns = table.whole("began_ns", 0..=MAX_NS, faults);
     let rows_path = table.path("rows");
+    let read_row = |value: &Value, path: &str, faults: &mut Vec<Fault>| read_row(value, path, names, faults);
     let rows = read_list(table.get("rows"), &rows_path, MAX_RANKS, faults, read_row);
     table.finish(faults);
-    Some(StepTrace { step: step?, loss: loss.flatten(), tokens, began_ns, rows })
+    let (rows, mut collectives): (Vec<_>, Vec<Vec<Collective>>) = rows.into_iter().unzip();
+    let with_any = collectives.iter().rposition(|row| !row.is_empty()).map_or(0, |last| last + 1);
+    collectives.truncate(with_any);
+    Some(StepTrace { step: step?, loss: loss.flatten(), tokens, began_ns, rows, collectives })
 }
 
-fn read_row(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Option<Vec<TraceSpan>> {
+type Row = (Vec<TraceSpan>, Vec<Collective>);
+
+fn read_row(value: &Value, path: &str, names: &[Arc<CollectiveName>], faults: &mut Vec<Fault>) -> Option<Row> {
     let mut table = Table::of(value, path, faults)?;
+    let collectives_path = table.path("collectives");
+    let collectives = table
+        .get("collectives")
+        .map_or(Some(Vec::new()), |value| collectives::read_row(value, &collectives_path, names, faults));
     let text = table.get("steps");
     let steps_path = table.path("steps");
     let steps = match text.and_then(Value::as_str).map(|text| Program::from_text_rows(&[text])) {
@@ -350,7 +384,7 @@ fn read_row(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Option<Vec<Tr
         before = end_ns;
         spans.push(TraceSpan { step, start_ns, end_ns });
     }
-    Some(spans)
+    Some((spans, collectives?))
 }
 
 /// A list of at most `most` entries; a missing one is empty.
@@ -387,6 +421,7 @@ fn read_numbers(value: Option<&Value>, path: &str, most: usize, faults: &mut Vec
 
 #[cfg(test)]
 mod tests {
+    use super::collectives::{CollectiveKind, GroupKind};
     use super::*;
     use alloc::vec;
     use proptest::prelude::*;
@@ -397,8 +432,21 @@ mod tests {
             let start_ns = 100 + 10 * index as u64;
             TraceSpan { step, start_ns, end_ns: start_ns + 7 }
         });
-        let step =
-            StepTrace { step: 0, loss: Some(0.1 + 0.2), tokens: 64, began_ns: Some(5), rows: vec![spans.collect()] };
+        let name = |kind, label: &str| {
+            Arc::new(CollectiveName { kind, group: Some(GroupKind::Data), label: label.to_string(), ranks: vec![0] })
+        };
+        let sync = name(CollectiveKind::ReduceScatter, "gradients of stage 0");
+        let of = |name: &Arc<CollectiveName>, start_ns, bytes| Collective {
+            name: Arc::clone(name),
+            start_ns,
+            end_ns: start_ns + 2,
+            bytes,
+            exposed_ns: Some(1),
+        };
+        let gather = name(CollectiveKind::AllGather, "");
+        let collectives = vec![vec![of(&sync, 140, Some(64)), of(&sync, 141, None), of(&gather, 145, Some(8))]];
+        let rows = vec![spans.collect()];
+        let step = StepTrace { step: 0, loss: Some(0.1 + 0.2), tokens: 64, began_ns: Some(5), rows, collectives };
         Trace {
             plan_digest: "sha256:00".to_string(),
             backend: "cpu".to_string(),
@@ -450,6 +498,23 @@ mod tests {
                 "in each of the 1 replicas, 2 to share each sequence",
             ),
             ("\"overhead_ns\":17", "\"overhead_ns\":-17", "overhead_ns: found -17"),
+            ("all-gather", "all-gathr", "collectives[1].kind: found \"all-gathr\", accepted is one of"),
+            ("\"kind\"", "\"kinds\"", "collectives[0].kind: found nothing"),
+            ("\"ranks\":[0]", "\"ranks\":[1,0]", "collectives[0].ranks: found [1, 0]"),
+            ("\"group\":\"dp\"", "\"group\":\"pd\"", "collectives[0].group: found \"pd\""),
+            (
+                "\"of\":[0,0,1]",
+                "\"of\":[0,2,1]",
+                "steps[0].rows[0].collectives.of[1]: found 2, accepted is the number",
+            ),
+            ("\"of\":[0,0,1]", "\"of\":[0,1]", "steps[0].rows[0].collectives.start_ns: found a list of 3"),
+            ("[140,141,145]", "[140,139,145]", "in order of their starts"),
+            (
+                "\"bytes\":[64,null,8]",
+                "\"bytes\":[64,8]",
+                "collectives.bytes: found 2 entries, accepted is 3, or none",
+            ),
+            ("\"bytes\":[64,null", "\"bytes\":[64,-1", "collectives.bytes[1]: found -1"),
             ("\"shared_processors\":2", "\"shared_processors\":0", "shared_processors: found 0"),
         ] {
             let error = broken(from, to);

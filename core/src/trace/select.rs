@@ -3,12 +3,11 @@
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
-use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
 use super::clocks::{Aligned, align};
-use super::{StepTrace, Trace, TraceSpan};
+use super::{StepTrace, Trace};
 use crate::base::fields::{Fault, Faults};
 use crate::base::units::Nanos;
 use crate::problem::op::OpKind;
@@ -23,17 +22,20 @@ pub enum Job {
     Transfers,
     /// The optimizer's step.
     Optimizer,
+    /// What ranks do together.
+    Collectives,
 }
 
 impl Job {
     /// Every kind with its name.
-    pub const NAMED: [(&'static str, Job); 6] = [
+    pub const NAMED: [(&'static str, Job); 7] = [
         ("F", Job::Op(OpKind::F)),
         ("B", Job::Op(OpKind::B)),
         ("W", Job::Op(OpKind::W)),
         ("BW", Job::Op(OpKind::BW)),
         ("transfers", Job::Transfers),
         ("optimizer", Job::Optimizer),
+        ("collectives", Job::Collectives),
     ];
 
     fn of(step: &Step) -> Job {
@@ -86,14 +88,18 @@ impl Selection {
             }
             for step in &mut trace.steps {
                 let others = step.rows.iter_mut().enumerate();
-                others
-                    .filter(|(row, _)| !wanted.iter().any(|range| range.contains(row)))
-                    .for_each(|(_, row)| row.clear());
+                let is_other = |row: &usize| !wanted.iter().any(|range| range.contains(row));
+                others.filter(|(row, _)| is_other(row)).for_each(|(_, row)| row.clear());
+                let others = step.collectives.iter_mut().enumerate();
+                others.filter(|(row, _)| is_other(row)).for_each(|(_, row)| row.clear());
             }
         }
         if let Some(wanted) = &self.jobs {
             for row in trace.steps.iter_mut().flat_map(|step| &mut step.rows) {
                 row.retain(|span| wanted.contains(&Job::of(&span.step)));
+            }
+            if !wanted.contains(&Job::Collectives) {
+                trace.steps.iter_mut().for_each(|step| step.collectives.clear());
             }
         }
         Ok(trace)
@@ -169,30 +175,50 @@ fn longest<T>(one: Vec<T>, other: Vec<T>) -> Vec<T> {
 fn together(one: StepTrace, other: StepTrace) -> Result<StepTrace, usize> {
     let rows = one.rows.len().max(other.rows.len());
     let began = one.began_ns.zip(other.began_ns).map(|(one, other)| one.min(other));
-    let part = |step: &StepTrace, row: usize| -> Vec<TraceSpan> {
+    let mut parts = [one, other];
+    for step in &mut parts {
         let later: Nanos = step.began_ns.zip(began).map_or(0, |(own, began)| own - began);
-        let mut spans = step.rows.get(row).cloned().unwrap_or_default();
-        spans.iter_mut().for_each(|span| {
-            (span.start_ns, span.end_ns) = (span.start_ns.saturating_add(later), span.end_ns.saturating_add(later));
+        let move_on = |ns: &mut Nanos| *ns = ns.saturating_add(later);
+        step.rows.iter_mut().flatten().for_each(|span| {
+            move_on(&mut span.start_ns);
+            move_on(&mut span.end_ns);
         });
-        spans
-    };
-    let mut joined = vec![Vec::new(); rows];
-    for (row, joined) in joined.iter_mut().enumerate() {
-        let (first, second) = (part(&one, row), part(&other, row));
-        if !first.is_empty() && !second.is_empty() && first != second {
+        step.collectives.iter_mut().flatten().for_each(|collective| {
+            move_on(&mut collective.start_ns);
+            move_on(&mut collective.end_ns);
+        });
+        step.rows.resize(rows, Vec::new());
+    }
+    let [mut joined, other] = parts;
+    joined.began_ns = began;
+    joined.loss = joined.loss.or(other.loss);
+    joined.tokens = joined.tokens.max(other.tokens);
+    let with_any = joined.collectives.len().max(other.collectives.len());
+    joined.collectives.resize(with_any, Vec::new());
+    let mut of_others = other.collectives.into_iter();
+    for (row, spans) in other.rows.into_iter().enumerate() {
+        let collectives = of_others.next().unwrap_or_default();
+        if !joined.rows[row].is_empty() && !spans.is_empty() && joined.rows[row] != spans {
             return Err(row);
         }
-        *joined = if first.is_empty() { second } else { first };
+        if joined.rows[row].is_empty() {
+            joined.rows[row] = spans;
+        }
+        if !collectives.is_empty() && joined.collectives[row].is_empty() {
+            joined.collectives[row] = collectives;
+        }
     }
-    let tokens = one.tokens.max(other.tokens);
-    Ok(StepTrace { step: one.step, loss: one.loss.or(other.loss), tokens, began_ns: began, rows: joined })
+    Ok(joined)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::program::Program;
+    use crate::trace::TraceSpan;
+    use crate::trace::collectives::{Collective, CollectiveKind, CollectiveName, GroupKind};
+    use alloc::sync::Arc;
+    use alloc::vec;
     use std::string::ToString;
 
     fn row(text: &str, from: Nanos) -> Vec<TraceSpan> {
@@ -207,8 +233,27 @@ mod tests {
 
     fn trace(steps: &[u64]) -> Trace {
         let rows = || vec![row("0F0 (0SEND_F0) 0BW0 OPTIMIZER", 0), row("(1RECV_F0) 1F0 1BW0 OPTIMIZER", 0)];
-        let step =
-            |step: &u64| StepTrace { step: *step, loss: None, tokens: 0, began_ns: Some(1000 * step), rows: rows() };
+        let name = CollectiveName {
+            kind: CollectiveKind::AllReduce,
+            group: Some(GroupKind::Embedding),
+            label: "gradients of embedding".to_string(),
+            ranks: vec![0, 1],
+        };
+        let name = Arc::new(name);
+        let sync = |start_ns| Collective {
+            name: Arc::clone(&name),
+            start_ns,
+            end_ns: start_ns + 3,
+            bytes: None,
+            exposed_ns: None,
+        };
+        let step = |step: &u64| StepTrace {
+            step: *step,
+            began_ns: Some(1000 * step),
+            rows: rows(),
+            collectives: vec![vec![sync(30)], vec![sync(31), sync(34)]],
+            ..StepTrace::default()
+        };
         Trace { replicas: 1, context: 1, tensor: 1, steps: steps.iter().map(step).collect(), ..Trace::default() }
     }
 
@@ -221,9 +266,15 @@ mod tests {
             .of(whole.clone())
             .expect("there");
         assert_eq!(ranks.steps[0].rows.iter().map(Vec::len).collect::<Vec<_>>(), [0, 4]);
+        assert_eq!(ranks.steps[0].collectives.iter().map(Vec::len).collect::<Vec<_>>(), [0, 2]);
         let jobs = vec![Job::Op(OpKind::F), Job::Optimizer];
         let jobs = Selection { jobs: Some(jobs), ..Selection::default() }.of(whole.clone()).expect("there");
         assert_eq!(jobs.steps[0].rows.iter().map(Vec::len).collect::<Vec<_>>(), [2, 2]);
+        assert!(jobs.steps[0].collectives.is_empty());
+        let syncs = Selection { jobs: Some(vec![Job::Collectives]), ..Selection::default() }.of(whole.clone());
+        let syncs = syncs.expect("there");
+        assert!(syncs.steps[0].rows.iter().all(Vec::is_empty));
+        assert_eq!(syncs.steps[0].collectives, whole.steps[0].collectives);
         let told = |selection: Selection| selection.of(whole.clone()).unwrap_err().to_string();
         let told_steps = told(Selection { steps: Some(7..9), ..Selection::default() });
         assert!(told_steps.contains("found 7..9") && told_steps.contains("3 to 5"), "{told_steps}");
@@ -243,7 +294,9 @@ mod tests {
         let name = |index: usize| format!("{index}.json");
         let parts = [part(0..1, 0..2), part(1..3, 0..1), part(1..3, 1..2)];
         let named = parts.into_iter().enumerate().map(|(index, part)| (name(index), part)).collect();
-        assert_eq!(merged(named).map(|(merged, _)| merged).as_ref().map(|merged| merged.steps.len()), Ok(3));
+        let merged_again = merged(named).expect("parts of one run").0;
+        let collectives = |trace: &Trace| trace.steps.iter().map(|step| step.collectives.clone()).collect::<Vec<_>>();
+        assert_eq!(collectives(&merged_again), collectives(&whole));
         let twice = vec![
             (name(0), part(0..1, 0..2)),
             (name(1), {

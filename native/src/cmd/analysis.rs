@@ -5,7 +5,7 @@ use pipeplan_core::problem::op::Op;
 use pipeplan_core::schedule::BEST;
 use pipeplan_core::spec::Spec;
 use pipeplan_core::trace::Trace;
-use pipeplan_core::trace::analysis::{Analysis, RowTime, Straggler, WhatIf, analyse};
+use pipeplan_core::trace::analysis::{Analysis, RowCommunication, RowTime, Straggler, WhatIf, analyse};
 use pipeplan_core::trace::calibrate::calibrate;
 
 use super::failure::Failure;
@@ -46,6 +46,10 @@ fn drawn(trace: &Trace, analysis: &Analysis) -> String {
         format!("{steps} on {} over {}, makespan {makespan} on average\n\n", trace.backend, trace.transport);
     text.push_str(&rows(trace, analysis));
     text.push('\n');
+    if !analysis.communication.is_empty() {
+        text.push_str(&communication(trace, analysis));
+        text.push('\n');
+    }
     text.push_str(&path(trace, analysis));
     text.push('\n');
     text.push_str(&what_ifs(analysis));
@@ -77,6 +81,48 @@ fn rows(trace: &Trace, analysis: &Analysis) -> String {
         text.push_str(&format!("and {left} with more compute; --json lists all\n"));
     }
     text.push_str(&format!("{}\n", RowTime::MEANING));
+    text
+}
+
+/// Communication that no compute hides, by kind and rank: those with the most of it.
+fn communication(trace: &Trace, analysis: &Analysis) -> String {
+    let all = analysis.rows();
+    let exposed = |row: usize| {
+        let kinds = analysis.communication.iter().map(move |kind| kind.rows.get(row).map_or(0, |of| of.exposed_ns));
+        std::iter::once(all[row].communication_ns).chain(kinds)
+    };
+    let mut shown: Vec<usize> = (0..all.len()).collect();
+    shown.sort_by_key(|row| std::cmp::Reverse(exposed(*row).sum::<u64>()));
+    let left = shown.split_off(shown.len().min(MOST_ROWS)).len();
+    shown.sort_unstable();
+    let row = |row: &usize| {
+        let mut cells = vec![trace.row_name(*row, all.len())];
+        cells.extend(exposed(*row).map(format::duration));
+        cells
+    };
+    let cells: Vec<Vec<String>> = shown.iter().map(row).collect();
+    let mut header = vec!["exposed communication", "P2P"];
+    header.extend(analysis.communication.iter().map(|kind| kind.purpose.name()));
+    let mut text = format::table(&header, &cells, header.len());
+    if left > 0 {
+        text.push_str(&format!("and {left} with less; --json lists all\n"));
+    }
+    for kind in &analysis.communication {
+        let mean = |of: fn(&RowCommunication) -> u64| {
+            let sum = kind.rows.iter().fold(0u64, |sum, row| sum.saturating_add(of(row)));
+            format::duration(sum / kind.rows.len().max(1) as u64)
+        };
+        let (total, exposed) = (mean(|row| row.total_ns), mean(|row| row.exposed_ns));
+        text.push_str(&format!(
+            "{}: {total} a step on average, {exposed} of it exposed, {} of it waiting for the last rank",
+            kind.purpose.name(),
+            mean(|row| row.waits_ns),
+        ));
+        match kind.slowest() {
+            Some((row, _)) => text.push_str(&format!(", most for {}\n", trace.row_name(row, all.len()))),
+            None => text.push('\n'),
+        }
+    }
     text
 }
 

@@ -22,6 +22,7 @@ use std::time::Duration;
 
 pub mod checkpoint;
 mod clock;
+mod collective_log;
 pub mod data;
 pub mod evaluate;
 pub mod gradients;
@@ -35,6 +36,7 @@ pub mod progress;
 pub mod published_workloads;
 pub mod random;
 mod rank_executor;
+mod recording;
 mod report;
 pub mod restart;
 pub mod shard;
@@ -45,6 +47,7 @@ mod workload;
 
 pub use overhead::Overhead;
 pub use processes::run_process;
+pub use recording::Recorded;
 pub use report::{Cause, Ending, Failure, LastCheckpoint, RankMemory, RunError, RunReport, StepReport};
 pub use restart::{Restart, Restarting, Source, run_elastic, run_restarting};
 pub use status::{RankReport, State};

@@ -2,10 +2,12 @@
 
 use std::collections::VecDeque;
 
-use pipeplan_core::base::units::Bytes;
+use pipeplan_core::base::units::{Bytes, Nanos};
 use pipeplan_core::graph::Axis;
 use pipeplan_core::model::Dtype;
+use pipeplan_core::trace::collectives::CollectiveKind;
 
+use super::collective_log::{CollectiveLog, Role, What};
 use super::gradients::Position;
 use super::status::{State, StatusBoard};
 use crate::backend::BackendError;
@@ -23,6 +25,8 @@ pub struct PeerGroups {
     single: Begun<f32>,
     double: Begun<f64>,
     tickets: u64,
+    /// What is noted of it for traces: of what goes through host memory, since a device's own collectives end unseen.
+    pub(super) log: CollectiveLog,
 }
 
 /// Collectives that have begun, and results that nobody has taken yet.
@@ -49,7 +53,13 @@ impl PeerGroups {
             Group::new(position.group(axis), position.world_rank()).unwrap_or_else(|error| unreachable!("{error}"))
         };
         let groups = Axis::ALL.map(group);
-        PeerGroups { groups, single: Begun::default(), double: Begun::default(), tickets: 0 }
+        PeerGroups {
+            groups,
+            single: Begun::default(),
+            double: Begun::default(),
+            tickets: 0,
+            log: CollectiveLog::default(),
+        }
     }
 
     /// Ready for training step `step`.
@@ -92,6 +102,14 @@ impl Joined<'_> {
         let result = work(self.groups, self.transport)?;
         self.board.note_state(self.rank, State::Computing);
         Ok(result)
+    }
+
+    /// Notes a collective that this rank has waited for, where it is not alone.
+    fn note(&mut self, what: What, bytes: Bytes, began: Nanos) {
+        let Role::Along(axis) = what.role else { return };
+        if self.groups.groups[axis as usize].size() > 1 {
+            self.groups.log.waited(what, bytes, began);
+        }
     }
 
     fn ticket(&mut self) -> Ticket {
@@ -183,6 +201,7 @@ impl Peers for Joined<'_> {
     fn start(&mut self, axis: Axis, what: Collective, values: Buffer) -> Result<Ticket, BackendError> {
         let ticket = self.ticket();
         self.waits_for = axis;
+        let (began, bytes) = (self.groups.log.now(), values.bytes());
         self.joining(|groups, transport| {
             let PeerGroups { groups, single, double, .. } = groups;
             let group = &mut groups[axis as usize];
@@ -193,12 +212,18 @@ impl Peers for Joined<'_> {
                 Buffer::OnCard(_) | Buffer::Nothing => Ok(()),
             }
         })?;
+        match what {
+            Collective::Sum | Collective::Scatter => self.groups.log.begun(ticket, along(axis, what), bytes, began),
+            // These end at once.
+            Collective::Max | Collective::Gather => self.note(along(axis, what), bytes, began),
+        }
         Ok(ticket)
     }
 
     fn pass(&mut self, axis: Axis, values: Buffer) -> Result<Ticket, BackendError> {
         let ticket = self.ticket();
         self.waits_for = axis;
+        let (began, bytes) = (self.groups.log.now(), values.bytes());
         self.joining(|groups, transport| {
             let PeerGroups { groups, single, double, .. } = groups;
             let group = &mut groups[axis as usize];
@@ -208,6 +233,8 @@ impl Peers for Joined<'_> {
                 Buffer::OnCard(_) | Buffer::Nothing => Ok(()),
             }
         })?;
+        let what = What { kind: CollectiveKind::Ring, role: Role::Along(axis) };
+        self.groups.log.begun(ticket, what, bytes, began);
         Ok(ticket)
     }
 
@@ -220,7 +247,8 @@ impl Peers for Joined<'_> {
     /// By the engine's own way, where it has one and nothing is under way.
     fn run(&mut self, axis: Axis, what: Collective, values: Buffer) -> Result<Buffer, BackendError> {
         self.waits_for = axis;
-        self.joining(|groups, transport| {
+        let (began, bytes) = (self.groups.log.now(), values.bytes());
+        let result = self.joining(|groups, transport| {
             let PeerGroups { groups, single, double, .. } = groups;
             let group = &mut groups[axis as usize];
             match values {
@@ -228,17 +256,22 @@ impl Peers for Joined<'_> {
                 Buffer::F64(values) => double.run(what, values, group, transport).map(Buffer::F64),
                 none @ (Buffer::OnCard(_) | Buffer::Nothing) => Ok(none),
             }
-        })
+        })?;
+        self.note(along(axis, what), bytes, began);
+        Ok(result)
     }
 
     fn wait(&mut self, ticket: Ticket) -> Result<Buffer, BackendError> {
-        self.joining(|groups, transport| {
+        let waits = self.groups.log.now();
+        let result = self.joining(|groups, transport| {
             let PeerGroups { single, double, .. } = groups;
             if let Some(values) = single.wait(ticket, transport)? {
                 return Ok(Buffer::F32(values));
             }
             Ok(double.wait(ticket, transport)?.map_or(Buffer::Nothing, Buffer::F64))
-        })
+        })?;
+        self.groups.log.ended(ticket, waits);
+        Ok(result)
     }
 
     fn expert_all_to_all(
@@ -248,7 +281,8 @@ impl Peers for Joined<'_> {
         counts: &[usize],
     ) -> Result<Vec<Buffer>, BackendError> {
         self.waits_for = axis;
-        self.joining(|groups, transport| {
+        let (began, bytes) = (self.groups.log.now(), pieces.iter().map(Buffer::bytes).sum());
+        let received = self.joining(|groups, transport| {
             let PeerGroups { groups, single, double, .. } = groups;
             let group = &mut groups[axis as usize];
             match pieces.first() {
@@ -256,8 +290,19 @@ impl Peers for Joined<'_> {
                 Some(Buffer::F64(_)) => double.expert_all_to_all(pieces, counts, group, transport),
                 _ => Ok(pieces),
             }
-        })
+        })?;
+        self.note(What { kind: CollectiveKind::AllToAll, role: Role::Along(axis) }, bytes, began);
+        Ok(received)
     }
+}
+
+fn along(axis: Axis, what: Collective) -> What {
+    let kind = match what {
+        Collective::Sum | Collective::Max => CollectiveKind::AllReduce,
+        Collective::Gather => CollectiveKind::AllGather,
+        Collective::Scatter => CollectiveKind::ReduceScatter,
+    };
+    What { kind, role: Role::Along(axis) }
 }
 
 impl<T: Element> Begun<T> {

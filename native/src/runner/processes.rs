@@ -18,6 +18,7 @@ use pipeplan_core::base::units::Nanos;
 #[cfg(feature = "cuda")]
 use super::Device;
 use super::checkpoint::Held;
+use super::collective_log::{NUMBERS, Noted};
 #[cfg(feature = "cuda")]
 use super::gradients::Gradients;
 use super::rank_executor::{RankExecutor, StepRecord};
@@ -287,7 +288,8 @@ impl Rank<'_> {
                 board.note(peer, step, 0, State::Lost);
             }
             let ready_ns = rank_executor.now();
-            let record = rank_executor.whole_step(step, ready_ns, transport)?;
+            let recorded = self.shared.verdict.records(step);
+            let record = rank_executor.whole_step(step, ready_ns, recorded, transport)?;
             board.note(rank, step, row.len(), State::Between);
             for record in self.gather(transport, record, &mut coordinator.hosts)? {
                 coordinator.note(record, observer);
@@ -353,14 +355,16 @@ impl Rank<'_> {
         let opened_on_host = clock.start_ns.saturating_add(opened);
         // Nanoseconds of a run are exact as f64 for 104 days.
         let since = |time: Nanos| time.saturating_sub(opened) as f64;
-        let mut numbers: Vec<f64> = Vec::with_capacity(8 + 2 * record.spans.len() + 2 * record.losses.len());
+        let pairs = 4 + record.spans.len() + record.losses.len() + NUMBERS / 2 * record.collectives.len();
+        let mut numbers: Vec<f64> = Vec::with_capacity(2 * pairs);
         // Halves of 32 bits are exact as f64.
         numbers.extend([clock.host, opened_on_host].into_iter().flat_map(halves));
         // Below 0: none. Bytes of one machine are exact as f64.
         numbers.extend([record.gradient_norm.unwrap_or(-1.0), record.peak_bytes as f64]);
-        numbers.extend([record.validation.len() as f64, 0.0]);
+        numbers.extend([record.validation.len() as f64, record.collectives.len() as f64]);
         numbers.extend(record.validation.iter().flat_map(|(microbatch, loss)| [f64::from(*microbatch), *loss]));
         numbers.extend(record.spans.iter().flat_map(|(start, end)| [since(*start), since(*end)]));
+        numbers.extend(record.collectives.iter().flat_map(|noted| noted.numbers(opened)));
         numbers.extend(record.losses.iter().flat_map(|(microbatch, loss)| [f64::from(*microbatch), *loss]));
         let Some(all) = transport.gather(&mut self.everyone, 0, numbers)? else { return Ok(Vec::new()) };
         let workload = &self.shared.workload;
@@ -370,8 +374,10 @@ impl Rank<'_> {
         for (rank, numbers) in all.iter().enumerate() {
             let (pairs, rest) = numbers.as_chunks::<2>();
             let Some(part) = Part::of(pairs, workload.row(rank).len()).filter(|_| rest.is_empty()) else {
-                let expected =
-                    format!("eight, and two for each of {} steps and for each loss", workload.row(rank).len());
+                let expected = format!(
+                    "eight, two for each of {} steps and for each loss, and {NUMBERS} for each collective",
+                    workload.row(rank).len()
+                );
                 return Err(Cause::WrongRecord { rank, found: numbers.len(), expected }.into());
             };
             let (host, began) = (of_halves(part.host), of_halves(part.began));
@@ -384,7 +390,7 @@ impl Rank<'_> {
             });
             parts.push((rank, began, part));
         }
-        let record = |(rank, opened, part): (usize, Nanos, Part<'_>)| {
+        let told = |(rank, opened, part): (usize, Nanos, Part<'_>)| {
             let ended = |[start, end]: &[f64; 2]| (opened + *start as Nanos, opened + *end as Nanos);
             let losses_of = |losses: &[[f64; 2]]| losses.iter().map(|[at, loss]| (*at as u32, *loss)).collect();
             StepRecord {
@@ -393,13 +399,15 @@ impl Rank<'_> {
                 // The step begins with the first that has heard so.
                 ready_ns: first,
                 spans: part.spans.iter().map(ended).collect(),
+                recorded: record.recorded,
+                collectives: part.collectives.iter().filter_map(|noted| Noted::of_numbers(noted, opened)).collect(),
                 losses: losses_of(part.losses),
                 validation: losses_of(part.validation),
                 gradient_norm: (part.norm >= 0.0).then_some(part.norm),
                 peak_bytes: part.peak as u64,
             }
         };
-        Ok(parts.into_iter().map(record).collect())
+        Ok(parts.into_iter().map(told).collect())
     }
 }
 
@@ -414,16 +422,19 @@ struct Part<'n> {
     peak: f64,
     validation: &'n [[f64; 2]],
     spans: &'n [[f64; 2]],
+    collectives: &'n [[f64; NUMBERS]],
     losses: &'n [[f64; 2]],
 }
 
 impl<'n> Part<'n> {
     /// Of a rank whose row has so many `steps`.
     fn of(pairs: &'n [[f64; 2]], steps: usize) -> Option<Part<'n>> {
-        let ([host, began, [norm, peak], [evaluated, _]], pairs) = pairs.split_first_chunk::<4>()?;
+        let ([host, began, [norm, peak], [evaluated, noted]], pairs) = pairs.split_first_chunk::<4>()?;
         let (validation, pairs) = pairs.split_at_checked(*evaluated as usize)?;
-        let (spans, losses) = pairs.split_at_checked(steps)?;
-        Some(Part { host: *host, began: *began, norm: *norm, peak: *peak, validation, spans, losses })
+        let (spans, pairs) = pairs.split_at_checked(steps)?;
+        let (collectives, losses) = pairs.split_at_checked((*noted as usize).checked_mul(NUMBERS / 2)?)?;
+        let (collectives, _) = collectives.as_flattened().as_chunks::<NUMBERS>();
+        Some(Part { host: *host, began: *began, norm: *norm, peak: *peak, validation, spans, collectives, losses })
     }
 }
 

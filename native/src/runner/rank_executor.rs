@@ -11,9 +11,11 @@ use pipeplan_core::problem::Problem;
 use pipeplan_core::program::{P2pOp, Step, Way};
 
 use super::checkpoint::Writer;
+use super::collective_log::Noted;
 use super::data::Batches;
 use super::gradients::{Gradients, Places, Position};
 use super::peer_groups::PeerGroups;
+use super::recording::Recorded;
 use super::report::{Cause, LastCheckpoint};
 use super::restart::Kept;
 use super::status::{State, StatusBoard};
@@ -32,6 +34,10 @@ pub struct StepRecord {
     pub ready_ns: Nanos,
     /// Start and end of each step of the op list.
     pub spans: Vec<(Nanos, Nanos)>,
+    /// What becomes of all that.
+    pub recorded: Recorded,
+    /// Collectives that it took part in; none where the step is not recorded.
+    pub collectives: Vec<Noted>,
     /// Losses by microbatch, on the rank that holds the last stage.
     pub losses: Vec<(u32, f64)>,
     /// Losses of the evaluation after it, likewise: shares of their mean.
@@ -119,7 +125,8 @@ impl RankExecutor<'_> {
             if !verdict.runs(training_step) {
                 break;
             }
-            tell(self.whole_step(training_step, ready_ns, transport)?);
+            let recorded = verdict.records(training_step);
+            tell(self.whole_step(training_step, ready_ns, recorded, transport)?);
             done = training_step + 1;
             self.after_step(done, transport)?;
         }
@@ -142,11 +149,12 @@ impl RankExecutor<'_> {
         }
     }
 
-    /// One step, and the evaluation that is due after it.
+    /// One step, and the evaluation that is due after it. Collectives are noted where the step is recorded.
     pub(super) fn whole_step(
         &mut self,
         step: u32,
         ready_ns: Nanos,
+        recorded: Recorded,
         transport: &mut dyn Transport,
     ) -> Result<StepRecord, Cause> {
         let rank = self.position.world_rank();
@@ -154,7 +162,14 @@ impl RankExecutor<'_> {
             keeper.kept.begin_step(step, self.position, &keeper.places, &mut *self.backend)?;
             keeper.made = None;
         }
+        let is_on = recorded != Recorded::No;
+        self.peer_groups.log.turn(is_on, self.start);
+        self.gradients.log.turn(is_on, self.start);
         let spans = self.step(step, transport)?;
+        let mut collectives = self.peer_groups.log.take();
+        collectives.extend(self.gradients.log.take());
+        self.peer_groups.log.turn(false, self.start);
+        self.gradients.log.turn(false, self.start);
         let losses = self.take_losses();
         let gradient_norm = self.gradients.take_norm();
         let validation = self.evaluate(step, transport)?;
@@ -163,7 +178,18 @@ impl RankExecutor<'_> {
             keeper.kept.note_done(step + 1);
         }
         let peak_bytes = self.store.meter.peak_total();
-        Ok(StepRecord { rank, step, ready_ns, spans, losses, validation, gradient_norm, peak_bytes })
+        Ok(StepRecord {
+            rank,
+            step,
+            ready_ns,
+            spans,
+            recorded,
+            collectives,
+            losses,
+            validation,
+            gradient_norm,
+            peak_bytes,
+        })
     }
 
     /// Runs the op list of a step on what is evaluated on, without an update: its losses, if an evaluation is due after `step`.

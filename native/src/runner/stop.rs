@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::recording::{Recorded, Recording};
+
 /// Raise it to end a run after the current step. Clones share one flag.
 #[derive(Clone, Debug, Default)]
 pub struct StopFlag {
@@ -36,17 +38,34 @@ pub struct Verdict {
     pausing: (StopFlag, u32),
     /// The first step that nobody has asked about, and whether the run has ended before it.
     asked: Mutex<(u32, bool)>,
+    recording: Recording,
 }
 
 impl Verdict {
     /// Ends a run after `steps` steps or when `flag` is raised.
     pub fn new(flag: StopFlag, steps: u32) -> Verdict {
-        Verdict { flag, steps, pausing: (StopFlag::default(), 1), asked: Mutex::new((0, false)) }
+        Verdict {
+            flag,
+            steps,
+            pausing: (StopFlag::default(), 1),
+            asked: Mutex::new((0, false)),
+            recording: Recording::default(),
+        }
     }
 
     /// And before the next multiple of `every` steps after `flag` is raised.
     pub fn pausing(self, flag: StopFlag, every: u32) -> Verdict {
         Verdict { pausing: (flag, every.max(1)), ..self }
+    }
+
+    /// And says which steps are recorded.
+    pub(super) fn recording(self, recording: Recording) -> Verdict {
+        Verdict { recording, ..self }
+    }
+
+    /// What becomes of what is measured in `step`.
+    pub fn records(&self, step: u32) -> Recorded {
+        self.recording.decide(step)
     }
 
     /// Whether `step` is run. Ranks ask about steps in order, all from 0.

@@ -15,11 +15,13 @@ use pipeplan_core::trace::{StepTrace, Trace, TraceSpan};
 
 use super::checkpoint::{Reader, Saves};
 use super::clock::Clock;
+use super::collective_log::CollectiveNames;
 use super::data::Batches;
 use super::gradients::{Gradients, Places, stages_held};
 use super::overhead::{Overhead, lateness};
 use super::peer_groups::PeerGroups;
 use super::rank_executor::{Keeper, RankExecutor, StepRecord};
+use super::recording::{Recorded, Recording};
 use super::report::{Cause, Failure, LastCheckpoint, RankMemory, RunError, RunReport, StepReport};
 use super::status::{RankReport, State, StatusBoard};
 use super::stop::Verdict;
@@ -81,7 +83,8 @@ impl Shared {
             options: options.clone(),
             batches: batches.map(Arc::new),
             verdict: Verdict::new(options.stop.clone(), options.steps)
-                .pausing(options.pausing.clone(), options.saves_every()),
+                .pausing(options.pausing.clone(), options.saves_every())
+                .recording(Recording::of(options)),
             board: StatusBoard::new(workload.positions()),
             start,
             clock: Clock::of(start),
@@ -362,6 +365,7 @@ pub(super) struct Coordinator<'a> {
     open: BTreeMap<u32, Vec<Option<StepRecord>>>,
     steps: Vec<StepReport>,
     traced: VecDeque<StepTrace>,
+    names: CollectiveNames,
     first_start_ns: Option<Nanos>,
     last_end_ns: Nanos,
     /// By step: from the first op to the last.
@@ -385,6 +389,7 @@ impl<'a> Coordinator<'a> {
             open: BTreeMap::new(),
             steps: Vec::new(),
             traced: VecDeque::new(),
+            names: CollectiveNames::new(&shared.workload),
             first_start_ns: None,
             last_end_ns: 0,
             makespans_ns: Vec::new(),
@@ -451,6 +456,7 @@ impl<'a> Coordinator<'a> {
         records[rank] = Some(record);
         if records.iter().all(Option::is_some) {
             let records = self.open.remove(&step).unwrap_or_default();
+            let recorded = records.iter().flatten().map(|record| record.recorded).next().unwrap_or_default();
             let (report, trace) = self.close(step, records.into_iter().flatten().collect());
             observer.step_ended(&report);
             let have_a_core_each = self.processors().is_none_or(|processors| processors >= ranks);
@@ -460,19 +466,18 @@ impl<'a> Coordinator<'a> {
                 observer.measured(&trace);
             }
             self.steps.push(report);
-            self.keep(trace);
+            self.keep(trace, recorded);
         }
     }
 
     /// Takes `trace` among those of the report.
-    fn keep(&mut self, trace: StepTrace) {
-        let options = &self.shared.options;
-        match &options.trace_window {
-            Some(window) if window.contains(&(trace.step as u32)) => self.traced.push_back(trace),
-            Some(_) => {}
-            None => {
+    fn keep(&mut self, trace: StepTrace, recorded: Recorded) {
+        match recorded {
+            Recorded::No => {}
+            Recorded::Kept => self.traced.push_back(trace),
+            Recorded::Last => {
                 self.traced.push_back(trace);
-                if self.traced.len() > options.traced_steps as usize {
+                if self.traced.len() > self.shared.options.traced_steps as usize {
                     self.traced.pop_front();
                 }
             }
@@ -502,8 +507,17 @@ impl<'a> Coordinator<'a> {
         // A trace has one pipeline after the other.
         let mut by_pipeline: Vec<&StepRecord> = records.iter().collect();
         by_pipeline.sort_by_key(|record| workload.position(record.rank).in_trace());
-        let rows = by_pipeline.into_iter().map(row).collect();
-        let trace = StepTrace { step: step.into(), loss, tokens, began_ns: Some(start_ns / slowdown), rows };
+        let rows = by_pipeline.iter().copied().map(row).collect();
+        let collectives = match by_pipeline.iter().any(|record| !record.collectives.is_empty()) {
+            true => {
+                let names = &mut self.names;
+                let named = |record: &&StepRecord| names.named(workload, record.rank, &record.collectives, start_ns);
+                by_pipeline.iter().map(named).collect()
+            }
+            false => Vec::new(),
+        };
+        let began_ns = Some(start_ns / slowdown);
+        let trace = StepTrace { step: step.into(), loss, tokens, began_ns, rows, collectives };
         let timeline = trace.timeline();
         let bubble_ratio = timeline.bubble_ratio(problem.objective());
         let options = &self.shared.options;

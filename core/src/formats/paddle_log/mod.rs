@@ -274,7 +274,7 @@ pub fn trace(workers: &[Worker], plan: Option<(&Problem, &Schedule, &str)>) -> R
             let (Some(row), Some(jobs)) = (*row, steps.get(index)) else { continue };
             rows[row] = spans(jobs, &stage_of[row % ranks], stages, began);
         }
-        StepTrace { step: first_step + index as u64, loss: None, tokens: 0, began_ns: Some(began), rows }
+        StepTrace { step: first_step + index as u64, began_ns: Some(began), rows, ..StepTrace::default() }
     });
     let mut trace = Trace {
         plan_digest: plan.map_or_else(String::new, |(_, _, digest)| digest.to_string()),

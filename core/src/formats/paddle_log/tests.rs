@@ -189,6 +189,7 @@ fn measured(plan: &Plan) -> Trace {
         tokens: 0,
         began_ns: Some(1_700_000_000_000_000_000 + step * 1_000_000),
         rows: timeline.rows.iter().map(row).collect(),
+        ..StepTrace::default()
     };
     Trace { replicas: 1, context: 1, tensor: 1, steps: (0..3).map(step).collect(), ..Trace::default() }
 }

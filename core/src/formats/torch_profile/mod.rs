@@ -233,7 +233,7 @@ pub fn aligned(
         let (began_ns, rows) = step(problem, &ranks, index, count);
         // A profile's clock may count from anywhere; a time that no trace holds is left out.
         let began_ns = Some(began_ns).filter(|began| *began <= MAX_NS);
-        StepTrace { step: number.unwrap_or(index as u64), loss: None, tokens: 0, began_ns, rows }
+        StepTrace { step: number.unwrap_or(index as u64), began_ns, rows, ..StepTrace::default() }
     };
     let mut trace = Trace {
         plan_digest: plan_digest.to_string(),

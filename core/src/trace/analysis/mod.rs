@@ -10,17 +10,24 @@
 //! arrives, it waits for **communication** that nothing hides; what is left is **late**: the host, the runner, a scheduler of
 //! the system. After its last op it waits for the others to end: **drain**.
 //!
+//! # Communication
+//! What ranks do together ([collectives](super::collectives)) lies within ops or behind them. Of each purpose, a rank has the time
+//! in all, the time that is **exposed**, in which it does nothing else, and of all the time in which it **waits** for the last member to
+//! begin.
+//!
 //! # What if
 //! The step is replayed from the measured times: each op starts when its rank is free and its input has arrived, as late as it
 //! was. This gives exactly the measured step. Then one thing is changed and the step replayed again, as in published studies of
 //! stragglers (Lin et al., “Understanding Stragglers in Large Model Training Using What-if Analysis”, OSDI 2025).
 
+mod communication;
 mod replay;
 mod stragglers;
 #[cfg(test)]
 mod tests;
 mod watch;
 
+pub use self::communication::{Communication, RowCommunication};
 pub use self::stragglers::{Slow, Straggler};
 pub use self::watch::{Late, Watch};
 
@@ -119,6 +126,8 @@ pub struct Analysis {
     pub what_ifs: Vec<WhatIf>,
     /// Who is slow, the most costly first.
     pub stragglers: Vec<Straggler>,
+    /// Collectives by what they are for, where the trace has any.
+    pub communication: Vec<Communication>,
 }
 
 /// What `trace` means. `planned` gives the planned time of an op: ranks that were to do more are then not taken for slow ones.
@@ -168,7 +177,7 @@ pub fn analyse(trace: &Trace, planned: Option<&dyn Fn(Op) -> Nanos>) -> Option<A
                 .sum();
             makespan_ns.saturating_sub((then / replays.len() as u128) as Nanos)
         });
-    Some(Analysis { steps, makespan_ns, what_ifs, stragglers })
+    Some(Analysis { steps, makespan_ns, what_ifs, stragglers, communication: communication::of(trace) })
 }
 
 /// Ops of a path that are told.
@@ -257,6 +266,7 @@ impl Analysis {
             "steps": self.steps.iter().map(step).collect::<Vec<_>>(),
             "what_if": self.what_ifs.iter().map(what_if).collect::<Vec<_>>(),
             "stragglers": self.stragglers.iter().map(straggler).collect::<Vec<_>>(),
+            "communication": self.communication.iter().map(Communication::to_value).collect::<Vec<_>>(),
         })
     }
 }

@@ -39,7 +39,7 @@ fn run(problem: &Problem, name: &str, steps: usize, took: &dyn Fn(usize, usize, 
             end_ns: span.end_ns,
         };
         let rows = timeline.rows.iter().map(|row| row.iter().map(span).collect()).collect();
-        StepTrace { step: 10 + step as u64, loss: None, tokens: 0, began_ns: None, rows }
+        StepTrace { step: 10 + step as u64, rows, ..StepTrace::default() }
     };
     Trace { replicas: 1, context: 1, tensor: 1, steps: (0..steps).map(step).collect(), ..Trace::default() }
 }
@@ -240,4 +240,51 @@ proptest! {
             prop_assert!(what.saved_ns >= 0, "{:?}", what);
         }
     }
+}
+
+/// Two ranks sync gradients: rank 1 comes 30 ns later. Worked out by hand.
+#[test]
+fn collectives_are_told_by_purpose_with_whom_they_wait_for() {
+    use crate::trace::collectives::{Collective, CollectiveKind, CollectiveName, GroupKind, Purpose};
+    use alloc::sync::Arc;
+    let name = |kind, group, label: &str| {
+        Arc::new(CollectiveName { kind, group: Some(group), label: label.to_string(), ranks: vec![0, 1] })
+    };
+    let sync = name(CollectiveKind::ReduceScatter, GroupKind::Data, "gradients of stage 0");
+    let gather = name(CollectiveKind::AllGather, GroupKind::Data, "parameters of stage 0");
+    let of = |name: &Arc<CollectiveName>, start_ns, end_ns, exposed_ns| Collective {
+        name: Arc::clone(name),
+        start_ns,
+        end_ns,
+        bytes: None,
+        exposed_ns,
+    };
+    let row = |end_ns| {
+        let op = |microbatch, start_ns, end_ns| TraceSpan {
+            step: crate::program::Step::Compute(Op::new(0, OpKind::BW, microbatch)),
+            start_ns,
+            end_ns,
+        };
+        vec![op(0, 0, 100), op(1, 120, end_ns)]
+    };
+    let step = StepTrace {
+        rows: vec![row(150), row(180)],
+        collectives: vec![
+            // One overlaps both ops: 20 ns between them are exposed. The other comes behind them.
+            vec![of(&sync, 90, 140, None), of(&sync, 150, 200, None), of(&gather, 210, 220, Some(4))],
+            vec![of(&sync, 90, 140, None), of(&sync, 180, 200, None), of(&gather, 205, 220, None)],
+        ],
+        ..StepTrace::default()
+    };
+    let trace = Trace { replicas: 2, context: 1, tensor: 1, steps: vec![step], ..Trace::default() };
+    let analysis = analyse(&trace, None).expect("ops");
+    let figures = |communication: &Communication| {
+        let rows = communication.rows.iter().map(|row| [row.total_ns, row.exposed_ns, row.waits_ns, row.awaited_ns]);
+        (communication.purpose, communication.count, rows.collect::<Vec<_>>(), communication.slowest())
+    };
+    let [sync, gather] = &analysis.communication[..] else { panic!("{:?}", analysis.communication) };
+    let expected = (Purpose::GradientSync, 4, vec![[100, 70, 30, 0], [70, 40, 0, 30]], Some((1, 30)));
+    assert_eq!(figures(sync), expected);
+    let expected = (Purpose::ParameterGather, 2, vec![[10, 4, 0, 5], [15, 15, 5, 0]], Some((0, 5)));
+    assert_eq!(figures(gather), expected);
 }

@@ -36,7 +36,7 @@ fn scheduled(problem: &Problem, name: &str) -> Schedule {
 fn run_of(truth: &Problem, schedule: &Schedule) -> StepTrace {
     let program = lower_as(truth, schedule, Lowering::InPieces).expect("lowers");
     let timeline = execute(truth, &program, &[], Carrier { grouped: true, slots: usize::MAX }).expect("it ends");
-    StepTrace { step: 0, loss: None, tokens: 0, began_ns: None, rows: with_transfers(&program, &timeline) }
+    StepTrace { rows: with_transfers(&program, &timeline), ..StepTrace::default() }
 }
 
 /// The spans of `timeline` with transfers from the end of what is before to the start of what comes after.
@@ -89,7 +89,7 @@ fn step_of(problem: &Problem, schedule: &Schedule, took: &dyn Fn(usize, usize, O
     let timeline = simulate_as(problem, schedule, took).expect("runs");
     let span = |span: &Span| TraceSpan { step: Step::Compute(span.op), start_ns: span.start_ns, end_ns: span.end_ns };
     let rows = timeline.rows.iter().map(|row| row.iter().map(span).collect()).collect();
-    StepTrace { step: 0, loss: None, tokens: 0, began_ns: None, rows }
+    StepTrace { rows, ..StepTrace::default() }
 }
 
 /// What no problem may say is refused, however often it comes.

@@ -19,6 +19,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use self::line::{Bounds, Line};
+use super::collectives::Collective;
 use super::waits::Waits;
 use super::{Trace, TraceSpan};
 use crate::base::units::Nanos;
@@ -340,12 +341,21 @@ fn correct(trace: &mut Trace, step: usize, clock_of_row: &[usize], clocks: &Cloc
                 *ns = clocks.corrected(clock, began.saturating_add(*ns));
             }
         }
+        for collective in step.collectives.get_mut(row).into_iter().flatten() {
+            for ns in [&mut collective.start_ns, &mut collective.end_ns] {
+                *ns = clocks.corrected(clock, began.saturating_add(*ns));
+            }
+        }
     }
     let computes = |span: &&TraceSpan| matches!(span.step, Step::Compute(_));
     let first = step.rows.iter().flatten().filter(computes).map(|span| span.start_ns).min();
     let first = first.or_else(|| step.rows.iter().flatten().map(|span| span.start_ns).min()).unwrap_or(began);
     for span in step.rows.iter_mut().flatten() {
         (span.start_ns, span.end_ns) = (span.start_ns.saturating_sub(first), span.end_ns.saturating_sub(first));
+    }
+    for collective in step.collectives.iter_mut().flatten() {
+        collective.start_ns = collective.start_ns.saturating_sub(first);
+        collective.end_ns = collective.end_ns.saturating_sub(first);
     }
     step.began_ns = step.began_ns.map(|_| first);
 }
@@ -362,6 +372,10 @@ fn settle(trace: &mut Trace) -> (usize, Nanos) {
             waits.ops.iter().map(|row| row.iter().map(|span| span.end_ns).collect()).collect();
         let mut at = vec![0usize; step.rows.len()];
         let mut before = vec![0; step.rows.len()];
+        let began: Vec<Vec<Nanos>> = match step.collectives.is_empty() {
+            true => Vec::new(),
+            false => step.rows.iter().map(|row| row.iter().map(|span| span.start_ns).collect()).collect(),
+        };
         let push = |span: &mut TraceSpan, before: &mut Nanos, from: Nanos| {
             let late = from.max(*before).saturating_sub(span.start_ns);
             span.start_ns += late;
@@ -388,6 +402,22 @@ fn settle(trace: &mut Trace) -> (usize, Nanos) {
                 push(span, &mut before[row], 0);
             }
         }
+        for ((collectives, began), spans) in step.collectives.iter_mut().zip(&began).zip(&step.rows) {
+            follow(collectives, began, spans);
+        }
     }
     (moved, most)
+}
+
+/// Moves collectives behind the start of the span in which they began, which began at `began` and has been moved.
+fn follow(collectives: &mut [Collective], began: &[Nanos], spans: &[TraceSpan]) {
+    for collective in collectives {
+        let within = began.partition_point(|began| *began <= collective.start_ns).checked_sub(1);
+        let from = within.map_or(0, |within| spans[within].start_ns);
+        let late = from.saturating_sub(collective.start_ns);
+        collective.start_ns += late;
+        collective.end_ns = collective.end_ns.max(collective.start_ns);
+        let whole = collective.end_ns - collective.start_ns;
+        collective.exposed_ns = collective.exposed_ns.map(|exposed| exposed.min(whole));
+    }
 }

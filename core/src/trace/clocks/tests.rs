@@ -5,6 +5,9 @@ use crate::problem::{Problem, Statement};
 use crate::schedule::find;
 use crate::simulate::{jitter, simulate_as};
 use crate::trace::StepTrace;
+use crate::trace::collectives::{CollectiveKind, CollectiveName, GroupKind};
+use alloc::string::String;
+use alloc::sync::Arc;
 use proptest::prelude::*;
 use serde_json::json;
 use std::string::ToString;
@@ -21,6 +24,18 @@ fn problem(ranks: usize, microbatches: usize, hop: u64) -> Problem {
     statement.problem(statement.placements()[0].clone()).expect("its own placement")
 }
 
+/// A collective that lasts as long as an op.
+fn during(span: &TraceSpan) -> Collective {
+    let name = CollectiveName {
+        kind: CollectiveKind::AllReduce,
+        group: Some(GroupKind::Tensor),
+        label: String::new(),
+        ranks: Vec::new(),
+    };
+    let (start_ns, end_ns) = (span.start_ns, span.end_ns);
+    Collective { name: Arc::new(name), start_ns, end_ns, bytes: None, exposed_ns: None }
+}
+
 /// `steps` steps of 1F1B whose ops vary, one after the other with `gap_ns` between them, by the true clock.
 fn run(problem: &Problem, steps: u64, gap_ns: u64, permille: u16) -> Trace {
     let schedule = find("1f1b").expect("published").build(problem).expect("exists");
@@ -33,8 +48,9 @@ fn run(problem: &Problem, steps: u64, gap_ns: u64, permille: u16) -> Trace {
             start_ns: span.start_ns,
             end_ns: span.end_ns,
         };
-        let rows = timeline.rows.iter().map(|row| row.iter().map(span).collect()).collect();
-        let step = StepTrace { step: number, loss: None, tokens: 0, began_ns: Some(began), rows };
+        let rows: Vec<Vec<TraceSpan>> = timeline.rows.iter().map(|row| row.iter().map(span).collect()).collect();
+        let collectives = rows.iter().map(|row| row.last().map(during).into_iter().collect()).collect();
+        let step = StepTrace { step: number, began_ns: Some(began), rows, collectives, ..StepTrace::default() };
         began += timeline.makespan_ns() + gap_ns;
         step
     };
@@ -48,7 +64,9 @@ fn as_shown(truth: &Trace, clocks: &[(i64, i64)]) -> Trace {
     for step in &mut shown.steps {
         let began = step.began_ns.unwrap_or(0);
         for (row, spans) in step.rows.iter_mut().enumerate() {
-            for ns in spans.iter_mut().flat_map(|span| [&mut span.start_ns, &mut span.end_ns]) {
+            let of_collectives = step.collectives[row].iter_mut().flat_map(|it| [&mut it.start_ns, &mut it.end_ns]);
+            let of_ops = spans.iter_mut().flat_map(|span| [&mut span.start_ns, &mut span.end_ns]);
+            for ns in of_ops.chain(of_collectives) {
                 let since = i128::from(began + *ns - start);
                 let ahead = i128::from(clocks[row].0) + since * i128::from(clocks[row].1) / 1_000_000_000;
                 // Far enough from 0 for clocks that are behind.
@@ -83,6 +101,11 @@ fn right_to(ranks: usize, steps: u64, hop: u64, clocks: &[(i64, i64)]) -> (u64, 
     let rows: Vec<usize> = (0..ranks).collect();
     let aligned = align(&mut shown, &rows);
     assert_eq!(broken_waits(&shown).1, 0, "no op starts before its input");
+    for step in &shown.steps {
+        for (row, collectives) in step.rows.iter().zip(&step.collectives) {
+            assert_eq!(collectives, &row.last().map(during).into_iter().collect::<Vec<_>>(), "they go along");
+        }
+    }
     (error_ns(&shown, &by_first), aligned)
 }
 

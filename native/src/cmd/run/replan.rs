@@ -220,7 +220,8 @@ impl Planning<'_> {
         let Some(pipeline) = slow else { return Trace { steps: steps.collect(), ..self.shape.clone() } };
         let only = |step: StepTrace| {
             let rows = step.rows.into_iter().skip(pipeline * ranks).take(ranks).collect();
-            StepTrace { rows, ..step }
+            // These tell of rows of the whole run.
+            StepTrace { rows, collectives: Vec::new(), ..step }
         };
         Trace { steps: steps.map(only).collect(), replicas: 1, context: 1, tensor: 1, ..self.shape.clone() }
     }

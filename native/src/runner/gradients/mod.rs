@@ -23,8 +23,10 @@ use std::collections::BTreeMap;
 
 use pipeplan_core::graph::Axis;
 use pipeplan_core::model::Dtype;
+use pipeplan_core::trace::collectives::CollectiveKind;
 
 use self::on_card::{add_on_card, copy_on_card, here_on_card, on_card, piece_of, pieces};
+use super::collective_log::{CollectiveLog, Role, What};
 use super::report::Cause;
 use crate::backend::cpu::element::Element;
 use crate::backend::{Backend, BackendError, Part, Share, Values};
@@ -74,6 +76,40 @@ pub struct Gradients {
     all: Group,
     /// The norm of the last step.
     norm: Option<f64>,
+    /// What is noted of it for traces: of what goes through host memory, since a device's own collectives end unseen.
+    pub(super) log: CollectiveLog,
+}
+
+/// The groups that reduce the gradient of a weight, in the world.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct WeightGroups {
+    /// The members whose gradients are parts of one.
+    pub(super) shares: Vec<usize>,
+    /// The ranks that hold it.
+    pub(super) copies: Vec<usize>,
+    /// Those that hold the same of it for other tokens.
+    pub(super) replicas: Vec<usize>,
+}
+
+impl WeightGroups {
+    /// Of a weight that lies at `placed`, for the rank at `position`.
+    pub(super) fn of(position: Position, Placed { at, shard }: &Placed) -> WeightGroups {
+        let holders = if shard.partial { shard.holders(position.member, position.members) } else { 0..0 };
+        let mut copies: Vec<usize> = at.iter().map(|(rank, _)| position.in_world(*rank)).collect();
+        copies.dedup();
+        let replicas = if shard.experts.is_some() { position.expert_copies_group() } else { position.copies_group() };
+        let shares = holders.map(|member| Position { member, ..position }.world_rank()).collect();
+        WeightGroups { shares, copies, replicas }
+    }
+}
+
+/// Whoever adds to the norm of the gradients with the rank at `position`.
+pub(super) fn norm_group(position: Position) -> Vec<usize> {
+    match position.shares_optimizer || position.is_expert_parallel() {
+        true => (0..position.ranks * position.copies() * position.members).collect(),
+        // Every rank that holds the same copy.
+        false => (0..position.ranks).flat_map(|rank| Position { rank, ..position }.group(Axis::Tensor)).collect(),
+    }
 }
 
 impl Gradients {
@@ -94,7 +130,8 @@ impl Gradients {
             })
         };
         let mut held = Vec::new();
-        for (index, (name, Placed { at, shard })) in places.iter().enumerate() {
+        for (index, (name, placed)) in places.iter().enumerate() {
+            let Placed { at, shard } = placed;
             let stages: Vec<u16> =
                 at.iter().filter(|(rank, _)| *rank == position.rank).map(|(_, stage)| *stage).collect();
             if stages.is_empty() {
@@ -106,17 +143,13 @@ impl Gradients {
             let is_owner = at.first().is_some_and(|(rank, _)| *rank == position.rank)
                 && (of_experts && position.whole_experts || holders.start == position.member)
                 && (copy == 0 || position.shares_optimizer || !position.is_expert_parallel());
-            let shares = shard
-                .partial
-                .then(|| group_of(holders.map(|member| Position { member, ..position }.world_rank()).collect()));
-            let mut ranks: Vec<usize> = at.iter().map(|(rank, _)| position.in_world(*rank)).collect();
-            ranks.dedup();
-            let (shares, copies) = (shares.flatten(), group_of(ranks));
-            let (replicas, factor) = match of_experts {
-                true => (position.expert_copies_group(), [position.expert_copies(), position.copies()]),
-                false => (position.copies_group(), [1, 1]),
+            let of_weight = WeightGroups::of(position, placed);
+            let factor = match of_experts {
+                true => [position.expert_copies(), position.copies()],
+                false => [1, 1],
             };
-            let (replicas, share) = (group_of(replicas), position.share_of(shard));
+            let (shares, copies) = (group_of(of_weight.shares), group_of(of_weight.copies));
+            let (replicas, share) = (group_of(of_weight.replicas), position.share_of(shard));
             let name = name.clone();
             let new = Held { name, index, stages, shares, copies, replicas, share, factor, is_owner, frozen: false };
             held.push(match shard.frozen {
@@ -132,13 +165,8 @@ impl Gradients {
                 false => new,
             });
         }
-        let all = match position.shares_optimizer || position.is_expert_parallel() {
-            true => (0..position.ranks * position.copies() * position.members).collect(),
-            // Every rank that holds the same copy.
-            false => (0..position.ranks).flat_map(|rank| Position { rank, ..position }.group(Axis::Tensor)).collect(),
-        };
-        let all = group(all);
-        Gradients { clip_norm, weights: places.len(), held, groups, all, norm: None }
+        let all = group(norm_group(position));
+        Gradients { clip_norm, weights: places.len(), held, groups, all, norm: None, log: CollectiveLog::default() }
     }
 
     /// The ranks of all groups that gradients are summed over here, in an order that all ranks have.
@@ -178,7 +206,7 @@ impl Gradients {
                     Ok(())
                 })?;
             }
-            let groups = &mut self.groups;
+            let (groups, log) = (&mut self.groups, &mut self.log);
             if [held.shares, held.copies, held.replicas].iter().all(Option::is_none) && held.is_average() {
                 // Nobody else has any.
             } else if let Some((memory, _)) = on_card(backend, transport, *first, &held.name, Part::Gradient) {
@@ -191,8 +219,8 @@ impl Gradients {
             } else {
                 transport.settle_on_card()?;
                 lend(backend, *first, &held.name, Part::Gradient, |values| match values {
-                    Values::F32(values) => held.reduce(values, groups, transport),
-                    Values::F64(values) => held.reduce(values, groups, transport),
+                    Values::F32(values) => held.reduce(values, groups, log, transport),
+                    Values::F64(values) => held.reduce(values, groups, log, transport),
                 })?;
             }
             if !others.is_empty() {
@@ -239,7 +267,12 @@ impl Gradients {
                 })
             })?;
         }
+        let began = self.log.now();
         transport.all_reduce(&mut self.all, &mut squares, Reduction::Sum)?;
+        if self.all.size() > 1 {
+            let what = What { kind: CollectiveKind::AllReduce, role: Role::Norm };
+            self.log.waited(what, 8 * squares.len() as u64, began);
+        }
         let norm = libm::sqrt(squares.iter().fold(0.0, |sum, square| sum + square));
         self.norm = Some(norm);
         // Not "below": a norm that is no number leaves all as it is, and the next loss tells of it.
@@ -298,15 +331,17 @@ impl Gradients {
             if !held.is_shared_out() {
                 continue;
             }
-            let (replicas, share) = (&mut self.groups[replicas], held.share);
+            let (replicas, share, log) = (&mut self.groups[replicas], held.share, &mut self.log);
             if let Some((memory, dtype)) = on_card(backend, transport, *first, &held.name, Part::Weight) {
                 let counts = counts((memory.bytes() / dtype.bytes()) as usize, share);
                 transport.on_card(replicas, Operation::AllGather, &memory, dtype, (0, &counts))?;
             } else {
-                lend(backend, *first, &held.name, Part::Weight, |values| match values {
-                    Values::F32(values) => gather(values, replicas, share, transport),
-                    Values::F64(values) => gather(values, replicas, share, transport),
+                let began = log.now();
+                let bytes = lend(backend, *first, &held.name, Part::Weight, |values| match values {
+                    Values::F32(values) => gather(values, replicas, share, transport).map(|()| bytes_of(values)),
+                    Values::F64(values) => gather(values, replicas, share, transport).map(|()| bytes_of(values)),
                 })?;
+                log.waited(held.what(CollectiveKind::AllGather, Role::Replicas), bytes, began);
             }
             if held.stages.len() > 1 {
                 transport.settle_on_card()?;
@@ -422,6 +457,11 @@ impl Held {
         self.factor[0] == self.factor[1]
     }
 
+    /// A collective for it.
+    fn what(&self, kind: CollectiveKind, role: fn(u32) -> Role) -> What {
+        What { kind, role: role(self.index as u32) }
+    }
+
     /// What its average is multiplied with.
     fn of_average(&self) -> f64 {
         self.factor[0] as f64 / self.factor[1] as f64
@@ -432,20 +472,29 @@ impl Held {
         &self,
         values: &mut [T],
         groups: &mut [Group],
+        log: &mut CollectiveLog,
         transport: &mut dyn Transport,
     ) -> Result<(), Cause> {
-        for at in [self.shares, self.copies].into_iter().flatten() {
+        let bytes = bytes_of(values);
+        let sums: [(Option<usize>, fn(u32) -> Role); 2] = [(self.shares, Role::Shares), (self.copies, Role::Copies)];
+        for (at, role) in sums {
+            let Some(at) = at else { continue };
+            let began = log.now();
             transport.all_reduce(&mut groups[at], values, Reduction::Sum)?;
+            log.waited(self.what(CollectiveKind::AllReduce, role), bytes, began);
         }
         let mine = self.share.of(values.len());
+        let began = log.now();
         match self.replicas {
             None => {}
             Some(replicas) if !self.is_shared_out() => {
                 transport.all_reduce(&mut groups[replicas], values, Reduction::Avg)?;
+                log.waited(self.what(CollectiveKind::AllReduce, Role::Replicas), bytes, began);
             }
             Some(replicas) => {
                 let counts = counts(values.len(), self.share);
                 let average = transport.reduce_scatter(&mut groups[replicas], values, &counts, Reduction::Avg)?;
+                log.waited(self.what(CollectiveKind::ReduceScatter, Role::Replicas), bytes, began);
                 values[mine.clone()].copy_from_slice(&average);
             }
         }
@@ -509,6 +558,10 @@ impl Held {
         let counts = counts((memory.bytes() / 4) as usize, self.share);
         Ok(sum(replicas, Operation::ReduceScatter(Reduction::Avg), &counts)?)
     }
+}
+
+fn bytes_of<T>(values: &[T]) -> u64 {
+    size_of_val(values) as u64
 }
 
 fn add(values: Values<'_>, other: &Buffer) {
