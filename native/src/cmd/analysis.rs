@@ -5,7 +5,7 @@ use pipeplan_core::problem::op::Op;
 use pipeplan_core::schedule::BEST;
 use pipeplan_core::spec::Spec;
 use pipeplan_core::trace::Trace;
-use pipeplan_core::trace::analysis::{Analysis, RowCommunication, RowTime, Straggler, WhatIf, analyse};
+use pipeplan_core::trace::analysis::{Analysis, RowTime, Straggler, WhatIf, analyse};
 use pipeplan_core::trace::calibrate::calibrate;
 
 use super::failure::Failure;
@@ -108,20 +108,8 @@ fn communication(trace: &Trace, analysis: &Analysis) -> String {
         text.push_str(&format!("and {left} with less; --json lists all\n"));
     }
     for kind in &analysis.communication {
-        let mean = |of: fn(&RowCommunication) -> u64| {
-            let sum = kind.rows.iter().fold(0u64, |sum, row| sum.saturating_add(of(row)));
-            format::duration(sum / kind.rows.len().max(1) as u64)
-        };
-        let (total, exposed) = (mean(|row| row.total_ns), mean(|row| row.exposed_ns));
-        text.push_str(&format!(
-            "{}: {total} a step on average, {exposed} of it exposed, {} of it waiting for the last rank",
-            kind.purpose.name(),
-            mean(|row| row.waits_ns),
-        ));
-        match kind.slowest() {
-            Some((row, _)) => text.push_str(&format!(", most for {}\n", trace.row_name(row, all.len()))),
-            None => text.push('\n'),
-        }
+        let line = kind.told(&format::duration, &|row| trace.row_name(row, all.len()));
+        text.push_str(&format!("{line}\n"));
     }
     text
 }

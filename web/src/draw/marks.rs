@@ -59,10 +59,10 @@ impl MarkClass {
             MarkClass::Optimizer => "optimizer",
             MarkClass::GradientSync => "gradient sync",
             MarkClass::ParameterGather => "param all-gather",
-            MarkClass::Tensor => "TP collective",
-            MarkClass::Context => "CP collective",
-            MarkClass::Expert => "EP collective",
-            MarkClass::Other => "other collective",
+            MarkClass::Tensor => "TP",
+            MarkClass::Context => "CP",
+            MarkClass::Expert => "EP",
+            MarkClass::Other => "other collectives",
         }
     }
 

@@ -170,6 +170,8 @@ impl TraceClient {
 fn post(worker: &Worker, (question, files): &Message) {
     let Ok(bytes) = postcard::to_allocvec(question) else { return };
     let message = Array::of1(&Uint8Array::from(bytes.as_slice()));
-    files.iter().for_each(|file| drop(message.push(file)));
+    for file in files.iter() {
+        message.push(file);
+    }
     let _ = worker.post_message(&message);
 }

@@ -70,6 +70,8 @@ pub struct TraceFile {
     pub name: String,
     /// The folders that a person chose with it, where they chose folders.
     pub path: String,
+    /// How long it is, packed as it is.
+    pub bytes: u64,
 }
 
 /// A file of a measured run.
@@ -268,6 +270,19 @@ pub struct AnalysisRows {
     pub what_ifs: Vec<WhatIfRow>,
     /// Who is slow, the most costly first.
     pub stragglers: Vec<StragglerRow>,
+    /// Communication that no compute hides; none of a run without collectives.
+    pub exposed: Option<ExposedRows>,
+}
+
+/// Communication that no compute hides, by kind and rank.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExposedRows {
+    /// The kinds: P2P, then those of collectives.
+    pub kinds: Vec<String>,
+    /// By row: its time in each kind.
+    pub rows: Vec<Vec<u64>>,
+    /// Each kind of collectives in a line.
+    pub lines: Vec<String>,
 }
 
 /// Where the time of a row went.

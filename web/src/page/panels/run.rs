@@ -135,12 +135,12 @@ fn Next() -> impl IntoView {
             view! { <tr><th scope="row">{what}</th><td class="number">{ns}</td><td class="words">{how}</td></tr> }
         };
         Some(view! {
-            <table class="round" data-test="round">
+            <table class="round" data-test="round"><tbody>
                 {row("first plan", round.first.0.clone(), Some(round.first.1))}
                 {row("measured", "mean of the counted steps".to_owned(), Some(round.measured_ns))}
                 {row("planned again", format!("{}, with the times of the run{}", title.unwrap_or_default(),
                     change.map(|change| format!(": {change} against the run")).unwrap_or_default()), again.filter(|_| is_planned))}
-            </table>
+            </tbody></table>
         })
     };
     view! {
@@ -171,6 +171,7 @@ fn Means(found: Arc<AnalysisRows>) -> impl IntoView {
         <p class="hint" data-test="analysis-of">{format!("{of}: makespan {makespan}. Choose a step above the timeline.")}</p>
         <div class="means">
             <Ranks found=found.clone() />
+            <Exposed found=found.clone() />
             <PathRows found=found.clone() />
             <WhatIfs found=found.clone() />
             <Stragglers found />
@@ -212,6 +213,38 @@ fn Ranks(found: Arc<AnalysisRows>) -> impl IntoView {
             <SaveTable css="[data-test='run-ranks']" name="measured-by-rank.csv" />
         </div>
     }
+}
+
+/// Communication that no compute hides, by kind: the ranks with the most of it.
+#[component]
+fn Exposed(found: Arc<AnalysisRows>) -> impl IntoView {
+    let exposed = found.exposed.clone()?;
+    let mut shown: Vec<usize> = (0..exposed.rows.len()).collect();
+    shown.sort_by_key(|row| std::cmp::Reverse(exposed.rows[*row].iter().sum::<u64>()));
+    let left = shown.split_off(shown.len().min(MOST_ROWS)).len();
+    shown.sort_unstable();
+    let heads = exposed.kinds.iter().map(|kind| view! { <th scope="col" class="number">{kind.clone()}</th> });
+    let rows = shown.iter().map(|row| {
+        let cells =
+            exposed.rows[*row].iter().map(|ns| view! { <td class="number">{text::duration(*ns as f64)}</td> });
+        let name = found.rows.get(*row).map(|row| row.name.clone());
+        view! { <tr><th scope="row">{name}</th>{cells.collect_view()}</tr> }
+    });
+    let lines = exposed.lines.iter().map(|line| view! { <p class="hint">{line.clone()}</p> });
+    Some(view! {
+        <div>
+            <h3>"Exposed communication"</h3>
+            <div class="scroll" role="region" aria-label="Exposed communication, table" tabindex="0">
+                <table data-test="run-exposed">
+                    <thead><tr><th scope="col">"Rank"</th>{heads.collect_view()}</tr></thead>
+                    <tbody>{rows.collect_view()}</tbody>
+                </table>
+            </div>
+            {(left > 0).then(|| view! { <p class="hint">{format!("and {left} with less")}</p> })}
+            {lines.collect_view()}
+            <SaveTable css="[data-test='run-exposed']" name="exposed-communication.csv" />
+        </div>
+    })
 }
 
 /// Time on the critical path.

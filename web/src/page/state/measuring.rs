@@ -49,8 +49,8 @@ pub struct Measuring {
     pub best: RwSignal<BestOrder>,
     /// The round of the loop that is shown.
     pub round: RwSignal<Option<Round>>,
-    /// Where the files of the run come from that is being read.
-    pub(super) opening: StoredValue<Option<Origin>>,
+    /// Where the files of the run come from that is being read, and the name where it is one file.
+    pub(super) opening: StoredValue<Option<(Origin, String)>>,
     /// Whether it is still to be decided whether the run is shown alone: its plan may be on its way.
     pub(super) undecided: StoredValue<bool>,
     /// The op to go to when its step is there.

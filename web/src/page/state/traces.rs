@@ -7,7 +7,7 @@ use pipeplan_core::problem::op::Op;
 use serde_json::{Value, json};
 use web_sys::File;
 
-use super::files::Origin;
+use super::files::{Origin, of_file};
 use super::measuring::{BestOrder, Round};
 use super::notices::sentences;
 use super::{Planner, is_schedule};
@@ -44,11 +44,14 @@ impl Planner {
     }
 
     pub(super) fn read_run(self, files: Vec<File>, from: Origin) {
-        let names = files.iter().map(|file| TraceFile { name: file.name(), path: browser::path_of(file) }).collect();
+        let named =
+            |file: &File| TraceFile { name: file.name(), path: browser::path_of(file), bytes: file.size() as u64 };
+        let names = files.iter().map(named).collect();
         let order = self.shown_order();
         self.forget_run();
-        self.measuring.opening.set_value(Some(from));
         let name = files.first().map(File::name).unwrap_or_default();
+        let only = if files.len() == 1 { name.clone() } else { String::new() };
+        self.measuring.opening.set_value(Some((from, only)));
         let bytes = files.iter().map(|file| file.size() as u64).sum();
         self.measuring.reading.set(Some((name, [0, bytes])));
         let ask = TraceAsk::Open { files: names, order };
@@ -123,7 +126,7 @@ impl Planner {
         let from = self.measuring.opening.try_update_value(Option::take).flatten();
         self.measuring.reading.set(None);
         self.measuring.undecided.set_value(true);
-        if from == Some(Origin::Person) {
+        if from.is_some_and(|(from, _)| from == Origin::Person) {
             match &summary.text {
                 Some(text) => self.remember(Item::Trace, "", text),
                 None => {
@@ -147,10 +150,14 @@ impl Planner {
     }
 
     fn run_not_opened(self, faults: &[FieldFault]) {
-        self.measuring.opening.set_value(None);
+        let opening = self.measuring.opening.try_update_value(Option::take).flatten();
+        let what = match opening {
+            Some((_, name)) if !name.is_empty() => of_file(&name, "This trace file cannot be opened."),
+            _ => "These files are no run that can be shown.".to_owned(),
+        };
         self.measuring.reading.set(None);
         self.measuring.client.with_value(|client| client.as_ref().map(|client| client.close()));
-        self.report_also([vec!["These files are no run that can be shown.".to_owned()], sentences(faults)].concat());
+        self.report_also([vec![what], sentences(faults)].concat());
     }
 
     /// The worker has ended on its own.

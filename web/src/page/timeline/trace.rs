@@ -26,7 +26,7 @@ fn OpenTrace() -> impl IntoView {
         let slowest = steps.iter().map(|step| step.makespan_ns).max().filter(|_| steps.len() > 1);
         let all = (steps.len() > 1).then(|| {
             let mean = steps.iter().map(|step| step.makespan_ns as f64).sum::<f64>() / steps.len() as f64;
-            let said = format!("all {}, mean {}; the last is drawn", steps.len(), text::duration(mean));
+            let said = format!("all {} · mean {} · draws the last", steps.len(), text::duration(mean));
             view! { <option value="all" selected=!of_step>{said}</option> }
         });
         let option = move |(position, step): (usize, StepSummary)| {

@@ -16,6 +16,8 @@ const LONGEST_LINE: usize = 1 << 16;
 pub struct Incoming {
     name: String,
     machine: usize,
+    /// How long it is at least.
+    bytes: usize,
     kind: Kind,
 }
 
@@ -51,7 +53,8 @@ impl Incoming {
             let number = folder.strip_prefix("machine")?.trim_start_matches(|c: char| !c.is_ascii_digit());
             number.parse().ok()
         });
-        Incoming { name: file.name.clone(), machine: machine.unwrap_or(0), kind: Kind::Unknown(Vec::new()) }
+        let bytes = usize::try_from(file.bytes).unwrap_or(usize::MAX).min(MAX_FILE_BYTES);
+        Incoming { name: file.name.clone(), machine: machine.unwrap_or(0), bytes, kind: Kind::Unknown(Vec::new()) }
     }
 
     /// Takes the next piece.
@@ -97,7 +100,8 @@ impl Incoming {
                 "a trace: run `pipeplan trace FILE.sqlite -o trace.json` first, and open trace.json",
             ));
         } else if text.contains("\"pipeplan-trace\"") && !torch_profile::looks_like_one(&text) {
-            Kind::Trace(Vec::new())
+            // At once: a large one that grows piece by piece would stand in memory twice.
+            Kind::Trace(Vec::with_capacity(self.bytes))
         } else if torch_profile::looks_like_one(&text) {
             Kind::Torch(Box::new(torch_profile::Reader::new()))
         } else if device.is_some() || text.contains("Profiler Info") {

@@ -2,10 +2,11 @@
 
 use pipeplan_core::problem::op::OpKind;
 use pipeplan_core::program::Step;
-use pipeplan_core::trace::analysis::{Analysis, Slow, Straggler, WhatIf};
+use pipeplan_core::trace::analysis::{Analysis, Communication, RowTime, Slow, Straggler, WhatIf};
 use pipeplan_core::trace::{Trace, TraceSpan};
 
-use crate::protocol::{AnalysisRows, PathOp, Place, RankTime, StragglerRow, WhatIfRow, spans};
+use crate::protocol::{AnalysisRows, ExposedRows, PathOp, Place, RankTime, StragglerRow, WhatIfRow, spans};
+use crate::text;
 
 /// `found` of `trace`: of all its steps, or of the one at position `index` of the whole run.
 pub(super) fn wire(trace: &Trace, found: &Analysis, index: Option<u32>) -> AnalysisRows {
@@ -34,8 +35,28 @@ pub(super) fn wire(trace: &Trace, found: &Analysis, index: Option<u32>) -> Analy
         path_of,
         path: path.iter().map(path_op).collect(),
         what_ifs: found.what_ifs.iter().map(what_if).collect(),
+        exposed: exposed(trace, found),
         stragglers: found.stragglers.iter().map(|straggler| straggler_row(trace, straggler, index)).collect(),
     }
+}
+
+/// Communication that no compute hides, in the words of the command.
+fn exposed(trace: &Trace, found: &Analysis) -> Option<ExposedRows> {
+    let rows = found.rows();
+    let of_row = |(row, time): (usize, &RowTime)| {
+        let kinds = found.communication.iter().map(|kind| kind.rows.get(row).map_or(0, |of| of.exposed_ns));
+        core::iter::once(time.communication_ns).chain(kinds).collect()
+    };
+    let line = |kind: &Communication| {
+        let name = |row: usize| trace.row_name(row, rows.len());
+        kind.told(&|ns| text::duration(ns as f64), &name)
+    };
+    let kinds = found.communication.iter().map(|kind| kind.purpose.name().to_owned());
+    (!found.communication.is_empty()).then(|| ExposedRows {
+        kinds: core::iter::once("P2P".to_owned()).chain(kinds).collect(),
+        rows: rows.iter().enumerate().map(of_row).collect(),
+        lines: found.communication.iter().map(line).collect(),
+    })
 }
 
 pub(super) fn what_if(what: &WhatIf) -> WhatIfRow {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use pipeplan_core::problem::Objective;
 use pipeplan_core::program::{Payload, Step, Way};
+use pipeplan_core::trace::collectives::Purpose;
 use pipeplan_core::trace::{StepTrace, Trace, TraceSpan};
 
 use crate::protocol::{Measured, TraceResponse, WireMark, spans};
@@ -65,6 +66,10 @@ impl Names {
 fn marks(step: &StepTrace, row: usize, first_ns: u64, names: &mut Names) -> Vec<WireMark> {
     let spans = step.rows.get(row).map_or(&[][..], Vec::as_slice);
     let mut found: Vec<(u64, u64, u32)> = spans.iter().filter_map(|span| mark(span, names)).collect();
+    found.extend(step.collectives_of(row).iter().map(|collective| {
+        let name = &collective.name;
+        (collective.start_ns, collective.end_ns, names.of(class_of(name.purpose()), name.to_string()))
+    }));
     found.sort_unstable();
     let mut before = 0;
     let wire = |(start_ns, end_ns, name): (u64, u64, u32)| {
@@ -74,6 +79,17 @@ fn marks(step: &StepTrace, row: usize, first_ns: u64, names: &mut Names) -> Vec<
         WireMark { name, gap_ns, duration_ns: end_ns - start_ns }
     };
     found.into_iter().map(wire).collect()
+}
+
+const fn class_of(purpose: Purpose) -> MarkClass {
+    match purpose {
+        Purpose::GradientSync => MarkClass::GradientSync,
+        Purpose::ParameterGather => MarkClass::ParameterGather,
+        Purpose::Tensor => MarkClass::Tensor,
+        Purpose::Context => MarkClass::Context,
+        Purpose::Expert => MarkClass::Expert,
+        Purpose::Other => MarkClass::Other,
+    }
 }
 
 fn mark(span: &TraceSpan, names: &mut Names) -> Option<(u64, u64, u32)> {

@@ -13,7 +13,8 @@ type Read = (String, Result<Contents, Fault>);
 
 /// A file that comes in pieces of seven bytes.
 fn file(name: &str, bytes: &[u8]) -> Read {
-    let mut incoming = Incoming::new(&TraceFile { name: name.to_owned(), path: String::new() });
+    let mut incoming =
+        Incoming::new(&TraceFile { name: name.to_owned(), path: String::new(), bytes: bytes.len() as u64 });
     let pushed = bytes.chunks(7).try_for_each(|piece| incoming.push(piece));
     (name.to_owned(), pushed.and_then(|()| incoming.finish()))
 }
