@@ -169,6 +169,18 @@ pub fn export_as(
     Ok(api::export(&text, &format.as_string().unwrap_or_default()).map_err(Refusal)?)
 }
 
+/// Converts as {@link exportAs}, to formats that are no text too, such as `perfetto`.
+///
+/// Throws a {@link Refusal} if the file is not a plan or trace, or if the format cannot express it.
+#[wasm_bindgen(js_name = exportBytes)]
+pub fn export_bytes(
+    #[wasm_bindgen(unchecked_param_type = "string")] file: &JsValue,
+    #[wasm_bindgen(unchecked_param_type = "ExportFormat | BinaryFormat")] format: &JsValue,
+) -> Result<Vec<u8>, JsValue> {
+    let text = input::text(file, "file", "the text of a plan or of a trace")?;
+    Ok(api::export_bytes(&text, &format.as_string().unwrap_or_default()).map_err(Refusal)?)
+}
+
 /// The link of a spec, for the planner's page. `page` is the address of the page; without it, the result is the fragment alone.
 ///
 /// Throws a {@link Refusal} if the spec has errors.

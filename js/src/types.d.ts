@@ -257,6 +257,9 @@ export interface NotValid {
 }
 
 /** `torch-csv`, `megatron` and `megatron-args` apply to plans, `paddle-log` to traces, the others to both. */
+/** Formats that are bytes, not text. */
+export type BinaryFormat = "perfetto";
+
 export type ExportFormat = "chrome-trace" | "torch-csv" | "megatron" | "megatron-args" | "svg" | "text" | "paddle-log" | "csv";
 
 export interface PublishedSchedule {

@@ -255,6 +255,10 @@ class Plan:
         ``svg`` or ``text``."""
         return _native.export(self.text, format)
 
+    def export_bytes(self, format: str) -> bytes:
+        """As :meth:`export`, for formats that are no text, too: ``perfetto``."""
+        return _native.export_bytes(self.text, format)
+
     def svg(self) -> str:
         """The timeline as an SVG drawing."""
         return self.export("svg")
@@ -564,8 +568,12 @@ class Trace:
         return spans
 
     def export(self, format: str) -> str:
-        """The trace in another program's format: ``chrome-trace``, ``svg`` or ``text``."""
+        """The trace in another program's format: ``chrome-trace``, ``csv``, ``paddle-log``, ``svg`` or ``text``."""
         return _native.export(self.text, format)
+
+    def export_bytes(self, format: str) -> bytes:
+        """As :meth:`export`, for formats that are no text, too: ``perfetto``."""
+        return _native.export_bytes(self.text, format)
 
     def to_dict(self) -> dict:
         """The content of the trace file."""

@@ -18,6 +18,7 @@ use pipeplan_core::search::Flow;
 use pipeplan_core::spec;
 use pipeplan_exact::{Budget, NoProof};
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 
 use watch::Watch;
 
@@ -204,6 +205,11 @@ mod _native {
     #[pyfunction]
     fn export(py: Python<'_>, text: &str, format: &str) -> PyResult<String> {
         freely(py, || api::export(text, format))
+    }
+
+    #[pyfunction]
+    fn export_bytes<'py>(py: Python<'py>, text: &str, format: &str) -> PyResult<Bound<'py, PyBytes>> {
+        Ok(PyBytes::new(py, &freely(py, || api::export_bytes(text, format))?))
     }
 
     #[pyfunction]

@@ -7,6 +7,7 @@ export const rows: types.Row[] = pipeplan.compare("ranks = 2").rows;
 export const answer = pipeplan.check(file);
 export const said: string = answer.valid ? answer.digest : answer.violations.join();
 export const svg: string = pipeplan.exportAs(file, "svg");
+export const events: Uint8Array = pipeplan.exportBytes(file, "perfetto");
 export const address: string = pipeplan.link({ model: { name: "llama-2-7b" }, training: { microbatches: 4 } }, "https://a.b/");
 export const lost: number = pipeplan.calibrate(file, "the text of a trace").makespan.rest_ns;
 export const slow: number = pipeplan.sensitivity(file, { permille: 50, anew: 1 }).effects[0].longer_ns;

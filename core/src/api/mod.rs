@@ -177,15 +177,33 @@ pub fn trace(
 /// # Errors
 /// [`Refusal`] where `text` is none, or where the format has no words for it.
 pub fn export(text: &str, format: &str) -> Result<String, Refusal> {
-    let Some((_, known)) = Format::NAMED.into_iter().find(|(name, _)| *name == format) else {
-        let names = Format::NAMED.map(|(name, _)| name);
-        return Err(Refusal::of_field("format", format, &one_of_like(format, &names)));
-    };
+    let known = format_named(format)?;
     Ok(if format_of(text) == Some("pipeplan-trace") {
         export::of_trace(&Trace::from_json(text)?, known)
     } else {
         export::of_plan(&Plan::from_json(text)?, known)
     }?)
+}
+
+/// As [`export`], for formats that are no text, too.
+///
+/// # Errors
+/// As [`export`].
+pub fn export_bytes(text: &str, format: &str) -> Result<Vec<u8>, Refusal> {
+    let known = format_named(format)?;
+    let mut bytes = Vec::new();
+    let sink = &mut |piece: &[u8]| bytes.extend_from_slice(piece);
+    if format_of(text) == Some("pipeplan-trace") {
+        export::write_trace(&Trace::from_json(text)?, known, sink)?;
+    } else {
+        export::write_plan(&Plan::from_json(text)?, known, sink)?;
+    }
+    Ok(bytes)
+}
+
+fn format_named(format: &str) -> Result<Format, Refusal> {
+    let names = Format::NAMED.map(|(name, _)| name);
+    Format::named(format).ok_or_else(|| Refusal::of_field("format", format, &one_of_like(format, &names)))
 }
 
 /// The link of a spec, which the planner's page at the address `page` opens.

@@ -1,14 +1,14 @@
 //! A plan, or a measured trace, in another program's format.
 
 use alloc::format;
-use alloc::string::String;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt::{self, Write};
 
 use crate::base::fields::Faults;
 use crate::base::units::Nanos;
 use crate::estimate::derive::derive;
-use crate::formats::chrome_trace::ChromeTrace;
+use crate::formats::events::{Chrome, Perfetto, Sink, Writer};
 use crate::formats::frameworks::Shown;
 use crate::formats::{megatron_args, paddle_log, svg, text};
 use crate::model::StageLayout;
@@ -30,6 +30,8 @@ const TEXT_WIDTH: usize = 200;
 pub enum Format {
     /// Events for ui.perfetto.dev and chrome://tracing.
     ChromeTrace,
+    /// The same events in Perfetto's own format, protobuf.
+    Perfetto,
     /// The compute-only order that torch.distributed.pipelining loads.
     TorchCsv,
     /// The layers of each stage in Megatron's form, which a spec's `parallel.partition` reads too.
@@ -42,14 +44,15 @@ pub enum Format {
     Text,
     /// The job log of PaddlePaddle's workers.
     PaddleLog,
-    /// A table: a line for each op, transfer and optimizer step.
+    /// A table: a line for each op, transfer, optimizer step and collective.
     Csv,
 }
 
 impl Format {
     /// Every format with its name.
-    pub const NAMED: [(&'static str, Format); 8] = [
+    pub const NAMED: [(&'static str, Format); 9] = [
         ("chrome-trace", Format::ChromeTrace),
+        ("perfetto", Format::Perfetto),
         ("torch-csv", Format::TorchCsv),
         ("megatron", Format::Megatron),
         ("megatron-args", Format::MegatronArgs),
@@ -68,6 +71,7 @@ impl Format {
     pub const fn about(self) -> &'static str {
         match self {
             Format::ChromeTrace => "Events for ui.perfetto.dev and chrome://tracing",
+            Format::Perfetto => "The same events in Perfetto's protobuf, a third of the size: for long traces",
             Format::TorchCsv => "The compute-only order that torch.distributed.pipelining loads",
             Format::Megatron => {
                 "The layers of each stage in Megatron's form, which a spec's `parallel.partition` reads too"
@@ -78,7 +82,7 @@ impl Format {
             Format::Svg => "A drawing for papers and slides",
             Format::Text => "A drawing in characters",
             Format::PaddleLog => "The job log of PaddlePaddle's workers, of a trace: with -o a folder of workerlog.N",
-            Format::Csv => "A table: a line for each op, transfer and optimizer step, with start and end",
+            Format::Csv => "A table: a line for each op, transfer, optimizer step and collective, with start and end",
         }
     }
 }
@@ -107,6 +111,8 @@ pub enum ExportError {
     Spec(Faults),
     /// The trace holds no training step.
     NoSteps,
+    /// The format is no text.
+    Binary,
     /// A trace holds no order.
     OfTrace,
     /// A plan has no log: only what ran has.
@@ -136,6 +142,7 @@ impl fmt::Display for ExportError {
             ExportError::NoSteps => f.write_str("the trace holds no steps"),
             ExportError::OfPlan => f.write_str("a plan has no log: export the trace of its run"),
             ExportError::Log(faults) => fmt::Display::fmt(faults, f),
+            ExportError::Binary => f.write_str("this format is binary, not text: ask for its bytes"),
             ExportError::OfTrace => f.write_str("a trace holds no order: export the plan that it was measured from"),
         }
     }
@@ -161,25 +168,64 @@ pub fn check_spec(spec: &Spec, format: Format) -> Result<(), ExportError> {
     }
 }
 
-/// `plan` in this format.
+/// The text of `plan` in this format.
+///
+/// # Errors
+/// As [`write_plan`]; [`ExportError::Binary`] where the format is no text.
+pub fn of_plan(plan: &Plan, format: Format) -> Result<String, ExportError> {
+    text_of(|sink| write_plan(plan, format, sink))
+}
+
+/// The text of `trace` in this format.
+///
+/// # Errors
+/// As [`write_trace`]; [`ExportError::Binary`] where the format is no text.
+pub fn of_trace(trace: &Trace, format: Format) -> Result<String, ExportError> {
+    text_of(|sink| write_trace(trace, format, sink))
+}
+
+fn text_of(write: impl FnOnce(Sink<'_>) -> Result<(), ExportError>) -> Result<String, ExportError> {
+    let mut bytes = Vec::new();
+    write(&mut |piece| bytes.extend_from_slice(piece))?;
+    String::from_utf8(bytes).map_err(|_| ExportError::Binary)
+}
+
+/// Writes `plan` in this format to `sink`, piece by piece.
 ///
 /// # Errors
 /// [`ExportError`] where the format cannot express the plan.
-pub fn of_plan(plan: &Plan, format: Format) -> Result<String, ExportError> {
+pub fn write_plan(plan: &Plan, format: Format, sink: Sink<'_>) -> Result<(), ExportError> {
     let timeline = plan.timeline().map_err(ExportError::Deadlock)?;
+    let is_events = with_writer(format, sink, |mut events| {
+        events.plan(&plan.schedule_name, &plan.problem, &timeline);
+        events.finish();
+    });
+    if !is_events {
+        sink(text_of_plan(plan, &timeline, format)?.as_bytes());
+    }
+    Ok(())
+}
+
+/// Gives a writer of events in this format; false where it is another kind of format.
+pub fn with_writer(format: Format, sink: Sink<'_>, write: impl FnOnce(Writer<'_>)) -> bool {
+    match format {
+        Format::ChromeTrace => write(Writer::new(&mut Chrome::new(sink))),
+        Format::Perfetto => write(Writer::new(&mut Perfetto::new(sink))),
+        _ => return false,
+    }
+    true
+}
+
+fn text_of_plan(plan: &Plan, timeline: &Timeline, format: Format) -> Result<String, ExportError> {
     Ok(match format {
-        Format::ChromeTrace => {
-            let mut trace = ChromeTrace::new();
-            trace.plan(&format!("planned: {}", plan.schedule_name), &plan.problem, &timeline);
-            trace.finish()
-        }
         Format::TorchCsv => torch_csv::write(&plan.problem, &plan.schedule).map_err(ExportError::Torch)?,
         Format::Megatron => format!("{}\n", layout(plan)?.1),
         Format::MegatronArgs => arguments(plan)?,
-        Format::Svg => svg::draw(&timeline, &title(plan), SVG_WIDTH),
-        Format::Text => format!("{}\n", text::draw(&timeline, TEXT_WIDTH)),
+        Format::Svg => svg::draw(timeline, &title(plan), SVG_WIDTH),
+        Format::Text => format!("{}\n", text::draw(timeline, TEXT_WIDTH)),
         Format::PaddleLog => return Err(ExportError::OfPlan),
-        Format::Csv => ops_csv(&timeline),
+        Format::Csv => ops_csv(timeline),
+        Format::ChromeTrace | Format::Perfetto => String::new(),
     })
 }
 
@@ -196,6 +242,11 @@ fn csv<W: fmt::Display>(spans: impl Iterator<Item = (u64, usize, W, [Nanos; 2])>
         let _ = writeln!(text, "{step},{rank},{what},{start_ns},{end_ns}");
     }
     text
+}
+
+/// A field of such a table: in quotes where it has signs of the table in it (RFC 4180).
+fn field(text: &str) -> String {
+    if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.into() }
 }
 
 /// What the plan decides, where Megatron-LM can do so.
@@ -231,25 +282,37 @@ fn title(plan: &Plan) -> String {
     format!("{name}{}, {} ranks, {} microbatches", plan.schedule_name, problem.ranks(), problem.microbatches())
 }
 
-/// `trace` in this format. All of its steps become events, and the last one is drawn.
+/// Writes `trace` in this format to `sink`, piece by piece. All of its steps become events, and the last one is drawn.
 ///
 /// # Errors
 /// [`ExportError`] where the format is one of plans, or there is nothing to draw.
-pub fn of_trace(trace: &Trace, format: Format) -> Result<String, ExportError> {
-    if format == Format::ChromeTrace {
-        let mut events = ChromeTrace::new();
-        events.trace(&format!("measured on {} over {}", trace.backend, trace.transport), trace);
-        return Ok(events.finish());
+pub fn write_trace(trace: &Trace, format: Format, sink: Sink<'_>) -> Result<(), ExportError> {
+    let is_events = with_writer(format, sink, |mut events| {
+        events.trace("measured", trace);
+        events.finish();
+    });
+    if !is_events {
+        sink(text_of_trace(trace, format)?.as_bytes());
     }
+    Ok(())
+}
+
+fn text_of_trace(trace: &Trace, format: Format) -> Result<String, ExportError> {
     let step = trace.steps.last().ok_or(ExportError::NoSteps)?;
     match format {
         Format::Csv => {
             let rows =
                 trace.steps.iter().flat_map(|step| step.rows.iter().enumerate().map(move |row| (step.step, row)));
             let spans = rows.flat_map(|(step, (row, spans))| {
-                spans.iter().map(move |span| (step, row, &span.step, [span.start_ns, span.end_ns]))
+                spans.iter().map(move |span| (step, row, span.step.to_string(), [span.start_ns, span.end_ns]))
             });
-            Ok(csv(spans))
+            let of_steps = trace.steps.iter();
+            let together =
+                of_steps.flat_map(|step| step.collectives.iter().enumerate().map(move |row| (step.step, row)));
+            let together = together.flat_map(|(step, (row, all))| {
+                all.iter().map(move |one| (step, row, field(&one.name.to_string()), [one.start_ns, one.end_ns]))
+            });
+            Ok(csv(spans.chain(together)))
         }
         Format::PaddleLog => {
             let logs = paddle_log::write(trace).map_err(ExportError::Log)?;
@@ -259,6 +322,7 @@ pub fn of_trace(trace: &Trace, format: Format) -> Result<String, ExportError> {
         }
         Format::Svg => Ok(svg::draw(&step.timeline(), &format!("measured step {}", step.step), SVG_WIDTH)),
         Format::Text => Ok(format!("{}\n", text::draw(&step.timeline(), TEXT_WIDTH))),
-        Format::ChromeTrace | Format::TorchCsv | Format::Megatron | Format::MegatronArgs => Err(ExportError::OfTrace),
+        Format::TorchCsv | Format::Megatron | Format::MegatronArgs => Err(ExportError::OfTrace),
+        Format::ChromeTrace | Format::Perfetto => Ok(String::new()),
     }
 }

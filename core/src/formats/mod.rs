@@ -1,12 +1,12 @@
 //! Files of other programs, and drawings for people: plans and timelines in other forms.
 //!
 //! - In: plans, traces and timelines; files of other programs.
-//! - Out: Chrome traces, SVG, text drawings, Megatron-LM arguments; specs and traces read from Megatron-LM and
+//! - Out: Chrome and Perfetto traces, SVG, text drawings, Megatron-LM arguments; specs and traces read from Megatron-LM and
 //!   `torch.profiler`.
 //! - Knows: plans and traces. Nothing of search or advice.
 
-pub mod chrome_trace;
 pub mod colour;
+pub mod events;
 pub mod export;
 pub mod frameworks;
 pub mod megatron_args;

@@ -14,7 +14,7 @@ use super::{format, input, output};
 const EXAMPLES: &str = "\
 Examples:
   pipeplan export plan.json --format chrome-trace -o events.json    open it in ui.perfetto.dev
-  pipeplan export trace.json --format chrome-trace -o events.json
+  pipeplan export trace.json --format perfetto -o events.pftrace     the same, smaller
   pipeplan export trace.json --format paddle-log -o log             a folder of workerlog.N
   pipeplan export plan.json --format torch-csv -o order.csv         for torch.distributed.pipelining
   pipeplan export plan.json --format megatron                       for --pipeline-model-parallel-layout
@@ -49,18 +49,21 @@ pub fn run(args: Args) -> Result<(), Failure> {
     if format == Format::PaddleLog && args.output != "-" && format_of(&source.text) == Some("pipeplan-trace") {
         return write_logs(&input::trace_of(&source)?, &args.output);
     }
-    let text = if format_of(&source.text) == Some("pipeplan-trace") {
+    if format_of(&source.text) == Some("pipeplan-trace") {
         if args.order.is_given() {
             return Err(Failure::input("--order applies to plans; this file is a trace"));
         }
-        export::of_trace(&input::trace_of(&source)?, format)
-    } else if args.order.is_given() {
-        export::of_plan(&args.order.plan_of(&source)?, format)
+        let trace = input::trace_of(&source)?;
+        return output::write_pieces(&args.output, |sink| {
+            export::write_trace(&trace, format, sink).map_err(Failure::input)
+        });
+    }
+    let plan = if args.order.is_given() {
+        args.order.plan_of(&source)?
     } else {
-        let plan = input::plan_if(&source, |spec| export::check_spec(spec, format).map_err(Failure::input))?;
-        export::of_plan(&plan, format)
+        input::plan_if(&source, |spec| export::check_spec(spec, format).map_err(Failure::input))?
     };
-    output::write(&args.output, text.map_err(Failure::input)?.as_bytes())
+    output::write_pieces(&args.output, |sink| export::write_plan(&plan, format, sink).map_err(Failure::input))
 }
 
 /// A file for each rank, as Paddle's launcher names them.

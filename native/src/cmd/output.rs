@@ -54,10 +54,47 @@ fn unless_closed(result: std::io::Result<()>) -> Result<(), Failure> {
 /// Writes a file, or standard output for `-`. A file is written next to its place and renamed, so that nobody
 /// ever sees half of it.
 pub fn write(path: &str, bytes: &[u8]) -> Result<(), Failure> {
+    write_pieces(path, |sink| {
+        sink(bytes);
+        Ok(())
+    })
+}
+
+/// As [`write`], of what `make` hands to its sink piece by piece: for files that are longer than memory.
+pub fn write_pieces(
+    path: &str,
+    make: impl FnOnce(&mut dyn FnMut(&[u8])) -> Result<(), Failure>,
+) -> Result<(), Failure> {
     if path == "-" {
-        return print_bytes(bytes);
+        let mut out = std::io::stdout().lock();
+        let written = all_pieces(&mut out, make)?;
+        return unless_closed(written.and_then(|()| out.flush()));
     }
-    write_file(Path::new(path), bytes).map_err(|error| cannot_be_written(path, &error))
+    let cannot = |error| cannot_be_written(path, &error);
+    // A device or a pipe cannot be replaced by a file.
+    if Path::new(path).metadata().is_ok_and(|known| !known.is_file()) {
+        let mut out = std::fs::OpenOptions::new().write(true).open(path).map_err(cannot)?;
+        return all_pieces(&mut out, make)?.map_err(cannot);
+    }
+    let (mut file, place) = temporary_next_to(Path::new(path)).map_err(cannot)?;
+    all_pieces(&mut file, make)?.map_err(cannot)?;
+    file.as_file().sync_all().map_err(cannot)?;
+    file.persist(place).map_err(|error| cannot(error.error))?;
+    Ok(())
+}
+
+/// Makes and writes the pieces. What makes them cannot be stopped, so pieces behind one that failed are dropped.
+fn all_pieces(
+    out: &mut dyn Write,
+    make: impl FnOnce(&mut dyn FnMut(&[u8])) -> Result<(), Failure>,
+) -> Result<std::io::Result<()>, Failure> {
+    let mut written = Ok(());
+    make(&mut |piece| {
+        if written.is_ok() {
+            written = out.write_all(piece);
+        }
+    })?;
+    Ok(written)
 }
 
 /// Refuses a path that [`write`] cannot write, before the work starts, so that no result is lost.
@@ -89,18 +126,6 @@ fn cannot_be_written(path: &str, error: &std::io::Error) -> Failure {
             .with_help("give a name, or `-` for standard output");
     }
     Failure::work(format!("{path} cannot be written: {error}"))
-}
-
-fn write_file(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    // A device or a pipe cannot be replaced by a file.
-    if path.metadata().is_ok_and(|known| !known.is_file()) {
-        return std::fs::OpenOptions::new().write(true).open(path)?.write_all(bytes);
-    }
-    let (mut file, place) = temporary_next_to(path)?;
-    file.write_all(bytes)?;
-    file.as_file().sync_all()?;
-    file.persist(place)?;
-    Ok(())
 }
 
 /// An empty file in the folder in which that of `path` lies or is to lie, and its place there; the file goes where it is

@@ -44,7 +44,11 @@ fn plans_and_traces_are_exported_for_other_programs() {
 
     printed(&["run", "-", "--steps", "2", "--trace", &trace, "--json"], TINY);
     let events = json_of(&["export", &trace, "--format", "chrome-trace"], "");
-    assert_eq!(events["traceEvents"][0]["args"]["name"], "measured on cpu over threads");
+    assert_eq!(events["traceEvents"][0]["args"]["name"], "measured: steps on cpu over threads");
+    // Perfetto's own format is no text, and no `Value`: a test in Python reads it by its schema.
+    let events = path(&folder, "events.pftrace");
+    assert_eq!(printed(&["export", &trace, "--format", "perfetto", "-o", &events], ""), "");
+    assert!(std::fs::read(&events).unwrap().len() > 1000);
     assert!(refused(&["export", &trace, "--format", "torch-csv"], "").contains("export the plan"));
     let two_way = PROBLEM.replace("\"v\"", "\"two-way\"").replace("\"chunks\": 2", "\"chunks\": 1");
     let error = refused(&["export", "-", "--format", "torch-csv"], &two_way);

@@ -1,7 +1,7 @@
 //! A plan as files of other programs, and as a figure for a paper.
 
-use pipeplan_core::formats::chrome_trace::ChromeTrace;
 use pipeplan_core::formats::colour::UP_TITLE;
+use pipeplan_core::formats::events::{Chrome, Writer};
 use pipeplan_core::formats::export::ops_csv;
 use pipeplan_core::notation::torch_csv;
 use pipeplan_core::problem::Schedule;
@@ -22,9 +22,13 @@ impl Scene {
 
     /// Events for ui.perfetto.dev and chrome://tracing: ops and memory of each rank.
     pub fn perfetto(&self) -> String {
-        let mut trace = ChromeTrace::new();
-        trace.plan(&format!("planned: {}", self.schedule), &self.problem, &self.timeline());
-        trace.finish()
+        let mut text = Vec::new();
+        let mut sink = |piece: &[u8]| text.extend_from_slice(piece);
+        let mut chrome = Chrome::new(&mut sink);
+        let mut events = Writer::new(&mut chrome);
+        events.plan(&self.schedule, &self.problem, &self.timeline());
+        events.finish();
+        String::from_utf8_lossy(&text).into_owned()
     }
 
     /// The order of ops that torch.distributed.pipelining loads.

@@ -1,19 +1,45 @@
 //! Event files of TensorBoard: records of TFRecord, each an `Event` in the format of protobuf.
 //!
 //! A record is its length (8 bytes, little-endian), the masked CRC-32C of these, the event, and its masked CRC-32C
-//! (`tensorflow/core/lib/io/record_writer.cc`). Of the messages only what scalars need is written
-//! (`tensorboard/compat/proto/event.proto`, `summary.proto`):
-//!
-//! | Message | Fields |
-//! |---|---|
-//! | `Event` | 1 `wall_time` double, 2 `step` int64, 3 `file_version` string, 5 `summary` |
-//! | `Summary` | 1 `value`, repeated |
-//! | `Summary.Value` | 1 `tag` string, 2 `simple_value` float |
+//! (`tensorflow/core/lib/io/record_writer.cc`). Of the messages only what scalars need is here
+//! (`tensorboard/compat/proto/event.proto`, `summary.proto`).
 
 use std::fs::{File, OpenOptions};
 use std::io::{Result, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
+
+use crc32c::crc32c;
+use prost::Message;
+
+/// `tensorboard.Event`
+#[derive(Clone, PartialEq, Message)]
+struct Event {
+    #[prost(double, optional, tag = "1")]
+    wall_time: Option<f64>,
+    #[prost(int64, optional, tag = "2")]
+    step: Option<i64>,
+    #[prost(string, optional, tag = "3")]
+    file_version: Option<String>,
+    #[prost(message, optional, tag = "5")]
+    summary: Option<Summary>,
+}
+
+/// `tensorboard.Summary`
+#[derive(Clone, PartialEq, Message)]
+struct Summary {
+    #[prost(message, repeated, tag = "1")]
+    value: Vec<Scalar>,
+}
+
+/// `tensorboard.Summary.Value`
+#[derive(Clone, PartialEq, Message)]
+struct Scalar {
+    #[prost(string, optional, tag = "1")]
+    tag: Option<String>,
+    #[prost(float, optional, tag = "2")]
+    simple_value: Option<f32>,
+}
 
 /// Writes one event file.
 #[derive(Debug)]
@@ -35,10 +61,7 @@ impl Writer {
                 Err(error) => return Err(error),
                 Ok(file) => {
                     let mut writer = Writer { path, file };
-                    let mut event = Vec::new();
-                    fixed64(&mut event, 1, now());
-                    bytes(&mut event, 3, b"brain.Event:2");
-                    writer.record(&event)?;
+                    writer.record(&Event { file_version: Some("brain.Event:2".to_owned()), ..Event::now() })?;
                     return Ok(writer);
                 }
             }
@@ -53,67 +76,32 @@ impl Writer {
 
     /// Adds scalars of a step.
     pub fn add(&mut self, step: u64, scalars: &[(&str, f64)]) -> Result<()> {
-        let mut summary = Vec::new();
-        for (tag, value) in scalars {
-            let mut scalar = Vec::new();
-            bytes(&mut scalar, 1, tag.as_bytes());
-            key(&mut scalar, 2, 5);
-            scalar.extend((*value as f32).to_le_bytes());
-            bytes(&mut summary, 1, &scalar);
-        }
-        let mut event = Vec::new();
-        fixed64(&mut event, 1, now());
-        key(&mut event, 2, 0);
-        varint(&mut event, step);
-        bytes(&mut event, 5, &summary);
-        self.record(&event)
+        let scalar =
+            |(tag, value): &(&str, f64)| Scalar { tag: Some((*tag).to_owned()), simple_value: Some(*value as f32) };
+        let summary = Summary { value: scalars.iter().map(scalar).collect() };
+        self.record(&Event { step: Some(step as i64), summary: Some(summary), ..Event::now() })
     }
 
-    fn record(&mut self, event: &[u8]) -> Result<()> {
+    fn record(&mut self, event: &Event) -> Result<()> {
+        let event = event.encode_to_vec();
         let length = (event.len() as u64).to_le_bytes();
         let mut record = length.to_vec();
         record.extend(masked(crc32c(&length)).to_le_bytes());
-        record.extend(event);
-        record.extend(masked(crc32c(event)).to_le_bytes());
+        record.extend(&event);
+        record.extend(masked(crc32c(&event)).to_le_bytes());
         self.file.write_all(&record)
+    }
+}
+
+impl Event {
+    /// Nothing but the time.
+    fn now() -> Event {
+        Event { wall_time: Some(now()), ..Event::default() }
     }
 }
 
 fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
-}
-
-/// The number and the kind of a field: 0 varint, 1 eight bytes, 2 with a length, 5 four bytes.
-fn key(to: &mut Vec<u8>, field: u64, kind: u64) {
-    varint(to, field << 3 | kind);
-}
-
-fn varint(to: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        to.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    to.push(value as u8);
-}
-
-fn fixed64(to: &mut Vec<u8>, field: u64, value: f64) {
-    key(to, field, 1);
-    to.extend(value.to_le_bytes());
-}
-
-fn bytes(to: &mut Vec<u8>, field: u64, value: &[u8]) {
-    key(to, field, 2);
-    varint(to, value.len() as u64);
-    to.extend(value);
-}
-
-/// CRC-32C (Castagnoli), bit by bit: an event has some hundred bytes.
-fn crc32c(bytes: &[u8]) -> u32 {
-    const POLYNOMIAL: u32 = 0x82f6_3b78;
-    let crc = bytes.iter().fold(u32::MAX, |crc, byte| {
-        (0..8).fold(crc ^ u32::from(*byte), |crc, _| crc >> 1 ^ if crc & 1 > 0 { POLYNOMIAL } else { 0 })
-    });
-    !crc
 }
 
 /// So that the sum of what holds sums is not one of them (`tensorflow/core/lib/hash/crc32c.h`).
@@ -125,18 +113,13 @@ fn masked(crc: u32) -> u32 {
 mod tests {
     use super::*;
 
-    /// The check value of CRC-32C and one of its test vectors in RFC 3720, appendix B.4: 32 bytes of 0.
+    /// By hand, from protobuf's page on encoding: 300 is its example of a number, `2a 0d` a summary of 13 bytes, `0a 0b` a
+    /// value of 11 in it, `0a 04` its tag, `15` its four bytes.
     #[test]
-    fn sums_are_those_of_the_published_vectors() {
-        assert_eq!(crc32c(b"123456789"), 0xe306_9283);
-        assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
-    }
-
-    #[test]
-    fn numbers_are_as_protobuf_has_them() {
-        // 300 is the example of protobuf's page on encoding.
-        let mut to = Vec::new();
-        varint(&mut to, 300);
-        assert_eq!(to, [0b1010_1100, 0b0000_0010]);
+    fn events_are_as_protobuf_has_them() {
+        let scalar = Scalar { tag: Some("loss".to_owned()), simple_value: Some(1.0) };
+        let event = Event { step: Some(300), summary: Some(Summary { value: vec![scalar] }), ..Event::default() };
+        let expected = [&[0x10, 0xac, 2, 0x2a, 0x0d, 0x0a, 0x0b, 0x0a, 4][..], b"loss", &[0x15, 0, 0, 0x80, 0x3f]];
+        assert_eq!(event.encode_to_vec(), expected.concat());
     }
 }
