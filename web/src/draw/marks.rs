@@ -98,6 +98,7 @@ pub struct Marks {
     all: Vec<Mark>,
     /// As they are drawn, none over another: in place of a stage stands the class, in place of a microbatch the position.
     track: Track,
+    end_ns: u64,
 }
 
 impl Marks {
@@ -109,7 +110,8 @@ impl Marks {
             end_ns: mark.end_ns,
         };
         let track = Track::new(all.iter().enumerate().map(span).collect());
-        Marks { all, track }
+        let end_ns = all.iter().map(|mark| mark.end_ns).max().unwrap_or(0);
+        Marks { all, track, end_ns }
     }
 
     /// The one at `time_ns`, or the nearest within `reach_ns`.
@@ -125,7 +127,7 @@ impl Marks {
 
     /// When the last one ends.
     pub fn end_ns(&self) -> u64 {
-        self.all.iter().map(|mark| mark.end_ns).max().unwrap_or(0)
+        self.end_ns
     }
 
     /// Paints them into `row`, a row of pixels, and copies that into the image from `top` to `bottom`.

@@ -72,7 +72,10 @@ fn Search() -> impl IntoView {
     let search = move |event: leptos::ev::SubmitEvent| {
         event.prevent_default();
         let text = wanted.get_untracked();
-        let found = planner.scene.with_untracked(|scene| scene.as_ref().and_then(|scene| scene.search(&text)));
+        let found = untrack(|| match planner.planned() {
+            Some(scene) => scene.search(&text),
+            None => planner.measured.get().and_then(|measured| measured.search(&text)),
+        });
         missed.set(found.is_none() && !text.trim().is_empty());
         planner.found.set(found);
     };
