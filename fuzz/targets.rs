@@ -4,7 +4,7 @@
 
 use pipeplan_core::formats::megatron_run::MegatronRun;
 use pipeplan_core::formats::paddle_log::{self, Worker};
-use pipeplan_core::formats::torch_profile;
+use pipeplan_core::formats::{profile, torch_profile};
 use pipeplan_core::hardware::profile::Profile;
 use pipeplan_core::model::hf_config;
 use pipeplan_core::notation::{megatron_layout, order};
@@ -96,10 +96,10 @@ pub fn profile_of_torch(bytes: &[u8]) {
     let pushed = bytes.chunks(7).try_for_each(|piece| reader.push(piece));
     let in_pieces = pushed.and_then(|()| reader.finish());
     if let Ok(recording) = torch_profile::read(text) {
-        let _ = torch_profile::found(&[("rank0.json".to_string(), recording)]);
+        let _ = profile::found(&[("rank0.json".to_string(), recording)]);
     }
     if let Ok(recording) = in_pieces {
-        let _ = torch_profile::found(&[("rank0.json".to_string(), recording)]);
+        let _ = profile::found(&[("rank0.json".to_string(), recording)]);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Input from anywhere: nothing panics, and what is refused says which part is wrong.
 
-use pipeplan_core::formats::torch_profile;
+use pipeplan_core::formats::{profile, torch_profile};
 use pipeplan_core::plan::Plan;
 use pipeplan_core::plan::planner;
 use pipeplan_core::spec::Spec;
@@ -152,7 +152,7 @@ proptest! {
     fn damaged_profiles_of_torch_are_refused_or_traced(wounds in wounds()) {
         let plan = plan_of_one_rank();
         if let Ok(recording) = torch_profile::read(&damage(&profile_of(&plan), &wounds)) {
-            match torch_profile::trace(&plan.problem, &plan.schedule, "", &[("rank0.json".to_owned(), recording)]) {
+            match profile::trace(&plan.problem, &plan.schedule, "", &[("rank0.json".to_owned(), recording)]) {
                 Ok(trace) => prop_assert_eq!(Trace::from_json(&trace.to_json()), Ok(trace)),
                 Err(faults) => prop_assert!(!faults.0.is_empty()),
             }

@@ -165,12 +165,14 @@ fn run_in(folder: &Path, command: &str, page: &str) -> String {
     if printed.is_empty() { String::new() } else { format!("{printed}\n") }
 }
 
-/// An empty folder for the commands of a page, with the examples in it.
+/// An empty folder for the commands of a page, with the examples in it, and what other programs wrote for tests.
 fn folder_of(page: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("book").join(page.replace('/', "-"));
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).unwrap();
-    std::os::unix::fs::symlink(top().join("examples"), folder.join("examples")).unwrap();
+    for shown in ["examples", "tests"] {
+        std::os::unix::fs::symlink(top().join(shown), folder.join(shown)).unwrap();
+    }
     folder
 }
 

@@ -6,7 +6,7 @@ use alloc::string::ToString;
 use super::Refusal;
 use crate::base::units::Nanos;
 use crate::estimate::derive::derive;
-use crate::formats::torch_profile;
+use crate::formats::profile;
 use crate::hardware::profile::{LinkTimes, Profile, RunTimes, StageTimes};
 use crate::plan::{Plan, planner};
 use crate::problem::{Schedule, Statement};
@@ -64,7 +64,7 @@ pub fn measured_profile(plan: &Plan, trace: &Trace) -> Result<(Calibration, Prof
 /// # Errors
 /// [`Refusal`] where a stage is on no rank or on several.
 pub fn measured_order(trace: &Trace) -> Result<(Statement, Schedule), Refusal> {
-    let (problem, schedule) = torch_profile::of_order(trace.order())?;
+    let (problem, schedule) = profile::of_order(trace.order())?;
     let calibration = calibrate(&problem, &schedule, trace)?;
     Ok((calibration.statement, schedule))
 }

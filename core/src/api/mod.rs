@@ -31,7 +31,7 @@ use crate::estimate::derive::derive;
 use crate::estimate::published::PUBLISHED_STEPS;
 use crate::formats::export::{self, Format};
 use crate::formats::megatron_run::{Given, MegatronRun};
-use crate::formats::torch_profile;
+use crate::formats::{profile, torch_profile};
 use crate::plan::planner::{self, Case};
 use crate::plan::{Plan, PlanFileError, TRANSPORTS};
 use crate::schedule::{self, Published};
@@ -169,7 +169,7 @@ pub fn trace(
         })?;
         files.push((name, recording));
     }
-    Ok(torch_profile::trace(&plan.problem, &plan.schedule, &plan.digest(), &files)?.to_json())
+    Ok(profile::trace(&plan.problem, &plan.schedule, &plan.digest(), &files)?.to_json())
 }
 
 /// The text of a plan or of a trace in another program's format: `pipeplan export`.

@@ -8,10 +8,12 @@
 pub mod colour;
 pub mod events;
 pub mod export;
+pub mod flight_recorder;
 pub mod frameworks;
 pub mod megatron_args;
 pub mod megatron_run;
 pub mod paddle_log;
+pub mod profile;
 pub mod sentence;
 mod shell;
 pub mod svg;

@@ -7,7 +7,8 @@ use flate2::read::MultiGzDecoder;
 use pipeplan_core::base::fields::Fault;
 use pipeplan_core::base::json::format_of;
 use pipeplan_core::formats::paddle_log;
-use pipeplan_core::formats::torch_profile::{self, Recording};
+use pipeplan_core::formats::profile::{self, Recording};
+use pipeplan_core::formats::torch_profile;
 use pipeplan_core::plan::Plan;
 use pipeplan_core::problem::Schedule;
 use pipeplan_core::trace::clocks::Aligned;
@@ -17,13 +18,15 @@ use pipeplan_core::trace::{MAX_FILE_BYTES, Trace};
 use super::failure::Failure;
 use super::input::Source;
 use super::selection::Parts;
-use super::{format, input, output, paddle};
+use super::{format, hang, input, nsight, output, paddle};
 
 const EXAMPLES: &str = "\
 Examples:
   pipeplan export plan.json --format torch-csv -o order.csv      for _PipelineScheduleRuntime._load_csv
   pipeplan trace plan.json rank0.json rank1.json -o trace.json   files of torch.profiler, one per rank
   pipeplan trace plan.json log/*.pt.trace.json.gz -o trace.json
+  pipeplan trace report.sqlite -o trace.json --write-order order.txt    nsys export --type sqlite
+  pipeplan trace dumps/nccl_trace_rank_*                         who waits in which collective
   pipeplan trace log -o trace.json --write-order order.txt       workerlog.N of PaddlePaddle
   pipeplan trace logs --multi-machine --devices 0,1 -o trace.json --events profile
   pipeplan trace host0.json host1.json -o trace.json             traces of pipeplan, merged
@@ -31,14 +34,18 @@ Examples:
   pipeplan calibrate plan.json trace.json                        compare it with the plan
   pipeplan serve --plan plan.json --trace trace.json             both on one time axis";
 
-/// Make a trace from what a run left behind: profiles of torch, logs of PaddlePaddle, or traces of pipeplan.
+/// Make a trace from what a run left behind: profiles of torch or Nsight Systems, logs of PaddlePaddle, or traces of pipeplan.
 ///
 /// With the plan that ran, its order is checked. Without one, stages and microbatches are read from the files, and
 /// --write-order writes the order that ran, for `plan --order`.
 ///
-/// torch.profiler: one file per rank, recorded while torch.distributed.pipelining ran the order. It must run in
-/// `_PipelineScheduleRuntime`: torch's schedules with one stage per rank do not record their ops, and pairs (DualPipeV's
-/// `OVERLAP_F_B`) are recorded as one op. On GPUs, record kernels too (`ProfilerActivity.CUDA`).
+/// torch.profiler: one file per rank, of torch.distributed.pipelining, Megatron-LM or DeepSpeed. The runtime of torch
+/// (`_PipelineScheduleRuntime`) and ScheduleGPipe mark their ops; of Schedule1F1B, Megatron-LM and DeepSpeed, record Python's
+/// functions (`with_stack=True`). Stages and microbatches that ranges do not say are found, and told. Pairs (DualPipeV's
+/// `OVERLAP_F_B`) are recorded as one op and refused. On GPUs, record kernels too (`ProfilerActivity.CUDA`).
+///
+/// Nsight Systems: reports exported by `nsys export --type sqlite`, traced with `cuda,nvtx`. Each process is a rank. Ranges have
+/// the names above, or `forward_step` and `backward_step`.
 ///
 /// PaddlePaddle: the folder of `workerlog.N`, with the lines `Profiler Info: Job ...` that
 /// `pipeline.job_schedule_profiler_start` and `_stop` switch on. Missing files and damaged lines are named, and the rest is
@@ -46,18 +53,21 @@ Examples:
 ///
 /// Traces of pipeplan: of other steps or other ranks of one run.
 ///
+/// Dumps of torch's flight recorder (`TORCH_NCCL_TRACE_BUFFER_SIZE`), which a run that hangs leaves: no trace is made. Instead,
+/// `trace` says who waits in which collective, which ranks are not there, what they are in, and where ranks do not agree.
+///
 /// Where clocks of ranks contradict each other, their offset and drift are estimated from the messages between them, removed,
 /// and told.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = super::long_help(EXAMPLES))]
 pub struct Args {
-    /// The plan that ran, where there is one, then what it left behind: files of torch.profiler (also with gzip), a folder of
-    /// workerlog.N, or traces of pipeplan; - for standard input
+    /// The plan that ran, where there is one, then what it left behind: files of torch.profiler (also with gzip), exports of
+    /// Nsight Systems, a folder of workerlog.N, or traces of pipeplan; dumps of the flight recorder alone; - for standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<String>,
-    /// Write the trace here; - for standard output
+    /// Write the trace here; - for standard output. Of dumps of the flight recorder, the report in JSON
     #[arg(short, long, value_name = "FILE")]
-    output: String,
+    output: Option<String>,
     /// With workerlog.N: only these devices of each machine; default: all
     #[arg(long, value_name = "DEVICES", value_delimiter = ',')]
     devices: Option<Vec<usize>>,
@@ -93,11 +103,19 @@ pub fn run(args: Args) -> Result<(), Failure> {
     if args.files.iter().filter(|name| *name == "-").count() > 1 {
         return Err(Failure::input("only one of the plan and the profiles can come from standard input"));
     }
+    if args.files.iter().any(|name| hang::looks_like_one(Path::new(name))) {
+        return say_who_waits(&args);
+    }
+    let Some(output) = args.output.as_deref() else {
+        return Err(
+            Failure::input("a trace needs a file to go to").with_help("give --output FILE, or - for standard output")
+        );
+    };
     output::expect_one_document([
-        ("--output -", args.output == "-"),
+        ("--output -", output == "-"),
         ("--write-order -", args.write_order.as_deref() == Some("-")),
     ])?;
-    for path in [Some(&args.output), args.write_order.as_ref()].into_iter().flatten().filter(|path| *path != "-") {
+    for path in [Some(output), args.write_order.as_deref()].into_iter().flatten().filter(|path| *path != "-") {
         output::expect_room_at(path)?;
     }
     let folders = args.files.iter().filter(|name| paddle::looks_like_one(Path::new(name))).count();
@@ -110,10 +128,10 @@ pub fn run(args: Args) -> Result<(), Failure> {
         output::write(path, format!("{}\n", rows.join("\n")).as_bytes())?;
     }
     let text = trace.to_json();
-    if args.output == "-" {
+    if output == "-" {
         return output::print_bytes(text.as_bytes());
     }
-    output::write(&args.output, text.as_bytes())?;
+    output::write(output, text.as_bytes())?;
     if args.write_order.as_deref() == Some("-") {
         return Ok(());
     }
@@ -125,7 +143,27 @@ pub fn run(args: Args) -> Result<(), Failure> {
     if let Some(folder) = &args.events {
         shown.push_str(&format!("events        {folder}/pipeline_profile.json and pipeline_profile_perfetto.json\n"));
     }
-    output::print(&format!("{shown}trace         {}\n", args.output))
+    output::print(&format!("{shown}trace         {output}\n"))
+}
+
+/// Dumps of the flight recorder have no times of ops to make a trace of: what they say is who waits.
+fn say_who_waits(args: &Args) -> Result<(), Failure> {
+    if let Some(other) = args.files.iter().find(|name| !hang::looks_like_one(Path::new(name))) {
+        let text = format!("{other} is no dump of torch's flight recorder, as other files are");
+        return Err(Failure::input(text).with_help("give the dumps alone; a plan is not needed"));
+    }
+    if args.write_order.is_some() {
+        return Err(Failure::input("dumps of the flight recorder say no order: leave --write-order out"));
+    }
+    let report = hang::read(&args.files)?;
+    match args.output.as_deref() {
+        Some("-") => output::print_bytes(hang::to_json(&report).as_bytes()),
+        Some(path) => {
+            output::write(path, hang::to_json(&report).as_bytes())?;
+            output::print(&format!("{}\nreport        {path}\n", hang::text(&report)))
+        }
+        None => output::print(&hang::text(&report)),
+    }
 }
 
 /// Logs of Paddle, with or without a plan before them.
@@ -187,6 +225,10 @@ fn read_files(args: &Args) -> Result<Read, Failure> {
             plan = Some(input::plan(name)?);
             continue;
         }
+        if nsight::looks_like_one(Path::new(name)) {
+            recordings.extend(nsight::read(name)?);
+            continue;
+        }
         let text = match of_torch_or_whole(name)? {
             Contents::Torch(recording) => {
                 recordings.push((name.clone(), *recording));
@@ -194,6 +236,9 @@ fn read_files(args: &Args) -> Result<Read, Failure> {
             }
             Contents::Text(text) => text,
         };
+        if text.contains(TIMERS) {
+            return Err(of_timers(name));
+        }
         if index == 0 && !is_trace(&text) && !torch_profile::looks_like_one(&text) {
             plan = Some(input::plan_from(&Source { name: name.clone(), text })?);
             continue;
@@ -202,7 +247,7 @@ fn read_files(args: &Args) -> Result<Read, Failure> {
     }
     if files.is_empty() && recordings.is_empty() {
         return Err(Failure::input("there is nothing of a run beside the plan").with_help(
-            "give files of torch.profiler, a folder of workerlog.N, or traces of pipeplan after the plan",
+            "give files of torch.profiler, exports of Nsight Systems, a folder of workerlog.N, or traces of pipeplan after the plan",
         ));
     }
     if recordings.is_empty() && files.iter().all(|(_, text)| is_trace(text)) {
@@ -221,11 +266,26 @@ fn read_files(args: &Args) -> Result<Read, Failure> {
     }
     let help = "give the plan whose order ran, and one file per rank, all of the same complete steps";
     let read = match &plan {
-        Some(plan) => torch_profile::aligned(&plan.problem, &plan.schedule, &plan.digest(), &recordings),
-        None => torch_profile::found(&recordings)
-            .and_then(|(problem, schedule)| torch_profile::aligned(&problem, &schedule, "", &recordings)),
+        Some(plan) => profile::aligned(&plan.problem, &plan.schedule, &plan.digest(), &recordings),
+        None => profile::found(&recordings)
+            .and_then(|(problem, schedule)| profile::aligned(&problem, &schedule, "", &recordings)),
     };
-    read.map(Read::from).map_err(|faults| Failure::input(faults).with_help(help))
+    let read = read.map_err(|faults| Failure::input(faults).with_help(help))?;
+    let told = if plan.is_none() { profile::told(&recordings) } else { Vec::new() };
+    let notes = told.into_iter().map(|line| format!("found         {line}\n")).collect();
+    Ok(Read { notes, ..Read::from(read) })
+}
+
+/// What Megatron-LM writes before the times of its timers.
+const TIMERS: &str = "time across ranks (ms):";
+
+/// Logs of Megatron-LM hold sums.
+fn of_timers(name: &str) -> Failure {
+    let text = format!("{name} is a log of Megatron-LM: its timers are sums over a step, which say no timeline");
+    Failure::input(text).with_help(
+        "record a profile of each rank: --profile --use-pytorch-profiler --pytorch-profiler-collect-callstack, with \
+         --profile-ranks for all of a pipeline",
+    )
 }
 
 /// Whether a text is a trace of pipeplan. Files of torch are not parsed for this: they may be large.

@@ -9,6 +9,7 @@ mod export;
 mod input;
 mod link;
 mod memory;
+mod nsight;
 mod output;
 mod plan;
 mod profile;

@@ -1,8 +1,6 @@
 //! The events of one rank's file, read one by one: most of them are not kept.
 
 use alloc::borrow::Cow;
-use alloc::collections::BTreeMap;
-use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
@@ -10,18 +8,13 @@ use core::fmt;
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use super::{Ran, Recording};
 use crate::base::fields::Fault;
-use crate::base::units::{Bytes, Nanos};
-use crate::notation::torch_csv;
-use crate::problem::op::{Op, OpKind};
-use crate::program::{P2pOp, Payload, Way};
+use crate::base::units::Nanos;
+use crate::formats::profile::{Capture, Recording};
+use crate::program::Way;
 
 /// The numbers of torch for the kinds of devices. Its host memory counts only from the start of the profile.
 const CPU: u64 = 0;
-
-/// The assumed precision of a card's clock.
-const CLOCK_NS: Nanos = 1000;
 
 /// Reads a file's text.
 pub fn read(text: &str) -> Result<Recording, Fault> {
@@ -32,39 +25,21 @@ pub fn read(text: &str) -> Result<Recording, Fault> {
 
 pub(super) const ACCEPTED: &str = "what torch.profiler writes of a rank, in JSON";
 
-/// Of the events of a file, its group of ranks, and what its times count from.
+/// Of the events of a file, its groups of ranks, and what its times count from.
 pub(super) fn recording(
     events: Option<Events>,
     group: Option<Group>,
     base_ns: Option<u64>,
 ) -> Result<Recording, Fault> {
-    let Some(events) = events else {
+    let Some(Events { mut kept }) = events else {
         return Err(Fault::new("traceEvents", "nothing", ACCEPTED));
     };
-    if let Some(pair) = events.pair {
-        let accepted = "ranges of single actions: torch does not record when the second op of a pair begins";
-        return Err(Fault::new("traceEvents", format!("the pair {pair}"), accepted));
-    }
-    if events.ranges.is_empty() {
-        let accepted =
-            "ranges such as `PP:0F0`, which the runtime of torch.distributed.pipelining records on every rank";
-        return Err(Fault::new("traceEvents", format!("{} events and no such range", events.count), accepted));
-    }
-    let base_ns = base_ns.unwrap_or(0);
+    kept.set_base(base_ns.unwrap_or(0));
     let group = group.unwrap_or_default();
-    let over_nccl = group.backend.as_ref().is_some_and(|backend| backend.contains("nccl"));
-    if !events.on_gpu && (over_nccl || events.peak_bytes.is_some()) {
-        let accepted = "kernels of a GPU: profile with ProfilerActivity.CUDA as well";
-        return Err(Fault::new("traceEvents", "a run on GPUs without any", accepted));
-    }
-    let steps = events.profiled.iter().map(|(start_ns, number)| (start_ns.saturating_add(base_ns), *number));
-    let mut steps: Vec<(Nanos, u64)> = steps.collect();
-    steps.sort_unstable();
-    let (on_gpu, peak_bytes) = (events.on_gpu, events.peak_bytes);
-    let ops = if on_gpu { events.ops_of_gpu()? } else { events.ops_of_cpu() };
-    let ops = ops.into_iter().map(|ran| ran.later(base_ns)).collect();
-    let rank = group.rank;
-    Ok(Recording { rank, transport: group.backend, on_gpu, ops, steps, peak_bytes })
+    kept.set_rank(group.rank, group.world_size);
+    kept.set_transport(group.backend);
+    group.pg_config.0.into_iter().for_each(|(description, ranks)| kept.add_group(&description, ranks));
+    kept.finish("traceEvents")
 }
 
 /// What is read of a file.
@@ -85,6 +60,25 @@ pub(super) struct Group {
     backend: Option<String>,
     #[serde(default, deserialize_with = "whole_of")]
     rank: Option<u64>,
+    #[serde(default, deserialize_with = "whole_of")]
+    world_size: Option<u64>,
+    #[serde(default)]
+    pg_config: Groups,
+}
+
+/// Descriptions of groups and their ranks; none of what is in another form.
+#[derive(Default)]
+struct Groups(Vec<(String, Vec<u64>)>);
+
+impl<'de> Deserialize<'de> for Groups {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = serde_json::Value::deserialize(deserializer)?;
+        let group = |group: &serde_json::Value| {
+            let ranks: Option<Vec<u64>> = group["ranks"].as_array()?.iter().map(serde_json::Value::as_u64).collect();
+            Some((group["pg_desc"].as_str().unwrap_or("").to_string(), ranks?))
+        };
+        Ok(Groups(value.as_array().into_iter().flatten().filter_map(group).collect()))
+    }
 }
 
 fn whole_of<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
@@ -114,50 +108,58 @@ pub(super) struct Event<'a> {
 }
 
 /// The arguments of an event that are read.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 struct Args {
     correlation: Option<u64>,
+    /// The number of autograd's next node.
+    node: Option<u64>,
+    /// The rank among all to which a transfer goes, or from which it comes.
+    to: Option<u64>,
+    from: Option<u64>,
+    /// What a collective sends, and in which group.
+    elements: Option<u64>,
+    element_bytes: Option<u64>,
+    group: Option<String>,
     allocated: Option<u64>,
     device_type: Option<u64>,
 }
 
-/// The events of a file that are kept.
-#[derive(Default)]
-pub(super) struct Events {
-    count: usize,
-    ranges: Vec<Range>,
-    /// Where receives were launched: from when to when.
-    receives: Vec<(Nanos, Nanos, P2pOp)>,
-    /// The first range of a pair of ops.
-    pair: Option<String>,
-    /// Starts of operators, by thread.
-    operators: BTreeMap<u64, Vec<Nanos>>,
-    /// When something was launched, and what the device calls it.
-    launches: Vec<(Nanos, u64)>,
-    /// Whether a GPU has done anything.
-    on_gpu: bool,
-    /// What was launched as one, from start to end.
-    kernels: BTreeMap<u64, Vec<(Nanos, Nanos)>>,
-    /// When NCCL's ended.
-    messages: BTreeMap<u64, Nanos>,
-    profiled: Vec<(Nanos, u64)>,
-    /// Most bytes allocated on a GPU.
-    peak_bytes: Option<Bytes>,
+impl Args {
+    fn bytes(&self) -> Option<u64> {
+        self.elements?.checked_mul(self.element_bytes?)
+    }
 }
 
-struct Range {
-    op: Op,
-    thread: u64,
-    start_ns: Nanos,
-    end_ns: Nanos,
+/// The bytes of an element, by torch's name of the type.
+fn bytes_of(dtype: &str) -> Option<u64> {
+    match dtype {
+        "Double" | "Long" => Some(8),
+        "Float" | "Int" => Some(4),
+        "BFloat16" | "Half" | "Short" => Some(2),
+        "Byte" | "Char" | "Bool" => Some(1),
+        name if name.starts_with("Float8") => Some(1),
+        _ => None,
+    }
+}
+
+/// The events of a file.
+#[derive(Default)]
+pub(super) struct Events {
+    kept: Capture,
 }
 
 impl Events {
+    /// Counts an event that is known to be of no use.
+    pub(super) fn leave_out(&mut self) {
+        self.kept.count();
+    }
+
     pub(super) fn take(&mut self, event: Event<'_>) {
-        self.count += 1;
+        let kept = &mut self.kept;
+        kept.count();
         let (name, args) = (event.name.text(), event.args.args());
         if name == "[memory]" && args.device_type.is_some_and(|device| device != CPU) {
-            self.peak_bytes = self.peak_bytes.max(args.allocated);
+            kept.allocated(args.allocated);
         }
         let (Some(start_ns), Some(long_ns)) = (event.ts.as_ns(), event.dur.as_ns()) else { return };
         let end_ns = start_ns + long_ns;
@@ -166,135 +168,31 @@ impl Events {
         }
         let thread = event.tid.whole().unwrap_or(0);
         match event.cat.text() {
-            "user_annotation" => {
-                if let Some(action) = name.strip_prefix("PP:") {
-                    if action.starts_with('(') {
-                        self.pair.get_or_insert_with(|| action.to_string());
-                    } else if let Some(op) = torch_csv::op(action) {
-                        self.ranges.push(Range { op, thread, start_ns, end_ns });
-                    } else if let Ok(message) = action.parse::<P2pOp>() {
-                        self.receives.push((start_ns, end_ns, message));
+            "user_annotation" => kept.range(name, false, thread, start_ns, end_ns),
+            "python_function" => kept.range(name, true, thread, start_ns, end_ns),
+            "cpu_op" => {
+                kept.operator(name, thread, start_ns, end_ns, args.node);
+                for (way, peer) in [(Way::Send, args.to), (Way::Receive, args.from)] {
+                    if peer.is_some() {
+                        kept.transfer(way, peer, start_ns);
                     }
-                } else if let Some(number) = name.strip_prefix("ProfilerStep#") {
-                    self.profiled.extend(number.parse().ok().map(|number| (start_ns, number)));
                 }
             }
-            "cpu_op" => self.operators.entry(thread).or_default().push(start_ns),
             "kernel" | "gpu_memcpy" | "gpu_memset" => {
-                self.on_gpu = true;
-                let Some(correlation) = args.correlation else { return };
+                kept.kernel(name, args.correlation, start_ns, end_ns);
                 if name.starts_with("nccl") {
-                    let known_ns = self.messages.entry(correlation).or_insert(end_ns);
-                    *known_ns = end_ns.max(*known_ns);
-                } else {
-                    self.kernels.entry(correlation).or_default().push((start_ns, end_ns));
+                    kept.together(name, args.group.as_deref(), args.bytes(), start_ns, end_ns);
                 }
             }
             // Of CUDA and of what stands in for it.
             launch if launch.ends_with("_runtime") || launch.ends_with("_driver") => {
-                self.launches.extend(args.correlation.map(|correlation| (start_ns, correlation)));
+                if let Some(correlation) = args.correlation {
+                    kept.launch(correlation, start_ns);
+                }
             }
             _ => {}
         }
     }
-
-    fn ops_of_cpu(mut self) -> Vec<Ran> {
-        self.operators.values_mut().for_each(|starts| starts.sort_unstable());
-        self.ranges.sort_by_key(|range| range.start_ns);
-        let ran = |range: &Range| {
-            let first = self.operators.get(&range.thread).and_then(|starts| {
-                let from = starts.partition_point(|start_ns| *start_ns < range.start_ns);
-                starts.get(from).filter(|start_ns| **start_ns < range.end_ns)
-            });
-            let start_ns = first.copied().unwrap_or(range.end_ns);
-            Ran {
-                op: range.op,
-                host_ns: range.start_ns,
-                start_ns,
-                end_ns: range.end_ns,
-                asked_ns: range.start_ns,
-                arrived_ns: Some(start_ns),
-            }
-        };
-        in_turn(self.ranges.iter().map(ran))
-    }
-
-    /// A fault where a kernel is missing.
-    fn ops_of_gpu(mut self) -> Result<Vec<Ran>, Fault> {
-        self.launches.sort_unstable();
-        self.ranges.sort_by_key(|range| range.start_ns);
-        self.receives.sort_unstable();
-        let launched = |start_ns: Nanos, end_ns: Nanos| {
-            let at = |ns| self.launches.partition_point(|(launched_ns, _)| *launched_ns < ns);
-            let launches = self.launches.get(at(start_ns)..at(end_ns)).unwrap_or_default();
-            launches.iter().map(|(_, correlation)| correlation)
-        };
-        // By P2P transfer, when its receive was launched, and when the data was there. A range ends where the next one
-        // begins, so that each launch is looked at once.
-        let mut arrivals: BTreeMap<P2pOp, Vec<(Nanos, Nanos)>> = BTreeMap::new();
-        for (index, (start_ns, end_ns, message)) in self.receives.iter().enumerate() {
-            let end_ns = self.receives.get(index + 1).map_or(*end_ns, |next| next.0.min(*end_ns));
-            let arrived_ns = launched(*start_ns, end_ns).filter_map(|launched| self.messages.get(launched)).max();
-            arrivals.entry(*message).or_default().extend(arrived_ns.map(|arrived_ns| (*start_ns, *arrived_ns)));
-        }
-        // The last one that was launched before the op was.
-        let arrived = |range: &Range| {
-            let payload = match range.op.kind() {
-                OpKind::F => Payload::Activation,
-                OpKind::B | OpKind::BW => Payload::Gradient,
-                OpKind::W => return None,
-            };
-            let (stage, microbatch) = (range.op.stage() as u16, range.op.microbatch() as u32);
-            let all = arrivals.get(&P2pOp { way: Way::Receive, payload, stage, microbatch })?;
-            let before = all.partition_point(|(launched_ns, _)| *launched_ns < range.start_ns);
-            Some(all.get(before.checked_sub(1)?)?.1)
-        };
-        // Of each job, whether ops have kernels, and one that has none.
-        let mut jobs: BTreeMap<(usize, OpKind), (bool, Option<Op>)> = BTreeMap::new();
-        let mut ran = Vec::with_capacity(self.ranges.len());
-        for (index, range) in self.ranges.iter().enumerate() {
-            let end_ns = self.ranges.get(index + 1).map_or(range.end_ns, |next| next.start_ns.min(range.end_ns));
-            let arrived_ns = arrived(range);
-            let kernels =
-                || launched(range.start_ns, end_ns).filter_map(|launched| self.kernels.get(launched)).flatten();
-            let last_ns = kernels().map(|kernel| kernel.1).max();
-            let with_input = |ns: &Nanos| arrived_ns.is_none_or(|at| ns + CLOCK_NS >= at);
-            let first_ns = kernels().map(|kernel| kernel.0).filter(with_input).min();
-            let job = jobs.entry((range.op.stage(), range.op.kind())).or_default();
-            match first_ns {
-                Some(_) => job.0 = true,
-                None => job.1 = job.1.or(Some(range.op)),
-            }
-            // An op that launches nothing takes no time, once its input is there.
-            let (start_ns, end_ns) = first_ns.zip(last_ns).unwrap_or((arrived_ns.unwrap_or(0), 0));
-            let end_ns = end_ns.max(start_ns);
-            ran.push(Ran { op: range.op, host_ns: range.start_ns, start_ns, end_ns, asked_ns: 0, arrived_ns });
-        }
-        // The first stage's `I` does nothing, but may be the first that needs a sharded stage's weights.
-        for ((_, kind), (has_kernels, without)) in jobs.into_iter().filter(|(job, _)| *job != (0, OpKind::B)) {
-            if let (Some(op), true) = (without, has_kernels || matches!(kind, OpKind::F | OpKind::BW)) {
-                let accepted =
-                    "kernels of every op: record fewer steps, and wait for the device before the profile ends";
-                return Err(Fault::new("traceEvents", format!("no kernel of {}", torch_csv::action(op)), accepted));
-            }
-        }
-        let begun_ns = ran.iter().map(|ran| ran.start_ns).find(|start_ns| *start_ns > 0).unwrap_or(0);
-        for ran in ran.iter_mut().take_while(|ran| ran.start_ns == 0) {
-            (ran.start_ns, ran.end_ns) = (begun_ns, begun_ns);
-        }
-        Ok(in_turn(ran.into_iter()))
-    }
-}
-
-/// None before the one before it has ended: streams may overlap a little.
-fn in_turn(ops: impl Iterator<Item = Ran>) -> Vec<Ran> {
-    let mut before_ns = 0;
-    ops.map(|ran| {
-        let start_ns = ran.start_ns.max(before_ns);
-        before_ns = ran.end_ns.max(start_ns);
-        Ran { start_ns, end_ns: before_ns, ..ran }
-    })
-    .collect()
 }
 
 impl<'de> Deserialize<'de> for Events {
@@ -348,7 +246,7 @@ impl Loose<'_> {
 
     fn args(&self) -> Args {
         match self {
-            Loose::Args(args) => *args,
+            Loose::Args(args) => args.clone(),
             _ => Args::default(),
         }
     }
@@ -413,6 +311,18 @@ impl<'de: 'a, 'a> Deserialize<'de> for Loose<'a> {
                 while let Some(key) = map.next_key::<Loose<'de>>()? {
                     let said = match key.text() {
                         "correlation" => &mut args.correlation,
+                        "Sequence number" => &mut args.node,
+                        "Dst Rank" => &mut args.to,
+                        "Src Rank" => &mut args.from,
+                        "In msg nelems" => &mut args.elements,
+                        "dtype" => {
+                            args.element_bytes = bytes_of(map.next_value::<Loose<'de>>()?.text());
+                            continue;
+                        }
+                        "Process Group Description" => {
+                            args.group = Some(map.next_value::<Loose<'de>>()?.text().to_string());
+                            continue;
+                        }
                         "Total Allocated" => &mut args.allocated,
                         "Device Type" => &mut args.device_type,
                         _ => {

@@ -4,12 +4,17 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use super::Recording;
+use memchr::{memchr2, memchr3, memmem};
+
 use super::events::{ACCEPTED, Event, Events, Group, recording};
 use crate::base::fields::Fault;
+use crate::formats::profile::{PYTHON_OF_USE, Recording};
 
 /// Longest event, and longest value beside the events that is read.
 const LONGEST: usize = 64 << 20;
+
+/// Bytes in which Kineto writes what kind an event is.
+const START: usize = 56;
 
 /// Where the reader stands in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,19 +159,32 @@ impl Reader {
 
     /// From `at` on to the end of an event, or of the piece.
     fn event(&mut self, piece: &[u8], at: usize) -> Result<usize, Fault> {
-        for (index, byte) in piece.iter().enumerate().skip(at) {
-            if self.ends(*byte) {
-                let end = index + 1;
+        let mut index = at;
+        while let Some(rest) = piece.get(index..).filter(|rest| !rest.is_empty()) {
+            if self.escaped {
+                (self.escaped, index) = (false, index + 1);
+                continue;
+            }
+            let found = if self.in_text { memchr2(b'"', b'\\', rest) } else { memchr3(b'"', b'{', b'}', rest) };
+            let Some(place) = found else { break };
+            index += place + 1;
+            match rest[place] {
+                b'"' => self.in_text = !self.in_text,
+                b'\\' => self.escaped = true,
+                b'{' => self.depth += 1,
+                _ => self.depth = self.depth.saturating_sub(1),
+            }
+            if self.depth == 0 && !self.in_text {
                 let read = if self.held.is_empty() {
-                    take(&mut self.events, &piece[at..end])
+                    take(&mut self.events, &piece[at..index])
                 } else {
-                    self.held.extend_from_slice(&piece[at..end]);
+                    self.held.extend_from_slice(&piece[at..index]);
                     take(&mut self.events, &self.held)
                 };
                 read.map_err(|error| self.fault(at, &error))?;
                 self.held.clear();
                 self.stage = Stage::Events;
-                return Ok(end);
+                return Ok(index);
             }
         }
         self.held.extend_from_slice(&piece[at..]);
@@ -215,7 +233,21 @@ impl Reader {
     }
 }
 
+/// Whether an event is of no use, as its first bytes show in the form in which Kineto writes it: an arrow between events, or a
+/// function of Python that is no runtime's. Most events of a large profile are of these kinds.
+fn is_idle(event: &[u8]) -> bool {
+    let start = event.get(..START).unwrap_or(event);
+    let is_arrow = [&b"\"ph\": \"s\""[..], b"\"ph\": \"f\""].iter().any(|arrow| memmem::find(start, arrow).is_some());
+    is_arrow
+        || memmem::find(start, b"\"cat\": \"python_function\"").is_some()
+            && !PYTHON_OF_USE.iter().any(|name| memmem::find(event, name.as_bytes()).is_some())
+}
+
 fn take(events: &mut Events, event: &[u8]) -> Result<(), String> {
+    if is_idle(event) {
+        events.leave_out();
+        return Ok(());
+    }
     let event: Event<'_> = serde_json::from_slice(event).map_err(|error| format!("{error}"))?;
     events.take(event);
     Ok(())

@@ -2,7 +2,8 @@
 
 use pipeplan_core::base::fields::Fault;
 use pipeplan_core::formats::paddle_log::Worker;
-use pipeplan_core::formats::torch_profile::{self, Recording};
+use pipeplan_core::formats::profile::Recording;
+use pipeplan_core::formats::torch_profile;
 use pipeplan_core::trace::{MAX_FILE_BYTES, Trace};
 
 use crate::protocol::TraceFile;

@@ -16,7 +16,7 @@ use pipeplan_core::api::{best_order, measured_order, measured_profile};
 use pipeplan_core::base::fields::{Fault, Faults};
 use pipeplan_core::formats::export::{self, Format};
 use pipeplan_core::formats::paddle_log::{self, Worker as Log};
-use pipeplan_core::formats::torch_profile::{self, Recording};
+use pipeplan_core::formats::profile::{self, Recording};
 use pipeplan_core::plan::{Plan, planner};
 use pipeplan_core::problem::op::Op;
 use pipeplan_core::problem::{Problem, Schedule};
@@ -136,15 +136,16 @@ fn said(sentence: &str) -> FieldFault {
 
 /// What torch.profiler recorded: of the plan on screen where it is its run, else with the order that the files show.
 fn of_torch(files: &[(String, Recording)], planned: Option<&(Problem, Schedule)>) -> Result<Read, Faults> {
-    let of_plan = planned.map(|(problem, schedule)| torch_profile::aligned(problem, schedule, "", files));
+    let of_plan = planned.map(|(problem, schedule)| profile::aligned(problem, schedule, "", files));
     let (read, mut told) = match of_plan {
         Some(Ok(read)) => (read, Vec::new()),
         other => {
-            let (problem, schedule) = torch_profile::found(files)?;
-            let read = torch_profile::aligned(&problem, &schedule, "", files)?;
+            let (problem, schedule) = profile::found(files)?;
+            let read = profile::aligned(&problem, &schedule, "", files)?;
             let why = other.and_then(Result::err).and_then(|faults| faults.0.into_iter().next());
             let why = why.map(|fault| format!("These files are not a run of the plan on screen ({fault})."));
-            (read, why.into_iter().collect())
+            let told = profile::told(files).into_iter().map(|line| text::sentence(&line));
+            (read, why.into_iter().chain(told).collect())
         }
     };
     told.extend(of_clocks(&read.1));
