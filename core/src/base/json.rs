@@ -3,8 +3,9 @@
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
+use core::marker::PhantomData;
 
-use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
 /// Text that is not TOML or JSON.
@@ -98,7 +99,17 @@ pub fn expect_few_values(format: &'static str, text: &str, most: usize) -> Resul
 /// [`Syntax`] with the place, also where the values are too many ([`expect_few_values`]).
 pub fn parse(text: &str) -> Result<Value, Syntax> {
     expect_few_values("JSON", text, MOST_VALUES)?;
-    serde_json::from_str::<Once>(text).map(|once| once.0).map_err(|error| {
+    read(text, PhantomData::<Once>).map(|once| once.0)
+}
+
+/// JSON as `seed` takes it.
+///
+/// # Errors
+/// [`Syntax`] with the place: of what is no JSON, or what the seed says.
+pub(crate) fn read<'de, S: DeserializeSeed<'de>>(text: &'de str, seed: S) -> Result<S::Value, Syntax> {
+    let mut parser = serde_json::Deserializer::from_str(text);
+    let read = seed.deserialize(&mut parser).and_then(|read| parser.end().map(|()| read));
+    read.map_err(|error| {
         let offset = offset_of(text, error.line(), error.column());
         // The parser's sentence ends with the place, which is a separate field here.
         let message = error.to_string();
@@ -112,45 +123,53 @@ pub fn parse(text: &str) -> Result<Value, Syntax> {
 pub fn format_of(text: &str) -> Option<&'static str> {
     // Only JSON objects have one: the rest is not parsed for this.
     text.trim_start().strip_prefix('{')?;
-    let Outline { said, has } = serde_json::from_str(text).ok()?;
-    let mut known = ["pipeplan-plan", "pipeplan-trace", "pipeplan-proof"].into_iter();
-    let named = known.find(|known| said.as_deref() == Some(known));
-    named.or_else(|| (has == [true; 3]).then_some("pipeplan-profile"))
+    let mut outline = Outline::default();
+    let whole = read(text, &mut outline).is_ok();
+    outline.said.or_else(|| (whole && outline.has == [true; 3]).then_some("pipeplan-profile"))
 }
 
 /// The fields by which a profile is known.
 const PROFILE: [&str; 3] = ["version", "device", "operators"];
 
 /// What a table of JSON says of its format; nothing else of it takes memory.
+#[derive(Default)]
 struct Outline {
-    said: Option<String>,
+    said: Option<&'static str>,
     /// Which of [`PROFILE`] it has.
     has: [bool; 3],
 }
 
-impl<'de> Deserialize<'de> for Outline {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Outline, D::Error> {
-        struct Reader;
-        impl<'de> Visitor<'de> for Reader {
-            type Value = Outline;
+impl<'de> DeserializeSeed<'de> for &mut Outline {
+    type Value = ();
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a table")
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for &mut Outline {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a table")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<(), A::Error> {
+        while let Some(key) = fields.next_key::<String>()? {
+            PROFILE.iter().zip(&mut self.has).for_each(|(known, has)| *has |= key == *known);
+            if key != "format" {
+                fields.next_value::<IgnoredAny>()?;
+                continue;
             }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Outline, A::Error> {
-                let mut outline = Outline { said: None, has: [false; 3] };
-                while let Some(key) = fields.next_key::<String>()? {
-                    PROFILE.iter().zip(&mut outline.has).for_each(|(known, has)| *has |= key == *known);
-                    match key == "format" {
-                        true => outline.said = fields.next_value::<MaybeText>()?.0,
-                        false => _ = fields.next_value::<IgnoredAny>()?,
-                    }
-                }
-                Ok(outline)
+            let said = fields.next_value::<MaybeText>()?.0;
+            let mut known = ["pipeplan-plan", "pipeplan-trace", "pipeplan-proof"].into_iter();
+            self.said = known.find(|known| said.as_deref() == Some(known));
+            if self.said.is_some() {
+                // The rest, which may be long, says no more of it.
+                return Err(A::Error::custom("known"));
             }
         }
-        deserializer.deserialize_map(Reader)
+        Ok(())
     }
 }
 
@@ -285,7 +304,8 @@ mod tests {
             (r#"{"version": 1, "version": 1, "operators": []}"#, None),
             (r#"{"format": ["pipeplan-plan"]}"#, None),
             (r#"{"format": {"a": 1}, "device": null}"#, None),
-            (r#"{"format": "pipeplan-plan""#, None),
+            (r#"{"format": "pipeplan-plan""#, Some("pipeplan-plan")),
+            (r#"{"version": 1, "device": {}, "operators": []"#, None),
             ("[]", None),
             ("", None),
         ] {

@@ -2,11 +2,12 @@
 //!
 //! - In: numbers and JSON values as people write them.
 //! - Out: nanoseconds and bytes ([`units`]), fields with faults that name the place ([`fields`]), JSON within stated limits
-//!   ([`json`]), JSON with its keys in order ([`canonical`]), seeded random numbers.
+//!   ([`json`]) or read while it is parsed (`stream`), JSON with its keys in order ([`canonical`]), seeded random numbers.
 //! - Knows: nothing of pipelines.
 
 pub mod canonical;
 pub mod fields;
 pub mod json;
 pub(crate) mod random;
+pub(crate) mod stream;
 pub mod units;

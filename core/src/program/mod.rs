@@ -132,8 +132,12 @@ impl fmt::Display for Step {
 }
 
 fn write_messages(f: &mut fmt::Formatter<'_>, verb: &str, messages: &[P2pOp]) -> fmt::Result {
-    let texts: Vec<String> = messages.iter().map(ToString::to_string).collect();
-    write!(f, "{verb}({})", texts.join(" "))
+    write!(f, "{verb}(")?;
+    for (index, message) in messages.iter().enumerate() {
+        f.write_str(if index > 0 { " " } else { "" })?;
+        fmt::Display::fmt(message, f)?;
+    }
+    f.write_str(")")
 }
 
 /// What every rank executes for one training step.
@@ -172,11 +176,25 @@ impl Program {
 type MakeStep = fn(Vec<P2pOp>) -> Step;
 
 fn read_row(row: &str) -> Result<Vec<Step>, OpSyntax> {
+    steps_of(row).collect()
+}
+
+/// The steps of a row in text form, one after the other. After an error there is nothing more.
+pub(crate) fn steps_of(row: &str) -> impl Iterator<Item = Result<Step, OpSyntax>> + '_ {
+    let mut words = row.split_ascii_whitespace();
+    let mut over = false;
+    core::iter::from_fn(move || {
+        let step = if over { None } else { next_step(&mut words).transpose() };
+        over = !matches!(step, Some(Ok(_)));
+        step
+    })
+}
+
+fn next_step<'t>(words: &mut impl Iterator<Item = &'t str>) -> Result<Option<Step>, OpSyntax> {
     let refused = |text: &str| OpSyntax { text: text.chars().take(40).collect() };
-    let mut steps = Vec::new();
     // The group being read: what it becomes, and its messages.
     let mut group: Option<(MakeStep, Vec<P2pOp>)> = None;
-    for word in row.split_ascii_whitespace() {
+    for word in words {
         let (verb, inner) = word.split_once('(').map_or((None, word), |(verb, inner)| (Some(verb), inner));
         let (inner, closes) = inner.strip_suffix(')').map_or((inner, false), |inner| (inner, true));
         match (&mut group, verb) {
@@ -184,14 +202,14 @@ fn read_row(row: &str) -> Result<Vec<Step>, OpSyntax> {
             (None, Some("start")) => group = Some((Step::Start, alloc::vec![inner.parse()?])),
             (None, Some("wait")) => group = Some((Step::Wait, alloc::vec![inner.parse()?])),
             (Some((_, messages)), None) => messages.push(inner.parse()?),
-            (None, None) if word == "OPTIMIZER" => steps.push(Step::Optimizer),
-            (None, None) => steps.push(Step::Compute(word.parse()?)),
+            (None, None) if word == "OPTIMIZER" => return Ok(Some(Step::Optimizer)),
+            (None, None) => return word.parse().map(|op| Some(Step::Compute(op))),
             (_, Some(_)) => return Err(refused(word)),
         }
         if closes {
             let (kind, messages) = group.take().ok_or_else(|| refused(word))?;
-            steps.push(kind(messages));
+            return Ok(Some(kind(messages)));
         }
     }
-    if group.is_some() { Err(refused("a group has no closing bracket")) } else { Ok(steps) }
+    if group.is_some() { Err(refused("a group has no closing bracket")) } else { Ok(None) }
 }

@@ -15,10 +15,13 @@ use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use serde::de::{Error, MapAccess, SeqAccess};
 use serde_json::{Value, json};
 
-use super::{MAX_NS, StepTrace, read_list, read_numbers};
-use crate::base::fields::{Fault, Table};
+use super::read::{self, column};
+use super::{MAX_NS, StepTrace};
+use crate::base::fields::{Fault, Table, one_of, shown, whole};
+use crate::base::stream::{Entry, Fields, Found, ListOf, Path, Reader, TableOf, Wanted};
 use crate::base::units::{Bytes, Nanos};
 use crate::problem::MAX_RANKS;
 
@@ -243,120 +246,196 @@ pub(super) fn name_value(name: &CollectiveName) -> Value {
     value
 }
 
-/// The collectives of a row as the file has them.
-pub(super) fn row_value(row: &[Collective], names: &Names<'_>) -> Value {
-    let mut value = json!({
-        "of": row.iter().map(|collective| names.number(collective)).collect::<Vec<_>>(),
-        "start_ns": row.iter().map(|collective| collective.start_ns).collect::<Vec<_>>(),
-        "end_ns": row.iter().map(|collective| collective.end_ns).collect::<Vec<_>>(),
-    });
-    let columns: [(&str, fn(&Collective) -> Option<u64>); 2] =
-        [("bytes", |collective| collective.bytes), ("exposed_ns", |collective| collective.exposed_ns)];
-    for (key, of) in columns {
-        if row.iter().any(|collective| of(collective).is_some()) {
-            value[key] = row.iter().map(of).collect();
-        }
+/// The names of a file, by number.
+#[derive(Default)]
+pub(super) struct Named(Vec<Arc<CollectiveName>>);
+
+impl Named {
+    pub(super) fn get(&self, number: u64) -> Option<Arc<CollectiveName>> {
+        self.0.get(usize::try_from(number).ok()?).cloned()
     }
-    value
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
 }
 
-/// A name of the file's list.
-pub(super) fn read_name(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Option<Arc<CollectiveName>> {
-    let mut table = Table::of(value, path, faults)?;
-    let kind = table.choice("kind", &CollectiveKind::NAMED, faults);
-    if table.get("kind").is_none() {
-        let kinds = CollectiveKind::NAMED.map(|(name, _)| name);
-        faults.push(Fault::new(table.path("kind"), "nothing", crate::base::fields::one_of(&kinds)));
-    }
-    let group = table.choice("group", &GroupKind::NAMED, faults);
-    let label = table.text("label", faults).unwrap_or_default().to_string();
-    let ranks_path = table.path("ranks");
-    let ranks = read_numbers(table.get("ranks"), &ranks_path, MAX_RANKS, faults);
-    let in_order = ranks.windows(2).all(|pair| pair[0] < pair[1]);
-    if !in_order || ranks.last().is_some_and(|last| *last >= MAX_RANKS as u64) {
-        faults.push(Fault::new(
-            ranks_path,
-            format!("{ranks:?}"),
-            format!("rows below {MAX_RANKS}, each once, in order"),
-        ));
-        return None;
-    }
-    table.finish(faults);
-    Some(Arc::new(CollectiveName {
-        kind: kind?,
-        group,
-        label,
-        ranks: ranks.into_iter().map(|rank| rank as u32).collect(),
-    }))
-}
-
-/// A number, or null.
-fn read_known(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Option<Option<u64>> {
-    if value.is_null() {
-        return Some(None);
-    }
-    let number = crate::base::fields::whole(value).filter(|number| *number <= MAX_NS);
-    if number.is_none() {
-        let accepted = format!("a whole number up to {MAX_NS}, or null");
-        faults.push(Fault::new(path, crate::base::fields::shown(value), accepted));
-    }
-    number.map(Some)
-}
-
-/// The collectives of a row.
-pub(super) fn read_row(
-    value: &Value,
-    path: &str,
-    names: &[Arc<CollectiveName>],
-    faults: &mut Vec<Fault>,
-) -> Option<Vec<Collective>> {
-    let mut table = Table::of(value, path, faults)?;
-    let of_path = table.path("of");
-    let of = read_numbers(table.get("of"), &of_path, usize::MAX, faults);
-    let (start_path, end_path) = (table.path("start_ns"), table.path("end_ns"));
-    let starts = read_numbers(table.get("start_ns"), &start_path, of.len(), faults);
-    let ends = read_numbers(table.get("end_ns"), &end_path, of.len(), faults);
-    let mut known = |table: &mut Table<'_>, key: &'static str| {
-        let path = table.path(key);
-        let column = read_list(table.get(key), &path, of.len(), faults, read_known);
-        if column.len() == of.len() || column.is_empty() {
-            return Some(column);
-        }
-        faults.push(Fault::new(path, format!("{} entries", column.len()), format!("{}, or none", of.len())));
-        None
-    };
-    let bytes = known(&mut table, "bytes");
-    let exposed = known(&mut table, "exposed_ns");
-    table.finish(faults);
-    if starts.len() != of.len() || ends.len() != of.len() {
-        let found = format!("{} collectives, {} starts and {} ends", of.len(), starts.len(), ends.len());
-        faults.push(Fault::new(path, found, "one start and one end for each collective"));
-        return None;
-    }
-    let (bytes, exposed) = (bytes?, exposed?);
-    let mut row = Vec::with_capacity(of.len());
-    let mut before = 0;
-    for (index, ((of, start_ns), end_ns)) in of.into_iter().zip(starts).zip(ends).enumerate() {
-        let name = usize::try_from(of).ok().and_then(|of| names.get(of));
-        let Some(name) = name else {
-            let accepted = format!("the number of one of the {} entries of `collectives`", names.len());
-            faults.push(Fault::new(format!("{of_path}[{index}]"), of, accepted));
-            return None;
+impl<'de> Entry<'de> for Named {
+    fn next<A: SeqAccess<'de>>(
+        &mut self,
+        entries: &mut A,
+        path: &Path<'_>,
+        found: &mut Found,
+    ) -> Result<bool, A::Error> {
+        let mut fields = NameFields::default();
+        let table = TableOf { fields: &mut fields, path, found };
+        let Some(others) = entries.next_element_seed(Reader(table))? else { return Ok(false) };
+        let (ranks, path, faults) = (fields.ranks, path.to_string(), found.faults());
+        let Some(mut table) = others.as_ref().and_then(|others| Table::of(others, &path, faults)) else {
+            return Ok(true);
         };
+        let kind = table.choice("kind", &CollectiveKind::NAMED, faults);
+        if table.get("kind").is_none() {
+            let kinds = CollectiveKind::NAMED.map(|(name, _)| name);
+            faults.push(Fault::new(table.path("kind"), "nothing", one_of(&kinds)));
+        }
+        let group = table.choice("group", &GroupKind::NAMED, faults);
+        let label = table.text("label", faults).unwrap_or_default().to_string();
+        NameFields::TAKEN.iter().for_each(|taken| _ = table.get(taken));
+        let is_in_order = ranks.windows(2).all(|pair| pair[0] < pair[1]);
+        if !is_in_order || ranks.last().is_some_and(|last| *last >= MAX_RANKS as u64) {
+            let accepted = format!("rows below {MAX_RANKS}, each once, in order");
+            faults.push(Fault::new(table.path("ranks"), format!("{ranks:?}"), accepted));
+        }
+        table.finish(faults);
+        // One with a fault keeps its place.
+        let kind = kind.unwrap_or(CollectiveKind::AllReduce);
+        let ranks = ranks.into_iter().map(|rank| rank as u32).collect();
+        self.0.push(Arc::new(CollectiveName { kind, group, label, ranks }));
+        Ok(true)
+    }
+}
+
+#[derive(Default)]
+struct NameFields {
+    ranks: Vec<u64>,
+}
+
+impl<'de> Fields<'de> for NameFields {
+    const TAKEN: &'static [&'static str] = &["ranks"];
+
+    fn field<A: MapAccess<'de>>(
+        &mut self,
+        _: usize,
+        path: &Path<'_>,
+        fields: &mut A,
+        found: &mut Found,
+    ) -> Result<(), A::Error> {
+        self.ranks = column(Vec::new(), MAX_RANKS, path, fields, found)?;
+        Ok(())
+    }
+}
+
+/// The columns of a row.
+#[derive(Default)]
+struct RowFields {
+    of: Vec<u64>,
+    starts: Vec<u64>,
+    ends: Vec<u64>,
+    bytes: Vec<u64>,
+    exposed: Vec<u64>,
+}
+
+impl<'de> Fields<'de> for RowFields {
+    const TAKEN: &'static [&'static str] = &["of", "start_ns", "end_ns", "bytes", "exposed_ns"];
+
+    fn field<A: MapAccess<'de>>(
+        &mut self,
+        field: usize,
+        path: &Path<'_>,
+        fields: &mut A,
+        found: &mut Found,
+    ) -> Result<(), A::Error> {
+        let most = usize::MAX;
+        match field {
+            0 => self.of = column(Vec::new(), most, path, fields, found)?,
+            1 => self.starts = column(Vec::new(), most, path, fields, found)?,
+            2 => self.ends = column(Vec::new(), most, path, fields, found)?,
+            _ => {
+                let entry = Known(Vec::new());
+                let Known(column) = fields.next_value_seed(Reader(ListOf { most, path, found, entry }))?;
+                *(if field == 3 { &mut self.bytes } else { &mut self.exposed }) = column;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Numbers, some of which may be null: those are [`UNKNOWN`].
+struct Known(Vec<u64>);
+
+const UNKNOWN: u64 = u64::MAX;
+
+impl<'de> Entry<'de> for Known {
+    fn next<A: SeqAccess<'de>>(
+        &mut self,
+        entries: &mut A,
+        path: &Path<'_>,
+        found: &mut Found,
+    ) -> Result<bool, A::Error> {
+        let number = entries.next_element_seed(Reader(KnownNumber { path, found }))?;
+        self.0.extend(number);
+        Ok(number.is_some())
+    }
+}
+
+struct KnownNumber<'a> {
+    path: &'a Path<'a>,
+    found: &'a mut Found,
+}
+
+impl Wanted<'_> for KnownNumber<'_> {
+    type Out = u64;
+
+    fn other<E: Error>(self, value: Value) -> Result<u64, E> {
+        let number = whole(&value).filter(|number| *number <= MAX_NS);
+        if number.is_none() && !value.is_null() {
+            let accepted = format!("a whole number up to {MAX_NS}, or null");
+            self.found.fault(Fault::new(self.path.to_string(), shown(&value), accepted))?;
+        }
+        Ok(number.unwrap_or(UNKNOWN))
+    }
+}
+
+/// The collectives of a row, and the numbers of their names.
+pub(super) type NumberedRow = (Vec<Collective>, Vec<u64>);
+
+/// Reads the collectives of a row, with the numbers of their names, which may come later in the file; none where the columns do not
+/// fit together.
+pub(super) fn read_row<'de, A: MapAccess<'de>>(
+    path: &Path<'_>,
+    fields: &mut A,
+    found: &mut Found,
+) -> Result<Option<NumberedRow>, A::Error> {
+    let mut row = RowFields::default();
+    let Some(others) = fields.next_value_seed(Reader(TableOf { fields: &mut row, path, found }))? else {
+        return Ok(None);
+    };
+    read::finish::<RowFields>(&others, path, found);
+    let RowFields { of, starts, ends, bytes, exposed } = row;
+    let count = of.len();
+    if starts.len() != count || ends.len() != count {
+        let columns = format!("{count} collectives, {} starts and {} ends", starts.len(), ends.len());
+        found.fault(Fault::new(path.to_string(), columns, "one start and one end for each collective"))?;
+        return Ok(None);
+    }
+    for (key, column) in [("bytes", &bytes), ("exposed_ns", &exposed)] {
+        if !column.is_empty() && column.len() != count {
+            let path = Path::Field(path, key).to_string();
+            found.fault(Fault::new(path, format!("{} entries", column.len()), format!("{count}, or none")))?;
+            return Ok(None);
+        }
+    }
+    let nameless =
+        CollectiveName { kind: CollectiveKind::AllReduce, group: None, label: String::new(), ranks: Vec::new() };
+    let nameless = Arc::new(nameless);
+    let known = |column: &[u64], at: usize| column.get(at).copied().filter(|number| *number != UNKNOWN);
+    let mut collectives = Vec::with_capacity(count);
+    let mut before = 0;
+    for (at, (&start_ns, &end_ns)) in starts.iter().zip(&ends).enumerate() {
         if start_ns < before || end_ns < start_ns {
-            let found = format!("{name} from {start_ns} to {end_ns}, after one from {before} on");
-            faults.push(Fault::new(path, found, "collectives in order of their starts"));
-            return None;
+            let times = format!("one from {start_ns} to {end_ns}, after one from {before} on");
+            found.fault(Fault::new(path.to_string(), times, "collectives in order of their starts"))?;
+            return Ok(None);
         }
         before = start_ns;
-        let known = |column: &[Option<u64>]| column.get(index).copied().flatten();
-        row.push(Collective {
-            name: Arc::clone(name),
+        collectives.push(Collective {
+            name: Arc::clone(&nameless),
             start_ns,
             end_ns,
-            bytes: known(&bytes),
-            exposed_ns: known(&exposed).map(|exposed| exposed.min(end_ns - start_ns)),
+            bytes: known(&bytes, at),
+            exposed_ns: known(&exposed, at).map(|exposed| exposed.min(end_ns - start_ns)),
         });
     }
-    Some(row)
+    Ok(Some((collectives, of)))
 }

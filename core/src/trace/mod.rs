@@ -30,33 +30,30 @@
 //! it is read with every size bounded, and what does not fit together is refused with its place.
 
 use alloc::format;
-use alloc::string::{String, ToString};
-use alloc::sync::Arc;
+use alloc::string::String;
 use alloc::vec::Vec;
 
-use serde_json::{Value, json};
-
-use self::collectives::{Collective, CollectiveName, Names};
-use crate::base::fields::{Fault, Faults, Table, shown, whole};
-use crate::base::json::{self, Syntax};
+use self::collectives::Collective;
+use crate::base::fields::Faults;
 use crate::base::units::{Bytes, Nanos};
-use crate::problem::MAX_RANKS;
-use crate::program::{Program, Step};
+use crate::program::Step;
 use crate::simulate::timeline::{Span, Timeline};
 
 pub mod analysis;
 pub mod calibrate;
 pub mod clocks;
 pub mod collectives;
+mod read;
 pub mod select;
 pub mod waits;
+mod write;
 
 /// The version that is written, and the only one that is read.
 pub const VERSION: u64 = 1;
 /// The JSON Schema of a trace file, version 1.
 pub const SCHEMA: &str = include_str!("../../schema/trace.schema.json");
 /// Longest file that is read.
-pub const MAX_FILE_BYTES: usize = 512 << 20;
+pub const MAX_FILE_BYTES: usize = 1 << 30;
 /// Most training steps of one file.
 pub const MAX_STEPS: usize = 1_000_000;
 
@@ -151,65 +148,10 @@ impl StepTrace {
 }
 
 impl Trace {
-    /// The file's text.
+    /// The file's text. Where it goes straight to a file, serialize the trace instead: that takes no memory.
     pub fn to_json(&self) -> String {
-        self.to_value().to_string()
-    }
-
-    fn to_value(&self) -> Value {
-        let names = Names::of(&self.steps);
-        let row = |row: &Vec<TraceSpan>, of_row: &[Collective]| {
-            let steps: Vec<String> = row.iter().map(|span| span.step.to_string()).collect();
-            let mut value = json!({
-                "steps": steps.join(" "),
-                "start_ns": row.iter().map(|span| span.start_ns).collect::<Vec<_>>(),
-                "end_ns": row.iter().map(|span| span.end_ns).collect::<Vec<_>>(),
-            });
-            if !of_row.is_empty() {
-                value["collectives"] = collectives::row_value(of_row, &names);
-            }
-            value
-        };
-        let step = |step: &StepTrace| {
-            let mut value = json!({
-                "step": step.step,
-                "loss": step.loss,
-                "tokens": step.tokens,
-                "rows": step.rows.iter().enumerate().map(|(at, spans)| row(spans, step.collectives_of(at))).collect::<Vec<_>>(),
-            });
-            if let Some(began_ns) = step.began_ns {
-                value["began_ns"] = json!(began_ns);
-            }
-            value
-        };
-        let mut value = json!({
-            "format": FORMAT,
-            "version": VERSION,
-            "plan_digest": self.plan_digest,
-            "backend": self.backend,
-            "transport": self.transport,
-            "peak_bytes": self.peak_bytes,
-            "steps": self.steps.iter().map(step).collect::<Vec<_>>(),
-        });
-        if names.len() > 0 {
-            value["collectives"] = names.iter().map(collectives::name_value).collect();
-        }
-        if self.replicas > 1 {
-            value["replicas"] = json!(self.replicas);
-        }
-        if self.context > 1 {
-            value["context"] = json!(self.context);
-        }
-        if self.tensor > 1 {
-            value["tensor"] = json!(self.tensor);
-        }
-        if let Some(overhead_ns) = self.overhead_ns {
-            value["overhead_ns"] = json!(overhead_ns);
-        }
-        if let Some(processors) = self.shared_processors {
-            value["shared_processors"] = json!(processors);
-        }
-        value
+        // Whoever serializes a trace writes texts as keys, and nothing that fails.
+        serde_json::to_string(self).unwrap_or_default()
     }
 
     /// Reads a file's text.
@@ -218,61 +160,7 @@ impl Trace {
     /// Every fault, each with its field: another format or version first, because nothing else can be said
     /// about such a file.
     pub fn from_json(text: &str) -> Result<Trace, Faults> {
-        if text.len() > MAX_FILE_BYTES {
-            let accepted = format!("a trace of at most {MAX_FILE_BYTES} bytes");
-            return Err(Fault::new("the whole input", format!("{} bytes", text.len()), accepted).into());
-        }
-        let value = json::parse(text).map_err(|Syntax { line, column, message, .. }| {
-            Fault::new("the whole input", format!("{message} at line {line} column {column}"), "a trace file in JSON")
-        })?;
-        Trace::from_value(&value)
-    }
-
-    fn from_value(value: &Value) -> Result<Trace, Faults> {
-        let mut faults = Vec::new();
-        let mut table = Table::of(value, "", &mut faults).ok_or_else(|| Faults(faults.clone()))?;
-        expect_format(&mut table)?;
-        let mut text = |table: &mut Table<'_>, key| table.text(key, &mut faults).unwrap_or_default().to_string();
-        let plan_digest = text(&mut table, "plan_digest");
-        let backend = text(&mut table, "backend");
-        let transport = text(&mut table, "transport");
-        let replicas = table.whole("replicas", 1..=MAX_RANKS as u64, &mut faults).unwrap_or(1) as usize;
-        let context = table.whole("context", 1..=MAX_RANKS as u64, &mut faults).unwrap_or(1) as usize;
-        let tensor = table.whole("tensor", 1..=MAX_RANKS as u64, &mut faults).unwrap_or(1) as usize;
-        let overhead_ns = table.whole("overhead_ns", 0..=MAX_NS, &mut faults);
-        let processors = table.whole("shared_processors", 1..=MAX_PROCESSORS, &mut faults);
-        let shared_processors = processors.map(|processors| processors as usize);
-        let peak_bytes = read_numbers(table.get("peak_bytes"), "peak_bytes", MAX_RANKS, &mut faults);
-        let names = table.get("collectives");
-        let names = read_list(names, "collectives", collectives::MAX_NAMES, &mut faults, collectives::read_name);
-        let read_step = |value: &Value, path: &str, faults: &mut Vec<Fault>| read_step(value, path, &names, faults);
-        let steps = read_list(table.get("steps"), "steps", MAX_STEPS, &mut faults, read_step);
-        table.finish(&mut faults);
-        let pipelines = replicas * context * tensor;
-        for (index, step) in steps.iter().enumerate().filter(|(_, step)| !step.rows.len().is_multiple_of(pipelines)) {
-            let mut accepted = format!("as many ranks in each of the {replicas} replicas");
-            for (ways, what) in [(context, "each sequence"), (tensor, "each matrix")] {
-                if ways > 1 {
-                    accepted.push_str(&format!(", {ways} to share {what}"));
-                }
-            }
-            faults.push(Fault::new(format!("steps[{index}].rows"), format!("{} rows", step.rows.len()), accepted));
-        }
-        if !faults.is_empty() {
-            return Err(Faults(faults));
-        }
-        Ok(Trace {
-            plan_digest,
-            backend,
-            transport,
-            replicas,
-            context,
-            tensor,
-            overhead_ns,
-            shared_processors,
-            peak_bytes,
-            steps,
-        })
+        read::trace(text)
     }
 
     /// What a person calls row `row` of a step that has `rows` of them: `rank 3`, or `replica 1, rank 3, context 1,
@@ -294,135 +182,13 @@ impl Trace {
     }
 }
 
-fn expect_format(table: &mut Table<'_>) -> Result<(), Fault> {
-    let nothing = || String::from("no layer");
-    let format = table.get("format");
-    if format.and_then(Value::as_str) != Some(FORMAT) {
-        return Err(Fault::new("format", format.map_or_else(nothing, shown), format!("\"{FORMAT}\"")));
-    }
-    let version = table.get("version");
-    if version.and_then(whole) != Some(VERSION) {
-        return Err(Fault::new(
-            "version",
-            version.map_or_else(nothing, shown),
-            format!("{VERSION}, the only version so far"),
-        ));
-    }
-    Ok(())
-}
-
-fn read_step(value: &Value, path: &str, names: &[Arc<CollectiveName>], faults: &mut Vec<Fault>) -> Option<StepTrace> {
-    let mut table = Table::of(value, path, faults)?;
-    let step = table.needed_whole("step", 0..=u64::MAX, faults);
-    let loss = table.get("loss").map(|value| {
-        let loss = value.as_f64();
-        if loss.is_none() {
-            faults.push(Fault::new(table.path("loss"), shown(value), "a number, or null"));
-        }
-        loss
-    });
-    let tokens = table.whole("tokens", 0..=1 << 62, faults).unwrap_or(0);
-    let began_ns = table.whole("began_ns", 0..=MAX_NS, faults);
-    let rows_path = table.path("rows");
-    let read_row = |value: &Value, path: &str, faults: &mut Vec<Fault>| read_row(value, path, names, faults);
-    let rows = read_list(table.get("rows"), &rows_path, MAX_RANKS, faults, read_row);
-    table.finish(faults);
-    let (rows, mut collectives): (Vec<_>, Vec<Vec<Collective>>) = rows.into_iter().unzip();
-    let with_any = collectives.iter().rposition(|row| !row.is_empty()).map_or(0, |last| last + 1);
-    collectives.truncate(with_any);
-    Some(StepTrace { step: step?, loss: loss.flatten(), tokens, began_ns, rows, collectives })
-}
-
-type Row = (Vec<TraceSpan>, Vec<Collective>);
-
-fn read_row(value: &Value, path: &str, names: &[Arc<CollectiveName>], faults: &mut Vec<Fault>) -> Option<Row> {
-    let mut table = Table::of(value, path, faults)?;
-    let collectives_path = table.path("collectives");
-    let collectives = table
-        .get("collectives")
-        .map_or(Some(Vec::new()), |value| collectives::read_row(value, &collectives_path, names, faults));
-    let text = table.get("steps");
-    let steps_path = table.path("steps");
-    let steps = match text.and_then(Value::as_str).map(|text| Program::from_text_rows(&[text])) {
-        Some(Ok(mut program)) => program.rows.pop().unwrap_or_default(),
-        Some(Err((_, error))) => {
-            faults.push(Fault::new(steps_path, &error.text, "steps such as `0F3`, `(1SEND_F0)` or `OPTIMIZER`"));
-            return None;
-        }
-        None => {
-            faults.push(Fault::new(
-                steps_path,
-                text.map_or_else(|| "nothing".to_string(), shown),
-                "a row of steps as text",
-            ));
-            return None;
-        }
-    };
-    let (start_path, end_path) = (table.path("start_ns"), table.path("end_ns"));
-    let starts = read_numbers(table.get("start_ns"), &start_path, steps.len(), faults);
-    let ends = read_numbers(table.get("end_ns"), &end_path, steps.len(), faults);
-    table.finish(faults);
-    if starts.len() != steps.len() || ends.len() != steps.len() {
-        faults.push(Fault::new(
-            path,
-            format!("{} steps, {} starts and {} ends", steps.len(), starts.len(), ends.len()),
-            "one start and one end for each step",
-        ));
-        return None;
-    }
-    let mut spans = Vec::with_capacity(steps.len());
-    let mut before = 0;
-    for ((step, start_ns), end_ns) in steps.into_iter().zip(starts).zip(ends) {
-        if start_ns < before || end_ns < start_ns {
-            faults.push(Fault::new(
-                path,
-                format!("{step} from {start_ns} to {end_ns} after {before}"),
-                "spans in order of time that do not overlap",
-            ));
-            return None;
-        }
-        before = end_ns;
-        spans.push(TraceSpan { step, start_ns, end_ns });
-    }
-    Some((spans, collectives?))
-}
-
-/// A list of at most `most` entries; a missing one is empty.
-fn read_list<T>(
-    value: Option<&Value>,
-    path: &str,
-    most: usize,
-    faults: &mut Vec<Fault>,
-    read: impl Fn(&Value, &str, &mut Vec<Fault>) -> Option<T>,
-) -> Vec<T> {
-    match value {
-        None => Vec::new(),
-        Some(Value::Array(items)) if items.len() <= most => items
-            .iter()
-            .enumerate()
-            .filter_map(|(index, item)| read(item, &format!("{path}[{index}]"), faults))
-            .collect(),
-        Some(other) => {
-            faults.push(Fault::new(path, shown(other), format!("a list of at most {most}")));
-            Vec::new()
-        }
-    }
-}
-
-fn read_numbers(value: Option<&Value>, path: &str, most: usize, faults: &mut Vec<Fault>) -> Vec<u64> {
-    read_list(value, path, most, faults, |value, path, faults| {
-        let number = whole(value).filter(|number| *number <= MAX_NS);
-        if number.is_none() {
-            faults.push(Fault::new(path, shown(value), format!("a whole number up to {MAX_NS}")));
-        }
-        number
-    })
-}
-
 #[cfg(test)]
 mod tests {
-    use super::collectives::{CollectiveKind, GroupKind};
+    use super::collectives::{CollectiveKind, CollectiveName, GroupKind};
     use super::*;
+    use crate::program::Program;
+    use alloc::string::ToString;
+    use alloc::sync::Arc;
     use alloc::vec;
     use proptest::prelude::*;
 
@@ -467,6 +233,31 @@ mod tests {
         assert_eq!(Trace::from_json(&trace.to_json()), Ok(trace));
     }
 
+    /// Those of a program in another language come in any order.
+    #[test]
+    fn fields_may_stand_in_any_order() {
+        let value: serde_json::Value = serde_json::from_str(&example().to_json()).unwrap();
+        fn turned(value: &serde_json::Value) -> String {
+            match value {
+                serde_json::Value::Object(fields) => {
+                    let fields = fields.iter().rev().map(|(key, value)| format!("{key:?}:{}", turned(value)));
+                    format!("{{{}}}", fields.collect::<Vec<_>>().join(","))
+                }
+                serde_json::Value::Array(items) => {
+                    format!("[{}]", items.iter().map(turned).collect::<Vec<_>>().join(", "))
+                }
+                other => other.to_string(),
+            }
+        }
+        let text = turned(&value);
+        assert!(text.find("\"steps\"") < text.find("\"collectives\""), "{text}");
+        assert_eq!(Trace::from_json(&text), Ok(example()));
+        // And a text with an escape, and numbers as floats.
+        let escaped = example().to_json().replace("0BW0", "0\\u0042W0").replace("[107,", "[107.0,");
+        assert!(escaped.contains("u0042") && escaped.contains("107.0"), "{escaped}");
+        assert_eq!(Trace::from_json(&escaped), Ok(example()));
+    }
+
     #[test]
     fn a_timeline_holds_the_compute_and_starts_at_zero() {
         let timeline = example().steps[0].timeline();
@@ -488,6 +279,36 @@ mod tests {
             ("[100,110", "[110", "steps[0].rows[0]: found 5 steps, 4 starts and 5 ends"),
             ("[107", "[90", "spans in order of time"),
             ("0BW0", "0Q0", "steps[0].rows[0].steps: found 0Q0"),
+            ("(0SEND_F0)", "(0SEND_F0", "steps[0].rows[0].steps: found (0RECV_B0)"),
+            (
+                "\"steps\":\"0F0",
+                "\"steps\":[7],\"stps\":\"0F0",
+                "steps[0].rows[0].steps: found a list of 1, accepted is a row",
+            ),
+            (
+                "\"steps\":\"0F0",
+                "\"stps\":\"0F0",
+                "steps[0].rows[0].stps: found an unknown field, accepted is one of steps",
+            ),
+            ("\"steps\":\"0F0", "\"stps\":\"0F0", "steps[0].rows[0].steps: found nothing, accepted is a row"),
+            ("\"tokens\":64", "\"tokens\":64,\"tokens\":64", "the field \"tokens\" is given twice at line 1"),
+            (
+                "\"start_ns\":[100",
+                "\"end_ns\":[], \"start_ns\":[100",
+                "the field \"end_ns\" is given twice at line 1",
+            ),
+            (
+                "\"peak_bytes\":[1024]",
+                "\"peak_bytes\":{}",
+                "peak_bytes: found a table, accepted is a list of at most 1024",
+            ),
+            (
+                "\"peak_bytes\":[1024]",
+                "\"peak_bytes\":[1,true]",
+                "peak_bytes[1]: found true, accepted is a whole number",
+            ),
+            ("\"version\":1}", "\"version\":1} {", "trailing characters at line 1"),
+            ("\"version\":1}", "\"version\":1", "EOF while parsing an object at line 1"),
             ("\"tokens\":64", "\"tokens\":-1", "steps[0].tokens: found -1"),
             ("\"tokens\"", "\"tokns\"", "steps[0].tokns: found an unknown field"),
             ("\"overhead_ns\"", "\"replicas\":2,\"overhead_ns\"", "steps[0].rows: found 1 rows, accepted is as many"),
@@ -507,7 +328,11 @@ mod tests {
                 "\"of\":[0,2,1]",
                 "steps[0].rows[0].collectives.of[1]: found 2, accepted is the number",
             ),
-            ("\"of\":[0,0,1]", "\"of\":[0,1]", "steps[0].rows[0].collectives.start_ns: found a list of 3"),
+            (
+                "\"of\":[0,0,1]",
+                "\"of\":[0,1]",
+                "steps[0].rows[0].collectives: found 2 collectives, 3 starts and 3 ends",
+            ),
             ("[140,141,145]", "[140,139,145]", "in order of their starts"),
             (
                 "\"bytes\":[64,null,8]",

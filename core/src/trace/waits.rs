@@ -50,38 +50,40 @@ impl Waits {
         let mut waits = Waits::default();
         for (copy, rows) in step.rows.chunks(ranks.max(1)).enumerate() {
             let first = copy * ranks.max(1);
-            let mut places: BTreeMap<Made, Place> = BTreeMap::new();
-            let mut arrivals: Vec<BTreeMap<Made, [Nanos; 2]>> = Vec::with_capacity(rows.len());
+            let mut places: Vec<(Made, Place)> = Vec::new();
+            let mut arrivals: Vec<Vec<(Made, [Nanos; 2])>> = Vec::with_capacity(rows.len());
             for (row, spans) in rows.iter().enumerate() {
-                let (mut ops, mut arrived) = (Vec::new(), BTreeMap::new());
+                let (mut ops, mut arrived) = (Vec::new(), Vec::new());
                 for span in spans {
                     match &span.step {
                         Step::Compute(op) => {
-                            if let Some(made) = made(*op) {
-                                places.entry(made).or_insert((first + row, ops.len()));
-                            }
+                            places.extend(made(*op).map(|made| (made, (first + row, ops.len()))));
                             ops.push(Span { op: *op, start_ns: span.start_ns, end_ns: span.end_ns });
                         }
                         Step::Transfer(messages) | Step::Wait(messages) => {
-                            arrived.extend(
-                                messages
-                                    .iter()
-                                    .filter_map(input_of)
-                                    .map(|input| (input, [span.start_ns, span.end_ns])),
-                            );
+                            let inputs = messages.iter().filter_map(input_of);
+                            arrived.extend(inputs.map(|input| (input, [span.start_ns, span.end_ns])));
                         }
                         Step::Start(_) | Step::Optimizer => {}
                     }
                 }
                 waits.ops.push(ops);
+                // Of several the last one counts: a stable sort keeps their order.
+                arrived.sort_by_key(|(input, _)| *input);
                 arrivals.push(arrived);
             }
+            // Of several the first one counts.
+            places.sort_unstable();
             for (row, arrived) in arrivals.iter().enumerate() {
                 let ops = &waits.ops[first + row];
                 let input = |span: &Span| {
                     let needed = needed(span.op)?;
-                    let place = places.get(&needed).copied().filter(|place| place.0 != first + row)?;
-                    Some((place, arrived.get(&needed).copied().filter(|ns| ns[1] <= span.start_ns)))
+                    let at = places.partition_point(|(made, _)| *made < needed);
+                    let place = places.get(at).filter(|(made, _)| *made == needed).map(|(_, place)| *place);
+                    let place = place.filter(|place| place.0 != first + row)?;
+                    let before = arrived.partition_point(|(input, _)| *input <= needed).checked_sub(1);
+                    let received = before.map(|at| arrived[at]).filter(|(input, _)| *input == needed);
+                    Some((place, received.map(|(_, ns)| ns).filter(|ns| ns[1] <= span.start_ns)))
                 };
                 let found: Vec<Option<(Place, Option<[Nanos; 2]>)>> = ops.iter().map(input).collect();
                 waits.inputs.push(found.iter().map(|found| found.map(|(place, _)| place)).collect());

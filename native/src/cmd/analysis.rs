@@ -159,5 +159,9 @@ fn stragglers(analysis: &Analysis) -> String {
         ]
     };
     let cells: Vec<Vec<String>> = analysis.stragglers.iter().map(row).collect();
-    format::table(&["straggler", "times", "since", "count", "saved", ""], &cells, 4)
+    let mut text = format::table(&["straggler", "times", "since", "count", "saved", ""], &cells, 4);
+    if analysis.more_stragglers > 0 {
+        text.push_str(&format!("and {} more, with less time beyond the usual\n", analysis.more_stragglers));
+    }
+    text
 }

@@ -11,7 +11,7 @@ use pipeplan::transport::rendezvous::Secret;
 
 use super::failure::Failure;
 use super::restart::{self, Announced, Word};
-use super::{format, output};
+use super::{format, interrupt, output};
 
 /// Between two looks at the processes.
 const LOOK: Duration = Duration::from_millis(20);
@@ -21,6 +21,9 @@ const GRACE: Duration = Duration::from_secs(3);
 
 /// After a death, how long others are waited for that may have died with it: they are one failure.
 const TOGETHER: Duration = Duration::from_millis(60);
+
+/// After its start, a process listens to signals.
+const LISTENS: Duration = Duration::from_secs(1);
 
 /// How the processes of a run are started.
 pub struct Start {
@@ -76,6 +79,8 @@ pub struct Family {
     over: bool,
     /// How often the run has gone on with fewer ranks, where it may.
     fewer: Option<u32>,
+    /// When the last of them was started.
+    started: Instant,
 }
 
 impl Family {
@@ -88,7 +93,8 @@ impl Family {
         let (announced, over) = (Announced::first(free_port()?), false);
         let (children, lives) = (Vec::with_capacity(ranks), vec![0; ranks]);
         let fewer = (!start.smaller.is_empty()).then_some(0);
-        let mut family = Family { start, children, lives, announced, dead: Vec::new(), noticed: None, over, fewer };
+        let (dead, started) = (Vec::new(), Instant::now());
+        let mut family = Family { start, children, lives, announced, dead, noticed: None, over, fewer, started };
         family.start_all()?;
         Ok(family)
     }
@@ -98,6 +104,7 @@ impl Family {
             let child = self.start.rank(rank, 0, &self.announced, self.fewer)?;
             self.children.push(Some(child));
         }
+        self.started = Instant::now();
         Ok(())
     }
 
@@ -138,6 +145,7 @@ impl Family {
                 self.end();
                 return Ok(130);
             }
+            self.hand_on_recording();
             for (rank, ended, how) in self.ended() {
                 self.over |= ended == 0;
                 let may_restart = self.announced.generation < self.start.restarts && !self.over && !asked;
@@ -209,6 +217,7 @@ impl Family {
             self.lives[rank] += 1;
             self.children[rank] = Some(self.start.rank(rank, self.lives[rank], &self.announced, self.fewer)?);
         }
+        self.started = Instant::now();
         Ok(())
     }
 
@@ -227,6 +236,20 @@ impl Family {
             let id = nix::unistd::Pid::from_raw(child.id() as i32);
             // One that has just ended needs no asking.
             let _ = nix::sys::signal::kill(id, nix::sys::signal::Signal::SIGUSR1);
+        }
+    }
+
+    /// SIGUSR2 to one of them, which tells the others, once it listens: before, the signal would end it.
+    fn hand_on_recording(&self) {
+        let recording = interrupt::recording();
+        if !recording.is_asked() || self.started.elapsed() < LISTENS {
+            return;
+        }
+        recording.take();
+        #[cfg(unix)]
+        if let Some(child) = self.children.iter().flatten().next() {
+            let id = nix::unistd::Pid::from_raw(child.id() as i32);
+            let _ = nix::sys::signal::kill(id, nix::sys::signal::Signal::SIGUSR2);
         }
     }
 

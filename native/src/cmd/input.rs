@@ -14,7 +14,7 @@ use pipeplan_core::notation::order;
 use pipeplan_core::plan::{self, Plan, PlanFileError};
 use pipeplan_core::spec::link;
 use pipeplan_core::spec::{self, Spec, SpecError};
-use pipeplan_core::trace::Trace;
+use pipeplan_core::trace::{self, Trace};
 use serde_json::Value;
 
 use super::failure::Failure;
@@ -48,7 +48,8 @@ pub fn file_or_standard_input(argument: &str) -> Result<Source, Failure> {
             "standard input can be read once, but two arguments are `-`: give one of them as a file",
         ));
     }
-    let limit = plan::MAX_FILE_BYTES as u64;
+    // The longest of what is read here; the others have less, which they check.
+    let limit = plan::MAX_FILE_BYTES.max(trace::MAX_FILE_BYTES) as u64;
     let bytes = match argument {
         "-" => bounded(name, limit, Ok(std::io::stdin().lock())),
         path => file(path, limit),

@@ -1,9 +1,10 @@
 //! Where output goes: standard output, or a file that is written completely or not at all.
 
-use std::io::{ErrorKind, Write};
+use std::io::{BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use pipeplan_core::plan::{self, Plan};
+use pipeplan_core::trace::Trace;
 use serde_json::Value;
 
 use super::failure::Failure;
@@ -95,6 +96,29 @@ fn all_pieces(
         }
     })?;
     Ok(written)
+}
+
+/// As [`write`], a trace, whose text is not held as a whole.
+pub fn write_trace(path: &str, trace: &Trace) -> Result<(), Failure> {
+    write_pieces(path, |sink| {
+        let mut out = BufWriter::with_capacity(1 << 16, Sink(sink));
+        let written = serde_json::to_writer(&mut out, trace).map_err(std::io::Error::from);
+        written.and_then(|()| out.flush()).map_err(|error| cannot_be_written(path, &error))
+    })
+}
+
+/// What takes pieces, as a writer.
+struct Sink<'s>(&'s mut dyn FnMut(&[u8]));
+
+impl Write for Sink<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        (self.0)(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Refuses a path that [`write`] cannot write, before the work starts, so that no result is lost.

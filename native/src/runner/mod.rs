@@ -14,6 +14,7 @@
 //!   gradients in the order of microbatches, all partitions and schedules give the same bits too.
 //! - A rank that fails ends the run: at most [`RunOptions::grace`] after the failure, or after the patience of the transport
 //!   if a rank hangs without failing. The [`Failure`] says where every rank was.
+//! - A [`RecordingSwitch`] that is asked begins or ends recording with the next step, on every rank the same step.
 //! - A raised [`StopFlag`] ends the run after the current step, on every rank the same step.
 
 use std::ops::Range;
@@ -47,7 +48,7 @@ mod workload;
 
 pub use overhead::Overhead;
 pub use processes::run_process;
-pub use recording::Recorded;
+pub use recording::{Recorded, RecordingSwitch};
 pub use report::{Cause, Ending, Failure, LastCheckpoint, RankMemory, RunError, RunReport, StepReport};
 pub use restart::{Restart, Restarting, Source, run_elastic, run_restarting};
 pub use status::{RankReport, State};
@@ -58,7 +59,7 @@ pub use workload::{Computation, ModelStages, Refusal, Workload};
 
 use crate::transport::faulty::Faults;
 use crate::transport::threads::ThreadOptions;
-use pipeplan_core::trace::StepTrace;
+use pipeplan_core::trace::{StepTrace, Trace};
 
 use checkpoint::{Checkpoint, CheckpointError, Pretrained, Saving};
 use data::Sources;
@@ -131,6 +132,8 @@ pub struct RunOptions {
     pub traced_steps: u32,
     /// The steps in the trace.
     pub trace_window: Option<Range<u32>>,
+    /// Begins and ends recording while the run runs: then the trace has the steps that were asked for.
+    pub recording: RecordingSwitch,
     /// Whether the report holds the final weights.
     pub keep_weights: bool,
     /// Raised to end the run early.
@@ -167,6 +170,7 @@ impl Default for RunOptions {
             grace: Duration::from_secs(10),
             traced_steps: 20,
             trace_window: None,
+            recording: RecordingSwitch::default(),
             keep_weights: false,
             stop: StopFlag::default(),
             pausing: StopFlag::default(),
@@ -224,6 +228,9 @@ pub trait Observer {
     /// What ranks did in the step that has ended. Where hosts do not share a clock, or ranks share processors, `began_ns` is none:
     /// the time from one rank to another then says nothing of their link.
     fn measured(&mut self, _step: &StepTrace) {}
+
+    /// Recording has ended because somebody asked for it: the trace so far.
+    fn recorded(&mut self, _trace: &Trace) {}
 
     /// A rank has failed, and the run goes on. Where ranks are processes, only those that go on with it hear this.
     fn restarted(&mut self, _restart: &Restart) {}

@@ -22,6 +22,7 @@ use super::collective_log::{NUMBERS, Noted};
 #[cfg(feature = "cuda")]
 use super::gradients::Gradients;
 use super::rank_executor::{RankExecutor, StepRecord};
+use super::recording::Recording;
 use super::report::{Cause, Ending, Failure, RankMemory, RunError};
 use super::status::State;
 use super::threads::{Coordinator, Shared, TensorPath, memory_of, message_of, rank_executor, with_faults};
@@ -272,6 +273,7 @@ impl Rank<'_> {
         let Shared { workload, options, board, .. } = self.shared;
         let rank = self.rank;
         let row = workload.row(rank);
+        let recording = Recording::of(options);
         let mut done = rank_executor.first_step;
         for step in rank_executor.first_step.. {
             board.note(rank, step, 0, State::Between);
@@ -279,16 +281,19 @@ impl Rank<'_> {
             rank_executor.prepare(step);
             // Whoever was asked to stop says so to all: then all stop after the same step.
             let pauses = options.pausing.is_raised() && step.is_multiple_of(options.saves_every().max(1));
-            let mut stop = [f32::from(u8::from(step >= options.steps || options.stop.is_raised() || pauses))];
-            transport.all_reduce(&mut self.everyone, &mut stop, Reduction::Max)?;
-            if stop[0] > 0.0 {
+            let ends = step >= options.steps || options.stop.is_raised() || pauses;
+            // And whoever was asked to begin or to end recording.
+            let mut votes = [ends, recording.is_asked()].map(|vote| f32::from(u8::from(vote)));
+            transport.all_reduce(&mut self.everyone, &mut votes, Reduction::Max)?;
+            let [ends, asked] = votes.map(|vote| vote > 0.0);
+            if ends {
                 break;
             }
+            let recorded = recording.decide(step, asked);
             for peer in (0..transport.world()).filter(|peer| *peer != rank) {
                 board.note(peer, step, 0, State::Lost);
             }
             let ready_ns = rank_executor.now();
-            let recorded = self.shared.verdict.records(step);
             let record = rank_executor.whole_step(step, ready_ns, recorded, transport)?;
             board.note(rank, step, row.len(), State::Between);
             for record in self.gather(transport, record, &mut coordinator.hosts)? {

@@ -125,7 +125,7 @@ impl RankExecutor<'_> {
             if !verdict.runs(training_step) {
                 break;
             }
-            let recorded = verdict.records(training_step);
+            let recorded = verdict.recorded();
             tell(self.whole_step(training_step, ready_ns, recorded, transport)?);
             done = training_step + 1;
             self.after_step(done, transport)?;

@@ -36,8 +36,8 @@ pub struct Verdict {
     steps: u32,
     /// Raised to end the run before a step that is a multiple of the number.
     pausing: (StopFlag, u32),
-    /// The first step that nobody has asked about, and whether the run has ended before it.
-    asked: Mutex<(u32, bool)>,
+    /// The first step that nobody has asked about, whether the run has ended before it, and what becomes of the one before it.
+    asked: Mutex<(u32, bool, Recorded)>,
     recording: Recording,
 }
 
@@ -48,7 +48,7 @@ impl Verdict {
             flag,
             steps,
             pausing: (StopFlag::default(), 1),
-            asked: Mutex::new((0, false)),
+            asked: Mutex::new((0, false, Recorded::No)),
             recording: Recording::default(),
         }
     }
@@ -63,9 +63,9 @@ impl Verdict {
         Verdict { recording, ..self }
     }
 
-    /// What becomes of what is measured in `step`.
-    pub fn records(&self, step: u32) -> Recorded {
-        self.recording.decide(step)
+    /// What becomes of the step that ranks have last asked about: none of them asks about the next one before all have ended it.
+    pub fn recorded(&self) -> Recorded {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner).2
     }
 
     /// Whether `step` is run. Ranks ask about steps in order, all from 0.
@@ -73,7 +73,8 @@ impl Verdict {
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         if step >= asked.0 && !asked.1 {
             let pauses = self.pausing.0.is_raised() && step.is_multiple_of(self.pausing.1);
-            *asked = (step + 1, step >= self.steps || self.flag.is_raised() || pauses);
+            let recorded = self.recording.decide(step, self.recording.is_asked());
+            *asked = (step + 1, step >= self.steps || self.flag.is_raised() || pauses, recorded);
         }
         !(asked.1 && step + 1 >= asked.0)
     }

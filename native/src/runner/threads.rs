@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use pipeplan_core::base::units::{Bytes, Nanos};
 use pipeplan_core::graph::Graph;
-use pipeplan_core::trace::clocks::align;
+use pipeplan_core::trace::clocks::{Aligned, align};
 use pipeplan_core::trace::{StepTrace, Trace, TraceSpan};
 
 use super::checkpoint::{Reader, Saves};
@@ -365,6 +365,10 @@ pub(super) struct Coordinator<'a> {
     open: BTreeMap<u32, Vec<Option<StepRecord>>>,
     steps: Vec<StepReport>,
     traced: VecDeque<StepTrace>,
+    /// What became of the last step that was kept.
+    was: Recorded,
+    /// By row of the trace, so far.
+    peak_bytes: Vec<Bytes>,
     names: CollectiveNames,
     first_start_ns: Option<Nanos>,
     last_end_ns: Nanos,
@@ -389,6 +393,8 @@ impl<'a> Coordinator<'a> {
             open: BTreeMap::new(),
             steps: Vec::new(),
             traced: VecDeque::new(),
+            was: Recorded::No,
+            peak_bytes: vec![0; ranks],
             names: CollectiveNames::new(&shared.workload),
             first_start_ns: None,
             last_end_ns: 0,
@@ -466,6 +472,13 @@ impl<'a> Coordinator<'a> {
                 observer.measured(&trace);
             }
             self.steps.push(report);
+            let over = self.was == Recorded::Kept && recorded == Recorded::No;
+            if over && self.shared.options.recording.was_asked() {
+                self.was = Recorded::No;
+                let peaks = self.peak_bytes.clone();
+                let (trace, _) = self.trace(self.traced.iter().cloned().collect(), None, peaks);
+                observer.recorded(&trace);
+            }
             self.keep(trace, recorded);
         }
     }
@@ -474,8 +487,15 @@ impl<'a> Coordinator<'a> {
     fn keep(&mut self, trace: StepTrace, recorded: Recorded) {
         match recorded {
             Recorded::No => {}
-            Recorded::Kept => self.traced.push_back(trace),
+            Recorded::Kept => {
+                // What was kept in case nobody asks.
+                if std::mem::replace(&mut self.was, recorded) == Recorded::Last {
+                    self.traced.clear();
+                }
+                self.traced.push_back(trace);
+            }
             Recorded::Last => {
+                self.was = recorded;
                 self.traced.push_back(trace);
                 if self.traced.len() > self.shared.options.traced_steps as usize {
                     self.traced.pop_front();
@@ -507,6 +527,7 @@ impl<'a> Coordinator<'a> {
         // A trace has one pipeline after the other.
         let mut by_pipeline: Vec<&StepRecord> = records.iter().collect();
         by_pipeline.sort_by_key(|record| workload.position(record.rank).in_trace());
+        self.peak_bytes = by_pipeline.iter().map(|record| record.peak_bytes).collect();
         let rows = by_pipeline.iter().copied().map(row).collect();
         let collectives = match by_pipeline.iter().any(|record| !record.collectives.is_empty()) {
             true => {
@@ -564,7 +585,38 @@ impl<'a> Coordinator<'a> {
         }
     }
 
-    pub(super) fn report(self) -> RunReport {
+    /// The trace of `steps`, with its clocks put right.
+    fn trace(&self, steps: Vec<StepTrace>, overhead: Option<&Overhead>, peak_bytes: Vec<Bytes>) -> (Trace, Aligned) {
+        let workload = &self.shared.workload;
+        let shared_processors = self.processors().filter(|processors| *processors < workload.world());
+        let mut trace = Trace {
+            plan_digest: workload.plan_digest.clone(),
+            backend: match &workload.computation {
+                Computation::Model(_) => match self.shared.options.device {
+                    Device::Cpu => "cpu".to_string(),
+                    Device::Cuda(_) => "cuda".to_string(),
+                    Device::Emulated => "emulated".to_string(),
+                },
+                Computation::PlannedTimes { .. } => "modelled".to_string(),
+            },
+            transport: self.transport.to_string(),
+            replicas: workload.replicas(),
+            context: workload.parts(),
+            tensor: workload.members(),
+            overhead_ns: overhead.map(|overhead| overhead.mean_ns.round() as Nanos),
+            shared_processors,
+            peak_bytes,
+            steps,
+        };
+        let mut clock_of_row: Vec<(usize, usize)> =
+            self.hosts.iter().enumerate().map(|(rank, host)| (workload.position(rank).in_trace(), *host)).collect();
+        clock_of_row.sort_unstable();
+        let clock_of_row: Vec<usize> = clock_of_row.into_iter().map(|(_, host)| host).collect();
+        let clocks = align(&mut trace, &clock_of_row);
+        (trace, clocks)
+    }
+
+    pub(super) fn report(mut self) -> RunReport {
         let workload = &self.shared.workload;
         let (busy, whole) = self.busy_and_whole_ns;
         let processors = self.processors();
@@ -572,7 +624,7 @@ impl<'a> Coordinator<'a> {
         let places = if self.shared.options.keep_weights { workload.places() } else { Places::new() };
         let mut weights = BTreeMap::new();
         let mut memory = Vec::new();
-        for (rank, ended) in self.ended.into_iter().enumerate() {
+        for (rank, ended) in std::mem::take(&mut self.ended).into_iter().enumerate() {
             let (figures, held) =
                 ended.unwrap_or_else(|| (memory_of(rank, &Meter::default(), None, workload), BTreeMap::new()));
             let position = workload.position(rank);
@@ -589,31 +641,9 @@ impl<'a> Coordinator<'a> {
         let predicted = workload.predicted(self.slots, processors.unwrap_or(usize::MAX));
         let predicted = predicted.unwrap_or_default();
         let step_ns = median(self.steps.iter().map(|step| step.duration_ns).collect());
-        let overhead = Overhead::of(self.late_ns.into_iter().flatten().collect());
-        let mut trace = Trace {
-            plan_digest: workload.plan_digest.clone(),
-            backend: match &workload.computation {
-                Computation::Model(_) => match self.shared.options.device {
-                    Device::Cpu => "cpu".to_string(),
-                    Device::Cuda(_) => "cuda".to_string(),
-                    Device::Emulated => "emulated".to_string(),
-                },
-                Computation::PlannedTimes { .. } => "modelled".to_string(),
-            },
-            transport: self.transport.to_string(),
-            replicas: workload.replicas(),
-            context: workload.parts(),
-            tensor: workload.members(),
-            overhead_ns: overhead.map(|overhead| overhead.mean_ns.round() as Nanos),
-            shared_processors: shared,
-            peak_bytes,
-            steps: self.traced.into(),
-        };
-        let mut clock_of_row: Vec<(usize, usize)> =
-            self.hosts.iter().enumerate().map(|(rank, host)| (workload.position(rank).in_trace(), *host)).collect();
-        clock_of_row.sort_unstable();
-        let clock_of_row: Vec<usize> = clock_of_row.into_iter().map(|(_, host)| host).collect();
-        let clocks = align(&mut trace, &clock_of_row);
+        let overhead = Overhead::of(std::mem::take(&mut self.late_ns).into_iter().flatten().collect());
+        let steps = std::mem::take(&mut self.traced).into();
+        let (trace, clocks) = self.trace(steps, overhead.as_ref(), peak_bytes);
         RunReport {
             clocks,
             duration_ns: self.last_end_ns - self.first_start_ns.unwrap_or(0),

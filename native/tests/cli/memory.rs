@@ -36,7 +36,7 @@ fn repeated(before: &str, piece: &str, after: &str, bytes: usize) -> String {
 type Reader = (&'static str, &'static [&'static str], &'static str, String, usize);
 
 /// Long on purpose: a table.
-fn readers() -> [Reader; 17] {
+fn readers() -> [Reader; 19] {
     let dense = "123,";
     let event = "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"g\",\"ts\":1,\"dur\":1,\"tid\":7},";
     let line = "I0101 00:00:00.0 0 x:0] Profiler Info: Job (0), type = forward, micro_batch_id = 0, \
@@ -71,7 +71,31 @@ fn readers() -> [Reader; 17] {
             &["show", "FILE"],
             "trace.json",
             repeated("{\"format\":\"pipeplan-trace\",\"version\":1,\"steps\":[", dense, "1]}", 8 << 20),
-            24,
+            16,
+        ),
+        (
+            "trace of short ops",
+            &["show", "FILE"],
+            "short.json",
+            {
+                let count = 1 << 20;
+                let (times, ops) = (vec!["0"; count].join(","), vec!["0F0"; count].join(" "));
+                let row = format!("{{\"steps\":\"{ops}\",\"start_ns\":[{times}],\"end_ns\":[{times}]}}");
+                format!("{{\"format\":\"pipeplan-trace\",\"version\":1,\"steps\":[{{\"step\":0,\"rows\":[{row}]}}]}}")
+            },
+            16,
+        ),
+        (
+            "trace of empty steps",
+            &["show", "FILE"],
+            "steps.json",
+            repeated(
+                "{\"format\":\"pipeplan-trace\",\"version\":1,\"steps\":[",
+                "{\"step\":0},",
+                "{\"step\":0}]}",
+                8 << 20,
+            ),
+            16,
         ),
         (
             "torch's profile",

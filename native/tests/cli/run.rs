@@ -226,3 +226,105 @@ fn the_selftest_of_the_cpu_passes_and_that_of_a_missing_gpu_says_what_is_missing
         }
     }
 }
+
+/// On threads and on processes: gradient sync is apart from the optimizer's step, every member of a group is in each of its
+/// collectives, and none has its result before the last one has begun.
+#[test]
+fn a_trace_has_the_collectives_of_all_ranks() {
+    let folder = folder();
+    let (plan, trace) = (path(&folder, "plan.json"), path(&folder, "trace.json"));
+    let spec = TINY.replace("pipeline = 2", "pipeline = 2\ntensor = 2\ndata = 2\nzero = 1");
+    printed(&["plan", "-", "-o", &plan], &spec);
+    for transport in ["threads", "tcp"] {
+        let window = ["--steps", "3", "--trace-steps", "1..3", "--clip-norm", "1"];
+        printed(&[&["run", &plan, "--trace", &trace, "--transport", transport], &window[..]].concat(), "");
+        let trace: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&trace).unwrap()).unwrap();
+        let names = trace["collectives"].as_array().unwrap();
+        let kinds = |group: &str| -> std::collections::BTreeSet<&str> {
+            names.iter().filter(|name| name["group"] == group).filter_map(|name| name["kind"].as_str()).collect()
+        };
+        assert_eq!(kinds("dp"), ["all-gather", "reduce-scatter"].into());
+        assert_eq!((kinds("tp"), kinds("world")), (["all-reduce"].into(), ["all-reduce"].into()));
+        for step in trace["steps"].as_array().unwrap() {
+            let rows = step["rows"].as_array().unwrap();
+            assert_eq!(rows.len(), 8);
+            for (number, name) in names.iter().enumerate() {
+                // By member: begins and ends.
+                let times = |row: &serde_json::Value| -> Vec<[u64; 2]> {
+                    let of_row = &rows[row.as_u64().unwrap() as usize]["collectives"];
+                    let at = |key: &str, at: usize| of_row[key][at].as_u64().unwrap();
+                    let all =
+                        (0..of_row["of"].as_array().unwrap().len()).filter(|place| at("of", *place) == number as u64);
+                    all.map(|place| [at("start_ns", place), at("end_ns", place)]).collect()
+                };
+                let members: Vec<Vec<[u64; 2]>> = name["ranks"].as_array().unwrap().iter().map(times).collect();
+                assert!(!members[0].is_empty() && members.len() > 1, "{transport}: {name}");
+                assert!(members.iter().all(|member| member.len() == members[0].len()), "{transport}: {name}");
+                for at in 0..members[0].len() {
+                    let last = members.iter().map(|member| member[at][0]).max();
+                    let first = members.iter().map(|member| member[at][1]).min();
+                    assert!(last <= first, "{transport}: {name}, {at}: {last:?} {first:?}");
+                }
+            }
+        }
+        let shown = printed(&["show", &path(&folder, "trace.json"), "--analysis"], "");
+        assert!(shown.contains("gradient sync  param all-gather"), "{shown}");
+    }
+}
+
+/// SIGUSR2 begins recording on all ranks at one step, and ends it; the file is there while the run goes on.
+#[cfg(unix)]
+#[test]
+fn a_signal_begins_and_ends_recording() {
+    let folder = folder();
+    let plan = path(&folder, "plan.json");
+    printed(&["plan", "-", "-o", &plan], TINY);
+    for transport in ["threads", "tcp"] {
+        let (trace, log) = (path(&folder, &format!("{transport}.json")), path(&folder, transport));
+        let arguments = [
+            "run",
+            &plan,
+            "--steps",
+            "4000000",
+            "--trace",
+            &trace,
+            "--log",
+            &log,
+            "--transport",
+            transport,
+            "--json",
+        ];
+        let mut child = command(&arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let id = child.id().to_string();
+        let signal = |name: &str| assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
+        let steps = || std::fs::read_to_string(&log).map_or(0, |log| log.lines().count());
+        let wait = |what: &dyn Fn() -> bool| {
+            let begun = std::time::Instant::now();
+            while !what() {
+                assert!(begun.elapsed().as_secs() < 60, "{transport}: nothing came, after {} steps", steps());
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+        };
+        wait(&|| steps() > 2);
+        signal("-USR2");
+        // The command that started processes hands it on after a second.
+        std::thread::sleep(std::time::Duration::from_millis(1500));
+        let from = steps();
+        wait(&|| steps() > from + 3);
+        signal("-USR2");
+        wait(&|| std::path::Path::new(&trace).exists());
+        let read =
+            || -> serde_json::Value { serde_json::from_str(&std::fs::read_to_string(&trace).unwrap()).unwrap() };
+        let recorded = read();
+        let numbers: Vec<u64> =
+            recorded["steps"].as_array().unwrap().iter().filter_map(|step| step["step"].as_u64()).collect();
+        assert!(numbers[0] > 2 && numbers.len() > 3, "{transport}: {numbers:?}");
+        assert!(numbers.windows(2).all(|pair| pair[1] == pair[0] + 1), "{transport}: {numbers:?}");
+        assert_eq!(recorded["steps"][0]["rows"].as_array().map(Vec::len), Some(2));
+        let at = steps();
+        wait(&|| steps() > at);
+        signal("-INT");
+        assert_eq!(child.wait().unwrap().code(), Some(130), "{transport}");
+        assert_eq!(read()["steps"], recorded["steps"], "{transport}");
+    }
+}

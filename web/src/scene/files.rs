@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn a_plan_is_given_to_other_programs() {
         let scene = example("zb-h1", 1);
-        assert!(scene.perfetto().contains("\"name\":\"0F0\"") && scene.perfetto().contains("bytes"));
+        assert!(scene.perfetto().contains("\"name\":\"0F0\"") && scene.perfetto().contains("\"memory\""));
         let torch = scene.torch_csv().unwrap();
         assert!(torch.starts_with("0F0,0F1,"), "{torch}");
         let csv = scene.ops_csv();

@@ -40,9 +40,10 @@ use serde_json::{Value, json};
 
 use self::replay::Replay;
 use self::stragglers::{References, stragglers};
-use super::Trace;
+use super::{Trace, TraceSpan};
 use crate::base::units::Nanos;
 use crate::problem::op::Op;
+use crate::program::Step;
 
 /// Where the time of one row of a trace went in one step. All add up to the makespan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -126,6 +127,9 @@ pub struct Analysis {
     pub what_ifs: Vec<WhatIf>,
     /// Who is slow, the most costly first.
     pub stragglers: Vec<Straggler>,
+    /// How many ranks, stages and links are slow besides: of those with the most excess time the cost is worked out, since each takes
+    /// a replay.
+    pub more_stragglers: usize,
     /// Collectives by what they are for, where the trace has any.
     pub communication: Vec<Communication>,
 }
@@ -137,8 +141,10 @@ pub fn analyse(trace: &Trace, planned: Option<&dyn Fn(Op) -> Nanos>) -> Option<A
     if replays.is_empty() {
         return None;
     }
-    let numbers = trace.steps.iter().filter(|step| step.timeline().rows.iter().any(|row| !row.is_empty()));
-    let steps: Vec<StepTimes> = numbers.zip(&replays).map(|(step, replay)| replay.times(step.step)).collect();
+    let computes = |span: &TraceSpan| matches!(span.step, Step::Compute(_));
+    let with_ops = trace.steps.iter().filter(|step| step.rows.iter().flatten().any(computes));
+    let numbers: Vec<u64> = with_ops.map(|step| step.step).collect();
+    let steps: Vec<StepTimes> = numbers.iter().zip(&replays).map(|(step, replay)| replay.times(*step)).collect();
     let mean = |of: &dyn Fn(&Replay) -> Nanos| {
         let sum: u128 = replays.iter().map(|replay| u128::from(of(replay))).sum();
         (sum / replays.len() as u128) as Nanos
@@ -164,9 +170,12 @@ pub fn analyse(trace: &Trace, planned: Option<&dyn Fn(Op) -> Nanos>) -> Option<A
         what_if("even stages", &|replay, place| references.evened(replay.op(place), replay.took(place)), true),
         what_if("instant links", &measured, false),
     ]);
-    let stragglers =
-        stragglers(trace, &replays, &references, &|slow: &dyn Fn(usize, usize, (usize, usize)) -> Option<Nanos>,
-                                                   link| {
+    let (stragglers, more_stragglers) = stragglers(
+        trace,
+        &numbers,
+        &replays,
+        &references,
+        &|slow: &dyn Fn(usize, usize, (usize, usize)) -> Option<Nanos>, link| {
             let then: u128 = replays
                 .iter()
                 .enumerate()
@@ -176,8 +185,10 @@ pub fn analyse(trace: &Trace, planned: Option<&dyn Fn(Op) -> Nanos>) -> Option<A
                 })
                 .sum();
             makespan_ns.saturating_sub((then / replays.len() as u128) as Nanos)
-        });
-    Some(Analysis { steps, makespan_ns, what_ifs, stragglers, communication: communication::of(trace) })
+        },
+    );
+    let communication = communication::of(trace);
+    Some(Analysis { steps, makespan_ns, what_ifs, stragglers, more_stragglers, communication })
 }
 
 /// Ops of a path that are told.
@@ -266,6 +277,7 @@ impl Analysis {
             "steps": self.steps.iter().map(step).collect::<Vec<_>>(),
             "what_if": self.what_ifs.iter().map(what_if).collect::<Vec<_>>(),
             "stragglers": self.stragglers.iter().map(straggler).collect::<Vec<_>>(),
+            "more_stragglers": self.more_stragglers,
             "communication": self.communication.iter().map(Communication::to_value).collect::<Vec<_>>(),
         })
     }

@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use super::{PathOp, RowTime, StepTimes};
 use crate::base::units::Nanos;
 use crate::problem::op::Op;
+use crate::simulate::timeline::Span;
 use crate::trace::Trace;
 use crate::trace::waits::{Place, Waits};
 
@@ -20,16 +21,50 @@ pub(super) struct Replay {
     late: Vec<Vec<Nanos>>,
 }
 
-/// The least time from the end of an op to the start of what waits for it, by row from and to.
-pub(super) type Links = BTreeMap<(usize, usize), Nanos>;
+/// Something of each link, by row to, and then by row from, of which a row has few.
+pub(super) struct Links<T>(Vec<Vec<(usize, T)>>);
 
-pub(super) fn links(all: &[Waits]) -> Links {
+impl<T> Links<T> {
+    pub(super) fn new() -> Links<T> {
+        Links(Vec::new())
+    }
+
+    pub(super) fn get(&self, from: usize, to: usize) -> Option<&T> {
+        self.0.get(to)?.iter().find(|(known, _)| *known == from).map(|(_, of)| of)
+    }
+
+    /// That of a link; `first` where there is none yet.
+    pub(super) fn entry(&mut self, from: usize, to: usize, first: impl FnOnce() -> T) -> &mut T {
+        if self.0.len() <= to {
+            self.0.resize_with(to + 1, Vec::new);
+        }
+        let of_row = &mut self.0[to];
+        let at = of_row.iter().position(|(known, _)| *known == from).unwrap_or_else(|| {
+            of_row.push((from, first()));
+            of_row.len() - 1
+        });
+        &mut of_row[at].1
+    }
+
+    /// All of them, in order of the rows from, and then to.
+    pub(super) fn into_sorted(self) -> Vec<((usize, usize), T)> {
+        let of_row =
+            |(to, of_row): (usize, Vec<(usize, T)>)| of_row.into_iter().map(move |(from, of)| ((from, to), of));
+        let mut all: Vec<((usize, usize), T)> = self.0.into_iter().enumerate().flat_map(of_row).collect();
+        all.sort_by_key(|(link, _)| *link);
+        all
+    }
+}
+
+/// The least time from the end of an op to the start of what waits for it.
+pub(super) fn links(all: &[Waits]) -> Links<Nanos> {
     let mut links = Links::new();
     for waits in all {
         for (input, op) in waits.edges() {
             let there = waits.received[op.0][op.1].map_or(waits.at(op).start_ns, |received| received[1]);
             let took = there.saturating_sub(waits.at(input).end_ns);
-            links.entry((input.0, op.0)).and_modify(|least: &mut Nanos| *least = took.min(*least)).or_insert(took);
+            let least: &mut Nanos = links.entry(input.0, op.0, || took);
+            *least = took.min(*least);
         }
     }
     links
@@ -44,7 +79,7 @@ impl Replay {
         all.into_iter().map(|waits| Replay::of(waits, &links)).collect()
     }
 
-    fn of(mut waits: Waits, links: &Links) -> Replay {
+    fn of(mut waits: Waits, links: &Links<Nanos>) -> Replay {
         let first = waits.ops.iter().flatten().map(|span| span.start_ns).min().unwrap_or(0);
         for span in waits.ops.iter_mut().flatten() {
             (span.start_ns, span.end_ns) = (span.start_ns - first, span.end_ns.max(span.start_ns) - first);
@@ -63,7 +98,7 @@ impl Replay {
                 if let Some(input) = waits.inputs[row][place] {
                     let made = waits.at(input).end_ns;
                     let most = span.start_ns.saturating_sub(made);
-                    let usual = links.get(&(input.0, row)).copied().unwrap_or(0);
+                    let usual = links.get(input.0, row).copied().unwrap_or(0);
                     // A rank that asks after the message was made, and then hardly waits, does not see when it arrived.
                     let saw = waits.received[row][place]
                         .filter(|[asked, ended]| *asked <= made || ended.saturating_sub(*asked) > usual);
@@ -77,6 +112,11 @@ impl Replay {
             late.push(late_of_row);
         }
         Replay { waits, order, hops, late }
+    }
+
+    /// The ops of a row.
+    pub(super) fn row(&self, row: usize) -> &[Span] {
+        self.waits.ops.get(row).map_or(&[], Vec::as_slice)
     }
 
     pub(super) fn op(&self, place: Place) -> Op {
@@ -134,11 +174,11 @@ impl Replay {
         for place in self.places() {
             *microbatches.entry(self.op(place).microbatch()).or_default() += self.took(place);
         }
-        let rows = (0..self.waits.ops.len()).map(|row| self.row(row, makespan_ns)).collect();
+        let rows = (0..self.waits.ops.len()).map(|row| self.time_of(row, makespan_ns)).collect();
         StepTimes { step, makespan_ns, rows, microbatches: microbatches.into_iter().collect(), path: self.path() }
     }
 
-    fn row(&self, row: usize, makespan_ns: Nanos) -> RowTime {
+    fn time_of(&self, row: usize, makespan_ns: Nanos) -> RowTime {
         let mut time = RowTime::default();
         let mut before = 0;
         for (place, span) in self.waits.ops[row].iter().enumerate() {

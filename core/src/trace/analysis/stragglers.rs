@@ -5,10 +5,11 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use super::replay::Replay;
+use super::replay::{Links, Replay};
 use super::row_text;
 use crate::base::units::Nanos;
 use crate::problem::op::{Op, OpKind};
+use crate::simulate::timeline::Span;
 use crate::trace::Trace;
 use crate::trace::waits::Place;
 
@@ -83,12 +84,35 @@ const SLOW_MICROBATCH: u64 = 1200;
 const SLOW_OP: u64 = 1500;
 pub(super) const SLOW_LINK: u64 = 3000;
 
+/// Something of each stage and job.
+struct ByJob<T>(Vec<Option<T>>);
+
+impl<T: Copy> ByJob<T> {
+    fn of(all: impl Iterator<Item = ((usize, OpKind), T)>) -> ByJob<T> {
+        let mut by_job = Vec::new();
+        for ((stage, kind), of) in all {
+            let at = stage * KINDS + kind as usize;
+            by_job.resize(by_job.len().max(at + 1), None);
+            by_job[at] = Some(of);
+        }
+        ByJob(by_job)
+    }
+
+    fn get(&self, op: Op) -> Option<T> {
+        self.0.get(op.stage() * KINDS + op.kind() as usize).copied().flatten()
+    }
+}
+
+/// Kinds of ops.
+const KINDS: usize = 4;
+
 /// The usual times of ops.
 pub(super) struct References {
-    /// By stage and job.
-    usual: BTreeMap<(usize, OpKind), Nanos>,
-    /// By stage and job: the median over its ops.
-    median: BTreeMap<(usize, OpKind), Nanos>,
+    usual: ByJob<Nanos>,
+    /// The median over the ops of a stage and job.
+    median: ByJob<Nanos>,
+    /// By job: the mean of those medians.
+    even: [Nanos; KINDS],
     /// By row: thousandths of the usual time, over its ops.
     rows: Vec<u64>,
 }
@@ -108,22 +132,23 @@ impl References {
     /// Where `planned` says what each op was to take, the usual time is that times the median ratio of its job. Else it is the
     /// median over the copies of the stage, where there are several; else over all stages.
     pub(super) fn of(trace: &Trace, replays: &[Replay], planned: Option<&dyn Fn(Op) -> Nanos>) -> References {
+        let rows = replays.iter().map(|replay| replay.waits.ops.len()).max().unwrap_or(0);
         let mut by_stage: BTreeMap<(usize, OpKind), Vec<u64>> = BTreeMap::new();
-        let mut by_row: BTreeMap<(usize, OpKind, usize), Vec<u64>> = BTreeMap::new();
-        for replay in replays {
-            for place in replay.places() {
-                let (op, took) = (replay.op(place), replay.took(place));
-                by_stage.entry((op.stage(), op.kind())).or_default().push(took);
-                by_row.entry((op.stage(), op.kind(), place.0)).or_default().push(took);
+        // A slow rank in a small group shifts the median over all ops, but not that of the ranks' medians.
+        let mut of_copies: BTreeMap<(usize, OpKind), Vec<u64>> = BTreeMap::new();
+        for row in 0..rows {
+            let mut of_row: BTreeMap<(usize, OpKind), Vec<u64>> = BTreeMap::new();
+            for span in replays.iter().flat_map(|replay| replay.row(row)) {
+                let times = of_row.entry((span.op.stage(), span.op.kind())).or_default();
+                times.push(span.end_ns - span.start_ns);
+            }
+            for (key, times) in of_row {
+                by_stage.entry(key).or_default().extend(&times);
+                of_copies.entry(key).or_default().extend(median(times));
             }
         }
         let medians: BTreeMap<(usize, OpKind), Nanos> =
             by_stage.into_iter().filter_map(|(key, times)| Some((key, median(times)?))).collect();
-        // A slow rank in a small group shifts the median over all ops, but not that of the ranks' medians.
-        let mut of_copies: BTreeMap<(usize, OpKind), Vec<u64>> = BTreeMap::new();
-        for ((stage, kind, _), times) in by_row {
-            of_copies.entry((stage, kind)).or_default().extend(median(times));
-        }
         let copies = trace.replicas.max(1) * trace.context.max(1) * trace.tensor.max(1);
         let mut of_jobs: BTreeMap<OpKind, Vec<u64>> = BTreeMap::new();
         for ((stage, kind), medians) in &of_copies {
@@ -142,35 +167,35 @@ impl References {
             };
             Some(((stage, kind), ns))
         });
-        let mut references = References { usual: usual.collect(), median: medians, rows: Vec::new() };
-        let rows = replays.iter().map(|replay| replay.waits.ops.len()).max().unwrap_or(0);
+        let mut even = [(0u128, 0u128); KINDS];
+        for ((_, kind), ns) in &medians {
+            let (sum, count) = &mut even[*kind as usize];
+            (*sum, *count) = (*sum + u128::from(*ns), *count + 1);
+        }
+        let even = even.map(|(sum, count)| (sum / count.max(1)) as Nanos);
+        let (usual, median) = (ByJob::of(usual), ByJob::of(medians.into_iter()));
+        let mut references = References { usual, median, even, rows: Vec::new() };
         references.rows = (0..rows).map(|row| references.whole(replays, row)).collect();
         references
     }
 
     pub(super) fn usual(&self, op: Op) -> Nanos {
-        self.usual.get(&(op.stage(), op.kind())).copied().unwrap_or(Nanos::MAX)
+        self.usual.get(op).unwrap_or(Nanos::MAX)
     }
 
     /// Thousandths of the usual time that the ops of `row` take, all of them or those of one stage: the median.
     fn ratio<'a>(&self, replays: impl Iterator<Item = &'a Replay>, row: usize, stage: Option<usize>) -> Option<u64> {
-        let of = |replay: &'a Replay| {
-            let ops = replay.waits.ops.get(row).map_or(0, Vec::len);
-            (0..ops).map(move |place| (replay, (row, place)))
-        };
-        let all = replays
-            .flat_map(of)
-            .filter(|(replay, place)| stage.is_none_or(|stage| replay.op(*place).stage() == stage));
-        median(all.map(|(replay, place)| permille(replay.took(place), self.usual(replay.op(place)))).collect())
+        let all = replays.flat_map(|replay| replay.row(row));
+        let all = all.filter(|span| stage.is_none_or(|stage| span.op.stage() == stage));
+        median(all.map(|span| permille(span.end_ns - span.start_ns, self.usual(span.op))).collect())
     }
 
     /// Thousandths of the usual time that all ops of `row` take together.
     fn whole(&self, replays: &[Replay], row: usize) -> u64 {
-        let ops = replays.iter().flat_map(|replay| replay.places().map(move |place| (replay, place)));
-        let (took, usual) =
-            ops.filter(|(_, place)| place.0 == row).fold((0, 0), |(took, usual): (Nanos, Nanos), (replay, place)| {
-                (took.saturating_add(replay.took(place)), usual.saturating_add(self.usual(replay.op(place))))
-            });
+        let ops = replays.iter().flat_map(|replay| replay.row(row));
+        let (took, usual) = ops.fold((0, 0), |(took, usual): (Nanos, Nanos), span| {
+            (took.saturating_add(span.end_ns - span.start_ns), usual.saturating_add(self.usual(span.op)))
+        });
         permille(took, usual)
     }
 
@@ -180,11 +205,8 @@ impl References {
 
     /// `took`, where all stages have as much work of each job: what an op takes more than its like it still does.
     pub(super) fn evened(&self, op: Op, took: Nanos) -> Nanos {
-        let of_job = self.median.iter().filter(|((_, kind), _)| *kind == op.kind()).map(|(_, ns)| u128::from(*ns));
-        let (sum, count) = of_job.fold((0, 0u128), |(sum, count), ns| (sum + ns, count + 1));
-        let Some(own) = self.median.get(&(op.stage(), op.kind())) else { return took };
-        let even = (sum / count.max(1)) as Nanos;
-        took.saturating_add(even).saturating_sub(*own)
+        let Some(own) = self.median.get(op) else { return took };
+        took.saturating_add(self.even[op.kind() as usize]).saturating_sub(own)
     }
 }
 
@@ -200,18 +222,78 @@ fn since(count: usize, slow: impl Fn(usize) -> bool) -> Option<usize> {
     (first < count && (first == 0 || count - first > 1)).then_some(first)
 }
 
+/// A slow rank, stage or link whose cost is not worked out yet.
+struct Candidate {
+    straggler: Straggler,
+    /// What it takes beyond the usual over all steps, in all: it can cost no more than that.
+    excess_ns: u128,
+    fix: Fix,
+}
+
+enum Fix {
+    /// Ops of a row, of all stages or of one, from a step on.
+    Ops { row: usize, stage: Option<usize>, first: usize },
+    /// Messages of a link, which usually take so long.
+    Link((usize, usize), Nanos),
+}
+
+/// So many ranks, stages and links are told of; and so many are replayed, at most, to find the most costly.
+const MOST_TOLD: usize = 24;
+const MOST_REPLAYED: usize = 48;
+
+/// Who is slow, the most costly first, and how many more ranks, stages and links are. `numbers` are those of the steps.
 pub(super) fn stragglers(
     trace: &Trace,
+    numbers: &[u64],
     replays: &[Replay],
     references: &References,
     saved: &Saved<'_>,
-) -> Vec<Straggler> {
-    let number = |step: usize| trace.steps.get(step).map_or(0, |step| step.step);
-    let mut found = Vec::new();
-    let mut slow_rows = Vec::new();
+) -> (Vec<Straggler>, usize) {
+    let number = |step: usize| numbers.get(step).copied().unwrap_or(0);
+    let (mut candidates, slow_rows) = slow_ranks(trace, replays, references, &number);
+    candidates.extend(slow_links(replays, &number));
+    candidates.sort_by_key(|candidate| core::cmp::Reverse(candidate.excess_ns));
+    let steps = replays.len().max(1) as u128;
+    let mut found: Vec<Straggler> = Vec::new();
+    let mut more = 0;
+    for (index, Candidate { mut straggler, excess_ns, fix }) in candidates.into_iter().enumerate() {
+        let least = found.get(MOST_TOLD - 1).map_or(0, |least| u128::from(least.saved_ns));
+        if index >= MOST_REPLAYED || found.len() >= MOST_TOLD && excess_ns / steps <= least {
+            more += 1;
+            continue;
+        }
+        straggler.saved_ns = match fix {
+            Fix::Ops { row, stage, first } => {
+                let fixed = |step: usize, _: usize, place: Place| {
+                    let op = replays[step].op(place);
+                    let is_slow = place.0 == row && step >= first && stage.is_none_or(|stage| op.stage() == stage);
+                    is_slow.then(|| replays[step].took(place).min(references.usual(op)))
+                };
+                saved(&fixed, None)
+            }
+            Fix::Link(link, usual) => saved(&|_, _, _| None, Some((link, usual))),
+        };
+        let at = found.partition_point(|known| known.saved_ns >= straggler.saved_ns);
+        found.insert(at, straggler);
+    }
+    more += found.len().saturating_sub(MOST_TOLD);
+    found.truncate(MOST_TOLD);
+    found.extend(slow_microbatches(replays, references, &slow_rows, saved, &number));
+    found.sort_by_key(|straggler| core::cmp::Reverse(straggler.saved_ns));
+    (found, more)
+}
+
+/// Rows that are slow in all that they do or in some of their stages; and the numbers of these rows.
+fn slow_ranks(
+    trace: &Trace,
+    replays: &[Replay],
+    references: &References,
+    number: &dyn Fn(usize) -> u64,
+) -> (Vec<Candidate>, BTreeSet<usize>) {
+    let (mut found, mut slow_rows) = (Vec::new(), BTreeSet::new());
     for row in 0..references.rows.len() {
-        let places = replays.iter().flat_map(|replay| replay.waits.ops.get(row).into_iter().flatten());
-        let stages: BTreeSet<usize> = places.map(|span| span.op.stage()).collect();
+        let stages: BTreeSet<usize> =
+            replays.iter().flat_map(|replay| replay.row(row)).map(|span| span.op.stage()).collect();
         let first = |stage: &usize| {
             let ratio = |step: usize| references.ratio(replays[step..=step].iter(), row, Some(*stage)).unwrap_or(0);
             Some((Some(*stage), since(replays.len(), |step| ratio(step) >= SLOW)?))
@@ -220,71 +302,55 @@ pub(super) fn stragglers(
         if slow.is_empty() {
             continue;
         }
-        slow_rows.push(row);
+        slow_rows.insert(row);
         if slow.len() == stages.len() {
             // In all that it does.
             let first = slow.iter().map(|(_, first)| *first).min().unwrap_or(0);
             slow = Vec::from([(None, first)]);
         }
         for (stage, first) in slow {
-            let is_slow = |step: usize, place: Place| {
-                place.0 == row && step >= first && stage.is_none_or(|stage| replays[step].op(place).stage() == stage)
-            };
-            let fixed = |step: usize, _: usize, place: Place| {
-                let usual = references.usual(replays[step].op(place));
-                is_slow(step, place).then(|| replays[step].took(place).min(usual))
-            };
-            let all = (first..replays.len()).flat_map(|step| replays[step].places().map(move |place| (step, place)));
-            found.push(Straggler {
-                slow: stage.map_or_else(|| Slow::Rank(row, row_text(trace, row)), Slow::Stage),
-                since: number(first),
-                permille: references.ratio(replays[first..].iter(), row, stage).unwrap_or(1000) as u32,
-                ops: all.filter(|(step, place)| is_slow(*step, *place)).count(),
-                saved_ns: saved(&fixed, None),
+            let ops = replays[first..].iter().flat_map(|replay| replay.row(row));
+            let ops = ops.filter(|span| stage.is_none_or(|stage| span.op.stage() == stage));
+            let beyond = |span: &Span| (span.end_ns - span.start_ns).saturating_sub(references.usual(span.op));
+            found.push(Candidate {
+                excess_ns: ops.clone().map(|span| u128::from(beyond(span))).sum(),
+                straggler: Straggler {
+                    slow: stage.map_or_else(|| Slow::Rank(row, row_text(trace, row)), Slow::Stage),
+                    since: number(first),
+                    permille: references.ratio(replays[first..].iter(), row, stage).unwrap_or(1000) as u32,
+                    ops: ops.count(),
+                    saved_ns: 0,
+                },
+                fix: Fix::Ops { row, stage, first },
             });
         }
     }
-    found.extend(slow_microbatches(replays, references, &slow_rows, saved, &number));
-    found.extend(slow_links(replays, saved, &number));
-    found.sort_by_key(|straggler| core::cmp::Reverse(straggler.saved_ns));
-    found
+    (found, slow_rows)
 }
 
 /// Microbatches that are slow on all ranks, and ops that are slow alone.
 fn slow_microbatches(
     replays: &[Replay],
     references: &References,
-    slow_rows: &[usize],
+    slow_rows: &BTreeSet<usize>,
     saved: &Saved<'_>,
     number: &dyn Fn(usize) -> u64,
 ) -> Vec<Straggler> {
     // The usual time of a row's job within the step: a slow rank is slow for every microbatch.
-    let mut of_rows: BTreeMap<(usize, usize, usize, OpKind), Vec<u64>> = BTreeMap::new();
+    let usual: Vec<Vec<Vec<Nanos>>> = replays.iter().map(usual_in_rows).collect();
+    let usual_of = |step: usize, place: Place| usual[step][place.0][place.1];
+    let mut slow: BTreeMap<(usize, usize), u64> = BTreeMap::new();
     for (step, replay) in replays.iter().enumerate() {
-        for place in replay.places() {
-            let op = replay.op(place);
-            of_rows.entry((step, place.0, op.stage(), op.kind())).or_default().push(replay.took(place));
+        let ratio = |place| (replay.op(place).microbatch(), permille(replay.took(place), usual_of(step, place)));
+        let mut ratios: Vec<(usize, u64)> = replay.places().map(ratio).collect();
+        ratios.sort_unstable();
+        for of_one in ratios.chunk_by(|one, other| one.0 == other.0).filter(|of_one| of_one.len() > 2) {
+            let (microbatch, ratio) = of_one[(of_one.len() - 1) / 2];
+            if ratio >= SLOW_MICROBATCH {
+                slow.insert((step, microbatch), ratio);
+            }
         }
     }
-    let usual: BTreeMap<_, Nanos> =
-        of_rows.into_iter().filter_map(|(key, times)| Some((key, median(times)?))).collect();
-    let usual_of = |step: usize, place: Place| {
-        let op = replays[step].op(place);
-        usual.get(&(step, place.0, op.stage(), op.kind())).copied().unwrap_or(Nanos::MAX)
-    };
-    let mut ratios: BTreeMap<(usize, usize), Vec<u64>> = BTreeMap::new();
-    for (step, replay) in replays.iter().enumerate() {
-        for place in replay.places() {
-            let ratio = permille(replay.took(place), usual_of(step, place));
-            ratios.entry((step, replay.op(place).microbatch())).or_default().push(ratio);
-        }
-    }
-    let slow: BTreeMap<(usize, usize), u64> = ratios
-        .into_iter()
-        .filter(|(_, ratios)| ratios.len() > 2)
-        .filter_map(|(key, ratios)| Some((key, median(ratios)?)))
-        .filter(|(_, ratio)| *ratio >= SLOW_MICROBATCH)
-        .collect();
     let mut found = Vec::new();
     if let Some(((_, worst), ratio)) = slow.iter().max_by_key(|(_, ratio)| **ratio) {
         let is_slow = |step: usize, place: Place| slow.contains_key(&(step, replays[step].op(place).microbatch()));
@@ -301,7 +367,7 @@ fn slow_microbatches(
         });
     }
     let alone = |step: usize, place: Place| {
-        let is_of_microbatch = slow.contains_key(&(step, replays[step].op(place).microbatch()));
+        let is_of_microbatch = !slow.is_empty() && slow.contains_key(&(step, replays[step].op(place).microbatch()));
         !is_of_microbatch && permille(replays[step].took(place), usual_of(step, place)) >= SLOW_OP
     };
     let all =
@@ -326,30 +392,49 @@ fn slow_microbatches(
     found
 }
 
+/// By row and place: the median time of the row's ops of the same stage and job.
+fn usual_in_rows(replay: &Replay) -> Vec<Vec<Nanos>> {
+    let in_row = |ops: &Vec<Span>| {
+        let mut of_jobs: BTreeMap<(usize, OpKind), Vec<u64>> = BTreeMap::new();
+        for span in ops {
+            of_jobs.entry((span.op.stage(), span.op.kind())).or_default().push(span.end_ns - span.start_ns);
+        }
+        let usual: BTreeMap<_, Nanos> =
+            of_jobs.into_iter().filter_map(|(key, times)| Some((key, median(times)?))).collect();
+        let of = |span: &Span| usual.get(&(span.op.stage(), span.op.kind())).copied().unwrap_or(Nanos::MAX);
+        ops.iter().map(of).collect()
+    };
+    replay.waits.ops.iter().map(in_row).collect()
+}
+
 /// Links whose messages take far longer than those of others.
-fn slow_links(replays: &[Replay], saved: &Saved<'_>, number: &dyn Fn(usize) -> u64) -> Vec<Straggler> {
-    let mut times: BTreeMap<(usize, usize), Vec<u64>> = BTreeMap::new();
+fn slow_links(replays: &[Replay], number: &dyn Fn(usize) -> u64) -> Vec<Candidate> {
+    let mut times: Links<Vec<u64>> = Links::new();
     let mut ops: Vec<Nanos> = Vec::new();
     for replay in replays {
         for (input, op) in replay.waits.edges() {
-            times.entry((input.0, op.0)).or_default().push(replay.hop_as(op, None));
+            times.entry(input.0, op.0, Vec::new).push(replay.hop_as(op, None));
         }
         ops.extend(replay.places().map(|place| replay.took(place)));
     }
-    let messages: BTreeMap<(usize, usize), usize> = times.iter().map(|(link, times)| (*link, times.len())).collect();
-    let medians: BTreeMap<(usize, usize), Nanos> =
-        times.into_iter().filter_map(|(link, times)| Some((link, median(times)?))).collect();
-    let Some(usual) = median(medians.values().copied().collect()).filter(|_| medians.len() > 2) else {
+    let times = times.into_sorted();
+    let medians: Vec<Nanos> = times.iter().map(|(_, times)| median(times.clone()).unwrap_or(0)).collect();
+    let Some(usual) = median(medians.clone()).filter(|_| medians.len() > 2) else {
         return Vec::new();
     };
     let op = median(ops).unwrap_or(0);
-    let slow = medians.iter().filter(|(_, ns)| permille(**ns, usual.max(1)) >= SLOW_LINK && **ns - usual > op / 50);
-    slow.map(|(link, ns)| Straggler {
-        slow: Slow::Link(link.0, link.1),
-        since: number(0),
-        permille: permille(*ns, usual.max(1)) as u32,
-        ops: messages.get(link).copied().unwrap_or(0),
-        saved_ns: saved(&|_, _, _| None, Some((*link, usual))),
-    })
-    .collect()
+    let is_slow = |ns: Nanos| permille(ns, usual.max(1)) >= SLOW_LINK && ns - usual > op / 50;
+    let slow = times.into_iter().zip(medians).filter(|(_, ns)| is_slow(*ns));
+    let candidate = |((link, times), ns): (((usize, usize), Vec<u64>), Nanos)| Candidate {
+        excess_ns: times.iter().map(|ns| u128::from(ns.saturating_sub(usual))).sum(),
+        straggler: Straggler {
+            slow: Slow::Link(link.0, link.1),
+            since: number(0),
+            permille: permille(ns, usual.max(1)) as u32,
+            ops: times.len(),
+            saved_ns: 0,
+        },
+        fix: Fix::Link(link, usual),
+    };
+    slow.map(candidate).collect()
 }

@@ -289,6 +289,7 @@ fn collectives_are_told_by_purpose_with_whom_they_wait_for() {
     assert_eq!(figures(gather), expected);
 }
 
+<<<<<<< HEAD
 /// A damaged log can make one step of two: each op stands twice there, and what an op waits for may come after it.
 #[test]
 fn ops_that_stand_twice_in_a_step_make_no_endless_path() {
@@ -305,4 +306,28 @@ fn ops_that_stand_twice_in_a_step_make_no_endless_path() {
     let ops: usize = trace.steps[0].rows.iter().map(Vec::len).sum();
     let found = analyse(&trace, None).expect("ops");
     assert!(found.steps[0].path.len() <= ops, "{}", found.steps[0].path.len());
+=======
+/// Forty of 96 ranks are slow, one more than the other. The cost of a few is worked out, and the rest is counted.
+#[test]
+fn of_many_stragglers_the_most_costly_are_told() {
+    let problem = problem(&[(1000, 1000, 900); 96], 1, "linear", 10);
+    let slow = |_: usize, rank: usize, op: Op| match rank % 12 {
+        0..5 => problem.duration(op) * (120 + rank as u64) / 100,
+        _ => problem.duration(op),
+    };
+    let without = |fixed: usize| {
+        let took = |step: usize, rank: usize, op: Op| {
+            if rank == fixed { problem.duration(op) } else { slow(step, rank, op) }
+        };
+        makespan(&run(&problem, "1f1b", 2, &took))
+    };
+    let trace = run(&problem, "1f1b", 2, &slow);
+    let analysis = analyse(&trace, None).expect("ops");
+    assert_eq!((analysis.stragglers.len(), analysis.more_stragglers), (24, 16), "{:?}", analysis.stragglers);
+    let saved: Vec<u64> = analysis.stragglers.iter().map(|straggler| straggler.saved_ns).collect();
+    assert!(saved.is_sorted_by(|one, other| one >= other), "{saved:?}");
+    // The truth, by running without each of the slow ranks.
+    let truth = (0..96).filter(|rank| rank % 12 < 5).map(|rank| makespan(&trace) - without(rank)).max();
+    assert_eq!(truth, saved.first().map(|saved| *saved as i64));
+>>>>>>> main
 }

@@ -79,8 +79,16 @@ impl Clocks {
                 of_groups.entry((from, to)).or_default().extend(times);
             }
         }
-        clocks.spread(&of_groups, group.first().copied().unwrap_or(0));
-        clocks.refine(&of_groups, group.first().copied().unwrap_or(0));
+        let mut neighbours = vec![Vec::new(); count];
+        for &(from, to) in of_groups.keys() {
+            neighbours[to].push(from);
+            if !of_groups.contains_key(&(to, from)) {
+                neighbours[from].push(to);
+            }
+        }
+        let pairs = Pairs { times: of_groups, neighbours };
+        clocks.spread(&pairs, group.first().copied().unwrap_or(0));
+        clocks.refine(&pairs, group.first().copied().unwrap_or(0));
         for (clock, group) in group.iter().enumerate() {
             clocks.lines[clock] = clocks.lines[*group];
             clocks.uncertainty_ns[clock] = clocks.uncertainty_ns[*group];
@@ -112,64 +120,55 @@ impl Clocks {
     }
 
     /// The bounds on the line of `clock` by messages from and to `others`, whose lines are known.
-    fn bounds(
-        &self,
-        clock: usize,
-        pairs: &BTreeMap<(usize, usize), Vec<(f64, f64)>>,
-        others: impl Fn(usize) -> bool,
-    ) -> Bounds {
+    fn bounds(&self, clock: usize, pairs: &Pairs, others: &[usize]) -> Bounds {
         let mut bounds = Bounds::default();
-        for (&(from, to), times) in pairs {
-            if to == clock && others(from) {
-                bounds
-                    .above
-                    .extend(times.iter().map(|(sent, received)| (*received, received - self.back(from, *sent))));
-            } else if from == clock && others(to) {
-                bounds.below.extend(times.iter().map(|(sent, received)| (*sent, sent - self.back(to, *received))));
+        for &other in others {
+            for (sent, received) in pairs.times.get(&(other, clock)).into_iter().flatten() {
+                bounds.above.push((*received, received - self.back(other, *sent)));
+            }
+            for (sent, received) in pairs.times.get(&(clock, other)).into_iter().flatten() {
+                bounds.below.push((*sent, sent - self.back(other, *received)));
             }
         }
         bounds
     }
 
     /// From `root` on, over the surest pairs first.
-    fn spread(&mut self, pairs: &BTreeMap<(usize, usize), Vec<(f64, f64)>>, root: usize) {
+    fn spread(&mut self, pairs: &Pairs, root: usize) {
         let count = self.lines.len();
         let mut known = vec![false; count];
-        known[root.min(count.saturating_sub(1))] = true;
-        loop {
-            let mut surest: Option<(usize, f64, Line, Option<f64>)> = None;
-            for clock in (0..count).filter(|clock| !known[*clock]) {
-                for other in (0..count).filter(|other| known[*other]) {
-                    if !pairs.contains_key(&(clock, other)) && !pairs.contains_key(&(other, clock)) {
-                        continue;
-                    }
-                    let bounds = self.bounds(clock, pairs, |one| one == other).tightest();
-                    let (line, room) = bounds.fit();
-                    // One-way pairs come last.
-                    let rank = room.map_or(f64::INFINITY, |room| room.max(0.0));
-                    let whole = room.zip(self.uncertainty_ns[other]).map(|(room, before)| room.max(0.0) + before);
-                    if surest.as_ref().is_none_or(|(_, least, ..)| rank < *least) {
-                        surest = Some((clock, rank, line, whole));
-                    }
-                }
+        let mut next = Some(root.min(count.saturating_sub(1))).filter(|_| count > 0);
+        // Fits of clocks that are not known to ones that are.
+        let mut fits: Vec<Fit> = Vec::new();
+        while let Some(other) = next {
+            known[other] = true;
+            fits.retain(|fit| fit.clock != other);
+            for &clock in pairs.neighbours[other].iter().filter(|clock| !known[**clock]) {
+                let (line, room) = self.bounds(clock, pairs, &[other]).tightest().fit();
+                // One-way pairs come last.
+                let rank = room.map_or(f64::INFINITY, |room| room.max(0.0));
+                let uncertainty = room.zip(self.uncertainty_ns[other]).map(|(room, before)| room.max(0.0) + before);
+                fits.push(Fit { clock, other, rank, line, uncertainty });
             }
-            let Some((clock, _, line, uncertainty)) = surest else { return };
-            known[clock] = true;
-            (self.lines[clock], self.uncertainty_ns[clock]) = (line, uncertainty);
+            let place = |fit: &Fit| (fit.clock, fit.other);
+            let surest = fits.iter().min_by(|a, b| a.rank.total_cmp(&b.rank).then_with(|| place(a).cmp(&place(b))));
+            next = surest.map(|fit| fit.clock);
+            if let Some(fit) = surest {
+                (self.lines[fit.clock], self.uncertainty_ns[fit.clock]) = (fit.line, fit.uncertainty);
+            }
         }
     }
 
     /// Fits every clock to all its neighbours at once, where there are more pairs than a tree has; and takes a clock as right
     /// that no message contradicts.
-    fn refine(&mut self, pairs: &BTreeMap<(usize, usize), Vec<(f64, f64)>>, root: usize) {
-        let count = self.lines.len();
-        let links = pairs.keys().filter(|(from, to)| from < to || !pairs.contains_key(&(*to, *from))).count();
-        let own: Vec<usize> = (0..count)
-            .filter(|clock| *clock != root && pairs.keys().any(|(from, to)| from == clock || to == clock))
-            .collect();
+    fn refine(&mut self, pairs: &Pairs, root: usize) {
+        let neighbours = &pairs.neighbours;
+        let links = neighbours.iter().map(Vec::len).sum::<usize>() / 2;
+        let own: Vec<usize> =
+            (0..self.lines.len()).filter(|clock| *clock != root && !neighbours[*clock].is_empty()).collect();
         for clock in own.iter().copied() {
             if self.lines[clock].offset.abs() <= self.uncertainty_ns[clock].unwrap_or(0.0) {
-                let bounds = self.bounds(clock, pairs, |_| true);
+                let bounds = self.bounds(clock, pairs, &neighbours[clock]);
                 if bounds.allow(Line::default()) {
                     self.lines[clock] = Line::default();
                 }
@@ -180,7 +179,7 @@ impl Clocks {
         }
         for _ in 0..ROUNDS {
             for clock in own.iter().copied() {
-                let bounds = self.bounds(clock, pairs, |_| true).tightest();
+                let bounds = self.bounds(clock, pairs, &neighbours[clock]).tightest();
                 let (line, room) = bounds.fit();
                 if room.is_some() {
                     self.lines[clock] = line;
@@ -188,6 +187,23 @@ impl Clocks {
             }
         }
     }
+}
+
+/// Messages by clock from and to: when they were sent and received.
+struct Pairs {
+    times: BTreeMap<(usize, usize), Vec<(f64, f64)>>,
+    /// By clock: those that it has messages from or to, each once.
+    neighbours: Vec<Vec<usize>>,
+}
+
+/// The line of a clock that is not known yet, by messages with one that is.
+struct Fit {
+    clock: usize,
+    other: usize,
+    /// Half of the room between the bounds.
+    rank: f64,
+    line: Line,
+    uncertainty: Option<f64>,
 }
 
 /// How often every clock is fitted to its neighbours.

@@ -17,6 +17,7 @@ use pipeplan::transport::faulty::Faults;
 use pipeplan::transport::threads::ThreadOptions;
 use pipeplan_core::plan::Plan;
 use pipeplan_core::spec::Work;
+use pipeplan_core::trace::Trace;
 
 use self::report::{drawn, summary};
 use super::failure::Failure;
@@ -178,6 +179,9 @@ pub struct Args {
     #[arg(long, value_name = "STEPS", requires = "trace", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     traced_steps: u32,
     /// Trace these steps instead: `5..8` are 5, 6 and 7; steps count from 0
+    ///
+    /// SIGUSR2 begins and ends recording while the run runs: sent to any process of the run, it counts for all ranks from the next
+    /// step on. Then the trace has those steps, and the file is written each time recording ends.
     #[arg(long, value_name = "FROM..TO", requires = "trace", conflicts_with = "traced_steps", value_parser = selection::steps_of_a_run)]
     trace_steps: Option<Range<u32>>,
     /// Plan anew while training, where a rank or a link is slower than planned in each of the last STEPS steps; 8 if only
@@ -298,6 +302,8 @@ enum Backend {
 pub static TEXT: &[u8] = include_bytes!("../../../../examples/data/pipeline.txt");
 
 pub fn run(args: Args) -> Result<(), Failure> {
+    // From the start on: unheard, the signal ends a process.
+    let _ = interrupt::recording();
     if let Some(hours) = args.mtbf.filter(|hours| !(hours.is_finite() && *hours > 0.0)) {
         return Err(Failure::input(format!("--mtbf is {hours}; give hours above 0")));
     }
@@ -341,7 +347,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
     tell_overlaps(&args, &workload);
     let mut metrics = metrics(&args, mfu_ns)?;
     let mut progress = (!args.is_quiet()).then(|| Progress::new(options.first_step(), args.steps));
+    let mut writer = args.trace.as_ref().filter(|path| *path != "-").map(|path| TraceWriter { path: path.clone() });
     let mut observers: Vec<&mut dyn Observer> = vec![&mut metrics];
+    observers.extend(writer.as_mut().map(|writer| writer as &mut dyn Observer));
     observers.extend(progress.as_mut().map(|progress| progress as &mut dyn Observer));
     let observer = &mut Together(observers);
     let said = train(&args, engine, (&plan, precision), &workload, &options, observer);
@@ -477,9 +485,33 @@ impl Observer for Together<'_> {
         self.0.iter_mut().for_each(|observer| observer.step_ended(step));
     }
 
+    fn recorded(&mut self, trace: &Trace) {
+        self.0.iter_mut().for_each(|observer| observer.recorded(trace));
+    }
+
     fn restarted(&mut self, restart: &Restart) {
         self.0.iter_mut().for_each(|observer| observer.restarted(restart));
         output::tell(&report::of_restart(restart));
+    }
+}
+
+/// Writes the trace as soon as recording ends: nobody has to wait for the end of the run.
+struct TraceWriter {
+    path: String,
+}
+
+impl Observer for TraceWriter {
+    fn step_ended(&mut self, _: &StepReport) {}
+
+    fn recorded(&mut self, trace: &Trace) {
+        let path = &self.path;
+        let steps = trace.steps.first().zip(trace.steps.last()).map(|(first, last)| (first.step, last.step));
+        let Some((first, last)) = steps else { return };
+        match output::write_trace(path, trace) {
+            Ok(()) => output::tell(&format!("{path} has the steps recorded so far, {first} to {last}")),
+            // The end of the run tries again.
+            Err(failure) => output::tell(&failure.to_string()),
+        }
     }
 }
 
@@ -533,6 +565,7 @@ fn options(
         device,
         traced_steps: args.traced_steps,
         trace_window: args.trace_steps.clone(),
+        recording: interrupt::recording(),
         stop: interrupt::flag(),
         grace: Duration::from_secs(5),
         transport: ThreadOptions { slots: args.slots, patience },
@@ -596,7 +629,7 @@ fn write_report(
 ) -> Result<(), Failure> {
     let interval = mtbf.and_then(|hours| Some((Interval::of_run(report, hours)?, args.checkpoint_every?)));
     if let Some(path) = &args.trace {
-        output::write(path, report.trace.to_json().as_bytes())?;
+        output::write_trace(path, &report.trace)?;
     }
     if args.json {
         let mut summary = summary(report);

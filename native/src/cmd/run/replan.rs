@@ -258,6 +258,10 @@ impl Observer for Planning<'_> {
         }
     }
 
+    fn recorded(&mut self, trace: &Trace) {
+        self.other.recorded(trace);
+    }
+
     fn restarted(&mut self, restart: &Restart) {
         self.other.restarted(restart);
     }

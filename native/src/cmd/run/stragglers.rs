@@ -133,6 +133,10 @@ impl Observer for Telling<'_> {
         self.found.extend(found);
     }
 
+    fn recorded(&mut self, trace: &Trace) {
+        self.other.recorded(trace);
+    }
+
     fn restarted(&mut self, restart: &Restart) {
         if restart.replicas.is_some() {
             self.watched.end();

@@ -476,13 +476,15 @@ impl Held {
         transport: &mut dyn Transport,
     ) -> Result<(), Cause> {
         let bytes = bytes_of(values);
-        let sums: [(Option<usize>, fn(u32) -> Role); 2] = [(self.shares, Role::Shares), (self.copies, Role::Copies)];
-        for (at, role) in sums {
-            let Some(at) = at else { continue };
+        let mut sum = |at: Option<usize>, role: fn(u32) -> Role| -> Result<(), Cause> {
+            let Some(at) = at else { return Ok(()) };
             let began = log.now();
             transport.all_reduce(&mut groups[at], values, Reduction::Sum)?;
             log.waited(self.what(CollectiveKind::AllReduce, role), bytes, began);
-        }
+            Ok(())
+        };
+        sum(self.shares, Role::Shares)?;
+        sum(self.copies, Role::Copies)?;
         let mine = self.share.of(values.len());
         let began = log.now();
         match self.replicas {

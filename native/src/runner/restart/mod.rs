@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use pipeplan_core::trace::StepTrace;
+use pipeplan_core::trace::{StepTrace, Trace};
 
 use super::checkpoint::Checkpoint;
 use super::gradients::{Places, Position, copy_of, lend};
@@ -424,6 +424,10 @@ impl Observer for Generations<'_> {
 
     fn measured(&mut self, step: &StepTrace) {
         self.observer.measured(step);
+    }
+
+    fn recorded(&mut self, trace: &Trace) {
+        self.observer.recorded(trace);
     }
 }
 
