@@ -289,7 +289,6 @@ fn collectives_are_told_by_purpose_with_whom_they_wait_for() {
     assert_eq!(figures(gather), expected);
 }
 
-<<<<<<< HEAD
 /// A damaged log can make one step of two: each op stands twice there, and what an op waits for may come after it.
 #[test]
 fn ops_that_stand_twice_in_a_step_make_no_endless_path() {
@@ -306,7 +305,8 @@ fn ops_that_stand_twice_in_a_step_make_no_endless_path() {
     let ops: usize = trace.steps[0].rows.iter().map(Vec::len).sum();
     let found = analyse(&trace, None).expect("ops");
     assert!(found.steps[0].path.len() <= ops, "{}", found.steps[0].path.len());
-=======
+}
+
 /// Forty of 96 ranks are slow, one more than the other. The cost of a few is worked out, and the rest is counted.
 #[test]
 fn of_many_stragglers_the_most_costly_are_told() {
@@ -329,5 +329,4 @@ fn of_many_stragglers_the_most_costly_are_told() {
     // The truth, by running without each of the slow ranks.
     let truth = (0..96).filter(|rank| rank % 12 < 5).map(|rank| makespan(&trace) - without(rank)).max();
     assert_eq!(truth, saved.first().map(|saved| *saved as i64));
->>>>>>> main
 }
