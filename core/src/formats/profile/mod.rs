@@ -153,6 +153,14 @@ pub fn found(files: &[(String, Recording)]) -> Result<(Problem, Schedule), Fault
             rows.push(row);
         }
     }
+    of_order(rows)
+}
+
+/// A schedule of these op lists, with its ranks by their first stages, and a problem of it whose ops take no time.
+///
+/// # Errors
+/// Ranks whose stages overlap, or stages that no op list has.
+pub(crate) fn of_order(mut rows: Vec<Vec<Op>>) -> Result<(Problem, Schedule), Faults> {
     rows.sort_by_key(|row| row.iter().map(|op| op.stage()).min());
     let schedule = Schedule::of(rows);
     let fault = |found: &str| {
