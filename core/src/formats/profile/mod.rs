@@ -275,6 +275,7 @@ pub fn aligned(
         overhead_ns: None,
         shared_processors: None,
         peak_bytes: peaks.unwrap_or_default(),
+        hosts: Vec::new(),
         steps: numbers.iter().enumerate().map(step).collect(),
     };
     let clock_of_row: Vec<usize> = (0..ranks.len()).collect();

@@ -243,6 +243,7 @@ fn summary(trace: &Trace, told: Vec<String>, faults: &Faults) -> TraceSummary {
     TraceSummary {
         backend: trace.backend.clone(),
         transport: trace.transport.clone(),
+        hosts: trace.hosts.clone(),
         plan_digest: trace.plan_digest.clone(),
         steps: trace.steps.iter().map(step).collect(),
         ranks: trace.steps.iter().map(|step| step.rows.len()).max().unwrap_or(0),
