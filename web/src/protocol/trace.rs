@@ -270,6 +270,8 @@ pub struct AnalysisRows {
     pub what_ifs: Vec<WhatIfRow>,
     /// Who is slow, the most costly first.
     pub stragglers: Vec<StragglerRow>,
+    /// How many more are slow, whose cost is not worked out.
+    pub more_stragglers: usize,
     /// Communication that no compute hides; none of a run without collectives.
     pub exposed: Option<ExposedRows>,
 }

@@ -356,7 +356,7 @@ fn Stragglers(found: Arc<AnalysisRows>) -> impl IntoView {
             </tr>
         }
     };
-    let left = found.stragglers.len().saturating_sub(MOST_ROWS);
+    let left = found.stragglers.len().saturating_sub(MOST_ROWS) + found.more_stragglers;
     view! {
         <div class="wide">
             <h3>"Stragglers"</h3>

@@ -36,6 +36,7 @@ pub(super) fn wire(trace: &Trace, found: &Analysis, index: Option<u32>) -> Analy
         path: path.iter().map(path_op).collect(),
         what_ifs: found.what_ifs.iter().map(what_if).collect(),
         exposed: exposed(trace, found),
+        more_stragglers: found.more_stragglers,
         stragglers: found.stragglers.iter().map(|straggler| straggler_row(trace, straggler, index)).collect(),
     }
 }
