@@ -243,7 +243,6 @@ fn summary(trace: &Trace, told: Vec<String>, faults: &Faults) -> TraceSummary {
     TraceSummary {
         backend: trace.backend.clone(),
         transport: trace.transport.clone(),
-        hosts: trace.hosts.clone(),
         plan_digest: trace.plan_digest.clone(),
         steps: trace.steps.iter().map(step).collect(),
         ranks: trace.steps.iter().map(|step| step.rows.len()).max().unwrap_or(0),
@@ -279,6 +278,7 @@ fn part(trace: &Trace, index: u32) -> Trace {
         backend: trace.backend.clone(),
         transport: trace.transport.clone(),
         peak_bytes: trace.peak_bytes.clone(),
+        hosts: trace.hosts.clone(),
         steps: step.into_iter().collect(),
         ..*trace
     }
