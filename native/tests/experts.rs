@@ -13,10 +13,11 @@ use common::{
 use pipeplan::backend::BackendError;
 use pipeplan::runner::checkpoint::{Checkpoint, Saving, config};
 use pipeplan::runner::evaluate::evaluate;
+use pipeplan::runner::published_workloads;
 use pipeplan::runner::{Cause, Device, Precision, RunError, RunOptions, Silent, State, Workload, run};
 use pipeplan::transport::faulty::Faults;
 use pipeplan_core::graph::Axis;
-use pipeplan_core::graph::form::Recompute;
+use pipeplan_core::graph::form::{Recompute, RouterLosses};
 #[cfg(feature = "cuda")]
 use pipeplan_core::model::Dtype;
 use pipeplan_core::model::{Experts, Latent, Routing, Scores, Variant};
@@ -95,6 +96,39 @@ fn every_family_trains_as_one_rank() {
             assert!(trains_as_one_rank(&work, name, &options(5), &mut expected), "{name} exists");
         }
     }
+}
+
+/// Losses of routers train as one rank's do: each of the ranks that share matrices has a part of their gradient, and stages
+/// without a head have them, too.
+#[test]
+fn losses_of_routers_train_as_on_one_rank() {
+    let router_losses = RouterLosses { balance_e12: 100_000_000_000, z_e12: 10_000_000_000 };
+    let mut expected = Expected::default();
+    for variant in [mixtral(), deepseek()] {
+        for (sizes, expert, name) in [([1, 1, 2], 2, "1f1b"), ([2, 1, 2], 2, "zb-v"), ([2, 2, 2], 2, "1f1b")] {
+            let mut work = work(variant, sizes, expert);
+            work.layout.form.router_losses = router_losses;
+            work.layout.form.sequence_parallel = sizes[1] > 1;
+            work.layout.form.recompute = if name == "1f1b" { Recompute::None } else { Recompute::Full };
+            assert!(trains_as_one_rank(&work, name, &options(5), &mut expected), "{name} exists");
+        }
+    }
+    // Told is the loss of tokens alone, and what is trained is more than that.
+    let of = |router_losses| {
+        let mut work = work(mixtral(), [1, 1, 1], 1);
+        work.layout.form.router_losses = router_losses;
+        train(&published(&work, "1f1b", Precision::Double).expect("it exists"), &options(3)).losses()
+    };
+    let (with, without) = (of(router_losses), of(RouterLosses::NONE));
+    assert_eq!(with[0], without[0], "the first step's loss is that of the same weights");
+    assert_ne!(with[2], without[2]);
+    // Parts of a microbatch are routed apart.
+    let mut work = work(mixtral(), [1, 2, 1], 1);
+    let form = &mut work.layout.form;
+    (form.router_losses, form.whole_experts, form.sequence_parallel) = (router_losses, true, true);
+    let refused = published_workloads::published(&work, "1f1b", Some(Precision::Double));
+    let refused = refused.expect_err("no rank sees all tokens");
+    assert!(refused.to_string().contains("over all tokens of a microbatch"), "{refused}");
 }
 
 /// Clipping counts each element of each expert once; the greatest norm is one that binds.

@@ -88,6 +88,16 @@ fn go_to(browser: &Browser, address: &str, state: &str) {
             browser.find("[data-test='calibrate']").click();
             browser.find("[data-test='calibration']");
         }
+        "run" => {
+            let (plan, trace) = (process::output("access-run-plan.json"), process::output("access-run-trace.json"));
+            let paths = [plan.to_str().unwrap(), trace.to_str().unwrap()];
+            printed(["plan", "examples/tiny-llama.toml", "--schedule", "1f1b", "-o", paths[0]]);
+            printed(["run", paths[0], "--steps", "3", "--trace", paths[1]]);
+            to(&small(address));
+            // Without its plan: the run alone, and what it means.
+            browser.find("[data-test='open-file']").keys(paths[1]);
+            browser.find("[data-test='what-if']");
+        }
         "help" => {
             to(&example(address));
             browser.script("document.querySelectorAll('details').forEach(fold => fold.open = true)", json!([]));
@@ -110,7 +120,7 @@ fn go_to(browser: &Browser, address: &str, state: &str) {
 
 /// Without axe-core, as where npm cannot be had, nothing is checked, and that is said.
 #[test]
-fn axe_finds_nothing_in_eight_states_light_dark_and_on_a_phone() {
+fn axe_finds_nothing_in_nine_states_light_dark_and_on_a_phone() {
     let Some(axe) = std::env::var_os("PIPEPLAN_AXE") else {
         eprintln!("not run: PIPEPLAN_AXE names no axe.min.js; ./dev test gets one");
         return;
@@ -119,7 +129,7 @@ fn axe_finds_nothing_in_eight_states_light_dark_and_on_a_phone() {
     let (_served, address) = serve(&[]);
     let browser = Browser::open("axe", 1440, 900);
     let mut found = Vec::new();
-    for state in ["start", "config", "unfit", "kept", "trace", "help", "comparison", "proof"] {
+    for state in ["start", "config", "unfit", "kept", "trace", "run", "help", "comparison", "proof"] {
         browser.screen(1440, 900);
         browser.prefer(&[("prefers-color-scheme", "light"), ("prefers-reduced-motion", "reduce")]);
         go_to(&browser, &address, state);

@@ -6,6 +6,7 @@ mod advice;
 mod comparison;
 mod files;
 mod form;
+mod measured;
 mod paper;
 mod runs;
 mod same_bytes;

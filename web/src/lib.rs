@@ -46,6 +46,10 @@ pub fn start_planner() {
 
     console_error_panic_hook::set_once();
     if let Ok(scope) = js_sys::global().dyn_into::<web_sys::DedicatedWorkerGlobalScope>() {
-        worker::listen::start(scope);
+        // A worker of measured runs has that name: see `worker.js`.
+        match scope.name() == protocol::TRACE_WORKER {
+            true => worker::trace::listen::start(scope),
+            false => worker::listen::start(scope),
+        }
     }
 }

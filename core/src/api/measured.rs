@@ -4,11 +4,15 @@ use alloc::format;
 use alloc::string::ToString;
 
 use super::Refusal;
+use crate::base::units::Nanos;
 use crate::estimate::derive::derive;
+use crate::formats::profile;
 use crate::hardware::profile::{LinkTimes, Profile, RunTimes, StageTimes};
-use crate::plan::Plan;
-use crate::spec::{ModelWork, Work};
+use crate::plan::{Plan, planner};
+use crate::problem::{Schedule, Statement};
+use crate::spec::{ModelWork, Spec, Work};
 use crate::trace::Trace;
+use crate::trace::analysis::WhatIf;
 use crate::trace::calibrate::{Calibration, calibrate};
 
 /// Compares `trace` with `plan`, and makes a profile of what it took: `pipeplan calibrate --write-profile`. Given with the
@@ -54,11 +58,41 @@ pub fn measured_profile(plan: &Plan, trace: &Trace) -> Result<(Calibration, Prof
     Ok((calibration, profile))
 }
 
+/// The problem with the times that `trace` measured, on the placement that its ops show, and the order that ran: a run without
+/// a plan becomes one.
+///
+/// # Errors
+/// [`Refusal`] where a stage is on no rank or on several.
+pub fn measured_order(trace: &Trace) -> Result<(Statement, Schedule), Refusal> {
+    let (problem, schedule) = profile::of_order(trace.order())?;
+    let calibration = calibrate(&problem, &schedule, trace)?;
+    Ok((calibration.statement, schedule))
+}
+
+/// What if the measured times were run in the best order for them: `problem` has those times, `ran` is the order that ran, and
+/// the mean step took `makespan_ns`. `plan` searches the best plan of a spec. None where there is no such plan.
+pub fn best_order(
+    problem: &Statement,
+    ran: &Schedule,
+    makespan_ns: Nanos,
+    plan: impl FnOnce(&Spec) -> Option<Plan>,
+) -> Option<WhatIf> {
+    let spec = Spec::read(&problem.to_value().to_string()).ok()?;
+    let makespan = |plan: &Plan| plan.timeline().ok().map(|timeline| timeline.makespan_ns());
+    let order = Schedule::of(ran.rows.clone());
+    let own = makespan(&planner::plan_order(&spec, "the order that ran", order).ok()?)?;
+    let best = makespan(&plan(&spec)?)?.min(own);
+    let saved_ns = (own - best).min(makespan_ns);
+    Some(WhatIf {
+        name: "the best order for these times",
+        makespan_ns: makespan_ns - saved_ns,
+        saved_ns: saved_ns.cast_signed(),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::planner;
-    use crate::spec::Spec;
     use crate::trace::StepTrace;
     use alloc::sync::Arc;
     use alloc::vec::Vec;

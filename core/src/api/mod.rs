@@ -17,7 +17,7 @@ mod options;
 mod refusal;
 
 pub use imported::{AgainstPlan, refused_run};
-pub use measured::measured_profile;
+pub use measured::{best_order, measured_order, measured_profile};
 pub use options::Options;
 pub use refusal::Refusal;
 

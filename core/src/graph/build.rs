@@ -82,7 +82,7 @@ pub fn trains_before(model: &ModelConfig, shape: &StageShape) -> bool {
 /// arrives is normed and only lacks the head; but the last module's is not where a further module follows on a later
 /// stage, since that one starts from what is not normed. The norm is then on the later stage.
 pub fn forward_graph(model: &ModelConfig, shape: &StageShape, microbatches: u32) -> Graph {
-    let mut build = Builder::new(*model, shape);
+    let mut build = Builder::new(*model, shape, microbatches);
     let all = model.variant.multi_token;
     let modules = shape.modules.of_stage(shape.has_head, all);
     let mut further = Vec::new();

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use super::form::{AttentionForm, Form, StageShape};
 use super::{Graph, Heads, Init, Job, Kernel, Needs, Operator, Role, Split, Spread, Stream, Tensor, TensorId, Use};
-use crate::model::{Dtype, ModelConfig};
+use crate::model::{Dtype, ModelConfig, Scores};
 
 /// Appends tensors and forward operators to a graph.
 pub(super) struct Builder {
@@ -17,6 +17,7 @@ pub(super) struct Builder {
     pub(super) sequence: u64,
     pub(super) layer: Option<u32>,
     pub(super) form: Form,
+    microbatches: u32,
     /// Dropouts so far in this layer.
     dropouts: u64,
     /// Whether devices each work on a share of the matrices where the graph is being built.
@@ -30,7 +31,7 @@ pub(super) struct Builder {
 }
 
 impl Builder {
-    pub(super) fn new(model: ModelConfig, shape: &StageShape) -> Builder {
+    pub(super) fn new(model: ModelConfig, shape: &StageShape, microbatches: u32) -> Builder {
         let tokens = shape.tokens().div_ceil(shape.form.context.max(1).into());
         Builder {
             graph: Graph::default(),
@@ -39,6 +40,7 @@ impl Builder {
             sequence: shape.sequence.into(),
             layer: None,
             form: shape.form,
+            microbatches,
             dropouts: 0,
             is_split: false,
             all_tokens: tokens,
@@ -191,6 +193,18 @@ impl Builder {
         let own = self.tensor(&name, vec![self.all_tokens], Dtype::I32, Role::Intermediate);
         self.operator(Kernel::OwnTokens { rows: self.share(self.model.vocab) }, &[tokens], &[own]);
         own
+    }
+
+    /// What the router of this layer is trained on besides the loss of its tokens.
+    /// `sharers` devices route the same tokens.
+    pub(super) fn router_loss(&mut self, logits: TensorId, chosen: TensorId, scores: Scores, sharers: u64) {
+        let (losses, microbatches) = (self.form.router_losses, u64::from(self.microbatches));
+        if losses.is_none() {
+            return;
+        }
+        let role = Role::RouterLoss { layer: self.layer.unwrap_or(0) };
+        let loss = self.tensor("router's loss", vec![1], self.statistics(), role);
+        self.operator(Kernel::RouterLoss { losses, scores, microbatches, sharers }, &[logits, chosen], &[loss]);
     }
 
     /// The loss of `logits`, of which each device holds its part of the vocabulary.

@@ -94,6 +94,7 @@ fn routed(build: &mut Builder, x: TensorId, part: Experts, over: u64, weight: &d
     if let Some(operator) = build.graph.operators.last_mut() {
         operator.outputs.push(chosen);
     }
+    build.router_loss(logits, chosen, part.routing.scores, over);
 
     let copies = copies(build.tokens, active, build.form.imbalance_permille);
     let [dispatched, shares] =

@@ -5,10 +5,11 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 
+use super::of_e12;
 use super::post_training::{Frozen, Lora, Module, Target, Targets};
 use super::sequence_part::SequencePart;
 use crate::base::fields::Fault;
-use crate::model::{Dtype, Family, ModelConfig, Modules, RecurrenceKind, Window};
+use crate::model::{Dtype, Family, ModelConfig, Modules, RecurrenceKind, Scores, Window};
 
 /// The largest degree of parallelism.
 pub const MAX_DEGREE: u32 = 65_536;
@@ -119,6 +120,45 @@ impl Offload {
     }
 }
 
+/// The greatest coefficient of a loss of routers: published ones are 0.01 and less.
+pub const MAX_ROUTER_LOSS: f64 = 1000.0;
+
+/// What routers are trained on besides the loss of their tokens
+/// ([`Kernel::RouterLoss`](super::Kernel::RouterLoss)); coefficients in units of 10⁻¹².
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct RouterLosses {
+    /// Of the load balancing loss.
+    pub balance_e12: u64,
+    /// Of the router z-loss.
+    pub z_e12: u64,
+}
+
+impl RouterLosses {
+    /// None.
+    pub const NONE: RouterLosses = RouterLosses { balance_e12: 0, z_e12: 0 };
+
+    /// Whether there is none.
+    pub fn is_none(self) -> bool {
+        self == RouterLosses::NONE
+    }
+
+    fn check(self, model: &ModelConfig, faults: &mut Vec<Fault>) {
+        for (field, coefficient) in [("training.moe_aux_loss", self.balance_e12), ("training.moe_z_loss", self.z_e12)]
+        {
+            let accepted = match &model.variant.experts {
+                None => "nothing: the model has no experts",
+                Some(experts) if experts.routing.scores == Scores::InputSigmoid => {
+                    "nothing: this router weights what experts take in, and no published run balances it by a loss"
+                }
+                Some(_) => continue,
+            };
+            if coefficient > 0 {
+                faults.push(Fault::new(field, of_e12(coefficient), accepted));
+            }
+        }
+    }
+}
+
 /// How the operators of a stage are written and split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Form {
@@ -149,6 +189,8 @@ pub struct Form {
     pub expert_tensor: u32,
     /// Expert load imbalance: tokens on the fullest device over the average, in thousandths.
     pub imbalance_permille: u32,
+    /// The losses of routers.
+    pub router_losses: RouterLosses,
     /// Whether bf16 logits are cast to an f32 tensor for the loss.
     pub f32_logits: bool,
     /// The format of the operands of layers' matmuls, one of [`Dtype::OF_MATMULS`], where it is not that of the tensors
@@ -180,6 +222,7 @@ impl Default for Form {
             whole_experts: false,
             expert_tensor: 0,
             imbalance_permille: 1000,
+            router_losses: RouterLosses::NONE,
             f32_logits: false,
             matmul_dtype: None,
             bf16_gradients: false,
@@ -446,6 +489,7 @@ impl Form {
             let found = f64::from(self.imbalance_permille) / 1000.0;
             faults.push(Fault::new("training.expert_imbalance", found, "nothing: the model has no experts"));
         }
+        self.router_losses.check(model, faults);
     }
 }
 

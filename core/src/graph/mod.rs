@@ -247,6 +247,12 @@ pub enum Role {
         /// What it is multiplied with in the sum, in units of 10⁻¹².
         weight_e12: u64,
     },
+    /// What the router of a layer is trained on besides, one number, in the sum of what is trained with its own
+    /// coefficients; leaves after F.
+    RouterLoss {
+        /// The layer.
+        layer: u32,
+    },
     /// Anything else.
     Intermediate,
 }
@@ -269,7 +275,7 @@ impl Role {
     /// The job after which such a tensor goes outside.
     pub const fn leaves_after(self) -> Option<Job> {
         match self {
-            Role::ActivationOut | Role::Loss { .. } => Some(Job::F),
+            Role::ActivationOut | Role::Loss { .. } | Role::RouterLoss { .. } => Some(Job::F),
             Role::GradientOut => Some(Job::B),
             _ => None,
         }

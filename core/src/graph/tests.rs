@@ -129,6 +129,10 @@ fn form() -> impl Strategy<Value = Form> {
             whole_experts: spread.2 && sequence_parallel,
             expert_tensor: 0,
             imbalance_permille: spread.3,
+            router_losses: form::RouterLosses {
+                balance_e12: u64::from(spread.3 % 2),
+                z_e12: u64::from(spread.3 % 5),
+            },
             f32_logits: dropout,
             matmul_dtype: dropout.then_some(Dtype::Fp8),
             bf16_gradients: dropout,

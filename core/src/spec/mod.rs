@@ -76,6 +76,8 @@
 //! | `parallel.overlap_param_gather` | with ZeRO 1 or 2, whether updated weights are gathered beside the forward of the next step, as Megatron-LM's `--overlap-param-gather` does, not at the end of this one. The runner gathers at the end | false |
 //! | `training.f32_logits` | whether logits are cast to f32 for the loss, as most frameworks do; else one kernel does both | false |
 //! | `training.expert_imbalance` (`expert_load_imbalance`) | expert load imbalance: tokens on the fullest device over the average. Each device has room for that many, so 1 leaves no room for uneven routing; a run on several devices then ends at the first uneven batch | 1 |
+//! | `training.moe_aux_loss` (`moe_aux_loss_coeff`) | [load balancing loss](crate::graph::Kernel::RouterLoss) of the experts of each layer, over the tokens of each microbatch: its coefficient, such as 0.01, as Megatron-LM counts it (that of Hugging Face is the number of active experts times as great). It trains, and is not in the loss that is told. The runner has it on the CPU | none |
+//! | `training.moe_z_loss` (`moe_z_loss_coeff`, `router_z_loss_coef`) | router z-loss: its coefficient, such as 0.001. Likewise | none |
 //! | `training.microbatches` (`gradient_accumulation_steps`) | microbatches of a step, M | required, or |
 //! | `training.microbatch_factors` | [microbatches that differ](Batch): what each takes of the times of F, B and W, in thousandths, as a list: a number, or a table of `forward`, `backward_input` and `backward_weight`. All hold the same bytes. Planned, not run | all alike |
 //! | `training.documents` | the documents of each microbatch: a list of lists of their lengths in tokens, at most `microbatch_size` × `sequence` together; the rest is padding. Attention stays within documents, and its time follows from them; no other time does, and FLOPs for MFU are those of whole sequences. Planned, not run | one for each sequence |
@@ -140,7 +142,7 @@ pub use text::{SpecError, parse};
 use crate::base::canonical;
 use crate::base::fields::Fault;
 use crate::base::units::Bytes;
-use crate::graph::form::{Form, Offload};
+use crate::graph::form::{Form, Offload, RouterLosses};
 use crate::graph::layout::{Dispatch, Layout, Partition, RecomputeLayers};
 use crate::graph::of_e12;
 use crate::graph::optimizer::Optimizer;
@@ -534,6 +536,12 @@ impl ModelWork {
         }
         if form.imbalance_permille != 1000 {
             training["expert_imbalance"] = json!(f64::from(form.imbalance_permille) / 1000.0);
+        }
+        let RouterLosses { balance_e12, z_e12 } = form.router_losses;
+        for (key, coefficient) in [("moe_aux_loss", balance_e12), ("moe_z_loss", z_e12)] {
+            if coefficient > 0 {
+                training[key] = json!(of_e12(coefficient));
+            }
         }
         self.batch.write(&mut training);
         if self.failures.elastic {

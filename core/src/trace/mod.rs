@@ -22,7 +22,7 @@
 //! matrices, `tensor` says how many, and each of these has the ranks that are first among those, then those that are
 //! second and so on. `overhead_ns` is what the runner itself took for an op, on average. Where the ranks took turns
 //! on fewer cores than they are, or on one GPU, `shared_processors` says on how many. `began_ns` of a step says when it
-//! began, where all steps and hosts share a clock.
+//! began, where all steps and hosts share a clock. `hosts` has the number of the host of each row, where there are several.
 //!
 //! `collectives` of a file and of its rows say what ranks did together, at the same time as their ops: see [`collectives`].
 //!
@@ -113,6 +113,8 @@ pub struct Trace {
     pub shared_processors: Option<usize>,
     /// Most bytes that each rank held at once over the run, as counted by its allocator.
     pub peak_bytes: Vec<Bytes>,
+    /// By row: the number of the host that it ran on, from 0; empty where all ran on one, or it is not known.
+    pub hosts: Vec<u32>,
     /// The training steps that were recorded, oldest first.
     pub steps: Vec<StepTrace>,
 }
@@ -161,6 +163,16 @@ impl Trace {
     /// about such a file.
     pub fn from_json(text: &str) -> Result<Trace, Faults> {
         read::trace(text)
+    }
+
+    /// Notes the host of each row, by whatever tells hosts apart.
+    pub fn set_hosts(&mut self, of_row: &[usize]) {
+        let differ = of_row.windows(2).any(|two| two[0] != two[1]);
+        let mut known = of_row.to_vec();
+        known.sort_unstable();
+        known.dedup();
+        let number = |host: &usize| known.binary_search(host).unwrap_or(0) as u32;
+        self.hosts = if differ { of_row.iter().map(number).collect() } else { Vec::new() };
     }
 
     /// What a person calls row `row` of a step that has `rows` of them: `rank 3`, or `replica 1, rank 3, context 1,
@@ -223,6 +235,7 @@ mod tests {
             overhead_ns: Some(17),
             shared_processors: Some(2),
             peak_bytes: vec![1024],
+            hosts: vec![3],
             steps: vec![step],
         }
     }
@@ -297,6 +310,7 @@ mod tests {
                 "\"end_ns\":[], \"start_ns\":[100",
                 "the field \"end_ns\" is given twice at line 1",
             ),
+            ("\"hosts\":[3]", "\"hosts\":[1024]", "hosts[0]: found 1024, accepted is a number below 1024"),
             (
                 "\"peak_bytes\":[1024]",
                 "\"peak_bytes\":{}",

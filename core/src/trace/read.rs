@@ -41,11 +41,12 @@ pub(super) fn trace(text: &str) -> Result<Trace, Faults> {
 struct File<'de> {
     names: Named,
     peak_bytes: Vec<u64>,
+    hosts: Vec<u64>,
     steps: Steps<'de>,
 }
 
 impl<'de> Fields<'de> for File<'de> {
-    const TAKEN: &'static [&'static str] = &["collectives", "peak_bytes", "steps"];
+    const TAKEN: &'static [&'static str] = &["collectives", "hosts", "peak_bytes", "steps"];
 
     fn field<A: MapAccess<'de>>(
         &mut self,
@@ -60,7 +61,8 @@ impl<'de> Fields<'de> for File<'de> {
                 self.names =
                     fields.next_value_seed(Reader(ListOf { most: collectives::MAX_NAMES, path, found, entry }))?;
             }
-            1 => self.peak_bytes = column(Vec::new(), MAX_RANKS, path, fields, found)?,
+            1 => self.hosts = column(Vec::new(), MAX_RANKS, path, fields, found)?,
+            2 => self.peak_bytes = column(Vec::new(), MAX_RANKS, path, fields, found)?,
             _ => {
                 let entry = core::mem::take(&mut self.steps);
                 self.steps = fields.next_value_seed(Reader(ListOf { most: MAX_STEPS, path, found, entry }))?;
@@ -91,6 +93,9 @@ impl File<'_> {
         table.finish(faults);
         let (mut steps, numbered) = self.steps.whole();
         let pipelines = replicas * context * tensor;
+        for (at, host) in self.hosts.iter().enumerate().filter(|(_, host)| **host >= MAX_RANKS as u64) {
+            faults.push(Fault::new(format!("hosts[{at}]"), *host, format!("a number below {MAX_RANKS}")));
+        }
         for (index, step) in steps.iter().enumerate().filter(|(_, step)| !step.rows.len().is_multiple_of(pipelines)) {
             let mut accepted = format!("as many ranks in each of the {replicas} replicas");
             for (ways, what) in [(context, "each sequence"), (tensor, "each matrix")] {
@@ -128,6 +133,7 @@ impl File<'_> {
             overhead_ns,
             shared_processors,
             peak_bytes: self.peak_bytes,
+            hosts: self.hosts.into_iter().map(|host| host as u32).collect(),
             steps,
         })
     }

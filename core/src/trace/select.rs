@@ -134,6 +134,7 @@ pub fn merged(traces: Vec<(String, Trace)>) -> Result<(Trace, Aligned), Faults> 
             continue;
         }
         whole.peak_bytes = longest(core::mem::take(&mut whole.peak_bytes), trace.peak_bytes);
+        whole.hosts = longest(core::mem::take(&mut whole.hosts), trace.hosts);
         for step in trace.steps {
             for row in (0..step.rows.len()).filter(|row| !step.rows[*row].is_empty()) {
                 clock_of_row.resize(clock_of_row.len().max(row + 1), 0);

@@ -19,6 +19,7 @@ impl Serialize for Trace {
         }
         entry(&mut table, "context", several(self.context))?;
         table.serialize_entry("format", FORMAT)?;
+        entry(&mut table, "hosts", Some(&self.hosts).filter(|hosts| !hosts.is_empty()))?;
         entry(&mut table, "overhead_ns", self.overhead_ns)?;
         table.serialize_entry("peak_bytes", &self.peak_bytes)?;
         table.serialize_entry("plan_digest", &self.plan_digest)?;

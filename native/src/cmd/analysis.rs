@@ -1,11 +1,11 @@
 //! `pipeplan show TRACE --analysis`
 
-use pipeplan_core::plan::planner;
+use pipeplan_core::api::best_order;
 use pipeplan_core::problem::op::Op;
 use pipeplan_core::schedule::BEST;
 use pipeplan_core::spec::Spec;
 use pipeplan_core::trace::Trace;
-use pipeplan_core::trace::analysis::{Analysis, RowCommunication, RowTime, Slow, Straggler, WhatIf, analyse};
+use pipeplan_core::trace::analysis::{Analysis, RowTime, Straggler, WhatIf, analyse};
 use pipeplan_core::trace::calibrate::calibrate;
 
 use super::failure::Failure;
@@ -14,8 +14,6 @@ use super::{format, input, output};
 
 /// More rows than this are cut to those with the least compute.
 const MOST_ROWS: usize = 32;
-/// Ops of a path that are shown.
-const MOST_OPS: usize = 12;
 
 /// Prints what `trace` means; `ran` names the plan that ran.
 pub fn show(trace: &Trace, ran: Option<&str>, as_json: bool) -> Result<(), Failure> {
@@ -32,27 +30,13 @@ pub fn show(trace: &Trace, ran: Option<&str>, as_json: bool) -> Result<(), Failu
         let calibration = calibrate(&plan.problem, &plan.schedule, trace).map_err(|faults| {
             Failure::input(faults).with_help("give the plan that ran, and the whole trace of its run")
         })?;
-        analysis.what_ifs.extend(best_order(&calibration.statement.to_value().to_string(), plan, &analysis));
+        let best = |spec: &Spec| search::plan(spec, BEST, Effort::default()).ok();
+        analysis.what_ifs.extend(best_order(&calibration.statement, &plan.schedule, analysis.makespan_ns, best));
     }
     if as_json {
         return output::print_json(&analysis.to_value());
     }
     output::print(&drawn(trace, &analysis))
-}
-
-/// The step with the best order for the measured times, against the order that ran; none where there is no such plan.
-fn best_order(problem: &str, plan: &pipeplan_core::plan::Plan, analysis: &Analysis) -> Option<WhatIf> {
-    let spec = Spec::read(problem).ok()?;
-    let makespan = |plan: &pipeplan_core::plan::Plan| plan.timeline().ok().map(|timeline| timeline.makespan_ns());
-    let order = pipeplan_core::problem::Schedule::of(plan.schedule.rows.clone());
-    let own = makespan(&planner::plan_order(&spec, "the order that ran", order).ok()?)?;
-    let best = makespan(&search::plan(&spec, BEST, Effort::default()).ok()?)?.min(own);
-    let saved_ns = (own - best).min(analysis.makespan_ns);
-    Some(WhatIf {
-        name: "the best order for these times",
-        makespan_ns: analysis.makespan_ns - saved_ns,
-        saved_ns: saved_ns.cast_signed(),
-    })
 }
 
 fn drawn(trace: &Trace, analysis: &Analysis) -> String {
@@ -86,21 +70,17 @@ fn rows(trace: &Trace, analysis: &Analysis) -> String {
     shown.sort_by_key(|(row, _)| *row);
     let of = |ns: u64| share(ns, analysis.makespan_ns);
     let row = |(row, time): &(usize, &RowTime)| {
-        let RowTime { busy_ns, fill_ns, input_ns, communication_ns, late_ns, drain_ns } = **time;
         let mut cells = vec![trace.row_name(*row, all.len())];
-        cells.extend([busy_ns, fill_ns, input_ns, communication_ns, late_ns, drain_ns].map(of));
+        cells.extend(time.parts().map(of));
         cells
     };
     let cells: Vec<Vec<String>> = shown.iter().map(row).collect();
-    let header = ["", "busy", "fill", "for input", "communication", "late", "drain"];
+    let header: Vec<&str> = std::iter::once("").chain(RowTime::NAMES).collect();
     let mut text = format::table(&header, &cells, header.len());
     if left > 0 {
         text.push_str(&format!("and {left} with more compute; --json lists all\n"));
     }
-    text.push_str(
-        "idle: before the first op (fill), until another rank has made the input, while it is on its way, after it has come, \
-         after the last op (drain)\n",
-    );
+    text.push_str(&format!("{}\n", RowTime::MEANING));
     text
 }
 
@@ -128,20 +108,8 @@ fn communication(trace: &Trace, analysis: &Analysis) -> String {
         text.push_str(&format!("and {left} with less; --json lists all\n"));
     }
     for kind in &analysis.communication {
-        let mean = |of: fn(&RowCommunication) -> u64| {
-            let sum = kind.rows.iter().fold(0u64, |sum, row| sum.saturating_add(of(row)));
-            format::duration(sum / kind.rows.len().max(1) as u64)
-        };
-        let (total, exposed) = (mean(|row| row.total_ns), mean(|row| row.exposed_ns));
-        text.push_str(&format!(
-            "{}: {total} a step on average, {exposed} of it exposed, {} of it waiting for the last rank",
-            kind.purpose.name(),
-            mean(|row| row.waits_ns),
-        ));
-        match kind.slowest() {
-            Some((row, _)) => text.push_str(&format!(", most for {}\n", trace.row_name(row, all.len()))),
-            None => text.push('\n'),
-        }
+        let line = kind.told(&format::duration, &|row| trace.row_name(row, all.len()));
+        text.push_str(&format!("{line}\n"));
     }
     text
 }
@@ -156,16 +124,7 @@ fn path(trace: &Trace, analysis: &Analysis) -> String {
     let cells: Vec<Vec<String>> = path.iter().take(MOST_ROWS).map(row).collect();
     let mut text = format::table(&["critical path", "ops", "messages", "late"], &cells, 4);
     if let Some(step) = analysis.steps.last() {
-        let ops: Vec<String> = step
-            .path
-            .iter()
-            .rev()
-            .take(MOST_OPS)
-            .map(|op| if op.message_ns > 0 { format!("-> {}", op.op) } else { op.op.to_string() })
-            .collect();
-        let before = if step.path.len() > ops.len() { "… " } else { "" };
-        let ops: Vec<String> = ops.into_iter().rev().collect();
-        text.push_str(&format!("step {} ends with {before}{}\n", step.step, ops.join(" ")));
+        text.push_str(&format!("step {} ends with {}\n", step.step, step.path_end()));
     }
     text
 }
@@ -189,13 +148,6 @@ fn stragglers(analysis: &Analysis) -> String {
     if analysis.stragglers.is_empty() {
         return "no stragglers: no rank, stage, link, microbatch or op is far slower than its like\n".to_owned();
     }
-    let why = |slow: &Slow| match slow {
-        Slow::Rank(..) => "all that it does: its device or host, or more work than a plan (--plan) tells of",
-        Slow::Stage(_) => "this stage alone: it has more work",
-        Slow::Link(..) => "its messages",
-        Slow::Microbatches(_) => "microbatches on every rank: longer sequences, or more tokens for some experts",
-        Slow::Sporadic => "now and then: garbage collection, other programs",
-    };
     let row = |straggler: &Straggler| {
         vec![
             straggler.slow.place(),
@@ -203,7 +155,7 @@ fn stragglers(analysis: &Analysis) -> String {
             format!("step {}", straggler.since),
             straggler.ops.to_string(),
             format::duration(straggler.saved_ns),
-            why(&straggler.slow).to_owned(),
+            straggler.slow.why().to_owned(),
         ]
     };
     let cells: Vec<Vec<String>> = analysis.stragglers.iter().map(row).collect();

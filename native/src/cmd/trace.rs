@@ -369,38 +369,6 @@ fn report(trace: &Trace, clocks: &Aligned) -> String {
 
 /// What putting clocks right did; nothing where they agreed.
 pub fn of_clocks(clocks: &Aligned) -> String {
-    let mut text = String::new();
-    if clocks.broken == 0 {
-        return text;
-    }
-    let (broken, waits, worst) = (clocks.broken, clocks.waits, format::duration(clocks.worst_ns));
-    text.push_str(&format!(
-        "clocks        {broken} of {waits} ops started before their input was made, by up to {worst}; put right\n"
-    ));
-    const SHOWN: usize = 16;
-    let off: Vec<_> =
-        clocks.clocks.iter().enumerate().filter(|(_, clock)| clock.offset_ns != 0 || clock.drift_ppb != 0).collect();
-    for (clock, error) in off.iter().take(SHOWN) {
-        let sign = if error.offset_ns < 0 { "behind" } else { "ahead" };
-        let within = match error.uncertainty_ns {
-            Some(ns) => format!("± {}", format::duration(ns)),
-            None => "at least: messages went one way only".to_owned(),
-        };
-        text.push_str(&format!(
-            "              clock {clock}: {} {sign}, {within}; drift {:+.1} ppm\n",
-            format::duration(error.offset_ns.unsigned_abs()),
-            error.drift_ppb as f64 / 1e3
-        ));
-    }
-    if off.len() > SHOWN {
-        text.push_str(&format!("              and {} more clocks\n", off.len() - SHOWN));
-    }
-    if clocks.moved > 0 {
-        let most = format::duration(clocks.moved_ns);
-        text.push_str(&format!(
-            "              {} ops were moved behind their inputs, by up to {most}\n",
-            clocks.moved
-        ));
-    }
-    text
+    let lines = clocks.told(&format::duration).into_iter().enumerate();
+    lines.map(|(index, line)| format!("{:<14}{line}\n", if index == 0 { "clocks" } else { "" })).collect()
 }

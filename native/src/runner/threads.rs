@@ -606,12 +606,14 @@ impl<'a> Coordinator<'a> {
             overhead_ns: overhead.map(|overhead| overhead.mean_ns.round() as Nanos),
             shared_processors,
             peak_bytes,
+            hosts: Vec::new(),
             steps,
         };
         let mut clock_of_row: Vec<(usize, usize)> =
             self.hosts.iter().enumerate().map(|(rank, host)| (workload.position(rank).in_trace(), *host)).collect();
         clock_of_row.sort_unstable();
         let clock_of_row: Vec<usize> = clock_of_row.into_iter().map(|(_, host)| host).collect();
+        trace.set_hosts(&clock_of_row);
         let clocks = align(&mut trace, &clock_of_row);
         (trace, clocks)
     }

@@ -120,11 +120,11 @@ fn draw_ranks(body: &mut String, subject: &Subject<'_>, frame: &Frame, font_px: 
                 "<rect x=\"{from:.2}\" y=\"{y:.1}\" width=\"{:.2}\" height=\"{:.1}\" fill=\"{}\" stroke=\"#fff\" stroke-width=\"0.4\"/>",
                 to - from,
                 frame.row,
-                subject.colour(&shades, span).css()
+                subject.colour(&shades, rank, span).css()
             );
             drawn = to;
         }
-        for label in labels(subject, track, frame.view, frame.wide(), LETTER * font_px, &palette) {
+        for label in labels(subject, (rank, track), frame.view, frame.wide(), LETTER * font_px, &palette) {
             let _ = write!(
                 body,
                 "<text x=\"{:.2}\" y=\"{base:.1}\" text-anchor=\"middle\" fill=\"{}\">{}</text>",

@@ -12,12 +12,14 @@
 //!   [`View::scaled`](view::View::scaled).
 //!
 //! [`view`] maps between them and clamps zoom and pan; [`track`] holds one rank's spans; [`raster`] turns a
-//! track into one row of pixels, whatever the number of spans under a pixel; [`selection`] goes from block to block; [`memory`] does so for bytes
-//! over time; [`rows`] stacks ranks; [`ruler`] places ticks; [`overview`] is all of the time in a strip; [`frontier`] draws time against memory; [`figure`] draws for papers; [`colour`] holds the palette.
+//! track into one row of pixels, whatever the number of spans under a pixel; [`selection`] goes from block to block; [`marks`] is what a rank did beside its ops; [`memory`] does so for bytes
+//! over time; [`rows`] stacks ranks, and [`layout`] panels of them; [`ruler`] places ticks; [`overview`] is all of the time in a strip; [`frontier`] draws time against memory; [`figure`] draws for papers; [`colour`] holds the palette.
 
 pub mod colour;
 pub mod figure;
 pub mod frontier;
+pub mod layout;
+pub mod marks;
 pub mod memory;
 pub mod overview;
 pub mod paint;

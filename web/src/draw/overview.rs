@@ -17,8 +17,16 @@ pub fn paint(subject: &Subject<'_>, extent: Extent, width: usize, height: usize,
     let lines = ranks.min(height);
     let mut row = vec![0; 4 * width];
     for line in 0..lines {
-        let Some(track) = subject.planned.get(line * ranks / lines) else { continue };
-        track_row(track, view, palette.idle, samples(lines, width), |span| subject.colour(&shades, span), &mut row);
+        let rank = line * ranks / lines;
+        let Some(track) = subject.planned.get(rank) else { continue };
+        track_row(
+            track,
+            view,
+            palette.idle,
+            samples(lines, width),
+            |span| subject.colour(&shades, rank, span),
+            &mut row,
+        );
         image.repeat_row(&row, (line * height / lines) as i64, ((line + 1) * height / lines) as i64);
     }
     image

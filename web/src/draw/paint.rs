@@ -10,192 +10,17 @@ use pipeplan_core::problem::op::Op;
 use pipeplan_core::simulate::timeline::Span;
 
 use super::colour::{Palette, Rgb, Shades};
+use super::layout::{Layout, Panel};
+use super::marks::Marks;
 use super::memory::{Curve, height_of};
 use super::raster::{Image, samples, track_row};
-use super::rows::Rows;
 use super::track::{Carried, Track};
 use super::view::View;
-
-/// Height of the ruler.
-pub const RULER_PX: f64 = 22.0;
-/// Height of the line that names a panel.
-pub const TITLE_PX: f64 = 20.0;
-/// Between two panels.
-const BETWEEN_PX: f64 = 6.0;
-
-/// A panel of a picture is no higher: that of a thousand ranks would be mostly lines of a few pixels.
-pub const WHOLE_PX: f64 = 1200.0;
-
-/// From so many ranks on, memory is a heat map with the rows of the ranks.
-pub const HEAT_FROM: usize = 16;
-
-/// Rows of a picture that has room are no higher.
-const MOST_ROW_PX: f64 = 96.0;
 
 /// The line under the text of blocks that go up the ranks: from where to where above their lower edge, so that it stands on
 /// the block on dark pages too, in rows that are high enough for it.
 const LINE_PX: [f64; 2] = [4.0, 2.0];
 const LEAST_LINED_PX: f64 = 9.0;
-
-/// One panel of ranks.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Panel {
-    /// Top of its first row.
-    pub top_px: f64,
-    /// Its rows.
-    pub rows: Rows,
-}
-
-/// Where everything is, in CSS pixels.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Layout {
-    /// Left of the time axis: room for rank names.
-    pub left_px: f64,
-    /// Width of the time axis.
-    pub width_px: f64,
-    /// Height of all.
-    pub height_px: f64,
-    /// How far ranks are scrolled.
-    pub scroll_px: f64,
-    /// How far they can be.
-    pub scroll_range_px: f64,
-    /// The planned ranks.
-    pub planned: Panel,
-    /// The ranks of the part under the plan.
-    pub below: Option<Panel>,
-    /// What ranks send, gradient sync and optimizer, where that is shown.
-    pub carried: Option<Panel>,
-    /// Memory by rank.
-    pub memory: Panel,
-    /// Whether memory is a heat map.
-    pub heat: bool,
-}
-
-/// What decides how high panels are.
-#[derive(Clone, Copy, Debug, PartialEq, Default)]
-struct Heights {
-    /// Panels grow up to this height where their rows need it.
-    most_px: f64,
-    /// They share this height beside that.
-    room_px: f64,
-    /// Whether transfers, gradient sync and optimizer are shown.
-    carried: bool,
-}
-
-/// The panel of a point of the picture.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// A planned rank.
-    Planned(usize),
-    /// A rank of the part under the plan.
-    Below(usize),
-    /// What a rank sends and does beside its ops.
-    Carried(usize),
-    /// The memory of a rank.
-    Memory(usize),
-    /// The ruler: all ranks at a time.
-    Ruler,
-}
-
-impl Layout {
-    /// Stacks the panels for `ranks` planned ranks and `below` ranks compared with them, scrolled by `scroll_px` of
-    /// [`Layout::scroll_range_px`]. Panels scroll by the same share, so that the same ranks are in sight.
-    pub fn new(whole_width_px: f64, ranks: usize, below: usize, scroll_px: f64) -> Layout {
-        Layout::stacked(whole_width_px, ranks, below, scroll_px, Heights::default())
-    }
-
-    /// As [`Layout::new`], higher by up to `room_px`, which rows share, and with what ranks send where that is `carried`.
-    pub fn roomy(
-        whole_width_px: f64,
-        ranks: usize,
-        below: usize,
-        scroll_px: f64,
-        room_px: f64,
-        carried: bool,
-    ) -> Layout {
-        Layout::stacked(whole_width_px, ranks, below, scroll_px, Heights { most_px: 0.0, room_px, carried })
-    }
-
-    /// As [`Layout::new`], as high as all ranks need, up to [`WHOLE_PX`] a panel: paper and pictures do not scroll.
-    pub fn whole(whole_width_px: f64, ranks: usize, below: usize, carried: bool) -> Layout {
-        Layout::stacked(whole_width_px, ranks, below, 0.0, Heights { most_px: WHOLE_PX, room_px: 0.0, carried })
-    }
-
-    fn stacked(whole_width_px: f64, ranks: usize, below: usize, scroll_px: f64, heights: Heights) -> Layout {
-        let Heights { most_px, room_px, carried } = heights;
-        let left_px = if whole_width_px < 520.0 { 30.0 } else { 52.0 };
-        let tracks_px = if below > 0 { 160.0 } else { 200.0 };
-        let share = if below > 0 { room_px / 3.0 } else { room_px / 2.0 };
-        let rows = |count: usize, usual_px: f64, least_px: f64, row_px: f64| {
-            let usual_px = usual_px + share;
-            let row_px =
-                row_px.max(if share > 0.0 { (usual_px / count.max(1) as f64).min(MOST_ROW_PX) } else { 0.0 });
-            let height_px = (count as f64 * least_px).min(most_px).max(usual_px);
-            Rows::sharing(count, height_px, least_px, row_px, 0.0)
-        };
-        let planned = rows(ranks, tracks_px, 3.0, 28.0);
-        let below = (below > 0).then(|| rows(below, tracks_px, 3.0, 28.0));
-        // With the rows of the ranks, so that a rank and its memory are in sight together.
-        let heat = ranks >= HEAT_FROM;
-        let memory = if heat { planned } else { rows(ranks, 144.0, 9.0, 34.0) };
-        let carried = carried.then(|| if heat { planned } else { rows(ranks, 96.0, 9.0, 18.0) });
-        let ranges = [planned, memory].into_iter().chain(below).map(|rows| rows.scroll_range_px());
-        let scroll_range_px = ranges.fold(0.0, f64::max);
-        let share = if scroll_range_px > 0.0 { (scroll_px / scroll_range_px).clamp(0.0, 1.0) } else { 0.0 };
-        let mut y = RULER_PX;
-        let mut panel = |rows: Rows| {
-            let rows = Rows { scroll_px: share * rows.scroll_range_px(), ..rows };
-            let panel = Panel { top_px: y + TITLE_PX, rows };
-            y = panel.top_px + rows.height_px + BETWEEN_PX;
-            panel
-        };
-        let planned = panel(planned);
-        let below = below.map(&mut panel);
-        let carried = carried.map(&mut panel);
-        let memory = panel(memory);
-        let width_px = (whole_width_px - left_px - 1.0).max(1.0);
-        let scroll_px = share * scroll_range_px;
-        Layout { left_px, width_px, height_px: y, scroll_px, scroll_range_px, planned, below, carried, memory, heat }
-    }
-
-    /// How far to scroll so that a rank of a panel comes into sight, if it is not.
-    pub fn scroll_showing(&self, panel: &Panel, rank: usize) -> f64 {
-        let (range, here) = (panel.rows.scroll_range_px(), panel.rows.scroll_px);
-        // Panels scroll by the same share.
-        let share = |scroll_px: f64| if range > 0.0 { scroll_px / range } else { 0.0 };
-        let to = panel.rows.scroll_showing(rank);
-        if to == here { self.scroll_px } else { share(to) * self.scroll_range_px }
-    }
-
-    /// How far a tap on the scroll mark of a panel, or near it, scrolls.
-    pub fn scroll_at(&self, x_px: f64, y_px: f64) -> Option<f64> {
-        // As wide as a finger needs.
-        const REACH_PX: f64 = 20.0;
-        let tapped = |panel: &Panel| panel.rows.mark().is_some() && panel.rows.at(y_px - panel.top_px).is_some();
-        let near = x_px >= self.left_px + self.width_px - REACH_PX;
-        let panel = self.panels().filter(|_| near).find(tapped)?;
-        Some(panel.rows.share_at(y_px - panel.top_px) * self.scroll_range_px)
-    }
-
-    /// All panels, from the top.
-    pub fn panels(&self) -> impl Iterator<Item = Panel> + use<> {
-        [Some(self.planned), self.below, self.carried, Some(self.memory)].into_iter().flatten()
-    }
-
-    /// The element at a point of the canvas.
-    pub fn place_at(&self, y_px: f64) -> Option<Place> {
-        let row = |panel: &Panel| panel.rows.at(y_px - panel.top_px);
-        let below = self.below.as_ref().and_then(row).map(Place::Below);
-        let ruler = (0.0..RULER_PX).contains(&y_px).then_some(Place::Ruler);
-        let carried = self.carried.as_ref().and_then(row).map(Place::Carried);
-        row(&self.planned)
-            .map(Place::Planned)
-            .or(below)
-            .or(carried)
-            .or(row(&self.memory).map(Place::Memory))
-            .or(ruler)
-    }
-}
 
 /// The part under the plan.
 #[derive(Clone, Copy)]
@@ -210,6 +35,8 @@ pub struct Below<'s> {
     pub up_from: Option<usize>,
     /// Memory by rank, drawn as a line over that of the plan; none of what has not been held.
     pub curve: &'s dyn Fn(usize) -> Option<&'s Curve>,
+    /// By rank: what it did beside its ops; empty where that is not known.
+    pub marks: &'s [Marks],
 }
 
 impl Below<'_> {
@@ -238,10 +65,10 @@ pub struct Subject<'s> {
     pub chunk_of_stage: &'s [usize],
     /// In bidirectional schedules: the microbatches from this one on go up the ranks.
     pub up_from: Option<usize>,
-    /// The ops that stand out; all others fade. None: all are alike.
-    pub lit: Option<&'s dyn Fn(Op) -> bool>,
+    /// The ops that stand out, by rank; all others fade. None: all are alike.
+    pub lit: Option<&'s dyn Fn(usize, Op) -> bool>,
     /// The same for the part under the plan.
-    pub lit_below: Option<&'s dyn Fn(Op) -> bool>,
+    pub lit_below: Option<&'s dyn Fn(usize, Op) -> bool>,
     /// What ranks send and do beside their ops.
     pub carried: &'s dyn Fn(usize) -> Option<&'s Carried>,
 }
@@ -259,19 +86,19 @@ impl<'s> Subject<'s> {
         Subject { chunk_of_stage: below.chunk_of_stage, up_from: below.up_from, lit: self.lit_below, ..self }
     }
 
-    /// The colour of a span.
-    pub fn colour(&self, shades: &Shades, span: &Span) -> Rgb {
+    /// The colour of a span of a rank.
+    pub fn colour(&self, shades: &Shades, rank: usize, span: &Span) -> Rgb {
         let chunk = self.chunk_of_stage.get(span.op.stage()).copied().unwrap_or(0);
         let shade = if self.goes_up(span) { UP_SHADE } else { chunk };
         match self.lit {
-            Some(lit) if !lit(span.op) => shades.faded(span.op.kind(), shade),
+            Some(lit) if !lit(rank, span.op) => shades.faded(span.op.kind(), shade),
             _ => shades.block(span.op.kind(), shade),
         }
     }
 
     /// The colour of the line on a span: that of its text where it goes up the ranks, for those who tell shades apart badly.
-    fn line(&self, shades: &Shades, span: &Span) -> Rgb {
-        let colour = self.colour(shades, span);
+    fn line(&self, shades: &Shades, rank: usize, span: &Span) -> Rgb {
+        let colour = self.colour(shades, rank, span);
         if self.goes_up(span) { colour.ink() } else { colour }
     }
 
@@ -300,14 +127,14 @@ pub fn paint(
     let mut tracks = |image: &mut Image, panel: &Panel, subject: &Subject<'_>, tracks: &[Track], view: View| {
         for index in panel.rows.visible() {
             let Some(track) = tracks.get(index) else { continue };
-            track_row(track, view, palette.idle, samples, |span| subject.colour(&shades, span), &mut row);
-            let (top, bottom) = panel.rows.span_of(index);
+            track_row(track, view, palette.idle, samples, |span| subject.colour(&shades, index, span), &mut row);
+            let (top, bottom) = panel.ops_of(index);
             let low = panel.top_px;
             let high = low + panel.rows.height_px;
             let clip = |y: f64| device((low + y).clamp(low, high));
             image.repeat_row(&row, clip(top), clip(bottom).max(clip(top) + 1));
             if subject.up_from.is_some() && panel.rows.pitch_px >= LEAST_LINED_PX {
-                track_row(track, view, palette.idle, samples, |span| subject.line(&shades, span), &mut row);
+                track_row(track, view, palette.idle, samples, |span| subject.line(&shades, index, span), &mut row);
                 let [from, to] = LINE_PX.map(|above| clip(bottom - above));
                 image.repeat_row(&row, from, to);
             }
@@ -316,6 +143,7 @@ pub fn paint(
     tracks(&mut image, &layout.planned, subject, subject.planned, view);
     if let (Some(panel), Some(below)) = (&layout.below, subject.below) {
         tracks(&mut image, panel, &subject.of(below), below.tracks, below.view(view));
+        paint_marks(&mut image, &below, panel, view, ratio, palette);
     }
     if let Some(panel) = &layout.carried {
         for index in panel.rows.visible() {
@@ -343,6 +171,19 @@ pub fn paint(
     image
 }
 
+/// What ranks did beside their ops, under those.
+fn paint_marks(image: &mut Image, below: &Below<'_>, panel: &Panel, view: View, ratio: f64, palette: &Palette) {
+    let mut row = vec![0; 4 * image.width];
+    let samples = samples(panel.rows.visible().len(), image.width);
+    let y = |y: f64| ((panel.top_px + y.clamp(0.0, panel.rows.height_px)) * ratio).round() as i64;
+    for index in panel.rows.visible() {
+        if let (Some(from), Some(marks)) = (panel.marks_from(index), below.marks.get(index)) {
+            let rows = (y(from), y(panel.rows.span_of(index).1));
+            marks.paint(image, &mut row, rows, below.view(view), samples, palette);
+        }
+    }
+}
+
 /// What a rank sends: activations in the upper half of its row, gradients in the lower. Then gradient sync and optimizer.
 #[expect(clippy::too_many_arguments, reason = "one row of many; a struct would only rename them")]
 fn paint_carried(
@@ -363,7 +204,7 @@ fn paint_carried(
     let samples = samples(2 * panel.rows.visible().len(), image.width);
     let mut row = vec![0; 4 * image.width];
     for (track, from, to) in [(&carried.activations, top, middle), (&carried.gradients, middle, bottom)] {
-        track_row(track, view, palette.idle, samples, |span| subject.colour(&shades, span), &mut row);
+        track_row(track, view, palette.idle, samples, |span| subject.colour(&shades, index, span), &mut row);
         image.repeat_row(&row, from, to);
     }
     for ((from_ns, to_ns), colour) in carried.after.into_iter().zip([palette.sync, palette.optimizer]) {
@@ -514,11 +355,11 @@ pub struct Label {
     pub colour: Rgb,
 }
 
-/// Labels of the visible blocks of a track. A character takes `char_px`; blocks too narrow for their
+/// Labels of the visible blocks of the track of a rank. A character takes `char_px`; blocks too narrow for their
 /// microbatch stay blank.
 pub fn labels(
     subject: &Subject<'_>,
-    track: &Track,
+    (rank, track): (usize, &Track),
     view: View,
     width_px: f64,
     char_px: f64,
@@ -555,7 +396,7 @@ pub fn labels(
             _ => op.to_string(),
         };
         let (from, to) = edges(span);
-        Some(Label { x_px: (from + to) / 2.0, text, colour: subject.colour(&shades, span) })
+        Some(Label { x_px: (from + to) / 2.0, text, colour: subject.colour(&shades, rank, span) })
     };
     spans.iter().filter_map(label).collect()
 }

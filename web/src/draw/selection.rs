@@ -43,6 +43,13 @@ pub enum Pointed {
         /// The time.
         time_ns: u64,
     },
+    /// What a measured rank did beside its ops.
+    Mark {
+        /// The rank.
+        rank: usize,
+        /// Its position among those of the rank.
+        index: usize,
+    },
     /// All ranks at a time.
     Instant {
         /// The time.

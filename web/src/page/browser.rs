@@ -2,14 +2,14 @@
 
 use std::cell::Cell;
 
-use js_sys::{Array, Function, Promise, Reflect};
+use js_sys::{Array, Function, Promise, Reflect, Uint8Array};
 use leptos::prelude::{GetUntracked, RwSignal, Set};
 use wasm_bindgen::prelude::*;
 use wasm_bindgen_futures::JsFuture;
 use web_sys::{
     Blob, BlobPropertyBag, CanvasRenderingContext2d, Element, Event, File, FocusOptions, History, HtmlAnchorElement,
-    HtmlCanvasElement, HtmlElement, HtmlImageElement, KeyboardEvent, ReadableWritablePair, ResizeObserver, Response,
-    ScrollBehavior, ScrollIntoViewOptions, Url, Window, Worker,
+    HtmlCanvasElement, HtmlElement, HtmlImageElement, KeyboardEvent, ReadableStream, ReadableStreamDefaultReader,
+    ReadableWritablePair, ResizeObserver, Response, ScrollBehavior, ScrollIntoViewOptions, Url, Window, Worker,
 };
 
 /// The window. A page always has one.
@@ -398,12 +398,49 @@ pub async fn read_file(file: &File) -> Option<String> {
     JsFuture::from(file.text()).await.ok()?.as_string()
 }
 
+/// The beginning of a file, unpacked where it is packed with gzip: some hundred kilobytes, or less.
+pub async fn head(file: &File) -> Option<String> {
+    const HEAD: i32 = 1 << 18;
+    let decode = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let bytes = |buffer: JsValue| Uint8Array::new(&buffer).to_vec();
+    let start = bytes(JsFuture::from(file.slice_with_i32_and_i32(0, HEAD).ok()?.array_buffer()).await.ok()?);
+    if !start.starts_with(&[0x1f, 0x8b]) {
+        return Some(decode(&start));
+    }
+    let reader: ReadableStreamDefaultReader = unpacked_stream(file).ok()?.get_reader().dyn_into().ok()?;
+    let mut head = Vec::new();
+    while head.len() < HEAD as usize {
+        let piece = JsFuture::from(reader.read()).await.ok()?;
+        let value = Reflect::get(&piece, &"value".into()).ok()?;
+        if !value.is_object() {
+            break;
+        }
+        head.extend(bytes(value));
+    }
+    let _ = reader.cancel();
+    Some(decode(&head))
+}
+
+/// A file with this text.
+pub fn file_of(name: &str, text: &str) -> Option<File> {
+    File::new_with_str_sequence(&Array::of1(&text.into()), if name.is_empty() { "the trace" } else { name }).ok()
+}
+
+/// The folders that a person chose with a file; empty where they chose the file.
+pub fn path_of(file: &File) -> String {
+    Reflect::get(file, &"webkitRelativePath".into()).ok().and_then(|path| path.as_string()).unwrap_or_default()
+}
+
 /// The text of a file that was packed with gzip, as the browser unpacks it.
 async fn unpacked(file: &File) -> Result<JsValue, JsValue> {
+    let unpacked = unpacked_stream(file)?;
+    JsFuture::from(Response::new_with_opt_readable_stream(Some(&unpacked))?.text()?).await
+}
+
+fn unpacked_stream(file: &File) -> Result<ReadableStream, JsValue> {
     let class = Reflect::get(&js_sys::global(), &"DecompressionStream".into())?;
     let stream = Reflect::construct(class.dyn_ref::<Function>().ok_or(JsValue::NULL)?, &Array::of1(&"gzip".into()))?;
-    let unpacked = file.stream().pipe_through(stream.unchecked_ref::<ReadableWritablePair>());
-    JsFuture::from(Response::new_with_opt_readable_stream(Some(&unpacked))?.text()?).await
+    Ok(file.stream().pipe_through(stream.unchecked_ref::<ReadableWritablePair>()))
 }
 
 /// Waits a while.

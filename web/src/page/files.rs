@@ -4,8 +4,6 @@ use leptos::prelude::*;
 use wasm_bindgen::prelude::*;
 use web_sys::{DragEvent, FileList, HtmlInputElement};
 
-use pipeplan_core::formats::torch_profile;
-
 use super::state::Planner;
 use super::{browser, parts};
 use crate::reader::MOST_CHARS;
@@ -45,9 +43,9 @@ pub fn Files() -> impl IntoView {
     });
     view! {
         <div class="files">
-            <label class="button" title="Open a plan, a trace, torch.profiler files (all ranks at once), a profile of measured times, a spec, a custom schedule, a log of Megatron-LM, or a config.json. You can also drop files on the page.">
+            <label class="button" title="Open a plan, what a run left behind (traces, torch.profiler files or workerlog.N of PaddlePaddle: all of a run at once), a profile of measured times, a spec, a custom schedule, a log of Megatron-LM, or a config.json. You can also drop files on the page.">
                 "Open…"
-                <input type="file" multiple accept=".json,.toml,.txt,.csv,.gz,.log,.out,.sh" data-test="open-file" on:change=picked />
+                <input type="file" multiple  data-test="open-file" on:change=picked />
             </label>
             <button type="button" data-test="export-plan" prop:disabled=move || no_export().is_some() on:click=move |_| planner.export()
                 title=move || no_export().unwrap_or("Download the plan file. `pipeplan run` executes it.")>"Export plan"</button>
@@ -109,19 +107,28 @@ pub fn accept_dropped_files(planner: Planner) {
 const PAUSE_MS: i32 = 50;
 const MOST_PAUSES: u32 = 1200;
 
+/// Whether a file is left behind by a run, as its name and its beginning say: read as one with all others of that run.
+fn is_of_a_run(name: &str, head: &str) -> bool {
+    let marks = ["\"traceEvents\"", "\"pipeplan-trace\"", "Profiler Info: Job"];
+    name.starts_with("workerlog.")
+        || head.starts_with("SQLite format 3")
+        || marks.iter().any(|mark| head.contains(mark))
+}
+
 /// Opens files one after the other. Each applies to the form and the plan of those before it, so the page first shows a
 /// plan.
 fn open_all(planner: Planner, files: Option<FileList>) {
     let files: Vec<_> =
         files.map(|files| (0..files.length()).filter_map(|index| files.get(index)).collect()).unwrap_or_default();
     leptos::task::spawn_local(async move {
-        let (batch, mut recorded) = (planner.next_batch(), false);
+        planner.notice.set(None);
+        let mut of_a_run = Vec::new();
         for file in files {
+            if browser::head(&file).await.is_some_and(|head| is_of_a_run(&file.name(), &head)) {
+                of_a_run.push(file);
+                continue;
+            }
             match browser::read_file(&file).await {
-                Some(text) if torch_profile::looks_like_one(&text) => {
-                    planner.record(batch, file.name(), text);
-                    recorded = true;
-                }
                 Some(text) => {
                     planner.open_named(&file.name(), &text);
                     for _ in 0..MOST_PAUSES {
@@ -134,8 +141,9 @@ fn open_all(planner: Planner, files: Option<FileList>) {
                 None => planner.report_unreadable(&file.name()),
             }
         }
-        if recorded {
-            planner.trace_recorded(batch);
+        // What they are a run of is on screen by now.
+        if !of_a_run.is_empty() {
+            planner.open_run_files(of_a_run);
         }
     });
 }

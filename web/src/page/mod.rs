@@ -17,6 +17,7 @@ mod session;
 mod state;
 mod table;
 mod timeline;
+mod trace_client;
 mod worker_client;
 
 use leptos::either::Either;
@@ -92,6 +93,7 @@ fn Page() -> impl IntoView {
                 }}
             </p>
             <Searching />
+            <panels::run::Reading />
             <p class="unseen" role="status">{said}</p>
             <button type="button" class="form-toggle" data-test="form-toggle" aria-expanded=move || planner.form_open.get().to_string()
                 on:click=move |_| planner.form_open.update(|open| *open = !*open)>"Change…"</button>
@@ -107,6 +109,7 @@ fn Page() -> impl IntoView {
                 <panels::figures::FigureRow />
                 <timeline::TimelinePanel />
                 {embedded.then(|| view! { <p class="whole-page"><a target="_blank" data-test="whole-page" href="?" on:click=open_whole>"Open in pipeplan"</a></p> })}
+                <panels::run::RunPanel />
                 <panels::time_split::TimeSplitPanel />
                 <panels::memory::MemoryPanel />
                 <panels::passes::PassesPanel />

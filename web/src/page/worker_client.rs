@@ -28,9 +28,8 @@ pub struct WorkerClient {
     next_id: Cell<u32>,
     /// The newest reply's question.
     newest_answered: Cell<u32>,
-    /// The newest plan question and the open trace: a new worker needs them again.
+    /// The newest plan question: a new worker needs it again.
     newest_plan: RefCell<Option<Question>>,
-    open_trace: RefCell<Option<Question>>,
     /// The layouts that are being looked for: so, too.
     tuning: RefCell<Option<Question>>,
     /// A search continues while this address can be read.
@@ -49,7 +48,6 @@ impl WorkerClient {
             next_id: Cell::new(1),
             newest_answered: Cell::new(0),
             newest_plan: RefCell::new(None),
-            open_trace: RefCell::new(None),
             tuning: RefCell::new(None),
             stop_signal: RefCell::new(None),
         });
@@ -73,9 +71,6 @@ impl WorkerClient {
                 if before.is_some_and(|before| before.id > self.newest_answered.get()) {
                     self.restart_if_stuck(id);
                 }
-            }
-            Ask::OpenTrace { .. } => {
-                self.open_trace.replace(Some(question.clone()));
             }
             Ask::Tune { spec, .. } => {
                 self.tuning.replace(spec.is_some().then(|| question.clone()));
@@ -172,7 +167,7 @@ impl WorkerClient {
             if let Some(worker) = client.worker.take() {
                 worker.terminate();
             }
-            let again = [&client.open_trace, &client.newest_plan, &client.tuning].map(|kept| kept.borrow().clone());
+            let again = [&client.newest_plan, &client.tuning].map(|kept| kept.borrow().clone());
             let url = client.stop_signal.borrow().clone();
             let stop_signal = url.map(|url| Question { id: 0, ask: Ask::SearchWhileReadable { url } });
             client.waiting.borrow_mut().extend(stop_signal.into_iter().chain(again.into_iter().flatten()));

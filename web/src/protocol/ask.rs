@@ -61,27 +61,6 @@ pub enum Ask {
         /// The cost of the plan on screen, by the criterion of `best`.
         below_ns: u64,
     },
-    /// Read a trace file and show its last step.
-    OpenTrace {
-        /// The file.
-        text: String,
-    },
-    /// Store a torch.profiler file of a rank.
-    Record {
-        /// A number for files that were opened together. Files of an earlier batch are dropped.
-        batch: u32,
-        /// The name of the file.
-        name: String,
-        /// The file.
-        text: String,
-    },
-    /// Make a trace of the torch.profiler files of a batch.
-    Trace {
-        /// The batch.
-        batch: u32,
-        /// The schedule of the run.
-        order: Order,
-    },
     /// Use the measured times of this profile from now on, or estimates only.
     Measure {
         /// The file; none: estimates only.
@@ -101,13 +80,6 @@ pub enum Ask {
     },
     /// Find the layout of a form whose degrees follow, or stop finding it.
     FindLayout(Option<LayoutQuestion>),
-    /// Compare the open trace with the plan on screen.
-    Calibrate(Order),
-    /// Show a step of the open trace, by its position in the file.
-    TraceStep {
-        /// The position.
-        index: u32,
-    },
     /// The sensitivity of this schedule; none: stop.
     Sensitivity(Option<Order>),
     /// The plan of this spec, to be kept beside the plan on screen.
@@ -149,16 +121,10 @@ impl Ask {
                     | Ask::OpenOrder { .. }
                     | Ask::OpenPoint { .. }
             ),
-            Ask::TraceStep { .. } | Ask::OpenTrace { .. } => {
-                matches!(older, Ask::TraceStep { .. } | Ask::OpenTrace { .. })
-            }
             Ask::FindLayout(_) => matches!(older, Ask::FindLayout(_)),
             Ask::Passes { .. } => matches!(older, Ask::Passes { .. }),
-            Ask::Calibrate(_) => matches!(older, Ask::Calibrate(_)),
             Ask::Sensitivity(_) => matches!(older, Ask::Sensitivity(_)),
             Ask::Stop | Ask::SearchWhileReadable { .. } => false,
-            // Each is a part of a later question.
-            Ask::Record { .. } | Ask::Trace { .. } => false,
             Ask::Tune { .. } => matches!(older, Ask::Tune { .. }),
             Ask::Export { purpose, .. } => {
                 matches!(older, Ask::Export { purpose: older, .. } if older == purpose)
@@ -180,4 +146,6 @@ pub enum Purpose {
     Proof,
     /// The plan is kept for comparison, also after a reload of the page.
     Keep,
+    /// A profile is made of it and of the open trace.
+    Profile,
 }

@@ -1,7 +1,7 @@
 //! Messages between page and worker, as postcard bytes.
 //!
 //! - In: results of the planner.
-//! - Out: questions ([`ask`]), replies ([`reply`]) and what they carry.
+//! - Out: questions ([`ask`]), replies ([`reply`]) and what they carry; those about a measured run ([`trace`]).
 //! - Knows: the planner, [`form`](crate::form) for labels, [`text`](crate::text). No browser, no page, no worker.
 //!
 //! The page numbers what it asks. Only the newest plan counts: the worker looks for newer questions between any two pieces of
@@ -25,8 +25,11 @@ pub use ask::{Ask, Order, Purpose, Question};
 pub use frontier::{ChartNews, ChartPoint};
 pub use plan::{Figures, Picture, RankBytes, Row, RowCosts, StepFigures};
 pub use reply::{FieldFault, Reply, Response, Timed};
-pub use spans::WireSpan;
-pub use trace::{Calibrated, Measured, TraceSummary};
+pub use spans::{WireMark, WireSpan};
+pub use trace::{
+    AnalysisRows, Calibrated, Export, ExposedRows, Measured, PathOp, Place, RankTime, StepSummary, StragglerRow,
+    TRACE_WORKER, TraceAsk, TraceFile, TraceQuestion, TraceReply, TraceResponse, TraceSummary, WhatIfRow,
+};
 
 /// The spec of a JSON text, if it has no faults. All specs that travel are such texts.
 pub fn spec_of(json: &str) -> Option<Spec> {

@@ -38,7 +38,7 @@ pub struct RankBytes {
 }
 
 /// The figures of a plan.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
     /// The objective: `makespan` or `longest_span`.
     pub objective: String,

@@ -3,10 +3,7 @@
 use pipeplan_core::base::fields::Fault;
 use serde::{Deserialize, Serialize};
 
-use super::{
-    Calibrated, ChartNews, FoundLayout, Layouts, Measured, Picture, Purpose, Row, SensitivityRows, Shorter,
-    TraceSummary, Unfit, WireSpan,
-};
+use super::{ChartNews, FoundLayout, Layouts, Picture, Purpose, Row, SensitivityRows, Shorter, Unfit, WireSpan};
 
 /// From the worker to the page.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -22,7 +19,7 @@ pub struct Reply {
 pub enum Response {
     /// The spec has faults.
     Refused(Vec<FieldFault>),
-    /// Rows that come before those of the next picture or measured step. One message with a million spans would block
+    /// Rows that come before those of the next picture. One message with a million spans would block
     /// the page.
     Rows(Vec<Vec<WireSpan>>),
     /// The plan that was asked for.
@@ -99,24 +96,9 @@ pub enum Response {
         /// Its text.
         plan: String,
     },
-    /// The trace file made of torch.profiler files.
-    Traced {
-        /// Its text.
-        trace: String,
-    },
-    /// The torch.profiler files are not a run of that schedule, with the reasons.
-    NotTraced(Vec<FieldFault>),
-    /// A trace was read.
-    TraceOpened(TraceSummary),
-    /// A step of the trace.
-    TraceShown(Box<Measured>),
-    /// Where the run of the open trace lost time against the plan on screen.
-    Calibrated(Box<Calibrated>),
-    /// The open trace is not a run of that plan, with the reasons.
-    NotCalibrated(Vec<FieldFault>),
     /// A file could not be read.
     Unreadable {
-        /// `plan`, `trace` or `order`.
+        /// `plan`, `profile` or `order`.
         what: String,
         /// Each fault in words.
         faults: Vec<FieldFault>,

@@ -23,15 +23,28 @@ pub struct WireSpan {
     pub duration_ns: u64,
 }
 
+/// An op as it travels: stage, kind (its position in F, B, W, BW) and microbatch.
+pub fn wire_op(op: Op) -> (u16, u8, u32) {
+    let kind = KINDS.iter().position(|kind| *kind == op.kind()).unwrap_or(0) as u8;
+    (op.stage() as u16, kind, op.microbatch() as u32)
+}
+
+/// An op that has travelled.
+pub fn op_of((stage, kind, microbatch): (u16, u8, u32)) -> Op {
+    let kind = KINDS.get(usize::from(kind)).copied().unwrap_or(OpKind::F);
+    Op::new(usize::from(stage), kind, microbatch as usize)
+}
+
 /// The spans of a row as they travel.
 pub fn pack(row: &[Span]) -> Vec<WireSpan> {
     let mut free_ns = 0;
     let mut packed = Vec::with_capacity(row.len());
     for span in row {
+        let (stage, kind, microbatch) = wire_op(span.op);
         packed.push(WireSpan {
-            stage: span.op.stage() as u16,
-            kind: KINDS.iter().position(|kind| *kind == span.op.kind()).unwrap_or(0) as u8,
-            microbatch: span.op.microbatch() as u32,
+            stage,
+            kind,
+            microbatch,
             gap_ns: span.start_ns.saturating_sub(free_ns),
             duration_ns: span.end_ns.saturating_sub(span.start_ns.max(free_ns)),
         });
@@ -47,8 +60,7 @@ pub fn unpack(row: &[WireSpan]) -> Vec<Span> {
         .map(|span| {
             let start_ns = free_ns.saturating_add(span.gap_ns);
             free_ns = start_ns.saturating_add(span.duration_ns);
-            let kind = KINDS.get(usize::from(span.kind)).copied().unwrap_or(OpKind::F);
-            Span { op: Op::new(usize::from(span.stage), kind, span.microbatch as usize), start_ns, end_ns: free_ns }
+            Span { op: op_of((span.stage, span.kind, span.microbatch)), start_ns, end_ns: free_ns }
         })
         .collect()
 }
@@ -59,33 +71,43 @@ const SPANS_A_MESSAGE: usize = 30_000;
 /// A reply in messages that the page reads quickly: first rows, last the picture that they belong to.
 pub fn in_parts(reply: Reply) -> Vec<Reply> {
     let Reply { id, mut response } = reply;
-    let rows = match &mut response {
-        Response::Planned(picture) | Response::Opened { picture, .. } | Response::KeptOpened { picture } => {
-            core::mem::take(&mut picture.rows)
-        }
-        Response::TraceShown(measured) => core::mem::take(&mut measured.rows),
-        _ => Vec::new(),
+    let (Response::Planned(picture) | Response::Opened { picture, .. } | Response::KeptOpened { picture }) =
+        &mut response
+    else {
+        return vec![Reply { id, response }];
     };
+    let mut parts = grouped(core::mem::take(&mut picture.rows));
+    picture.rows = parts.pop().unwrap_or_default();
+    let ahead = parts.into_iter().map(|rows| Reply { id, response: Response::Rows(rows) });
+    ahead.collect::<Vec<_>>().into_iter().chain([Reply { id, response }]).collect()
+}
+
+/// Rows in groups that are read quickly.
+pub fn grouped<T>(rows: Vec<Vec<T>>) -> Vec<Vec<Vec<T>>> {
     let mut parts = Vec::new();
-    let mut part: Vec<Vec<WireSpan>> = Vec::new();
+    let mut part: Vec<Vec<T>> = Vec::new();
     let mut spans = 0;
     for row in rows {
         if spans > 0 && spans + row.len() > SPANS_A_MESSAGE {
-            parts.push(Reply { id, response: Response::Rows(core::mem::take(&mut part)) });
+            parts.push(core::mem::take(&mut part));
             spans = 0;
         }
         spans += row.len();
         part.push(row);
     }
-    match &mut response {
-        Response::Planned(picture) | Response::Opened { picture, .. } | Response::KeptOpened { picture } => {
-            picture.rows = part
-        }
-        Response::TraceShown(measured) => measured.rows = part,
-        _ => {}
-    }
-    parts.push(Reply { id, response });
+    parts.push(part);
     parts
+}
+
+/// What a rank did beside its ops, in the order of starts. They may lie over each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WireMark {
+    /// What it is: position in the names of the step.
+    pub name: u32,
+    /// From the start of the one before it.
+    pub gap_ns: u64,
+    /// How long it took.
+    pub duration_ns: u64,
 }
 
 #[cfg(test)]
@@ -100,16 +122,8 @@ mod tests {
         fn rows_sent_ahead_are_the_same_rows_in_the_same_order(lengths in prop::collection::vec(0usize..40_000, 0..6)) {
             let span = WireSpan { stage: 0, kind: 0, microbatch: 0, gap_ns: 0, duration_ns: 1 };
             let rows: Vec<Vec<WireSpan>> = lengths.iter().map(|length| vec![span; *length]).collect();
-            let measured = crate::protocol::Measured {
-                index: 0, rows, makespan_ns: 0, bubble_ratio: 0.0, tokens: 0, duration_ns: 0,
-            };
             let mut seen = Vec::new();
-            for part in in_parts(Reply { id: 3, response: Response::TraceShown(Box::new(measured)) }) {
-                let rows = match part.response {
-                    Response::Rows(rows) => rows,
-                    Response::TraceShown(measured) => measured.rows,
-                    other => panic!("{other:?}"),
-                };
+            for rows in grouped(rows) {
                 let spans: usize = rows.iter().map(Vec::len).sum();
                 let filled = rows.iter().filter(|row| !row.is_empty()).count();
                 prop_assert!(spans <= SPANS_A_MESSAGE || filled == 1);

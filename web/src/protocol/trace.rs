@@ -1,10 +1,175 @@
-//! A measured run as it travels.
+//! Questions about a measured run, and what comes back.
+//!
+//! They go to a worker that has nothing else to do, so that a large run does not delay plans. A person who stops what takes
+//! long, or closes the run, ends that worker, and gets its memory back.
 
 use serde::{Deserialize, Serialize};
 
-use super::WireSpan;
+use super::{FieldFault, Order, WireMark, WireSpan};
 
-/// The summary of a trace file.
+/// The name of the worker of measured runs.
+pub const TRACE_WORKER: &str = "trace";
+
+/// From the page to the worker. Files come beside it, unread.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TraceQuestion {
+    /// Grows with each question.
+    pub id: u32,
+    /// The question.
+    pub ask: TraceAsk,
+}
+
+/// The questions about a measured run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum TraceAsk {
+    /// Read the files that come beside this as one run.
+    Open {
+        /// Their names, in their order.
+        files: Vec<TraceFile>,
+        /// The plan on screen, of which it may be a run.
+        order: Option<Order>,
+    },
+    /// Read no further.
+    StopReading,
+    /// Show a step, by its position.
+    Step {
+        /// The position.
+        index: u32,
+    },
+    /// What the run means.
+    Analyse {
+        /// Of this step alone, by its position; none: of all steps.
+        index: Option<u32>,
+        /// The plan on screen, where this is a run of it.
+        order: Option<Order>,
+    },
+    /// What the best order for the measured times would save.
+    BestOrder {
+        /// The plan that ran; none: its order follows from the trace.
+        order: Option<Order>,
+        /// The search goes on while this address can be read.
+        while_readable: Option<String>,
+    },
+    /// Where the run lost time against the plan on screen.
+    Calibrate(Order),
+    /// The order that ran, and a problem with the measured times.
+    Order,
+    /// A profile of what the run took, for the plan of this file.
+    Profile {
+        /// The text of the plan file.
+        plan: String,
+    },
+    /// The run as a file.
+    Export(Export),
+}
+
+/// A file that is to be read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TraceFile {
+    /// Its name.
+    pub name: String,
+    /// The folders that a person chose with it, where they chose folders.
+    pub path: String,
+    /// How long it is, packed as it is.
+    pub bytes: u64,
+}
+
+/// A file of a measured run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Export {
+    /// A trace of pipeplan.
+    Trace,
+    /// Events for Perfetto and chrome://tracing.
+    Perfetto,
+    /// A row for each span.
+    Csv,
+}
+
+impl Export {
+    /// What the file is called, after the name of the plan.
+    pub const fn file(self) -> &'static str {
+        match self {
+            Export::Trace => "trace.json",
+            Export::Perfetto => "trace.perfetto.json",
+            Export::Csv => "trace.csv",
+        }
+    }
+}
+
+/// From the worker to the page.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TraceReply {
+    /// The question that this belongs to.
+    pub id: u32,
+    /// The response.
+    pub response: TraceResponse,
+}
+
+/// What the worker says of a measured run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum TraceResponse {
+    /// How far reading has come.
+    Reading {
+        /// The file.
+        name: String,
+        /// Bytes that are read of all files, and all bytes.
+        bytes: [u64; 2],
+    },
+    /// A run was read.
+    Opened(Box<TraceSummary>),
+    /// Nothing can be shown, with the reasons.
+    NotOpened(Vec<FieldFault>),
+    /// Ops of ranks that come before those of the next step. One message with a million spans would block the page.
+    Rows(Vec<Vec<WireSpan>>),
+    /// What ranks did beside their ops, before the next step.
+    Marks(Vec<Vec<WireMark>>),
+    /// A step. Its rows came before.
+    Shown(Box<Measured>),
+    /// What the run means.
+    Analysed(Box<AnalysisRows>),
+    /// The progress of a search for the best order.
+    Searching {
+        /// The cost of the best so far.
+        cost_ns: u64,
+        /// The lower bound.
+        bound_ns: u64,
+    },
+    /// What the best order would save; none where no order can be planned.
+    BestOrder(Option<WhatIfRow>),
+    /// Where the run lost time.
+    Calibrated(Box<Calibrated>),
+    /// The run is not one of that plan, with the reasons.
+    NotCalibrated(Vec<FieldFault>),
+    /// The order that ran.
+    Ordered {
+        /// An op list a rank.
+        order: String,
+        /// The problem with measured times, as the JSON of a problem file.
+        problem: String,
+    },
+    /// The trace has no order that can be planned, with the reasons.
+    NotOrdered(Vec<FieldFault>),
+    /// A profile.
+    Profiled {
+        /// The file.
+        profile: String,
+        /// The mean step that was measured.
+        measured_ns: u64,
+    },
+    /// There is no profile, with the reasons.
+    NotProfiled(Vec<FieldFault>),
+    /// A file.
+    Exported {
+        /// Which one.
+        export: Export,
+        /// Its text.
+        text: String,
+        /// The step that it has, where it has one of several.
+        step: Option<u64>,
+    },
+}
+
+/// The summary of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TraceSummary {
     /// The backend.
@@ -13,12 +178,37 @@ pub struct TraceSummary {
     pub transport: String,
     /// The digest of the plan that ran; may be empty.
     pub plan_digest: String,
-    /// Number and loss of each recorded training step.
-    pub steps: Vec<(u64, Option<f64>)>,
+    /// The recorded training steps.
+    pub steps: Vec<StepSummary>,
+    /// Ranks, over all copies of the pipeline.
+    pub ranks: usize,
+    /// Copies of the pipeline: data, context and tensor parallel ones.
+    pub copies: [usize; 3],
+    /// Stages and microbatches that ops name.
+    pub shape: [usize; 2],
     /// Most bytes held, by rank.
     pub peak_bytes: Vec<u64>,
     /// Number of processors, if ranks were time-sliced on them.
     pub shared_processors: Option<usize>,
+    /// All spans of all steps.
+    pub spans: u64,
+    /// What was found and put right, in lines.
+    pub told: Vec<String>,
+    /// What could not be read; the rest is here.
+    pub faults: Vec<FieldFault>,
+    /// The trace as a file, where it is small: for a reload of the page.
+    pub text: Option<String>,
+}
+
+/// A recorded training step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StepSummary {
+    /// Its number.
+    pub step: u64,
+    /// Its loss.
+    pub loss: Option<f64>,
+    /// From the first op to the last.
+    pub makespan_ns: u64,
 }
 
 /// Where a run lost time against its plan.
@@ -45,8 +235,6 @@ pub struct Calibrated {
 pub struct Measured {
     /// Position in the file.
     pub index: u32,
-    /// The spans of each rank that earlier messages did not contain.
-    pub rows: Vec<Vec<WireSpan>>,
     /// From the first op's start to the last one's end.
     pub makespan_ns: u64,
     /// Idle share within the makespan.
@@ -55,4 +243,107 @@ pub struct Measured {
     pub tokens: u64,
     /// The whole step, transfers and optimizer included.
     pub duration_ns: u64,
+    /// What marks are called, and the place of each in the legend of marks.
+    pub mark_names: Vec<(u8, String)>,
+}
+
+/// What a run means: `pipeplan show --analysis`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AnalysisRows {
+    /// The position of the step that it is of; none: it is of all steps.
+    pub index: Option<u32>,
+    /// How many steps it is of.
+    pub steps: usize,
+    /// The mean makespan.
+    pub makespan_ns: u64,
+    /// Where the time of each row went.
+    pub rows: Vec<RankTime>,
+    /// Time on the critical path by row: ops, messages, late starts.
+    pub path_rows: Vec<(String, [u64; 3])>,
+    /// The last ops of the path of a step, in words.
+    pub path_end: String,
+    /// The position of that step.
+    pub path_of: u32,
+    /// Its critical path, from the first op to the last.
+    pub path: Vec<PathOp>,
+    /// What would be saved.
+    pub what_ifs: Vec<WhatIfRow>,
+    /// Who is slow, the most costly first.
+    pub stragglers: Vec<StragglerRow>,
+    /// How many more are slow, whose cost is not worked out.
+    pub more_stragglers: usize,
+    /// Communication that no compute hides; none of a run without collectives.
+    pub exposed: Option<ExposedRows>,
+}
+
+/// Communication that no compute hides, by kind and rank.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExposedRows {
+    /// The kinds: P2P, then those of collectives.
+    pub kinds: Vec<String>,
+    /// By row: its time in each kind.
+    pub rows: Vec<Vec<u64>>,
+    /// Each kind of collectives in a line.
+    pub lines: Vec<String>,
+}
+
+/// Where the time of a row went.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankTime {
+    /// What a person calls the row.
+    pub name: String,
+    /// The parts, as `RowTime` of the planner names them.
+    pub parts_ns: [u64; 6],
+}
+
+/// An op on the critical path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathOp {
+    /// Its row.
+    pub row: u32,
+    /// Stage, kind (position in F, B, W, BW) and microbatch.
+    pub op: (u16, u8, u32),
+    /// The P2P transfer that it waited for; 0 where it waited for its own rank.
+    pub message_ns: u64,
+}
+
+/// A step that is replayed with one thing changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WhatIfRow {
+    /// What is changed.
+    pub name: String,
+    /// The mean step then.
+    pub makespan_ns: u64,
+    /// By how much it is shorter.
+    pub saved_ns: i64,
+}
+
+/// Something slow.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StragglerRow {
+    /// Where: `rank 3`, `stage 2`, `0 to 1`.
+    pub place: String,
+    /// What that usually is.
+    pub why: String,
+    /// Thousandths of the usual time that it takes.
+    pub permille: u32,
+    /// The first step from which on it is slow.
+    pub since: u64,
+    /// Slow ops or messages.
+    pub ops: usize,
+    /// How much shorter the mean step would be without it.
+    pub saved_ns: u64,
+    /// Where to look at it.
+    pub at: Option<Place>,
+}
+
+/// An op of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// The position of its step.
+    pub index: u32,
+    /// Its row.
+    pub row: u32,
+    /// Its place among the ops of the row.
+    pub place: u32,
 }

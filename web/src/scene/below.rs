@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{MeasuredScene, Scene, measured_scale};
+use crate::draw::marks::Marks;
 use crate::draw::track::Track;
 use crate::text;
 
@@ -24,9 +25,25 @@ impl Below {
         }
     }
 
+    /// By rank: what it did beside its ops.
+    pub fn marks(&self) -> &[Marks] {
+        match self {
+            Below::Measured(measured) => &measured.marks,
+            Below::Kept(_) => &[],
+        }
+    }
+
     /// When the last op ends.
     pub fn end_ns(&self) -> u64 {
         self.tracks().iter().map(Track::end_ns).max().unwrap_or(0)
+    }
+
+    /// When all that is drawn of it ends.
+    pub fn drawn_end_ns(&self) -> u64 {
+        match self {
+            Below::Measured(measured) => measured.step_end_ns(),
+            Below::Kept(_) => self.end_ns(),
+        }
     }
 
     /// By how much its times are drawn shorter. Plans are always compared in their own time.
@@ -49,38 +66,38 @@ impl Below {
         }
     }
 
-    /// The chunks of a rank; a measured step is of `plan`.
-    pub fn chunks(&self, plan: &Scene) -> usize {
+    /// The chunks of a rank, where it is below `plan`, if any.
+    pub fn chunks(&self, plan: Option<&Scene>) -> usize {
         match self {
-            Below::Measured(_) => plan.problem.chunks(),
+            Below::Measured(measured) => plan.map_or_else(|| measured.chunks(), |plan| plan.problem.chunks()),
             Below::Kept(kept) => kept.problem.chunks(),
         }
     }
 
-    /// As [`Scene::up_from`]; a measured step is of `plan`.
-    pub fn up_from(&self, plan: &Scene) -> Option<usize> {
+    /// As [`Scene::up_from`]; a measured step is of `plan`, if any.
+    pub fn up_from(&self, plan: Option<&Scene>) -> Option<usize> {
         match self {
-            Below::Measured(_) => plan.up_from(),
+            Below::Measured(_) => plan?.up_from(),
             Below::Kept(kept) => kept.up_from(),
         }
     }
 
-    /// Which of its rank's chunks a stage is; a measured step is of `plan`.
-    pub fn chunk_of_stage(&self, plan: &Scene) -> Vec<usize> {
+    /// Which of its rank's chunks a stage is; a measured step is of `plan`, if any.
+    pub fn chunk_of_stage(&self, plan: Option<&Scene>) -> Vec<usize> {
         match self {
-            Below::Measured(_) => plan.chunk_of_stage(),
+            Below::Measured(measured) => plan.map_or_else(|| measured.chunk_of_stage(), Scene::chunk_of_stage),
             Below::Kept(kept) => kept.chunk_of_stage(),
         }
     }
 
-    /// Lines of a tooltip for a span of `rank`, compared with the same op of `plan`.
-    pub fn describe(&self, rank: usize, index: usize, plan: &Scene) -> Vec<(String, String)> {
+    /// Lines of a tooltip for a span of `rank`, compared with the same op of `plan`, if any.
+    pub fn describe(&self, rank: usize, index: usize, plan: Option<&Scene>) -> Vec<(String, String)> {
         match self {
-            Below::Measured(measured) => measured.describe(rank, index, Some(plan)),
+            Below::Measured(measured) => measured.describe(rank, index, plan),
             Below::Kept(kept) => {
                 let mut lines = kept.describe(rank, index);
                 let op = kept.tracks.get(rank).and_then(|track| track.spans().get(index)).map(|span| span.op);
-                if let Some((_, same)) = op.and_then(|op| plan.span_of(op)) {
+                if let Some((_, same)) = op.and_then(|op| plan?.span_of(op)) {
                     lines.push(("above it starts".to_owned(), text::duration(same.start_ns as f64)));
                 }
                 lines

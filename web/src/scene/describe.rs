@@ -8,6 +8,7 @@ use pipeplan_core::schedule::BEST;
 use pipeplan_core::spec::{Spec, Work};
 
 use super::{Scene, words_of};
+use crate::draw::track::Track;
 use crate::text;
 
 /// Ranks of a read-out: as many lines as a screen has room for.
@@ -76,28 +77,11 @@ impl Scene {
 
     /// Lines of a tooltip for a range of time: how long it is, what the ranks do in it, the most that any holds.
     pub fn describe_range(&self, from_ns: u64, to_ns: u64) -> Vec<(String, String)> {
-        let within = |from: u64, to: u64| to.min(to_ns).saturating_sub(from.max(from_ns));
-        let (mut busy_ns, mut ops, mut most) = (0_u64, 0_usize, (0_u64, 0_usize));
-        for (rank, track) in self.tracks.iter().enumerate() {
-            let shown = track.between(from_ns as f64, to_ns as f64);
-            ops += shown.len();
-            let spans = track.spans().get(shown).unwrap_or_default();
-            busy_ns += spans.iter().map(|span| within(span.start_ns, span.end_ns)).sum::<u64>();
-            let holds = self.curve(rank).map_or(0, |curve| curve.most_between(from_ns, to_ns));
-            most = most.max((holds, rank));
-        }
-        let whole = (to_ns - from_ns).max(1) as f64 * self.tracks.len().max(1) as f64;
-        [
-            ("range", text::duration((to_ns - from_ns) as f64)),
-            ("from", text::duration(from_ns as f64)),
-            ("to", text::duration(to_ns as f64)),
-            ("ops", text::count(ops as u64)),
-            ("busy", text::percent(busy_ns as f64 / whole)),
-            ("idle", text::percent(1.0 - busy_ns as f64 / whole)),
-            ("peak in it", format!("{}, rank {}", text::bytes(most.0), most.1)),
-        ]
-        .map(|(name, value)| (name.to_owned(), value))
-        .into()
+        let holds = |rank: usize| self.curve(rank).map_or(0, |curve| curve.most_between(from_ns, to_ns));
+        let most = (0..self.tracks.len()).map(|rank| (holds(rank), rank)).max().unwrap_or_default();
+        let mut lines = range_lines(&self.tracks, from_ns, to_ns);
+        lines.push(("peak in it".to_owned(), format!("{}, rank {}", text::bytes(most.0), most.1)));
+        lines
     }
 
     /// Schedule, cost and bubble in a line.
@@ -145,6 +129,29 @@ pub fn subject(spec: &Spec, plan: &Scene) -> String {
         [text::counted(plan.problem.ranks(), "rank"), text::counted(plan.problem.microbatches(), "microbatch")];
     let said = [Some(spec.name.clone()).filter(|name| !name.is_empty()), Some(of_model)];
     said.into_iter().flatten().chain(shape).collect::<Vec<_>>().join(", ")
+}
+
+/// How long a range of time is, and what the ranks do in it.
+pub(super) fn range_lines(tracks: &[Track], from_ns: u64, to_ns: u64) -> Vec<(String, String)> {
+    let within = |from: u64, to: u64| to.min(to_ns).saturating_sub(from.max(from_ns));
+    let (mut busy_ns, mut ops) = (0_u64, 0_usize);
+    for track in tracks {
+        let shown = track.between(from_ns as f64, to_ns as f64);
+        ops += shown.len();
+        let spans = track.spans().get(shown).unwrap_or_default();
+        busy_ns += spans.iter().map(|span| within(span.start_ns, span.end_ns)).sum::<u64>();
+    }
+    let whole = (to_ns - from_ns).max(1) as f64 * tracks.len().max(1) as f64;
+    [
+        ("range", text::duration((to_ns - from_ns) as f64)),
+        ("from", text::duration(from_ns as f64)),
+        ("to", text::duration(to_ns as f64)),
+        ("ops", text::count(ops as u64)),
+        ("busy", text::percent(busy_ns as f64 / whole)),
+        ("idle", text::percent(1.0 - busy_ns as f64 / whole)),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into()
 }
 
 pub(super) fn describe_op(op: Op, stages: usize) -> Vec<(String, String)> {

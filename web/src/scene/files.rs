@@ -67,7 +67,7 @@ impl Scene {
         let end_ns = self.end_ns() as f64;
         let shown =
             view.map_or(0.0..end_ns, |(view, width_px)| view.start_ns.max(0.0)..view.time_at(width_px).min(end_ns));
-        let key = Key::of(self, None);
+        let key = Key::of(Some(self), None);
         let kinds = key.kinds.into_iter().map(|kind| (Some(kind), title_of(kind).to_owned()));
         let shades = key.shaded.then(|| (None, SHADES_TITLE.to_owned()));
         let ways = key.two_way.then(|| (None, UP_TITLE.to_owned()));
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn a_plan_is_given_to_other_programs() {
         let scene = example("zb-h1", 1);
-        assert!(scene.perfetto().contains("\"name\":\"0F0\"") && scene.perfetto().contains("bytes on rank 3"));
+        assert!(scene.perfetto().contains("\"name\":\"0F0\"") && scene.perfetto().contains("\"memory\""));
         let torch = scene.torch_csv().unwrap();
         assert!(torch.starts_with("0F0,0F1,"), "{torch}");
         let csv = scene.ops_csv();

@@ -3,6 +3,7 @@
 use pipeplan_core::problem::op::OpKind;
 
 use super::{Below, Scene};
+use crate::draw::marks::MarkClass;
 use crate::draw::track::Track;
 
 /// Which kinds of ops occur in any of `tracks`: a searched order may have one on a single rank.
@@ -42,17 +43,23 @@ pub struct Key {
     pub shaded: bool,
     /// Whether some microbatches go up the ranks.
     pub two_way: bool,
+    /// What measured ranks did beside their ops.
+    pub marks: Vec<MarkClass>,
 }
 
 impl Key {
-    /// Of `plan` above `below`.
-    pub fn of(plan: &Scene, below: Option<&Below>) -> Key {
-        let mut kinds = kinds_of(&plan.tracks);
+    /// Of `plan`, if any, above `below`.
+    pub fn of(plan: Option<&Scene>, below: Option<&Below>) -> Key {
+        let mut kinds = plan.map(|plan| kinds_of(&plan.tracks)).unwrap_or_default();
         kinds.extend(below.map(|below| kinds_of(below.tracks())).unwrap_or_default());
         kinds.sort_unstable();
         kinds.dedup();
-        let chunks = below.map_or(1, |below| below.chunks(plan)).max(plan.problem.chunks());
-        let up = plan.up_from().or(below.and_then(|below| below.up_from(plan)));
-        Key { kinds, shaded: chunks > 1, two_way: up.is_some() }
+        let chunks = below.map_or(1, |below| below.chunks(plan)).max(plan.map_or(1, |plan| plan.problem.chunks()));
+        let up = plan.and_then(Scene::up_from).or(below.and_then(|below| below.up_from(plan)));
+        let marks = match below {
+            Some(Below::Measured(measured)) => measured.mark_classes(),
+            _ => Vec::new(),
+        };
+        Key { kinds, shaded: chunks > 1, two_way: up.is_some(), marks }
     }
 }

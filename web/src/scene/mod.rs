@@ -23,11 +23,12 @@ use crate::draw::track::Track;
 use crate::protocol::WireSpan;
 use crate::protocol::spans;
 
+pub use crate::draw::marks::MarkClass;
 pub use below::Below;
 pub use describe::subject;
 pub use gaps::{Alternative, Need, Wait};
 pub use legend::{Key, SHADES_TITLE, kinds_of, title_of};
-pub use measured::{MeasuredScene, measured_scale};
+pub use measured::{Ahead, MeasuredScene, measured_scale};
 pub use op_table::{OpRow, words_of};
 pub use plan::Scene;
 #[cfg(test)]

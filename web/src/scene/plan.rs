@@ -56,6 +56,17 @@ impl Scene {
         })
     }
 
+    /// What stands in place of a plan where there is none: without ranks.
+    pub fn none() -> Option<Scene> {
+        let stated = serde_json::json!({
+            "ranks": 1, "microbatches": 1, "stages": { "forward_ns": 1, "backward_input_ns": 1 },
+        });
+        let statement = Statement::read(&stated).ok()?;
+        let problem = statement.problem(statement.placements().first()?.clone()).ok()?;
+        let (curves, carried, tracks, memory) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Some(Scene { schedule: String::new(), problem, tracks, curves, carried, figures: Figures::default(), memory })
+    }
+
     /// Bytes over time on `rank`, worked out when first looked at: of many ranks few are in sight.
     pub fn curve(&self, rank: usize) -> Option<&Curve> {
         let track = self.tracks.get(rank)?;

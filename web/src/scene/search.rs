@@ -2,28 +2,59 @@
 
 use pipeplan_core::problem::op::{Op, OpKind};
 
-use super::Scene;
+use super::{MeasuredScene, Scene};
 use crate::draw::selection::Block;
 
-impl Scene {
-    /// The block of `3F7` (an op), `rank 2` or `r2` (its first op), `microbatch 5` or `m5` (its first op); none where the plan
-    /// has no such block.
-    pub fn search(&self, text: &str) -> Option<Block> {
+/// What a person looks for.
+enum Wanted {
+    Rank(usize),
+    Op(Op),
+}
+
+impl Wanted {
+    /// Of `3F7` (an op), `rank 2` or `r2`, `microbatch 5` or `m5` (its first op).
+    fn of(text: &str) -> Option<Wanted> {
         let text = text.trim().to_ascii_lowercase();
         let after = |names: &[&str]| -> Option<usize> {
             names.iter().find_map(|name| text.strip_prefix(name)?.trim_start().parse().ok())
         };
-        let block = |(rank, index): (usize, usize)| Block { below: false, rank, index, gap: false };
         if let Some(rank) = after(&["rank", "r"]) {
-            return self.tracks.get(rank).filter(|track| !track.spans().is_empty()).map(|_| block((rank, 0)));
+            return Some(Wanted::Rank(rank));
         }
-        let op = match after(&["microbatch", "mb", "m"]) {
-            Some(microbatch) => (microbatch < self.problem.microbatches()).then(|| Op::new(0, OpKind::F, microbatch)),
-            None => op_of(&text),
-        };
-        let known =
-            |op: &Op| op.stage() < self.problem.stage_count() && op.microbatch() < self.problem.microbatches();
-        self.find(op.filter(known)?).map(block)
+        let microbatch = after(&["microbatch", "mb", "m"]);
+        microbatch.map(|microbatch| Op::new(0, OpKind::F, microbatch)).or_else(|| op_of(&text)).map(Wanted::Op)
+    }
+}
+
+impl Scene {
+    /// The block that a person looks for: an op, or the first one of a rank or a microbatch; none where the plan has no such block.
+    pub fn search(&self, text: &str) -> Option<Block> {
+        let block = |(rank, index): (usize, usize)| Block { below: false, rank, index, gap: false };
+        match Wanted::of(text)? {
+            Wanted::Rank(rank) => {
+                self.tracks.get(rank).filter(|track| !track.spans().is_empty()).map(|_| block((rank, 0)))
+            }
+            Wanted::Op(op) => {
+                let known = op.stage() < self.problem.stage_count() && op.microbatch() < self.problem.microbatches();
+                self.find(Some(op).filter(|_| known)?).map(block)
+            }
+        }
+    }
+}
+
+impl MeasuredScene {
+    /// As [`Scene::search`], among what was measured.
+    pub fn search(&self, text: &str) -> Option<Block> {
+        let block = |rank: usize, index: usize| Block { below: true, rank, index, gap: false };
+        match Wanted::of(text)? {
+            Wanted::Rank(rank) => {
+                self.tracks.get(rank).filter(|track| !track.spans().is_empty()).map(|_| block(rank, 0))
+            }
+            Wanted::Op(op) => {
+                let mut tracks = self.tracks.iter().enumerate();
+                tracks.find_map(|(rank, track)| Some(block(rank, track.position(op)?)))
+            }
+        }
     }
 }
 

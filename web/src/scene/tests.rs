@@ -57,12 +57,12 @@ fn ranks_wait_in_what_the_plan_is_judged_by() {
 #[test]
 fn the_key_has_what_is_compared_too() {
     let (plan, kept) = (example("1f1b", 1), example("zb-v", 2));
-    assert_eq!(Key::of(&plan, None), Key { kinds: vec![OpKind::F, OpKind::BW], ..Key::default() });
-    let both = Key::of(&plan, Some(&Below::Kept(Arc::new(kept))));
+    assert_eq!(Key::of(Some(&plan), None), Key { kinds: vec![OpKind::F, OpKind::BW], ..Key::default() });
+    let both = Key::of(Some(&plan), Some(&Below::Kept(Arc::new(kept))));
     let kinds = vec![OpKind::F, OpKind::B, OpKind::W, OpKind::BW];
-    assert_eq!(both, Key { kinds, shaded: true, two_way: false });
+    assert_eq!(both, Key { kinds, shaded: true, two_way: false, marks: Vec::new() });
     let two_way = example("dualpipe", 1);
-    let keys = [Key::of(&two_way, None), Key::of(&plan, Some(&Below::Kept(Arc::new(two_way.clone()))))];
+    let keys = [Key::of(Some(&two_way), None), Key::of(Some(&plan), Some(&Below::Kept(Arc::new(two_way.clone()))))];
     assert!(keys.iter().all(|key| key.two_way && !key.shaded), "{keys:?}");
     let said: Vec<String> = (0..4)
         .flat_map(|index| two_way.describe(0, index))
@@ -156,7 +156,7 @@ fn chunks_count_within_their_rank() {
 /// A step that ran as planned, in so many copies of the pipeline.
 fn ran(plan: &Scene, copies: usize) -> MeasuredScene {
     let tracks = (0..copies).flat_map(|_| plan.tracks.clone()).collect();
-    MeasuredScene { index: 0, tracks, makespan_ns: 1, bubble_ratio: 0.0, tokens: 0, duration_ns: 1 }
+    MeasuredScene::of_tracks(tracks)
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::protocol::spans;
 use crate::protocol::{Ask, Question, Reply, Response};
 
 /// Interval of progress messages of a search, and of checks whether it continues.
-const WATCHED_EVERY_MS: f64 = 300.0;
+pub(super) const WATCHED_EVERY_MS: f64 = 300.0;
 
 /// Receives questions and works on them in pieces.
 ///
@@ -79,7 +79,7 @@ pub fn start(scope: DedicatedWorkerGlobalScope) {
 }
 
 /// An empty message: the worker now receives questions.
-fn say_ready(scope: &DedicatedWorkerGlobalScope) {
+pub(super) fn say_ready(scope: &DedicatedWorkerGlobalScope) {
     let _ = scope.post_message(&Uint8Array::new_with_length(0));
 }
 
@@ -103,7 +103,7 @@ fn watch(scope: &DedicatedWorkerGlobalScope, going_on: &Rc<RefCell<Option<String
     })
 }
 
-fn can_be_read(url: &str) -> bool {
+pub(super) fn can_be_read(url: &str) -> bool {
     let read = || -> Result<u16, JsValue> {
         let request = XmlHttpRequest::new()?;
         request.open_with_async("GET", url, false)?;

@@ -2,7 +2,10 @@
 //!
 //! - In: questions.
 //! - Out: replies, piece by piece.
-//! - Knows: the planner, [`form`](crate::form) for labels, [`protocol`](crate::protocol), [`text`](crate::text). Only `listen` knows a browser.
+//! - Knows: the planner, [`form`](crate::form) for labels, [`protocol`](crate::protocol), [`text`](crate::text). Only `listen` and
+//!   `trace::listen` know a browser.
+//!
+//! [`trace`] answers questions about measured runs, in a worker of its own.
 
 mod comparison;
 mod files;
@@ -17,7 +20,7 @@ mod sensitivity;
 mod specs;
 #[cfg(test)]
 mod tests;
-mod traces;
+pub mod trace;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,12 +30,9 @@ use frontier::FrontierSearch;
 use layouts::{FollowingLayout, LayoutSearch};
 use limit_price::LimitPrice;
 use memory_advice::MemoryAdvice;
-use pipeplan_core::formats::torch_profile;
 use pipeplan_core::hardware::profile::Profile;
 use pipeplan_core::search::Flow;
-use pipeplan_core::trace::Trace;
 use sensitivity::SensitivityRun;
-use traces::RecordedRanks;
 
 use crate::protocol::{Ask, Question, Reply, Response, from_core};
 
@@ -69,8 +69,6 @@ pub struct Worker {
     sensitivity_run: Option<SensitivityRun>,
     layout_search: Option<LayoutSearch>,
     following_layout: Option<FollowingLayout>,
-    trace: Option<Trace>,
-    recorded_ranks: RecordedRanks,
     /// The measured times in use.
     profile: Option<Arc<Profile>>,
 }
@@ -88,8 +86,6 @@ impl Worker {
             layout_search: None,
             following_layout: None,
             sensitivity_run: None,
-            trace: None,
-            recorded_ranks: RecordedRanks::default(),
             profile: None,
         }
     }
@@ -203,18 +199,7 @@ impl Worker {
             Ask::Measure { profile } => vec![self.measure(profile.as_deref())],
             Ask::OpenOrder { spec, text } => vec![self.open_order(&spec, &text)],
             Ask::OpenPoint { spec, bytes, below_ns } => self.open_point(&spec, bytes, below_ns),
-            Ask::OpenTrace { text } => self.open_trace(&text),
-            Ask::TraceStep { index } => self.trace_step(index).into_iter().collect(),
             Ask::Sensitivity(order) => self.start_sensitivity(id, order.as_ref()).into_iter().collect(),
-            Ask::Calibrate(order) => self.calibrate(&order).into_iter().collect(),
-            Ask::Record { batch, name, text } => {
-                if self.recorded_ranks.batch != batch {
-                    self.recorded_ranks = RecordedRanks { batch, files: Vec::new() };
-                }
-                self.recorded_ranks.files.push((name, torch_profile::read(&text)));
-                Vec::new()
-            }
-            Ask::Trace { batch, order } => self.trace_recorded(batch, &order).into_iter().collect(),
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! One description, two encodings: the Trace Event Format in JSON ([`Chrome`]) and Perfetto's protobuf ([`Perfetto`]).
 //!
-//! Each rank is a process. Its tracks are
+//! Each rank is a process, named with its host where there are several. Its tracks are
 //!
 //! | Track | holds |
 //! |---|---|
@@ -341,8 +341,12 @@ fn padded(rank: usize, ranks: usize) -> String {
 fn row_name(trace: &Trace, row: usize, rows: usize) -> String {
     let ranks = rows / (trace.replicas.max(1) * trace.context.max(1) * trace.tensor.max(1));
     let name = trace.row_name(row, rows);
-    match row.checked_rem(ranks) {
+    let name = match row.checked_rem(ranks) {
         Some(rank) => name.replacen(&format!("rank {rank}"), &padded(rank, ranks), 1),
+        None => name,
+    };
+    match trace.hosts.get(row) {
+        Some(host) => format!("host {host}, {name}"),
         None => name,
     }
 }

@@ -121,6 +121,12 @@ fn every_row_of_every_replica_is_a_process_with_a_name_of_its_own() {
             "measured: replica 1, rank 1"
         ]
     );
+    trace.set_hosts(&[7, 7, 3, 3]);
+    let on_hosts = super::tests::events(|writer| writer.trace("measured", &trace));
+    let named = on_hosts.iter().filter(|event| event["name"] == "process_name");
+    let names: Vec<&str> = named.map(|event| event["args"]["name"].as_str().unwrap()).collect();
+    assert_eq!(names[1], "measured: host 1, replica 0, rank 0");
+    assert_eq!(names[3], "measured: host 0, replica 1, rank 0");
     let processes: alloc::collections::BTreeSet<u64> =
         of(&events, "X").iter().filter_map(|event| event["pid"].as_u64()).collect();
     assert_eq!(processes.len(), 5);

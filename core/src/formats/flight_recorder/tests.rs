@@ -2,6 +2,7 @@
 
 use alloc::vec;
 
+use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
@@ -167,6 +168,20 @@ fn pickles_are_read_as_python_reads_them() {
     doubled.push(b'.');
     let fault = pickle::read(&doubled).expect_err("too many").to_string();
     assert!(fault.contains("too often") || fault.contains("within each other"), "{fault}");
+}
+
+proptest! {
+    /// Whatever is damaged, a dump is read or refused.
+    #[test]
+    fn damaged_pickles_are_read_or_refused(wounds in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6)) {
+        let mut bytes = b"\x80\x02}q\x00(X\x01\x00\x00\x00aq\x01]q\x02(K\x01J\xfe\xff\xff\xffM,\x01N\x88\x8a\x02\x00\x01e\
+            X\x01\x00\x00\x00bq\x03h\x02K\x03X\x01\x00\x00\x00xq\x04G?\xf8\x00\x00\x00\x00\x00\x00\x86q\x05u.".to_vec();
+        for (place, byte) in wounds {
+            let place = place.index(bytes.len());
+            bytes[place] = byte;
+        }
+        let _ = read_pickle(&bytes);
+    }
 }
 
 #[test]

@@ -292,6 +292,7 @@ pub fn trace(workers: &[Worker], plan: Option<(&Problem, &Schedule, &str)>) -> R
             machine_of_row[row] = worker.machine;
         }
     }
+    trace.set_hosts(&machine_of_row);
     let clocks = align(&mut trace, &machine_of_row);
     Ok(Logged { trace, faults, left_out, placed, clocks })
 }

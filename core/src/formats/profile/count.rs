@@ -81,6 +81,13 @@ pub(super) fn numbered(files: &mut [(String, Recording)], plan: Option<&Schedule
         return of_plan(files, &rows, &in_order, schedule).map(|()| how);
     }
     let Order { positions, ranks, told } = in_order.map_err(|found| Fault::new("the files", found, PLACES))?;
+    if let Some(place) = (0..ranks).find(|place| !positions.contains(place)) {
+        let group = files.first().and_then(|(_, recording)| recording.groups.iter().find(is_pipeline));
+        let rank =
+            group.and_then(|group| group.ranks.get(place)).map_or(String::new(), |rank| format!(", rank {rank}"));
+        let found = format!("no file of the pipeline's place {place}{rank}");
+        return Err(Fault::new("the files", found, format!("those of all {ranks} ranks of a pipeline")).into());
+    }
     let chunk_faults = files.iter().zip(&rows).filter(|(_, row)| row.iter().any(|op| op.chunk.is_none()));
     let chunk_faults: Vec<Fault> =
         chunk_faults.map(|(file, _)| Fault::new(file.0.as_str(), "several chunks in turn", CHUNKS)).collect();
@@ -269,13 +276,13 @@ fn by_time(files: &[(String, Recording)]) -> Result<Order, String> {
     Ok(Order { positions, ranks: files.len(), told: told.to_string() })
 }
 
+fn is_pipeline(group: &&Group) -> bool {
+    let description = group.description.to_ascii_lowercase();
+    matches!(description.as_str(), "pipeline_model_parallel_group" | "pp" | "mesh_pp" | "pipeline")
+}
+
 /// By a group that is said to be the pipeline's.
 fn by_group(files: &[(String, Recording)]) -> Option<Order> {
-    let is_pipeline = |group: &&Group| {
-        let description = group.description.to_ascii_lowercase();
-        description == "pipeline_model_parallel_group"
-            || matches!(description.as_str(), "pp" | "mesh_pp" | "pipeline")
-    };
     let mut positions = Vec::with_capacity(files.len());
     let mut ranks = 0;
     for (_, recording) in files {
@@ -303,7 +310,7 @@ fn by_peers(files: &[(String, Recording)]) -> Result<Order, String> {
         {
             (position, rank) = (position + 1, *previous);
             if position > before.len() {
-                return Err(format!("ranks that receive in a circle before their first forward, {name} among them"));
+                return Err(format!("a circle of first receives, with rank {rank} in it"));
             }
         }
         positions.push(position);
@@ -315,18 +322,18 @@ fn by_peers(files: &[(String, Recording)]) -> Result<Order, String> {
 /// Where all ranks are one pipeline, by their numbers: only the first begins without a receive.
 fn by_number(files: &[(String, Recording)]) -> Result<Order, String> {
     let count = files.len();
-    let unknown = || "no group that is said to be the pipeline's, and no peers of sends and receives".to_string();
+    let unknown = || "neither the pipeline's group nor peers of transfers".to_string();
     let mut positions = Vec::with_capacity(count);
-    for (name, recording) in files {
+    for (_, recording) in files {
         let (Some(rank), Some(world)) = (recording.rank, recording.world) else { return Err(unknown()) };
         if world != count as u64 || rank >= world || count > MAX_RANKS {
-            return Err(format!("{}; and {count} of {world} ranks", unknown()));
+            return Err(format!("{count} files of {world} ranks that may be no pipeline"));
         }
         let mut early = recording.transfers.iter().take_while(|transfer| transfer.at_ns < recording.first_end_ns);
         let has_received = early.any(|transfer| transfer.way == Way::Receive);
         if has_received != (rank > 0) {
             let what = if has_received { "a receive" } else { "no receive" };
-            return Err(format!("{what} before the first forward in {name}, which is of rank {rank}"));
+            return Err(format!("{what} before the first forward of rank {rank}"));
         }
         positions.push(rank as usize);
     }

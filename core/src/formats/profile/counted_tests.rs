@@ -258,6 +258,17 @@ fn what_cannot_be_told_apart_is_named() {
     let other = self::plan("1f1b", 3, "linear", 1, 500);
     let fault = trace_of(&other, &by_functions(&plan, 2, ALL)).expect_err("another order").to_string();
     assert!(fault.contains("rank2.json: found a forward of microbatch 1 as op 2"), "{fault}");
+    // A rank without a file, and one with a file of another runtime.
+    let mut fewer = by_functions(&plan, 2, ALL);
+    fewer.remove(1);
+    let fault = found(&fewer).expect_err("two of three").to_string();
+    assert!(fault.contains("no file of the pipeline's place 1, rank 1"), "{fault}");
+    let mut mixed = by_functions(&plan, 2, ALL);
+    let (_, mut named) = mixed[0].clone();
+    named.counted.clear();
+    mixed.push(("named.json".to_string(), named));
+    let fault = found(&mixed).expect_err("two runtimes").to_string();
+    assert!(fault.contains("named.json: found ranges with stages, accepted is ranges without"), "{fault}");
     // A file that ends within a step.
     let mut cut = by_functions(&plan, 2, ALL);
     cut[1].1.ops.pop();

@@ -139,7 +139,11 @@ pub fn trace(
 /// Ranks whose stages overlap, or stages that no file has.
 pub fn found(files: &[(String, Recording)]) -> Result<(Problem, Schedule), Faults> {
     let mut rows: Vec<Vec<Op>> = Vec::new();
-    let mut files = joined(files, &mut Vec::new());
+    let mut faults = Vec::new();
+    let mut files = joined(files, &mut faults);
+    if !faults.is_empty() {
+        return Err(Faults(faults));
+    }
     numbered(&mut files, None)?;
     for (_, recording) in files {
         // A step ends where an op comes again.
@@ -149,6 +153,14 @@ pub fn found(files: &[(String, Recording)]) -> Result<(Problem, Schedule), Fault
             rows.push(row);
         }
     }
+    of_order(rows)
+}
+
+/// A schedule of these op lists, with its ranks by their first stages, and a problem of it whose ops take no time.
+///
+/// # Errors
+/// Ranks whose stages overlap, or stages that no op list has.
+pub(crate) fn of_order(mut rows: Vec<Vec<Op>>) -> Result<(Problem, Schedule), Faults> {
     rows.sort_by_key(|row| row.iter().map(|op| op.stage()).min());
     let schedule = Schedule::of(rows);
     let fault = |found: &str| {
@@ -263,6 +275,7 @@ pub fn aligned(
         overhead_ns: None,
         shared_processors: None,
         peak_bytes: peaks.unwrap_or_default(),
+        hosts: Vec::new(),
         steps: numbers.iter().enumerate().map(step).collect(),
     };
     let clock_of_row: Vec<usize> = (0..ranks.len()).collect();
@@ -286,6 +299,13 @@ fn joined(files: &[(String, Recording)], faults: &mut Vec<Fault>) -> Vec<(String
         let Some((name, first)) = files.next() else { continue };
         let mut whole = first.clone();
         for (other, next) in files {
+            if next.counted.is_empty() != whole.counted.is_empty() {
+                let says =
+                    |one: &Recording| if one.counted.is_empty() { "ranges with stages" } else { "ranges without" };
+                let accepted = format!("{}, as {name} of the same rank has", says(&whole));
+                faults.push(Fault::new(other.as_str(), says(next), accepted));
+                continue;
+            }
             let end_ns = whole.ops.last().map(|ran| ran.end_ns);
             if next.ops.first().map(|ran| ran.start_ns) < end_ns {
                 let accepted = format!("each step once: {name} is of rank {rank} and the same time");

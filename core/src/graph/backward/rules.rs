@@ -19,6 +19,13 @@ impl Backward<'_> {
         match operator.kernel {
             Kernel::CrossEntropy { microbatches } => self.loss(operator, microbatches, 0),
             Kernel::SharedCrossEntropy { microbatches } => self.loss(operator, microbatches, 2),
+            Kernel::RouterLoss { losses, scores, microbatches, sharers } => {
+                let [logits, chosen] = [0, 1].map(|at| operator.inputs.get(at).map(|input| input.tensor));
+                let (logits, chosen) = (logits?, chosen?);
+                let kernel = Kernel::RouterLossGrad { losses, scores, parts: microbatches.saturating_mul(sharers) };
+                self.contribute_by(logits, kernel, &[logits, chosen]);
+                Some(())
+            }
             Kernel::Embedding | Kernel::Positions { .. } => self.embedding(operator, arriving?),
             Kernel::RmsNorm { .. } | Kernel::LayerNorm { .. } | Kernel::HeadNorm { .. } => {
                 self.norm(operator, arriving?)
@@ -101,6 +108,7 @@ impl Backward<'_> {
             | Kernel::HeadNormGainGrad { .. }
             | Kernel::LatentKeysGrad { .. }
             | Kernel::RouteGrad { .. }
+            | Kernel::RouterLossGrad { .. }
             | Kernel::DispatchGrad { .. }
             | Kernel::CombineGrad { .. }
             | Kernel::WeightedGluGrad { .. }

@@ -5,7 +5,8 @@ mod properties;
 
 pub use self::heads::{Heads, ImageRows, Indexing, Recurring, Spread};
 
-use crate::model::{Activation, Routing};
+use super::form::RouterLosses;
+use crate::model::{Activation, Routing, Scores};
 
 /// Devices of one pipeline rank that communicate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -282,6 +283,34 @@ pub enum Kernel {
     RouteGrad {
         /// How experts were weighted.
         routing: Routing,
+    },
+    /// What a router is trained on besides the loss of its tokens, for one microbatch: `(logits [n, experts], chosen [n,
+    /// active]) → (loss [1])`. Of the experts' shares `p` of a token and the tokens `c` of an expert,
+    ///
+    /// - load balancing, `balance · experts / (active · n²) · Σ c(e) · Σ p(t, e)` (arXiv:2101.03961 §2.2; with `active`
+    ///   and the sum over tokens as Megatron-LM's `switch_load_balancing_loss_func`). `p` are the softmax of the
+    ///   logits, or their sigmoids over the sum of these (arXiv:2412.19437 §2.1.2). No gradient passes through `c`;
+    /// - z-loss, `z / n · Σ logsumexp(logits(t))²` (arXiv:2202.08906 §2.2).
+    ///
+    /// Divided by the step's microbatches, as the loss is.
+    RouterLoss {
+        /// Their coefficients.
+        losses: RouterLosses,
+        /// What logits become.
+        scores: Scores,
+        /// Microbatches of the step.
+        microbatches: u64,
+        /// Devices that route the same tokens, whose gradients of the logits add up.
+        sharers: u64,
+    },
+    /// `(logits, chosen) → (dlogits)`
+    RouterLossGrad {
+        /// Their coefficients.
+        losses: RouterLosses,
+        /// What logits become.
+        scores: Scores,
+        /// Microbatches of the step, times the devices whose gradients add up.
+        parts: u64,
     },
     /// Copies of tokens on the devices that hold their experts, ordered by expert, then by the device that they come
     /// from, and then by token: `(x [n, h], chosen, weights) → (rows [m, h], arrivals [ways, experts / ways], shares

@@ -40,6 +40,8 @@ impl Kernel {
             Kernel::LatentKeysGrad { .. } => "latent_keys_grad",
             Kernel::Route { .. } => "route",
             Kernel::RouteGrad { .. } => "route_grad",
+            Kernel::RouterLoss { .. } => "router_loss",
+            Kernel::RouterLossGrad { .. } => "router_loss_grad",
             Kernel::Dispatch { .. } => "dispatch",
             Kernel::DispatchGrad { .. } => "dispatch_grad",
             Kernel::Combine { .. } => "combine",

@@ -144,6 +144,8 @@ impl<'g> Arena<'g> {
             | Kernel::SpreadAttentionGrad(_) => attention::compute(&given),
             Kernel::Route { .. }
             | Kernel::RouteGrad { .. }
+            | Kernel::RouterLoss { .. }
+            | Kernel::RouterLossGrad { .. }
             | Kernel::RowGate
             | Kernel::RowGateGrad
             | Kernel::Dispatch { .. }

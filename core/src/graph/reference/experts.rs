@@ -5,6 +5,7 @@ use std::vec::Vec;
 
 use super::formulas::dot;
 use super::given::Given;
+use crate::graph::form::RouterLosses;
 use crate::graph::{Kernel, of_e12};
 use crate::model::{Routing, Scores};
 
@@ -17,6 +18,25 @@ pub(super) fn compute(given: &Given) -> Vec<Vec<f64>> {
     match given.kernel {
         Kernel::Route { active, routing } => route(given, active, routing),
         Kernel::RouteGrad { routing } => route_grad(given, routing),
+        Kernel::RouterLoss { losses, scores, microbatches, .. } => {
+            let loss = router_loss(x[0], x[1], [h, columns(1)], losses, scores);
+            vec![vec![loss / microbatches as f64]]
+        }
+        Kernel::RouterLossGrad { losses, scores, parts } => {
+            // By differences: what is chosen stays as it was.
+            let by = |e: usize| {
+                let moved = |step: f64| {
+                    let mut logits = x[0].clone();
+                    logits[e] += step;
+                    router_loss(&logits, x[1], [h, columns(1)], losses, scores)
+                };
+                const STEP: f64 = 1e-4;
+                let slope = |step: f64| (moved(step) - moved(-step)) / (2.0 * step);
+                // Of the fourth order.
+                (4.0 * slope(STEP) - slope(2.0 * STEP)) / 3.0 / parts as f64
+            };
+            vec![(0..x[0].len()).map(by).collect()]
+        }
         Kernel::RowGate => {
             let share = |e: usize| 1.0 / (1.0 + (-x[1][e / h]).exp());
             vec![(0..x[0].len()).map(|e| x[0][e] * share(e)).collect()]
@@ -144,6 +164,28 @@ fn route_grad(given: &Given, routing: Routing) -> Vec<Vec<f64>> {
         }
     }
     vec![dlogits]
+}
+
+/// What a router is trained on besides: of logits with `experts` columns, of which `active` were chosen by row.
+fn router_loss(
+    logits: &[f64],
+    chosen: &[f64],
+    [experts, active]: [usize; 2],
+    losses: RouterLosses,
+    scores: Scores,
+) -> f64 {
+    let n = (logits.len() / experts) as f64;
+    let mut share = vec![0.0; experts];
+    let mut squares = 0.0;
+    for row in logits.chunks(experts) {
+        let scores = scores_of(row, Routing { scores, ..Routing::USUAL });
+        let sum: f64 = scores.iter().sum();
+        share.iter_mut().zip(&scores).for_each(|(share, score)| *share += score / sum / n);
+        squares += row.iter().map(|x| x.exp()).sum::<f64>().ln().powi(2) / n;
+    }
+    let tokens = |expert: usize| chosen.iter().filter(|chosen| **chosen as usize == expert).count() as f64;
+    let along: f64 = (0..experts).map(|expert| tokens(expert) / n / active as f64 * share[expert]).sum();
+    of_e12(losses.balance_e12) * experts as f64 * along + of_e12(losses.z_e12) * squares
 }
 
 /// What a router's logits become.

@@ -20,6 +20,7 @@ pub(super) enum Border {
     Activation,
     Gradient,
     Loss { weight_e12: u64, ahead: u32 },
+    RouterLoss { layer: u32 },
     Nothing,
 }
 
@@ -30,6 +31,7 @@ impl Border {
             Role::ActivationIn | Role::ActivationOut => Border::Activation,
             Role::GradientIn | Role::GradientOut => Border::Gradient,
             Role::Loss { ahead, weight_e12 } => Border::Loss { weight_e12, ahead },
+            Role::RouterLoss { layer } => Border::RouterLoss { layer },
             _ => Border::Nothing,
         }
     }
@@ -118,6 +120,7 @@ pub(super) fn run_as(
     let loss = |border: &BTreeMap<Border, Vec<f64>>| -> f64 {
         let weighted = |(border, values): (&Border, &Vec<f64>)| match border {
             Border::Loss { weight_e12, .. } => of_e12(*weight_e12) * values[0],
+            Border::RouterLoss { .. } => values[0],
             _ => 0.0,
         };
         border.iter().map(weighted).sum()

@@ -7,7 +7,7 @@ use std::vec::Vec;
 use super::formulas::{capped, slope_within};
 use super::run::{Run, prepare, prepare_with, run, run_as};
 use crate::graph::build::stage_graph_with;
-use crate::graph::form::{AttentionForm, Form, Offload, Recompute, StageShape};
+use crate::graph::form::{AttentionForm, Form, Offload, Recompute, RouterLosses, StageShape};
 use crate::graph::{Graph, Kernel};
 use crate::model::{
     Activation, Caps, Dtype, E12, Experts, Factors, Family, Latent, LayerPattern, ModelConfig, QkNorm, Recurrence,
@@ -58,6 +58,20 @@ fn tiny(family: Family, tied: bool) -> ModelConfig {
     }
 }
 
+fn tiny_experts() -> Experts {
+    Experts {
+        count: 4,
+        active: 2,
+        ffn: 5,
+        shared_ffn: 0,
+        shared_gate: false,
+        dense_layers: 0,
+        layers: None,
+        biases: false,
+        routing: Routing::USUAL,
+    }
+}
+
 /// The loss and every gradient are those of the other run, but for the order of sums.
 fn assert_same(found: &Run, expected: &Run, what: &str) {
     assert!((found.loss - expected.loss).abs() < 1e-13, "{what}");
@@ -79,17 +93,7 @@ fn gradients_are_the_slopes_of_the_loss() {
 
 #[test]
 fn so_they_are_in_newer_families() {
-    let experts = Experts {
-        count: 4,
-        active: 2,
-        ffn: 5,
-        shared_ffn: 0,
-        shared_gate: false,
-        dense_layers: 0,
-        layers: None,
-        biases: false,
-        routing: Routing::USUAL,
-    };
+    let experts = tiny_experts();
     let latent = Latent { query_rank: 5, key_value_rank: 6, rope_width: 2, value_width: 3 };
     let window = Some(Window::sliding(2, 2));
     let deepseek_v2 = Routing { factor: Some(3 * E12), groups: 2, active_groups: 1, ..Routing::USUAL };
@@ -122,6 +126,28 @@ fn so_they_are_in_newer_families() {
         let model = ModelConfig { variant, kv_heads, ..tiny(Family::Llama, false) };
         check_gradients(model, Form::default(), &[]);
         check_gradients(model, Form { imbalance_permille: 1250, ..Form::default() }, &[1]);
+    }
+}
+
+/// Losses of routers train with the rest, whatever scores are, and devices that share matrices count each once.
+#[test]
+fn so_they_are_with_losses_of_routers() {
+    let experts = Experts { ffn: 6, ..tiny_experts() };
+    for scores in [Scores::Softmax, Scores::Sigmoid] {
+        let routing = Routing { scores, normed: true, ..Routing::USUAL };
+        let variant = Variant { experts: Some(Experts { routing, ..experts }), ..Variant::USUAL };
+        let model = ModelConfig { variant, ..tiny(Family::Llama, false) };
+        let router_losses = RouterLosses { balance_e12: E12 / 2, z_e12: E12 / 4 };
+        let with_losses = Form { router_losses, ..Form::default() };
+        let loss = |form| {
+            let (stages, weights, tokens) = prepare(model, form, &[1]);
+            run(&stages, &weights, &tokens).loss
+        };
+        // Were routing even, load balancing alone would come to its coefficient in each layer.
+        assert!(loss(with_losses) > loss(Form::default()) + 0.4 * f64::from(model.layers));
+        check_gradients(model, with_losses, &[1]);
+        check_gradients(model, Form { recompute: Recompute::Full, ..with_losses }, &[]);
+        check_gradients(model, Form { tensor: 2, ..with_losses }, &[]);
     }
 }
 

@@ -9,13 +9,15 @@ use serde_json::Value;
 use super::super::{Batch, FIT, Failures, MAX_MTBF_HOURS};
 use super::default;
 use crate::base::fields::{Fault, Table, one_of_like, shown, whole};
-use crate::graph::form::{AttentionForm, Form, MAX_IMBALANCE_PERMILLE, Offload, Recompute};
+use crate::graph::form::{
+    AttentionForm, Form, MAX_IMBALANCE_PERMILLE, MAX_ROUTER_LOSS, Offload, Recompute, RouterLosses,
+};
 use crate::graph::layout::RecomputeLayers;
 use crate::graph::optimizer::Optimizer;
 use crate::graph::post_training::{
     Frozen, Lora, MAX_ALPHA, MAX_RANGES, MAX_RANK, Module, NotFrozen, Targets, accepted_targets,
 };
-use crate::model::{Dtype, MAX_LAYERS, MAX_SIZE};
+use crate::model::{Dtype, MAX_LAYERS, MAX_SIZE, to_e12};
 use crate::problem::MAX_MICROBATCHES;
 
 pub(super) struct Training {
@@ -265,7 +267,10 @@ const BF16: [(&str, bool); 1] = [(Dtype::Bf16.name(), true)];
 fn read_form(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Form {
     let attention = [AttentionForm::Flash, AttentionForm::Materialised].map(|form| (form.name(), form));
     let imbalance = table.positive("expert_imbalance", f64::from(MAX_IMBALANCE_PERMILLE) / 1000.0, faults);
+    let mut coefficient = |key| table.positive(key, MAX_ROUTER_LOSS, faults).map_or(0, to_e12);
+    let router_losses = RouterLosses { balance_e12: coefficient("moe_aux_loss"), z_e12: coefficient("moe_z_loss") };
     Form {
+        router_losses,
         imbalance_permille: imbalance.map_or(1000, |factor| libm::round(factor * 1000.0) as u32),
         attention: table.choice("attention", &attention, faults).unwrap_or_default(),
         dropout: table.flag("dropout", faults).unwrap_or(false),

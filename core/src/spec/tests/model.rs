@@ -122,13 +122,15 @@ fn experts_and_latents_are_written_and_read() {
                 "[model]\nname = \"{name}\"\n{more}[cluster]\ndevice = \"h100\"\n[parallel]\npipeline = 4\ncontext = 2\n\
                  [training]\nmicrobatches = 8\nf32_logits = true\n"
             );
-            let uneven = format!("{text}expert_imbalance = 1.25");
+            let uneven = format!("{text}expert_imbalance = 1.25\nmoe_aux_loss = 0.01\nmoe_z_loss_coeff = 0.001");
             let is_dense = name.starts_with("gemma") || name.starts_with("qwen-2.5") || more.starts_with("experts");
             let spec = match Spec::read(&uneven) {
                 Ok(spec) => spec,
                 Err(error) => {
-                    let told = "training.expert_imbalance: found 1.25, accepted is nothing: the model has no experts";
-                    assert!(is_dense && error.to_string().contains(told), "{name}: {error}");
+                    for told in ["training.expert_imbalance: found 1.25", "training.moe_aux_loss: found 0.01"] {
+                        let told = format!("{told}, accepted is nothing: the model has no experts");
+                        assert!(is_dense && error.to_string().contains(&told), "{name}: {error}");
+                    }
                     Spec::read(&text).unwrap_or_else(|error| panic!("{name}: {error}"))
                 }
             };

@@ -1,6 +1,8 @@
 //! Collectives by what they are for: how long they take, how much of that no compute hides, and whom they wait for.
 
 use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -40,6 +42,21 @@ impl Communication {
     pub fn slowest(&self) -> Option<(usize, Nanos)> {
         let rows = self.rows.iter().enumerate().map(|(row, of_row)| (row, of_row.awaited_ns));
         rows.max_by_key(|(row, ns)| (*ns, core::cmp::Reverse(*row))).filter(|(_, ns)| *ns > 0)
+    }
+
+    /// It in a line, with times as `duration` writes them and rows as `name` calls them.
+    pub fn told(&self, duration: &dyn Fn(Nanos) -> String, name: &dyn Fn(usize) -> String) -> String {
+        let mean = |of: fn(&RowCommunication) -> Nanos| {
+            let sum = self.rows.iter().fold(0, |sum: Nanos, row| sum.saturating_add(of(row)));
+            duration(sum / self.rows.len().max(1) as u64)
+        };
+        let (total, exposed) = (mean(|row| row.total_ns), mean(|row| row.exposed_ns));
+        let waits = mean(|row| row.waits_ns);
+        let most = self.slowest().map_or_else(String::new, |(row, _)| format!(", most for {}", name(row)));
+        let purpose = self.purpose.name();
+        format!(
+            "{purpose}: {total} a step on average, {exposed} of it exposed, {waits} of it waiting for the last rank{most}"
+        )
     }
 
     pub(super) fn to_value(&self) -> Value {

@@ -32,6 +32,7 @@ pub use self::stragglers::{Slow, Straggler};
 pub use self::watch::{Late, Watch};
 
 use alloc::collections::BTreeMap;
+use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
@@ -59,6 +60,19 @@ pub struct RowTime {
     pub late_ns: Nanos,
     /// After the last op.
     pub drain_ns: Nanos,
+}
+
+impl RowTime {
+    /// What a person calls the parts.
+    pub const NAMES: [&'static str; 6] = ["busy", "fill", "for input", "communication", "late", "drain"];
+    /// What the idle ones are.
+    pub const MEANING: &'static str = "idle: before the first op (fill), until another rank has made the input, while it is on its way, after it has come, \
+         after the last op (drain)";
+
+    /// The parts in the order of [`RowTime::NAMES`].
+    pub const fn parts(&self) -> [Nanos; 6] {
+        [self.busy_ns, self.fill_ns, self.input_ns, self.communication_ns, self.late_ns, self.drain_ns]
+    }
 }
 
 /// One step.
@@ -175,6 +189,19 @@ pub fn analyse(trace: &Trace, planned: Option<&dyn Fn(Op) -> Nanos>) -> Option<A
     );
     let communication = communication::of(trace);
     Some(Analysis { steps, makespan_ns, what_ifs, stragglers, more_stragglers, communication })
+}
+
+/// Ops of a path that are told.
+const MOST_OPS: usize = 12;
+
+impl StepTimes {
+    /// The last ops of the critical path: `… 0B3 -> 1B3 1W3`, with an arrow before each that waited for a message.
+    pub fn path_end(&self) -> String {
+        let told = self.path.get(self.path.len().saturating_sub(MOST_OPS)..).unwrap_or_default();
+        let op = |op: &PathOp| if op.message_ns > 0 { format!("-> {}", op.op) } else { op.op.to_string() };
+        let ops: Vec<String> = told.iter().map(op).collect();
+        format!("{}{}", if self.path.len() > told.len() { "… " } else { "" }, ops.join(" "))
+    }
 }
 
 impl Analysis {

@@ -1,6 +1,6 @@
 //! A measured step that can be run again with other times.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -203,7 +203,9 @@ impl Replay {
         let mut at =
             ends.max_by_key(|(end, row, _)| (*end, core::cmp::Reverse(*row))).map(|(_, row, place)| (row, place));
         let mut path = Vec::new();
-        while let Some(place) = at {
+        // Where an op stands twice in a step, as in damaged logs, what made an input may come after it: a circle ends.
+        let mut seen: BTreeSet<Place> = BTreeSet::new();
+        while let Some(place) = at.filter(|place| seen.insert(*place)) {
             let (row, index) = place;
             let before = index.checked_sub(1).map(|index| (row, index));
             let free = before.map_or(0, |before| self.waits.at(before).end_ns);

@@ -40,6 +40,17 @@ impl Slow {
         }
     }
 
+    /// What that usually is.
+    pub const fn why(&self) -> &'static str {
+        match self {
+            Slow::Rank(..) => "all that it does: its device or host, or more work than a plan (--plan) tells of",
+            Slow::Stage(_) => "this stage alone: it has more work",
+            Slow::Link(..) => "its messages",
+            Slow::Microbatches(_) => "microbatches on every rank: longer sequences, or more tokens for some experts",
+            Slow::Sporadic => "now and then: garbage collection, other programs",
+        }
+    }
+
     /// Where: `rank 3`, `stage 2`, `0 to 1`.
     pub fn place(&self) -> String {
         match self {

@@ -289,6 +289,24 @@ fn collectives_are_told_by_purpose_with_whom_they_wait_for() {
     assert_eq!(figures(gather), expected);
 }
 
+/// A damaged log can make one step of two: each op stands twice there, and what an op waits for may come after it.
+#[test]
+fn ops_that_stand_twice_in_a_step_make_no_endless_path() {
+    let problem = problem(&EVEN, 1, "linear", 100);
+    let mut trace = run(&problem, "1f1b", 2, &|_, _, op| problem.duration(op));
+    let later = trace.steps[1].rows[1].clone();
+    let by = trace.steps[0].duration_ns();
+    trace.steps[0].rows[1].remove(0);
+    trace.steps[0].rows[1].extend(later.into_iter().map(|span| TraceSpan {
+        start_ns: span.start_ns + by,
+        end_ns: span.end_ns + by,
+        ..span
+    }));
+    let ops: usize = trace.steps[0].rows.iter().map(Vec::len).sum();
+    let found = analyse(&trace, None).expect("ops");
+    assert!(found.steps[0].path.len() <= ops, "{}", found.steps[0].path.len());
+}
+
 /// Forty of 96 ranks are slow, one more than the other. The cost of a few is worked out, and the rest is counted.
 #[test]
 fn of_many_stragglers_the_most_costly_are_told() {

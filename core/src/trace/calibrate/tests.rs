@@ -80,6 +80,7 @@ fn trace(steps: Vec<StepTrace>) -> Trace {
         overhead_ns: None,
         shared_processors: None,
         peak_bytes: Vec::new(),
+        hosts: Vec::new(),
         steps,
     }
 }

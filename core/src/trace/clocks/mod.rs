@@ -13,6 +13,8 @@ mod line;
 mod tests;
 
 use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -237,6 +239,43 @@ pub struct Aligned {
     pub moved: usize,
     /// By how much at most.
     pub moved_ns: Nanos,
+}
+
+/// Clocks that are told.
+const MOST_CLOCKS: usize = 16;
+
+impl Aligned {
+    /// What was put right, in lines, with times as `duration` writes them; none where the clocks agreed.
+    pub fn told(&self, duration: &dyn Fn(Nanos) -> String) -> Vec<String> {
+        if self.broken == 0 {
+            return Vec::new();
+        }
+        let (broken, waits, worst) = (self.broken, self.waits, duration(self.worst_ns));
+        let mut lines =
+            vec![format!("{broken} of {waits} ops started before their input was made, by up to {worst}; put right")];
+        let is_off = |clock: &ClockError| clock.offset_ns != 0 || clock.drift_ppb != 0;
+        let off: Vec<_> = self.clocks.iter().enumerate().filter(|(_, clock)| is_off(clock)).collect();
+        for (clock, error) in off.iter().take(MOST_CLOCKS) {
+            let sign = if error.offset_ns < 0 { "behind" } else { "ahead" };
+            let within = match error.uncertainty_ns {
+                Some(ns) => format!("± {}", duration(ns)),
+                None => String::from("at least: messages went one way only"),
+            };
+            lines.push(format!(
+                "clock {clock}: {} {sign}, {within}; drift {:+.1} ppm",
+                duration(error.offset_ns.unsigned_abs()),
+                error.drift_ppb as f64 / 1e3
+            ));
+        }
+        if off.len() > MOST_CLOCKS {
+            lines.push(format!("and {} more clocks", off.len() - MOST_CLOCKS));
+        }
+        if self.moved > 0 {
+            let most = duration(self.moved_ns);
+            lines.push(format!("{} ops were moved behind their inputs, by up to {most}", self.moved));
+        }
+        lines
+    }
 }
 
 /// Waits of an op for another rank, how many are broken, and by how much at most.

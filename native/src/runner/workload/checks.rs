@@ -257,6 +257,7 @@ const fn only_on_cpu(kernel: &Kernel) -> Option<&'static str> {
         Kernel::PositionScale { .. } => Some("attention temperature"),
         Kernel::SinkAttention(_) => Some("attention sinks"),
         Kernel::ExpertBias { .. } => Some("biases of experts"),
+        Kernel::RouterLoss { .. } => Some("a loss of routers (training.moe_aux_loss, training.moe_z_loss)"),
         Kernel::Convolution { .. } => Some("convolutions"),
         Kernel::Recurrence(Recurring { kind: RecurrenceKind::DeltaNet, .. }) => Some("gated delta nets"),
         Kernel::Recurrence(Recurring { kind: RecurrenceKind::Mamba2, .. }) => Some("Mamba 2 layers"),
@@ -285,6 +286,10 @@ pub(super) fn check_layout(work: &ModelWork) -> Result<(), Refusal> {
     }
     if matches!(work.layout.partition, Partition::WithModules(_)) {
         return Err(Refusal::ModulesApart);
+    }
+    let form = &work.layout.form;
+    if !form.router_losses.is_none() && (form.context > 1 || form.expert_ways() != form.tensor.max(1)) {
+        return Err(Refusal::RouterLosses);
     }
     let ways = work.layout.form.expert_tensor;
     if ways > 0 {

@@ -91,6 +91,13 @@ pub enum Refusal {
         /// Tokens times the experts that see each.
         copies: u64,
     },
+    /// Devices route parts of a microbatch, so that none knows how many tokens each expert gets.
+    #[error(
+        "losses of routers (training.moe_aux_loss, training.moe_z_loss) are over all tokens of a microbatch, but with \
+         parallel.context, or with expert tensor parallel 1 beside parallel.tensor, each device routes a part of them, which \
+         is not run: plan without these, or without the losses"
+    )]
+    RouterLosses,
     /// The device cannot be used.
     #[error("{reason}")]
     Device {

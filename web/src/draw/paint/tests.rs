@@ -1,4 +1,5 @@
 use super::*;
+use crate::draw::layout::{Place, RULER_PX};
 use crate::draw::track::tests::track;
 use pipeplan_core::problem::op::OpKind;
 
@@ -123,7 +124,8 @@ fn what_a_kept_plan_holds_is_a_line_over_the_memory() {
     let tracks = [track(&[(0, 50)])];
     let (planned, kept) = (Curve::new(vec![(0, 50), (50, 0)]), Curve::new(vec![(0, 25), (20, 75), (50, 0)]));
     let (curve, curve_below) = (|_: usize| Some(&planned), |_: usize| Some(&kept));
-    let below = Below { tracks: &tracks, scale: 1.0, chunk_of_stage: &[0], up_from: None, curve: &curve_below };
+    let below =
+        Below { tracks: &tracks, scale: 1.0, chunk_of_stage: &[0], up_from: None, curve: &curve_below, marks: &[] };
     let subject = Subject { below: Some(below), ..subject(&tracks, &curve) };
     let layout = Layout::new(152.0, 1, 1, 0.0);
     let view = View { start_ns: 0.0, ns_per_px: 1.0 };
@@ -151,7 +153,10 @@ fn labels_say_as_much_as_fits_most_blocks_of_a_row() {
     let subject = subject(&tracks, &|_| None);
     let texts = |ns_per_px: f64| -> Vec<String> {
         let view = View { start_ns: 0.0, ns_per_px };
-        labels(&subject, &tracks[0], view, 400.0, 6.0, &Palette::LIGHT).into_iter().map(|label| label.text).collect()
+        labels(&subject, (0, &tracks[0]), view, 400.0, 6.0, &Palette::LIGHT)
+            .into_iter()
+            .map(|label| label.text)
+            .collect()
     };
     // The third is too narrow for anything; the second for a stage, so the first does not name its own.
     assert_eq!(texts(1.0), ["F0", "F1"]);

@@ -683,6 +683,20 @@ pub const FIELDS: &[Field] = &[
         "Tokens on the busiest GPU of an expert group, relative to the average",
     ),
     of(
+        "training.moe_aux_loss",
+        "MoE load balancing loss",
+        Unit::Real,
+        Group::Operators,
+        "Coefficient of the auxiliary loss of each layer's experts, such as 0.01",
+    ),
+    of(
+        "training.moe_z_loss",
+        "MoE router z-loss",
+        Unit::Real,
+        Group::Operators,
+        "Coefficient of the z-loss of each layer's router, such as 0.001",
+    ),
+    of(
         "memory.limit_bytes",
         "Memory limit per GPU",
         Unit::Of(GIB, "GiB"),

@@ -182,6 +182,10 @@ fn TrainingPart() -> impl IntoView {
                 </div>
                 <ListField path="training.f32_logits" choices=named(&[("", "off"), ("true", "on")]) />
                 <TextField path="training.expert_imbalance" />
+                <div class="pairs">
+                    <TextField path="training.moe_aux_loss" />
+                    <TextField path="training.moe_z_loss" />
+                </div>
                 <ListField path="training.elastic" choices=named(choices("training.elastic")) />
                 <TextField path="training.mtbf_hours" />
             </Folded>

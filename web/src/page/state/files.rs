@@ -12,8 +12,8 @@ use serde_json::Value;
 use super::rows::own_row;
 use super::{Planner, is_schedule};
 use crate::logic::edits::Edits;
-use crate::page::parts;
 use crate::page::session::{self, Item};
+use crate::page::{browser, parts};
 use crate::protocol::frontier::FROM_CHART;
 use crate::protocol::{Ask, spec_of};
 use crate::reader::{Asked, Found};
@@ -58,8 +58,7 @@ impl Planner {
         // A file says what it is in its `format`; one that says nothing may be a spec.
         let says = |format: &str| text.contains(&format!("\"{format}\""));
         if says("pipeplan-trace") {
-            self.opening_trace.set_value(Some(opening()));
-            self.ask(Ask::OpenTrace { text: text.to_owned() }, false);
+            self.read_run(browser::file_of(name, text).into_iter().collect(), from);
         } else if says("pipeplan-plan") {
             if self.proof.with_untracked(|proof| proof.better.as_deref() != Some(text)) {
                 self.forget_proof();
@@ -104,7 +103,7 @@ impl Planner {
     }
 
     /// Plans the form with the custom schedule of a file.
-    fn open_order(self, name: &str, text: &str) {
+    pub(super) fn open_order(self, name: &str, text: &str) {
         let Some(spec) = self.read_form() else {
             let why = "The form has errors, so this custom schedule has no costs. Correct the marked fields.";
             return self.report_also(vec![of_file(name, why)]);
@@ -202,13 +201,6 @@ impl Planner {
         self.show(scene.map(Arc::new));
     }
 
-    /// A number for files that are opened together. Messages from now on belong to them, and stay until all are open.
-    pub fn next_batch(self) -> u32 {
-        self.notice.set(None);
-        self.batch.update_value(|batch| *batch += 1);
-        self.batch.get_value()
-    }
-
     /// Whether the plan file with this text is on screen.
     pub fn shows_file(self, text: &str) -> bool {
         self.open_plan_file.with_value(|opened| opened.as_deref() == Some(text))
@@ -220,7 +212,7 @@ impl Planner {
         let reading = self.reading.get_value() > 0;
         reading
             || self.busy.get_untracked() && reads(self.opening)
-            || reads(self.opening_trace)
+            || self.measuring.opening.with_value(Option::is_some)
             || reads(self.opening_profile)
     }
 

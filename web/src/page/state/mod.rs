@@ -13,6 +13,7 @@ mod export;
 mod files;
 mod following;
 mod layouts;
+mod measuring;
 mod notices;
 mod picture;
 mod planning;
@@ -38,6 +39,7 @@ use web_sys::Worker;
 
 use self::files::Opening;
 use self::following::Followed;
+use self::measuring::Measuring;
 use crate::draw::frontier::Chart;
 use crate::draw::selection::{Block, Pointed};
 use crate::draw::track::Track;
@@ -50,13 +52,16 @@ use crate::logic::proof::Proof;
 use crate::logic::shown::Shown;
 use crate::logic::sorting::Ranking;
 use crate::page::browser;
+use crate::page::trace_client::TraceClient;
 use crate::page::worker_client::WorkerClient;
 use crate::protocol::{Calibrated, ChartPoint, Layouts, Row, SensitivityRows, Shorter, Timed, TraceSummary, Unfit};
 use crate::scene::{MeasuredScene, Scene};
 
 pub use following::NextStep;
+pub use measuring::BestOrder;
 pub use notices::Notice;
 pub use run::OpenRun;
+pub use traces::PathSpan;
 
 /// The page's state. Clones refer to the same state.
 #[derive(Clone, Copy)]
@@ -119,6 +124,8 @@ pub struct Planner {
     pub measured_times: RwSignal<Option<Timed>>,
     /// The open trace.
     pub trace: RwSignal<Option<TraceSummary>>,
+    /// What is known of it beside that.
+    pub measuring: Measuring,
     /// The step of it on screen.
     pub measured: RwSignal<Option<Arc<MeasuredScene>>>,
     /// Where the run of the open trace lost time against the plan on screen, or the reasons why that is unknown; none
@@ -178,8 +185,6 @@ pub struct Planner {
     saves_when_found: StoredValue<bool>,
     /// The plan file or custom schedule that the worker reads.
     opening: StoredValue<Option<Opening>, LocalStorage>,
-    /// The trace file that the worker reads.
-    opening_trace: StoredValue<Option<Opening>, LocalStorage>,
     /// The profile that the worker reads.
     opening_profile: StoredValue<Option<Opening>, LocalStorage>,
     /// How many files are being read by the page itself.
@@ -196,8 +201,6 @@ pub struct Planner {
     sensitivity_question: StoredValue<Option<u32>>,
     /// The question of the reports of compiler passes.
     passes_question: StoredValue<Option<u32>>,
-    /// The number of the last files that were opened together.
-    batch: StoredValue<u32>,
     link_timer: StoredValue<u32>,
     /// The fragment of the address that the page knows.
     own_fragment: StoredValue<String>,
@@ -247,6 +250,7 @@ impl Planner {
             compared: RwSignal::new(Compared::default()),
             measured_times: RwSignal::new(None),
             trace: RwSignal::new(None),
+            measuring: Measuring::new(),
             measured: RwSignal::new(None),
             calibrated: RwSignal::new(None),
             aligned: RwSignal::new(true),
@@ -277,7 +281,6 @@ impl Planner {
             open_plan_file: StoredValue::new_local(None),
             saves_when_found: StoredValue::new(false),
             opening: StoredValue::new_local(None),
-            opening_trace: StoredValue::new_local(None),
             opening_profile: StoredValue::new_local(None),
             reading: StoredValue::new(0),
             configured: StoredValue::new(None),
@@ -286,7 +289,6 @@ impl Planner {
             calibration_question: StoredValue::new(None),
             sensitivity_question: StoredValue::new(None),
             passes_question: StoredValue::new(None),
-            batch: StoredValue::new(0),
             link_timer: StoredValue::new(0),
             own_fragment: StoredValue::new(String::new()),
             kept_link: StoredValue::new(None),
@@ -304,6 +306,11 @@ impl Planner {
             }),
         );
         planner.client.set_value(Some(client));
+        let of_runs = TraceClient::new(
+            Rc::new(move |reply| planner.receive_run(reply)),
+            Rc::new(move |reason| planner.run_failed(reason)),
+        );
+        planner.measuring.client.set_value(Some(of_runs));
         planner
     }
 }

@@ -33,6 +33,7 @@ impl Planner {
         }
         self.scene.set(scene);
         self.forget_calibration();
+        self.decide_alone();
         self.carry_view(before);
         if self.scene.with_untracked(Option::is_some) {
             self.show_wanted();
@@ -48,11 +49,9 @@ impl Planner {
             true => scene.step_end_ns(),
             false => scene.end_ns(),
         };
-        let planned = self.scene.with_untracked(|scene| scene.as_ref().map_or(0, end_ns));
-        let below = untrack(|| self.below());
-        let ops_end = self.scene.with_untracked(|scene| scene.as_ref().map_or(0, |scene| scene.end_ns()));
-        let scaled = |below: Below| below.end_ns() as f64 * below.scale(ops_end, self.aligned.get_untracked());
-        let whole_ns = below.map_or(0.0, scaled).max(planned as f64);
+        let planned = untrack(|| self.planned()).as_ref().map_or(0, end_ns);
+        let (below, scale) = untrack(|| (self.below(), self.below_scale()));
+        let whole_ns = below.map_or(0.0, |below| below.drawn_end_ns() as f64 * scale).max(planned as f64);
         Extent { whole_ns, width_px: self.width.get_untracked() }
     }
 
@@ -67,6 +66,32 @@ impl Planner {
     pub fn carry_view(self, before: Extent) {
         let now = self.extent();
         self.view.update(|view| *view = view.carried(before, now));
+    }
+
+    /// The plan on screen; none where a run is shown without one.
+    pub fn planned(self) -> Option<Arc<Scene>> {
+        self.scene.get().filter(|_| !self.is_alone())
+    }
+
+    /// The plan on screen, or what stands in its place where a run is shown without one.
+    pub fn stage_scene(self) -> Option<Arc<Scene>> {
+        let stand_in = || Scene::none().filter(|_| self.is_alone()).map(Arc::new);
+        self.planned().or_else(stand_in)
+    }
+
+    /// Whether a run is shown without a plan: a person wants it so, or there is none.
+    pub fn is_alone(self) -> bool {
+        self.measured.with(Option::is_some) && (self.measuring.alone.get() || self.scene.with(Option::is_none))
+    }
+
+    /// By how much the part under the plan is drawn shorter.
+    pub fn below_scale(self) -> f64 {
+        let planned = self.planned();
+        let scale = |below: Below| match &planned {
+            Some(planned) => below.scale(planned.end_ns(), self.aligned.get()),
+            None => 1.0,
+        };
+        self.below().map_or(1.0, scale)
     }
 
     /// The part under the plan: a measured step, else a kept plan.

@@ -142,6 +142,7 @@ impl Planner {
         if !self.open_chosen_point() {
             self.busy.set(false);
             self.outdated.set(false);
+            self.decide_alone();
             if self.stop_saving_when_found() {
                 self.export();
             }

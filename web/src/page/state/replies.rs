@@ -12,7 +12,7 @@ use super::{Planner, is_schedule};
 use crate::page::browser;
 use crate::page::session::Item;
 use crate::protocol::{FieldFault, Purpose, Reply, Response, Timed};
-use crate::scene::{MeasuredScene, Scene, tracks_of};
+use crate::scene::{Scene, tracks_of};
 use crate::text;
 
 impl Planner {
@@ -44,12 +44,6 @@ impl Planner {
             | Response::Passes(_)
             | Response::Tuned(_)
             | Response::NotTuned(_) => self.receive_advice(id, response),
-            Response::Traced { .. }
-            | Response::NotTraced(_)
-            | Response::TraceOpened(_)
-            | Response::TraceShown(_)
-            | Response::Calibrated(_)
-            | Response::NotCalibrated(_) => self.receive_trace(id, response),
             Response::Exported { text, purpose } => self.receive_export(&text, purpose),
             Response::Timed(timed) => self.receive_times(timed),
             Response::Unreadable { what, faults } => self.receive_unreadable(id, &what, &faults),
@@ -165,38 +159,6 @@ impl Planner {
         }
     }
 
-    /// The open trace, and where its time went.
-    fn receive_trace(self, id: u32, response: Response) {
-        match response {
-            Response::Traced { trace } => self.open_file("", &trace, Origin::Person),
-            Response::NotTraced(faults) => {
-                let what = "The torch.profiler files are not a run of the plan on screen.".to_owned();
-                self.report_also([vec![what], sentences(&faults)].concat());
-            }
-            Response::TraceOpened(summary) => {
-                let opening = self.opening_trace.try_update_value(Option::take).flatten();
-                if let Some(Opening { text, from: Origin::Person, .. }) = opening {
-                    self.remember(Item::Trace, "", &text);
-                }
-                self.forget_calibration();
-                self.trace.set(Some(summary));
-            }
-            Response::TraceShown(measured) => {
-                let before = self.extent();
-                self.measured.set(Some(Arc::new(MeasuredScene::of(*measured, self.take_early_tracks(id)))));
-                self.carry_view(before);
-            }
-            // Only for the plan on screen.
-            Response::Calibrated(found) if self.calibration_question.get_value() == Some(id) => {
-                self.calibrated.set(Some(Ok(*found)));
-            }
-            Response::NotCalibrated(faults) if self.calibration_question.get_value() == Some(id) => {
-                self.calibrated.set(Some(Err(sentences(&faults))));
-            }
-            _ => {}
-        }
-    }
-
     /// A plan file that was asked for.
     fn receive_export(self, text: &str, purpose: Purpose) {
         match purpose {
@@ -204,6 +166,7 @@ impl Planner {
             Purpose::Proof => self.start_prover(text),
             Purpose::Keep if self.kept.with_untracked(Option::is_some) => self.remember(Item::Kept, "", text),
             Purpose::Keep => {}
+            Purpose::Profile => self.profile_of(text),
         }
     }
 
@@ -221,7 +184,6 @@ impl Planner {
         // Later messages are not about this file.
         let opening = match what {
             "profile" => self.opening_profile.try_update_value(Option::take),
-            "trace" => self.opening_trace.try_update_value(Option::take),
             _ if self.is_newest(id) => self.opening.try_update_value(Option::take),
             _ => None,
         };

@@ -1,19 +1,300 @@
-//! The open trace, compared with the plan on screen.
+//! The run that is open: read, shown beside the plan or alone, explained, and planned again.
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use leptos::prelude::*;
+use pipeplan_core::problem::op::Op;
 use serde_json::{Value, json};
+use web_sys::File;
 
+use super::files::{Origin, of_file};
+use super::measuring::{BestOrder, Round};
+use super::notices::sentences;
 use super::{Planner, is_schedule};
+use crate::draw::selection::Block;
+use crate::page::browser;
 use crate::page::session::{self, Item};
-use crate::protocol::Ask;
-use crate::scene::MeasuredScene;
+use crate::protocol::{
+    Ask, Export, FieldFault, Order, PathOp, Place, Purpose, TraceAsk, TraceFile, TraceReply, TraceResponse,
+    TraceSummary, spans,
+};
+use crate::scene::{MeasuredScene, Scene};
+use crate::text;
+
+/// An op of the critical path of a measured step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathSpan {
+    /// Its row.
+    pub row: usize,
+    /// The op.
+    pub op: Op,
+    /// When it started.
+    pub start_ns: u64,
+    /// When it ended.
+    pub end_ns: u64,
+}
+
+/// Runs with more spans are explained when a person asks for it.
+const MOST_EXPLAINED: u64 = 3_000_000;
 
 impl Planner {
-    /// Shows another step of the trace.
-    pub fn show_trace_step(self, index: u32) {
-        self.ask(Ask::TraceStep { index }, false);
+    /// Reads files as one run, in place of the run that is open.
+    pub fn open_run_files(self, files: Vec<File>) {
+        self.read_run(files, Origin::Person);
+    }
+
+    pub(super) fn read_run(self, files: Vec<File>, from: Origin) {
+        let named =
+            |file: &File| TraceFile { name: file.name(), path: browser::path_of(file), bytes: file.size() as u64 };
+        let names = files.iter().map(named).collect();
+        let order = self.shown_order();
+        self.forget_run();
+        let name = files.first().map(File::name).unwrap_or_default();
+        let only = if files.len() == 1 { name.clone() } else { String::new() };
+        self.measuring.opening.set_value(Some((from, only)));
+        let bytes = files.iter().map(|file| file.size() as u64).sum();
+        self.measuring.reading.set(Some((name, [0, bytes])));
+        let ask = TraceAsk::Open { files: names, order };
+        self.measuring.client.with_value(|client| client.as_ref().map(|client| client.open(ask, files)));
+    }
+
+    /// Asks the worker of the run. Returns the number of the question.
+    fn ask_run(self, ask: TraceAsk) -> Option<u32> {
+        self.measuring.client.with_value(|client| client.as_ref().map(|client| client.ask(ask)))
+    }
+
+    /// Takes what the worker says of the run.
+    pub(super) fn receive_run(self, reply: TraceReply) {
+        let TraceReply { id, response } = reply;
+        let measuring = self.measuring;
+        match response {
+            TraceResponse::Reading { name, bytes } => measuring.reading.set(Some((name, bytes))),
+            TraceResponse::Opened(summary) => self.run_opened(*summary),
+            TraceResponse::NotOpened(faults) => self.run_not_opened(&faults),
+            TraceResponse::Rows(rows) => self.ahead_of(id, |ahead| ahead.rows(&rows)),
+            TraceResponse::Marks(rows) => self.ahead_of(id, |ahead| ahead.marks(&rows)),
+            TraceResponse::Shown(measured) => {
+                let before = self.extent();
+                let (of, ahead) = measuring.ahead.try_update_value(core::mem::take).unwrap_or_default();
+                if of == id {
+                    self.measured.set(Some(Arc::new(MeasuredScene::of(*measured, ahead))));
+                    self.decide_alone();
+                    self.carry_view(before);
+                    self.go_there();
+                }
+            }
+            TraceResponse::Analysed(rows) if measuring.analysing.get_untracked() == Some(id) => {
+                measuring.analysing.set(None);
+                measuring.analysis.set(Some(Arc::new(*rows)));
+            }
+            TraceResponse::Searching { cost_ns, bound_ns } => {
+                measuring.best.set(BestOrder::Searching(Some((cost_ns, bound_ns))));
+            }
+            TraceResponse::BestOrder(found) => measuring.best.set(BestOrder::Found(found)),
+            // Only for the plan on screen.
+            TraceResponse::Calibrated(found) if self.calibration_question.get_value() == Some(id) => {
+                self.calibrated.set(Some(Ok(*found)));
+            }
+            TraceResponse::NotCalibrated(faults) if self.calibration_question.get_value() == Some(id) => {
+                self.calibrated.set(Some(Err(sentences(&faults))));
+            }
+            TraceResponse::Ordered { order, problem } => self.plan_found_order(&order, &problem),
+            TraceResponse::NotOrdered(faults) => {
+                let why = "The order of this run cannot be planned.".to_owned();
+                self.report_also([vec![why], sentences(&faults)].concat());
+            }
+            TraceResponse::Profiled { profile, measured_ns } => self.plan_with_profile(profile, measured_ns),
+            TraceResponse::NotProfiled(faults) => {
+                let why = "No profile can be made of this run and the plan on screen.".to_owned();
+                self.report_also([vec![why], sentences(&faults)].concat());
+            }
+            TraceResponse::Exported { export, text, step } => self.save_run(export, &text, step),
+            TraceResponse::Analysed(_) | TraceResponse::Calibrated(_) | TraceResponse::NotCalibrated(_) => {}
+        }
+    }
+
+    fn ahead_of(self, id: u32, add: impl FnOnce(&mut crate::scene::Ahead)) {
+        self.measuring.ahead.update_value(|(of, ahead)| {
+            if *of != id {
+                (*of, *ahead) = (id, crate::scene::Ahead::default());
+            }
+            add(ahead);
+        });
+    }
+
+    fn run_opened(self, summary: TraceSummary) {
+        let from = self.measuring.opening.try_update_value(Option::take).flatten();
+        self.measuring.reading.set(None);
+        self.measuring.undecided.set_value(true);
+        if from.is_some_and(|(from, _)| from == Origin::Person) {
+            match &summary.text {
+                Some(text) => self.remember(Item::Trace, "", text),
+                None => {
+                    session::forget(Item::Trace);
+                    self.notify(
+                        "This run is too large for the browser to store: it is gone after a reload of the page.",
+                    );
+                }
+            }
+        }
+        if !summary.faults.is_empty() {
+            let what = "Not all of this run can be read. The rest is shown.".to_owned();
+            self.report_also([vec![what], sentences(&summary.faults)].concat());
+        }
+        summary.told.iter().for_each(|line| self.notify(line));
+        let is_small = summary.spans <= MOST_EXPLAINED;
+        self.trace.set(Some(summary));
+        if is_small {
+            self.explain_run();
+        }
+    }
+
+    fn run_not_opened(self, faults: &[FieldFault]) {
+        let opening = self.measuring.opening.try_update_value(Option::take).flatten();
+        let what = match opening {
+            Some((_, name)) if !name.is_empty() => of_file(&name, "This trace file cannot be opened."),
+            _ => "These files are no run that can be shown.".to_owned(),
+        };
+        self.measuring.reading.set(None);
+        self.measuring.client.with_value(|client| client.as_ref().map(|client| client.close()));
+        self.report_also([vec![what], sentences(faults)].concat());
+    }
+
+    /// The worker has ended on its own.
+    pub(super) fn run_failed(self, reason: String) {
+        self.measuring.opening.set_value(None);
+        self.measuring.reading.set(None);
+        self.measuring.analysing.set(None);
+        self.report_also(vec![reason]);
+    }
+
+    /// Stops reading, or what is made of the run. What is shown stays.
+    pub fn stop_run(self) {
+        self.measuring.client.with_value(|client| client.as_ref().map(|client| client.stop()));
+        self.measuring.analysing.set(None);
+        if self.measuring.reading.with_untracked(Option::is_some) {
+            self.measuring.reading.set(None);
+            self.measuring.opening.set_value(None);
+            if self.trace.with_untracked(Option::is_none) {
+                self.measuring.client.with_value(|client| client.as_ref().map(|client| client.close()));
+            }
+        }
+    }
+
+    /// Shows the run alone where it is none of the plan on screen. While that plan is on its way, this stays open.
+    pub(super) fn decide_alone(self) {
+        if !self.measuring.undecided.get_value() || self.measured.with_untracked(Option::is_none) {
+            return;
+        }
+        let other = |scene: &Option<Arc<Scene>>| match scene {
+            Some(scene) => self.measured.with_untracked(|measured| measured.as_ref()?.differs_from(scene)).is_some(),
+            None => true,
+        };
+        let is_other = self.scene.with_untracked(other);
+        self.measuring.alone.set(is_other);
+        if !self.busy.get_untracked() && !self.is_opening() {
+            self.measuring.undecided.set_value(false);
+        }
+    }
+
+    /// Shows the run without the plan on screen, or both.
+    pub fn set_alone(self, alone: bool) {
+        let before = self.extent();
+        self.measuring.undecided.set_value(false);
+        self.measuring.alone.set(alone);
+        self.carry_view(before);
+    }
+
+    /// Shows a step of the run, and what it means; none: what all steps mean.
+    pub fn show_trace_step(self, index: Option<u32>) {
+        self.measuring.of_step.set(index.is_some());
+        let last = self.trace.with_untracked(|trace| trace.as_ref().map_or(0, |trace| trace.steps.len()));
+        self.ask_run(TraceAsk::Step { index: index.unwrap_or(last.saturating_sub(1) as u32) });
+        let was = self.measuring.analysis.with_untracked(Option::is_some);
+        if was || self.measuring.analysing.with_untracked(Option::is_some) {
+            self.explain_run_of(index);
+        }
+    }
+
+    /// Asks what the run means.
+    pub fn explain_run(self) {
+        let shown = self.measured.with_untracked(|measured| measured.as_ref().map(|measured| measured.index));
+        self.explain_run_of(shown.filter(|_| self.measuring.of_step.get_untracked()));
+    }
+
+    fn explain_run_of(self, index: Option<u32>) {
+        let order = self.run_order();
+        let id = self.ask_run(TraceAsk::Analyse { index, order });
+        self.measuring.analysing.set(id);
+    }
+
+    /// The order on screen, where the shown step is a run of it.
+    fn run_order(self) -> Option<Order> {
+        let scene = self.scene.get_untracked()?;
+        let is_other = self.measured.with_untracked(|measured| measured.as_ref()?.differs_from(&scene)).is_some();
+        self.shown_order().filter(|_| !is_other && self.measured.with_untracked(Option::is_some))
+    }
+
+    /// Searches the best order for the measured times.
+    pub fn find_best_order(self) {
+        self.measuring.best.set(BestOrder::Searching(None));
+        let client = self.measuring.client.get_value();
+        let while_readable = client.and_then(|client| client.stop_signal());
+        self.ask_run(TraceAsk::BestOrder { order: self.run_order(), while_readable });
+    }
+
+    /// Ends that search with the best so far.
+    pub fn stop_best_order(self) {
+        self.measuring.client.with_value(|client| client.as_ref().map(|client| client.stop_search()));
+    }
+
+    /// Goes to an op of the run.
+    pub fn go_to_op(self, at: Place) {
+        self.measuring.go_to.set_value(Some(at));
+        match self.measured.with_untracked(|measured| measured.as_ref().is_some_and(|shown| shown.index == at.index))
+        {
+            true => self.go_there(),
+            false => {
+                self.ask_run(TraceAsk::Step { index: at.index });
+            }
+        }
+        browser::show_mostly("[data-test='timeline']");
+    }
+
+    /// Selects the op to go to, if its step is shown.
+    fn go_there(self) {
+        let shown = self.measured.with_untracked(|measured| measured.as_ref().map(|measured| measured.index));
+        if let Some(at) = self.measuring.go_to.get_value().filter(|at| Some(at.index) == shown) {
+            self.measuring.go_to.set_value(None);
+            let (rank, index) = (at.row as usize, at.place as usize);
+            let block = Block { below: true, rank, index, gap: false };
+            let times = self.measured.with_untracked(|measured| {
+                let track = measured.as_ref()?.tracks.get(rank)?;
+                let span = track.spans().get(index)?;
+                Some((span.start_ns, span.end_ns))
+            });
+            if let Some((start_ns, end_ns)) = times {
+                let scale = untrack(|| self.below_scale());
+                let room_ns = (end_ns - start_ns).max(1) as f64 * 6.0;
+                let (from, to) = (start_ns as f64 - room_ns, end_ns as f64 + room_ns);
+                let extent = self.extent();
+                self.view.set(crate::draw::view::View::around(from * scale, to * scale, extent));
+            }
+            self.found.set(Some(block));
+        }
+    }
+
+    /// The critical path of the shown step, where it is known.
+    pub fn measured_path(self) -> Option<Vec<PathSpan>> {
+        let shown = self.measured.get()?;
+        let analysis = self.measuring.analysis.get().filter(|analysis| analysis.path_of == shown.index)?;
+        let span = |op: &PathOp| {
+            let (row, op) = (op.row as usize, spans::op_of(op.op));
+            let track = shown.tracks.get(row)?;
+            let span = track.spans().get(track.position(op)?)?;
+            Some(PathSpan { row, op, start_ns: span.start_ns, end_ns: span.end_ns })
+        };
+        Some(analysis.path.iter().filter_map(span).collect())
     }
 
     /// Compares the open trace with the plan on screen, or hides the result.
@@ -22,7 +303,7 @@ impl Planner {
             return self.forget_calibration();
         }
         let Some(order) = self.shown_order() else { return };
-        self.calibration_question.set_value(self.ask(Ask::Calibrate(order), false));
+        self.calibration_question.set_value(self.ask_run(TraceAsk::Calibrate(order)));
     }
 
     /// Drops the calibration: it is outdated.
@@ -31,18 +312,65 @@ impl Planner {
         self.calibration_question.set_value(None);
     }
 
-    /// Sends a torch.profiler file of a rank to the worker.
-    pub fn record(self, batch: u32, name: String, text: String) {
-        self.ask(Ask::Record { batch, name, text }, false);
+    /// Plans the order that ran, with the measured times.
+    pub fn plan_run_order(self) {
+        self.ask_run(TraceAsk::Order);
     }
 
-    /// Opens the trace of the torch.profiler files. It must be a run of the plan on screen.
-    pub fn trace_recorded(self, batch: u32) {
-        match self.shown_order() {
-            Some(order) => {
-                self.ask(Ask::Trace { batch, order }, false);
-            }
-            None => self.report_also(vec!["There is no plan for this run. Open its plan first.".to_owned()]),
+    fn plan_found_order(self, order: &str, problem: &str) {
+        let Ok(problem) = serde_json::from_str::<Value>(problem) else { return };
+        self.notice.set(None);
+        if self.open_spec(&json!({ "name": "the run", "problem": problem })).is_ok() {
+            // The run is one of this plan.
+            self.measuring.undecided.set_value(true);
+            self.open_order("", order);
+        }
+    }
+
+    /// Plans the spec again with what its run took: the plan file comes first.
+    pub fn calibrate_and_plan(self) {
+        if let Some(text) = self.open_plan_file.get_value() {
+            self.ask_run(TraceAsk::Profile { plan: text.to_string() });
+        } else if let Some(spec) = self.read_form() {
+            self.ask(Ask::Export { spec, purpose: Purpose::Profile }, false);
+        }
+    }
+
+    /// The plan file for that.
+    pub(super) fn profile_of(self, plan: &str) {
+        self.ask_run(TraceAsk::Profile { plan: plan.to_owned() });
+    }
+
+    fn plan_with_profile(self, profile: String, measured_ns: u64) {
+        let first =
+            self.scene.with_untracked(|scene| scene.as_ref().map(|scene| (scene.schedule.clone(), scene.cost_ns())));
+        let Some((schedule, cost_ns)) = first else { return };
+        // A plan file gives way to the plan of its spec.
+        self.open_plan_file.set_value(None);
+        self.measure(Some(&profile));
+        let first = (text::schedule_title(&schedule), cost_ns);
+        self.measuring.round.set(Some(Round { first, measured_ns, profile }));
+    }
+
+    /// Saves the profile of the round as a file for `plan --profile`.
+    pub fn save_profile(self) {
+        if let Some(round) = self.measuring.round.get_untracked() {
+            browser::download(&self.file_name("profile.json"), "application/json", &round.profile);
+        }
+    }
+
+    /// Asks for the run as a file.
+    pub fn export_run(self, export: Export) {
+        self.ask_run(TraceAsk::Export(export));
+    }
+
+    fn save_run(self, export: Export, text: &str, step: Option<u64>) {
+        let content_type = if export == Export::Csv { "text/csv" } else { "application/json" };
+        browser::download(&self.file_name(export.file()), content_type, text);
+        if let Some(step) = step {
+            self.notify(&format!(
+                "The run is large, so the file has step {step} alone. `pipeplan export` writes all of them."
+            ));
         }
     }
 
@@ -70,7 +398,7 @@ impl Planner {
     pub fn trace_of_another_plan(self) -> bool {
         let digest =
             self.trace.with(|trace| trace.as_ref().map(|trace| trace.plan_digest.clone())).unwrap_or_default();
-        let other = |text: &Option<Rc<str>>| text.as_ref().is_some_and(|text| !text.contains(&digest));
+        let other = |text: &Option<std::rc::Rc<str>>| text.as_ref().is_some_and(|text| !text.contains(&digest));
         // Reads the scene, so that the answer follows the screen.
         self.scene.with(Option::is_some) && !digest.is_empty() && self.open_plan_file.with_value(other)
     }
@@ -87,13 +415,20 @@ impl Planner {
         self.measured.with(|measured| measured.as_deref().and_then(of_plan)).unwrap_or_default()
     }
 
-    /// Closes the trace.
+    /// Closes the run.
     pub fn close_trace(self) {
         let before = self.extent();
+        self.forget_run();
+        session::forget(Item::Trace);
+        self.carry_view(before);
+    }
+
+    fn forget_run(self) {
+        self.measuring.client.with_value(|client| client.as_ref().map(|client| client.close()));
+        self.measuring.forget();
+        self.measuring.alone.set(false);
         self.trace.set(None);
         self.measured.set(None);
         self.forget_calibration();
-        session::forget(Item::Trace);
-        self.carry_view(before);
     }
 }

@@ -20,17 +20,21 @@ use super::overlay;
 use super::paper::PaperFigure;
 use super::playback::PlaybackBar;
 use super::pointer::{Drag, wheel};
-use crate::draw::paint::Layout;
+use crate::draw::layout::Layout;
 use crate::draw::raster::Image;
 use crate::draw::selection::Pointed;
 use crate::draw::view::View;
 use crate::page::browser;
-use crate::page::state::{Planner, once_a_frame};
+use crate::page::state::{PathSpan, Planner, once_a_frame};
 use crate::scene::{Below, Scene};
 
 /// All that one frame shows.
 pub struct Frame {
     pub scene: Arc<Scene>,
+    /// Whether a run is shown without a plan: the scene has no ranks.
+    pub alone: bool,
+    /// The critical path of the measured step, where it stands out.
+    pub path: Option<Arc<Vec<PathSpan>>>,
     /// The part under the plan, and the scale of its times.
     pub below: Option<(Below, f64)>,
     /// The most bytes that each rank really held; empty without a trace of this plan.
@@ -49,19 +53,24 @@ pub struct Frame {
 
 /// Which ops stand out: those of a microbatch, or of the critical path.
 pub struct Lit {
-    pub planned: Box<dyn Fn(Op) -> bool>,
+    pub planned: Box<dyn Fn(usize, Op) -> bool>,
     /// The same of the part under the plan; none: all are alike.
-    pub below: Option<Box<dyn Fn(Op) -> bool>>,
+    pub below: Option<Box<dyn Fn(usize, Op) -> bool>>,
 }
 
 impl Lit {
     fn microbatch(microbatch: usize) -> Lit {
-        let is_it = move |op: Op| op.microbatch() == microbatch;
+        let is_it = move |_: usize, op: Op| op.microbatch() == microbatch;
         Lit { planned: Box::new(is_it), below: Some(Box::new(is_it)) }
     }
 }
 
 impl Frame {
+    /// The plan; none where a run is shown without one.
+    pub fn plan(&self) -> Option<&Scene> {
+        Some(&*self.scene).filter(|_| !self.alone)
+    }
+
     /// The kept plan, if it is under the plan on screen.
     pub fn kept(&self) -> Option<&Scene> {
         match &self.below {
@@ -90,6 +99,8 @@ pub(super) struct Screen {
     pub(super) measured_peaks: Memo<Vec<u64>>,
     /// The critical path, where it is switched on.
     path: Memo<Option<Arc<HashSet<Op>>>>,
+    /// That of the measured step, with its rows, from the first op to the last.
+    measured_path: Memo<Option<Arc<Vec<PathSpan>>>>,
 }
 
 impl Screen {
@@ -98,15 +109,17 @@ impl Screen {
         let scroll = RwSignal::new(0.0_f64);
         let paper = RwSignal::new(false);
         let layout = Memo::new(move |_| {
-            let ranks = planner.scene.with(|scene| scene.as_ref().map_or(4, |scene| scene.tracks.len()));
+            let ranks = planner.stage_scene().map_or(4, |scene| scene.tracks.len());
+            let marked = planner.below().is_some_and(|below| !below.marks().is_empty());
             let below = planner.below().map_or(0, |below| below.tracks().len());
-            match paper.get() {
+            let layout = match paper.get() {
                 true => Layout::whole(whole_width.get(), ranks, below, planner.carried_shown.get()),
                 false => {
                     let (room_px, carried) = (planner.room_px.get(), planner.carried_shown.get());
                     Layout::roomy(whole_width.get(), ranks, below, scroll.get(), room_px, carried)
                 }
-            }
+            };
+            layout.with_marks(marked)
         });
         Screen {
             planner,
@@ -123,23 +136,25 @@ impl Screen {
             layout,
             measured_peaks: Memo::new(move |_| planner.measured_peaks()),
             path: Memo::new(move |_| {
-                let scene = planner.scene.get().filter(|_| planner.path_lit.get());
+                let scene = planner.planned().filter(|_| planner.path_lit.get());
                 scene.map(|scene| Arc::new(scene.critical_path()))
+            }),
+            measured_path: Memo::new(move |_| {
+                let path = planner.measured_path().filter(|_| planner.path_lit.get());
+                path.map(Arc::new)
             }),
         }
     }
 
     /// The content of the next frame; none without a plan.
     fn frame(self) -> Option<Frame> {
-        let scene = self.planner.scene.get()?;
-        let aligned = self.planner.aligned.get();
-        let below = self.planner.below().map(|below| {
-            let scale = below.scale(scene.end_ns(), aligned);
-            (below, scale)
-        });
+        let scene = self.planner.stage_scene()?;
+        let scale = self.planner.below_scale();
         Some(Frame {
             scene,
-            below,
+            alone: self.planner.is_alone(),
+            below: self.planner.below().map(|below| (below, scale)),
+            path: self.measured_path.get(),
             measured_peaks: self.measured_peaks.get(),
             layout: self.layout.get(),
             lit: self.lit(),
@@ -154,8 +169,14 @@ impl Screen {
     /// The way of the selected microbatch, else the critical path where it is switched on.
     fn lit(self) -> Option<Lit> {
         let of_path = || {
-            let path = self.path.get()?;
-            Some(Lit { planned: Box::new(move |op| path.contains(&op)), below: None })
+            let (planned, below) = (self.path.get(), self.measured_path.get());
+            (planned.is_some() || below.is_some()).then(|| Lit {
+                planned: Box::new(move |_, op| planned.as_ref().is_none_or(|path| path.contains(&op))),
+                below: below.map(|path| {
+                    let ops: HashSet<(usize, Op)> = path.iter().map(|span| (span.row, span.op)).collect();
+                    Box::new(move |row, op| ops.contains(&(row, op))) as Box<dyn Fn(usize, Op) -> bool>
+                }),
+            })
         };
         let selected = match self.selected.get() {
             Some(Pointed::Block(block)) if !block.gap => with_ranks(self.planner, |ranks| ranks.op(block)),
@@ -231,7 +252,9 @@ impl Screen {
             let Some(frame) = untrack(|| self.frame()) else { return };
             let below = frame.below.as_ref().map_or(0, |(below, _)| below.tracks().len());
             let carried = planner.carried_shown.get_untracked();
-            let layout = Layout::whole(self.whole_width.get_untracked(), frame.scene.tracks.len(), below, carried);
+            let marked = frame.below.as_ref().is_some_and(|(below, _)| !below.marks().is_empty());
+            let width = self.whole_width.get_untracked();
+            let layout = Layout::whole(width, frame.scene.tracks.len(), below, carried).with_marks(marked);
             let of = untrack(|| planner.subject());
             if let Some(whole) = overlay::picture(&Frame { layout, ..frame }, &of, self.selected.get_untracked()) {
                 browser::download_png(planner.file_name("timeline.png"), &whole);
@@ -261,7 +284,7 @@ pub(super) fn Canvas() -> impl IntoView {
     let shown = Memo::new(move |_| pointed.get().or(selected.get()));
     // Another plan has other blocks.
     Effect::new(move |_| {
-        let _ = (planner.scene.with(Option::is_some), planner.below().is_some());
+        let _ = (planner.stage_scene().is_some(), planner.below().is_some());
         selected.set(None);
     });
     screen.show_found();
@@ -278,7 +301,7 @@ pub(super) fn Canvas() -> impl IntoView {
         scrolls.then(|| format!(" There are more ranks than are in sight: {how}."))
     };
     view! {
-        <div class="stage" node_ref=screen.holder class:none=move || planner.scene.with(Option::is_none)
+        <div class="stage" node_ref=screen.holder class:none=move || planner.stage_scene().is_none()
             style=move || format!("height:{}px", layout.with(|layout| layout.height_px.ceil()))>
             <canvas class="image" aria-hidden="true" node_ref=screen.image_canvas></canvas>
             <canvas class="text" tabindex="0" role="application" data-test="timeline" aria-label=described node_ref=screen.text_canvas

@@ -2,7 +2,7 @@
 
 use leptos::prelude::*;
 
-use crate::draw::paint::{Layout, Place, RULER_PX};
+use crate::draw::layout::{Layout, Place, RULER_PX};
 use crate::draw::selection::{Block, Pointed, Ranks};
 use crate::page::state::Planner;
 use crate::scene::Below;
@@ -39,20 +39,31 @@ pub(super) fn Tooltip(
 
 /// The details of a block, or of a rank's memory.
 pub(super) fn details(planner: Planner, pointed: Pointed) -> Vec<(String, String)> {
-    let Some(scene) = planner.scene.get_untracked() else { return Vec::new() };
+    let Some(scene) = untrack(|| planner.stage_scene()) else { return Vec::new() };
+    let plan = untrack(|| planner.planned());
     match pointed {
         Pointed::Block(Block { below: false, rank, index, gap: true }) => scene.describe_wait(rank, index),
         Pointed::Block(Block { below: false, rank, index, .. }) => scene.describe(rank, index),
         Pointed::Block(Block { below: true, rank, index, gap }) => {
             let describe = |below: Below| match gap {
                 true => below.describe_wait(rank, index),
-                false => below.describe(rank, index, &scene),
+                false => below.describe(rank, index, plan.as_deref()),
             };
             untrack(|| planner.below()).map(describe).unwrap_or_default()
         }
         Pointed::Instant { time_ns } => scene.describe_instant(time_ns),
         Pointed::Carried { rank, time_ns } => scene.describe_carried(rank, time_ns),
-        Pointed::Range { from_ns, to_ns } => scene.describe_range(from_ns, to_ns),
+        Pointed::Mark { rank, index } => planner
+            .measured
+            .with_untracked(|shown| shown.as_ref().map(|shown| shown.describe_mark(rank, index)))
+            .unwrap_or_default(),
+        Pointed::Range { from_ns, to_ns } => match &plan {
+            Some(plan) => plan.describe_range(from_ns, to_ns),
+            None => planner
+                .measured
+                .with_untracked(|shown| shown.as_ref().map(|shown| shown.describe_range(from_ns, to_ns)))
+                .unwrap_or_default(),
+        },
         Pointed::Memory { rank, time_ns } => {
             let mut lines = scene.describe_memory(rank, time_ns as f64);
             if let Some(Below::Kept(kept)) = untrack(|| planner.below())
@@ -68,7 +79,7 @@ pub(super) fn details(planner: Planner, pointed: Pointed) -> Vec<(String, String
 
 /// The element under the pointer.
 pub(super) fn point_at(planner: Planner, layout: &Layout, x: f64, y: f64) -> Option<Pointed> {
-    let scene = planner.scene.get()?;
+    let scene = planner.stage_scene()?;
     let view = planner.view.get();
     let time_ns = view.time_at(x - layout.left_px);
     // Two pixels, so that a person can point at blocks narrower than a pixel.
@@ -84,12 +95,18 @@ pub(super) fn point_at(planner: Planner, layout: &Layout, x: f64, y: f64) -> Opt
         }
         Place::Below(rank) => {
             let below = planner.below()?;
-            let scale = below.scale(scene.end_ns(), planner.aligned.get());
+            let scale = planner.below_scale();
             let block = below.tracks().get(rank)?.at(time_ns / scale, reach_ns / scale);
             let block = block.map(|index| Block { below: true, rank, index, gap: false });
             let row = scene.tracks.len() + rank;
             block.or_else(|| with_ranks(planner, |ranks| ranks.gap_at(row, time_ns))).map(Pointed::Block)
         }
+        Place::Marks(rank) => {
+            let (below, scale) = (planner.below()?, planner.below_scale());
+            let index = below.marks().get(rank)?.at(time_ns / scale, reach_ns / scale)?;
+            Some(Pointed::Mark { rank, index })
+        }
+        Place::Ruler if planner.is_alone() => None,
         Place::Ruler => {
             (0.0..=scene.end_ns() as f64).contains(&time_ns).then_some(Pointed::Instant { time_ns: time_ns as u64 })
         }
@@ -104,9 +121,8 @@ pub(super) fn point_at(planner: Planner, layout: &Layout, x: f64, y: f64) -> Opt
 
 /// Calls `then` with all rows that blocks are on.
 pub(super) fn with_ranks<T>(planner: Planner, then: impl FnOnce(&Ranks<'_>) -> Option<T>) -> Option<T> {
-    let scene = planner.scene.get()?;
-    let below = planner.below();
-    let scale = below.as_ref().map_or(1.0, |below| below.scale(scene.end_ns(), planner.aligned.get()));
+    let scene = planner.stage_scene()?;
+    let (below, scale) = (planner.below(), planner.below_scale());
     then(&Ranks { planned: &scene.tracks, below: below.as_ref().map_or(&[], Below::tracks), scale })
 }
 
@@ -117,6 +133,12 @@ pub(super) fn anchor(planner: Planner, layout: &Layout, selected: Pointed) -> Op
         Pointed::Block(block) => {
             let panel = if block.below { layout.below? } else { layout.planned };
             (panel, block.rank, with_ranks(planner, |ranks| ranks.times(block))?)
+        }
+        Pointed::Mark { rank, index } => {
+            let marks = untrack(|| planner.below())?;
+            let mark = marks.marks().get(rank)?.get(index)?;
+            let scale = untrack(|| planner.below_scale());
+            (layout.below?, rank, (mark.start_ns as f64 * scale, mark.end_ns as f64 * scale))
         }
         Pointed::Carried { rank, time_ns } => (layout.carried?, rank, (time_ns as f64, time_ns as f64)),
         Pointed::Memory { rank, time_ns } => (layout.memory, rank, (time_ns as f64, time_ns as f64)),
@@ -138,6 +160,17 @@ pub(super) fn anchor(planner: Planner, layout: &Layout, selected: Pointed) -> Op
 
 /// The picture in a sentence, for screen readers.
 pub(super) fn describe(planner: Planner) -> String {
+    if planner.is_alone() {
+        let said = |shown: &crate::scene::MeasuredScene| {
+            let ops: usize = shown.tracks.iter().map(|track| track.spans().len()).sum();
+            let took = crate::text::duration(shown.end_ns() as f64);
+            format!(
+                "Timeline of a measured step: {} ranks, {ops} ops in {took}. Arrow keys pan and zoom. Enter selects a block; arrow keys then go from block to block and gap to gap.",
+                shown.tracks.len()
+            )
+        };
+        return planner.measured.with(|shown| shown.as_deref().map(said)).unwrap_or_default();
+    }
     planner.scene.with(|scene| match scene {
         Some(scene) => {
             let ops: usize = scene.tracks.iter().map(|track| track.spans().len()).sum();

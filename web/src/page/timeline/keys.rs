@@ -5,7 +5,7 @@ use web_sys::KeyboardEvent;
 
 use super::ZOOM_STEP;
 use super::details::with_ranks;
-use crate::draw::paint::Layout;
+use crate::draw::layout::Layout;
 use crate::draw::selection::{Block, Pointed, Step};
 use crate::draw::view::{Extent, View};
 use crate::page::state::Planner;
@@ -39,7 +39,8 @@ pub(super) fn select_by_key(
         with_ranks(planner, |ranks| match (selected.get(), step, event.key().as_str()) {
             (Some(Pointed::Block(block)), Some(step), _) => Some(ranks.stepped(block, step)),
             (None, _, "Enter" | " ") => {
-                ranks.nearest(layout.planned.rows.visible().start, view.time_at(extent.width_px / 2.0))
+                let panel = if planner.is_alone() { layout.below.unwrap_or(layout.planned) } else { layout.planned };
+                ranks.nearest(panel.rows.visible().start, view.time_at(extent.width_px / 2.0))
             }
             _ => None,
         })
@@ -97,7 +98,7 @@ fn selected_times(planner: Planner) -> Option<(f64, f64)> {
     match planner.selected.get_untracked()? {
         Pointed::Block(block) => untrack(|| with_ranks(planner, |ranks| ranks.times(block))),
         Pointed::Range { from_ns, to_ns } => Some((from_ns as f64, to_ns as f64)),
-        Pointed::Memory { .. } | Pointed::Carried { .. } | Pointed::Instant { .. } => None,
+        Pointed::Memory { .. } | Pointed::Carried { .. } | Pointed::Mark { .. } | Pointed::Instant { .. } => None,
     }
 }
 
@@ -117,6 +118,7 @@ fn view_by_arrow(layout: &Layout, scroll: RwSignal<f64>, event: &KeyboardEvent, 
         let range = layout.scroll_range_px;
         scroll.update(|scroll| *scroll = (*scroll + by).clamp(0.0, range));
     };
+    let page_px = layout.planned.rows.height_px.max(layout.below.map_or(0.0, |panel| panel.rows.height_px));
     match event.key().as_str() {
         "ArrowLeft" => change(&|view| view.panned(-pan, extent)),
         "ArrowRight" => change(&|view| view.panned(pan, extent)),
@@ -124,8 +126,8 @@ fn view_by_arrow(layout: &Layout, scroll: RwSignal<f64>, event: &KeyboardEvent, 
         "ArrowDown" | "-" => change(&|view| view.zoomed(1.0 / ZOOM_STEP, middle, extent)),
         "Home" | "0" => change(&|_| extent.fit()),
         "End" => change(&|view| view.panned(f64::MAX, extent)),
-        "PageDown" => rows_by(layout.planned.rows.height_px),
-        "PageUp" => rows_by(-layout.planned.rows.height_px),
+        "PageDown" => rows_by(page_px),
+        "PageUp" => rows_by(-page_px),
         _ => return,
     }
     event.prevent_default();

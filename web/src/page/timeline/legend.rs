@@ -4,15 +4,17 @@ use leptos::prelude::*;
 use pipeplan_core::formats::colour::UP_TITLE;
 use pipeplan_core::problem::op::OpKind;
 
+use crate::draw::colour::Palette;
+use crate::page::browser;
 use crate::page::state::Planner;
-use crate::scene::{Key, SHADES_TITLE, title_of};
+use crate::scene::{Key, MarkClass, SHADES_TITLE, title_of};
 
 #[component]
 pub fn Legend() -> impl IntoView {
     let planner = expect_context::<Planner>();
     let key = Memo::new(move |_| {
         let below = planner.below();
-        planner.scene.with(|scene| scene.as_ref().map(|scene| Key::of(scene, below.as_ref())).unwrap_or_default())
+        Key::of(planner.planned().as_deref(), below.as_ref())
     });
     let entry = |kind: OpKind| {
         let class = match kind {
@@ -23,10 +25,17 @@ pub fn Legend() -> impl IntoView {
         };
         view! { <li><span class=format!("swatch {class}")></span>{title_of(kind)}</li> }
     };
+    let dark = RwSignal::new(browser::prefers_dark());
+    browser::on_media_change("(prefers-color-scheme: dark)", move || dark.set(browser::prefers_dark()));
+    let mark = move |class: MarkClass| {
+        let style = move || format!("background:{}", class.colour(&Palette::of(dark.get())).css());
+        view! { <li><span class="swatch mark" style=style></span>{class.title()}</li> }
+    };
     view! {
         <ul class="legend" aria-label="Legend" data-test="legend">
             {move || key.get().kinds.into_iter().map(entry).collect_view()}
             {move || key.get().shaded.then(|| view! { <li class="chunks">{SHADES_TITLE}</li> })}
+            {move || key.get().marks.into_iter().map(mark).collect_view()}
             {move || key.get().two_way.then(|| view! { <li><span class="swatch up"></span>{UP_TITLE}</li> })}
         </ul>
     }

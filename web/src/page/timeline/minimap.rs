@@ -18,12 +18,13 @@ pub(super) fn Minimap(screen: Screen) -> impl IntoView {
     let planner = expect_context::<Planner>();
     let canvas = NodeRef::<html::Canvas>::new();
     let paint = move || {
-        let (Some(canvas), Some(scene)) = (canvas.get_untracked(), planner.scene.get_untracked()) else { return };
-        overlay::paint_overview(&canvas, &scene, planner.extent(), screen.dark.get_untracked());
+        let (Some(canvas), Some(scene)) = (canvas.get_untracked(), untrack(|| planner.stage_scene())) else { return };
+        let alone = planner.measured.get_untracked().filter(|_| untrack(|| planner.is_alone()));
+        overlay::paint_overview(&canvas, &scene, alone.as_deref(), planner.extent(), screen.dark.get_untracked());
     };
     Effect::new(move |_| {
         // What the strip shows.
-        let _ = (planner.scene.get().is_some(), planner.below().is_some(), planner.carried_shown.get());
+        let _ = (planner.stage_scene().is_some(), planner.below().is_some(), planner.carried_shown.get());
         let _ = (planner.width.get(), screen.dark.get(), canvas.get().is_some(), planner.aligned.get());
         once_a_frame("minimap", paint);
     });
@@ -70,7 +71,7 @@ pub(super) fn Minimap(screen: Screen) -> impl IntoView {
         format!("{:.0} % to {:.0} % of the time", from * 100.0, (from + width) * 100.0)
     };
     view! {
-        <div class="minimap" class:none=move || planner.scene.with(Option::is_none) data-test="minimap" tabindex="0" role="slider" aria-label="Part of the time on screen"
+        <div class="minimap" class:none=move || planner.stage_scene().is_none() data-test="minimap" tabindex="0" role="slider" aria-label="Part of the time on screen"
             aria-valuemin="0" aria-valuemax="100" aria-valuenow=move || format!("{:.0}", place().0 * 100.0) aria-valuetext=said
             style=move || format!("margin-left:{}px;height:{OVERVIEW_PX}px", screen.layout.with(|layout| layout.left_px))
             title="All of the time; drag the frame to the part to show"

@@ -14,6 +14,7 @@ mod op_table;
 mod overlay;
 mod paper;
 mod playback;
+mod pointed;
 mod pointer;
 mod trace;
 
@@ -42,7 +43,7 @@ pub fn TimelinePanel() -> impl IntoView {
     view! {
         <section class="panel timeline" aria-label="Timeline" on:fullscreenchange=move |_| height::fit_screen(planner, room_before)>
             <Toolbar />
-            <p class="note idea" data-test="idea">{move || planner.scene.with(|scene| scene.as_ref().map(|scene| scene.idea()))}</p>
+            <p class="note idea" data-test="idea">{move || planner.planned().map(|scene| scene.idea())}</p>
             {move || planner.no_plan.get().map(|reason| view! {
                 <div class="empty" role="alert" data-test="no-plan"><p>{reason}</p>
                     {move || planner.next_step.get().map(|next| view! {
@@ -71,7 +72,10 @@ fn Search() -> impl IntoView {
     let search = move |event: leptos::ev::SubmitEvent| {
         event.prevent_default();
         let text = wanted.get_untracked();
-        let found = planner.scene.with_untracked(|scene| scene.as_ref().and_then(|scene| scene.search(&text)));
+        let found = untrack(|| match planner.planned() {
+            Some(scene) => scene.search(&text),
+            None => planner.measured.get().and_then(|measured| measured.search(&text)),
+        });
         missed.set(found.is_none() && !text.trim().is_empty());
         planner.found.set(found);
     };
@@ -93,6 +97,9 @@ fn Toolbar() -> impl IntoView {
         planner.view.update(|view| *view = view.zoomed(factor, extent.width_px / 2.0, extent));
     };
     let title = move || {
+        if planner.is_alone() {
+            return "Measured run".to_owned();
+        }
         planner
             .scene
             .with(|scene| scene.as_ref().map(|scene| crate::text::schedule_title(&scene.schedule)))
@@ -108,7 +115,7 @@ fn Toolbar() -> impl IntoView {
     view! {
         <div class="toolbar">
             <h2 data-test="schedule-title">{title}</h2>
-            <span class="note" data-test="placement" title=move || planner.scene.with(|scene| scene.as_ref().map(|scene| scene.placement_meaning()))>{move || planner.scene.with(|scene| scene.as_ref().map(|scene| scene.placement()))}</span>
+            <span class="note" data-test="placement" title=move || planner.planned().map(|scene| scene.placement_meaning())>{move || planner.planned().map(|scene| scene.placement())}</span>
             <legend::Legend />
             <div class="buttons">
                 <button type="button" data-test="keep" aria-pressed=move || planner.kept.with(Option::is_some).to_string()

@@ -10,15 +10,16 @@ use web_sys::{CanvasRenderingContext2d, HtmlCanvasElement, ImageData};
 
 use super::canvas::Frame;
 use crate::draw::colour::{Palette, Rgb};
+use crate::draw::layout::{Layout, Panel, RULER_PX, TITLE_PX};
 use crate::draw::memory::{self, Curve};
 use crate::draw::overview;
-use crate::draw::paint::{self, Below, Layout, Panel, RULER_PX, Subject, TITLE_PX};
+use crate::draw::paint::{self, Below, Subject};
 use crate::draw::raster::Image;
 use crate::draw::ruler;
-use crate::draw::selection::{Block, Pointed};
+use crate::draw::selection::Pointed;
 use crate::draw::track::{Carried, Track};
 use crate::draw::view::{Extent, View};
-use crate::scene::{self, Key, Scene};
+use crate::scene::{self, Key, MeasuredScene, Scene};
 use crate::text;
 
 const FONT: &str = "11px system-ui, 'Segoe UI', 'DejaVu Sans', sans-serif";
@@ -71,8 +72,12 @@ impl SubjectData {
         SubjectData {
             static_bytes: (0..scene.tracks.len()).map(|rank| scene.problem.static_bytes(rank)).collect(),
             chunk_of_stage: scene.chunk_of_stage(),
-            chunk_below: frame.below.as_ref().map(|(below, _)| below.chunk_of_stage(scene)).unwrap_or_default(),
-            up_below: frame.below.as_ref().and_then(|(below, _)| below.up_from(scene)),
+            chunk_below: frame
+                .below
+                .as_ref()
+                .map(|(below, _)| below.chunk_of_stage(frame.plan()))
+                .unwrap_or_default(),
+            up_below: frame.below.as_ref().and_then(|(below, _)| below.up_from(frame.plan())),
             top_bytes: memory::top_bytes(
                 frame.kept().map_or(0, |kept| kept.peak_bytes()).max(scene.peak_bytes()),
                 scene.limit_bytes(),
@@ -95,6 +100,7 @@ impl SubjectData {
                 chunk_of_stage: &self.chunk_below,
                 up_from: self.up_below,
                 curve: curve_below,
+                marks: below.marks(),
             }),
             curve,
             static_bytes: &self.static_bytes,
@@ -138,7 +144,9 @@ pub fn paint_text(canvas: &HtmlCanvasElement, frame: &Frame, pointed: Option<Poi
         Some((scene::Below::Measured(_), _)) => and_some("Planned".to_owned(), &layout.planned),
         Some((scene::Below::Kept(_), _)) => and_some(frame.scene.headline(), &layout.planned),
     };
-    brush.title(&layout.planned, &first);
+    if !frame.alone {
+        brush.title(&layout.planned, &first);
+    }
     brush.names(&layout.planned);
     brush.labels(&layout.planned, &subject, subject.planned, frame.view);
     if let (Some(panel), Some(below), Some((shown, scale))) = (&layout.below, subject.below, &frame.below) {
@@ -151,14 +159,16 @@ pub fn paint_text(canvas: &HtmlCanvasElement, frame: &Frame, pointed: Option<Poi
         brush.key_after(panel, &[("gradient sync", palette.sync), ("optimizer", palette.optimizer)]);
         brush.names(panel);
     }
-    let whose = some(&layout.memory).map_or_else(|| "each rank".to_owned(), |some| format!("r{some}"));
-    brush.title(&layout.memory, &memory_title(frame, data.top_bytes, &whose));
-    if layout.heat {
-        brush.heat_key(&subject);
-    } else {
-        brush.peaks(frame);
+    if !frame.alone {
+        let whose = some(&layout.memory).map_or_else(|| "each rank".to_owned(), |some| format!("r{some}"));
+        brush.title(&layout.memory, &memory_title(frame, data.top_bytes, &whose));
+        match layout.heat {
+            true => brush.heat_key(&subject),
+            false => brush.peaks(frame),
+        }
+        brush.names(&layout.memory);
     }
-    brush.names(&layout.memory);
+    brush.measured_path(frame);
     layout.panels().for_each(|panel| brush.scroll_mark(&panel));
     brush.pointed(frame, pointed);
     if let Some(until_ns) = frame.until_ns {
@@ -181,20 +191,26 @@ fn memory_title(frame: &Frame, top_bytes: u64, whose: &str) -> String {
     if frame.kept().is_some() { format!("{title}; line: kept") } else { title }
 }
 
-/// Paints all of the time of a plan as a strip.
-pub fn paint_overview(canvas: &HtmlCanvasElement, scene: &Scene, extent: Extent, dark: bool) {
+/// Paints all of the time of a plan as a strip, or of a run that is shown without one.
+pub fn paint_overview(
+    canvas: &HtmlCanvasElement,
+    scene: &Scene,
+    alone: Option<&MeasuredScene>,
+    extent: Extent,
+    dark: bool,
+) {
     let ratio = crate::page::browser::pixel_ratio();
     let (width, height) = ((extent.width_px * ratio).round().max(1.0), (overview::OVERVIEW_PX * ratio).round());
-    let chunk_of_stage = scene.chunk_of_stage();
+    let chunk_of_stage = alone.map_or_else(|| scene.chunk_of_stage(), MeasuredScene::chunk_of_stage);
     let subject = Subject {
-        planned: &scene.tracks,
+        planned: alone.map_or(&scene.tracks, |alone| &alone.tracks),
         below: None,
         curve: &|_| None,
         static_bytes: &[],
         limits: &[],
         top_bytes: 0,
         chunk_of_stage: &chunk_of_stage,
-        up_from: scene.up_from(),
+        up_from: scene.up_from().filter(|_| alone.is_none()),
         lit: None,
         lit_below: None,
         carried: &|_| None,
@@ -253,10 +269,11 @@ pub fn clear(image: &HtmlCanvasElement, text: &HtmlCanvasElement, layout: &Layou
     }
 }
 
-struct Brush<'b> {
-    context: &'b CanvasRenderingContext2d,
-    palette: &'b Palette,
-    layout: &'b Layout,
+/// What paints, with what, and where.
+pub(super) struct Brush<'b> {
+    pub(super) context: &'b CanvasRenderingContext2d,
+    pub(super) palette: &'b Palette,
+    pub(super) layout: &'b Layout,
 }
 
 impl Brush<'_> {
@@ -367,8 +384,10 @@ impl Brush<'_> {
         context.set_text_baseline("middle");
         context.set_fill_style_str(&self.palette.text.css());
         let _ = context.fill_text(subject, left, 0.7 * LINE_PX);
-        let _ = context.fill_text(&frame.scene.headline(), left, 1.7 * LINE_PX);
-        let key = Key::of(&frame.scene, frame.below.as_ref().map(|(below, _)| below));
+        if !frame.alone {
+            let _ = context.fill_text(&frame.scene.headline(), left, 1.7 * LINE_PX);
+        }
+        let key = Key::of(frame.plan(), frame.below.as_ref().map(|(below, _)| below));
         let (mut x, y) = (left, 2.7 * LINE_PX);
         let mut say = |title: &str, colour: Option<Rgb>| {
             if let Some(colour) = colour {
@@ -426,12 +445,15 @@ impl Brush<'_> {
         let mut ink: Option<Rgb> = None;
         for rank in panel.rows.visible() {
             let Some(track) = tracks.get(rank) else { continue };
-            let (top, bottom) = panel.rows.span_of(rank);
+            let (top, bottom) = panel.ops_of(rank);
+            if bottom - top < LEAST_TEXT_ROW_PX - 1.0 {
+                continue;
+            }
             let y = panel.top_px + (top + bottom) / 2.0 + 0.5;
             if y < panel.top_px || y > panel.top_px + panel.rows.height_px {
                 continue;
             }
-            for label in paint::labels(subject, track, view, self.layout.width_px, CHAR_PX, self.palette) {
+            for label in paint::labels(subject, (rank, track), view, self.layout.width_px, CHAR_PX, self.palette) {
                 let wanted = label.colour.ink();
                 if ink != Some(wanted) {
                     self.context.set_fill_style_str(&wanted.css());
@@ -475,105 +497,6 @@ impl Brush<'_> {
             self.context.set_fill_style_str(&self.palette.text.css());
             let _ = self.context.fill_text(&peak, right - 4.0, panel.top_px + top + 1.5);
         }
-    }
-
-    /// The op under the pointer, its way through the ranks, and the time as a line.
-    fn pointed(&self, frame: &Frame, pointed: Option<Pointed>) {
-        match pointed {
-            Some(Pointed::Block(Block { below: false, rank, index, gap: true })) => {
-                let Some(wait) = frame.scene.wait(rank, index) else { return };
-                wait.needs.iter().for_each(|need| self.arrow(frame, need.at, (rank, index)));
-                self.outline(&self.layout.planned, frame.view, rank, wait.from_ns, wait.to_ns);
-            }
-            Some(Pointed::Block(Block { below: false, rank, index, .. })) => {
-                let scene = &frame.scene;
-                let Some(span) = scene.tracks.get(rank).and_then(|track| track.spans().get(index)) else { return };
-                for [from, to] in scene.dependencies(span.op) {
-                    self.arrow(frame, from, to);
-                }
-                self.outline(&self.layout.planned, frame.view, rank, span.start_ns, span.end_ns);
-            }
-            Some(Pointed::Block(Block { below: true, rank, index, gap })) => {
-                let (Some(panel), Some((below, scale))) = (&self.layout.below, &frame.below) else { return };
-                let Some(track) = below.tracks().get(rank) else { return };
-                let view = View { start_ns: frame.view.start_ns / scale, ns_per_px: frame.view.ns_per_px / scale };
-                if let (true, Some((from_ns, to_ns))) = (gap, track.gap_before(index, below.end_ns())) {
-                    return self.outline(panel, view, rank, from_ns, to_ns);
-                }
-                let Some(span) = track.spans().get(index) else { return };
-                self.outline(panel, view, rank, span.start_ns, span.end_ns);
-                // The same op in the plan, to compare the two.
-                if let Some((rank, same)) = frame.scene.span_of(span.op) {
-                    self.outline(&self.layout.planned, frame.view, rank, same.start_ns, same.end_ns);
-                }
-            }
-            Some(
-                Pointed::Memory { time_ns, .. } | Pointed::Carried { time_ns, .. } | Pointed::Instant { time_ns },
-            ) => {
-                let x = (self.layout.left_px + frame.view.x_of(time_ns as f64)).round() + 0.5;
-                self.context.set_stroke_style_str(&self.palette.text.css());
-                self.context.set_line_width(1.0);
-                self.context.begin_path();
-                self.context.move_to(x, RULER_PX);
-                self.context.line_to(x, self.layout.height_px);
-                self.context.stroke();
-            }
-            Some(Pointed::Range { from_ns, to_ns }) => self.band(frame, from_ns, to_ns),
-            None => {}
-        }
-    }
-
-    /// A range of time over all panels.
-    fn band(&self, frame: &Frame, from_ns: u64, to_ns: u64) {
-        let x = |time_ns: u64| self.layout.left_px + frame.view.x_of(time_ns as f64).clamp(0.0, self.layout.width_px);
-        let (from, to) = (x(from_ns), x(to_ns));
-        let high = self.layout.height_px - RULER_PX;
-        self.context.set_fill_style_str(&format!("{}33", self.palette.text.css()));
-        self.context.fill_rect(from, RULER_PX, to - from, high);
-        self.context.set_line_width(1.0);
-        self.context.set_stroke_style_str(&self.palette.text.css());
-        self.context.stroke_rect(from.round() + 0.5, RULER_PX + 0.5, (to - from).round(), high - 1.0);
-    }
-
-    fn outline(&self, panel: &Panel, view: View, rank: usize, start_ns: u64, end_ns: u64) {
-        let (top, bottom) = panel.rows.span_of(rank);
-        let low = (panel.top_px + top).max(panel.top_px);
-        let high = (panel.top_px + bottom).min(panel.top_px + panel.rows.height_px);
-        let right = self.layout.left_px + self.layout.width_px;
-        let x = |time: u64| (self.layout.left_px + view.x_of(time as f64)).clamp(self.layout.left_px, right);
-        let (from, to) = (x(start_ns), x(end_ns));
-        if high <= low {
-            return;
-        }
-        self.context.set_line_width(2.0);
-        self.context.set_stroke_style_str(&self.palette.text.css());
-        self.context.stroke_rect(from - 1.0, low - 1.0, (to - from).max(2.0) + 1.0, high - low + 2.0);
-    }
-
-    /// From the end of one op to the start of the one that waits for it.
-    fn arrow(&self, frame: &Frame, from: (usize, usize), to: (usize, usize)) {
-        let span = |(rank, index): (usize, usize)| frame.scene.tracks.get(rank)?.spans().get(index).copied();
-        let (Some(earlier), Some(later)) = (span(from), span(to)) else { return };
-        let rows = &self.layout.planned.rows;
-        let y = |rank: usize| {
-            let (top, bottom) = rows.span_of(rank);
-            self.layout.planned.top_px + ((top + bottom) / 2.0).clamp(0.0, rows.height_px)
-        };
-        let right = self.layout.left_px + self.layout.width_px;
-        let x = |time: u64| (self.layout.left_px + frame.view.x_of(time as f64)).clamp(self.layout.left_px, right);
-        let (x0, y0, x1, y1) = (x(earlier.end_ns), y(from.0), x(later.start_ns), y(to.0));
-        let middle = (x0 + x1) / 2.0;
-        let context = self.context;
-        context.set_stroke_style_str(&self.palette.text.css());
-        context.set_line_width(1.6);
-        context.begin_path();
-        context.move_to(x0, y0);
-        context.bezier_curve_to(middle, y0, middle, y1, x1, y1);
-        context.stroke();
-        context.set_fill_style_str(&self.palette.text.css());
-        context.begin_path();
-        let _ = context.arc(x1, y1, 3.0, 0.0, core::f64::consts::TAU);
-        context.fill();
     }
 }
 

@@ -5,7 +5,7 @@ use web_sys::{PointerEvent, WheelEvent};
 
 use super::canvas::Screen;
 use super::details::point_at;
-use crate::draw::paint::Layout;
+use crate::draw::layout::Layout;
 use crate::draw::selection::Pointed;
 use crate::draw::view::View;
 use crate::page::state::Planner;
@@ -101,7 +101,8 @@ impl Screen {
     fn select_range(self, start: Drag, event: &PointerEvent) {
         let Some(canvas) = self.text_canvas.get_untracked() else { return };
         let left = canvas.get_bounding_client_rect().left() + self.layout.with_untracked(|layout| layout.left_px);
-        let end_ns = self.planner.scene.with_untracked(|scene| scene.as_ref().map_or(0, |scene| scene.end_ns()));
+        let planned = untrack(|| self.planner.planned());
+        let end_ns = planned.map_or_else(|| self.planner.extent().whole_ns as u64, |scene| scene.end_ns());
         let time = |x: f64| (self.planner.view.get_untracked().time_at(x - left).max(0.0) as u64).min(end_ns);
         let (one, other) = (time(start.x), time(f64::from(event.client_x())));
         self.pointer.set(None);

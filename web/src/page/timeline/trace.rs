@@ -4,7 +4,7 @@ use leptos::prelude::*;
 use pipeplan_core::simulate::jitter;
 
 use crate::page::state::Planner;
-use crate::protocol::Calibrated;
+use crate::protocol::{Calibrated, StepSummary};
 use crate::scene::Scene;
 use crate::text;
 
@@ -22,21 +22,31 @@ fn OpenTrace() -> impl IntoView {
     let steps = move || {
         let steps = planner.trace.with(|trace| trace.as_ref().map(|trace| trace.steps.clone()).unwrap_or_default());
         let shown = planner.measured.with(|measured| measured.as_ref().map_or(0, |measured| measured.index as usize));
-        let option = move |(position, (step, loss)): (usize, (u64, Option<f64>))| {
-            let loss = loss.map(|loss| format!(" · loss {loss:.4}")).unwrap_or_default();
-            view! { <option value=position.to_string() selected=position == shown>{format!("{step}{loss}")}</option> }
+        let of_step = planner.measuring.of_step.get();
+        let slowest = steps.iter().map(|step| step.makespan_ns).max().filter(|_| steps.len() > 1);
+        let all = (steps.len() > 1).then(|| {
+            let mean = steps.iter().map(|step| step.makespan_ns as f64).sum::<f64>() / steps.len() as f64;
+            let said = format!("all {} · mean {} · draws the last", steps.len(), text::duration(mean));
+            view! { <option value="all" selected=!of_step>{said}</option> }
+        });
+        let option = move |(position, step): (usize, StepSummary)| {
+            let loss = step.loss.map(|loss| format!(" · loss {loss:.4}")).unwrap_or_default();
+            let mark = if slowest == Some(step.makespan_ns) { " · slowest" } else { "" };
+            let said = format!("{} · {}{mark}{loss}", step.step, text::duration(step.makespan_ns as f64));
+            let is_shown = position == shown && (of_step || slowest.is_none());
+            view! { <option value=position.to_string() selected=is_shown>{said}</option> }
         };
-        steps.into_iter().enumerate().map(option).collect_view()
+        (all, steps.into_iter().enumerate().map(option).collect_view())
     };
-    let choose = move |event: leptos::ev::Event| {
-        if let Ok(index) = event_target_value(&event).parse() {
-            planner.show_trace_step(index);
-        }
-    };
+    let choose = move |event: leptos::ev::Event| planner.show_trace_step(event_target_value(&event).parse().ok());
+    let alone = move || planner.is_alone();
     view! {
         <div class="trace" data-test="trace-controls">
             <label>"Step "<select data-test="trace-step" on:change=choose>{steps}</select></label>
-            <label><input type="checkbox" data-test="trace-aligned" prop:checked=planner.aligned
+            <label><input type="checkbox" data-test="trace-beside" prop:checked=move || !alone()
+                prop:disabled=move || planner.scene.with(Option::is_none)
+                on:change=move |event| planner.set_alone(!event_target_checked(&event)) />" With the plan"</label>
+            <label><input type="checkbox" data-test="trace-aligned" prop:checked=planner.aligned prop:disabled=alone
                 on:change=move |event| planner.set_aligned(event_target_checked(&event)) />" Scale to the plan"</label>
             <span data-test="trace-figures">{move || figures(planner)}</span>
             <button type="button" data-test="calibrate" on:click=move |_| planner.calibrate()
@@ -117,7 +127,7 @@ fn figures(planner: Planner) -> String {
     };
     let planned = planner.scene.with(|scene| scene.as_ref().map_or(0, |scene| planned(scene)));
     let differs = planner.scene.with(|scene| measured.differs_from(scene.as_ref()?));
-    if planned > 0 && differs.is_none() {
+    if planned > 0 && differs.is_none() && !planner.is_alone() {
         let in_turns = if turns.is_some() { " time-sliced" } else { "" };
         let (times, of) = (text::trimmed(took / planned as f64, 2), text::duration(planned as f64));
         words.push(format!("×{times} of {of} planned{in_turns}"));
@@ -131,6 +141,10 @@ fn figures(planner: Planner) -> String {
         let rate = measured.tokens as f64 * 1e9 / measured.duration_ns as f64;
         words.push(format!("{} tokens/s", text::count(rate as u64)));
     }
-    words.extend(differs.or_else(|| planner.trace_of_another_plan().then(|| "trace of another plan".to_owned())));
+    words.extend(
+        differs
+            .filter(|_| !planner.is_alone())
+            .or_else(|| planner.trace_of_another_plan().then(|| "trace of another plan".to_owned())),
+    );
     words.join(" · ")
 }

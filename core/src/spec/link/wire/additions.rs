@@ -9,7 +9,7 @@ use super::MESSAGES;
 use super::fixed::WireRecompute;
 use super::model::{MATMUL_PERMILLE, recompute_from_wire, recompute_to_wire};
 use super::statement::one_for_all;
-use crate::graph::form::{Form, Offload, Recompute};
+use crate::graph::form::{Form, MAX_ROUTER_LOSS, Offload, Recompute, RouterLosses};
 use crate::graph::layout::{Dispatch, Layout, Partition, RecomputeLayers, ReduceGradients};
 use crate::graph::optimizer::Optimizer;
 use crate::graph::post_training::{Frozen, Lora, MAX_ALPHA, MAX_RANK, Targets};
@@ -17,7 +17,7 @@ use crate::hardware::cluster::{usual_fp4_flops, usual_fp8_flops, usual_host_byte
 use crate::model::vision::{Encoder, Projector};
 use crate::model::{
     Activation, Arrangement, Caps, Dtype, Factors, Indexer, LayerPattern, MAX_LAYERS, MAX_MULTI_TOKEN, QkNorm,
-    Recurrence, RecurrenceKind, Routing, Scores, Temperature, Variant, Vision, Window,
+    Recurrence, RecurrenceKind, Routing, Scores, Temperature, Variant, Vision, Window, to_e12,
 };
 use crate::problem::StageCost;
 use crate::problem::factors::{Factors as MicrobatchValues, MicrobatchFactors};
@@ -155,6 +155,8 @@ pub(super) enum Addition {
     OverlapParamGather,
     /// Elastic training, and hours between failures.
     Failures { elastic: bool, mtbf_hours: Option<u32> },
+    /// Coefficients of the routers' losses: load balancing and z-loss.
+    RouterLosses([u64; 2]),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -513,6 +515,10 @@ fn add_device_and_dispatch(work: &ModelWork, more: &mut Vec<Addition>) {
     if work.device.multiprocessors != usual_multiprocessors(&work.device.name) {
         more.push(Addition::Multiprocessors(u32::try_from(work.device.multiprocessors).unwrap_or(u32::MAX)));
     }
+    let RouterLosses { balance_e12, z_e12 } = work.layout.form.router_losses;
+    if balance_e12 > 0 || z_e12 > 0 {
+        more.push(Addition::RouterLosses([balance_e12, z_e12]));
+    }
     if work.layout.overlap_grad_reduce {
         more.push(Addition::OverlapGradReduce);
     }
@@ -636,6 +642,11 @@ pub(super) fn apply(spec: &mut Spec, more: Addition) -> Option<()> {
         }
         Addition::MatmulPermille(permille) => model(spec, &|work| work.device.matmul_permille = permille.into()),
         Addition::Multiprocessors(count) => model(spec, &|work| work.device.multiprocessors = count.into()),
+        Addition::RouterLosses([balance_e12, z_e12]) => {
+            let of_one = to_e12(MAX_ROUTER_LOSS);
+            (balance_e12 <= of_one && z_e12 <= of_one).then_some(())?;
+            model(spec, &|work| work.layout.form.router_losses = RouterLosses { balance_e12, z_e12 })
+        }
         Addition::OverlapGradReduce => model(spec, &|work| work.layout.overlap_grad_reduce = true),
         Addition::OverlapParamGather => model(spec, &|work| work.layout.overlap_param_gather = true),
         Addition::DispatchOncePerNode => model(spec, &|work| work.layout.dispatch = Dispatch::OncePerNode),

@@ -4,7 +4,7 @@ use super::fixed::{
     WireAttention, WireDtype, WireFamily, WireLayout, WireModel, WireObjective, WirePartition, WireRecompute,
     WireVariant,
 };
-use crate::graph::form::{AttentionForm, Form, Offload, Recompute};
+use crate::graph::form::{AttentionForm, Form, Offload, Recompute, RouterLosses};
 use crate::graph::layout::{Dispatch, Layout, Partition, RecomputeLayers};
 use crate::graph::optimizer::Optimizer;
 use crate::graph::post_training::Frozen;
@@ -232,6 +232,7 @@ fn layout_from_wire(wire: WireLayout) -> Layout {
             whole_experts: wire.whole_experts,
             expert_tensor: 0,
             imbalance_permille: wire.imbalance_permille,
+            router_losses: RouterLosses::NONE,
             f32_logits: wire.f32_logits,
             matmul_dtype: None,
             bf16_gradients: false,

@@ -38,6 +38,7 @@ fn specs() -> [Value; 2] {
         "training": {
             "microbatches": 4, "microbatch_size": 2, "sequence": 256, "tokens": 1_000_000, "dtype": "bf16",
             "matmul_dtype": "fp8", "gradients_dtype": "bf16", "moments_dtype": "bf16", "expert_imbalance": 1.5,
+            "moe_aux_loss": 0.01, "moe_z_loss": 0.001,
             "recompute": "full", "recompute_first": 2, "offload": "all", "offload_optimizer": true,
             "elastic": true, "mtbf_hours": 50_000,
             "lora": { "rank": 8, "alpha": 16, "targets": ["o", "down"] },

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use pipeplan_core::graph::form::RouterLosses;
 use pipeplan_core::graph::of_e12;
 use pipeplan_core::model::{Routing, Scores};
 
@@ -203,6 +204,77 @@ pub(super) fn route_grad<T: Element>(call: &mut Call<'_, '_, T>, routing: Routin
                     dlogits[*expert as usize] += dscore(*dweight) * score(expert) * (T::ONE - score(expert));
                 });
             }
+        }
+    }
+}
+
+/// Shares of all experts, which add up to 1, and what scores were divided by for that.
+fn shares<T: Element>(logits: &[T], scores: Scores) -> (Vec<T>, T) {
+    let mut shares = self::scores(logits, Routing { scores, ..Routing::USUAL });
+    let total = shares.iter().fold(T::ZERO, |sum, score| sum + *score) + T::of(1e-20);
+    shares.iter_mut().for_each(|share| *share = *share / total);
+    (shares, total)
+}
+
+fn log_sum_exp<T: Element>(logits: &[T]) -> T {
+    let greatest = logits.iter().fold(T::LOWEST, |greatest, logit| greatest.greater(*logit));
+    logits.iter().fold(T::ZERO, |sum, logit| sum + (*logit - greatest).exp()).ln() + greatest
+}
+
+/// By expert: what its share of each token counts in the load balancing loss, `balance · experts · c / (active · n²)`,
+/// and what the square of each token's log-sum-exp counts in the z-loss.
+fn router_weights<T: Element>(
+    chosen: &[i32],
+    [n, experts]: [usize; 2],
+    losses: RouterLosses,
+    parts: u64,
+) -> (Vec<T>, T) {
+    let mut tokens = vec![0u64; experts];
+    chosen.iter().for_each(|expert| tokens[*expert as usize] += 1);
+    let of_all = of_e12(losses.balance_e12) * experts as f64 / parts as f64;
+    let each = of_all / (chosen.len() as f64 * n as f64);
+    let of_square = of_e12(losses.z_e12) / (n as f64 * parts as f64);
+    (tokens.into_iter().map(|tokens| T::of(each * tokens as f64)).collect(), T::of(of_square))
+}
+
+pub(super) fn router_loss<T: Element>(
+    call: &mut Call<'_, '_, T>,
+    losses: RouterLosses,
+    scores: Scores,
+    microbatches: u64,
+) {
+    let (logits, chosen, (n, experts)) = (call.floats(0), call.tokens(1), call.sizes(0));
+    let (weights, of_square) = router_weights::<T>(chosen, [n, experts], losses, microbatches);
+    let mut loss = T::ZERO;
+    for logits in logits.chunks_exact(experts) {
+        let (shares, _) = shares(logits, scores);
+        shares.iter().zip(&weights).for_each(|(share, weight)| loss += *share * *weight);
+        let sum = log_sum_exp(logits);
+        loss += of_square * sum * sum;
+    }
+    call.outputs[0].floats_mut()[0] = loss;
+}
+
+pub(super) fn router_loss_grad<T: Element>(
+    call: &mut Call<'_, '_, T>,
+    losses: RouterLosses,
+    scores: Scores,
+    parts: u64,
+) {
+    let (logits, chosen, (n, experts)) = (call.floats(0), call.tokens(1), call.sizes(0));
+    let (weights, of_square) = router_weights::<T>(chosen, [n, experts], losses, parts);
+    let rows = call.outputs[0].floats_mut().chunks_exact_mut(experts).zip(logits.chunks_exact(experts));
+    for (dlogits, logits) in rows {
+        let (shares, total) = shares(logits, scores);
+        // What a greater sum takes from every share.
+        let mean = shares.iter().zip(&weights).fold(T::ZERO, |sum, (share, weight)| sum + *share * *weight);
+        let of_sum = T::of(2.0) * of_square * log_sum_exp(logits);
+        let softmax = softmax(logits);
+        for (expert, dlogit) in dlogits.iter_mut().enumerate() {
+            let along = shares[expert] * (weights[expert] - mean);
+            // A sigmoid's slope is its value times what is left of 1.
+            let along = if scores == Scores::Sigmoid { along * (T::ONE - shares[expert] * total) } else { along };
+            *dlogit = along + of_sum * softmax[expert];
         }
     }
 }

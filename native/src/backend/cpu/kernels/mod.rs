@@ -344,6 +344,12 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
         Kernel::LatentKeysGrad { heads } => mla::latent_keys_grad(&mut call, *heads as usize),
         Kernel::Route { active, routing } => experts::route(&mut call, *active as usize, *routing),
         Kernel::RouteGrad { routing } => experts::route_grad(&mut call, *routing),
+        Kernel::RouterLoss { losses, scores, microbatches, .. } => {
+            experts::router_loss(&mut call, *losses, *scores, *microbatches);
+        }
+        Kernel::RouterLossGrad { losses, scores, parts } => {
+            experts::router_loss_grad(&mut call, *losses, *scores, *parts);
+        }
         Kernel::Dispatch { .. } => experts::dispatch(&mut call),
         Kernel::DispatchGrad { .. } => experts::dispatch_grad(&mut call),
         Kernel::Combine { .. } => experts::combine(&mut call),

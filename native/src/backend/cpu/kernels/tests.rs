@@ -1,8 +1,9 @@
 //! Every gradient kernel against central differences of its forward kernel, in `f64`; every kernel that may
 //! run in place against itself out of place.
 
+use pipeplan_core::graph::form::RouterLosses;
 use pipeplan_core::graph::{Heads, Kernel, Recurring};
-use pipeplan_core::model::{Activation, E12, RecurrenceKind};
+use pipeplan_core::model::{Activation, E12, RecurrenceKind, Scores};
 
 use super::super::gemm::Tuned;
 use super::*;
@@ -253,6 +254,25 @@ fn cross_entropy() {
     // Logits that are all alike say nothing: the loss is the logarithm of the vocabulary.
     let flat = run_kernel(Kernel::CrossEntropy { microbatches: 1 }, &[&Tensor::zeros(&[4, 5]), &targets], &outputs);
     assert!((flat[0].data.floats()[0] - 5f64.ln()).abs() < 1e-12);
+}
+
+#[test]
+fn losses_of_routers() {
+    let chosen = Tensor { shape: vec![3, 2], ..Tensor::tokens(&[0, 4, 4, 1, 3, 4]) };
+    let losses = RouterLosses { balance_e12: E12 / 5, z_e12: E12 / 50 };
+    for scores in [Scores::Softmax, Scores::Sigmoid] {
+        let logits = Tensor::random(&[3, 5], 1);
+        let kernel = Kernel::RouterLoss { losses, scores, microbatches: 2, sharers: 3 };
+        let gradient = Kernel::RouterLossGrad { losses, scores, parts: 6 };
+        let found = &run_kernel(gradient, &[&logits, &chosen], &[&[3, 5]])[0];
+        // Each of three devices has a third.
+        let third = Tensor { shape: vec![1], data: Data::Floats(vec![1.0 / 3.0]) };
+        assert_gradient(kernel, &[&logits, &chosen], &[&[1]], &third, 0, found);
+        // Where all shares are alike, tokens may go where they go: balance counts its coefficient, and z the square of ln 5.
+        let even = run_kernel(kernel, &[&Tensor::zeros(&[3, 5]), &chosen], &[&[1]]);
+        let expected = (0.2 + 0.02 * 5f64.ln().powi(2)) / 2.0;
+        assert!((even[0].data.floats()[0] - expected).abs() < 1e-12);
+    }
 }
 
 /// Attention as its definition says, one score after the other.

@@ -1,0 +1,93 @@
+//! The state of the run that is open, beside the timeline's.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use leptos::prelude::*;
+
+use super::files::Origin;
+use crate::page::trace_client::TraceClient;
+use crate::protocol::{AnalysisRows, Place, WhatIfRow};
+use crate::scene::Ahead;
+
+/// What the best order for the measured times would save.
+#[derive(Clone, Debug, PartialEq)]
+pub enum BestOrder {
+    /// It was not asked for.
+    Unasked,
+    /// It is searched: the cost of the best so far and the bound, where they are known.
+    Searching(Option<(u64, u64)>),
+    /// Found; none where no order can be planned.
+    Found(Option<WhatIfRow>),
+}
+
+/// A round of the loop: a plan, its run, and the plan of the same spec with what the run took.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Round {
+    /// The plan that ran: its schedule and its cost.
+    pub first: (String, u64),
+    /// The mean step that was measured.
+    pub measured_ns: u64,
+    /// What the run took, as a file.
+    pub profile: String,
+}
+
+/// The signals of the run that is open.
+#[derive(Clone, Copy)]
+pub struct Measuring {
+    /// Which file is read, and how many bytes of all of them.
+    pub reading: RwSignal<Option<(String, [u64; 2])>>,
+    /// Whether the run is shown without the plan on screen.
+    pub alone: RwSignal<bool>,
+    /// Whether what the run means is of the shown step, and not of all steps.
+    pub of_step: RwSignal<bool>,
+    /// What the run means.
+    pub analysis: RwSignal<Option<Arc<AnalysisRows>>>,
+    /// The question of that which is under way.
+    pub analysing: RwSignal<Option<u32>>,
+    /// The best order for the measured times.
+    pub best: RwSignal<BestOrder>,
+    /// The round of the loop that is shown.
+    pub round: RwSignal<Option<Round>>,
+    /// Where the files of the run come from that is being read, and the name where it is one file.
+    pub(super) opening: StoredValue<Option<(Origin, String)>>,
+    /// Whether it is still to be decided whether the run is shown alone: its plan may be on its way.
+    pub(super) undecided: StoredValue<bool>,
+    /// The op to go to when its step is there.
+    pub(super) go_to: StoredValue<Option<Place>>,
+    /// Rows that came before their step, and their question.
+    pub(super) ahead: StoredValue<(u32, Ahead)>,
+    /// The connection to the worker.
+    pub(super) client: StoredValue<Option<Rc<TraceClient>>, LocalStorage>,
+}
+
+impl Measuring {
+    /// Without a run.
+    pub(super) fn new() -> Measuring {
+        Measuring {
+            reading: RwSignal::new(None),
+            alone: RwSignal::new(false),
+            of_step: RwSignal::new(false),
+            analysis: RwSignal::new(None),
+            analysing: RwSignal::new(None),
+            best: RwSignal::new(BestOrder::Unasked),
+            round: RwSignal::new(None),
+            opening: StoredValue::new(None),
+            undecided: StoredValue::new(false),
+            go_to: StoredValue::new(None),
+            ahead: StoredValue::new((0, Ahead::default())),
+            client: StoredValue::new_local(None),
+        }
+    }
+
+    /// Drops what was said of the run before.
+    pub(super) fn forget(self) {
+        self.of_step.set(false);
+        self.analysis.set(None);
+        self.analysing.set(None);
+        self.best.set(BestOrder::Unasked);
+        self.round.set(None);
+        self.undecided.set_value(false);
+        self.go_to.set_value(None);
+    }
+}
