@@ -192,6 +192,8 @@ fn what_a_run_means_is_what_the_command_says() {
     let of_step: String = browser.until("the step", || {
         Some(browser.text("[data-test='analysis-of']")).filter(|text| text.contains("step that is shown"))
     });
+    let chosen = browser.find("[data-test='trace-step']").property("value");
+    assert_eq!(chosen, json!("0"), "the list follows");
     let figures = browser.text("[data-test='trace-figures']");
     let said = of_step.split_once(". Choose").map_or("", |(said, _)| said);
     assert_eq!(duration_in(said), duration_in(&figures), "{figures}");
@@ -413,14 +415,28 @@ fn a_large_run_opens_and_moves() {
         };
         requestAnimationFrame(frame);";
     println!("frames while panning, ms (median, p95, most): {}", browser.find("body").script_async(frames));
-    let began = Instant::now();
-    choose_step(&browser, "3");
-    shown("return document.querySelector(\"[data-test='trace-step']\").value === '3'", 60);
-    println!("another step: {:.1} s", began.elapsed().as_secs_f64());
+    let shown_step = |step: &str| {
+        let began = Instant::now();
+        choose_step(&browser, step);
+        shown(
+            &format!(
+                "return document.querySelector(\"[data-test='trace-step']\").value === '{step}' && document.querySelector(\"[data-test='timeline']\").dataset.step === '{step}'"
+            ),
+            60,
+        );
+        began.elapsed().as_secs_f64()
+    };
+    println!("another step: {:.1} s", shown_step("3"));
     let began = Instant::now();
     browser.script("document.querySelector(\"[data-test='analyse']\")?.click()", json!([]));
+    shown("return /[1-9]/.test(document.querySelector(\"[data-test='replayed']\")?.innerText ?? '')", 60);
+    println!("while it is explained, another step: {:.1} s", shown_step("5"));
     shown("return !!document.querySelector(\"[data-test='what-if']\")", 300);
-    println!("explained: {:.1} s", began.elapsed().as_secs_f64());
+    println!("that step explained: {:.1} s", began.elapsed().as_secs_f64());
+    let began = Instant::now();
+    choose_step(&browser, "all");
+    shown("return /Mean of/.test(document.querySelector(\"[data-test='analysis-of']\")?.innerText ?? '')", 300);
+    println!("all steps explained: {:.1} s", began.elapsed().as_secs_f64());
     memory("explained");
     browser.no_errors();
 }

@@ -34,8 +34,17 @@ pub struct TraceClient {
     next_id: Cell<u32>,
     /// The run that is open, to be read again.
     open: RefCell<Option<(TraceAsk, Rc<[File]>)>>,
-    /// A search goes on while this address can be read.
-    stop_signal: RefCell<Option<String>>,
+    /// What takes long goes on while its address can be read.
+    going_on: RefCell<Vec<(Long, String)>>,
+}
+
+/// What takes long, and ends without its worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Long {
+    /// Finding out what the run means.
+    Analysis,
+    /// The search for the best order.
+    Search,
 }
 
 impl TraceClient {
@@ -49,7 +58,7 @@ impl TraceClient {
             waiting: RefCell::new(Vec::new()),
             next_id: Cell::new(AGAIN + 1),
             open: RefCell::new(None),
-            stop_signal: RefCell::new(None),
+            going_on: RefCell::new(Vec::new()),
         })
     }
 
@@ -85,25 +94,29 @@ impl TraceClient {
         id
     }
 
-    /// An address that a search watches; [`TraceClient::stop_search`] ends it.
-    pub fn stop_signal(&self) -> Option<String> {
-        let address = browser::readable_address();
-        if let Some(older) = self.stop_signal.replace(address.clone()) {
-            browser::forget_address(&older);
-        }
-        address
+    /// An address that what takes long watches; [`TraceClient::end`] ends it. An older one of its kind ends at once.
+    pub fn begin(&self, what: Long) -> Option<String> {
+        self.end(what);
+        let address = browser::readable_address()?;
+        self.going_on.borrow_mut().push((what, address.clone()));
+        Some(address)
     }
 
-    /// Ends the search with the best so far.
-    pub fn stop_search(&self) {
-        if let Some(address) = self.stop_signal.take() {
-            browser::forget_address(&address);
-        }
+    /// Ends what takes long: a search with the best so far.
+    pub fn end(&self, what: Long) {
+        self.going_on.borrow_mut().retain(|(of, address)| {
+            let stays = *of != what;
+            if !stays {
+                browser::forget_address(address);
+            }
+            stays
+        });
     }
 
     /// Ends what the worker does, and the worker.
     pub fn stop(&self) {
-        self.stop_search();
+        self.end(Long::Analysis);
+        self.end(Long::Search);
         self.waiting.borrow_mut().clear();
         self.ready.set(false);
         if let Some(worker) = self.worker.take() {

@@ -42,6 +42,8 @@ pub enum TraceAsk {
         index: Option<u32>,
         /// The plan on screen, where this is a run of it.
         order: Option<Order>,
+        /// It goes on while this address can be read.
+        while_readable: Option<String>,
     },
     /// What the best order for the measured times would save.
     BestOrder {
@@ -125,8 +127,17 @@ pub enum TraceResponse {
     Marks(Vec<Vec<WireMark>>),
     /// A step. Its rows came before.
     Shown(Box<Measured>),
+    /// How far that has come which says what the run means.
+    Replaying {
+        /// Replays of a step that are done.
+        done: usize,
+        /// How many there will be at most.
+        most: usize,
+    },
     /// What the run means.
     Analysed(Box<AnalysisRows>),
+    /// The run has no op that could be explained, or nobody waits for it any more.
+    NotAnalysed,
     /// The progress of a search for the best order.
     Searching {
         /// The cost of the best so far.

@@ -21,6 +21,7 @@
 //! stragglers (Lin et al., “Understanding Stragglers in Large Model Training Using What-if Analysis”, OSDI 2025).
 
 mod communication;
+mod pace;
 mod replay;
 mod stragglers;
 #[cfg(test)]
@@ -28,6 +29,7 @@ mod tests;
 mod watch;
 
 pub use self::communication::{Communication, RowCommunication};
+pub use self::pace::Watcher;
 pub use self::stragglers::{Slow, Straggler};
 pub use self::watch::{Late, Watch};
 
@@ -35,11 +37,14 @@ use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use core::ops::ControlFlow;
 
 use serde_json::{Value, json};
 
+use self::pace::Pace;
 use self::replay::Replay;
 use self::stragglers::{References, stragglers};
+use super::waits::Place;
 use super::{Trace, TraceSpan};
 use crate::base::units::Nanos;
 use crate::problem::op::Op;
@@ -137,7 +142,18 @@ pub struct Analysis {
 /// What `trace` means. `planned` gives the planned time of an op: ranks that were to do more are then not taken for slow ones.
 /// None of a trace without ops.
 pub fn analyse(trace: &Trace, planned: Option<&dyn Fn(Op) -> Nanos>) -> Option<Analysis> {
-    let replays: Vec<Replay> = Replay::of_all(trace);
+    analyse_watched(trace, planned, &mut |_, _| ControlFlow::Continue(()))
+}
+
+/// As [`analyse`], for a trace that takes long: `watcher` hears of each replay of a step. None as well where it ends the analysis.
+pub fn analyse_watched<'w>(
+    trace: &Trace,
+    planned: Option<&dyn Fn(Op) -> Nanos>,
+    watcher: &'w mut Watcher<'w>,
+) -> Option<Analysis> {
+    let pace = Pace::new(watcher);
+    pace.expects(trace.steps.len() * REPLAYS);
+    let replays: Vec<Replay> = Replay::of_all(trace, &pace)?;
     if replays.is_empty() {
         return None;
     }
@@ -145,19 +161,52 @@ pub fn analyse(trace: &Trace, planned: Option<&dyn Fn(Op) -> Nanos>) -> Option<A
     let with_ops = trace.steps.iter().filter(|step| step.rows.iter().flatten().any(computes));
     let numbers: Vec<u64> = with_ops.map(|step| step.step).collect();
     let steps: Vec<StepTimes> = numbers.iter().zip(&replays).map(|(step, replay)| replay.times(*step)).collect();
-    let mean = |of: &dyn Fn(&Replay) -> Nanos| {
-        let sum: u128 = replays.iter().map(|replay| u128::from(of(replay))).sum();
-        (sum / replays.len() as u128) as Nanos
-    };
-    let makespan_ns = mean(&Replay::makespan_ns);
+    let makespan_ns = mean(&replays, Replay::makespan_ns);
     let references = References::of(trace, &replays, planned);
-    let what_if = |name, took: &dyn Fn(&Replay, (usize, usize)) -> Nanos, hops: bool| {
-        let then = mean(&|replay: &Replay| replay.replayed(&|place| took(replay, place), hops));
+    if !pace.goes_on() {
+        return None;
+    }
+    let what_ifs = what_ifs(&replays, &references, &pace)?;
+    let saved = |slow: &dyn Fn(usize, usize, Place) -> Option<Nanos>, link| {
+        let mut then: u128 = 0;
+        for (step, replay) in replays.iter().enumerate() {
+            let took = |place: Place| slow(step, 0, place).unwrap_or_else(|| replay.took(place));
+            then += u128::from(replay.replayed_with(&took, &|place| replay.hop_as(place, link)));
+            if !pace.counts() {
+                return 0;
+            }
+        }
+        makespan_ns.saturating_sub((then / replays.len() as u128) as Nanos)
+    };
+    let (stragglers, more_stragglers) = stragglers(trace, &numbers, &replays, &references, &saved, &pace)?;
+    let communication = communication::of(trace);
+    Some(Analysis { steps, makespan_ns, what_ifs, stragglers, more_stragglers, communication })
+}
+
+/// Replays of each step before stragglers are looked for: two make it, and four change it.
+const REPLAYS: usize = 6;
+
+fn mean(replays: &[Replay], of: impl Fn(&Replay) -> Nanos) -> Nanos {
+    let sum: u128 = replays.iter().map(|replay| u128::from(of(replay))).sum();
+    (sum / replays.len().max(1) as u128) as Nanos
+}
+
+/// What a step would take otherwise; none where the analysis is ended.
+fn what_ifs(replays: &[Replay], references: &References, pace: &Pace<'_>) -> Option<Vec<WhatIf>> {
+    let makespan_ns = mean(replays, Replay::makespan_ns);
+    let what_if = |name, took: &dyn Fn(&Replay, Place) -> Nanos, hops: bool| {
+        let then = mean(replays, |replay| match pace.goes_on() {
+            true => {
+                let ns = replay.replayed(&|place| took(replay, place), hops);
+                pace.counts();
+                ns
+            }
+            false => 0,
+        });
         WhatIf { name, makespan_ns: then, saved_ns: makespan_ns.cast_signed() - then.cast_signed() }
     };
-    let measured = |replay: &Replay, place| replay.took(place);
     let slowest = references.slowest_row();
-    let what_ifs = Vec::from([
+    let found = Vec::from([
         what_if(
             "the slowest rank is fixed",
             &|replay, place| match Some(place.0) == slowest {
@@ -168,27 +217,9 @@ pub fn analyse(trace: &Trace, planned: Option<&dyn Fn(Op) -> Nanos>) -> Option<A
         ),
         what_if("no stragglers", &|replay, place| replay.took(place).min(references.usual(replay.op(place))), true),
         what_if("even stages", &|replay, place| references.evened(replay.op(place), replay.took(place)), true),
-        what_if("instant links", &measured, false),
+        what_if("instant links", &|replay, place| replay.took(place), false),
     ]);
-    let (stragglers, more_stragglers) = stragglers(
-        trace,
-        &numbers,
-        &replays,
-        &references,
-        &|slow: &dyn Fn(usize, usize, (usize, usize)) -> Option<Nanos>, link| {
-            let then: u128 = replays
-                .iter()
-                .enumerate()
-                .map(|(step, replay)| {
-                    let took = |place: (usize, usize)| slow(step, 0, place).unwrap_or_else(|| replay.took(place));
-                    u128::from(replay.replayed_with(&took, &|place| replay.hop_as(place, link)))
-                })
-                .sum();
-            makespan_ns.saturating_sub((then / replays.len() as u128) as Nanos)
-        },
-    );
-    let communication = communication::of(trace);
-    Some(Analysis { steps, makespan_ns, what_ifs, stragglers, more_stragglers, communication })
+    pace.goes_on().then_some(found)
 }
 
 /// Ops of a path that are told.

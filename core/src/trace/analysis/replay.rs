@@ -4,6 +4,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
 use alloc::vec::Vec;
 
+use super::pace::Pace;
 use super::{PathOp, RowTime, StepTimes};
 use crate::base::units::Nanos;
 use crate::problem::op::Op;
@@ -71,12 +72,22 @@ pub(super) fn links(all: &[Waits]) -> Links<Nanos> {
 }
 
 impl Replay {
-    /// The steps of `trace` that have ops.
-    pub(super) fn of_all(trace: &Trace) -> Vec<Replay> {
-        let waits = trace.steps.iter().map(|step| Waits::of(step, trace.ranks_of(step.rows.len())));
-        let all: Vec<Waits> = waits.filter(|waits| waits.ops.iter().any(|row| !row.is_empty())).collect();
+    /// The steps of `trace` that have ops; none where the analysis is ended.
+    pub(super) fn of_all(trace: &Trace, pace: &Pace<'_>) -> Option<Vec<Replay>> {
+        let mut all = Vec::new();
+        for step in &trace.steps {
+            let waits = Waits::of(step, trace.ranks_of(step.rows.len()));
+            if waits.ops.iter().any(|row| !row.is_empty()) {
+                all.push(waits);
+            }
+            pace.counts().then_some(())?;
+        }
         let links = links(&all);
-        all.into_iter().map(|waits| Replay::of(waits, &links)).collect()
+        let one = |waits| {
+            let replay = Replay::of(waits, &links);
+            pace.counts().then_some(replay)
+        };
+        all.into_iter().map(one).collect()
     }
 
     fn of(mut waits: Waits, links: &Links<Nanos>) -> Replay {

@@ -5,6 +5,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
+use super::pace::Pace;
 use super::replay::{Links, Replay};
 use super::row_text;
 use crate::base::units::Nanos;
@@ -241,22 +242,27 @@ enum Fix {
 const MOST_TOLD: usize = 24;
 const MOST_REPLAYED: usize = 48;
 
-/// Who is slow, the most costly first, and how many more ranks, stages and links are. `numbers` are those of the steps.
+/// Who is slow, the most costly first, and how many more ranks, stages and links are. `numbers` are those of the steps. None where
+/// the analysis is ended.
 pub(super) fn stragglers(
     trace: &Trace,
     numbers: &[u64],
     replays: &[Replay],
     references: &References,
     saved: &Saved<'_>,
-) -> (Vec<Straggler>, usize) {
+    pace: &Pace<'_>,
+) -> Option<(Vec<Straggler>, usize)> {
     let number = |step: usize| numbers.get(step).copied().unwrap_or(0);
-    let (mut candidates, slow_rows) = slow_ranks(trace, replays, references, &number);
+    let (mut candidates, slow_rows) = slow_ranks(trace, replays, references, &number, pace);
     candidates.extend(slow_links(replays, &number));
     candidates.sort_by_key(|candidate| core::cmp::Reverse(candidate.excess_ns));
+    // Besides, those of slow microbatches and of ops that are slow alone.
+    pace.expects(replays.len() * (candidates.len().min(MOST_REPLAYED) + 2));
     let steps = replays.len().max(1) as u128;
     let mut found: Vec<Straggler> = Vec::new();
     let mut more = 0;
     for (index, Candidate { mut straggler, excess_ns, fix }) in candidates.into_iter().enumerate() {
+        pace.goes_on().then_some(())?;
         let least = found.get(MOST_TOLD - 1).map_or(0, |least| u128::from(least.saved_ns));
         if index >= MOST_REPLAYED || found.len() >= MOST_TOLD && excess_ns / steps <= least {
             more += 1;
@@ -280,7 +286,7 @@ pub(super) fn stragglers(
     found.truncate(MOST_TOLD);
     found.extend(slow_microbatches(replays, references, &slow_rows, saved, &number));
     found.sort_by_key(|straggler| core::cmp::Reverse(straggler.saved_ns));
-    (found, more)
+    pace.goes_on().then_some((found, more))
 }
 
 /// Rows that are slow in all that they do or in some of their stages; and the numbers of these rows.
@@ -289,9 +295,13 @@ fn slow_ranks(
     replays: &[Replay],
     references: &References,
     number: &dyn Fn(usize) -> u64,
+    pace: &Pace<'_>,
 ) -> (Vec<Candidate>, BTreeSet<usize>) {
     let (mut found, mut slow_rows) = (Vec::new(), BTreeSet::new());
     for row in 0..references.rows.len() {
+        if !pace.goes_on() {
+            break;
+        }
         let stages: BTreeSet<usize> =
             replays.iter().flat_map(|replay| replay.row(row)).map(|span| span.op.stage()).collect();
         let first = |stage: &usize| {

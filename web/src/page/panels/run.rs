@@ -45,12 +45,18 @@ pub fn RunPanel() -> impl IntoView {
 #[component]
 fn Run(summary: TraceSummary) -> impl IntoView {
     let planner = expect_context::<Planner>();
+    // A screen reader hears that it replays, and not each number.
+    let replayed = move || {
+        let [done, most] = planner.measuring.replayed.get()?;
+        Some(format!("{} of at most {} replays", text::count(done as u64), text::count(most as u64)))
+    };
     let explain = move || {
         let (analysing, known) = (planner.measuring.analysing.get().is_some(), planner.measuring.analysis.get());
         match (analysing, known) {
             (true, _) => view! {
-                <p class="hint" role="status" data-test="analysing">"Replaying the measured steps… "
-                    <button type="button" class="small" data-test="stop-analysing" on:click=move |_| planner.stop_run()>"Stop"</button></p>
+                <p class="hint searching"><span role="status" data-test="analysing">"Replaying the measured steps…"</span>
+                    <span class="number" data-test="replayed">{replayed}</span>
+                    <button type="button" class="small" data-test="stop-analysing" on:click=move |_| planner.stop_explaining()>"Stop"</button></p>
             }
             .into_any(),
             (false, None) => view! {

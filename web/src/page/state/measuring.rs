@@ -41,10 +41,14 @@ pub struct Measuring {
     pub alone: RwSignal<bool>,
     /// Whether what the run means is of the shown step, and not of all steps.
     pub of_step: RwSignal<bool>,
+    /// The position of the step that was asked for and is not drawn so far.
+    pub asked: RwSignal<Option<u32>>,
     /// What the run means.
     pub analysis: RwSignal<Option<Arc<AnalysisRows>>>,
     /// The question of that which is under way.
     pub analysing: RwSignal<Option<u32>>,
+    /// How many replays of a step are done of that, and how many there will be at most.
+    pub replayed: RwSignal<Option<[usize; 2]>>,
     /// The best order for the measured times.
     pub best: RwSignal<BestOrder>,
     /// The round of the loop that is shown.
@@ -53,6 +57,8 @@ pub struct Measuring {
     pub(super) opening: StoredValue<Option<(Origin, String)>>,
     /// Whether it is still to be decided whether the run is shown alone: its plan may be on its way.
     pub(super) undecided: StoredValue<bool>,
+    /// The question of a search for the best order that is under way.
+    pub(super) searching: StoredValue<Option<u32>>,
     /// The op to go to when its step is there.
     pub(super) go_to: StoredValue<Option<Place>>,
     /// Rows that came before their step, and their question.
@@ -68,12 +74,15 @@ impl Measuring {
             reading: RwSignal::new(None),
             alone: RwSignal::new(false),
             of_step: RwSignal::new(false),
+            asked: RwSignal::new(None),
             analysis: RwSignal::new(None),
             analysing: RwSignal::new(None),
+            replayed: RwSignal::new(None),
             best: RwSignal::new(BestOrder::Unasked),
             round: RwSignal::new(None),
             opening: StoredValue::new(None),
             undecided: StoredValue::new(false),
+            searching: StoredValue::new(None),
             go_to: StoredValue::new(None),
             ahead: StoredValue::new((0, Ahead::default())),
             client: StoredValue::new_local(None),
@@ -83,8 +92,10 @@ impl Measuring {
     /// Drops what was said of the run before.
     pub(super) fn forget(self) {
         self.of_step.set(false);
+        self.asked.set(None);
         self.analysis.set(None);
         self.analysing.set(None);
+        self.searching.set_value(None);
         self.best.set(BestOrder::Unasked);
         self.round.set(None);
         self.undecided.set_value(false);

@@ -14,6 +14,7 @@ use super::{Planner, is_schedule};
 use crate::draw::selection::Block;
 use crate::page::browser;
 use crate::page::session::{self, Item};
+use crate::page::trace_client::Long;
 use crate::protocol::{
     Ask, Export, FieldFault, Order, PathOp, Place, Purpose, TraceAsk, TraceFile, TraceReply, TraceResponse,
     TraceSummary, spans,
@@ -35,7 +36,7 @@ pub struct PathSpan {
 }
 
 /// Runs with more spans are explained when a person asks for it.
-const MOST_EXPLAINED: u64 = 3_000_000;
+const MOST_EXPLAINED: u64 = 200_000;
 
 impl Planner {
     /// Reads files as one run, in place of the run that is open.
@@ -77,20 +78,31 @@ impl Planner {
                 let before = self.extent();
                 let (of, ahead) = measuring.ahead.try_update_value(core::mem::take).unwrap_or_default();
                 if of == id {
+                    // A later one may be on its way.
+                    self.measuring.asked.update(|asked| *asked = asked.filter(|asked| *asked != measured.index));
                     self.measured.set(Some(Arc::new(MeasuredScene::of(*measured, ahead))));
                     self.decide_alone();
                     self.carry_view(before);
                     self.go_there();
                 }
             }
+            TraceResponse::Replaying { done, most } if measuring.analysing.get_untracked() == Some(id) => {
+                measuring.replayed.set(Some([done, most]));
+            }
             TraceResponse::Analysed(rows) if measuring.analysing.get_untracked() == Some(id) => {
                 measuring.analysing.set(None);
                 measuring.analysis.set(Some(Arc::new(*rows)));
             }
-            TraceResponse::Searching { cost_ns, bound_ns } => {
+            TraceResponse::NotAnalysed if measuring.analysing.get_untracked() == Some(id) => {
+                measuring.analysing.set(None);
+            }
+            TraceResponse::Searching { cost_ns, bound_ns } if measuring.searching.get_value() == Some(id) => {
                 measuring.best.set(BestOrder::Searching(Some((cost_ns, bound_ns))));
             }
-            TraceResponse::BestOrder(found) => measuring.best.set(BestOrder::Found(found)),
+            TraceResponse::BestOrder(found) if measuring.searching.get_value() == Some(id) => {
+                measuring.searching.set_value(None);
+                measuring.best.set(BestOrder::Found(found));
+            }
             // Only for the plan on screen.
             TraceResponse::Calibrated(found) if self.calibration_question.get_value() == Some(id) => {
                 self.calibrated.set(Some(Ok(*found)));
@@ -109,7 +121,14 @@ impl Planner {
                 self.report_also([vec![why], sentences(&faults)].concat());
             }
             TraceResponse::Exported { export, text, step } => self.save_run(export, &text, step),
-            TraceResponse::Analysed(_) | TraceResponse::Calibrated(_) | TraceResponse::NotCalibrated(_) => {}
+            // Answers to questions that are no longer asked.
+            TraceResponse::Replaying { .. }
+            | TraceResponse::Analysed(_)
+            | TraceResponse::NotAnalysed
+            | TraceResponse::Searching { .. }
+            | TraceResponse::BestOrder(_)
+            | TraceResponse::Calibrated(_)
+            | TraceResponse::NotCalibrated(_) => {}
         }
     }
 
@@ -165,10 +184,28 @@ impl Planner {
         self.measuring.opening.set_value(None);
         self.measuring.reading.set(None);
         self.measuring.analysing.set(None);
+        self.measuring.asked.set(None);
+        if self.measuring.searching.try_update_value(Option::take).flatten().is_some() {
+            self.measuring.best.set(BestOrder::Unasked);
+        }
         self.report_also(vec![reason]);
     }
 
-    /// Stops reading, or what is made of the run. What is shown stays.
+    /// Stops what says what the run means.
+    pub fn stop_explaining(self) {
+        self.end(Long::Analysis);
+        self.measuring.analysing.set(None);
+    }
+
+    fn end(self, what: Long) {
+        self.measuring.client.with_value(|client| client.as_ref().map(|client| client.end(what)));
+    }
+
+    fn begin(self, what: Long) -> Option<String> {
+        self.measuring.client.with_value(|client| client.as_ref().and_then(|client| client.begin(what)))
+    }
+
+    /// Stops reading.
     pub fn stop_run(self) {
         self.measuring.client.with_value(|client| client.as_ref().map(|client| client.stop()));
         self.measuring.analysing.set(None);
@@ -209,10 +246,22 @@ impl Planner {
     pub fn show_trace_step(self, index: Option<u32>) {
         self.measuring.of_step.set(index.is_some());
         let last = self.trace.with_untracked(|trace| trace.as_ref().map_or(0, |trace| trace.steps.len()));
-        self.ask_run(TraceAsk::Step { index: index.unwrap_or(last.saturating_sub(1) as u32) });
         let was = self.measuring.analysis.with_untracked(Option::is_some);
-        if was || self.measuring.analysing.with_untracked(Option::is_some) {
-            self.explain_run_of(index);
+        let explains = was || self.measuring.analysing.with_untracked(Option::is_some);
+        self.step_first(index.unwrap_or(last.saturating_sub(1) as u32), explains.then_some(index));
+    }
+
+    /// Asks for a step before all that takes long, which begins anew behind it: an analysis of a step or of all, and a search.
+    fn step_first(self, index: u32, analysis: Option<Option<u32>>) {
+        self.end(Long::Analysis);
+        self.end(Long::Search);
+        self.measuring.asked.set(Some(index));
+        self.ask_run(TraceAsk::Step { index });
+        if let Some(of) = analysis {
+            self.explain_run_of(of);
+        }
+        if self.measuring.searching.get_value().is_some() {
+            self.find_best_order();
         }
     }
 
@@ -223,9 +272,9 @@ impl Planner {
     }
 
     fn explain_run_of(self, index: Option<u32>) {
-        let order = self.run_order();
-        let id = self.ask_run(TraceAsk::Analyse { index, order });
-        self.measuring.analysing.set(id);
+        let (order, while_readable) = (self.run_order(), self.begin(Long::Analysis));
+        self.measuring.replayed.set(None);
+        self.measuring.analysing.set(self.ask_run(TraceAsk::Analyse { index, order, while_readable }));
     }
 
     /// The order on screen, where the shown step is a run of it.
@@ -238,14 +287,13 @@ impl Planner {
     /// Searches the best order for the measured times.
     pub fn find_best_order(self) {
         self.measuring.best.set(BestOrder::Searching(None));
-        let client = self.measuring.client.get_value();
-        let while_readable = client.and_then(|client| client.stop_signal());
-        self.ask_run(TraceAsk::BestOrder { order: self.run_order(), while_readable });
+        let (order, while_readable) = (self.run_order(), self.begin(Long::Search));
+        self.measuring.searching.set_value(self.ask_run(TraceAsk::BestOrder { order, while_readable }));
     }
 
     /// Ends that search with the best so far.
     pub fn stop_best_order(self) {
-        self.measuring.client.with_value(|client| client.as_ref().map(|client| client.stop_search()));
+        self.end(Long::Search);
     }
 
     /// Goes to an op of the run.
@@ -255,7 +303,9 @@ impl Planner {
         {
             true => self.go_there(),
             false => {
-                self.ask_run(TraceAsk::Step { index: at.index });
+                let analysing = self.measuring.analysing.with_untracked(Option::is_some);
+                let of = self.measuring.of_step.get_untracked().then_some(at.index);
+                self.step_first(at.index, analysing.then_some(of));
             }
         }
         browser::show_mostly("[data-test='timeline']");

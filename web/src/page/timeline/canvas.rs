@@ -296,6 +296,7 @@ pub(super) fn Canvas() -> impl IntoView {
     };
     let anchor = Memo::new(move |_| pointer.get().or_else(|| anchor(planner, &layout.get(), selected.get()?)));
     let described = move || describe(planner);
+    let step = move || planner.measured.with(|measured| measured.as_ref().map(|measured| measured.index.to_string()));
     let more_ranks = move |how: &'static str| {
         let scrolls = layout.with(|layout| layout.scroll_range_px > 0.0);
         scrolls.then(|| format!(" There are more ranks than are in sight: {how}."))
@@ -304,7 +305,7 @@ pub(super) fn Canvas() -> impl IntoView {
         <div class="stage" node_ref=screen.holder class:none=move || planner.stage_scene().is_none()
             style=move || format!("height:{}px", layout.with(|layout| layout.height_px.ceil()))>
             <canvas class="image" aria-hidden="true" node_ref=screen.image_canvas></canvas>
-            <canvas class="text" tabindex="0" role="application" data-test="timeline" aria-label=described node_ref=screen.text_canvas
+            <canvas class="text" tabindex="0" role="application" data-test="timeline" data-step=step aria-label=described node_ref=screen.text_canvas
                 on:wheel=move |event| wheel(planner, &layout.get_untracked(), screen.scroll, &event) on:pointerdown=move |event| screen.pointer_down(&event)
                 on:pointermove=move |event| screen.pointer_moved(&event) on:pointerup=move |event| screen.pointer_up(&event)
                 on:pointercancel=move |_| screen.drag.set_value(None)

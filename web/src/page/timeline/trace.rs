@@ -20,21 +20,24 @@ pub fn TraceControls() -> impl IntoView {
 fn OpenTrace() -> impl IntoView {
     let planner = expect_context::<Planner>();
     let steps = move || {
+        // As properties: a list that a person has used no longer follows the attribute.
         let steps = planner.trace.with(|trace| trace.as_ref().map(|trace| trace.steps.clone()).unwrap_or_default());
-        let shown = planner.measured.with(|measured| measured.as_ref().map_or(0, |measured| measured.index as usize));
+        let drawn = planner.measured.with(|measured| measured.as_ref().map_or(0, |measured| measured.index));
+        // The list says at once what was chosen.
+        let shown = planner.measuring.asked.get().unwrap_or(drawn) as usize;
         let of_step = planner.measuring.of_step.get();
         let slowest = steps.iter().map(|step| step.makespan_ns).max().filter(|_| steps.len() > 1);
         let all = (steps.len() > 1).then(|| {
             let mean = steps.iter().map(|step| step.makespan_ns as f64).sum::<f64>() / steps.len() as f64;
             let said = format!("all {} · mean {} · draws the last", steps.len(), text::duration(mean));
-            view! { <option value="all" selected=!of_step>{said}</option> }
+            view! { <option value="all" prop:selected=!of_step>{said}</option> }
         });
         let option = move |(position, step): (usize, StepSummary)| {
             let loss = step.loss.map(|loss| format!(" · loss {loss:.4}")).unwrap_or_default();
             let mark = if slowest == Some(step.makespan_ns) { " · slowest" } else { "" };
             let said = format!("{} · {}{mark}{loss}", step.step, text::duration(step.makespan_ns as f64));
             let is_shown = position == shown && (of_step || slowest.is_none());
-            view! { <option value=position.to_string() selected=is_shown>{said}</option> }
+            view! { <option value=position.to_string() prop:selected=is_shown>{said}</option> }
         };
         (all, steps.into_iter().enumerate().map(option).collect_view())
     };

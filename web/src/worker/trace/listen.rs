@@ -13,9 +13,12 @@ use web_sys::{
 };
 
 use super::incoming::{Contents, Incoming};
-use super::{Analyst, reply};
+use super::{Analyst, Watched, reply};
 use crate::protocol::{Order, TraceAsk, TraceFile, TraceQuestion, TraceResponse};
 use crate::worker::listen::{WATCHED_EVERY_MS, can_be_read, say_ready};
+
+/// What takes long looks so often whether it is still wanted: a step that is chosen meanwhile waits for it.
+const STOPPED_WITHIN_MS: f64 = 100.0;
 
 /// What reading shares with questions.
 #[derive(Clone, Default)]
@@ -48,18 +51,25 @@ pub fn start(scope: DedicatedWorkerGlobalScope) {
             TraceAsk::StopReading => shared.opening.set(shared.opening.get() + 1),
             ask => {
                 let url = match &ask {
-                    TraceAsk::BestOrder { while_readable, .. } => while_readable.clone(),
+                    TraceAsk::BestOrder { while_readable, .. } | TraceAsk::Analyse { while_readable, .. } => {
+                        while_readable.clone()
+                    }
                     _ => None,
                 };
-                let mut told_ms = js_sys::Date::now();
-                let mut watch = |progress: Progress| {
+                // What nobody waits for any more does not begin.
+                let mut told_ms = 0.0;
+                let mut watch = |watched: Watched| {
                     let now_ms = js_sys::Date::now();
-                    if now_ms - told_ms < WATCHED_EVERY_MS {
+                    if now_ms - told_ms < STOPPED_WITHIN_MS {
                         return Flow::Continue;
                     }
                     told_ms = now_ms;
-                    let response =
-                        TraceResponse::Searching { cost_ns: progress.cost_ns, bound_ns: progress.bound_ns };
+                    let response = match watched {
+                        Watched::Search(Progress { cost_ns, bound_ns, .. }) => {
+                            TraceResponse::Searching { cost_ns, bound_ns }
+                        }
+                        Watched::Replays(done, most) => TraceResponse::Replaying { done, most },
+                    };
                     post(&asked, id, response);
                     if url.as_deref().is_some_and(|url| !can_be_read(url)) { Flow::Stop } else { Flow::Continue }
                 };

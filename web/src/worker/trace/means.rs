@@ -31,7 +31,9 @@ pub(super) fn wire(trace: &Trace, found: &Analysis, index: Option<u32>) -> Analy
             .map(|(row, time)| RankTime { name: name(row), parts_ns: time.parts() })
             .collect(),
         path_rows: found.path().into_iter().map(|(row, parts)| (name(row), parts)).collect(),
-        path_end: last.map(|step| format!("step {} ends with {}", step.step, step.path_end())).unwrap_or_default(),
+        path_end: last
+            .map(|step| format!("step {} ends with {}", step.step, step.path_end().replace("->", "→")))
+            .unwrap_or_default(),
         path_of,
         path: path.iter().map(path_op).collect(),
         what_ifs: found.what_ifs.iter().map(what_if).collect(),

@@ -12,6 +12,8 @@ mod rows;
 #[cfg(test)]
 mod tests;
 
+use core::ops::ControlFlow;
+
 use pipeplan_core::api::{best_order, measured_order, measured_profile};
 use pipeplan_core::base::fields::{Fault, Faults};
 use pipeplan_core::formats::export::{self, Format};
@@ -41,6 +43,18 @@ const MOST_STORED_SPANS: u64 = 400_000;
 pub struct Analyst {
     trace: Option<Trace>,
 }
+
+/// Where a question stands that takes long.
+#[derive(Clone, Copy, Debug)]
+pub enum Watched {
+    /// A search for an order.
+    Search(Progress),
+    /// Replays of a step that are done, and how many there will be at most.
+    Replays(usize, usize),
+}
+
+/// Hears where a question stands, and may end it.
+pub type Watch<'w> = dyn FnMut(Watched) -> Flow + 'w;
 
 /// What reading has made of the files, and what a person hears of it.
 struct Read {
@@ -95,14 +109,14 @@ impl Analyst {
         }
     }
 
-    /// Answers a question. `watch` hears of a search, and may end it.
-    pub fn answer(&self, ask: TraceAsk, watch: &mut dyn FnMut(Progress) -> Flow) -> Vec<TraceResponse> {
+    /// Answers a question. `watch` hears of what takes long, and may end it.
+    pub fn answer(&self, ask: TraceAsk, watch: &mut Watch<'_>) -> Vec<TraceResponse> {
         let Some(trace) = &self.trace else { return Vec::new() };
         match ask {
             // Files are read by `listen`.
             TraceAsk::Open { .. } | TraceAsk::StopReading => Vec::new(),
             TraceAsk::Step { index } => self.step(index),
-            TraceAsk::Analyse { index, order } => analyse(trace, index, order.as_ref()).into_iter().collect(),
+            TraceAsk::Analyse { index, order, .. } => vec![analyse(trace, index, order.as_ref(), watch)],
             TraceAsk::BestOrder { order, .. } => vec![TraceResponse::BestOrder(best(trace, order.as_ref(), watch))],
             TraceAsk::Calibrate(order) => read_order(&order)
                 .map(|(problem, schedule)| match calibrate::calibrate(&problem, &schedule, trace) {
@@ -258,7 +272,7 @@ fn summary(trace: &Trace, told: Vec<String>, faults: &Faults) -> TraceSummary {
 }
 
 /// What the run means. Planned times count where it is a run of the plan on screen.
-fn analyse(trace: &Trace, index: Option<u32>, order: Option<&Order>) -> Option<TraceResponse> {
+fn analyse(trace: &Trace, index: Option<u32>, order: Option<&Order>, watch: &mut Watch<'_>) -> TraceResponse {
     let planned = order.and_then(read_order).map(|(problem, _)| problem);
     let planned = planned
         .as_ref()
@@ -266,8 +280,14 @@ fn analyse(trace: &Trace, index: Option<u32>, order: Option<&Order>) -> Option<T
     let planned: Option<&dyn Fn(Op) -> u64> = planned.as_ref().map(|planned| planned as _);
     let one = index.map(|index| part(trace, index));
     let of = one.as_ref().unwrap_or(trace);
-    let found = analysis::analyse(of, planned)?;
-    Some(TraceResponse::Analysed(Box::new(means::wire(of, &found, index))))
+    let mut watcher = |done, most| match watch(Watched::Replays(done, most)) {
+        Flow::Continue => ControlFlow::Continue(()),
+        Flow::Stop => ControlFlow::Break(()),
+    };
+    match analysis::analyse_watched(of, planned, &mut watcher) {
+        Some(found) => TraceResponse::Analysed(Box::new(means::wire(of, &found, index))),
+        None => TraceResponse::NotAnalysed,
+    }
 }
 
 /// A step of a trace alone.
@@ -285,7 +305,7 @@ fn part(trace: &Trace, index: u32) -> Trace {
 }
 
 /// What the best order for the measured times saves.
-fn best(trace: &Trace, order: Option<&Order>, watch: &mut dyn FnMut(Progress) -> Flow) -> Option<WhatIfRow> {
+fn best(trace: &Trace, order: Option<&Order>, watch: &mut Watch<'_>) -> Option<WhatIfRow> {
     let (problem, schedule) = match order.and_then(read_order) {
         Some((problem, schedule)) => (calibrate::calibrate(&problem, &schedule, trace).ok()?.statement, schedule),
         None => measured_order(trace).ok()?,
@@ -293,7 +313,7 @@ fn best(trace: &Trace, order: Option<&Order>, watch: &mut dyn FnMut(Progress) ->
     let makespans: Vec<u64> = trace.steps.iter().map(rows::makespan_ns).filter(|ns| *ns > 0).collect();
     let mean = makespans.iter().map(|ns| u128::from(*ns)).sum::<u128>() / makespans.len().max(1) as u128;
     let found = best_order(&problem, &schedule, mean as u64, |spec| {
-        planner::plan_with(spec, BEST, Effort::default(), watch).ok()
+        planner::plan_with(spec, BEST, Effort::default(), &mut |progress| watch(Watched::Search(progress))).ok()
     })?;
     Some(means::what_if(&found))
 }

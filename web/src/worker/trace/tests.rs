@@ -1,11 +1,11 @@
 //! Runs without a browser: files in, replies out.
 
 use pipeplan_core::base::fields::Fault;
-use pipeplan_core::search::{Flow, Progress};
+use pipeplan_core::search::Flow;
 use pipeplan_core::trace::Trace;
 
-use super::Analyst;
 use super::incoming::{Contents, Incoming};
+use super::{Analyst, Watched};
 use crate::protocol::{Export, Order, TraceAsk, TraceFile, TraceResponse, TraceSummary};
 use crate::worker::specs::read_spec;
 
@@ -34,7 +34,38 @@ fn faults_of(replies: &[TraceResponse]) -> Vec<String> {
 }
 
 fn ask(analyst: &Analyst, ask: TraceAsk) -> Vec<TraceResponse> {
-    analyst.answer(ask, &mut |_: Progress| Flow::Continue)
+    analyst.answer(ask, &mut |_: Watched| Flow::Continue)
+}
+
+fn analysis_of(index: Option<u32>) -> TraceAsk {
+    TraceAsk::Analyse { index, order: None, while_readable: None }
+}
+
+/// Replays are counted, never more than were said to come, and an analysis ends at any of them.
+#[test]
+fn an_analysis_says_how_far_it_has_come_and_can_be_ended() {
+    let mut analyst = Analyst::default();
+    analyst.open(vec![file("trace.json", trace(4, 9).as_bytes())], None);
+    let mut heard = Vec::new();
+    let replies = analyst.answer(analysis_of(None), &mut |watched| {
+        if let Watched::Replays(done, most) = watched {
+            heard.push((done, most));
+        }
+        Flow::Continue
+    });
+    assert!(matches!(&replies[..], [TraceResponse::Analysed(_)]), "{replies:?}");
+    assert!(heard.windows(2).all(|pair| pair[0].0 <= pair[1].0 && pair[0].1 <= pair[1].1), "{heard:?}");
+    // Two replays make each of the four steps, and four change it; then come those of stragglers.
+    assert!(heard.iter().all(|(done, most)| *done <= *most && *most >= 24), "{heard:?}");
+    assert!(heard.last().is_some_and(|(done, _)| *done >= 24), "{heard:?}");
+    for end in 0..heard.len() {
+        let mut calls = 0;
+        let replies = analyst.answer(analysis_of(None), &mut |_| {
+            calls += 1;
+            if calls > end { Flow::Stop } else { Flow::Continue }
+        });
+        assert_eq!((replies, calls), (vec![TraceResponse::NotAnalysed], end + 1));
+    }
 }
 
 fn order(rows: &[&str]) -> Order {
@@ -164,7 +195,7 @@ fn steps_follow_and_what_they_mean_is_that_of_the_command() {
     let first = ask(&analyst, TraceAsk::Step { index: 0 });
     assert!(matches!(&first[first.len() - 1], TraceResponse::Shown(shown) if shown.makespan_ns == 60), "{first:?}");
     assert!(ask(&analyst, TraceAsk::Step { index: 4 }).is_empty());
-    let analysed = |index| match ask(&analyst, TraceAsk::Analyse { index, order: None }).remove(0) {
+    let analysed = |index| match ask(&analyst, analysis_of(index)).remove(0) {
         TraceResponse::Analysed(found) => found,
         other => panic!("{other:?}"),
     };
