@@ -2,7 +2,7 @@
 
 use pipeplan_core::api::rows_of;
 use pipeplan_core::base::json::format_of;
-use pipeplan_core::base::units::Nanos;
+use pipeplan_core::base::units::{Bytes, Nanos};
 use pipeplan_core::bounds::lower_bound;
 use pipeplan_core::check::check_program;
 use pipeplan_core::plan::{Plan, TRANSPORTS};
@@ -206,9 +206,19 @@ fn show_trace(trace: &Trace, args: &Args) -> Result<(), Failure> {
             overhead_ns as f64 / 1e3
         ));
     }
-    let peaks: Vec<String> = trace.peak_bytes.iter().map(|bytes| format::bytes(*bytes)).collect();
-    if !peaks.is_empty() {
-        shown.push_str(&format!("peak memory   {} by rank\n", peaks.join(", ")));
-    }
+    shown.push_str(&peak_memory(&trace.peak_bytes));
     output::print(&shown)
+}
+
+/// The peak of each rank; of more than a line holds, the least and the most.
+fn peak_memory(peaks: &[Bytes]) -> String {
+    const SHOWN: usize = 16;
+    let most = peaks.iter().enumerate().max_by_key(|(rank, bytes)| (**bytes, core::cmp::Reverse(*rank)));
+    let (Some(least), Some((rank, most))) = (peaks.iter().min(), most) else { return String::new() };
+    if peaks.len() > SHOWN {
+        let (least, most) = (format::bytes(*least), format::bytes(*most));
+        return format!("peak memory   {least} to {most}, the most on rank {rank}\n");
+    }
+    let peaks: Vec<String> = peaks.iter().map(|bytes| format::bytes(*bytes)).collect();
+    format!("peak memory   {} by rank\n", peaks.join(", "))
 }

@@ -127,12 +127,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
         let rows = Schedule::of(trace.order()).text_rows();
         output::write(path, format!("{}\n", rows.join("\n")).as_bytes())?;
     }
-    let text = trace.to_json();
-    if output == "-" {
-        return output::print_bytes(text.as_bytes());
-    }
-    output::write(output, text.as_bytes())?;
-    if args.write_order.as_deref() == Some("-") {
+    output::write_trace(output, &trace)?;
+    if output == "-" || args.write_order.as_deref() == Some("-") {
         return Ok(());
     }
     let mut shown = report(&trace, &clocks);
