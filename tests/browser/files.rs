@@ -29,12 +29,13 @@ fn what_is_wrong_with_one_of_several_files_stays() {
     ];
     browser.find("[data-test='open-file']").keys(&files.join("\n"));
     planned(&browser, "ZB-V");
-    let said = browser.text("[data-test='notice']");
-    for part in
-        ["faulty-spec.toml: This file is a spec", "faulty-plan.json: This plan", "faulty-trace.json: This trace"]
-    {
-        assert!(said.contains(part), "{part} is not in {said}");
-    }
+    let parts =
+        ["faulty-spec.toml: This file is a spec", "faulty-plan.json: This plan", "faulty-trace.json: This trace"];
+    // Runs are read in a worker of their own, so what is wrong with one comes when it comes.
+    let said = browser.until("all that is wrong", || {
+        let said = browser.text("[data-test='notice']");
+        parts.iter().all(|part| said.contains(part)).then_some(said)
+    });
     assert!(!said.contains("good-spec"), "{said}");
     // The next file has separate messages.
     open(&browser, Path::new(&files[3]));
@@ -191,8 +192,9 @@ fn a_change_takes_the_order_away(browser: &Browser, mine: &Path) {
     // After any change, the schedule of the form is on screen again.
     choose(browser, "schedule", "1f1b");
     planned(browser, "1F1B");
+    // Any file can be picked: a workerlog.0 has no ending that a list could name.
     let picked = browser.find("[data-test='open-file']").property("accept");
-    assert!(picked.as_str().is_some_and(|kinds| kinds.contains(".txt") && kinds.contains(".csv")), "{picked}");
+    assert_eq!(picked, json!(""));
 }
 
 fn the_model_of_a_checkpoint_is_opened(browser: &Browser) {
