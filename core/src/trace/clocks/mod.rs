@@ -1,4 +1,4 @@
-//! Clocks of several hosts put right, from the messages between them alone.
+//! Clocks of several hosts put right, from the messages and the collectives between them alone.
 //!
 //! A message is received after it is sent. So every message from clock i to clock j bounds how far j is ahead from above, and
 //! every message the other way bounds it from below. Messages that were waited for are the tight ones: their bounds differ by
@@ -6,11 +6,15 @@
 //! time), and half of the room between them its uncertainty: where links are as fast there as back, the estimate is exact.
 //! The method is that of NTP's offset for one pair, and of convex hulls for drift (Moon, Skelly, Towsley, INFOCOM 1999).
 //!
+//! A collective is a message from each of its ranks to each: none has its result before the last has begun. So replicas that
+//! nothing else connects are put right by their gradient sync, to within the time that it takes.
+//!
 //! Clocks between which no message contradicts are taken as one: nothing shows that they differ.
 
 mod line;
 #[cfg(test)]
 mod tests;
+mod together;
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -235,6 +239,10 @@ pub struct Aligned {
     pub broken: usize,
     /// By how much at most.
     pub worst_ns: Nanos,
+    /// Collectives that ended on a rank before another of theirs had begun them.
+    pub early_collectives: usize,
+    /// By how much at most.
+    pub worst_collective_ns: Nanos,
     /// Ops that still had to be moved behind what they wait for.
     pub moved: usize,
     /// By how much at most.
@@ -247,12 +255,19 @@ const MOST_CLOCKS: usize = 16;
 impl Aligned {
     /// What was put right, in lines, with times as `duration` writes them; none where the clocks agreed.
     pub fn told(&self, duration: &dyn Fn(Nanos) -> String) -> Vec<String> {
-        if self.broken == 0 {
-            return Vec::new();
+        let mut lines = Vec::new();
+        if self.broken > 0 {
+            let (broken, waits, worst) = (self.broken, self.waits, duration(self.worst_ns));
+            lines.push(format!(
+                "{broken} of {waits} ops started before their input was made, by up to {worst}; put right"
+            ));
         }
-        let (broken, waits, worst) = (self.broken, self.waits, duration(self.worst_ns));
-        let mut lines =
-            vec![format!("{broken} of {waits} ops started before their input was made, by up to {worst}; put right")];
+        if self.early_collectives > 0 {
+            let (early, worst) = (self.early_collectives, duration(self.worst_collective_ns));
+            lines.push(format!(
+                "{early} collectives ended on a rank before another had begun them, by up to {worst}; put right"
+            ));
+        }
         let is_off = |clock: &ClockError| clock.offset_ns != 0 || clock.drift_ppb != 0;
         let off: Vec<_> = self.clocks.iter().enumerate().filter(|(_, clock)| is_off(clock)).collect();
         for (clock, error) in off.iter().take(MOST_CLOCKS) {
@@ -291,13 +306,17 @@ pub fn broken_waits(trace: &Trace) -> (usize, usize, Nanos) {
 }
 
 /// Puts the clocks of `trace` right, where row `r` of every step was recorded by clock `clock_of_row[r]`, and moves ops that
-/// still start too early. Nothing changes where no wait is broken.
+/// still start too early. Nothing changes where no wait is broken, and no collective.
 ///
 /// Where every step says when it began, offset and drift are estimated over all of them; else an offset for each step.
 pub fn align(trace: &mut Trace, clock_of_row: &[usize]) -> Aligned {
     let (waits, broken, worst_ns) = broken_waits(trace);
     let mut aligned = Aligned { waits, broken, worst_ns, ..Aligned::default() };
-    if broken == 0 {
+    for (early, worst_ns) in trace.steps.iter().map(together::broken) {
+        aligned.early_collectives += early;
+        aligned.worst_collective_ns = aligned.worst_collective_ns.max(worst_ns);
+    }
+    if broken == 0 && aligned.early_collectives == 0 {
         return aligned;
     }
     let count = clock_of_row.iter().max().map_or(0, |most| most + 1);
@@ -343,7 +362,8 @@ fn messages_of(trace: &Trace, step: usize, clock_of_row: &[usize]) -> Vec<Messag
         received_ns: began
             .saturating_add(waits.received[op.0][op.1].map_or(waits.at(op).start_ns, |received| received[1])),
     };
-    waits.edges().map(message).filter(|message| message.from != message.to).collect()
+    let messages = waits.edges().map(message).filter(|message| message.from != message.to);
+    messages.chain(together::messages(step, clock)).collect()
 }
 
 fn correct(trace: &mut Trace, step: usize, clock_of_row: &[usize], clocks: &Clocks) {

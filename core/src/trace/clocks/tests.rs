@@ -183,3 +183,63 @@ fn steps_without_a_common_clock_get_an_offset_each() {
     }
     assert_eq!(broken_waits(&shown).1, 0);
 }
+
+/// Replicas on two hosts exchange no message: only their gradient sync says how far the clocks are apart. One of them is late
+/// in some steps, the other in others.
+#[test]
+fn replicas_are_put_right_by_their_gradient_sync() {
+    const RANKS: usize = 2;
+    const SYNC_NS: u64 = 50_000;
+    let problem = problem(RANKS, 8, 10_000);
+    let pipelines = [7, 8].map(|seed: u64| run(&problem, 40, 100 * OP_NS, 50 + seed as u16));
+    let name = |rank: usize| CollectiveName {
+        kind: CollectiveKind::AllReduce,
+        group: Some(GroupKind::Data),
+        label: format!("gradients of stage {rank}"),
+        ranks: vec![rank as u32, (rank + RANKS) as u32],
+    };
+    let mut truth = pipelines[0].clone();
+    (truth.replicas, truth.context, truth.tensor) = (2, 1, 1);
+    for (step, other) in truth.steps.iter_mut().zip(&pipelines[1].steps) {
+        step.rows.extend(other.rows.clone());
+        let ends: Vec<u64> = step.rows.iter().map(|row| row.last().map_or(0, |span| span.end_ns)).collect();
+        let sync = |row: usize| {
+            let (rank, start_ns) = (row % RANKS, ends[row]);
+            let end_ns = ends[rank].max(ends[rank + RANKS]) + SYNC_NS;
+            vec![Collective { name: Arc::new(name(rank)), start_ns, end_ns, bytes: None, exposed_ns: None }]
+        };
+        step.collectives = (0..2 * RANKS).map(sync).collect();
+    }
+    let late = |step: &StepTrace| step.collectives[0][0].start_ns < step.collectives[RANKS][0].start_ns;
+    assert!(truth.steps.iter().any(late) && !truth.steps.iter().all(late), "each is late at times");
+    let ahead = (30_000_000, 20_000);
+    let mut shown = as_shown(&truth, &[(0, 0), (0, 0), ahead, ahead]);
+    let by_first = as_shown(&truth, &[(0, 0); 4]);
+    let aligned = align(&mut shown, &[0, 0, 1, 1]);
+    assert_eq!(aligned.broken, 0, "no message goes between them");
+    assert!(aligned.early_collectives > 0 && aligned.worst_collective_ns > 20_000_000, "{aligned:?}");
+    let within = aligned.clocks[1].uncertainty_ns.expect("both ways");
+    assert!(within <= SYNC_NS, "{within}");
+    let error = error_ns(&shown, &by_first);
+    assert!(error <= SYNC_NS, "{error}");
+    let told = aligned.told(&|ns| format!("{ns} ns"));
+    assert!(told[0].contains("collectives ended on a rank before another had begun them"), "{told:?}");
+}
+
+/// Where a rank has recorded fewer of a collective than another, nobody knows which belong together.
+#[test]
+fn collectives_that_a_rank_lacks_say_nothing() {
+    let mut trace = run(&problem(2, 4, 10_000), 1, 0, 0);
+    let name = CollectiveName { ranks: vec![0, 1], ..(*during(&trace.steps[0].rows[0][0]).name).clone() };
+    let at = |start_ns, end_ns| Collective {
+        name: Arc::new(name.clone()),
+        start_ns,
+        end_ns,
+        bytes: None,
+        exposed_ns: None,
+    };
+    trace.steps[0].collectives = vec![vec![at(0, 1), at(10_000, 11_000)], vec![at(500_000, 600_000)]];
+    let before = trace.clone();
+    assert_eq!(align(&mut trace, &[0, 1]).early_collectives, 0);
+    assert_eq!(trace, before);
+}
