@@ -257,6 +257,7 @@ fn the_plan_follows_a_hand_on_the_chart() {
     });
     let limit = || browser.find(&super::field("problem.limit_bytes")).property("value");
     let before = limit();
+    let link = browser.address();
     let measured = browser.script(DRAG, json!([40]));
     assert_ne!(limit(), before);
     let mut times: Vec<f64> = measured.as_array().unwrap().iter().filter_map(Value::as_f64).collect();
@@ -271,7 +272,8 @@ fn the_plan_follows_a_hand_on_the_chart() {
     );
     assert!(times.len() >= 30 && at(0.5) < 400.0, "{times:?}");
     browser.until("the plan of the last limit", || browser.text("[data-test='status']").is_empty().then_some(()));
-    // One drag is one step of the history.
+    // One drag is one step of the history, which is written a moment after it.
+    browser.until("the link of the last limit", || (browser.address() != link).then_some(()));
     browser.script("history.back()", json!([]));
     browser.until("the limit before", || (limit() == before).then_some(()));
     browser.picture("drag-limit.png");
