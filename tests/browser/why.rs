@@ -68,7 +68,8 @@ fn the_time_of_each_rank_is_split_by_cause_and_all_ranks_are_read_at_an_instant(
     browser.find("[data-test='time-split'] summary").click();
     let rows = "return [...document.querySelectorAll(\"[data-test='time-split-rows'] tr\")].map(row =>
         [...row.querySelectorAll('th, td')].map(cell => cell.innerText.trim()).filter(text => text).join(' | '))";
-    let rows = browser.until("the table", || Some(browser.script(rows, json!([]))).filter(|rows| rows[0].is_string()));
+    let rows =
+        browser.until("the table", || Some(browser.script(rows, json!([]))).filter(|rows| rows[0].is_string()));
     // Of 330 µs each rank works 240. Rank 0 waits 90 for its first gradient, rank 3 three forwards first and three backwards last.
     assert_eq!(rows[0], json!("Rank | Compute | Bubble: start | Bubble: dependency | Bubble: end"));
     assert_eq!(rows[1], json!("0 | 72.7 % | 0 | 27.3 % | 0"));
