@@ -5,10 +5,8 @@
 //! referred to, and torch shares the lines of stack traces.
 
 use alloc::format;
-use alloc::rc::Rc;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
-use core::cell::RefCell;
 
 use serde_json::{Map, Value};
 
@@ -27,10 +25,10 @@ const MAX_DEPTH: usize = 32;
 #[derive(Clone)]
 enum Node {
     Plain(Value),
-    /// A list or tuple.
-    List(Rc<RefCell<Vec<Node>>>),
-    /// Keys and values in turn.
-    Dictionary(Rc<RefCell<Vec<Node>>>),
+    /// A list or tuple, by its place among [`Machine::contents`].
+    List(usize),
+    /// A dictionary, likewise: keys and values in turn.
+    Dictionary(usize),
 }
 
 /// The value of a pickle.
@@ -38,10 +36,12 @@ enum Node {
 /// # Errors
 /// The byte at which it stops being one, or an instruction that makes objects.
 pub(super) fn read(bytes: &[u8]) -> Result<Value, Fault> {
-    let mut machine = Machine { bytes, at: 0, stack: Vec::new(), marks: Vec::new(), memo: Vec::new() };
+    let mut machine =
+        Machine { bytes, at: 0, stack: Vec::new(), marks: Vec::new(), memo: Vec::new(), contents: Vec::new() };
     let node = machine.run().map_err(|found| Fault::new(format!("byte {}", machine.at), found, super::ACCEPTED))?;
     let mut budget = bytes.len().saturating_mul(MAX_FACTOR).saturating_add(LEAST_BYTES).min(MOST_BYTES);
-    plain(&node, MAX_DEPTH, &mut budget).map_err(|found| Fault::new("the pickle", found, super::ACCEPTED))
+    plain(&node, &machine.contents, MAX_DEPTH, &mut budget)
+        .map_err(|found| Fault::new("the pickle", found, super::ACCEPTED))
 }
 
 struct Machine<'a> {
@@ -50,6 +50,9 @@ struct Machine<'a> {
     stack: Vec<Node>,
     marks: Vec<usize>,
     memo: Vec<Option<Node>>,
+    /// What lists and dictionaries hold. Here, and not in each other, since a million of them within each other could not be
+    /// given back without as deep a recursion.
+    contents: Vec<Vec<Node>>,
 }
 
 impl Machine<'_> {
@@ -102,14 +105,19 @@ impl Machine<'_> {
 
     /// Puts values into the list or dictionary on top.
     fn extend(&mut self, values: Vec<Node>, is_dictionary: bool) -> Result<(), String> {
-        match self.stack.last() {
-            Some(Node::Dictionary(into)) if is_dictionary && values.len().is_multiple_of(2) => {
-                into.borrow_mut().extend(values)
-            }
-            Some(Node::List(into)) if !is_dictionary => into.borrow_mut().extend(values),
+        let into = match self.stack.last() {
+            Some(Node::Dictionary(into)) if is_dictionary && values.len().is_multiple_of(2) => *into,
+            Some(Node::List(into)) if !is_dictionary => *into,
             _ => return Err("values without what they belong to".to_string()),
-        }
+        };
+        self.contents[into].extend(values);
         Ok(())
+    }
+
+    /// The place of a new list or dictionary.
+    fn hold(&mut self, values: Vec<Node>) -> usize {
+        self.contents.push(values);
+        self.contents.len() - 1
     }
 
     fn remember(&mut self, place: usize) -> Result<(), String> {
@@ -130,7 +138,6 @@ impl Machine<'_> {
     }
 
     fn run(&mut self) -> Result<Node, String> {
-        let list = |values| Node::List(Rc::new(RefCell::new(values)));
         loop {
             let code = self.take(1)?[0];
             let node = match code {
@@ -142,8 +149,8 @@ impl Machine<'_> {
                     self.marks.push(self.stack.len());
                     Ok(None)
                 }
-                b'}' => Ok(Some(Node::Dictionary(Rc::default()))),
-                b']' | b')' => Ok(Some(list(Vec::new()))),
+                b'}' => Ok(Some(Node::Dictionary(self.hold(Vec::new())))),
+                b']' | b')' => Ok(Some(Node::List(self.hold(Vec::new())))),
                 b'N' => Ok(Some(Node::Plain(Value::Null))),
                 0x88 => Ok(Some(Node::Plain(Value::Bool(true)))),
                 0x89 => Ok(Some(Node::Plain(Value::Bool(false)))),
@@ -157,8 +164,9 @@ impl Machine<'_> {
                     let bits = self.number(8)?.swap_bytes();
                     Ok(Some(Node::Plain(Value::from(f64::from_bits(bits)))))
                 }
-                b't' => self.marked().map(|values| Some(list(values))),
-                0x85..=0x87 => Self::last(usize::from(code - 0x84), &mut self.stack).map(|values| Some(list(values))),
+                b't' => self.marked().map(|values| Some(Node::List(self.hold(values)))),
+                0x85..=0x87 => Self::last(usize::from(code - 0x84), &mut self.stack)
+                    .map(|values| Some(Node::List(self.hold(values)))),
                 b'q' => self.number(1).and_then(|place| self.remember(place as usize)).map(|()| None),
                 b'r' => self.number(4).and_then(|place| self.remember(place as usize)).map(|()| None),
                 0x94 => self.remember(self.memo.len()).map(|()| None),
@@ -176,7 +184,7 @@ impl Machine<'_> {
 }
 
 /// A value with everything that it refers to.
-fn plain(node: &Node, depth: usize, budget: &mut usize) -> Result<Value, String> {
+fn plain(node: &Node, contents: &[Vec<Node>], depth: usize, budget: &mut usize) -> Result<Value, String> {
     let text = if let Node::Plain(Value::String(text)) = node { text.len() } else { 0 };
     let size = size_of::<Value>() + text;
     *budget = budget.checked_sub(size).ok_or_else(|| "values that are referred to too often".to_string())?;
@@ -185,18 +193,19 @@ fn plain(node: &Node, depth: usize, budget: &mut usize) -> Result<Value, String>
         Node::Plain(value) => Ok(value.clone()),
         Node::List(list) => {
             let deeper = deeper()?;
-            list.borrow().iter().map(|node| plain(node, deeper, budget)).collect::<Result<_, _>>().map(Value::Array)
+            let values = contents[*list].iter().map(|node| plain(node, contents, deeper, budget));
+            values.collect::<Result<_, _>>().map(Value::Array)
         }
         Node::Dictionary(pairs) => {
             let deeper = deeper()?;
             let mut map = Map::new();
-            for pair in pairs.borrow().chunks_exact(2) {
-                let key = match plain(&pair[0], 0, budget) {
+            for pair in contents[*pairs].chunks_exact(2) {
+                let key = match plain(&pair[0], contents, 0, budget) {
                     Ok(Value::String(key)) => key,
                     Ok(Value::Number(key)) => key.to_string(),
                     _ => return Err("a key that is neither a text nor a number".to_string()),
                 };
-                map.insert(key, plain(&pair[1], deeper, budget)?);
+                map.insert(key, plain(&pair[1], contents, deeper, budget)?);
             }
             Ok(Value::Object(map))
         }

@@ -168,6 +168,11 @@ fn pickles_are_read_as_python_reads_them() {
     doubled.push(b'.');
     let fault = pickle::read(&doubled).expect_err("too many").to_string();
     assert!(fault.contains("too often") || fault.contains("within each other"), "{fault}");
+    // As many lists within each other as no stack has room for, whether they are read or given back.
+    let deep = [&b"\x80\x02]"[..], &[0x85; 1 << 20], b"."].concat();
+    let fault = pickle::read(&deep).expect_err("too deep").to_string();
+    assert!(fault.contains("more than 32 lists within each other"), "{fault}");
+    assert!(pickle::read(&deep[..deep.len() - 1]).is_err());
 }
 
 proptest! {
