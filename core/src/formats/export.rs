@@ -8,7 +8,7 @@ use core::fmt::{self, Write};
 use crate::base::fields::Faults;
 use crate::base::units::Nanos;
 use crate::estimate::derive::derive;
-use crate::formats::events::{Chrome, Perfetto, Sink, Writer};
+use crate::formats::events::{self, Chrome, Events, Perfetto, Sink};
 use crate::formats::frameworks::Shown;
 use crate::formats::{megatron_args, paddle_log, svg, text};
 use crate::model::StageLayout;
@@ -196,37 +196,29 @@ fn text_of(write: impl FnOnce(Sink<'_>) -> Result<(), ExportError>) -> Result<St
 /// [`ExportError`] where the format cannot express the plan.
 pub fn write_plan(plan: &Plan, format: Format, sink: Sink<'_>) -> Result<(), ExportError> {
     let timeline = plan.timeline().map_err(ExportError::Deadlock)?;
-    let is_events = with_writer(format, sink, |mut events| {
-        events.plan(&plan.schedule_name, &plan.problem, &timeline);
-        events.finish();
-    });
-    if !is_events {
-        sink(text_of_plan(plan, &timeline, format)?.as_bytes());
-    }
-    Ok(())
-}
-
-/// Gives a writer of events in this format; false where it is another kind of format.
-pub fn with_writer(format: Format, sink: Sink<'_>, write: impl FnOnce(Writer<'_>)) -> bool {
-    match format {
-        Format::ChromeTrace => write(Writer::new(&mut Chrome::new(sink))),
-        Format::Perfetto => write(Writer::new(&mut Perfetto::new(sink))),
-        _ => return false,
-    }
-    true
-}
-
-fn text_of_plan(plan: &Plan, timeline: &Timeline, format: Format) -> Result<String, ExportError> {
-    Ok(match format {
+    let text = match format {
+        Format::ChromeTrace | Format::Perfetto => {
+            with_events(format, sink, |to| events::write_plan(to, &plan.schedule_name, &plan.problem, &timeline));
+            return Ok(());
+        }
         Format::TorchCsv => torch_csv::write(&plan.problem, &plan.schedule).map_err(ExportError::Torch)?,
         Format::Megatron => format!("{}\n", layout(plan)?.1),
         Format::MegatronArgs => arguments(plan)?,
-        Format::Svg => svg::draw(timeline, &title(plan), SVG_WIDTH),
-        Format::Text => format!("{}\n", text::draw(timeline, TEXT_WIDTH)),
+        Format::Svg => svg::draw(&timeline, &title(plan), SVG_WIDTH),
+        Format::Text => format!("{}\n", text::draw(&timeline, TEXT_WIDTH)),
         Format::PaddleLog => return Err(ExportError::OfPlan),
-        Format::Csv => ops_csv(timeline),
-        Format::ChromeTrace | Format::Perfetto => String::new(),
-    })
+        Format::Csv => ops_csv(&timeline),
+    };
+    sink(text.as_bytes());
+    Ok(())
+}
+
+/// Gives the encoding of events that `format` has: Perfetto's protobuf, or else JSON.
+fn with_events(format: Format, sink: Sink<'_>, write: impl FnOnce(&mut dyn Events)) {
+    match format {
+        Format::Perfetto => write(&mut Perfetto::new(sink)),
+        _ => write(&mut Chrome::new(sink)),
+    }
 }
 
 /// A line for each op of a timeline, as [`Format::Csv`] of its plan has it.
@@ -287,19 +279,12 @@ fn title(plan: &Plan) -> String {
 /// # Errors
 /// [`ExportError`] where the format is one of plans, or there is nothing to draw.
 pub fn write_trace(trace: &Trace, format: Format, sink: Sink<'_>) -> Result<(), ExportError> {
-    let is_events = with_writer(format, sink, |mut events| {
-        events.trace("measured", trace);
-        events.finish();
-    });
-    if !is_events {
-        sink(text_of_trace(trace, format)?.as_bytes());
+    if matches!(format, Format::ChromeTrace | Format::Perfetto) {
+        with_events(format, sink, |to| events::write_trace(to, "measured", trace));
+        return Ok(());
     }
-    Ok(())
-}
-
-fn text_of_trace(trace: &Trace, format: Format) -> Result<String, ExportError> {
     let step = trace.steps.last().ok_or(ExportError::NoSteps)?;
-    match format {
+    let text = match format {
         Format::Csv => {
             let rows =
                 trace.steps.iter().flat_map(|step| step.rows.iter().enumerate().map(move |row| (step.step, row)));
@@ -312,17 +297,21 @@ fn text_of_trace(trace: &Trace, format: Format) -> Result<String, ExportError> {
             let together = together.flat_map(|(step, (row, all))| {
                 all.iter().map(move |one| (step, row, field(&one.name.to_string()), [one.start_ns, one.end_ns]))
             });
-            Ok(csv(spans.chain(together)))
+            csv(spans.chain(together))
         }
         Format::PaddleLog => {
             let logs = paddle_log::write(trace).map_err(ExportError::Log)?;
             // One text for all ranks, in the form of `tail -n +1 workerlog.*`.
             let logs = logs.iter().enumerate().map(|(rank, log)| format!("==> workerlog.{rank} <==\n{log}\n"));
-            Ok(logs.collect())
+            logs.collect()
         }
-        Format::Svg => Ok(svg::draw(&step.timeline(), &format!("measured step {}", step.step), SVG_WIDTH)),
-        Format::Text => Ok(format!("{}\n", text::draw(&step.timeline(), TEXT_WIDTH))),
-        Format::TorchCsv | Format::Megatron | Format::MegatronArgs => Err(ExportError::OfTrace),
-        Format::ChromeTrace | Format::Perfetto => Ok(String::new()),
-    }
+        Format::Svg => svg::draw(&step.timeline(), &format!("measured step {}", step.step), SVG_WIDTH),
+        Format::Text => format!("{}\n", text::draw(&step.timeline(), TEXT_WIDTH)),
+        // Events are written above.
+        Format::TorchCsv | Format::Megatron | Format::MegatronArgs | Format::ChromeTrace | Format::Perfetto => {
+            return Err(ExportError::OfTrace);
+        }
+    };
+    sink(text.as_bytes());
+    Ok(())
 }

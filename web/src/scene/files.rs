@@ -1,7 +1,7 @@
 //! A plan as files of other programs, and as a figure for a paper.
 
 use pipeplan_core::formats::colour::UP_TITLE;
-use pipeplan_core::formats::events::{Chrome, Writer};
+use pipeplan_core::formats::events::{self, Chrome};
 use pipeplan_core::formats::export::ops_csv;
 use pipeplan_core::notation::torch_csv;
 use pipeplan_core::problem::Schedule;
@@ -24,10 +24,7 @@ impl Scene {
     pub fn perfetto(&self) -> String {
         let mut text = Vec::new();
         let mut sink = |piece: &[u8]| text.extend_from_slice(piece);
-        let mut chrome = Chrome::new(&mut sink);
-        let mut events = Writer::new(&mut chrome);
-        events.plan(&self.schedule, &self.problem, &self.timeline());
-        events.finish();
+        events::write_plan(&mut Chrome::new(&mut sink), &self.schedule, &self.problem, &self.timeline());
         String::from_utf8_lossy(&text).into_owned()
     }
 

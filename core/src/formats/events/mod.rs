@@ -91,8 +91,21 @@ const COLLECTIVES: u32 = ROOM;
 const MEMORY: u32 = COLLECTIVES + ROOM * Purpose::ALL.len() as u32;
 const ROOM: u32 = 1 << 16;
 
-/// Writes timelines one after the other into one file.
-pub struct Writer<'a> {
+/// Writes a predicted timeline with the bytes that each rank holds, as a whole file.
+pub fn write_plan(events: &mut dyn Events, name: &str, problem: &Problem, timeline: &Timeline) {
+    Writer::new(events).plan(name, problem, timeline);
+    events.finish();
+}
+
+/// Writes a measured trace as a whole file: its training steps where they were on the clock of the run, else one after the
+/// other.
+pub fn write_trace(events: &mut dyn Events, name: &str, trace: &Trace) {
+    Writer::new(events).trace(name, trace);
+    events.finish();
+}
+
+/// Numbers processes and arrows of a file.
+struct Writer<'a> {
     events: &'a mut dyn Events,
     processes: u32,
     arrows: u64,
@@ -102,13 +115,11 @@ pub struct Writer<'a> {
 type Sender = (usize, Op);
 
 impl<'a> Writer<'a> {
-    /// A file without events.
-    pub fn new(events: &'a mut dyn Events) -> Writer<'a> {
+    fn new(events: &'a mut dyn Events) -> Writer<'a> {
         Writer { events, processes: 0, arrows: 0 }
     }
 
-    /// Adds a predicted timeline with the bytes that each rank holds.
-    pub fn plan(&mut self, name: &str, problem: &Problem, timeline: &Timeline) {
+    fn plan(&mut self, name: &str, problem: &Problem, timeline: &Timeline) {
         let first = self.ranks(timeline.rows.len(), |rank| format!("{name}: {}", padded(rank, timeline.rows.len())));
         let ops = timeline.rows.iter().enumerate();
         let ops = ops.flat_map(|(rank, row)| row.iter().map(move |span| (0, rank, span.op)));
@@ -137,8 +148,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Adds a measured trace: its training steps where they were on the clock of the run, else one after the other.
-    pub fn trace(&mut self, name: &str, trace: &Trace) {
+    fn trace(&mut self, name: &str, trace: &Trace) {
         let starts = starts(trace);
         let steps = self.processes;
         self.processes += 1;
@@ -207,11 +217,6 @@ impl<'a> Writer<'a> {
                 }
             }
         }
-    }
-
-    /// Ends the file.
-    pub fn finish(self) {
-        self.events.finish();
     }
 
     /// Opens a process for each of `count` ranks, and answers the number of the first.

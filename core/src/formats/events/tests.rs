@@ -20,13 +20,10 @@ fn plan(schedule: &str) -> Plan {
 }
 
 /// The events in JSON of what `write` writes.
-fn events(write: impl FnOnce(&mut Writer<'_>)) -> Vec<Value> {
+fn events(write: impl FnOnce(&mut dyn Events)) -> Vec<Value> {
     let mut text = Vec::new();
     let mut sink = |piece: &[u8]| text.extend_from_slice(piece);
-    let mut chrome = Chrome::new(&mut sink);
-    let mut writer = Writer::new(&mut chrome);
-    write(&mut writer);
-    writer.finish();
+    write(&mut Chrome::new(&mut sink));
     let value: Value = serde_json::from_slice(&text).unwrap();
     value["traceEvents"].as_array().unwrap().clone()
 }
@@ -64,7 +61,7 @@ const fn optimizer(start_ns: Nanos, end_ns: Nanos) -> TraceSpan {
 fn every_op_every_byte_and_every_message_is_an_event() {
     let plan = plan("1f1b");
     let timeline = plan.timeline().unwrap();
-    let events = events(|writer| writer.plan("\"1f1b\"", &plan.problem, &timeline));
+    let events = events(|to| write_plan(to, "\"1f1b\"", &plan.problem, &timeline));
     // 2 ranks of 3 F and 3 BW; a process and a track of ops for each rank, each with a name and a place.
     assert_eq!((of(&events, "X").len(), of(&events, "M").len()), (12, 8));
     assert_eq!(of(&events, "M")[0]["args"]["name"], "\"1f1b\": rank 0");
@@ -89,7 +86,7 @@ fn every_op_every_byte_and_every_message_is_an_event() {
 #[test]
 fn steps_follow_each_other_or_stand_where_they_were() {
     let starts = |trace: &Trace| -> Vec<f64> {
-        let events = events(|writer| writer.trace("measured", trace));
+        let events = events(|to| write_trace(to, "measured", trace));
         of(&events, "X").iter().filter_map(|event| event["ts"].as_f64()).collect()
     };
     let mut trace = trace(1, &[optimizer(10, 30)]);
@@ -108,7 +105,7 @@ fn steps_follow_each_other_or_stand_where_they_were() {
 fn every_row_of_every_replica_is_a_process_with_a_name_of_its_own() {
     let mut trace = trace(4, &[optimizer(0, 1)]);
     trace.replicas = 2;
-    let events = events(|writer| writer.trace("measured", &trace));
+    let events = events(|to| write_trace(to, "measured", &trace));
     let named = events.iter().filter(|event| event["name"] == "process_name");
     let names: Vec<&str> = named.map(|event| event["args"]["name"].as_str().unwrap()).collect();
     assert_eq!(
@@ -122,7 +119,7 @@ fn every_row_of_every_replica_is_a_process_with_a_name_of_its_own() {
         ]
     );
     trace.set_hosts(&[7, 7, 3, 3]);
-    let on_hosts = super::tests::events(|writer| writer.trace("measured", &trace));
+    let on_hosts = super::tests::events(|to| write_trace(to, "measured", &trace));
     let named = on_hosts.iter().filter(|event| event["name"] == "process_name");
     let names: Vec<&str> = named.map(|event| event["args"]["name"].as_str().unwrap()).collect();
     assert_eq!(names[1], "measured: host 1, replica 0, rank 0");
@@ -136,7 +133,7 @@ fn every_row_of_every_replica_is_a_process_with_a_name_of_its_own() {
 #[test]
 fn spans_that_overlap_stand_on_tracks_of_their_own() {
     let trace = trace(1, &[optimizer(0, 10), optimizer(5, 8), optimizer(10, 12)]);
-    let events = events(|writer| writer.trace("measured", &trace));
+    let events = events(|to| write_trace(to, "measured", &trace));
     let tracks: Vec<u64> =
         of(&events, "X").iter().filter(|event| event["pid"] == 1).filter_map(|event| event["tid"].as_u64()).collect();
     assert_eq!(tracks[..3], [0, 1, 0]);
@@ -163,7 +160,7 @@ fn collectives_stand_beside_the_ops_that_they_overlap() {
         |start_ns| Collective { name: Arc::new(name.clone()), start_ns, end_ns: 30, bytes: None, exposed_ns: None };
     let mut trace = trace(1, &[optimizer(10, 30)]);
     trace.steps[0].collectives = alloc::vec![alloc::vec![collective(12), collective(20)]];
-    let events = events(|writer| writer.trace("measured", &trace));
+    let events = events(|to| write_trace(to, "measured", &trace));
     let name_of = |track: &Value| {
         let named = |event: &&Value| event["name"] == "thread_name" && event["pid"] == 1 && event["tid"] == *track;
         events.iter().find(named).map(|event| event["args"]["name"].clone())

@@ -390,7 +390,7 @@ impl Capture {
                     .min(range.end_ns),
             };
             Ran {
-                op: placeholder(range),
+                op: op_until_counted(range),
                 host_ns: range.start_ns,
                 start_ns,
                 end_ns,
@@ -471,7 +471,7 @@ impl Capture {
             let (start_ns, end_ns) = first_ns.zip(last_ns).unwrap_or((arrived_ns.unwrap_or(0), 0));
             let end_ns = end_ns.max(start_ns);
             ran.push(Ran {
-                op: placeholder(range),
+                op: op_until_counted(range),
                 host_ns: range.start_ns,
                 start_ns,
                 end_ns,
@@ -502,7 +502,7 @@ const ACCEPTED: &str = "ranges of a pipeline: `PP:0F0`, which the runtime of tor
                         --pytorch-profiler-collect-callstack) and Nsight Systems with --python-functions-trace";
 
 /// The op of a range; of one that does not say its stage, the first of its kind.
-fn placeholder(range: &Range) -> Op {
+fn op_until_counted(range: &Range) -> Op {
     match range.what {
         What::Op(op) => op,
         What::Job(_) => Op::new(0, range.what.kind(), 0),
