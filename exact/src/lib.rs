@@ -69,7 +69,7 @@ pub enum Refused {
     },
     /// No schedule fits the memory limit.
     Infeasible,
-    /// The microbatches differ: the model of the solver rests on microbatches that are alike.
+    /// The microbatches differ, or are slices: the model of the solver rests on microbatches that are alike.
     Differing,
 }
 
@@ -82,8 +82,8 @@ impl std::fmt::Display for Refused {
                  ranks, or the heuristic search"
             ),
             Refused::Differing => f.write_str(
-                "the microbatches differ (microbatch_factors); exact search takes those that are alike: use the heuristic \
-                 search",
+                "the microbatches differ (microbatch_factors), or are slices of sequences (slices); exact search takes those \
+                 that are alike: use the heuristic search",
             ),
             Refused::Infeasible => f.write_str("no schedule fits the memory limit: raise limit_bytes"),
         }

@@ -5,6 +5,7 @@ use pipeplan_core::check::check_schedule;
 use pipeplan_core::problem::op::{Op, OpKind};
 use pipeplan_core::problem::placement::Placement;
 use pipeplan_core::problem::{Backward, Objective, Problem, Statement};
+use pipeplan_core::search::{Effort, Flow, best};
 use pipeplan_exact::{Budget, Refused, solve_from};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -55,6 +56,17 @@ impl Brute<'_> {
             end + self.problem.hop(from, rank)
         };
         let mut start = self.free_at[rank];
+        // Slices of a sequence: forwards in order, backwards in reverse.
+        let slices = self.problem.slices();
+        match op.kind() {
+            OpKind::F if !microbatch.is_multiple_of(slices) => {
+                self.end(stage, &[OpKind::F], microbatch - 1).map(|_| ())?
+            }
+            OpKind::B | OpKind::BW if !(microbatch + 1).is_multiple_of(slices) => {
+                self.end(stage, &BACK, microbatch + 1).map(|_| ())?;
+            }
+            _ => {}
+        }
         match op.kind() {
             OpKind::F => {
                 if self.end(stage, &[OpKind::F], microbatch).is_some() {
@@ -110,15 +122,14 @@ impl Brute<'_> {
                     let op = Op::new(stage, *kind, microbatch);
                     let Some(start) = self.ready(op).filter(|start| *start >= from) else { continue };
                     let rank = self.problem.rank_of(stage, microbatch);
-                    let cost = self.problem.cost(stage);
-                    let during = self.held[rank] + cost.takes(*kind);
+                    let during = self.held[rank] + self.problem.takes(op);
                     if self.problem.limit_bytes(rank).is_some_and(|limit| during > limit) {
                         continue;
                     }
                     let saved = (self.held[rank], self.free_at[rank], self.first[rank]);
                     let pieces = if *kind == OpKind::BW { 2 } else { 1 };
-                    self.held[rank] = during - cost.gives(*kind);
-                    self.free_at[rank] = start + cost.duration(*kind);
+                    self.held[rank] = during - self.problem.gives(op);
+                    self.free_at[rank] = start + self.problem.duration(op);
                     self.first[rank] = saved.2.or(Some(start));
                     self.ended.insert(op, self.free_at[rank]);
                     self.left -= pieces;
@@ -227,6 +238,32 @@ fn steep() -> impl Strategy<Value = Problem> {
     })
 }
 
+/// At most 12 ops of sequences cut into slices, which differ.
+fn sliced() -> impl Strategy<Value = Problem> {
+    let shapes = vec![(1usize, 1usize, 2usize, 2u64), (2, 1, 1, 2), (1, 1, 1, 4), (1, 2, 1, 2), (1, 1, 1, 3)];
+    let shape = proptest::sample::select(shapes);
+    let factors = proptest::collection::vec(1u64..2500, 4);
+    let limit = proptest::option::of(3u64..40);
+    (shape, proptest::collection::vec(stage(), 2), factors, 0u64..3, 0u64..6, limit, any::<[bool; 3]>()).prop_map(
+        |((ranks, chunks, sequences, slices), mut stages, factors, gradients, hop, limit, [fused, makespan, alike])| {
+            let microbatches = sequences * slices as usize;
+            stages.truncate(ranks * chunks);
+            stages.iter_mut().for_each(|stage| stage["slice_gradient_bytes"] = json!(gradients));
+            let mut value = json!({
+                "ranks": ranks, "chunks": chunks, "microbatches": microbatches, "slices": slices, "placement": "looped",
+                "stages": stages, "transfer_ns": hop, "limit_bytes": limit,
+                "backward": if fused { "fused" } else { "split" },
+                "objective": if makespan { "makespan" } else { "longest_span" },
+            });
+            if !alike {
+                value["microbatch_factors"] = json!(factors[..microbatches]);
+            }
+            let statement = Statement::read(&value).expect("a valid statement");
+            statement.problem(Placement::Looped).expect("a placement that fits")
+        },
+    )
+}
+
 /// Few, for each takes a proof; `PROPTEST_CASES` asks for more.
 fn cases() -> u32 {
     std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(40)
@@ -296,6 +333,30 @@ proptest! {
                 prop_assert!(!enough, "memory for one microbatch at a time, and no schedule");
             }
             (found, brute) => prop_assert!(false, "{found:?} but brute force {brute:?}"),
+        }
+    }
+
+    /// Slices wait for each other: no bound is above the best of all orders that let them, no search is below it, and the
+    /// memory of one sequence at a time is enough.
+    #[test]
+    fn no_order_of_slices_is_cheaper_than_the_bound(problem in sliced()) {
+        let found = best(&problem, Effort(5_000), &mut |_| Flow::Continue);
+        match Brute::of(&problem) {
+            Some(cheapest) => {
+                prop_assert!(lower_bound(&problem).value_ns <= cheapest, "bound above {cheapest}");
+                prop_assert!(feasible(&problem).is_ok(), "{:?} with a schedule", feasible(&problem));
+                if let Ok(found) = found {
+                    prop_assert!(cheapest <= found.cost_ns, "{} below {cheapest}", found.cost_ns);
+                    prop_assert_eq!(check_schedule(&problem, &found.schedule), Ok(()));
+                }
+            }
+            None => {
+                prop_assert!(found.is_err());
+                let enough = least_memory(&problem)
+                    .iter()
+                    .all(|least| problem.limit_bytes(least.rank).is_none_or(|limit| limit >= least.serial_bytes));
+                prop_assert!(!enough, "memory for one sequence at a time, and no schedule");
+            }
         }
     }
 

@@ -14,7 +14,10 @@
 //!   workspace is held while it runs; held bytes and static bytes together never exceed the limit;
 //! - a microbatch with factors takes that many thousandths, rounded up, of each time of F, B and W, of the bytes that are
 //!   held after each, of the workspaces, and of the hops between this stage and the next. The fused BW then takes its
-//!   share of B and W as before, rounded up. What is exchanged is rounded down, and never more than its op takes.
+//!   share of B and W as before, rounded up. What is exchanged is rounded down, and never more than its op takes;
+//! - with `slices`, so many microbatches that follow each other are the slices of the same sequences. On each stage F of a
+//!   slice waits for F of the slice before, and its B or BW for that of the slice behind. B of the last slice takes
+//!   `slice_gradient_bytes` for each slice before it; the others give theirs back.
 
 use std::collections::{HashMap, HashSet};
 
@@ -27,6 +30,10 @@ pub struct Problem {
     pub ranks: usize,
     /// Number of microbatches.
     pub microbatches: usize,
+    /// So many microbatches are the slices of the same sequences.
+    pub slices: usize,
+    /// By stage: bytes of the gradients of keys and values of one slice.
+    pub slice_gradients: Vec<i64>,
     /// The rank of each stage; in a two-way placement that of the first half of the microbatches.
     pub rank_of_stage: Vec<usize>,
     /// Whether the second half of the microbatches goes the other way.
@@ -136,6 +143,8 @@ impl Problem {
         Ok(Problem {
             ranks,
             microbatches,
+            slices: count("slices").unwrap_or(1),
+            slice_gradients: by_stage.iter().map(|stage| number(stage, "slice_gradient_bytes")).collect(),
             rank_of_stage,
             two_way: value["placement"] == "two-way",
             durations: three("ns").into_iter().map(|three| three.map(|time| time as u64)).collect(),
@@ -318,6 +327,12 @@ impl Problem {
             }
             for op in *ops {
                 let (stage, microbatch) = (op.stage, op.microbatch);
+                let (is_first, is_last) = self.ends(microbatch);
+                match op.kind {
+                    Kind::F if !is_first => edge(maker[&(false, stage, microbatch - 1)], node, 0),
+                    Kind::B | Kind::Bw if !is_last => edge(maker[&(true, stage, microbatch + 1)], node, 0),
+                    _ => {}
+                }
                 match op.kind {
                     Kind::F if stage > 0 => {
                         let hop = self.hop(stage - 1, stage, microbatch);
@@ -364,6 +379,11 @@ impl Problem {
         Ok((starts, ends))
     }
 
+    /// Whether a microbatch is the first slice of its sequences, and whether it is the last one.
+    fn ends(&self, microbatch: usize) -> (bool, bool) {
+        (microbatch.is_multiple_of(self.slices), (microbatch + 1).is_multiple_of(self.slices))
+    }
+
     fn peak(&self, rank: usize, row: &[Vec<Op>]) -> i64 {
         let mut held = self.static_bytes[rank];
         let mut peak = held;
@@ -391,8 +411,15 @@ impl Problem {
                 (jobs.clone().map(|job| bytes[*job]).collect(), jobs.map(|job| workspace[*job]).max().unwrap_or(0))
             }
         };
-        let taken: i64 = deltas.iter().map(|delta| delta.max(&0)).sum();
-        let given: i64 = deltas.iter().map(|delta| -delta.min(&0)).sum();
+        let mut taken: i64 = deltas.iter().map(|delta| delta.max(&0)).sum();
+        let mut given: i64 = deltas.iter().map(|delta| -delta.min(&0)).sum();
+        if matches!(op.kind, Kind::B | Kind::Bw) {
+            let one = self.slice_gradients[op.stage];
+            match self.ends(op.microbatch).1 {
+                true => taken += one * (self.slices as i64 - 1),
+                false => given += one,
+            }
+        }
         (taken + workspace, given + workspace)
     }
 }

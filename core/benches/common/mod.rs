@@ -46,6 +46,7 @@ pub fn problem(
         objective: Objective::LongestSpan,
         backward: Backward::Split,
         overlap_permille: 0,
+        slices: 1,
         microbatch_factors: None,
     };
     statement.problem(placement).expect("a placement for these chunks")

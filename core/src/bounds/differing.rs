@@ -9,13 +9,19 @@
 //! A whole BW is a B and a W that follow it, neither longer than alone nor both together longer than BW. Where pairs gain,
 //! each op counts half of its time, rounded down: a pair takes at least as long as the longer of its two.
 //!
+//! [Slices](Problem::slices) of a sequence wait for each other on each stage, so their chains make one grid: F of a slice
+//! also has the F of the slice before it in its head, and B that of the slice behind. Tails are alike. A longest path
+//! through the grid is as good a head as one through a chain, since the argument asks only that no op starts sooner.
+//!
 //! The longest span is at least that of each rank. There a window opens with some F on the rank's first stage and
-//! closes with its last op, so heads count from F of that stage, and tails to B and W of that stage.
+//! closes with its last op, so heads count from F of that stage, and tails to B and W of that stage. That holds of the paths
+//! of a chain, all of which pass that F; so there each slice counts for itself.
 
 use alloc::boxed::Box;
 use alloc::collections::BinaryHeap;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use super::{Best, Binding, Bound};
 use crate::base::units::Nanos;
@@ -36,8 +42,12 @@ struct Job {
 /// A lower bound for microbatches that differ.
 pub(super) fn bound(problem: &Problem) -> Bound {
     let mut jobs: Vec<Vec<Job>> = vec![Vec::new(); problem.ranks()];
-    for microbatch in 0..problem.microbatches() {
-        add_jobs(problem, microbatch, &mut jobs);
+    let slices = match problem.objective() {
+        Objective::Makespan => problem.slices(),
+        Objective::LongestSpan => 1,
+    };
+    for first in (0..problem.microbatches()).step_by(slices) {
+        add_jobs(problem, first..first + slices, &mut jobs);
     }
     let mut best = Best { value: 0, binding: Binding::Work { rank: 0, load_ns: 0 } };
     for (rank, mut jobs) in jobs.into_iter().enumerate() {
@@ -51,63 +61,101 @@ pub(super) fn bound(problem: &Problem) -> Bound {
     Bound { value_ns: best.value, objective: problem.objective(), binding }
 }
 
-/// Adds the ops of `microbatch` to the jobs of their ranks.
-fn add_jobs(problem: &Problem, microbatch: usize, jobs: &mut [Vec<Job>]) {
-    let stages = problem.stage_count();
-    let part = |ns: Nanos| if problem.pairs_gain() { ns / 2 } else { ns };
-    let times: Vec<[Nanos; 3]> = (0..stages)
-        .map(|stage| {
-            let cost = problem.cost_of(stage, microbatch);
-            let [b, w] = match problem.backward() {
-                Backward::Split => cost.least_backward(),
-                Backward::Fused => [cost.duration(OpKind::BW), 0],
-            };
-            [cost.duration(OpKind::F), b, w].map(part)
-        })
-        .collect();
-    let hop = |from: usize, to: usize| problem.hop_of(from, to, microbatch);
-    let mut heads = vec![[0; 3]; stages];
-    for stage in 1..stages {
-        heads[stage][0] = heads[stage - 1][0] + times[stage - 1][0] + hop(stage - 1, stage);
-    }
-    for stage in (0..stages).rev() {
-        heads[stage][1] = match stage + 1 == stages {
-            true => heads[stage][0] + times[stage][0],
-            false => heads[stage + 1][1] + times[stage + 1][1] + hop(stage + 1, stage),
-        };
-        heads[stage][2] = heads[stage][1] + times[stage][1];
-    }
-    let mut tails = vec![[0; 3]; stages];
-    for stage in 0..stages {
-        let back = match stage {
-            0 => 0,
-            _ => hop(stage, stage - 1) + times[stage - 1][1] + tails[stage - 1][1],
-        };
-        tails[stage][1] = times[stage][2].max(back);
-    }
-    for stage in (0..stages).rev() {
-        tails[stage][0] = match stage + 1 == stages {
-            true => times[stage][1] + tails[stage][1],
-            false => hop(stage, stage + 1) + times[stage + 1][0] + tails[stage + 1][0],
-        };
-    }
+/// By stage of one microbatch: a time for each of F, B and W.
+type ByStage = Vec<[Nanos; 3]>;
+
+/// Adds the ops of the microbatches of `sequence`, which are one, or all slices of a sequence, to the jobs of their ranks.
+fn add_jobs(problem: &Problem, sequence: Range<usize>, jobs: &mut [Vec<Job>]) {
+    let times: Vec<ByStage> = sequence.clone().map(|microbatch| least_times(problem, microbatch)).collect();
+    let heads = heads(problem, &sequence, &times);
+    let tails = tails(problem, &sequence, &times);
     let of_rank = problem.objective() == Objective::LongestSpan;
-    let mut first: Vec<Option<usize>> = vec![None; problem.ranks()];
-    for stage in 0..stages {
-        let rank = problem.rank_of(stage, microbatch);
-        let first = *first[rank].get_or_insert(stage);
-        for kind in 0..3 {
-            let (mut head, mut tail) = (heads[stage][kind], tails[stage][kind]);
-            if of_rank {
-                // B of the first stage ends so long after this op has: the way there is the way between their heads.
-                let way = heads[first][2].saturating_sub(head + times[stage][kind]);
-                (head, tail) = (head - heads[first][0], if kind == 2 { 0 } else { way + times[first][2] });
-            }
-            if times[stage][kind] > 0 {
-                jobs[rank].push(Job { head, takes: times[stage][kind], tail });
+    for (slice, microbatch) in sequence.enumerate() {
+        let (times, heads, tails) = (&times[slice], &heads[slice], &tails[slice]);
+        let mut first: Vec<Option<usize>> = vec![None; problem.ranks()];
+        for stage in 0..problem.stage_count() {
+            let rank = problem.rank_of(stage, microbatch);
+            let first = *first[rank].get_or_insert(stage);
+            for kind in 0..3 {
+                let (mut head, mut tail) = (heads[stage][kind], tails[stage][kind]);
+                if of_rank {
+                    // B of the first stage ends so long after this op has: the way there is the way between their heads.
+                    let way = heads[first][2].saturating_sub(head + times[stage][kind]);
+                    (head, tail) = (head - heads[first][0], if kind == 2 { 0 } else { way + times[first][2] });
+                }
+                if times[stage][kind] > 0 {
+                    jobs[rank].push(Job { head, takes: times[stage][kind], tail });
+                }
             }
         }
     }
+}
+
+/// The least that F, B and W of each stage take for `microbatch`.
+fn least_times(problem: &Problem, microbatch: usize) -> ByStage {
+    let part = |ns: Nanos| if problem.pairs_gain() { ns / 2 } else { ns };
+    let of = |stage: usize| {
+        let cost = problem.cost_of(stage, microbatch);
+        let [b, w] = match problem.backward() {
+            Backward::Split => cost.least_backward(),
+            Backward::Fused => [cost.duration(OpKind::BW), 0],
+        };
+        [cost.duration(OpKind::F), b, w].map(part)
+    };
+    (0..problem.stage_count()).map(of).collect()
+}
+
+/// The longest path before each op.
+fn heads(problem: &Problem, sequence: &Range<usize>, times: &[ByStage]) -> Vec<ByStage> {
+    let (slices, stages) = (times.len(), problem.stage_count());
+    let hop = |from: usize, to: usize, slice: usize| problem.hop_of(from, to, sequence.start + slice);
+    let mut heads = vec![vec![[0; 3]; stages]; slices];
+    for slice in 0..slices {
+        for stage in 0..stages {
+            let from = |slice: usize, stage: usize| heads[slice][stage][0] + times[slice][stage][0];
+            let down = stage.checked_sub(1).map_or(0, |before| from(slice, before) + hop(before, stage, slice));
+            heads[slice][stage][0] = slice.checked_sub(1).map_or(down, |before| down.max(from(before, stage)));
+        }
+    }
+    for slice in (0..slices).rev() {
+        for stage in (0..stages).rev() {
+            let from = |slice: usize, stage: usize| heads[slice][stage][1] + times[slice][stage][1];
+            let up = match stage + 1 == stages {
+                true => heads[slice][stage][0] + times[slice][stage][0],
+                false => from(slice, stage + 1) + hop(stage + 1, stage, slice),
+            };
+            let head = if slice + 1 == slices { up } else { up.max(from(slice + 1, stage)) };
+            heads[slice][stage][1] = head;
+            heads[slice][stage][2] = head + times[slice][stage][1];
+        }
+    }
+    heads
+}
+
+/// The longest path behind each op.
+fn tails(problem: &Problem, sequence: &Range<usize>, times: &[ByStage]) -> Vec<ByStage> {
+    let (slices, stages) = (times.len(), problem.stage_count());
+    let hop = |from: usize, to: usize, slice: usize| problem.hop_of(from, to, sequence.start + slice);
+    let mut tails = vec![vec![[0; 3]; stages]; slices];
+    for slice in 0..slices {
+        for stage in 0..stages {
+            let to = |slice: usize, stage: usize| times[slice][stage][1] + tails[slice][stage][1];
+            let back = stage.checked_sub(1).map_or(0, |before| hop(stage, before, slice) + to(slice, before));
+            let beside = slice.checked_sub(1).map_or(0, |before| to(before, stage));
+            tails[slice][stage][1] = times[slice][stage][2].max(back).max(beside);
+        }
+    }
+    for slice in (0..slices).rev() {
+        for stage in (0..stages).rev() {
+            let to = |slice: usize, stage: usize| times[slice][stage][0] + tails[slice][stage][0];
+            let down = match stage + 1 == stages {
+                true => times[slice][stage][1] + tails[slice][stage][1],
+                false => hop(stage, stage + 1, slice) + to(slice, stage + 1),
+            };
+            tails[slice][stage][0] = if slice + 1 == slices { down } else { down.max(to(slice + 1, stage)) };
+        }
+    }
+    tails
 }
 
 /// The least head, all work, and the least tail.

@@ -57,6 +57,10 @@ impl fmt::Display for Infeasible {
 /// *Enough.* One microbatch at a time, through all stages and back, is an order that keeps every dependency;
 /// so with `serial_bytes` on each rank a schedule exists. Where microbatches differ, so do these: the one that holds
 /// most decides.
+///
+/// *Slices.* B of a sequence's last slice waits for all its forwards in the last stage, and B of every other slice for
+/// that. So at the first backward of a sequence a rank holds what all forwards of the sequence have left. What an op of one
+/// slice needs by itself is needed with slices as well, since they only add to what waits.
 pub fn least_memory(problem: &Problem) -> Vec<LeastMemory> {
     (0..problem.ranks()).map(|rank| least(problem, rank)).collect()
 }
@@ -159,6 +163,55 @@ fn least(problem: &Problem, rank: usize) -> LeastMemory {
             after += after_b.min(after_w);
         }
     }
+    if problem.slices() > 1 {
+        let (bytes, op) = first_backward(problem, rank);
+        needed = if bytes > needed.0 { (bytes, op) } else { needed };
+        serial = serial_of_slices(problem, rank);
+    }
     let with_static = |bytes: i64| problem.static_bytes(rank) + bytes.max(0) as u64;
     LeastMemory { rank, needed_bytes: with_static(needed.0), serial_bytes: with_static(serial), op: needed.1 }
+}
+
+/// The most that `rank` holds at the first backward of a sequence, and that backward.
+fn first_backward(problem: &Problem, rank: usize) -> (i64, Op) {
+    let (slices, stages) = (problem.slices(), problem.stages_of(rank));
+    let last_stage = stages.last().copied().unwrap_or(0);
+    let of_sequence = |first: usize| {
+        let left = |m: usize| stages.iter().map(|stage| problem.cost_of(*stage, m).forward_bytes).sum::<i64>();
+        let held: i64 = (first..first + slices).map(left).sum();
+        let whole = Op::new(last_stage, OpKind::BW, first + slices - 1);
+        let apart = Op::new(last_stage, OpKind::B, first + slices - 1);
+        let op = match problem.backward() {
+            Backward::Split if problem.takes(apart) < problem.takes(whole) => apart,
+            _ => whole,
+        };
+        (held + problem.takes(op) as i64, op)
+    };
+    let sequences = (0..problem.microbatches()).step_by(slices).map(of_sequence);
+    sequences.max_by_key(|(bytes, _)| *bytes).unwrap_or((0, Op::new(last_stage, OpKind::BW, 0)))
+}
+
+/// The most that `rank` holds where sequences run one after the other, each W right after its B.
+fn serial_of_slices(problem: &Problem, rank: usize) -> i64 {
+    let (slices, stages) = (problem.slices(), problem.stages_of(rank));
+    let (mut held, mut most) = (0i64, 0i64);
+    let mut run = |op: Op| {
+        held += problem.takes(op) as i64;
+        most = most.max(held);
+        held -= problem.gives(op) as i64;
+    };
+    for first in (0..problem.microbatches()).step_by(slices) {
+        let sequence = first..first + slices;
+        for microbatch in sequence.clone() {
+            stages.iter().for_each(|stage| run(Op::new(*stage, OpKind::F, microbatch)));
+        }
+        for microbatch in sequence.rev() {
+            for stage in stages.iter().rev() {
+                let whole = problem.backward() == Backward::Fused || problem.cost(*stage).holds_less_whole();
+                let kinds: &[OpKind] = if whole { &[OpKind::BW] } else { &[OpKind::B, OpKind::W] };
+                kinds.iter().for_each(|kind| run(Op::new(*stage, *kind, microbatch)));
+            }
+        }
+    }
+    most
 }

@@ -16,6 +16,7 @@ fn statement(ranks: usize, chunks: usize, microbatches: usize, stages: Vec<Stage
         objective: Objective::Makespan,
         backward: Backward::Split,
         overlap_permille: 0,
+        slices: 1,
         microbatch_factors: None,
     }
 }

@@ -119,6 +119,20 @@ fn check_circles(problem: &Problem, rows: &[&[Op]], pairs: &[Vec<u32>], violatio
         let has = |stage: usize, bit: u8| done[stage * microbatches + op.microbatch()] & bit != 0;
         let lack = |stage: usize, kind: OpKind| Some(Op::new(stage, kind, op.microbatch()));
         let stage = op.stage();
+        // Slices of a sequence wait for each other on their stage: F in order, and backwards in reverse.
+        let slice = op.microbatch() % problem.slices();
+        let beside = |microbatch: usize, kind: OpKind, bit: u8| {
+            let is_done = done[stage * microbatches + microbatch] & bit != 0;
+            (!is_done).then(|| Op::new(stage, kind, microbatch))
+        };
+        let waits = match op.kind() {
+            OpKind::F if slice > 0 => beside(op.microbatch() - 1, OpKind::F, F_RUNS),
+            OpKind::B | OpKind::BW if slice + 1 < problem.slices() => beside(op.microbatch() + 1, OpKind::B, B_RUNS),
+            _ => None,
+        };
+        if waits.is_some() {
+            return waits;
+        }
         match op.kind() {
             OpKind::F if stage > 0 && !has(stage - 1, F_RUNS) => lack(stage - 1, OpKind::F),
             OpKind::B | OpKind::BW if !has(stage, F_RUNS) => lack(stage, OpKind::F),
@@ -228,7 +242,14 @@ fn bytes_of(problem: &Problem, op: Op) -> (u64, u64) {
         },
     };
     let workspace = parts.iter().map(|(_, workspace)| *workspace).max().unwrap_or(0);
-    let taken: u64 = parts.iter().map(|(delta, _)| (*delta).max(0) as u64).sum();
-    let given: u64 = parts.iter().map(|(delta, _)| (*delta).min(0).unsigned_abs()).sum();
+    let mut taken: u64 = parts.iter().map(|(delta, _)| (*delta).max(0) as u64).sum();
+    let mut given: u64 = parts.iter().map(|(delta, _)| (*delta).min(0).unsigned_abs()).sum();
+    if op.kind().makes_input_gradient() && problem.slices() > 1 {
+        // The last slice runs first and holds the gradients of all keys and values before it.
+        match op.microbatch() % problem.slices() + 1 == problem.slices() {
+            true => taken += cost.slice_gradient_bytes * (problem.slices() as u64 - 1),
+            false => given += cost.slice_gradient_bytes,
+        }
+    }
     (taken + workspace, given + workspace)
 }

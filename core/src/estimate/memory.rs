@@ -256,5 +256,6 @@ pub fn stage_cost(times: &JobTimes, memory: [JobMemory; 3], fused: JobMemory) ->
         backward_input_workspace_bytes: backward_input.workspace(),
         backward_weight_workspace_bytes: backward_weight.workspace(),
         backward_workspace_bytes: Some(fused.workspace()),
+        slice_gradient_bytes: 0,
     }
 }

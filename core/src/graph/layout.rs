@@ -161,6 +161,9 @@ impl Dispatch {
     }
 }
 
+/// Most sequence slices.
+pub const MAX_SLICES: u32 = 1024;
+
 /// Degrees of parallelism beyond the pipeline's ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Layout {
@@ -171,6 +174,9 @@ pub struct Layout {
     /// ZeRO stage: what replicas shard: nothing (0), optimizer states (1), gradients too (2), weights too (3)
     /// (arXiv:1910.02054).
     pub zero: u32,
+    /// Sequence slices: every sequence is cut along its tokens into so many parts, which go through the pipeline one after
+    /// the other ([`Problem::slices`](crate::problem::Problem::slices)).
+    pub slices: u32,
     /// Sharding group size, where not all replicas shard together: groups of this many neighbours have the same
     /// shards and also sum their gradients between groups (MiCS, arXiv:2205.00119; hybrid sharding, arXiv:2304.11277
     /// §3.2.2; Megatron-LM's instances of the distributed optimizer).
@@ -208,6 +214,7 @@ impl Default for Layout {
         Layout {
             form: Form::default(),
             data: 1,
+            slices: 1,
             zero: 0,
             shard: None,
             reduce_gradients: None,
@@ -241,7 +248,12 @@ impl Layout {
 
     /// Faults of the layout for `model` and `sequence` tokens; fields are named as in a spec.
     pub fn find_faults(&self, model: &ModelConfig, sequence: u32, faults: &mut Vec<Fault>) {
-        self.form.find_faults(model, sequence, "parallel", faults);
+        if self.slices == 0 || self.slices > MAX_SLICES || !sequence.is_multiple_of(self.slices) {
+            let accepted = format!("from 1 to {MAX_SLICES}, a divisor of the {sequence} tokens of a sequence");
+            faults.push(Fault::new("parallel.sequence_slices", self.slices, accepted));
+        }
+        // Operators work on the tokens of a slice.
+        self.form.find_faults(model, sequence / self.slices.max(1), "parallel", faults);
         self.find_recompute_faults(model, faults);
         let copies = self.expert_copies_of().filter(|_| model.variant.experts.is_some());
         if let Some((devices, works)) = copies {

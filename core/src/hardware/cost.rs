@@ -32,7 +32,9 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::base::units::{Bytes, Nanos};
-use crate::graph::{Axis, Graph, Heads, Job, Kernel, Needs, Operator, Recurring, Spread, Stream, Tensor, TensorId};
+use crate::graph::{
+    Axis, Graph, Heads, Job, Kernel, Needs, Operator, Recurring, Spread, Stream, Tensor, TensorId, Use,
+};
 use crate::hardware::cluster::{Device, Link};
 use crate::hardware::rates::{self, Attends, Products, Shape};
 use crate::model::{Dtype, RecurrenceKind};
@@ -478,19 +480,63 @@ fn batched(heads: Heads, by_token: &Tensor, scores: bool) -> Products {
 
 /// The shape of fused attention.
 fn attends(graph: &Graph, operator: &Operator) -> Option<Shape> {
-    let alone = |heads: Heads| Spread { heads, value_width: heads.width, ways: 1, window: heads.sequence };
-    let (spread, backward) = match operator.kernel {
-        Kernel::Attention(heads) | Kernel::FullAttention(heads) => (alone(heads), false),
-        Kernel::AttentionGrad(heads) | Kernel::FullAttentionGrad(heads) => (alone(heads), true),
-        Kernel::SpreadAttention(spread) | Kernel::SinkAttention(spread) => (spread, false),
-        Kernel::SpreadAttentionGrad(spread) => (spread, true),
-        _ => return None,
-    };
+    let (spread, backward) = spread_of(&operator.kernel)?;
     let queries = operator.inputs.get(usize::from(backward)).map(|input| graph[input.tensor].elements())?;
     let of_device = spread.heads.sequence / spread.ways.max(1);
     let blocks = (queries / spread.heads.width.max(1)).div_ceil(rates::QUERY_BLOCK);
     let keys = spread.window.min(of_device);
     Some(Shape::Attends(Attends { keys, width: spread.value_width, blocks, backward }))
+}
+
+/// The heads of fused attention, and whether it is the backward.
+fn spread_of(kernel: &Kernel) -> Option<(Spread, bool)> {
+    let alone = |heads: Heads| Spread { heads, value_width: heads.width, ways: 1, window: heads.sequence };
+    match *kernel {
+        Kernel::Attention(heads) | Kernel::FullAttention(heads) => Some((alone(heads), false)),
+        Kernel::AttentionGrad(heads) | Kernel::FullAttentionGrad(heads) => Some((alone(heads), true)),
+        Kernel::SpreadAttention(spread) | Kernel::SinkAttention(spread) => Some((spread, false)),
+        Kernel::SpreadAttentionGrad(spread) => Some((spread, true)),
+        _ => None,
+    }
+}
+
+/// The keys and values of fused attention; none of other operators.
+pub(crate) fn keys_and_values(operator: &Operator) -> Option<&[Use]> {
+    let (_, backward) = spread_of(&operator.kernel)?;
+    let first = 1 + usize::from(backward);
+    operator.inputs.get(first..first + 2)
+}
+
+/// The time of fused attention on a slice of sequences behind `before` slices as long, where a token sees `window` tokens:
+/// operations for its pairs of tokens, and the keys and values of all these slices read, and sent around a ring. The
+/// backward also adds to the gradients of those before. None for other operators.
+pub(crate) fn slice_time(
+    graph: &Graph,
+    operator: &Operator,
+    [before, window]: [u64; 2],
+    device: &Device,
+    peers: &Peers,
+) -> Option<Nanos> {
+    let (spread, backward) = spread_of(&operator.kernel)?;
+    let Some(Shape::Attends(own)) = attends(graph, operator) else { return None };
+    let tokens = spread.heads.sequence;
+    let seen = |slices: u64| causal_pairs(tokens.saturating_mul(slices), window);
+    let pairs = seen(before + 1) - seen(before);
+    let load = Load::of(graph, operator);
+    let read = keys_and_values(operator)?
+        .iter()
+        .fold(0, |sum: Bytes, input| sum.saturating_add(graph[input.tensor].bytes()));
+    // Gradients are read and written.
+    let read = read.saturating_mul(if backward { 3 } else { 1 }).saturating_mul(before);
+    let load = Load {
+        flops: load.flops.saturating_mul(pairs) / seen(1).max(1),
+        bytes: load.bytes.saturating_add(read),
+        sent: load.sent.saturating_mul(before + 1),
+        ..load
+    };
+    let keys = window.min(tokens.saturating_mul(before + 1) / spread.ways.max(1));
+    let shape = Shape::Attends(Attends { keys, ..own });
+    Some(load.time_of_shape(&operator.kernel, Some(shape), device, peers))
 }
 
 /// Floating-point operations of F, B and W of one microbatch.

@@ -261,7 +261,12 @@ impl Plan {
             Work::Model(work) => {
                 for (field, written, derived) in [
                     ("problem.ranks", self.problem.ranks(), work.pipeline as usize),
-                    ("problem.microbatches", self.problem.microbatches(), work.microbatches as usize),
+                    (
+                        "problem.microbatches",
+                        self.problem.microbatches(),
+                        work.microbatches as usize * work.layout.slices as usize,
+                    ),
+                    ("problem.slices", self.problem.slices(), work.layout.slices as usize),
                 ] {
                     if written != derived {
                         return untrue(field, written.to_string(), derived.to_string());

@@ -89,6 +89,7 @@ impl Factors {
             backward_input_workspace_bytes: workspace(cost.backward_input_workspace_bytes),
             backward_weight_workspace_bytes: workspace(cost.backward_weight_workspace_bytes),
             backward_workspace_bytes: cost.backward_workspace_bytes.map(workspace),
+            slice_gradient_bytes: cost.slice_gradient_bytes,
         }
         .bounded()
     }

@@ -17,7 +17,7 @@
 use alloc::vec::Vec;
 
 use crate::base::units::{Bytes, Nanos};
-use crate::problem::op::Op;
+use crate::problem::op::{Op, OpKind};
 use crate::problem::placement::Placement;
 
 pub mod factors;
@@ -98,6 +98,7 @@ pub struct Problem {
     ranks: usize,
     chunks: usize,
     microbatches: usize,
+    slices: usize,
     placement: Placement,
     rank_of_stage: Vec<u16>,
     stages_of_rank: Vec<Vec<usize>>,
@@ -127,9 +128,36 @@ impl Problem {
         self.stages.len()
     }
 
-    /// Microbatches, M.
+    /// Microbatches, M. With [slices](Problem::slices) each is one slice.
     pub fn microbatches(&self) -> usize {
         self.microbatches
+    }
+
+    /// Sequence slices: so many microbatches, one after the other, are the slices of the same sequences, cut along their
+    /// tokens (Seq1F1B: arXiv:2406.03488; TeraPipe: arXiv:2102.07988). 1: sequences are whole.
+    ///
+    /// Attention of a slice reads the keys and values of the slices before it. So on every stage F of a slice comes after
+    /// F of the slice before, and B of a slice after B of the slice behind, which adds to the gradients of its keys and
+    /// values.
+    pub fn slices(&self) -> usize {
+        self.slices
+    }
+
+    /// The microbatch whose backward is the `nth`, where sequences come one after the other: of each the last slice first.
+    pub fn nth_backward(&self, nth: usize) -> usize {
+        let slice = nth % self.slices;
+        nth - slice + self.slices - 1 - slice
+    }
+
+    /// The microbatch whose op of `op`'s kind comes before it on the same stage, as slices of the same sequences; none for
+    /// the first one, and for W.
+    pub(crate) fn slice_before(&self, op: Op) -> Option<usize> {
+        let slice = op.microbatch() % self.slices;
+        match op.kind() {
+            OpKind::F => (slice > 0).then(|| op.microbatch() - 1),
+            OpKind::B | OpKind::BW => (slice + 1 < self.slices).then(|| op.microbatch() + 1),
+            OpKind::W => None,
+        }
     }
 
     /// Where the stages are.
@@ -161,9 +189,10 @@ impl Problem {
         }
     }
 
-    /// Whether microbatches differ from each other, or from what the stages say.
+    /// Whether microbatches differ: from each other, from what the stages say, or as [slices](Problem::slices), of which
+    /// none may take the place of another.
     pub fn differs(&self) -> bool {
-        self.factors.is_some()
+        self.factors.is_some() || self.slices > 1
     }
 
     /// What each microbatch takes of what the stages say; none where all take the same.
@@ -221,12 +250,24 @@ impl Problem {
 
     /// Bytes taken when `op` starts.
     pub fn takes(&self, op: Op) -> Bytes {
-        self.cost_of(op.stage(), op.microbatch()).takes(op.kind())
+        self.cost_of(op.stage(), op.microbatch()).takes(op.kind()) + self.slice_gradients(op).0
     }
 
     /// Bytes given back when `op` ends.
     pub fn gives(&self, op: Op) -> Bytes {
-        self.cost_of(op.stage(), op.microbatch()).gives(op.kind())
+        self.cost_of(op.stage(), op.microbatch()).gives(op.kind()) + self.slice_gradients(op).1
+    }
+
+    /// What `op` takes and gives back of the gradients that slices add up for the keys and values of earlier slices: B of
+    /// the last slice makes them for all slices before it, and B of each of these uses up its own.
+    fn slice_gradients(&self, op: Op) -> (Bytes, Bytes) {
+        let one = self.stages[op.stage()].slice_gradient_bytes;
+        match op.kind() {
+            OpKind::F | OpKind::W => (0, 0),
+            _ if self.slices == 1 => (0, 0),
+            _ if self.slice_before(op).is_none() => (one * (self.slices as u64 - 1), 0),
+            _ => (0, one),
+        }
     }
 
     /// Whether a forward and a backward that run as a pair may take less time than one after the other.
@@ -268,6 +309,7 @@ impl Problem {
             ranks: self.ranks,
             chunks: self.chunks,
             microbatches: self.microbatches,
+            slices: self.slices,
             placement: PlacementChoice::Fixed(self.placement.clone()),
             stages: self.stages.clone(),
             transfers: self.transfers.clone(),

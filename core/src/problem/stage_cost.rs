@@ -39,6 +39,9 @@ pub struct StageCost {
     /// bytes are then one change, their sum. This is so where W of a layer frees its recomputed tensors before those of
     /// the next layer are made.
     pub backward_workspace_bytes: Option<Bytes>,
+    /// With [slices](super::Problem::slices): the bytes of the gradients that later slices add up for the keys and values
+    /// of one slice. B of the last slice takes them for all slices before it; B of each of these gives its own back.
+    pub slice_gradient_bytes: Bytes,
 }
 
 impl StageCost {

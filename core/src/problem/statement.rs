@@ -34,8 +34,10 @@ pub struct Statement {
     pub ranks: usize,
     /// Stages held by each rank, V.
     pub chunks: usize,
-    /// Microbatches, M.
+    /// Microbatches, M. With slices each is one slice.
     pub microbatches: usize,
+    /// Sequence slices, of which M is a multiple; see [`Problem::slices`]. 1: sequences are whole.
+    pub slices: usize,
     /// Which rank holds which stage.
     pub placement: PlacementChoice,
     /// One cost for all stages, or one for each.
@@ -79,6 +81,7 @@ impl Statement {
         let ranks = table.needed_whole("ranks", 1..=MAX_RANKS as u64, faults);
         let chunks = table.whole("chunks", 1..=MAX_CHUNKS as u64, faults).unwrap_or(1);
         let microbatches = table.needed_whole("microbatches", 1..=MAX_MICROBATCHES as u64, faults);
+        let slices = table.whole("slices", 1..=MAX_MICROBATCHES as u64, faults).unwrap_or(1) as usize;
         let objective = table
             .choice(
                 "objective",
@@ -114,6 +117,7 @@ impl Statement {
             ranks,
             chunks,
             microbatches,
+            slices,
             placement: placement?,
             stages: stages?,
             transfers: transfers?,
@@ -152,7 +156,10 @@ impl Statement {
             "objective": self.objective.name(),
             "backward": match self.backward { Backward::Split => "split", Backward::Fused => "fused" },
         });
-        // An addition to the common form, written only where it is set.
+        // Additions to the common form, written only where they are set.
+        if self.slices > 1 {
+            value["slices"] = json!(self.slices);
+        }
         if self.overlap_permille > 0 {
             value["overlap_permille"] = json!(self.overlap_permille);
         }
@@ -176,7 +183,8 @@ impl Statement {
                 format!("{}, which the problem fixes", fixed.name().unwrap_or("the list")),
             ));
         }
-        check_placement(&placement, self.ranks, self.chunks, self.microbatches)?;
+        self.check_placement(&placement)?;
+        self.check_slices("slices")?;
         let stages = self.ranks * self.chunks;
         self.check_factors("microbatch_factors")?;
         let spread = |costs: &Vec<StageCost>| {
@@ -197,6 +205,7 @@ impl Statement {
             ranks: self.ranks,
             chunks: self.chunks,
             microbatches: self.microbatches,
+            slices: self.slices,
             placement,
             rank_of_stage,
             stages_of_rank,
@@ -209,6 +218,15 @@ impl Statement {
             overlap_permille: self.overlap_permille,
             factors: self.microbatch_factors.clone(),
         })
+    }
+
+    /// Whether all sequences have as many slices.
+    fn check_slices(&self, path: &str) -> Result<(), Fault> {
+        if self.slices > 0 && self.microbatches.is_multiple_of(self.slices) {
+            return Ok(());
+        }
+        let accepted = format!("a divisor of the {} microbatches, each of which is one slice", self.microbatches);
+        Err(Fault::new(path, self.slices, accepted))
     }
 
     /// Whether there is a factor for each microbatch, and where they differ by stage for each stage.
@@ -241,6 +259,7 @@ impl Statement {
                     .sum::<u128>();
                 let kinds = [OpKind::F, OpKind::B, OpKind::W, OpKind::BW];
                 bytes += kinds.iter().map(|kind| u128::from(own.takes(*kind))).sum::<u128>();
+                bytes += u128::from(own.slice_gradient_bytes);
             }
         }
         (time, bytes)
@@ -253,7 +272,7 @@ impl Statement {
             PlacementChoice::Any if self.chunks == 1 => {
                 let mut open = vec![Placement::Linear];
                 // Bidirectional schedules are offered with the others, so the best is searched for there too.
-                if suits(&Placement::Bidirectional, self.ranks, self.chunks, self.microbatches) {
+                if self.suits(&Placement::Bidirectional) {
                     open.push(Placement::Bidirectional);
                 }
                 open
@@ -280,9 +299,12 @@ impl Statement {
             return;
         }
         if let PlacementChoice::Fixed(placement) = &self.placement
-            && let Err(mut fault) = check_placement(placement, self.ranks, self.chunks, self.microbatches)
+            && let Err(mut fault) = self.check_placement(placement)
         {
             fault.field = at(&fault.field);
+            faults.push(fault);
+        }
+        if let Err(fault) = self.check_slices(&at("slices")) {
             faults.push(fault);
         }
         if let Err(fault) = self.check_factors(&at("microbatch_factors")) {
@@ -305,6 +327,7 @@ impl Statement {
             for kind in [OpKind::F, OpKind::B, OpKind::W, OpKind::BW] {
                 bytes += u128::from(cost.takes(kind)) * microbatches;
             }
+            bytes += u128::from(cost.slice_gradient_bytes) * microbatches;
             let after_b = cost.forward_bytes + cost.backward_input_bytes;
             let after_w = after_b + cost.backward_weight_bytes;
             // W cannot come before B, so these are the only sums that an order can reach.
@@ -339,40 +362,44 @@ impl Statement {
             ));
         }
     }
-}
 
-/// Whether stages may be placed so.
-fn suits(placement: &Placement, ranks: usize, chunks: usize, microbatches: usize) -> bool {
-    match placement {
-        Placement::Linear => chunks == 1,
-        Placement::V => chunks == 2,
-        Placement::Looped | Placement::Wave => true,
-        Placement::Bidirectional => chunks == 1 && ranks.is_multiple_of(2) && microbatches.is_multiple_of(2),
-        Placement::List(list) => {
-            let wrong = list.len() != ranks * chunks || list.iter().any(|rank| usize::from(*rank) >= ranks);
-            let mut held = vec![0usize; ranks];
-            list.iter().filter(|rank| usize::from(**rank) < ranks).for_each(|rank| held[usize::from(*rank)] += 1);
-            !wrong && held.iter().all(|held| *held == chunks)
+    /// Whether stages may be placed so.
+    fn suits(&self, placement: &Placement) -> bool {
+        let Statement { ranks, chunks, microbatches, slices, .. } = *self;
+        match placement {
+            Placement::Linear => chunks == 1,
+            Placement::V => chunks == 2,
+            Placement::Looped | Placement::Wave => true,
+            Placement::Bidirectional => {
+                chunks == 1 && ranks.is_multiple_of(2) && microbatches.is_multiple_of(2) && slices == 1
+            }
+            Placement::List(list) => {
+                let wrong = list.len() != ranks * chunks || list.iter().any(|rank| usize::from(*rank) >= ranks);
+                let mut held = vec![0usize; ranks];
+                list.iter().filter(|rank| usize::from(**rank) < ranks).for_each(|rank| held[usize::from(*rank)] += 1);
+                !wrong && held.iter().all(|held| *held == chunks)
+            }
         }
     }
-}
 
-fn check_placement(placement: &Placement, ranks: usize, chunks: usize, microbatches: usize) -> Result<(), Fault> {
-    if suits(placement, ranks, chunks, microbatches) {
-        return Ok(());
+    fn check_placement(&self, placement: &Placement) -> Result<(), Fault> {
+        if self.suits(placement) {
+            return Ok(());
+        }
+        let Statement { ranks, chunks, microbatches, slices, .. } = *self;
+        let accepted = match placement {
+            Placement::Linear => "chunks 1 with `linear`; for more write looped, v, wave or a list",
+            Placement::V => "chunks 2 with `v`; for more write wave",
+            Placement::Bidirectional if slices > 1 => {
+                "a placement in one direction where sequences are cut into slices"
+            }
+            Placement::Bidirectional => "chunks 1 and even numbers of ranks and microbatches with `two-way`",
+            _ => "ranks × chunks entries, each a rank, every rank as often as it has chunks",
+        };
+        let name = placement.name().unwrap_or("a list");
+        let found = format!("{name} with chunks {chunks}, ranks {ranks}, microbatches {microbatches}");
+        Err(Fault::new("placement", found, accepted))
     }
-    let accepted = match placement {
-        Placement::Linear => "chunks 1 with `linear`; for more write looped, v, wave or a list",
-        Placement::V => "chunks 2 with `v`; for more write wave",
-        Placement::Bidirectional => "chunks 1 and even numbers of ranks and microbatches with `two-way`",
-        _ => "ranks × chunks entries, each a rank, every rank as often as it has chunks",
-    };
-    let name = placement.name().unwrap_or("a list");
-    Err(Fault::new(
-        "placement",
-        format!("{name} with chunks {chunks}, ranks {ranks}, microbatches {microbatches}"),
-        accepted,
-    ))
 }
 
 fn read_placement(
@@ -456,6 +483,7 @@ fn read_stage(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Option<Stag
             .whole("backward_weight_workspace_bytes", 0..=MAX_BYTES, faults)
             .unwrap_or(0),
         backward_workspace_bytes: table.whole("backward_workspace_bytes", 0..=MAX_BYTES, faults),
+        slice_gradient_bytes: table.whole("slice_gradient_bytes", 0..=MAX_BYTES, faults).unwrap_or(0),
     };
     let apart = cost.backward_input_ns + cost.backward_weight_ns;
     // The sum of both adds no information.
@@ -542,6 +570,7 @@ fn stage_value(cost: &StageCost) -> Value {
         ("forward_workspace_bytes", cost.forward_workspace_bytes),
         ("backward_input_workspace_bytes", cost.backward_input_workspace_bytes),
         ("backward_weight_workspace_bytes", cost.backward_weight_workspace_bytes),
+        ("slice_gradient_bytes", cost.slice_gradient_bytes),
     ] {
         if bytes > 0 {
             map.insert(String::from(key), json!(bytes));

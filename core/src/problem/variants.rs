@@ -133,6 +133,7 @@ impl Problem {
                 backward_workspace_bytes: cost
                     .backward_workspace_bytes
                     .map(|_| bytes(stage, &|cost| cost.backward_workspace_bytes.unwrap_or(0))),
+                slice_gradient_bytes: cost.slice_gradient_bytes,
             };
             let apart = alike.backward_input_ns + alike.backward_weight_ns;
             alike.backward_ns = cost.backward_ns.map(|_| fused).filter(|fused| *fused < apart);
@@ -152,6 +153,44 @@ impl Problem {
         let mut faults = Vec::new();
         statement.find_faults("", &mut faults);
         if faults.is_empty() { statement.problem(self.placement.clone()).ok() } else { None }
+    }
+
+    /// The same problem with slices that do not wait for each other, so that all its schedules are schedules of that one;
+    /// none where sequences are whole.
+    pub(crate) fn without_slices(&self) -> Option<Problem> {
+        let stage = |cost: &StageCost| StageCost { slice_gradient_bytes: 0, ..*cost };
+        let stages = || self.stages.iter().map(stage).collect();
+        (self.slices > 1).then(|| Problem { slices: 1, stages: stages(), ..self.clone() })
+    }
+
+    /// A problem of as many whole sequences as this one cuts into slices, each with what its slices take together, on
+    /// average. None where sums would come to more than a problem may have.
+    pub(crate) fn with_whole_sequences(&self) -> Option<Problem> {
+        let alike = self.with_alike_microbatches(true)?;
+        let slices = self.slices as u64;
+        let bytes = |bytes: i64| bytes.checked_mul(slices as i64);
+        let stage = |cost: &StageCost| {
+            let kept = cost.slice_gradient_bytes.checked_mul(slices - 1)?;
+            Some(StageCost {
+                forward_bytes: bytes(cost.forward_bytes)?,
+                backward_input_bytes: bytes(cost.backward_input_bytes)?,
+                backward_weight_bytes: bytes(cost.backward_weight_bytes)?,
+                backward_input_workspace_bytes: cost.backward_input_workspace_bytes.checked_add(kept)?,
+                backward_workspace_bytes: match cost.backward_workspace_bytes {
+                    Some(workspace) => Some(workspace.checked_add(kept)?),
+                    None => None,
+                },
+                slice_gradient_bytes: 0,
+                ..*cost
+            })
+        };
+        let longer = alike.in_finer_time(slices)?;
+        let stages = longer.stages.iter().map(stage).collect::<Option<_>>()?;
+        let microbatches = self.microbatches / self.slices;
+        let whole = Statement { stages, microbatches, slices: 1, ..longer.statement() };
+        let mut faults = Vec::new();
+        whole.find_faults("", &mut faults);
+        if faults.is_empty() { whole.problem(self.placement.clone()).ok() } else { None }
     }
 
     /// The same problem judged by another objective.

@@ -5,11 +5,10 @@
 
 use alloc::vec::Vec;
 
-use super::{Absent, looped, splits};
+use super::{Absent, looped, runnable, splits};
 use crate::problem::Problem;
 use crate::problem::Schedule;
 use crate::problem::op::{Op, OpKind};
-use crate::simulate;
 
 /// Interleaved 1F1B (arXiv:2104.04473, §2.2.2). Bubble: `(P − 1)(F + B + W) / V`; rank `r` holds at most
 /// `P(V + 1) − 1 − 2r` chunk activations when P divides M.
@@ -204,15 +203,4 @@ fn rows(
         })
         .collect();
     Schedule::of(rows)
-}
-
-/// The rows with the least extra warm-up that can be run.
-///
-/// Where P does not divide M, the usual warm-up can make ranks wait for each other in a circle, on any
-/// transport: groups of 4, 4 and 1 with P = 4, V = 3 do. More forwards ahead of the first backward cut it,
-/// and all forwards first can always be run, so the search ends.
-fn runnable(problem: &Problem, rows: impl Fn(usize) -> Schedule) -> Schedule {
-    let runs = |schedule: &Schedule| simulate::run(problem, schedule, |_, _, _, _| {}).is_ok();
-    let tried = 2 * problem.ranks() * problem.chunks();
-    (0..=tried).map(&rows).find(runs).unwrap_or_else(|| rows(problem.chunks() * problem.microbatches()))
 }

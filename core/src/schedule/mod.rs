@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 
 use crate::problem::placement::Placement;
 use crate::problem::{Backward, Problem, Schedule};
+use crate::simulate;
 
 mod building_block;
 mod dualpipe;
@@ -18,12 +19,18 @@ mod interleaved;
 mod one_f_one_b;
 mod one_f_one_b_v;
 mod row;
+mod seq1f1b;
+mod slices;
+mod slimpipe;
+mod terapipe;
+mod whole_sequences;
 mod zb_h;
 mod zb_v;
 
 pub(crate) use building_block::{BACKWARD_0, BACKWARD_1, FORWARD_0, FORWARD_1, KINDS, PERIOD, WEIGHT_0, WEIGHT_1};
 pub(crate) use interleaved::{forward_steps, groups_of};
 pub use row::Row;
+pub(crate) use whole_sequences::in_slices;
 
 /// The name that asks for the best schedule, published or found by search.
 pub const BEST: &str = "best";
@@ -44,6 +51,11 @@ impl Absent {
     /// Absent because of `reason`.
     pub fn because(reason: impl Into<String>) -> Absent {
         Absent { reason: reason.into() }
+    }
+
+    /// A schedule of slices, where sequences are whole.
+    pub fn of_whole_sequences() -> Absent {
+        Absent::because("it schedules slices of sequences; the sequences are whole")
     }
 }
 
@@ -91,14 +103,34 @@ enum Rule {
     ZeroBubbleWave,
     Chimera,
     Dualpipe,
+    Terapipe,
+    Seq1f1b,
+    Seq1f1bInterleaved,
+    Slimpipe,
+}
+
+impl Rule {
+    /// Whether it schedules slices of sequences.
+    const fn is_of_slices(self) -> bool {
+        matches!(self, Rule::Terapipe | Rule::Seq1f1b | Rule::Seq1f1bInterleaved | Rule::Slimpipe)
+    }
 }
 
 impl Published {
-    /// The schedule for a problem. Memory limits are not looked at here.
+    /// Whether it schedules slices of sequences, and exists only where sequences are cut into slices.
+    pub fn is_of_slices(&self) -> bool {
+        self.rule.is_of_slices()
+    }
+
+    /// The schedule for a problem. Memory limits are not looked at here. Where sequences are cut into slices and the rule
+    /// is of whole microbatches, each op is run slice by slice.
     ///
     /// # Errors
     /// [`Absent`] with the reason for which it does not exist for this problem.
     pub fn build(&self, problem: &Problem) -> Result<Schedule, Absent> {
+        if problem.slices() > 1 && !self.is_of_slices() {
+            return whole_sequences::build(self, problem);
+        }
         match self.rule {
             Rule::Gpipe => gpipe::gpipe(problem),
             Rule::OneFOneB => one_f_one_b::one_f_one_b(problem),
@@ -119,6 +151,10 @@ impl Published {
             Rule::ZeroBubbleWave => greedy::zero_bubble_wave(problem),
             Rule::Chimera => greedy::chimera(problem),
             Rule::Dualpipe => dualpipe::dualpipe(problem),
+            Rule::Terapipe => terapipe::terapipe(problem),
+            Rule::Seq1f1b => seq1f1b::seq1f1b(problem),
+            Rule::Seq1f1bInterleaved => seq1f1b::seq1f1b_interleaved(problem),
+            Rule::Slimpipe => slimpipe::slimpipe(problem),
         }
     }
 }
@@ -347,6 +383,50 @@ static PUBLISHED: &[Published] = &[
         rule: Rule::Dualpipe,
         group: None,
     },
+    Published {
+        name: "terapipe",
+        title: "TeraPipe",
+        idea: "GPipe over slices of sequences: a stage passes on each slice as soon as it is made. The bubble shrinks by \
+               the number of slices; each rank keeps all activations.",
+        source: "Li et al., arXiv:2102.07988, §3",
+        shape: one_stage_each,
+        splits_backward: false,
+        rule: Rule::Terapipe,
+        group: None,
+    },
+    Published {
+        name: "seq1f1b",
+        title: "Seq1F1B",
+        idea: "1F1B over slices of sequences, the last slice of a sequence back first. Bubble and activations shrink by \
+               about the number of slices.",
+        source: "Sun et al., arXiv:2406.03488, §3",
+        shape: one_stage_each,
+        splits_backward: false,
+        rule: Rule::Seq1f1b,
+        group: None,
+    },
+    Published {
+        name: "seq1f1b-i",
+        title: "Seq1F1B-I",
+        idea: "Seq1F1B over several smaller stages per rank, assigned round-robin. The bubble shrinks by chunks and \
+               slices; transfers and activations grow.",
+        source: "Sun et al., arXiv:2406.03488, §3",
+        shape: several_looped,
+        splits_backward: false,
+        rule: Rule::Seq1f1bInterleaved,
+        group: None,
+    },
+    Published {
+        name: "slimpipe",
+        title: "SlimPipe",
+        idea: "1F1B over uniform slices of sequences, on one chunk per rank or several. A rank keeps little more than one \
+               sequence; its exchange of attention is not planned.",
+        source: "Li et al., arXiv:2504.14519, §4",
+        shape: one_or_several_looped,
+        splits_backward: false,
+        rule: Rule::Slimpipe,
+        group: None,
+    },
 ];
 
 fn one_stage_each(_: usize) -> (Placement, usize) {
@@ -356,6 +436,11 @@ fn one_stage_each(_: usize) -> (Placement, usize) {
 /// As many chunks as asked for, but at least the two that make a loop.
 fn several_looped(chunks: usize) -> (Placement, usize) {
     (Placement::Looped, chunks.max(2))
+}
+
+/// As many chunks as asked for.
+fn one_or_several_looped(chunks: usize) -> (Placement, usize) {
+    if chunks > 1 { (Placement::Looped, chunks) } else { (Placement::Linear, 1) }
 }
 
 fn two_in_a_v(_: usize) -> (Placement, usize) {
@@ -416,6 +501,17 @@ fn splits(problem: &Problem) -> Result<(), Absent> {
              fused",
         )),
     }
+}
+
+/// The rows with the least extra warm-up that can be run.
+///
+/// In looped placements with uneven groups, the usual warm-up can make ranks wait for each other in a circle, on any
+/// transport: groups of 4, 4 and 1 with P = 4, V = 3 do. More forwards ahead of the first backward cut it,
+/// and all forwards first can always be run, so the search ends.
+fn runnable(problem: &Problem, rows: impl Fn(usize) -> Schedule) -> Schedule {
+    let runs = |schedule: &Schedule| simulate::run(problem, schedule, |_, _, _, _| {}).is_ok();
+    let tried = 2 * problem.ranks() * problem.chunks();
+    (0..=tried).map(&rows).find(runs).unwrap_or_else(|| rows(problem.chunks() * problem.microbatches()))
 }
 
 /// A row for each rank of a problem with one stage a rank, written by stage.

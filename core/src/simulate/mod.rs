@@ -220,6 +220,10 @@ fn waiting(
 /// for the B or the BW of that stage and microbatch.
 pub fn needs(problem: &Problem, op: Op, mut each: impl FnMut(Op, Nanos)) {
     let (stage, microbatch) = (op.stage(), op.microbatch());
+    if let Some(before) = problem.slice_before(op) {
+        let kind = if op.kind() == OpKind::F { OpKind::F } else { OpKind::B };
+        each(Op::new(stage, kind, before), 0);
+    }
     match op.kind() {
         OpKind::F if stage > 0 => {
             each(Op::new(stage - 1, OpKind::F, microbatch), problem.hop_of(stage - 1, stage, microbatch));

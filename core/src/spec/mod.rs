@@ -67,6 +67,7 @@
 //! | `parallel.shard` (`sharding_group_size`) | sharding group size: how many neighbours of data × context shard their states among themselves; every group has the same shards (HSDP). Planned, not run | `all` |
 //! | `parallel.reduce_gradients` (`gradient_reduction`: `once-per-step`, `per-microbatch`) | gradient reduction: `after-accumulation`, or `each-microbatch`, which never keeps sharded gradients whole ([the pass](crate::graph::passes::reduce_gradients)) | `each-microbatch` where `zero` is 2 or 3, else `after-accumulation` |
 //! | `parallel.context` (`context_parallel_size`) | context parallel (CP): devices that share every sequence, [two pieces each](crate::graph::SequencePart). Twice this number divides the sequence | 1 |
+//! | `parallel.sequence_slices` | [sequence slices](crate::problem::Problem::slices): parts of each sequence, cut along its tokens, that go through the pipeline one after the other, as in Seq1F1B, SlimPipe and TeraPipe. Keys and values of earlier slices stay, so later slices take longer. It divides the sequence. Planned, not run | 1 |
 //! | `parallel.expert` (`expert_model_parallel_size`) | expert parallel (EP) | 1 |
 //! | `parallel.whole_experts` | expert tensor parallel (ETP) 1: whether TP leaves experts whole | false |
 //! | `parallel.expert_tensor` (`expert_tensor_parallel_size`) | ETP: devices that split each expert, 1, `tensor` or a number between them that divides `tensor` (with sequence parallel; planned, not run; tokens are gathered over these devices before they are routed) | as `whole_experts` says |
@@ -142,7 +143,7 @@ pub use text::{SpecError, parse};
 use crate::base::canonical;
 use crate::base::fields::Fault;
 use crate::base::units::Bytes;
-use crate::graph::form::{Form, Offload, RouterLosses};
+use crate::graph::form::{AttentionForm, Form, Offload, RouterLosses};
 use crate::graph::layout::{Dispatch, Layout, Partition, RecomputeLayers};
 use crate::graph::of_e12;
 use crate::graph::optimizer::Optimizer;
@@ -274,6 +275,14 @@ impl Spec {
         }
     }
 
+    /// Sequence slices; 1 where sequences are whole.
+    pub fn slices(&self) -> usize {
+        match &self.work {
+            Work::Model(work) => work.layout.slices as usize,
+            Work::Typed(statement) => statement.slices,
+        }
+    }
+
     /// The spec with every default written out, as JSON.
     pub fn to_value(&self) -> Value {
         let mut map = Map::new();
@@ -313,6 +322,7 @@ impl ModelWork {
     /// Faults of number formats that do not suit each other or the device.
     pub(crate) fn find_format_faults(&self, faults: &mut Vec<Fault>) {
         self.batch.find_faults(self, faults);
+        self.find_slice_faults(faults);
         let form = &self.layout.form;
         for (field, is_so, dtype) in [
             ("training.matmul_dtype", form.matmul_dtype.is_some(), form.matmul_dtype.unwrap_or(Dtype::Fp8)),
@@ -350,6 +360,35 @@ impl ModelWork {
                 dtype.name()
             );
             faults.push(Fault::new("parallel.zero", self.layout.zero, accepted));
+        }
+    }
+
+    /// What slices of sequences are not planned with.
+    fn find_slice_faults(&self, faults: &mut Vec<Fault>) {
+        if self.layout.slices <= 1 {
+            return;
+        }
+        let Variant { indexer, recurrence, vision, window, multi_token, .. } = &self.model.variant;
+        let form = &self.layout.form;
+        let unknown = [
+            (form.attention != AttentionForm::Flash, "materialised attention"),
+            (window.is_some_and(|window| window.chunked), "attention within chunks"),
+            (indexer.is_some(), "an indexer"),
+            (recurrence.is_some(), "a recurrence"),
+            (vision.is_some(), "a vision tower"),
+            (*multi_token > 0, "MTP modules, which read past the end of a slice"),
+            (form.offload != Offload::None || self.layout.offload_fits, "activation offload"),
+            (self.layout.recompute_layers == RecomputeLayers::Fit, "recompute fit"),
+            (self.layout.partition == Partition::WithinLimit, "partition within-limit"),
+            (self.batch.differs(), "microbatches that differ (training.documents, training.microbatch_factors)"),
+        ];
+        for (_, what) in unknown.into_iter().filter(|(is_so, _)| *is_so) {
+            let accepted = "1, or causal flash attention whose layers, recomputation and batch are named one by one";
+            faults.push(Fault::new(
+                "parallel.sequence_slices",
+                format!("{} with {what}", self.layout.slices),
+                accepted,
+            ));
         }
     }
 
@@ -454,6 +493,9 @@ impl ModelWork {
         }
         if let Some(reduce) = self.layout.reduce_gradients {
             parallel["reduce_gradients"] = json!(reduce.name());
+        }
+        if self.layout.slices > 1 {
+            parallel["sequence_slices"] = json!(self.layout.slices);
         }
         if form.context > 1 {
             parallel["context"] = json!(form.context);

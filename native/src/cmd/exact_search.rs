@@ -29,7 +29,7 @@ pub fn expect_provable(spec: &Spec, seconds: f64) -> Result<(), Failure> {
     let [ranks, chunks, microbatches] = match &spec.work {
         Work::Typed(statement) => [statement.ranks, statement.chunks, statement.microbatches],
         // How many stages each rank has, the schedule says: one at least.
-        Work::Model(work) => [work.pipeline as usize, 1, work.microbatches as usize],
+        Work::Model(work) => [work.pipeline as usize, 1, work.microbatches as usize * spec.slices()],
     };
     let ops = [chunks, microbatches].iter().fold(3 * ranks, |ops, count| ops.saturating_mul(*count));
     if ops > MOST_OPS {

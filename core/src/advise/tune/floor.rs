@@ -123,6 +123,7 @@ pub(super) fn floor_of(work: &ModelWork, derived: &Derived) -> Nanos {
     let epilogue: u128 =
         derived.epilogue.tails.iter().map(|tail| u128::from(tail.reduce_ns) + u128::from(tail.optimizer_ns)).sum();
     let ranks = u128::from(work.pipeline.max(1));
-    let floor = (microbatch * u128::from(work.microbatches) + epilogue) / ranks;
+    let microbatches = u128::from(work.microbatches) * u128::from(work.layout.slices);
+    let floor = (microbatch * microbatches + epilogue) / ranks;
     Nanos::try_from(floor).unwrap_or(Nanos::MAX)
 }

@@ -7,6 +7,7 @@
 use alloc::vec::Vec;
 
 use super::graphs::graph_of;
+use super::slices;
 use super::times::{job_times_of, operator_times};
 use crate::base::units::Nanos;
 use crate::graph::kernel::Kernel;
@@ -17,6 +18,9 @@ use crate::spec::ModelWork;
 
 /// The factors of all microbatches of `work` on `stages`; none where they are alike.
 pub(super) fn factors(work: &ModelWork, stages: &[StageLayout]) -> Option<MicrobatchFactors> {
+    if work.layout.slices > 1 {
+        return slices::factors(work, stages);
+    }
     if work.batch.documents.is_empty() {
         return work.batch.factors.clone();
     }
@@ -29,7 +33,7 @@ pub(super) fn factors(work: &ModelWork, stages: &[StageLayout]) -> Option<Microb
 fn of_stage(work: &ModelWork, layout: &StageLayout) -> Vec<Factors> {
     let graph = graph_of(work, layout);
     let usual = operator_times(&graph, work);
-    let [all_f, all_b, all_w] = job_times_of(&graph, work, &usual).jobs;
+    let all = job_times_of(&graph, work, &usual).jobs;
     // The longest sequence that a token of each operator sees, of those that attend.
     let windows: Vec<Option<u64>> =
         graph.operators.iter().map(|operator| window(&operator.kernel, work.sequence.into())).collect();
@@ -48,15 +52,19 @@ fn of_stage(work: &ModelWork, layout: &StageLayout) -> Vec<Factors> {
                 None => *time,
             })
             .collect();
-        let [f, b, w] = job_times_of(&graph, work, &times).jobs;
-        let permille = |time: Nanos, all: Nanos| match all {
-            0 => USUAL_PERMILLE,
-            _ => (u128::from(time) * 1000).div_ceil(all.into()).clamp(1, MAX_PERMILLE.into()) as u32,
-        };
-        let [forward, backward_input, backward_weight] = [permille(f, all_f), permille(b, all_b), permille(w, all_w)];
-        Factors { forward, backward_input, backward_weight, ..Factors::default() }
+        shares(job_times_of(&graph, work, &times).jobs, all)
     };
     work.batch.documents.iter().map(of).collect()
+}
+
+/// The factors of jobs that take `times` where the stage says `all`.
+pub(super) fn shares(times: [Nanos; 3], all: [Nanos; 3]) -> Factors {
+    let permille = |at: usize| match all[at] {
+        0 => USUAL_PERMILLE,
+        all => (u128::from(times[at]) * 1000).div_ceil(all.into()).clamp(1, MAX_PERMILLE.into()) as u32,
+    };
+    let [forward, backward_input, backward_weight] = [0, 1, 2].map(permille);
+    Factors { forward, backward_input, backward_weight, ..Factors::default() }
 }
 
 /// How many tokens one sees at most, of an operator that attends.

@@ -16,7 +16,8 @@ fn forward_of(work: &ModelWork, layers: Range<u32>, [embedding, head]: [bool; 2]
     let layout = StageLayout { layers, embedding, head, ..StageLayout::default() };
     let Form { frozen, lora, .. } = work.layout.form;
     let form = Form { frozen, lora, ..Form::default() };
-    let shape = StageShape { form, ..shape_of(work, &layout) };
+    // Of whole sequences, slices or not.
+    let shape = StageShape { form, sequence: work.sequence, ..shape_of(work, &layout) };
     match form.trains_all() {
         // Each matmul has two gradients.
         true => 3 * cost::job_flops(&forward_graph(&work.model, &shape, work.microbatches))[Job::F as usize],

@@ -31,7 +31,7 @@ pub(super) fn choices_of(work: &ModelWork, layout: &StageLayout) -> Choices {
     work.layout.recompute_layers.of_stage(work.layout.form.recompute, layout.layers.clone())
 }
 
-/// The sizes of the stage that `layout` describes.
+/// The sizes of the stage that `layout` describes, for one microbatch, or one slice of it.
 pub fn shape_of(work: &ModelWork, layout: &StageLayout) -> StageShape {
     StageShape {
         layers: layout.layers.clone(),
@@ -39,7 +39,7 @@ pub fn shape_of(work: &ModelWork, layout: &StageLayout) -> StageShape {
         has_head: layout.head,
         modules: layout.modules,
         microbatch_size: work.microbatch_size,
-        sequence: work.sequence,
+        sequence: work.sequence / work.layout.slices.max(1),
         dtype: work.dtype,
         form: work.layout.form,
     }

@@ -6,6 +6,7 @@ mod by_rank;
 mod faults;
 mod flops;
 mod graphs;
+mod slices;
 mod stage_costs;
 mod times;
 mod transfers;
@@ -103,7 +104,7 @@ pub fn derive(work: &ModelWork, placement: Placement, chunks: usize) -> Result<D
     let mut statement = Statement {
         ranks,
         chunks,
-        microbatches: work.microbatches as usize,
+        microbatches: work.microbatches as usize * work.layout.slices as usize,
         placement: PlacementChoice::Fixed(placement.clone()),
         stages: known.iter().map(|part| part.cost).collect(),
         transfers: transfers(work, &stages, &placement, chunks),
@@ -111,6 +112,7 @@ pub fn derive(work: &ModelWork, placement: Placement, chunks: usize) -> Result<D
         limit_bytes: vec![Some(work.limit_bytes.unwrap_or(work.device.memory_bytes))],
         objective: work.objective,
         backward: Backward::Split,
+        slices: work.layout.slices as usize,
         overlap_permille: 0,
         microbatch_factors: batch::factors(work, &stages),
     };

@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use super::graphs::{choices_of, graph_of, shape_of};
+use super::slices;
 use super::times::job_times;
 use crate::base::units::{Bytes, Nanos};
 use crate::estimate::memory::{self, StaticBytes};
@@ -88,7 +89,8 @@ pub(crate) fn stage_cost(work: &ModelWork, layout: &StageLayout) -> StageCost {
 
 fn cost_of(graph: &Graph, work: &ModelWork) -> StageCost {
     let fused = Lifetimes::fused(graph).memory_fused(graph);
-    memory::stage_cost(&job_times(graph, work), Lifetimes::of(graph).memory(graph), fused)
+    let cost = memory::stage_cost(&job_times(graph, work), Lifetimes::of(graph).memory(graph), fused);
+    if work.layout.slices > 1 { slices::with_keys_and_values(graph, cost) } else { cost }
 }
 
 impl Parts<'_> {

@@ -4,6 +4,7 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use super::graphs::graph_of;
+use super::slices;
 use crate::base::units::{Bytes, Nanos};
 use crate::estimate::step;
 use crate::graph::layout::Dispatch;
@@ -18,8 +19,14 @@ pub(super) fn workspace_bytes(work: &ModelWork) -> Bytes {
     work.profile.as_ref().map_or(0, |profile| profile.workspace_bytes)
 }
 
-/// The time of each operator of `graph`: by the roofline, or from a profile.
+/// The time of each operator of `graph`. With slices, of the average slice.
 pub(super) fn operator_times(graph: &Graph, work: &ModelWork) -> Vec<Nanos> {
+    let own = own_operator_times(graph, work);
+    if work.layout.slices > 1 { slices::average(graph, work, &own) } else { own }
+}
+
+/// The time of each operator of `graph` on its own tokens: by the roofline, or from a profile.
+pub(super) fn own_operator_times(graph: &Graph, work: &ModelWork) -> Vec<Nanos> {
     let (device, peers) = (&work.device, peers(work));
     match &work.profile {
         Some(profile) => profile.operator_times(graph, device, &peers),
@@ -90,7 +97,7 @@ fn gather_waits(graph: &Graph, times: &[Nanos], work: &ModelWork) -> [Nanos; 3] 
 }
 
 /// The links between the devices of one rank.
-fn peers(work: &ModelWork) -> Peers {
+pub(super) fn peers(work: &ModelWork) -> Peers {
     let (form, nodes) = (work.layout.form, work.nodes());
     let [tensor, context, expert] = [form.tensor, form.context, form.expert].map(|ways| u64::from(ways.max(1)));
     let apart = u64::from(form.expert_ways());

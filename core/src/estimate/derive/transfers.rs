@@ -10,9 +10,10 @@ use crate::problem::Transfers;
 use crate::problem::placement::Placement;
 use crate::spec::ModelWork;
 
-/// Bytes that one device of a rank sends for a microbatch: an activation or its gradient, of one stream.
+/// Bytes that one device of a rank sends for a microbatch, or a slice of it: an activation or its gradient, of one stream.
 fn boundary_bytes(work: &ModelWork) -> Bytes {
-    let tokens = u64::from(work.microbatch_size).saturating_mul(work.sequence.into());
+    let sequence = work.sequence / work.layout.slices.max(1);
+    let tokens = u64::from(work.microbatch_size).saturating_mul(sequence.into());
     let form = work.layout.form;
     let tokens = tokens.div_ceil(form.context.max(1).into());
     let tokens = if form.sequence_parallel { tokens.div_ceil(form.tensor.max(1).into()) } else { tokens };

@@ -29,6 +29,9 @@ pub struct Case {
 /// [`Absent`] with the reason: another placement or number of chunks is fixed, or the backward may not be
 /// cut.
 pub fn case(spec: &Spec, published: &Published) -> Result<Case, Absent> {
+    if published.is_of_slices() && spec.slices() == 1 {
+        return Err(Absent::of_whole_sequences());
+    }
     match &spec.work {
         Work::Typed(statement) => typed_case(statement, published).map(Case::typed),
         Work::Model(work) => {

@@ -22,7 +22,8 @@ struct Rank {
 }
 
 /// A schedule in which microbatches enter as in `order` and each stage before the last holds at most `ahead` more of them than
-/// stages follow it. `split` cuts backwards. None where the problem is no linear pipeline, or ranks would wait for ever.
+/// stages follow it. The slices of a sequence stand next to each other in `order`, and a stage may hold all of one besides;
+/// their backwards run in reverse. `split` cuts backwards. None where the problem is no linear pipeline, or ranks would wait for ever.
 pub(super) fn schedule(problem: &Problem, order: &[u32], ahead: usize, split: bool) -> Option<Schedule> {
     let (stages, microbatches) = (problem.stage_count(), problem.microbatches());
     if problem.chunks() != 1
@@ -61,7 +62,8 @@ pub(super) fn schedule(problem: &Problem, order: &[u32], ahead: usize, split: bo
         if kind == OpKind::BW {
             at.done[2] += 1;
         }
-        let op = Op::new(rank, kind, order[n] as usize);
+        let microbatch = microbatch_of(problem, order, kind, n);
+        let op = Op::new(rank, kind, microbatch);
         at.row.push(op);
         at.held += problem.takes(op) as i64 - problem.gives(op) as i64;
         let end = now + problem.duration(op);
@@ -73,8 +75,9 @@ pub(super) fn schedule(problem: &Problem, order: &[u32], ahead: usize, split: bo
             OpKind::B | OpKind::BW if rank > 0 => (rank - 1, 1),
             _ => continue,
         };
-        let hop = if to == rank { 0 } else { problem.hop_of(rank, to, order[n] as usize) };
-        arrives[to * microbatches + n][backward] = Some(end + hop);
+        let hop = if to == rank { 0 } else { problem.hop_of(rank, to, microbatch) };
+        let place = if to == rank { problem.nth_backward(n) } else { n };
+        arrives[to * microbatches + place][backward] = Some(end + hop);
         wake.push(Reverse((end + hop, to)));
     }
     let all = |rank: &Rank| rank.done == [microbatches; 3];
@@ -94,7 +97,8 @@ fn chosen(
     let microbatches = order.len();
     let [forward, backward, weight] = at.done;
     let fits = |kind: OpKind, n: usize| {
-        at.held.saturating_add(problem.takes(Op::new(rank, kind, order[n] as usize)) as i64) <= at.room
+        let op = Op::new(rank, kind, microbatch_of(problem, order, kind, n));
+        at.held.saturating_add(problem.takes(op) as i64) <= at.room
     };
     let mut next: Option<Nanos> = None;
     let mut later = |arrival: Nanos| next = Some(next.map_or(arrival, |next| next.min(arrival)));
@@ -108,7 +112,8 @@ fn chosen(
             false => later(arrival),
         }
     }
-    let most = problem.stage_count() - rank + ahead;
+    let most = problem.stage_count() - rank + problem.slices() - 1;
+    let most = most.saturating_add(ahead);
     if forward < microbatches
         && forward - backward < most
         && fits(OpKind::F, forward)
@@ -120,11 +125,16 @@ fn chosen(
         later(arrival);
     }
     if split && weight < backward && fits(OpKind::W, weight) {
-        let end = now + problem.duration(Op::new(rank, OpKind::W, order[weight] as usize));
+        let end = now + problem.duration(Op::new(rank, OpKind::W, microbatch_of(problem, order, OpKind::W, weight)));
         // A W that would make a known arrival wait comes later, unless memory waits for it.
         if next.is_none_or(|next| end <= next) {
             return (Some(OpKind::W), None);
         }
     }
     (None, next)
+}
+
+/// The microbatch of the `n`-th op of `kind` of a stage.
+fn microbatch_of(problem: &Problem, order: &[u32], kind: OpKind, n: usize) -> usize {
+    order[if kind == OpKind::F { n } else { problem.nth_backward(n) }] as usize
 }

@@ -3,7 +3,8 @@
 //!
 //! The place of a microbatch is its number in the schedule that is given. Whichever microbatches take the places, each op
 //! waits for the same ops. So one order of the ops in which inputs come first serves all orders of microbatches, and the time
-//! of one is a single pass over the ops.
+//! of one is a single pass over the ops. Where sequences are cut into slices, a sequence takes the place of another with all
+//! its slices.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -42,6 +43,7 @@ struct Input {
 #[derive(Clone, Debug)]
 pub(super) struct Tables {
     microbatches: usize,
+    slices: usize,
     /// By job: stage times four and the kind.
     times: Vec<Nanos>,
     /// By stage, into it: down from the stage before, then up from the stage after.
@@ -82,6 +84,7 @@ impl Tables {
         }
         Tables {
             microbatches,
+            slices: problem.slices(),
             times: of_jobs(&|op| problem.duration(op)),
             hops,
             takes: bytes(&|op| problem.takes(op)),
@@ -169,9 +172,9 @@ impl<'p> Fixed<'p> {
         self.nodes.len() as u64
     }
 
-    /// The microbatches that may take the places of each other: all, or those of one direction.
+    /// The microbatches, or sequences, that may take the places of each other: all, or those of one direction.
     pub fn directions(&self) -> Vec<core::ops::Range<usize>> {
-        let all = self.tables.microbatches;
+        let all = self.tables.microbatches / self.tables.slices;
         match self.problem.placement() {
             Placement::Bidirectional => vec![0..all / 2, all / 2..all],
             _ => core::iter::once(0..all).collect(),
@@ -184,12 +187,13 @@ impl<'p> Fixed<'p> {
         self.free.fill(0);
         self.left.copy_from_slice(&self.work);
         self.first.fill(Nanos::MAX);
-        let Tables { times, hops, .. } = self.tables;
+        let Tables { times, hops, slices, .. } = self.tables;
+        let taking = |place: u32| taking(order, *slices, place as usize);
         let mut last = 0;
         for index in 0..self.nodes.len() {
             let Node { rank, input, job, pair } = self.nodes[index];
             let rank = rank as usize;
-            let microbatch = order[input.place as usize] as usize;
+            let microbatch = taking(input.place);
             let mut start = self.free[rank];
             if input.from != NONE {
                 start = start.max(self.ends[input.from as usize] + hops[input.hop as usize + microbatch]);
@@ -199,11 +203,11 @@ impl<'p> Fixed<'p> {
             if pair != NONE {
                 let (ops, input) = self.pairs[pair as usize];
                 if input.from != NONE {
-                    let microbatch = order[input.place as usize] as usize;
+                    let microbatch = taking(input.place);
                     start = start.max(self.ends[input.from as usize] + hops[input.hop as usize + microbatch]);
                 }
                 let [forward, backward] =
-                    ops.map(|op| Op::new(op.stage(), op.kind(), order[op.microbatch()] as usize));
+                    ops.map(|op| Op::new(op.stage(), op.kind(), taking(op.microbatch() as u32)));
                 time = self.problem.pair_duration(forward, backward);
             }
             let end = start + time;
@@ -223,7 +227,7 @@ impl<'p> Fixed<'p> {
 
     /// Whether every rank holds no more than its limit with microbatch `order[n]` in place n.
     pub fn fits(&self, order: &[u32]) -> bool {
-        let Tables { takes, gives, microbatches, .. } = self.tables;
+        let Tables { takes, gives, microbatches, slices, .. } = self.tables;
         if takes.is_empty() {
             let limited = |rank: &usize| self.problem.limit_bytes(*rank).is_some();
             return (0..self.problem.ranks()).filter(limited).all(|rank| {
@@ -239,7 +243,7 @@ impl<'p> Fixed<'p> {
             // What the first of a pair gives back, the second gives back with its own.
             let mut later = 0;
             for (index, op) in self.schedule.rows[rank].iter().enumerate() {
-                let at = job_of(*op) * microbatches + order[op.microbatch()] as usize;
+                let at = job_of(*op) * microbatches + taking(order, *slices, op.microbatch());
                 held += takes[at];
                 if held > room {
                     return false;
@@ -256,8 +260,17 @@ impl<'p> Fixed<'p> {
 
     /// The schedule with microbatch `order[n]` in place n.
     pub fn ordered(&self, order: &[u32]) -> Schedule {
-        let op = |op: &Op| Op::new(op.stage(), op.kind(), order[op.microbatch()] as usize);
+        let of = |place: usize| taking(order, self.tables.slices, place);
+        let op = |op: &Op| Op::new(op.stage(), op.kind(), of(op.microbatch()));
         let rows = self.schedule.rows.iter().map(|row| row.iter().map(op).collect()).collect();
         Schedule { rows, pairs: self.schedule.pairs.clone() }
+    }
+}
+
+/// The microbatch in `place` where `order` has the sequence in each place, of so many slices.
+fn taking(order: &[u32], slices: usize, place: usize) -> usize {
+    match slices {
+        1 => order[place] as usize,
+        _ => order[place / slices] as usize * slices + place % slices,
     }
 }

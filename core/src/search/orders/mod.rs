@@ -9,6 +9,9 @@
 //!   acceptance: Burke and Bykov, EJOR 258, 2017).
 //! - On a linear pipeline `by_need` makes new op lists for the best order, with its real times.
 //!
+//! Where sequences are cut into slices, whole sequences change places. The other methods give op lists for whole sequences,
+//! each op of which becomes those of its slices.
+//!
 //! Every published schedule is a candidate in every sorted order. So an answer is never worse than those.
 
 use alloc::vec;
@@ -22,7 +25,7 @@ use crate::base::units::Nanos;
 use crate::bounds::{feasible, lower_bound};
 use crate::problem::op::{Op, OpKind};
 use crate::problem::{Problem, Schedule};
-use crate::schedule::published;
+use crate::schedule::{in_slices, published};
 
 mod by_need;
 mod fixed;
@@ -43,7 +46,7 @@ const AHEAD: [usize; 6] = [0, 1, 2, 4, 8, usize::MAX / 2];
 pub struct Ordered {
     /// The schedule with its microbatches in this order.
     pub schedule: Schedule,
-    /// The microbatch in each place: the n-th entry takes the place that microbatch n had.
+    /// The microbatch in each place: the n-th entry takes the place that microbatch n had. With slices the same of sequences.
     pub order: Vec<u32>,
     /// Its objective.
     pub cost_ns: Nanos,
@@ -87,7 +90,7 @@ fn is_large(problem: &Problem) -> bool {
     problem.stage_count() * problem.microbatches() > MOST_ENTRIES
 }
 
-/// What a microbatch takes in all, by microbatch.
+/// What a microbatch takes in all, by microbatch; with slices, by sequence.
 fn weights(problem: &Problem) -> Vec<Nanos> {
     let kinds = [OpKind::F, OpKind::B, OpKind::W];
     let of = |m: usize| {
@@ -95,7 +98,8 @@ fn weights(problem: &Problem) -> Vec<Nanos> {
             .flat_map(|stage| kinds.map(|kind| problem.duration(Op::new(stage, kind, m))))
             .sum::<Nanos>()
     };
-    (0..problem.microbatches()).map(of).collect()
+    let slices = problem.slices();
+    (0..problem.microbatches()).step_by(slices).map(|first| (first..first + slices).map(of).sum()).collect()
 }
 
 /// The sorted orders of `places`, the one as given first.
@@ -333,16 +337,19 @@ impl<'p> Search<'p> {
         self.candidates.push(Candidate { fixed, local: Local::new(order, cost_ns, seed), origin });
     }
 
-    /// One microbatch after the other, each W right behind its B: it fits wherever one microbatch fits.
+    /// One microbatch, or sequence, after the other, each W right behind its B: it fits wherever one fits.
     fn add_one_by_one(&mut self) {
         let problem = self.problem;
         let stages = problem.stage_count();
         let whole_holds_less = |stage: usize| problem.cost(stage).holds_less_whole();
         let split = problem.backward() == crate::problem::Backward::Split;
         let mut rows = vec![Vec::new(); problem.ranks()];
-        for m in 0..problem.microbatches() {
-            (0..stages).for_each(|stage| rows[problem.rank_of(stage, m)].push(Op::new(stage, OpKind::F, m)));
-            for stage in (0..stages).rev() {
+        for first in (0..problem.microbatches()).step_by(problem.slices()) {
+            let sequence = first..first + problem.slices();
+            for m in sequence.clone() {
+                (0..stages).for_each(|stage| rows[problem.rank_of(stage, m)].push(Op::new(stage, OpKind::F, m)));
+            }
+            for (m, stage) in sequence.rev().flat_map(|m| (0..stages).rev().map(move |stage| (m, stage))) {
                 let row = &mut rows[problem.rank_of(stage, m)];
                 if split && !whole_holds_less(stage) {
                     row.extend([OpKind::B, OpKind::W].map(|kind| Op::new(stage, kind, m)));
@@ -354,10 +361,15 @@ impl<'p> Search<'p> {
         self.add(Schedule::of(rows), "one by one");
     }
 
-    /// Takes what the other methods find for microbatches that are alike.
+    /// Takes what the other methods find for microbatches that are alike, or for whole sequences.
     fn add_alike(&mut self, effort: Effort, observer: &mut dyn FnMut(Progress) -> Flow) {
+        let slices = self.problem.slices();
         for of_largest in [true, false] {
-            let Some(alike) = self.problem.with_alike_microbatches(of_largest) else { continue };
+            let alike = match slices {
+                1 => self.problem.with_alike_microbatches(of_largest),
+                _ => self.problem.with_whole_sequences(),
+            };
+            let Some(alike) = alike else { continue };
             let (before, cost_ns, bound_ns) = (self.ops, self.best_ns, self.bound_ns);
             let mut stopped = self.stopped;
             if stopped {
@@ -375,10 +387,11 @@ impl<'p> Search<'p> {
             self.stopped = stopped;
             if let Ok(found) = found {
                 self.ops += found.ops;
-                self.add(found.schedule, found.origin);
+                let of_slices = if slices > 1 { in_slices(self.problem, &found.schedule) } else { found.schedule };
+                self.add(of_slices, found.origin);
             }
             // Without a limit both are the same.
-            if (0..self.problem.ranks()).all(|rank| self.problem.limit_bytes(rank).is_none()) {
+            if slices > 1 || (0..self.problem.ranks()).all(|rank| self.problem.limit_bytes(rank).is_none()) {
                 return;
             }
         }
@@ -390,8 +403,10 @@ impl<'p> Search<'p> {
         // The places of the best schedule are those in which its first stage runs forwards.
         let first = self.problem.rank_of(0, 0);
         let forwards = best.fixed.ordered(&best.local.best).rows[first].clone();
+        let slices = self.problem.slices();
         let entering = forwards.iter().filter(|op| op.stage() == 0 && op.kind() == OpKind::F);
-        let order: Vec<u32> = entering.map(|op| op.microbatch() as u32).collect();
+        let sequences = entering.map(|op| op.microbatch()).filter(|m| m.is_multiple_of(slices));
+        let order: Vec<u32> = sequences.flat_map(|first| (first..first + slices).map(|m| m as u32)).collect();
         for ahead in AHEAD {
             for split in [false, true] {
                 if let Some(schedule) = by_need::schedule(self.problem, &order, ahead, split) {

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::base::fields::{Fault, Table, one_of, shown, whole};
 use crate::graph::form::{Form, MAX_DEGREE};
-use crate::graph::layout::{Dispatch, Layout, Partition, ReduceGradients};
+use crate::graph::layout::{Dispatch, Layout, MAX_SLICES, Partition, ReduceGradients};
 use crate::model::MAX_LAYERS;
 use crate::notation::megatron_layout::{self, Part};
 use crate::problem::{MAX_CHUNKS, MAX_RANKS};
@@ -22,6 +22,7 @@ pub(super) fn read_layout(parallel: &mut Table<'_>, multi_token: u32, faults: &m
     let data = degree("data", 1, MAX_DEGREE.into(), 1);
     let zero = degree("zero", 0, 3, 0);
     let context = degree("context", 1, MAX_DEGREE.into(), 1);
+    let slices = degree("sequence_slices", 1, MAX_SLICES.into(), 1);
     let expert = degree("expert", 1, MAX_DEGREE.into(), 1);
     let shard = read_shard(parallel, faults);
     let sequence_parallel = parallel.flag("sequence_parallel", faults).unwrap_or(false);
@@ -56,6 +57,7 @@ pub(super) fn read_layout(parallel: &mut Table<'_>, multi_token: u32, faults: &m
     Layout {
         form,
         data,
+        slices,
         zero,
         shard,
         reduce_gradients,

@@ -120,7 +120,11 @@ pub fn calibrate(problem: &Problem, schedule: &Schedule, trace: &Trace) -> Resul
     if problem.differs() {
         // The mean over microbatches is the time of none of them.
         let accepted = "microbatches that are alike: calibration measures one time for each stage and job";
-        return Err(Fault::new("problem.microbatch_factors", "microbatches that differ", accepted).into());
+        let (field, found) = match problem.slices() {
+            1 => ("problem.microbatch_factors", "microbatches that differ"),
+            _ => ("problem.slices", "slices of sequences"),
+        };
+        return Err(Fault::new(field, found, accepted).into());
     }
     let in_turn = Schedule::of(schedule.rows.clone());
     let steps = if trace.steps.len() > 1 { &trace.steps[1..] } else { &trace.steps[..] };

@@ -195,6 +195,9 @@ impl Workload {
         program: &Program,
         precision: Option<Precision>,
     ) -> Result<Workload, Refusal> {
+        if problem.slices() > 1 || work.layout.slices > 1 {
+            return Err(Refusal::Sliced);
+        }
         if problem.microbatches() != work.microbatches as usize {
             let (problem, spec) = (problem.microbatches(), work.microbatches);
             return Err(Refusal::Microbatches { problem, spec });

@@ -47,6 +47,12 @@ pub enum Refusal {
          leave that out, or run the planned times (`--backend modelled`)"
     )]
     Differing,
+    /// The plan cuts sequences into slices.
+    #[error(
+        "the plan cuts sequences into slices (parallel.sequence_slices), which runs of a model do not: leave that out, or run \
+         the planned times (`--backend modelled`)"
+    )]
+    Sliced,
     /// The model cannot be cut into the plan's stages.
     #[error("the plan's stages do not follow from its spec:\n{0}")]
     Model(Faults),

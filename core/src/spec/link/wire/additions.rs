@@ -157,6 +157,10 @@ pub(super) enum Addition {
     Failures { elastic: bool, mtbf_hours: Option<u32> },
     /// Coefficients of the routers' losses: load balancing and z-loss.
     RouterLosses([u64; 2]),
+    /// Sequence slices.
+    Slices(u32),
+    /// Bytes of the gradients of keys and values of one slice: for each stage, or one for all.
+    SliceGradients(Vec<u64>),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -280,6 +284,7 @@ pub(super) fn additions_of(spec: &Spec) -> Vec<Addition> {
             more.extend(statement.microbatch_factors.as_ref().map(factors_to_wire));
         }
     }
+    more.extend((spec.slices() > 1).then_some(Addition::Slices(spec.slices() as u32)));
     if spec.messages != MESSAGES {
         more.push(Addition::Messages(messages_to_wire(spec.messages)));
     }
@@ -486,6 +491,9 @@ fn add_costs(stages: &[StageCost], more: &mut Vec<Addition>) {
         stages.iter().map(|cost| [cost.forward_exchange_ns, cost.backward_exchange_ns]).collect();
     if exchanges.iter().flatten().any(|exchange| *exchange > 0) {
         more.push(Addition::Exchanges(exchanges));
+    }
+    if stages.iter().any(|cost| cost.slice_gradient_bytes > 0) {
+        more.push(Addition::SliceGradients(stages.iter().map(|cost| cost.slice_gradient_bytes).collect()));
     }
 }
 
@@ -703,6 +711,24 @@ pub(super) fn apply(spec: &mut Spec, more: Addition) -> Option<()> {
                 Some(())
             }
             _ => None,
+        },
+        Addition::SliceGradients(bytes) => match &mut spec.work {
+            Work::Typed(statement) if statement.stages.len() == bytes.len() => {
+                let stages = statement.stages.iter_mut().zip(bytes);
+                stages.for_each(|(cost, bytes)| cost.slice_gradient_bytes = bytes);
+                Some(())
+            }
+            _ => None,
+        },
+        Addition::Slices(slices) => match &mut spec.work {
+            Work::Typed(statement) => {
+                statement.slices = slices as usize;
+                Some(())
+            }
+            Work::Model(work) => {
+                work.layout.slices = slices;
+                Some(())
+            }
         },
         Addition::StageModules(modules) => match &mut spec.work {
             Work::Model(work) => {

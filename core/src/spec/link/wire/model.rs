@@ -216,6 +216,7 @@ fn layout_to_wire(layout: &Layout) -> WireLayout {
 
 fn layout_from_wire(wire: WireLayout) -> Layout {
     Layout {
+        slices: 1,
         form: Form {
             attention: match wire.attention {
                 WireAttention::Flash => AttentionForm::Flash,

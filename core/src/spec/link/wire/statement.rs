@@ -57,11 +57,13 @@ pub(super) fn statement_from_wire(wire: WireStatement) -> Statement {
         backward_input_workspace_bytes: wire.workspace.1,
         backward_weight_workspace_bytes: wire.workspace.2,
         backward_workspace_bytes: wire.fused_workspace,
+        slice_gradient_bytes: 0,
     };
     Statement {
         ranks: wire.ranks as usize,
         chunks: wire.chunks as usize,
         microbatches: wire.microbatches as usize,
+        slices: 1,
         placement: match wire.placement {
             WirePlacement::Any => PlacementChoice::Any,
             WirePlacement::Linear => PlacementChoice::Fixed(Placement::Linear),
