@@ -493,6 +493,13 @@ pub const FIELDS: &[Field] = &[
         "GPUs that each hold a part of every sequence",
     ),
     of(
+        "parallel.sequence_slices",
+        "Sequence slices",
+        Unit::Whole,
+        Group::Split,
+        "Parts of each sequence that go through the pipeline one after the other (Seq1F1B, SlimPipe); planned, not run",
+    ),
+    of(
         "parallel.expert",
         "Expert parallel (EP)",
         Unit::Whole,
@@ -787,11 +794,25 @@ pub const FIELDS: &[Field] = &[
         "Only while the fused BW runs; empty: the larger of B's and W's",
     ),
     of(
+        "problem.stages.slice_gradient_bytes",
+        "Slice gradients",
+        Unit::Whole,
+        Group::Fused,
+        "Gradients of keys and values of one slice, from the last slice's backward to its own",
+    ),
+    of(
         "problem.overlap_permille",
         "F/B overlap, ‰",
         Unit::Whole,
         Group::Limits,
         "Share of the shorter op that is hidden where a schedule runs F and B as a pair",
+    ),
+    of(
+        "problem.slices",
+        "Sequence slices",
+        Unit::Whole,
+        Group::Limits,
+        "So many microbatches in a row are the slices of the same sequences; empty: sequences are whole",
     ),
     of(
         "problem.microbatch_factors",

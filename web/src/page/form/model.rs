@@ -97,6 +97,7 @@ fn LayoutPart() -> impl IntoView {
                     <ListField path="parallel.sequence_parallel" choices=named(choices("parallel.sequence_parallel")) />
                     <ListField path="parallel.async_reduce" choices=named(&[("", "off"), ("true", "on")]) />
                     <ListField path="parallel.zero" choices=named(choices("parallel.zero")) />
+                    <TextField path="parallel.sequence_slices" />
                     <TextField path="parallel.shard" />
                     <ListField path="parallel.reduce_gradients" choices=named(choices("parallel.reduce_gradients")) />
                     <ListField path="parallel.whole_experts" choices=named(choices("parallel.whole_experts")) />

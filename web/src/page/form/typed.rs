@@ -20,6 +20,7 @@ pub(super) fn TypedFields() -> impl IntoView {
             <ListField path="problem.backward" choices=named(&[("", "split or fused"), ("fused", "fused")]) />
             <TextField path="problem.overlap_permille" />
             <TextField path="problem.microbatch_factors" />
+            <TextField path="problem.slices" />
         </fieldset>
         <fieldset>
             <legend>"Time per op, ns"</legend>
@@ -36,6 +37,7 @@ pub(super) fn TypedFields() -> impl IntoView {
                 <TextField path="problem.stages.backward_ns" />
                 <TextField path="problem.stages.forward_exchange_ns" />
                 <TextField path="problem.stages.backward_exchange_ns" />
+                <TextField path="problem.stages.slice_gradient_bytes" />
                 <LinesField path=crate::form::STAGE_LIST />
             </Folded>
         </fieldset>
