@@ -140,8 +140,13 @@ class Plan:
 
     @property
     def microbatches(self) -> int:
-        """Microbatches of a step, M."""
+        """Microbatches of a step, M; with slices, each is one slice."""
         return self._details["microbatches"]
+
+    @property
+    def slices(self) -> int:
+        """Sequence slices: so many microbatches in a row are the slices of the same sequences. 1: sequences are whole."""
+        return self._value["problem"].get("slices", 1)
 
     @property
     def placement(self) -> str:

@@ -146,6 +146,10 @@ impl<'p> Shown<'p> {
                     let has = megatron_args::SCHEDULES.join(" and ");
                     refusals.push(format!("it runs {has}, not {}", self.schedule_name));
                 }
+                if self.problem.slices() > 1 {
+                    let slices = self.problem.slices();
+                    refusals.push(format!("it runs whole sequences, not {slices} slices (parallel.sequence_slices)"));
+                }
                 if let Work::Model(work) = &self.spec.work {
                     refusals.extend(Degrees::of(work, self.problem.chunks()).megatron_refusals());
                     if let Partition::WithModules(counts) = &work.layout.partition {

@@ -28,6 +28,12 @@ pub fn write(problem: &Problem, schedule: &Schedule) -> Result<String, Absent> {
              `schedule` to zb-h1, zb-v or interleaved-1f1b, which have one",
         ));
     }
+    if problem.slices() > 1 {
+        return Err(Absent::because(
+            "torch runs whole microbatches; this plan cuts sequences into slices, which read the keys and values of those \
+             before them: plan without `parallel.sequence_slices`",
+        ));
+    }
     if let Some(rank) = schedule.rows.iter().position(Vec::is_empty) {
         return Err(Absent::because(alloc::format!("torch needs an action on every rank; rank {rank} has none")));
     }

@@ -83,6 +83,8 @@ class PlanSchedule:
     ) -> None:
         if not isinstance(plan, Plan):
             plan = Plan(plan) if plan.lstrip().startswith("{") else Plan.load(plan)
+        if plan.slices > 1:
+            raise ValueError(f"the plan cuts sequences into {plan.slices} slices (parallel.sequence_slices), which is planned and not run")
         self.plan = plan
         self.rank = dist.get_rank(group)
         if dist.get_world_size(group) != plan.ranks:

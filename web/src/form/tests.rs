@@ -93,15 +93,19 @@ fn every_field_of_a_spec_is_in_the_form() {
         }),
         json!({ "name": "typed", "schedule": "interleaved-zb:4", "messages": { "transport": "buffered:4" }, "problem": {
             "ranks": 2, "chunks": 2, "microbatches": 8, "placement": "any", "backward": "split", "objective": "longest_span",
-            "overlap_permille": 350, "microbatch_factors": [1380, 900, 820, 1100, 700, 1000, 1000, { "bytes": 1200 }], "transfer_ns": 9, "static_bytes": 4, "limit_bytes": 99,
+            "slices": 4, "overlap_permille": 350, "microbatch_factors": [1380, 900, 820, 1100, 700, 1000, 1000, { "bytes": 1200 }], "transfer_ns": 9, "static_bytes": 4, "limit_bytes": 99,
             "stages": {
                 "forward_ns": 5, "backward_input_ns": 6, "backward_weight_ns": 7,
                 "forward_bytes": 2, "backward_input_bytes": -1, "backward_weight_bytes": -1,
                 "forward_workspace_bytes": 1, "backward_input_workspace_bytes": 2, "backward_weight_workspace_bytes": 3,
                 "backward_workspace_bytes": 6, "backward_ns": 11,
-                "forward_exchange_ns": 2, "backward_exchange_ns": 3,
+                "forward_exchange_ns": 2, "backward_exchange_ns": 3, "slice_gradient_bytes": 2,
             },
         } }),
+        json!({
+            "name": "slices", "model": { "name": "llama-3-8b" }, "cluster": { "device": "h100" },
+            "parallel": { "pipeline": 4, "sequence_slices": 4 }, "training": { "microbatches": 8 },
+        }),
     ] {
         let spec = Spec::from_value(&value).unwrap();
         let mut paths = Vec::new();

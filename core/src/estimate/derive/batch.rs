@@ -8,12 +8,12 @@ use alloc::vec::Vec;
 
 use super::graphs::graph_of;
 use super::slices;
-use super::times::{job_times_of, operator_times};
+use super::times::{job_times_of, operator_times, shares};
 use crate::base::units::Nanos;
 use crate::graph::kernel::Kernel;
 use crate::hardware::cost::causal_pairs;
 use crate::model::StageLayout;
-use crate::problem::factors::{Factors, MAX_PERMILLE, MicrobatchFactors, USUAL_PERMILLE};
+use crate::problem::factors::{Factors, MicrobatchFactors};
 use crate::spec::ModelWork;
 
 /// The factors of all microbatches of `work` on `stages`; none where they are alike.
@@ -55,16 +55,6 @@ fn of_stage(work: &ModelWork, layout: &StageLayout) -> Vec<Factors> {
         shares(job_times_of(&graph, work, &times).jobs, all)
     };
     work.batch.documents.iter().map(of).collect()
-}
-
-/// The factors of jobs that take `times` where the stage says `all`.
-pub(super) fn shares(times: [Nanos; 3], all: [Nanos; 3]) -> Factors {
-    let permille = |at: usize| match all[at] {
-        0 => USUAL_PERMILLE,
-        all => (u128::from(times[at]) * 1000).div_ceil(all.into()).clamp(1, MAX_PERMILLE.into()) as u32,
-    };
-    let [forward, backward_input, backward_weight] = [0, 1, 2].map(permille);
-    Factors { forward, backward_input, backward_weight, ..Factors::default() }
 }
 
 /// How many tokens one sees at most, of an operator that attends.

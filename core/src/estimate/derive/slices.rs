@@ -8,9 +8,8 @@
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
-use super::batch::shares;
 use super::graphs::graph_of;
-use super::times::{job_times_of, operator_times, own_operator_times, peers};
+use super::times::{job_times_of, operator_times, own_operator_times, peers, shares};
 use crate::base::units::{ByteDelta, Bytes, Nanos};
 use crate::graph::{Graph, Job, Operator, TensorId};
 use crate::hardware::cost;

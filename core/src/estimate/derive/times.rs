@@ -12,6 +12,7 @@ use crate::graph::{Graph, Job, Operator, Role, Stream, TensorId};
 use crate::hardware::cost::{self, JobTimes, Peers};
 use crate::hardware::profile::Coverage;
 use crate::model::{Experts, StageLayout};
+use crate::problem::factors::{Factors, MAX_PERMILLE, USUAL_PERMILLE};
 use crate::spec::ModelWork;
 
 /// Memory of the device's libraries on each rank, where the device has been measured.
@@ -64,6 +65,16 @@ pub(super) fn job_times_of(graph: &Graph, work: &ModelWork, of_operators: &[Nano
         times.fused = times.fused.saturating_add(input).saturating_add(weight);
     }
     times
+}
+
+/// The factors of jobs that take `times` where the stage says `all`.
+pub(super) fn shares(times: [Nanos; 3], all: [Nanos; 3]) -> Factors {
+    let permille = |at: usize| match all[at] {
+        0 => USUAL_PERMILLE,
+        all => (u128::from(times[at]) * 1000).div_ceil(all.into()).clamp(1, MAX_PERMILLE.into()) as u32,
+    };
+    let [forward, backward_input, backward_weight] = [0, 1, 2].map(permille);
+    Factors { forward, backward_input, backward_weight, ..Factors::default() }
 }
 
 /// The waits of F, B and W for sharded weights (ZeRO 3, arXiv:1910.02054 §5.3). Every job gathers the weights of each
