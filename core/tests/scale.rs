@@ -16,8 +16,12 @@ fn problem(published: &Published, ranks: usize, chunks: usize, microbatches: usi
     if 3 * ranks * chunks * microbatches > MOST_OPS {
         return None;
     }
+    let slices = if published.is_of_slices() { 2 } else { 1 };
+    if !microbatches.is_multiple_of(slices) {
+        return None;
+    }
     let mut statement = Statement::read(&json!({
-        "ranks": ranks, "chunks": chunks, "microbatches": microbatches, "placement": "any",
+        "ranks": ranks, "chunks": chunks, "microbatches": microbatches, "slices": slices, "placement": "any",
         "stages": { "forward_ns": 100, "backward_input_ns": 110, "backward_weight_ns": 70,
                     "forward_bytes": 20, "backward_input_bytes": -9, "backward_weight_bytes": -11 },
         "transfer_ns": 7, "backward": if published.splits_backward { "split" } else { "fused" },

@@ -233,7 +233,8 @@ fn every_combination_with_every_schedule_trains_as_one_rank() {
         table.push_str(&row);
     }
     println!("{ran} combinations of sizes and schedule");
-    assert!(schedule::published().iter().all(|schedule| table.contains(schedule.name)), "{table}");
+    let run = |schedule: &schedule::Published| !schedule.is_of_slices();
+    assert!(schedule::published().iter().filter(|one| run(one)).all(|one| table.contains(one.name)), "{table}");
 }
 
 fn planned(sizes: Sizes, zero: u32, name: &str, precision: Precision) -> Workload {
