@@ -59,4 +59,14 @@ impl Placement {
             && fits(other)
             && self.ranks(ranks, chunks) == other.ranks(ranks, chunks)
     }
+
+    /// The same placement by its name, where it has one.
+    pub fn named(self, ranks: usize, chunks: usize) -> Placement {
+        let known = match chunks {
+            1 => [Placement::Linear].as_slice(),
+            2 => &[Placement::Looped, Placement::V],
+            _ => &[Placement::Looped, Placement::Wave],
+        };
+        known.iter().find(|named| self.same_as(named, ranks, chunks)).cloned().unwrap_or(self)
+    }
 }

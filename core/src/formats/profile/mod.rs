@@ -156,7 +156,8 @@ pub fn found(files: &[(String, Recording)]) -> Result<(Problem, Schedule), Fault
     of_order(rows)
 }
 
-/// A schedule of these op lists, with its ranks by their first stages, and a problem of it whose ops take no time.
+/// A schedule of these op lists, with its ranks by their first stages, and a problem of it whose ops take no time. The placement
+/// has its name where it has one.
 ///
 /// # Errors
 /// Ranks whose stages overlap, or stages that no op list has.
@@ -167,8 +168,7 @@ pub(crate) fn of_order(mut rows: Vec<Vec<Op>>) -> Result<(Problem, Schedule), Fa
         Fault::new("the files", found, "ranges of every stage, each stage on one rank; else give the plan that ran")
     };
     let ranks = schedule.rows.len();
-    let placement =
-        torch_csv::placement(&schedule).ok_or_else(|| fault("stages that are on no rank or on several"))?;
+    let list = torch_csv::placement(&schedule).ok_or_else(|| fault("stages that are on no rank or on several"))?;
     let ops = || schedule.rows.iter().flatten();
     let stages = ops().map(|op| op.stage() + 1).max().unwrap_or(0);
     let microbatches = ops().map(|op| op.microbatch() + 1).max().unwrap_or(0);
@@ -179,7 +179,7 @@ pub(crate) fn of_order(mut rows: Vec<Vec<Op>>) -> Result<(Problem, Schedule), Fa
         "ranks": ranks, "chunks": stages / ranks, "microbatches": microbatches, "placement": "any",
         "stages": { "forward_ns": 0, "backward_input_ns": 0, "backward_weight_ns": 0 },
     }))?;
-    Ok((statement.problem(placement)?, schedule))
+    Ok((statement.problem(list.named(ranks, stages / ranks))?, schedule))
 }
 
 /// How stages and microbatches of `files` are found, line by line; nothing where their ranges say them.

@@ -127,23 +127,11 @@ fn placement(
     schedule: &Schedule,
     [ranks, chunks, microbatches]: [usize; 3],
 ) -> Placement {
-    let named: &[Placement] = match chunks {
-        1 => &[Placement::Linear],
-        2 => &[Placement::Looped, Placement::V],
-        _ => &[Placement::Looped, Placement::Wave],
-    };
-    let plainest = || named.first().cloned().unwrap_or(Placement::Looped);
-    let Some(list) = implied else {
-        return if chunks == 1 && is_two_way(schedule, ranks, microbatches) {
-            Placement::Bidirectional
-        } else {
-            plainest()
-        };
-    };
-    match (named.iter().find(|named| list.same_as(named, ranks, chunks)), &list) {
-        (Some(named), _) => named.clone(),
-        (None, Placement::List(of)) if of.len() == ranks * chunks => list,
-        (None, _) => plainest(),
+    let plainest = if chunks == 1 { Placement::Linear } else { Placement::Looped };
+    match implied.map(|list| list.named(ranks, chunks)) {
+        None if chunks == 1 && is_two_way(schedule, ranks, microbatches) => Placement::Bidirectional,
+        Some(Placement::List(of)) if of.len() != ranks * chunks => plainest,
+        implied => implied.unwrap_or(plainest),
     }
 }
 
