@@ -23,6 +23,7 @@ pub mod marks;
 pub mod memory;
 pub mod overview;
 pub mod paint;
+pub mod painted;
 pub mod raster;
 pub mod rows;
 pub mod ruler;

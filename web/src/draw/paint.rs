@@ -13,6 +13,7 @@ use super::colour::{Palette, Rgb, Shades};
 use super::layout::{Layout, Panel};
 use super::marks::Marks;
 use super::memory::{Curve, height_of};
+use super::painted::PaintedRows;
 use super::raster::{Image, samples, track_row};
 use super::track::{Carried, Track};
 use super::view::View;
@@ -107,6 +108,17 @@ impl<'s> Subject<'s> {
     }
 }
 
+/// What the frame before has left for the next one.
+#[derive(Debug, Default)]
+pub struct Before {
+    /// Its image, whose memory is used again.
+    pub image: Option<Image>,
+    /// Whether the next one is of the same subject with the same palette: then its rows are used again.
+    pub same: bool,
+    planned: PaintedRows,
+    below: PaintedRows,
+}
+
 /// Paints the time axis part of all panels. `ratio` is device pixels per CSS pixel; `view` is in CSS pixels.
 pub fn paint(
     subject: &Subject<'_>,
@@ -114,35 +126,48 @@ pub fn paint(
     view: View,
     ratio: f64,
     palette: &Palette,
-    before: Option<Image>,
+    before: &mut Before,
 ) -> Image {
     let device = |css: f64| (css * ratio).round() as i64;
     let width = device(layout.width_px).max(1) as usize;
-    let mut image = Image::filled(width, device(layout.height_px).max(1) as usize, palette.panel, before);
+    let mut image =
+        Image::filled(width, device(layout.height_px).max(1) as usize, palette.panel, before.image.take());
     let view = view.scaled(ratio);
     let mut row = vec![0; 4 * width];
     let shades = Shades::of(palette);
-    let shown = layout.planned.rows.visible().len() + layout.below.map_or(0, |panel| panel.rows.visible().len());
+    // Not those in sight: scrolling changes their number.
+    let fitting = |panel: Panel| ((panel.rows.height_px / panel.rows.pitch_px) as usize + 1).min(panel.rows.count);
+    let shown = fitting(layout.planned) + layout.below.map_or(0, fitting);
     let samples = samples(shown, width);
-    let mut tracks = |image: &mut Image, panel: &Panel, subject: &Subject<'_>, tracks: &[Track], view: View| {
+    let same = before.same;
+    let mut tracks = |image: &mut Image,
+                      panel: &Panel,
+                      subject: &Subject<'_>,
+                      tracks: &[Track],
+                      view: View,
+                      painted: &mut PaintedRows| {
+        painted.begin(view, width, samples, same);
         for index in panel.rows.visible() {
             let Some(track) = tracks.get(index) else { continue };
-            track_row(track, view, palette.idle, samples, |span| subject.colour(&shades, index, span), &mut row);
+            let pixels = painted.row(index, |view, row| {
+                track_row(track, view, palette.idle, samples, |span| subject.colour(&shades, index, span), row);
+            });
             let (top, bottom) = panel.ops_of(index);
             let low = panel.top_px;
             let high = low + panel.rows.height_px;
             let clip = |y: f64| device((low + y).clamp(low, high));
-            image.repeat_row(&row, clip(top), clip(bottom).max(clip(top) + 1));
+            image.repeat_row(pixels, clip(top), clip(bottom).max(clip(top) + 1));
             if subject.up_from.is_some() && panel.rows.pitch_px >= LEAST_LINED_PX {
                 track_row(track, view, palette.idle, samples, |span| subject.line(&shades, index, span), &mut row);
                 let [from, to] = LINE_PX.map(|above| clip(bottom - above));
                 image.repeat_row(&row, from, to);
             }
         }
+        painted.end();
     };
-    tracks(&mut image, &layout.planned, subject, subject.planned, view);
+    tracks(&mut image, &layout.planned, subject, subject.planned, view, &mut before.planned);
     if let (Some(panel), Some(below)) = (&layout.below, subject.below) {
-        tracks(&mut image, panel, &subject.of(below), below.tracks, below.view(view));
+        tracks(&mut image, panel, &subject.of(below), below.tracks, below.view(view), &mut before.below);
         paint_marks(&mut image, &below, panel, view, ratio, palette);
     }
     if let Some(panel) = &layout.carried {

@@ -17,6 +17,15 @@ pub enum Below {
 }
 
 impl Below {
+    /// Whether both are the very same.
+    pub fn is_same(&self, other: &Below) -> bool {
+        match (self, other) {
+            (Below::Measured(one), Below::Measured(other)) => Arc::ptr_eq(one, other),
+            (Below::Kept(one), Below::Kept(other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        }
+    }
+
     /// One track a rank.
     pub fn tracks(&self) -> &[Track] {
         match self {

@@ -28,7 +28,7 @@ fn the_directions_of_a_two_way_schedule_are_told_apart() {
         let plain = subject(&tracks, &|_| None);
         let two_way = Subject { up_from: Some(1), ..plain };
         let view = View { start_ns: 0.0, ns_per_px: 20.0 / layout.width_px };
-        let image = paint(&two_way, &layout, view, 1.0, &palette, None);
+        let image = paint(&two_way, &layout, view, 1.0, &palette, &mut Before::default());
         let (top, bottom) = layout.planned.rows.span_of(0);
         let pixel = |share: f64, y: f64| {
             let (x, y) = ((layout.width_px * share) as usize, (layout.planned.top_px + y) as usize);
@@ -104,7 +104,7 @@ fn a_picture_has_blocks_curves_and_the_limit_in_their_colours() {
     let view = View { start_ns: 0.0, ns_per_px: 1.0 };
     let palette = Palette::LIGHT;
     let curve = |rank: usize| curves.get(rank);
-    let image = paint(&subject(&tracks, &curve), &layout, view, 1.0, &palette, None);
+    let image = paint(&subject(&tracks, &curve), &layout, view, 1.0, &palette, &mut Before::default());
     let at = |x: usize, y: f64| {
         let start = 4 * (y as usize * image.width + x);
         Rgb(image.bytes[start], image.bytes[start + 1], image.bytes[start + 2])
@@ -130,7 +130,7 @@ fn what_a_kept_plan_holds_is_a_line_over_the_memory() {
     let layout = Layout::new(152.0, 1, 1, 0.0);
     let view = View { start_ns: 0.0, ns_per_px: 1.0 };
     let palette = Palette::LIGHT;
-    let image = paint(&subject, &layout, view, 1.0, &palette, None);
+    let image = paint(&subject, &layout, view, 1.0, &palette, &mut Before::default());
     let (top, bottom) = layout.memory.rows.span_of(0);
     let drawn = |x: usize| -> Vec<f64> {
         let is_line = |y: &usize| {
@@ -205,7 +205,7 @@ fn a_heat_map_shows_more_memory_and_what_is_above_the_limit() {
     let layout = Layout::new(1000.0, 16, 0, 0.0);
     let palette = Palette::LIGHT;
     let view = View { start_ns: 0.0, ns_per_px: 100.0 / layout.width_px };
-    let image = paint(&subject, &layout, view, 1.0, &palette, None);
+    let image = paint(&subject, &layout, view, 1.0, &palette, &mut Before::default());
     let (top, bottom) = layout.memory.rows.span_of(7);
     let pixel = |share: f64| {
         let (x, y) = ((layout.width_px * share) as usize, (layout.memory.top_px + (top + bottom) / 2.0) as usize);
@@ -233,7 +233,7 @@ fn transfers_have_the_colour_of_what_they_carry() {
     let panel = layout.carried.expect("a panel");
     let palette = Palette::LIGHT;
     let view = View { start_ns: 0.0, ns_per_px: 100.0 / layout.width_px };
-    let image = paint(&subject, &layout, view, 1.0, &palette, None);
+    let image = paint(&subject, &layout, view, 1.0, &palette, &mut Before::default());
     let (top, bottom) = panel.rows.span_of(0);
     let pixel = |share: f64, down: f64| {
         let y = (panel.top_px + top + down * (bottom - top)) as usize;

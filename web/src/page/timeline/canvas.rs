@@ -21,7 +21,6 @@ use super::paper::PaperFigure;
 use super::playback::PlaybackBar;
 use super::pointer::{Drag, wheel};
 use crate::draw::layout::Layout;
-use crate::draw::raster::Image;
 use crate::draw::selection::Pointed;
 use crate::draw::view::View;
 use crate::page::browser;
@@ -207,13 +206,13 @@ impl Screen {
 
     /// Paints when anything visible has changed, and at once before printing.
     fn paint_on_change(self, shown: Memo<Option<Pointed>>) {
-        let kept: Rc<RefCell<Option<Image>>> = Rc::default();
+        let last: Rc<RefCell<overlay::Last>> = Rc::default();
         let paint = move || {
             let canvases = (self.image_canvas.get_untracked(), self.text_canvas.get_untracked());
             let (Some(image), Some(text)) = canvases else { return };
             match untrack(|| self.frame()) {
                 Some(frame) => {
-                    overlay::paint_image(&image, &frame, &kept);
+                    overlay::paint_image(&image, &frame, &last);
                     overlay::paint_text(&text, &frame, shown.get_untracked());
                 }
                 None => overlay::clear(&image, &text, &self.layout.get_untracked()),

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use pipeplan_core::formats::colour::{UP_SHADE, UP_TITLE};
 use pipeplan_core::problem::op::OpKind;
@@ -13,8 +14,7 @@ use crate::draw::colour::{Palette, Rgb};
 use crate::draw::layout::{Layout, Panel, RULER_PX, TITLE_PX};
 use crate::draw::memory::{self, Curve};
 use crate::draw::overview;
-use crate::draw::paint::{self, Below, Subject};
-use crate::draw::raster::Image;
+use crate::draw::paint::{self, Before, Below, Subject};
 use crate::draw::ruler;
 use crate::draw::selection::Pointed;
 use crate::draw::track::{Carried, Track};
@@ -32,9 +32,47 @@ const MARK_PX: f64 = 4.0;
 /// Rows lower than this hold no text.
 const LEAST_TEXT_ROW_PX: f64 = 13.0;
 
+/// What the frame before has left, and of what it was.
+#[derive(Default)]
+pub struct Last {
+    before: Before,
+    shown: Option<Shown>,
+}
+
+/// What a frame is of. It holds what it names, so that nothing else comes to its place.
+struct Shown {
+    scene: Option<Arc<Scene>>,
+    below: Option<(scene::Below, f64)>,
+    dark: bool,
+}
+
+impl Shown {
+    /// None where some ops stand out: which ones may change from frame to frame.
+    fn of(frame: &Frame) -> Option<Shown> {
+        let scene = (!frame.alone).then(|| frame.scene.clone());
+        frame.lit.is_none().then(|| Shown { scene, below: frame.below.clone(), dark: frame.dark })
+    }
+
+    fn is_same(&self, other: &Shown) -> bool {
+        let scenes = match (&self.scene, &other.scene) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (one, other) => one.is_none() && other.is_none(),
+        };
+        let below = match (&self.below, &other.below) {
+            (Some((one, scale)), Some((other, other_scale))) => one.is_same(other) && scale == other_scale,
+            (one, other) => one.is_none() && other.is_none(),
+        };
+        scenes && below && self.dark == other.dark
+    }
+}
+
 /// Paints blocks and curves.
-pub fn paint_image(canvas: &HtmlCanvasElement, frame: &Frame, kept: &Rc<RefCell<Option<Image>>>) {
+pub fn paint_image(canvas: &HtmlCanvasElement, frame: &Frame, last: &Rc<RefCell<Last>>) {
     let palette = Palette::of(frame.dark);
+    let shown = Shown::of(frame);
+    let Last { before, shown: last_shown } = &mut *last.borrow_mut();
+    before.same = shown.as_ref().zip(last_shown.as_ref()).is_some_and(|(now, last)| now.is_same(last));
+    *last_shown = shown;
     let data = SubjectData::of(frame);
     let image = paint::paint(
         &data.subject(frame, &|rank| frame.scene.curve(rank), &|rank| frame.kept()?.curve(rank), &|rank| {
@@ -44,7 +82,7 @@ pub fn paint_image(canvas: &HtmlCanvasElement, frame: &Frame, kept: &Rc<RefCell<
         frame.view,
         frame.ratio,
         &palette,
-        kept.borrow_mut().take(),
+        before,
     );
     let (width, height) = (image.width as u32, image.height as u32);
     resize(canvas, width, height, frame.layout.width_px, frame.layout.height_px);
@@ -54,7 +92,7 @@ pub fn paint_image(canvas: &HtmlCanvasElement, frame: &Frame, kept: &Rc<RefCell<
     {
         let _ = context.put_image_data(&pixels, 0.0, 0.0);
     }
-    kept.borrow_mut().replace(image);
+    before.image = Some(image);
 }
 
 /// What a subject borrows.
