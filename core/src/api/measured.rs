@@ -2,6 +2,7 @@
 
 use alloc::format;
 use alloc::string::ToString;
+use core::ops::ControlFlow;
 
 use super::Refusal;
 use crate::base::units::Nanos;
@@ -13,7 +14,7 @@ use crate::problem::{Schedule, Statement};
 use crate::spec::{ModelWork, Spec, Work};
 use crate::trace::Trace;
 use crate::trace::analysis::WhatIf;
-use crate::trace::calibrate::{Calibration, calibrate};
+use crate::trace::calibrate::{Calibration, Watch, calibrate_watched};
 
 /// Compares `trace` with `plan`, and makes a profile of what it took: `pipeplan calibrate --write-profile`. Given with the
 /// plan's spec, it scales the estimates to what was measured, with placement and partition free again.
@@ -21,6 +22,18 @@ use crate::trace::calibrate::{Calibration, calibrate};
 /// # Errors
 /// [`Refusal`] where the costs are typed, or the trace is of another order.
 pub fn measured_profile(plan: &Plan, trace: &Trace) -> Result<(Calibration, Profile), Refusal> {
+    measured_profile_watched(plan, trace, &mut |_, _| ControlFlow::Continue(()))
+}
+
+/// As [`measured_profile`]; `watch` is that of [`calibrate_watched`].
+///
+/// # Errors
+/// As [`measured_profile`], and one where `watch` has ended it.
+pub fn measured_profile_watched(
+    plan: &Plan,
+    trace: &Trace,
+    watch: &mut Watch<'_>,
+) -> Result<(Calibration, Profile), Refusal> {
     let Work::Model(work) = &plan.spec.work else {
         return Err(Refusal::of_field(
             "plan",
@@ -28,7 +41,7 @@ pub fn measured_profile(plan: &Plan, trace: &Trace) -> Result<(Calibration, Prof
             "the plan of a model; a problem with measured times is what typed costs need",
         ));
     };
-    let calibration = calibrate(&plan.problem, &plan.schedule, trace)?;
+    let calibration = calibrate_watched(&plan.problem, &plan.schedule, trace, watch)?;
     let (placement, chunks) = (plan.problem.placement().clone(), plan.problem.chunks());
     // Without the profile of the plan, if it had one: estimates are what the next plan scales.
     let plain = ModelWork { profile: None, ..work.clone() };
@@ -59,13 +72,13 @@ pub fn measured_profile(plan: &Plan, trace: &Trace) -> Result<(Calibration, Prof
 }
 
 /// The problem with the times that `trace` measured, on the placement that its ops show, and the order that ran: a run without
-/// a plan becomes one.
+/// a plan becomes one. `watch` is that of [`calibrate_watched`].
 ///
 /// # Errors
-/// [`Refusal`] where a stage is on no rank or on several.
-pub fn measured_order(trace: &Trace) -> Result<(Statement, Schedule), Refusal> {
+/// [`Refusal`] where a stage is on no rank or on several, and where `watch` has ended it.
+pub fn measured_order(trace: &Trace, watch: &mut Watch<'_>) -> Result<(Statement, Schedule), Refusal> {
     let (problem, schedule) = profile::of_order(trace.order())?;
-    let calibration = calibrate(&problem, &schedule, trace)?;
+    let calibration = calibrate_watched(&problem, &schedule, trace, watch)?;
     Ok((calibration.statement, schedule))
 }
 
@@ -93,6 +106,7 @@ pub fn best_order(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::problem::PlacementChoice;
     use crate::trace::StepTrace;
     use alloc::sync::Arc;
     use alloc::vec::Vec;
@@ -111,6 +125,28 @@ mod tests {
         let rows = timeline.rows.iter().enumerate().map(row).collect();
         let step = StepTrace { rows, ..StepTrace::default() };
         Trace { replicas: 1, context: 1, tensor: 1, steps: Vec::from([step]), ..Trace::default() }
+    }
+
+    /// A run says its placement by the name that the plan had, and else by the rank of each stage.
+    #[test]
+    fn the_placement_of_a_run_has_its_name() {
+        let mut named = alloc::collections::BTreeSet::new();
+        for (chunks, placement) in
+            [(1, "\"linear\""), (2, "\"looped\""), (2, "\"v\""), (3, "\"wave\""), (2, "[0, 0, 1, 1, 2, 2, 3, 3]")]
+        {
+            let spec = Spec::read(&format!(
+                "ranks = 4\nchunks = {chunks}\nmicrobatches = 8\nplacement = {placement}\n\
+                 stages = {{ forward_ns = 5, backward_input_ns = 6, backward_weight_ns = 4 }}\n"
+            ));
+            let plan = planner::plan(&spec.expect("sound"), crate::schedule::BEST).expect("a plan");
+            let (statement, schedule) =
+                measured_order(&run_of(&plan, &[10_000; 4]), &mut |_, _| ControlFlow::Continue(()))
+                    .expect("its order");
+            assert_eq!(statement.placement, PlacementChoice::Fixed(plan.problem.placement().clone()), "{placement}");
+            assert_eq!(schedule.rows, plan.schedule.rows, "{placement}");
+            named.insert(plan.problem.placement().name());
+        }
+        assert_eq!(named.len(), 5);
     }
 
     /// Round after round of planning with what a run took: each plan moves layers from the rank that is slow then, and the

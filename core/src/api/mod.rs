@@ -8,6 +8,7 @@
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use core::ops::ControlFlow;
 
 use serde_json::{Value, json};
 
@@ -17,7 +18,7 @@ mod options;
 mod refusal;
 
 pub use imported::{AgainstPlan, refused_run};
-pub use measured::{best_order, measured_order, measured_profile};
+pub use measured::{best_order, measured_order, measured_profile, measured_profile_watched};
 pub use options::Options;
 pub use refusal::Refusal;
 
@@ -192,7 +193,10 @@ pub fn export(text: &str, format: &str) -> Result<String, Refusal> {
 pub fn export_bytes(text: &str, format: &str) -> Result<Vec<u8>, Refusal> {
     let known = format_named(format)?;
     let mut bytes = Vec::new();
-    let sink = &mut |piece: &[u8]| bytes.extend_from_slice(piece);
+    let sink = &mut |piece: &[u8]| {
+        bytes.extend_from_slice(piece);
+        ControlFlow::Continue(())
+    };
     if format_of(text) == Some("pipeplan-trace") {
         export::write_trace(&Trace::from_json(text)?, known, sink)?;
     } else {

@@ -4,6 +4,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt::{self, Write};
+use core::ops::ControlFlow;
 
 use crate::base::fields::Faults;
 use crate::base::units::Nanos;
@@ -186,7 +187,10 @@ pub fn of_trace(trace: &Trace, format: Format) -> Result<String, ExportError> {
 
 fn text_of(write: impl FnOnce(Sink<'_>) -> Result<(), ExportError>) -> Result<String, ExportError> {
     let mut bytes = Vec::new();
-    write(&mut |piece| bytes.extend_from_slice(piece))?;
+    write(&mut |piece| {
+        bytes.extend_from_slice(piece);
+        ControlFlow::Continue(())
+    })?;
     String::from_utf8(bytes).map_err(|_| ExportError::Binary)
 }
 
@@ -209,7 +213,7 @@ pub fn write_plan(plan: &Plan, format: Format, sink: Sink<'_>) -> Result<(), Exp
         Format::PaddleLog => return Err(ExportError::OfPlan),
         Format::Csv => ops_csv(&timeline),
     };
-    sink(text.as_bytes());
+    let _ = sink(text.as_bytes());
     Ok(())
 }
 
@@ -224,16 +228,32 @@ fn with_events(format: Format, sink: Sink<'_>, write: impl FnOnce(&mut dyn Event
 /// A line for each op of a timeline, as [`Format::Csv`] of its plan has it.
 pub fn ops_csv(timeline: &Timeline) -> String {
     let rows = timeline.rows.iter().enumerate();
-    csv(rows.flat_map(|(rank, row)| row.iter().map(move |span| (0, rank, &span.op, [span.start_ns, span.end_ns]))))
+    let spans =
+        rows.flat_map(|(rank, row)| row.iter().map(move |span| (0, rank, &span.op, [span.start_ns, span.end_ns])));
+    let mut text = Vec::new();
+    write_csv(spans, &mut |piece| {
+        text.extend_from_slice(piece);
+        ControlFlow::Continue(())
+    });
+    String::from_utf8(text).unwrap_or_default()
 }
 
-/// A line for each span: its step, its rank (copies of the pipeline one after the other), what was done, when.
-fn csv<W: fmt::Display>(spans: impl Iterator<Item = (u64, usize, W, [Nanos; 2])>) -> String {
+/// Bytes of a table that are gathered before they are handed on.
+const PIECE: usize = 1 << 20;
+
+/// Writes a line for each span: its step, its rank (copies of the pipeline one after the other), what was done, when.
+fn write_csv<W: fmt::Display>(spans: impl Iterator<Item = (u64, usize, W, [Nanos; 2])>, sink: Sink<'_>) {
     let mut text = String::from("step,rank,what,start_ns,end_ns\n");
     for (step, rank, what, [start_ns, end_ns]) in spans {
+        if text.len() >= PIECE {
+            if sink(text.as_bytes()).is_break() {
+                return;
+            }
+            text.clear();
+        }
         let _ = writeln!(text, "{step},{rank},{what},{start_ns},{end_ns}");
     }
-    text
+    let _ = sink(text.as_bytes());
 }
 
 /// A field of such a table: in quotes where it has signs of the table in it (RFC 4180).
@@ -297,7 +317,8 @@ pub fn write_trace(trace: &Trace, format: Format, sink: Sink<'_>) -> Result<(), 
             let together = together.flat_map(|(step, (row, all))| {
                 all.iter().map(move |one| (step, row, field(&one.name.to_string()), [one.start_ns, one.end_ns]))
             });
-            csv(spans.chain(together))
+            write_csv(spans.chain(together), sink);
+            return Ok(());
         }
         Format::PaddleLog => {
             let logs = paddle_log::write(trace).map_err(ExportError::Log)?;
@@ -312,6 +333,6 @@ pub fn write_trace(trace: &Trace, format: Format, sink: Sink<'_>) -> Result<(), 
             return Err(ExportError::OfTrace);
         }
     };
-    sink(text.as_bytes());
+    let _ = sink(text.as_bytes());
     Ok(())
 }

@@ -156,6 +156,11 @@ impl Trace {
         serde_json::to_string(self).unwrap_or_default()
     }
 
+    /// As [`Trace::to_json`]; none where `go_on`, which is asked before each row, has said no.
+    pub fn to_json_while(&self, go_on: &dyn Fn() -> bool) -> Option<String> {
+        serde_json::to_string(&write::File { trace: self, go_on }).ok()
+    }
+
     /// Reads a file's text.
     ///
     /// # Errors
@@ -244,6 +249,19 @@ mod tests {
     fn a_trace_reads_back() {
         let trace = example();
         assert_eq!(Trace::from_json(&trace.to_json()), Ok(trace));
+    }
+
+    #[test]
+    fn a_file_that_nobody_wants_any_more_is_not_written() {
+        let trace = example();
+        let asked = core::cell::Cell::new(0);
+        let count = || {
+            asked.set(asked.get() + 1);
+            true
+        };
+        assert_eq!(trace.to_json_while(&count), Some(trace.to_json()));
+        assert_eq!(asked.get(), trace.steps.iter().map(|step| step.rows.len()).sum::<usize>());
+        assert_eq!(trace.to_json_while(&|| false), None);
     }
 
     /// Those of a program in another language come in any order.

@@ -2,33 +2,46 @@
 
 use core::fmt;
 
-use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde::ser::{Error, Serialize, SerializeMap, Serializer};
 
 use super::collectives::{Collective, Names, name_value};
 use super::{FORMAT, StepTrace, Trace, TraceSpan, VERSION};
 
-/// Fields in order of their names, as in every file of the planner.
 impl Serialize for Trace {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let names = Names::of(&self.steps);
+        File { trace: self, go_on: &|| true }.serialize(serializer)
+    }
+}
+
+/// A trace as a file; `go_on` is asked before each row whether it is still wanted.
+pub(super) struct File<'t> {
+    pub(super) trace: &'t Trace,
+    pub(super) go_on: &'t dyn Fn() -> bool,
+}
+
+/// Fields in order of their names, as in every file of the planner.
+impl Serialize for File<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let File { trace, go_on } = *self;
+        let names = Names::of(&trace.steps);
         let several = |count: usize| (count > 1).then_some(count);
         let mut table = serializer.serialize_map(None)?;
-        table.serialize_entry("backend", &self.backend)?;
+        table.serialize_entry("backend", &trace.backend)?;
         if names.len() > 0 {
             table.serialize_entry("collectives", &Listed(|| names.iter().map(name_value)))?;
         }
-        entry(&mut table, "context", several(self.context))?;
+        entry(&mut table, "context", several(trace.context))?;
         table.serialize_entry("format", FORMAT)?;
-        entry(&mut table, "hosts", Some(&self.hosts).filter(|hosts| !hosts.is_empty()))?;
-        entry(&mut table, "overhead_ns", self.overhead_ns)?;
-        table.serialize_entry("peak_bytes", &self.peak_bytes)?;
-        table.serialize_entry("plan_digest", &self.plan_digest)?;
-        entry(&mut table, "replicas", several(self.replicas))?;
-        entry(&mut table, "shared_processors", self.shared_processors)?;
+        entry(&mut table, "hosts", Some(&trace.hosts).filter(|hosts| !hosts.is_empty()))?;
+        entry(&mut table, "overhead_ns", trace.overhead_ns)?;
+        table.serialize_entry("peak_bytes", &trace.peak_bytes)?;
+        table.serialize_entry("plan_digest", &trace.plan_digest)?;
+        entry(&mut table, "replicas", several(trace.replicas))?;
+        entry(&mut table, "shared_processors", trace.shared_processors)?;
         let names = &names;
-        table.serialize_entry("steps", &Listed(|| self.steps.iter().map(|step| Step { step, names })))?;
-        entry(&mut table, "tensor", several(self.tensor))?;
-        table.serialize_entry("transport", &self.transport)?;
+        table.serialize_entry("steps", &Listed(|| trace.steps.iter().map(|step| Step { step, names, go_on })))?;
+        entry(&mut table, "tensor", several(trace.tensor))?;
+        table.serialize_entry("transport", &trace.transport)?;
         table.serialize_entry("version", &VERSION)?;
         table.end()
     }
@@ -50,13 +63,15 @@ impl<I: Iterator<Item: Serialize>, F: Fn() -> I> Serialize for Listed<F> {
 struct Step<'t> {
     step: &'t StepTrace,
     names: &'t Names<'t>,
+    go_on: &'t dyn Fn() -> bool,
 }
 
 impl Serialize for Step<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Step { step, names } = *self;
+        let Step { step, names, go_on } = *self;
         let rows = || {
-            (0..step.rows.len()).map(|at| Row { spans: &step.rows[at], collectives: step.collectives_of(at), names })
+            let rows = step.rows.iter().enumerate();
+            rows.map(|(at, spans)| Row { spans, collectives: step.collectives_of(at), names, go_on })
         };
         let mut table = serializer.serialize_map(None)?;
         entry(&mut table, "began_ns", step.began_ns)?;
@@ -72,11 +87,15 @@ struct Row<'t> {
     spans: &'t [TraceSpan],
     collectives: &'t [Collective],
     names: &'t Names<'t>,
+    go_on: &'t dyn Fn() -> bool,
 }
 
 impl Serialize for Row<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Row { spans, collectives, names } = *self;
+        let Row { spans, collectives, names, go_on } = *self;
+        if !go_on() {
+            return Err(S::Error::custom("it is not wanted any more"));
+        }
         let mut table = serializer.serialize_map(None)?;
         if !collectives.is_empty() {
             table.serialize_entry("collectives", &OfRow { collectives, names })?;

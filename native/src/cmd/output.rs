@@ -1,8 +1,10 @@
 //! Where output goes: standard output, or a file that is written completely or not at all.
 
 use std::io::{BufWriter, ErrorKind, Write};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use pipeplan_core::formats::events::Sink;
 use pipeplan_core::plan::{self, Plan};
 use pipeplan_core::trace::Trace;
 use serde_json::Value;
@@ -56,16 +58,13 @@ fn unless_closed(result: std::io::Result<()>) -> Result<(), Failure> {
 /// ever sees half of it.
 pub fn write(path: &str, bytes: &[u8]) -> Result<(), Failure> {
     write_pieces(path, |sink| {
-        sink(bytes);
+        let _ = sink(bytes);
         Ok(())
     })
 }
 
 /// As [`write`], of what `make` hands to its sink piece by piece: for files that are longer than memory.
-pub fn write_pieces(
-    path: &str,
-    make: impl FnOnce(&mut dyn FnMut(&[u8])) -> Result<(), Failure>,
-) -> Result<(), Failure> {
+pub fn write_pieces(path: &str, make: impl FnOnce(Sink<'_>) -> Result<(), Failure>) -> Result<(), Failure> {
     if path == "-" {
         let mut out = std::io::stdout().lock();
         let written = all_pieces(&mut out, make)?;
@@ -84,16 +83,17 @@ pub fn write_pieces(
     Ok(())
 }
 
-/// Makes and writes the pieces. What makes them cannot be stopped, so pieces behind one that failed are dropped.
+/// Makes and writes the pieces, up to one that cannot be written.
 fn all_pieces(
     out: &mut dyn Write,
-    make: impl FnOnce(&mut dyn FnMut(&[u8])) -> Result<(), Failure>,
+    make: impl FnOnce(Sink<'_>) -> Result<(), Failure>,
 ) -> Result<std::io::Result<()>, Failure> {
     let mut written = Ok(());
     make(&mut |piece| {
         if written.is_ok() {
             written = out.write_all(piece);
         }
+        if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     })?;
     Ok(written)
 }
@@ -101,19 +101,23 @@ fn all_pieces(
 /// As [`write`], a trace, whose text is not held as a whole.
 pub fn write_trace(path: &str, trace: &Trace) -> Result<(), Failure> {
     write_pieces(path, |sink| {
-        let mut out = BufWriter::with_capacity(1 << 16, Sink(sink));
+        let mut out = BufWriter::with_capacity(1 << 16, Pieces(sink));
         let written = serde_json::to_writer(&mut out, trace).map_err(std::io::Error::from);
-        written.and_then(|()| out.flush()).map_err(|error| cannot_be_written(path, &error))
+        // It fails only where whoever takes the pieces does, who says why.
+        let _ = written.and_then(|()| out.flush());
+        Ok(())
     })
 }
 
 /// What takes pieces, as a writer.
-struct Sink<'s>(&'s mut dyn FnMut(&[u8]));
+struct Pieces<'s>(Sink<'s>);
 
-impl Write for Sink<'_> {
+impl Write for Pieces<'_> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        (self.0)(bytes);
-        Ok(bytes.len())
+        match (self.0)(bytes) {
+            ControlFlow::Continue(()) => Ok(bytes.len()),
+            ControlFlow::Break(()) => Err(ErrorKind::BrokenPipe.into()),
+        }
     }
 
     fn flush(&mut self) -> std::io::Result<()> {

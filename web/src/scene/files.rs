@@ -1,5 +1,7 @@
 //! A plan as files of other programs, and as a figure for a paper.
 
+use core::ops::ControlFlow;
+
 use pipeplan_core::formats::colour::UP_TITLE;
 use pipeplan_core::formats::events::{self, Chrome};
 use pipeplan_core::formats::export::ops_csv;
@@ -23,7 +25,10 @@ impl Scene {
     /// Events for ui.perfetto.dev and chrome://tracing: ops and memory of each rank.
     pub fn perfetto(&self) -> String {
         let mut text = Vec::new();
-        let mut sink = |piece: &[u8]| text.extend_from_slice(piece);
+        let mut sink = |piece: &[u8]| {
+            text.extend_from_slice(piece);
+            ControlFlow::Continue(())
+        };
         events::write_plan(&mut Chrome::new(&mut sink), &self.schedule, &self.problem, &self.timeline());
         String::from_utf8_lossy(&text).into_owned()
     }

@@ -19,12 +19,14 @@ pub struct Chrome<'a> {
     text: String,
     sink: Sink<'a>,
     is_first: bool,
+    is_over: bool,
 }
 
 impl<'a> Chrome<'a> {
     /// A file without events.
     pub fn new(sink: Sink<'a>) -> Chrome<'a> {
-        Chrome { text: String::from("{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n"), sink, is_first: true }
+        let text = String::from("{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n");
+        Chrome { text, sink, is_first: true, is_over: false }
     }
 
     fn event(&mut self, event: fmt::Arguments<'_>) {
@@ -40,7 +42,9 @@ impl<'a> Chrome<'a> {
     }
 
     fn flush(&mut self) {
-        (self.sink)(self.text.as_bytes());
+        if !self.is_over {
+            self.is_over = (self.sink)(self.text.as_bytes()).is_break();
+        }
         self.text.clear();
     }
 }
@@ -91,6 +95,10 @@ impl Events for Chrome<'_> {
             r#"{{"name":{name},"ph":"C","pid":{process},"ts":{},"args":{{"bytes":{bytes}}}}}"#,
             Micros(at_ns)
         ));
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over
     }
 
     fn finish(&mut self) {

@@ -17,14 +17,15 @@ use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use core::ops::ControlFlow;
 
 use crate::base::units::{Bytes, Nanos};
 use crate::problem::Problem;
 use crate::problem::op::{Op, OpKind};
 use crate::program::Step;
 use crate::simulate::timeline::Timeline;
-use crate::trace::collectives::Purpose;
-use crate::trace::{StepTrace, Trace};
+use crate::trace::collectives::{Collective, Purpose};
+use crate::trace::{StepTrace, Trace, TraceSpan};
 
 mod chrome;
 mod perfetto;
@@ -34,8 +35,8 @@ mod tests;
 pub use self::chrome::Chrome;
 pub use self::perfetto::Perfetto;
 
-/// Takes the next bytes of a file.
-pub type Sink<'a> = &'a mut dyn FnMut(&[u8]);
+/// Takes the next bytes of a file, and says whether it takes more.
+pub type Sink<'a> = &'a mut dyn FnMut(&[u8]) -> ControlFlow<()>;
 
 /// Bytes that an encoding gathers before it hands them on.
 const PIECE: usize = 1 << 20;
@@ -80,6 +81,8 @@ pub trait Events {
     fn slice(&mut self, slice: &Slice<'_>);
     /// Adds a value of a counter, from `at_ns` on.
     fn value(&mut self, track: Track, name: &str, at_ns: Nanos, bytes: Bytes);
+    /// Whether nobody takes more of the file.
+    fn is_over(&self) -> bool;
     /// Ends the file.
     fn finish(&mut self);
 }
@@ -171,50 +174,63 @@ impl<'a> Writer<'a> {
         let first = self.ranks(rows, |row| format!("{name}: {}", row_name(trace, row, rows)));
         let pipelines = trace.replicas.max(1) * trace.context.max(1) * trace.tensor.max(1);
         let ranks = (rows / pipelines).max(1);
-        let arrows: Vec<Arrows> = trace.steps.iter().map(|step| self.arrows_of_step(step, ranks)).collect();
-        for row in 0..rows {
-            let process = first + row as u32;
-            let mut lanes = Lanes::new(process, OPS, "ops");
-            for ((step, start), arrows) in trace.steps.iter().zip(&starts).zip(&arrows) {
-                for span in step.rows.get(row).into_iter().flatten() {
-                    let (sends, receives) = match span.step {
-                        Step::Compute(op) => arrows.of(row / ranks, op),
-                        _ => (None, None),
-                    };
-                    let slice = Slice {
-                        track: Track { process, number: OPS },
-                        name: &span.step.to_string(),
-                        category: category_of(&span.step),
-                        // Times of a file may be anything up to 2^62; what no longer fits stays at the end of time.
-                        start_ns: start.saturating_add(span.start_ns),
-                        end_ns: start.saturating_add(span.end_ns),
-                        sends,
-                        receives,
-                    };
-                    lanes.place(self.events, slice);
+        let mut tracks: Vec<RowLanes> = (first..).take(rows).map(RowLanes::new).collect();
+        // Step by step: the arrows of a step are as many as its ops.
+        for (step, start) in trace.steps.iter().zip(starts) {
+            let arrows = self.arrows_of_step(step, ranks);
+            for (row, (lanes, spans)) in tracks.iter_mut().zip(&step.rows).enumerate() {
+                if self.events.is_over() {
+                    return;
                 }
+                self.spans(lanes, spans, start, &|op| arrows.of(row / ranks, op));
             }
-            self.collectives(process, row, trace, &starts);
+            for (row, lanes) in tracks.iter_mut().enumerate() {
+                self.collectives(lanes, step.collectives_of(row), start);
+            }
         }
     }
 
-    /// Adds the collectives of a row, each purpose on tracks of its own.
-    fn collectives(&mut self, process: u32, row: usize, trace: &Trace, starts: &[Nanos]) {
-        for (purpose, at) in Purpose::ALL.into_iter().zip(0..) {
-            let mut lanes = Lanes::new(process, COLLECTIVES + ROOM * at, purpose.name());
-            for (step, start) in trace.steps.iter().zip(starts) {
-                for collective in step.collectives_of(row).iter().filter(|one| one.name.purpose() == purpose) {
-                    let slice = Slice {
-                        track: Track { process, number: OPS },
-                        name: &collective.name.to_string(),
-                        category: "collective",
-                        start_ns: start.saturating_add(collective.start_ns),
-                        end_ns: start.saturating_add(collective.end_ns),
-                        sends: None,
-                        receives: None,
-                    };
-                    lanes.place(self.events, slice);
-                }
+    /// Adds what a row did in a step that began at `start`. `arrows` are those of an op.
+    fn spans(
+        &mut self,
+        lanes: &mut RowLanes,
+        spans: &[TraceSpan],
+        start: Nanos,
+        arrows: &dyn Fn(Op) -> (Option<u64>, Option<u64>),
+    ) {
+        for span in spans {
+            let (sends, receives) = match span.step {
+                Step::Compute(op) => arrows(op),
+                _ => (None, None),
+            };
+            let slice = Slice {
+                track: Track { process: lanes.ops.process, number: OPS },
+                name: &span.step.to_string(),
+                category: category_of(&span.step),
+                // Times of a file may be anything up to 2^62; what no longer fits stays at the end of time.
+                start_ns: start.saturating_add(span.start_ns),
+                end_ns: start.saturating_add(span.end_ns),
+                sends,
+                receives,
+            };
+            lanes.ops.place(self.events, slice);
+        }
+    }
+
+    /// Adds the collectives of a row in a step that began at `start`, each purpose on tracks of its own.
+    fn collectives(&mut self, lanes: &mut RowLanes, collectives: &[Collective], start: Nanos) {
+        for (purpose, lanes) in Purpose::ALL.into_iter().zip(&mut lanes.collectives) {
+            for collective in collectives.iter().filter(|one| one.name.purpose() == purpose) {
+                let slice = Slice {
+                    track: Track { process: lanes.process, number: OPS },
+                    name: &collective.name.to_string(),
+                    category: "collective",
+                    start_ns: start.saturating_add(collective.start_ns),
+                    end_ns: start.saturating_add(collective.end_ns),
+                    sends: None,
+                    receives: None,
+                };
+                lanes.place(self.events, slice);
             }
         }
     }
@@ -314,6 +330,19 @@ impl Lanes {
         }
         self.ends[lane] = slice.end_ns;
         events.slice(&slice);
+    }
+}
+
+/// The tracks of a row of a trace.
+struct RowLanes {
+    ops: Lanes,
+    collectives: [Lanes; Purpose::ALL.len()],
+}
+
+impl RowLanes {
+    fn new(process: u32) -> RowLanes {
+        let of = |at: usize| Lanes::new(process, COLLECTIVES + ROOM * at as u32, Purpose::ALL[at].name());
+        RowLanes { ops: Lanes::new(process, OPS, "ops"), collectives: core::array::from_fn(of) }
     }
 }
 

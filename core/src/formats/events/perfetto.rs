@@ -146,6 +146,7 @@ impl Texts {
 pub struct Perfetto<'a> {
     bytes: Vec<u8>,
     sink: Sink<'a>,
+    is_over: bool,
     names: Texts,
     categories: Texts,
 }
@@ -162,8 +163,13 @@ const fn uuid(process: u32, track: Option<u32>) -> u64 {
 impl<'a> Perfetto<'a> {
     /// A file without events.
     pub fn new(sink: Sink<'a>) -> Perfetto<'a> {
-        let mut perfetto =
-            Perfetto { bytes: Vec::new(), sink, names: Texts::default(), categories: Texts::default() };
+        let mut perfetto = Perfetto {
+            bytes: Vec::new(),
+            sink,
+            is_over: false,
+            names: Texts::default(),
+            categories: Texts::default(),
+        };
         perfetto.packet(Packet { sequence_flags: Some(STATE_CLEARED), ..Packet::default() });
         perfetto
     }
@@ -178,7 +184,9 @@ impl<'a> Perfetto<'a> {
     }
 
     fn flush(&mut self) {
-        (self.sink)(&self.bytes);
+        if !self.is_over {
+            self.is_over = (self.sink)(&self.bytes).is_break();
+        }
         self.bytes.clear();
     }
 
@@ -258,6 +266,10 @@ impl Events for Perfetto<'_> {
             ..TrackEvent::default()
         };
         self.event(at_ns, event, None);
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over
     }
 
     fn finish(&mut self) {

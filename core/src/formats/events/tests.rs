@@ -22,7 +22,10 @@ fn plan(schedule: &str) -> Plan {
 /// The events in JSON of what `write` writes.
 fn events(write: impl FnOnce(&mut dyn Events)) -> Vec<Value> {
     let mut text = Vec::new();
-    let mut sink = |piece: &[u8]| text.extend_from_slice(piece);
+    let mut sink = |piece: &[u8]| {
+        text.extend_from_slice(piece);
+        ControlFlow::Continue(())
+    };
     write(&mut Chrome::new(&mut sink));
     let value: Value = serde_json::from_slice(&text).unwrap();
     value["traceEvents"].as_array().unwrap().clone()
@@ -174,4 +177,53 @@ fn collectives_stand_beside_the_ops_that_they_overlap() {
     let what: Vec<&Value> =
         of(&events, "X").iter().filter(|event| event["cat"] == "collective").map(|event| &event["name"]).collect();
     assert_eq!(what[0], "dp reduce-scatter gradients of stage 0");
+}
+
+/// Arrows have the same numbers however many steps a trace has: those of a step follow those of the one before.
+#[test]
+fn arrows_of_steps_stay_apart() {
+    let plan = plan("1f1b");
+    let row = |row: &Vec<crate::simulate::timeline::Span>| {
+        let span = |span: &crate::simulate::timeline::Span| TraceSpan {
+            step: Step::Compute(span.op),
+            start_ns: span.start_ns,
+            end_ns: span.end_ns,
+        };
+        row.iter().map(span).collect::<Vec<_>>()
+    };
+    let mut trace = trace(2, &[]);
+    trace.steps.iter_mut().for_each(|step| step.rows = plan.timeline().unwrap().rows.iter().map(row).collect());
+    let events = events(|to| write_trace(to, "measured", &trace));
+    let ids = |phase| -> Vec<u64> { of(&events, phase).iter().filter_map(|event| event["id"].as_u64()).collect() };
+    let (mut sent, mut received) = (ids("s"), ids("f"));
+    sent.sort_unstable();
+    received.sort_unstable();
+    assert_eq!((&sent, sent.len()), (&received, 12));
+    assert_eq!(sent, (1..=12).collect::<Vec<_>>());
+    // The first step comes whole before the second.
+    let half = of(&events, "s").len() / 2;
+    assert!(of(&events, "s")[..half].iter().all(|event| event["id"].as_u64() <= Some(6)));
+}
+
+/// Whoever takes no more gets no more, in either encoding.
+#[test]
+fn a_file_ends_where_nobody_takes_more_of_it() {
+    let mut trace = trace(64, &(0..2000).map(|at| optimizer(at, at + 1)).collect::<Vec<_>>());
+    trace.steps.truncate(1);
+    for encoding in ["json", "protobuf"] {
+        let pieces_of = |most: usize| {
+            let mut pieces = 0;
+            let mut sink = |_: &[u8]| {
+                pieces += 1;
+                if pieces == most { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            };
+            match encoding {
+                "json" => write_trace(&mut Chrome::new(&mut sink), "measured", &trace),
+                _ => write_trace(&mut Perfetto::new(&mut sink), "measured", &trace),
+            }
+            pieces
+        };
+        assert!(pieces_of(usize::MAX) > 3, "{encoding}");
+        assert_eq!((pieces_of(1), pieces_of(2)), (1, 2), "{encoding}");
+    }
 }

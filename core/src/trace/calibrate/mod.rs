@@ -28,6 +28,7 @@ use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 use alloc::{format, vec};
+use core::ops::ControlFlow;
 
 use serde_json::{Value, json};
 
@@ -117,6 +118,22 @@ pub struct Calibration {
 /// # Errors
 /// A trace without steps, a trace with other ops than the schedule, or times too long for a problem.
 pub fn calibrate(problem: &Problem, schedule: &Schedule, trace: &Trace) -> Result<Calibration, Faults> {
+    calibrate_watched(problem, schedule, trace, &mut |_, _| ControlFlow::Continue(()))
+}
+
+/// Hears how much is done, and how much there is, and may end it.
+pub type Watch<'w> = dyn FnMut(usize, usize) -> ControlFlow<()> + 'w;
+
+/// As [`calibrate`]. `watch` hears of steps: each is read and then simulated.
+///
+/// # Errors
+/// As [`calibrate`], and one where `watch` has ended it.
+pub fn calibrate_watched(
+    problem: &Problem,
+    schedule: &Schedule,
+    trace: &Trace,
+    watch: &mut Watch<'_>,
+) -> Result<Calibration, Faults> {
     if problem.differs() {
         // The mean over microbatches is the time of none of them.
         let accepted = "microbatches that are alike: calibration measures one time for each stage and job";
@@ -134,6 +151,7 @@ pub fn calibrate(problem: &Problem, schedule: &Schedule, trace: &Trace) -> Resul
     let first = trace.steps.len() - steps.len();
     let mut pipelines = Vec::new();
     for (index, step) in steps.iter().enumerate() {
+        go_on(watch(index, 2 * steps.len()))?;
         for pipeline in pipelines_of(&in_turn, step, first + index)? {
             pipelines.push((index, pipeline));
         }
@@ -170,18 +188,7 @@ pub fn calibrate(problem: &Problem, schedule: &Schedule, trace: &Trace) -> Resul
     let timeline = simulate_as(&with_hops, &in_turn, &mean).map_err(no_order)?;
     let hops_ns = timeline.makespan_ns();
 
-    // Each step with its own op times, in the slowest replica; and its measured time.
-    let mut of_steps = vec![0; steps.len()];
-    for (step, pipeline) in &pipelines {
-        let took = |rank: usize, place: usize, _: Op| {
-            let span: &Span = &pipeline[rank][place];
-            span.end_ns - span.start_ns
-        };
-        of_steps[*step] =
-            simulate_as(&with_hops, &in_turn, &took).map_err(no_order)?.makespan_ns().max(of_steps[*step]);
-    }
-    let mut spread = Sum::default();
-    of_steps.iter().for_each(|ns| spread.add(*ns));
+    let spread = spread(&with_hops, &in_turn, steps.len(), &pipelines, watch)?;
     let mut measured = Sum::default();
     steps.iter().for_each(|step| measured.add(step.timeline().makespan_ns()));
 
@@ -214,6 +221,36 @@ pub fn calibrate(problem: &Problem, schedule: &Schedule, trace: &Trace) -> Resul
         jitter_permille,
         statement,
     })
+}
+
+/// The makespan of each of `steps` steps with its own op times, in its slowest replica.
+fn spread(
+    with_hops: &Problem,
+    in_turn: &Schedule,
+    steps: usize,
+    pipelines: &[(usize, Vec<Vec<Span>>)],
+    watch: &mut Watch<'_>,
+) -> Result<Sum, Faults> {
+    let mut of_steps = vec![0; steps];
+    for (step, pipeline) in pipelines {
+        go_on(watch(steps + step, 2 * steps))?;
+        let took = |rank: usize, place: usize, _: Op| {
+            let span: &Span = &pipeline[rank][place];
+            span.end_ns - span.start_ns
+        };
+        let makespan_ns = simulate_as(with_hops, in_turn, &took).map_err(no_order)?.makespan_ns();
+        of_steps[*step] = makespan_ns.max(of_steps[*step]);
+    }
+    let mut spread = Sum::default();
+    of_steps.iter().for_each(|ns| spread.add(*ns));
+    Ok(spread)
+}
+
+fn go_on(flow: ControlFlow<()>) -> Result<(), Fault> {
+    match flow {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(()) => Err(Fault::new("the comparison", "its end", "all steps of the trace")),
+    }
 }
 
 fn no_order(deadlock: Deadlock) -> Faults {
