@@ -201,7 +201,7 @@ fn paddles_logs_are_written_and_read() {
     let stderr = String::from_utf8_lossy(&told.stderr).into_owned();
     let last = cut.lines().count();
     assert!(told.status.success() && stderr.contains(&format!("workerlog.1 line {last}: found")), "{stderr}");
-    assert!(stderr.contains("workerlog.2: found No such file"), "{stderr}");
+    assert!(stderr.contains("workerlog.2: found no file"), "{stderr}");
     assert_eq!(read(&back)["steps"][0]["rows"].as_array().unwrap().len(), 4);
 
     // Machines in folders of their own.

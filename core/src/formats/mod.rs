@@ -1,8 +1,8 @@
 //! Files of other programs, and drawings for people: plans and timelines in other forms.
 //!
 //! - In: plans, traces and timelines; files of other programs.
-//! - Out: Chrome and Perfetto traces, SVG, text drawings, Megatron-LM arguments; specs and traces read from Megatron-LM and
-//!   `torch.profiler`.
+//! - Out: Chrome and Perfetto traces, SVG, text drawings, Megatron-LM arguments; specs read from Megatron-LM, and traces from what runs
+//!   left behind, of whichever program.
 //! - Knows: plans and traces. Nothing of search or advice.
 
 pub mod colour;
@@ -14,6 +14,7 @@ pub mod megatron_args;
 pub mod megatron_run;
 pub mod paddle_log;
 pub mod profile;
+pub mod run_files;
 pub mod sentence;
 mod shell;
 pub mod svg;

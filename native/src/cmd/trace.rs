@@ -1,14 +1,13 @@
 //! `pipeplan trace`
 
-use std::io::{BufRead, BufReader, Read as Bytes};
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use flate2::read::MultiGzDecoder;
-use pipeplan_core::base::fields::Fault;
-use pipeplan_core::base::json::format_of;
-use pipeplan_core::formats::paddle_log;
-use pipeplan_core::formats::profile::{self, Recording};
-use pipeplan_core::formats::torch_profile;
+use pipeplan_core::base::fields::{Fault, Faults};
+use pipeplan_core::formats::flight_recorder;
+use pipeplan_core::formats::paddle_log::{self, Worker};
+use pipeplan_core::formats::run_files::{self, Contents, Files, HEAD, Kind, Ran, Reader, Run};
 use pipeplan_core::plan::Plan;
 use pipeplan_core::problem::Schedule;
 use pipeplan_core::trace::clocks::Aligned;
@@ -85,25 +84,11 @@ pub struct Args {
     parts: Parts,
 }
 
-/// A trace, and what a person hears of it.
-struct Read {
-    trace: Trace,
-    clocks: Aligned,
-    notes: Vec<String>,
-    faults: Vec<Fault>,
-}
-
-impl From<(Trace, Aligned)> for Read {
-    fn from((trace, clocks): (Trace, Aligned)) -> Read {
-        Read { trace, clocks, notes: Vec::new(), faults: Vec::new() }
-    }
-}
-
 pub fn run(args: Args) -> Result<(), Failure> {
     if args.files.iter().filter(|name| *name == "-").count() > 1 {
         return Err(Failure::input("only one of the plan and the profiles can come from standard input"));
     }
-    if args.files.iter().any(|name| hang::looks_like_one(Path::new(name))) {
+    if args.files.iter().any(|name| kind_of(name) == Some(Kind::FlightRecorder)) {
         return say_who_waits(&args);
     }
     let Some(output) = args.output.as_deref() else {
@@ -118,9 +103,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     for path in [Some(output), args.write_order.as_deref()].into_iter().flatten().filter(|path| *path != "-") {
         output::expect_room_at(path)?;
     }
-    let folders = args.files.iter().filter(|name| paddle::looks_like_one(Path::new(name))).count();
-    let read = if folders > 0 { read_logs(&args)? } else { read_files(&args)? };
-    let Read { trace, clocks, notes, faults } = read;
+    let Run { trace, clocks, told, faults } = read_run(&args)?;
     faults.iter().for_each(|fault| output::tell(&fault.to_string()));
     let trace = args.parts.of(trace)?;
     if let Some(path) = &args.write_order {
@@ -132,7 +115,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         return Ok(());
     }
     let mut shown = report(&trace, &clocks);
-    notes.iter().for_each(|note| shown.push_str(note));
+    told.iter().for_each(|(word, line)| shown.push_str(&format!("{word:<13} {line}\n")));
     if let Some(path) = &args.write_order {
         shown.push_str(&format!("order         {path}\n"));
     }
@@ -144,14 +127,18 @@ pub fn run(args: Args) -> Result<(), Failure> {
 
 /// Dumps of the flight recorder have no times of ops to make a trace of: what they say is who waits.
 fn say_who_waits(args: &Args) -> Result<(), Failure> {
-    if let Some(other) = args.files.iter().find(|name| !hang::looks_like_one(Path::new(name))) {
+    if let Some(other) = args.files.iter().find(|name| kind_of(name) != Some(Kind::FlightRecorder)) {
         let text = format!("{other} is no dump of torch's flight recorder, as other files are");
         return Err(Failure::input(text).with_help("give the dumps alone; a plan is not needed"));
     }
     if args.write_order.is_some() {
         return Err(Failure::input("dumps of the flight recorder say no order: leave --write-order out"));
     }
-    let report = hang::read(&args.files)?;
+    let mut files = Files::default();
+    for name in &args.files {
+        files.add(name.clone(), Unpacked::open(name)?.contents()?);
+    }
+    let report = flight_recorder::waits(&files.dumps).map_err(Failure::input)?;
     match args.output.as_deref() {
         Some("-") => output::print_bytes(hang::to_json(&report).as_bytes()),
         Some(path) => {
@@ -162,18 +149,50 @@ fn say_who_waits(args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// Logs of Paddle, with or without a plan before them.
-fn read_logs(args: &Args) -> Result<Read, Failure> {
-    let (plan, folder) = match &args.files[..] {
-        [folder] => (None, folder),
-        [plan, folder] if !paddle::looks_like_one(Path::new(plan)) => (Some(input::plan(plan)?), folder),
-        _ => return Err(Failure::input("give one folder of workerlog.N, after the plan if there is one")),
-    };
-    let logs = paddle::read(Path::new(folder), args.devices.as_deref(), args.multi_machine)?;
+/// The run that the files show, with or without a plan before them.
+fn read_run(args: &Args) -> Result<Run, Failure> {
+    let Given { plan, files, missing } = read_files(args)?;
+    files.expect_one_program().map_err(Failure::input)?;
+    for (given, option) in [
+        (args.devices.is_some(), "--devices"),
+        (args.multi_machine, "--multi-machine"),
+        (args.events.is_some(), "--events"),
+    ] {
+        if given && files.logs.is_empty() {
+            return Err(Failure::input(format!("{option} applies to folders of workerlog.N")));
+        }
+    }
     let digest = plan.as_ref().map(Plan::digest);
-    let known =
+    let ran =
         plan.as_ref().zip(digest.as_ref()).map(|(plan, digest)| (&plan.problem, &plan.schedule, digest.as_str()));
-    let logged = paddle_log::trace(&logs.workers, known).map_err(|faults| {
+    if !files.logs.is_empty() {
+        return of_logs(args, files.logs, missing, ran);
+    }
+    if !files.traces.is_empty() {
+        if plan.is_some() {
+            return Err(Failure::input("traces of pipeplan are merged without a plan: leave the plan out"));
+        }
+        let (trace, clocks) = merged(files.traces).map_err(Failure::input)?;
+        return Ok(Run { trace, clocks, told: Vec::new(), faults: Vec::new() });
+    }
+    if files.recordings.is_empty() {
+        return Err(Failure::input("there is nothing of a run beside the plan").with_help(
+            "give files of torch.profiler, exports of Nsight Systems, a folder of workerlog.N, or traces of pipeplan after the plan",
+        ));
+    }
+    run_files::of_recordings(&files.recordings, ran).map_err(|faults| {
+        Failure::input(faults)
+            .with_help("give the plan whose order ran, and one file per rank, all of the same complete steps")
+    })
+}
+
+/// Logs of Paddle, and the events of its own tool where they are asked for.
+fn of_logs(args: &Args, logs: Vec<Worker>, mut missing: Vec<Fault>, ran: Option<Ran<'_>>) -> Result<Run, Failure> {
+    let mut logs = run_files::placed(logs).map_err(Failure::input)?;
+    if args.devices.is_none() {
+        missing.extend(run_files::add_missing(&mut logs));
+    }
+    let run = run_files::of_logs(&logs, &missing, ran).map_err(|faults| {
         Failure::input(faults)
             .with_help("give the folder of workerlog.N of a run with pipeline.job_schedule_profiler_start")
     })?;
@@ -182,94 +201,60 @@ fn read_logs(args: &Args) -> Result<Read, Failure> {
         std::fs::create_dir_all(folder)
             .map_err(|error| Failure::work(format!("{} cannot be written: {error}", folder.display())))?;
         let file = |name: &str| folder.join(name).display().to_string();
-        output::write(&file("pipeline_profile.json"), paddle_log::events(&logs.workers).as_bytes())?;
-        output::write(
-            &file("pipeline_profile_perfetto.json"),
-            paddle_log::perfetto_events(&logs.workers).as_bytes(),
-        )?;
+        output::write(&file("pipeline_profile.json"), paddle_log::events(&logs).as_bytes())?;
+        output::write(&file("pipeline_profile_perfetto.json"), paddle_log::perfetto_events(&logs).as_bytes())?;
     }
-    let mut notes = Vec::new();
-    if let Some(placed) = logged.placed {
-        notes.push(format!("stages        {placed}, found from the order of jobs\n"));
-    }
-    if !logged.left_out.is_empty() {
-        let kinds: Vec<String> = logged.left_out.iter().map(|(kind, count)| format!("{kind} ({count})")).collect();
-        notes.push(format!("left out      jobs without a stage: {}\n", kinds.join(", ")));
-    }
-    let missing: Vec<String> = logs.missing.iter().map(|fault| fault.field.clone()).collect();
-    let faults = logged.faults.into_iter().filter(|fault| !missing.contains(&fault.field));
-    let faults = logs.missing.into_iter().chain(faults).collect();
-    Ok(Read { trace: logged.trace, clocks: logged.clocks, notes, faults })
+    Ok(run)
 }
 
-/// Profiles of torch or traces of pipeplan, with or without a plan before them.
-fn read_files(args: &Args) -> Result<Read, Failure> {
-    for (given, option) in [
-        (args.devices.is_some(), "--devices"),
-        (args.multi_machine, "--multi-machine"),
-        (args.events.is_some(), "--events"),
-    ] {
-        if given {
-            return Err(Failure::input(format!("{option} applies to folders of workerlog.N")));
-        }
-    }
-    let (mut files, mut recordings) = (Vec::new(), Vec::new());
-    let mut plan = None;
+/// What the arguments name.
+#[derive(Default)]
+struct Given {
+    /// The plan that ran.
+    plan: Option<Plan>,
+    files: Files,
+    /// Logs that cannot be read.
+    missing: Vec<Fault>,
+}
+
+fn read_files(args: &Args) -> Result<Given, Failure> {
+    let mut given = Given::default();
     for (index, name) in args.files.iter().enumerate() {
-        if index == 0 && name != "-" && !Path::new(name).exists() {
+        let path = Path::new(name);
+        if index == 0 && name != "-" && !path.exists() {
             // A link, or no file.
-            plan = Some(input::plan(name)?);
-            continue;
-        }
-        if nsight::looks_like_one(Path::new(name)) {
-            recordings.extend(nsight::read(name)?);
-            continue;
-        }
-        let text = match of_torch_or_whole(name)? {
-            Contents::Torch(recording) => {
-                recordings.push((name.clone(), *recording));
+            given.plan = Some(input::plan(name)?);
+        } else if path.is_dir() {
+            for path in paddle::logs(path, args.devices.as_deref(), args.multi_machine)? {
+                let log = path.display().to_string();
+                match Unpacked::open(&log).and_then(Unpacked::contents) {
+                    Ok(contents) => given.files.add(log, contents),
+                    Err(failure) => {
+                        let device = run_files::device_of(&log).unwrap_or(0);
+                        given.missing.push(Fault::new(log.as_str(), failure.message(), "the log of this device"));
+                        given.files.logs.push(Worker::new(log, 0, device));
+                    }
+                }
+            }
+        } else if nsight::looks_like_one(path) {
+            given.files.recordings.extend(nsight::read(name)?);
+        } else {
+            let file = Unpacked::open(name)?;
+            if Kind::of(name, &file.head).is_some() {
+                given.files.add(name.clone(), file.contents()?);
                 continue;
             }
-            Contents::Text(text) => text,
-        };
-        if text.contains(TIMERS) {
-            return Err(of_timers(name));
+            let source = file.text()?;
+            if source.text.contains(TIMERS) {
+                return Err(of_timers(name));
+            }
+            if index > 0 {
+                return Err(Failure::input(format!("{name}: {}", run_files::of_no_program(source.text.as_bytes()))));
+            }
+            given.plan = Some(input::plan_from(&source)?);
         }
-        if index == 0 && !is_trace(&text) && !torch_profile::looks_like_one(&text) {
-            plan = Some(input::plan_from(&Source { name: name.clone(), text })?);
-            continue;
-        }
-        files.push((name.clone(), text));
     }
-    if files.is_empty() && recordings.is_empty() {
-        return Err(Failure::input("there is nothing of a run beside the plan").with_help(
-            "give files of torch.profiler, exports of Nsight Systems, a folder of workerlog.N, or traces of pipeplan after the plan",
-        ));
-    }
-    if recordings.is_empty() && files.iter().all(|(_, text)| is_trace(text)) {
-        if plan.is_some() {
-            return Err(Failure::input("traces of pipeplan are merged without a plan: leave the plan out"));
-        }
-        let traces = files.into_iter().map(|(name, text)| {
-            let trace = input::trace_of(&Source { name: name.clone(), text })?;
-            Ok((name, trace))
-        });
-        let traces = traces.collect::<Result<Vec<_>, Failure>>()?;
-        return merged(traces).map(Read::from).map_err(Failure::input);
-    }
-    for file in files {
-        recordings.push(recording(file)?);
-    }
-    let help = "give the plan whose order ran, and one file per rank, all of the same complete steps";
-    let read = match &plan {
-        Some(plan) => profile::aligned(&plan.problem, &plan.schedule, &plan.digest(), &recordings),
-        None => profile::found(&recordings)
-            .and_then(|(problem, schedule)| profile::aligned(&problem, &schedule, "", &recordings)),
-    };
-    let read = read.map_err(|faults| Failure::input(faults).with_help(help))?;
-    let told = if plan.is_none() { profile::told(&recordings) } else { Vec::new() };
-    let notes = told.into_iter().map(|line| format!("found         {line}\n")).collect();
-    Ok(Read { notes, ..Read::from(read) })
+    Ok(given)
 }
 
 /// What Megatron-LM writes before the times of its timers.
@@ -284,61 +269,61 @@ fn of_timers(name: &str) -> Failure {
     )
 }
 
-/// Whether a text is a trace of pipeplan. Files of torch are not parsed for this: they may be large.
-fn is_trace(text: &str) -> bool {
-    text.contains("\"pipeplan-trace\"")
-        && !torch_profile::looks_like_one(text)
-        && format_of(text) == Some("pipeplan-trace")
-}
-
-/// Reads the file of one rank.
-fn recording((name, text): (String, String)) -> Result<(String, Recording), Failure> {
-    let recording = torch_profile::read(&text).map_err(|fault| Failure::input(format!("{name}: {fault}")))?;
-    Ok((name, recording))
-}
-
-/// What a file holds.
-enum Contents {
-    /// What torch recorded of a rank, read piece by piece.
-    Torch(Box<Recording>),
-    /// Anything else.
-    Text(String),
-}
-
-/// Bytes at the start of a file in which one of torch's has its events begin.
-const HEAD: u64 = 1 << 18;
 /// Bytes that are read at once.
 const PIECE: usize = 1 << 20;
 
-/// Reads a file or standard input, unpacked. Files of torch may be of any length.
-fn of_torch_or_whole(name: &str) -> Result<Contents, Failure> {
-    let cannot = |error: std::io::Error| Failure::input(format!("{name} cannot be read: {error}"));
-    let mut source: Box<dyn BufRead> = match name {
-        "-" => Box::new(std::io::stdin().lock()),
-        path => Box::new(BufReader::with_capacity(PIECE, std::fs::File::open(path).map_err(cannot)?)),
-    };
-    let is_packed = source.fill_buf().map_err(cannot)?.starts_with(&[0x1f, 0x8b]);
-    let mut source: Box<dyn Bytes> = if is_packed { Box::new(MultiGzDecoder::new(source)) } else { source };
-    let mut head = Vec::new();
-    source.by_ref().take(HEAD).read_to_end(&mut head).map_err(cannot)?;
-    if !torch_profile::looks_like_one(&String::from_utf8_lossy(&head)) {
-        let bytes = input::bounded(name, MAX_FILE_BYTES as u64, Ok(head.as_slice().chain(source)))?;
+/// What a regular file is; none of a pipe, which is not read twice, and of a file of no program that is known.
+fn kind_of(name: &str) -> Option<Kind> {
+    Path::new(name).is_file().then(|| Unpacked::open(name).ok()).flatten().and_then(|file| Kind::of(name, &file.head))
+}
+
+/// A file or standard input, unpacked, of which the head is read.
+struct Unpacked {
+    name: String,
+    head: Vec<u8>,
+    rest: Box<dyn Read>,
+}
+
+impl Unpacked {
+    fn open(name: &str) -> Result<Unpacked, Failure> {
+        let cannot = |error: std::io::Error| Failure::input(format!("{name} cannot be read: {error}"));
+        let mut source: Box<dyn BufRead> = match name {
+            "-" => Box::new(std::io::stdin().lock()),
+            path => Box::new(BufReader::with_capacity(PIECE, std::fs::File::open(path).map_err(cannot)?)),
+        };
+        let is_packed = source.fill_buf().map_err(cannot)?.starts_with(&[0x1f, 0x8b]);
+        let mut rest: Box<dyn Read> = if is_packed { Box::new(MultiGzDecoder::new(source)) } else { source };
+        let mut head = Vec::new();
+        rest.by_ref().take(HEAD as u64).read_to_end(&mut head).map_err(cannot)?;
+        Ok(Unpacked { name: name.to_owned(), head, rest })
+    }
+
+    /// All of it as text.
+    fn text(self) -> Result<Source, Failure> {
+        let Unpacked { name, head, rest } = self;
+        let bytes = input::bounded(&name, MAX_FILE_BYTES as u64, Ok(head.as_slice().chain(rest)))?;
         let text = String::from_utf8(bytes).map_err(|error| {
             Failure::input(format!("{name} is not text: byte {} is not UTF-8", error.utf8_error().valid_up_to() + 1))
         })?;
-        return Ok(Contents::Text(text));
+        Ok(Source { name, text })
     }
-    let refused = |fault: Fault| Failure::input(format!("{name}: {fault}"));
-    let mut reader = torch_profile::Reader::new();
-    reader.push(&head).map_err(refused)?;
-    let mut piece = vec![0; PIECE];
-    loop {
-        match source.read(&mut piece).map_err(cannot)? {
-            0 => break,
-            count => reader.push(&piece[..count]).map_err(refused)?,
+
+    /// What it holds, read piece by piece.
+    fn contents(mut self) -> Result<Contents, Failure> {
+        let name = &self.name;
+        let refused = |faults: Faults| Failure::input(format!("{name}: {faults}"));
+        let bytes = std::fs::metadata(name).map_or(0, |file| file.len());
+        let mut reader = Reader::new(name, bytes);
+        reader.push(&self.head).map_err(|fault| refused(fault.into()))?;
+        let mut piece = vec![0; PIECE];
+        loop {
+            let read = self.rest.read(&mut piece);
+            match read.map_err(|error| Failure::input(format!("{name} cannot be read: {error}")))? {
+                0 => return reader.finish().map_err(refused),
+                count => reader.push(&piece[..count]).map_err(|fault| refused(fault.into()))?,
+            }
         }
     }
-    Ok(Contents::Torch(Box::new(reader.finish().map_err(refused)?)))
 }
 
 fn report(trace: &Trace, clocks: &Aligned) -> String {

@@ -23,8 +23,10 @@ mod pickle;
 #[cfg(test)]
 mod tests;
 mod waits;
+mod words;
 
 pub use self::waits::{Difference, Instead, Report, Wait, waits};
+pub use self::words::Part;
 
 /// Longest dump that is read.
 pub const MAX_FILE_BYTES: usize = 256 << 20;
