@@ -146,6 +146,152 @@ fn logs_of_paddle_open_and_damage_is_named() {
     browser.no_errors();
 }
 
+/// A folder of this name with these files.
+fn folder_of(name: &str, files: &[(&str, Vec<u8>)]) -> PathBuf {
+    let folder = process::output(name);
+    let _ = std::fs::remove_dir_all(&folder);
+    for (path, bytes) in files {
+        let path = folder.join(path);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("created");
+        std::fs::write(path, bytes).expect("written");
+    }
+    folder
+}
+
+/// Folders are chosen and dropped: logs of two machines, traces of ranks with their plan, profiles of torch. What is of no run is
+/// named.
+#[test]
+fn folders_of_runs_open_as_the_command_reads_them() {
+    let (_served, address) = serve(&[]);
+    let [plan, trace] = slow_run("folders");
+    let read = |path: &Path| std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let logs = process::output("folders-logs");
+    printed(["export", text(&trace), "--format", "paddle-log", "-o", text(&logs)]);
+    let log = |device: usize| read(&logs.join(format!("workerlog.{device}")));
+    let paddle = folder_of(
+        "folders-paddle",
+        &[
+            ("machine2/workerlog.0", log(0)),
+            ("machine2/workerlog.1", log(1)),
+            ("machine10/workerlog.0", log(2)),
+            ("machine10/workerlog.1", log(3)),
+            ("machine10/notes.txt", b"nothing of a run".to_vec()),
+        ],
+    );
+    let parts = ["0,1", "2,3"].map(|ranks| {
+        let part = process::output(&format!("folders-ranks-{}.json", &ranks[..1]));
+        printed(["trace", text(&trace), "--ranks", ranks, "-o", text(&part)]);
+        read(&part)
+    });
+    let [first, second] = parts;
+    let ours =
+        folder_of("folders-ours", &[("a/host0.json", first), ("b/host1.json", second), ("plan.json", read(&plan))]);
+    let Recorded { packed, .. } = recorded("folders");
+    let [rank0, rank1] = packed.map(|file| read(Path::new(&file)));
+    let torch = folder_of("folders-torch", &[("rank0.pt.trace.json.gz", rank0), ("rank1.pt.trace.json.gz", rank1)]);
+
+    let browser = Browser::open("folders", 1440, 1000);
+    browser.goto(&example(&address));
+    first_plan(&browser);
+    browser.find("[data-test='open-folder']").keys(text(&paddle));
+    let said = explained(&browser);
+    assert!(said.contains("4 ranks on Paddle") && said.contains("4 stages"), "{said}");
+    let told = notice(&browser, "machine10/notes.txt");
+    assert!(told.contains("of no run"), "{told}");
+    browser.picture("run-folder.png");
+
+    browser.find("[data-test='trace-close']").click();
+    browser.drop_files(&[text(&ours)]);
+    let said = explained(&browser);
+    assert!(said.contains("4 ranks on cpu") && said.contains("6 steps"), "{said}");
+    assert!(is_beside(&browser), "the plan of the folder ran");
+
+    browser.find("[data-test='trace-close']").click();
+    browser.drop_files(&[text(&torch)]);
+    let said = explained(&browser);
+    assert!(said.contains("2 ranks") && said.contains("4 stages"), "{said}");
+
+    let other = folder_of("folders-other", &[("a.txt", b"nothing".to_vec()), ("b/c.md", b"nothing".to_vec())]);
+    browser.drop_files(&[text(&other)]);
+    let told = notice(&browser, "No file of this folder is of a run");
+    assert!(told.contains("folders-other/a.txt, folders-other/b/c.md"), "{told}");
+    browser.no_errors();
+}
+
+/// Dumps of torch's flight recorder: each line of the command stands on the page, and the file is that of the command.
+#[test]
+fn dumps_of_a_run_that_hangs_say_who_waits() {
+    let (_served, address) = serve(&[]);
+    let folder = process::top().join("tests/reference/flight_recorder");
+    let dumps = [0, 1, 2].map(|rank| folder.join(format!("fr_trace_rank_{rank}")));
+    let dumps: Vec<&str> = dumps.iter().map(|dump| text(dump)).collect();
+    let browser = Browser::open("hang", 1440, 1000);
+    browser.goto(&example(&address));
+    first_plan(&browser);
+    open_all(&browser, &dumps);
+    let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<String>>();
+    let shown = browser
+        .until("the report", || Some(browser.text("[data-test='hang']")).filter(|text| text.contains("not there")));
+    let shown = words(&shown).join(" ");
+    let command = printed(["trace"].into_iter().chain(dumps.iter().copied()));
+    for line in command.lines().filter(|line| !line.is_empty()) {
+        // The page says times as pages do: "for at least 12 ms".
+        let line = line.split("for at least").next().unwrap_or(line);
+        assert!(shown.contains(&words(line).join(" ")), "{line} in {shown}");
+    }
+    browser.picture("run-hangs.png");
+    browser.find("[data-test='save-hang']").click();
+    let saved = std::fs::read_to_string(browser.downloaded("hang.json")).expect("a file");
+    assert!(saved == printed(["trace"].into_iter().chain(dumps.iter().copied()).chain(["-o", "-"])), "{saved}");
+    browser.screen(360, 780);
+    std::thread::sleep(Duration::from_millis(300));
+    browser.find("[data-test='hang']").script_with("arguments[0].scrollIntoView()", json!(null));
+    browser.picture("run-hangs-on-a-phone.png");
+    let is_wide = "return document.documentElement.scrollWidth > document.documentElement.clientWidth";
+    assert_eq!(browser.script(is_wide, json!([])), json!(false));
+    browser.screen(1440, 1000);
+    // A dump beside files of another program is no run of one program.
+    let Recorded { packed: [rank0, _], .. } = recorded("hang");
+    open_all(&browser, &[dumps[0], &rank0]);
+    notice(&browser, "files of one program");
+    browser.no_errors();
+}
+
+/// What takes long on a run of millions of spans ends when a person says so, and can be asked for again.
+#[test]
+fn a_file_and_an_order_that_take_long_are_stopped() {
+    let (_served, address) = serve(&[]);
+    let file = large_run(512, 100, 10);
+    let browser = Browser::open("stopped", 1440, 900);
+    browser.goto(&example(&address));
+    first_plan(&browser);
+    open(&browser, &file);
+    browser.until("the run", || {
+        Some(browser.text("[data-test='trace-figures']")).filter(|text| text.contains("measured"))
+    });
+    let stopped = |button: &str, stop: &str| {
+        let script =
+            "const [button, stop, done] = arguments; document.querySelector(`[data-test='${button}']`).click();
+            requestAnimationFrame(() => {
+                const found = document.querySelector(`[data-test='${stop}']`);
+                found?.click();
+                setTimeout(() => done([!!found, !!document.querySelector(\"[data-test='working']\")]), 100);
+            });";
+        browser.script_async(script, json!([button, stop]))
+    };
+    for (button, stop) in [("save-trace", "stop-export"), ("plan-order", "stop-order")] {
+        assert_eq!(stopped(button, stop), json!([true, false]), "{button}");
+    }
+    // The worker goes on with what is asked next, and nothing of what was stopped has come.
+    choose_step(&browser, "3");
+    let step = "return document.querySelector(\"[data-test='timeline']\").dataset.step";
+    browser.until("another step", || (browser.script(step, json!([])) == json!("3")).then_some(()));
+    assert!(!is_beside(&browser), "the order was not planned");
+    browser.find("[data-test='save-trace']").click();
+    assert!(browser.downloaded("trace.json").metadata().is_ok_and(|file| file.len() > 1 << 20));
+    browser.no_errors();
+}
+
 /// Steps are chosen by their times, what they mean is what the command says, and a straggler is one click away.
 #[test]
 fn what_a_run_means_is_what_the_command_says() {

@@ -124,6 +124,11 @@ impl Browser {
         self.post("/execute/sync", json!({ "script": script, "args": arguments }))
     }
 
+    /// Runs JavaScript until it calls the last of its `arguments` with an answer; those before are `arguments`.
+    pub fn script_async(&self, script: &str, arguments: Value) -> Value {
+        self.post("/execute/async", json!({ "script": script, "args": arguments }))
+    }
+
     /// The first element that a CSS selector names, as soon as it is there.
     ///
     /// # Panics
@@ -207,6 +212,15 @@ impl Browser {
     pub fn run_first(&self, script: &str) {
         let params = json!({ "source": script });
         self.post("/goog/cdp/execute", json!({ "cmd": "Page.addScriptToEvaluateOnNewDocument", "params": params }));
+    }
+
+    /// Drops files and folders at a point of the page.
+    pub fn drop_files(&self, paths: &[&str]) {
+        let data = json!({ "items": [], "files": paths, "dragOperationsMask": 1 });
+        for kind in ["dragEnter", "dragOver", "drop"] {
+            let params = json!({ "type": kind, "x": 400, "y": 400, "data": data });
+            self.post("/goog/cdp/execute", json!({ "cmd": "Input.dispatchDragEvent", "params": params }));
+        }
     }
 
     /// A line of so many bytes a second each way, with this delay in milliseconds.
@@ -301,7 +315,7 @@ impl Element<'_> {
 
     /// Runs JavaScript with this element as `arguments[0]` until it calls `arguments[1]` with an answer.
     pub fn script_async(&self, script: &str) -> Value {
-        self.browser.post("/execute/async", json!({ "script": script, "args": [{ ELEMENT: self.id }] }))
+        self.browser.script_async(script, json!([{ ELEMENT: self.id }]))
     }
 }
 

@@ -398,18 +398,17 @@ pub async fn read_file(file: &File) -> Option<String> {
     JsFuture::from(file.text()).await.ok()?.as_string()
 }
 
-/// The beginning of a file, unpacked where it is packed with gzip: some hundred kilobytes, or less.
-pub async fn head(file: &File) -> Option<String> {
-    const HEAD: i32 = 1 << 18;
-    let decode = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+/// The first `most` bytes of a file, unpacked where it is packed with gzip.
+pub async fn head(file: &File, most: usize) -> Option<Vec<u8>> {
     let bytes = |buffer: JsValue| Uint8Array::new(&buffer).to_vec();
-    let start = bytes(JsFuture::from(file.slice_with_i32_and_i32(0, HEAD).ok()?.array_buffer()).await.ok()?);
+    let slice = file.slice_with_i32_and_i32(0, most as i32).ok()?;
+    let start = bytes(JsFuture::from(slice.array_buffer()).await.ok()?);
     if !start.starts_with(&[0x1f, 0x8b]) {
-        return Some(decode(&start));
+        return Some(start);
     }
     let reader: ReadableStreamDefaultReader = unpacked_stream(file).ok()?.get_reader().dyn_into().ok()?;
     let mut head = Vec::new();
-    while head.len() < HEAD as usize {
+    while head.len() < most {
         let piece = JsFuture::from(reader.read()).await.ok()?;
         let value = Reflect::get(&piece, &"value".into()).ok()?;
         if !value.is_object() {
@@ -418,17 +417,12 @@ pub async fn head(file: &File) -> Option<String> {
         head.extend(bytes(value));
     }
     let _ = reader.cancel();
-    Some(decode(&head))
+    Some(head)
 }
 
 /// A file with this text.
 pub fn file_of(name: &str, text: &str) -> Option<File> {
     File::new_with_str_sequence(&Array::of1(&text.into()), if name.is_empty() { "the trace" } else { name }).ok()
-}
-
-/// The folders that a person chose with a file; empty where they chose the file.
-pub fn path_of(file: &File) -> String {
-    Reflect::get(file, &"webkitRelativePath".into()).ok().and_then(|path| path.as_string()).unwrap_or_default()
 }
 
 /// The text of a file that was packed with gzip, as the browser unpacks it.

@@ -1,19 +1,23 @@
 //! Files in and out: open by picker or drop, export, copy the link.
 
 use leptos::prelude::*;
+use pipeplan_core::formats::run_files::{HEAD, Kind};
 use wasm_bindgen::prelude::*;
-use web_sys::{DragEvent, FileList, HtmlInputElement};
+use web_sys::{DragEvent, HtmlInputElement};
 
+use super::chosen::{Chosen, Dropped, MOST_FILES, listed};
 use super::state::Planner;
 use super::{browser, parts};
 use crate::reader::MOST_CHARS;
+use crate::text;
 
 #[component]
 pub fn Files() -> impl IntoView {
     let planner = expect_context::<Planner>();
     let picked = move |event: leptos::ev::Event| {
         let input = event_target::<HtmlInputElement>(&event);
-        open_all(planner, input.files());
+        let (turn, files) = (planner.look_at_files(), listed(input.files()));
+        leptos::task::spawn_local(open_all(planner, turn, files));
         // The same file can be picked again after it has changed.
         input.set_value("");
     };
@@ -43,9 +47,13 @@ pub fn Files() -> impl IntoView {
     });
     view! {
         <div class="files">
-            <label class="button" title="Open a plan, what a run left behind (traces, torch.profiler files or workerlog.N of PaddlePaddle: all of a run at once), a profile of measured times, a spec, a custom schedule, a log of Megatron-LM, or a config.json. You can also drop files on the page.">
+            <label class="button" title="Open a plan, what a run left behind (traces, torch.profiler files, workerlog.N of PaddlePaddle or dumps of torch's flight recorder: all of a run at once), a profile of measured times, a spec, a custom schedule, a log of Megatron-LM, or a config.json. You can also drop files and folders on the page.">
                 "Open…"
-                <input type="file" multiple  data-test="open-file" on:change=picked />
+                <input type="file" multiple data-test="open-file" on:change=picked />
+            </label>
+            <label class="button" title="Open what a run left behind in a folder and the folders in it: files of all ranks and hosts, machine0, machine1 and so on. A plan in it is opened, too.">
+                "Folder…"
+                <input type="file" prop:webkitdirectory=true data-test="open-folder" on:change=picked />
             </label>
             <button type="button" data-test="export-plan" prop:disabled=move || no_export().is_some() on:click=move |_| planner.export()
                 title=move || no_export().unwrap_or("Download the plan file. `pipeplan run` executes it.")>"Export plan"</button>
@@ -86,7 +94,7 @@ fn Code(code: QrCode, on_close: impl Fn() + Copy + 'static) -> impl IntoView {
     }
 }
 
-/// Files dropped anywhere on the page are opened.
+/// Files and folders dropped anywhere on the page are opened.
 pub fn accept_dropped_files(planner: Planner) {
     let Some(body) = browser::window().and_then(|window| window.document()).and_then(|document| document.body())
     else {
@@ -95,7 +103,12 @@ pub fn accept_dropped_files(planner: Planner) {
     let over = Closure::<dyn FnMut(DragEvent)>::new(|event: DragEvent| event.prevent_default());
     let drop = Closure::<dyn FnMut(DragEvent)>::new(move |event: DragEvent| {
         event.prevent_default();
-        open_all(planner, event.data_transfer().and_then(|data| data.files()));
+        let Some(dropped) = event.data_transfer().map(|data| Dropped::of(&data)) else { return };
+        leptos::task::spawn_local(async move {
+            let turn = planner.look_at_files();
+            let files = dropped.files(|count| planner.looks_on(turn, [count, 0])).await;
+            open_all(planner, turn, files).await;
+        });
     });
     let _ = body.add_event_listener_with_callback("dragover", over.as_ref().unchecked_ref());
     let _ = body.add_event_listener_with_callback("drop", drop.as_ref().unchecked_ref());
@@ -106,44 +119,105 @@ pub fn accept_dropped_files(planner: Planner) {
 /// How long a file waits for a plan that was opened with it: a minute.
 const PAUSE_MS: i32 = 50;
 const MOST_PAUSES: u32 = 1200;
+/// Bytes that mostly say what a file is; else [`HEAD`] do.
+const START: usize = 1 << 12;
+/// Files of a folder that are named because nothing reads them.
+const MOST_NAMED: usize = 5;
 
-/// Whether a file is left behind by a run, as its name and its beginning say: read as one with all others of that run.
-fn is_of_a_run(name: &str, head: &str) -> bool {
-    let marks = ["\"traceEvents\"", "\"pipeplan-trace\"", "Profiler Info: Job"];
-    name.starts_with("workerlog.")
-        || head.starts_with("SQLite format 3")
-        || marks.iter().any(|mark| head.contains(mark))
+/// What to do with a file.
+enum Use {
+    /// It is of a run: read as one with all others of that run.
+    Run,
+    /// It is opened by itself, whatever it is.
+    Alone,
+    /// It lay in a folder, and nothing reads it.
+    Nothing,
+}
+
+async fn use_of(chosen: &Chosen) -> Use {
+    let mut head = Vec::new();
+    for most in [START, HEAD] {
+        head = browser::head(&chosen.file, most).await.unwrap_or_default();
+        if Kind::of(&chosen.path, &head).is_some() {
+            return Use::Run;
+        }
+        if head.len() < most {
+            break;
+        }
+    }
+    let is_plan = String::from_utf8_lossy(&head).contains("\"pipeplan-plan\"");
+    if is_plan || !chosen.is_in_folder() { Use::Alone } else { Use::Nothing }
 }
 
 /// Opens files one after the other. Each applies to the form and the plan of those before it, so the page first shows a
-/// plan.
-fn open_all(planner: Planner, files: Option<FileList>) {
-    let files: Vec<_> =
-        files.map(|files| (0..files.length()).filter_map(|index| files.get(index)).collect()).unwrap_or_default();
-    leptos::task::spawn_local(async move {
-        planner.notice.set(None);
-        let mut of_a_run = Vec::new();
-        for file in files {
-            if browser::head(&file).await.is_some_and(|head| is_of_a_run(&file.name(), &head)) {
-                of_a_run.push(file);
-                continue;
+/// plan. `turn` is that of [`Planner::look_at_files`].
+async fn open_all(planner: Planner, turn: u32, files: Vec<Chosen>) {
+    planner.notice.set(None);
+    let (mut of_a_run, mut alone, mut unread) = (Vec::new(), Vec::new(), Vec::new());
+    let count = files.len().min(MOST_FILES);
+    let too_many = files.len() > MOST_FILES;
+    for (at, chosen) in files.into_iter().take(MOST_FILES).enumerate() {
+        if !planner.looks_on(turn, [at, count]) {
+            return;
+        }
+        match use_of(&chosen).await {
+            Use::Run => of_a_run.push(chosen),
+            Use::Alone => alone.push(chosen),
+            Use::Nothing => unread.push(chosen.path),
+        }
+    }
+    if !planner.looks_on(turn, [count, count]) {
+        return;
+    }
+    planner.stop_looking();
+    // Of the plans in a folder, the one that ran is not known.
+    if alone.iter().filter(|chosen| chosen.is_in_folder()).count() > 1 {
+        alone.retain(|chosen| {
+            let stays = !chosen.is_in_folder();
+            if !stays {
+                unread.push(chosen.path.clone());
             }
-            match browser::read_file(&file).await {
-                Some(text) => {
-                    planner.open_named(&file.name(), &text);
-                    for _ in 0..MOST_PAUSES {
-                        if !planner.is_opening() {
-                            break;
-                        }
-                        browser::pause(PAUSE_MS).await;
+            stays
+        });
+    }
+    for Chosen { path, file } in alone {
+        match browser::read_file(&file).await {
+            Some(text) => {
+                planner.open_named(&path, &text);
+                for _ in 0..MOST_PAUSES {
+                    if !planner.is_opening() {
+                        break;
                     }
+                    browser::pause(PAUSE_MS).await;
                 }
-                None => planner.report_unreadable(&file.name()),
             }
+            None => planner.report_unreadable(&path),
         }
-        // What they are a run of is on screen by now.
-        if !of_a_run.is_empty() {
-            planner.open_run_files(of_a_run);
+    }
+    if too_many {
+        planner.report_also(vec![format!(
+            "Only the first {} files are read. Choose the folder of one run.",
+            text::count(MOST_FILES as u64)
+        )]);
+    }
+    match (of_a_run.is_empty(), &unread[..]) {
+        (_, []) => {}
+        (true, _) if count == unread.len() => {
+            planner.report_also(vec![format!("No file of this folder is of a run: {}.", named(&unread))])
         }
-    });
+        _ => planner.notify(&format!("Not read, since they are of no run: {}.", named(&unread))),
+    }
+    // What they are a run of is on screen by now.
+    if !of_a_run.is_empty() {
+        planner.open_run_files(of_a_run);
+    }
+}
+
+/// The first of some files.
+fn named(files: &[String]) -> String {
+    let first = files.iter().take(MOST_NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match files.len().saturating_sub(MOST_NAMED) {
+        0 => first,
+        more => format!("{first} and {} more", text::count(more as u64)),
+    }
 }

@@ -8,6 +8,7 @@
 //! Elements carry `data-test` with a name that stays: see `web/README.md`.
 
 mod browser;
+mod chosen;
 mod files;
 mod form;
 mod panels;
@@ -109,6 +110,7 @@ fn Page() -> impl IntoView {
                 <panels::figures::FigureRow />
                 <timeline::TimelinePanel />
                 {embedded.then(|| view! { <p class="whole-page"><a target="_blank" data-test="whole-page" href="?" on:click=open_whole>"Open in pipeplan"</a></p> })}
+                <panels::hang::HangPanel />
                 <panels::run::RunPanel />
                 <panels::time_split::TimeSplitPanel />
                 <panels::memory::MemoryPanel />

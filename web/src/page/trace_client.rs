@@ -11,7 +11,7 @@ use wasm_bindgen::prelude::*;
 use web_sys::{File, MessageEvent, Worker, WorkerOptions, WorkerType};
 
 use super::browser;
-use crate::protocol::{TRACE_WORKER, TraceAsk, TraceQuestion, TraceReply, TraceResponse};
+use crate::protocol::{Export, TRACE_WORKER, TraceAsk, TraceQuestion, TraceReply, TraceResponse};
 
 /// The number of the question that reads files again. Nobody waits for its answer.
 const AGAIN: u32 = 0;
@@ -45,6 +45,14 @@ pub enum Long {
     Analysis,
     /// The search for the best order.
     Search,
+    /// Where time was lost against the plan.
+    Comparison,
+    /// The order that ran.
+    Order,
+    /// A profile.
+    Profile,
+    /// A file.
+    Export(Export),
 }
 
 impl TraceClient {
@@ -115,8 +123,9 @@ impl TraceClient {
 
     /// Ends what the worker does, and the worker.
     pub fn stop(&self) {
-        self.end(Long::Analysis);
-        self.end(Long::Search);
+        for (_, address) in self.going_on.take() {
+            browser::forget_address(&address);
+        }
         self.waiting.borrow_mut().clear();
         self.ready.set(false);
         if let Some(worker) = self.worker.take() {

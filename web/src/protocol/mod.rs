@@ -27,8 +27,9 @@ pub use plan::{Figures, Picture, RankBytes, Row, RowCosts, StepFigures};
 pub use reply::{FieldFault, Reply, Response, Timed};
 pub use spans::{WireMark, WireSpan};
 pub use trace::{
-    AnalysisRows, Calibrated, Export, ExposedRows, Measured, PathOp, Place, RankTime, StepSummary, StragglerRow,
-    TRACE_WORKER, TraceAsk, TraceFile, TraceQuestion, TraceReply, TraceResponse, TraceSummary, WhatIfRow,
+    AnalysisRows, Calibrated, Export, ExposedRows, HangReport, Measured, PathOp, Place, RankTime, StepSummary,
+    StragglerRow, TRACE_WORKER, TraceAsk, TraceFile, TraceQuestion, TraceReply, TraceResponse, TraceSummary,
+    WhatIfRow,
 };
 
 /// The spec of a JSON text, if it has no faults. All specs that travel are such texts.

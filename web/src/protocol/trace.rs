@@ -53,24 +53,52 @@ pub enum TraceAsk {
         while_readable: Option<String>,
     },
     /// Where the run lost time against the plan on screen.
-    Calibrate(Order),
+    Calibrate {
+        /// That plan.
+        order: Order,
+        /// It goes on while this address can be read.
+        while_readable: Option<String>,
+    },
     /// The order that ran, and a problem with the measured times.
-    Order,
+    Order {
+        /// It goes on while this address can be read.
+        while_readable: Option<String>,
+    },
     /// A profile of what the run took, for the plan of this file.
     Profile {
         /// The text of the plan file.
         plan: String,
+        /// It goes on while this address can be read.
+        while_readable: Option<String>,
     },
     /// The run as a file.
-    Export(Export),
+    Export {
+        /// Which file.
+        export: Export,
+        /// It goes on while this address can be read.
+        while_readable: Option<String>,
+    },
+}
+
+impl TraceAsk {
+    /// The address that says whether the answer is still wanted.
+    pub fn while_readable(&self) -> Option<&str> {
+        match self {
+            TraceAsk::Open { .. } | TraceAsk::StopReading | TraceAsk::Step { .. } => None,
+            TraceAsk::Analyse { while_readable, .. }
+            | TraceAsk::BestOrder { while_readable, .. }
+            | TraceAsk::Calibrate { while_readable, .. }
+            | TraceAsk::Order { while_readable }
+            | TraceAsk::Profile { while_readable, .. }
+            | TraceAsk::Export { while_readable, .. } => while_readable.as_deref(),
+        }
+    }
 }
 
 /// A file that is to be read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TraceFile {
-    /// Its name.
-    pub name: String,
-    /// The folders that a person chose with it, where they chose folders.
+    /// Its name, behind the folders that a person chose with it.
     pub path: String,
     /// How long it is, packed as it is.
     pub bytes: u64,
@@ -119,6 +147,8 @@ pub enum TraceResponse {
     },
     /// A run was read.
     Opened(Box<TraceSummary>),
+    /// Dumps of torch's flight recorder were read, which have no steps.
+    Hangs(Box<HangReport>),
     /// Nothing can be shown, with the reasons.
     NotOpened(Vec<FieldFault>),
     /// Ops of ranks that come before those of the next step. One message with a million spans would block the page.
@@ -132,6 +162,13 @@ pub enum TraceResponse {
         /// Replays of a step that are done.
         done: usize,
         /// How many there will be at most.
+        most: usize,
+    },
+    /// How far a comparison with an order has come: one with the plan, or one for a profile or an order.
+    Comparing {
+        /// Steps that are done: each is read and then simulated.
+        done: usize,
+        /// How many there are.
         most: usize,
     },
     /// What the run means.
@@ -178,6 +215,19 @@ pub enum TraceResponse {
         /// The step that it has, where it has one of several.
         step: Option<u64>,
     },
+    /// Nobody waits for the answer any more.
+    Ended,
+}
+
+/// Who waits in a run that hangs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HangReport {
+    /// What each part is about, and its lines with a word each, as the command prints them.
+    pub parts: Vec<(String, Vec<(String, String)>)>,
+    /// The report for programs.
+    pub json: String,
+    /// What could not be read.
+    pub faults: Vec<FieldFault>,
 }
 
 /// The summary of a run.

@@ -9,6 +9,7 @@ pub mod arguments;
 pub mod compare;
 pub mod figures;
 pub mod frontier;
+pub mod hang;
 pub mod layouts;
 pub mod memory;
 pub mod passes;

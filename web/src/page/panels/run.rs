@@ -8,27 +8,37 @@ use pipeplan_core::trace::analysis::RowTime;
 use crate::page::browser;
 use crate::page::state::{BestOrder, Planner};
 use crate::page::table::SaveTable;
+use crate::page::trace_client::Long;
 use crate::protocol::{AnalysisRows, Export, StragglerRow, TraceSummary, WhatIfRow};
 use crate::text;
 
 /// More rows than this are cut to those with the least compute, as the command does.
 const MOST_ROWS: usize = 32;
 
-/// How far reading has come, and a button that stops it.
+/// How far looking at files and reading them has come, and a button that stops it.
 #[component]
 pub fn Reading() -> impl IntoView {
     let planner = expect_context::<Planner>();
+    let looks = Memo::new(move |_| planner.measuring.looking.with(Option::is_some));
     let reads = Memo::new(move |_| planner.measuring.reading.with(Option::is_some));
     let said = move || {
+        if let Some([done, count]) = planner.measuring.looking.get() {
+            let of = if count > 0 { format!(" of {}", text::count(count as u64)) } else { String::new() };
+            return Some(format!("looking at files, {}{of} ", text::count(done as u64)));
+        }
         let (name, [done, whole]) = planner.measuring.reading.get()?;
         let share = text::percent(done as f64 / whole.max(1) as f64);
         Some(format!("reading {name}, {share} of {} ", text::bytes(whole)))
     };
+    let stop = move |_| match looks.get_untracked() {
+        true => planner.stop_looking(),
+        false => planner.stop_run(),
+    };
     move || {
-        reads.get().then(|| {
+        (looks.get() || reads.get()).then(|| {
             view! {
                 <p class="note searching"><span data-test="reading">{said}</span>
-                    <button type="button" class="small" data-test="stop-reading" on:click=move |_| planner.stop_run()
+                    <button type="button" class="small" data-test="stop-reading" on:click=stop
                         title="Stop reading. Nothing of these files is shown.">"Stop"</button>
                 </p>
             }
@@ -82,9 +92,38 @@ fn Run(summary: TraceSummary) -> impl IntoView {
                 </div>
             </div>
             <Next />
+            <WorkingOn />
             {explain}
         </section>
     }
+}
+
+/// What takes long, and buttons that stop it.
+#[component]
+fn WorkingOn() -> impl IntoView {
+    let planner = expect_context::<Planner>();
+    let which = Memo::new(move |_| {
+        planner.measuring.working.with(|working| working.iter().map(|one| one.what).collect::<Vec<Long>>())
+    });
+    let one = move |what: Long| {
+        let (said, test) = match what {
+            Long::Comparison => ("Comparing the run with the plan…", "stop-comparison"),
+            Long::Order => ("Finding the order that ran…", "stop-order"),
+            Long::Profile => ("Making a profile of the run…", "stop-profile"),
+            Long::Export(_) => ("Writing the file…", "stop-export"),
+            Long::Analysis | Long::Search => return None,
+        };
+        let steps = move || {
+            let working = planner.measuring.working.get();
+            let [done, most] = working.iter().find(|one| one.what == what)?.steps?;
+            Some(text::percent(done as f64 / most.max(1) as f64))
+        };
+        Some(view! {
+            <p class="hint searching"><span role="status" data-test="working">{said}</span><span class="number">{steps}</span>
+                <button type="button" class="small" data-test=test on:click=move |_| planner.stop_working(what)>"Stop"</button></p>
+        })
+    };
+    move || which.get().into_iter().filter_map(one).collect_view()
 }
 
 /// The run in a line.

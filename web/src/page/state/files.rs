@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::rows::own_row;
 use super::{Planner, is_schedule};
 use crate::logic::edits::Edits;
+use crate::page::chosen::Chosen;
 use crate::page::session::{self, Item};
 use crate::page::{browser, parts};
 use crate::protocol::frontier::FROM_CHART;
@@ -58,7 +59,7 @@ impl Planner {
         // A file says what it is in its `format`; one that says nothing may be a spec.
         let says = |format: &str| text.contains(&format!("\"{format}\""));
         if says("pipeplan-trace") {
-            self.read_run(browser::file_of(name, text).into_iter().collect(), from);
+            self.read_run(browser::file_of(name, text).map(Chosen::new).into_iter().collect(), from);
         } else if says("pipeplan-plan") {
             if self.proof.with_untracked(|proof| proof.better.as_deref() != Some(text)) {
                 self.forget_proof();

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use leptos::prelude::*;
 
 use super::files::Origin;
-use crate::page::trace_client::TraceClient;
-use crate::protocol::{AnalysisRows, Place, WhatIfRow};
+use crate::page::trace_client::{Long, TraceClient};
+use crate::protocol::{AnalysisRows, HangReport, Place, WhatIfRow};
 use crate::scene::Ahead;
 
 /// What the best order for the measured times would save.
@@ -19,6 +19,17 @@ pub enum BestOrder {
     Searching(Option<(u64, u64)>),
     /// Found; none where no order can be planned.
     Found(Option<WhatIfRow>),
+}
+
+/// Something that takes long.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Working {
+    /// What.
+    pub what: Long,
+    /// Its question.
+    pub id: u32,
+    /// Steps that are done, and how many there are.
+    pub steps: Option<[usize; 2]>,
 }
 
 /// A round of the loop: a plan, its run, and the plan of the same spec with what the run took.
@@ -37,6 +48,10 @@ pub struct Round {
 pub struct Measuring {
     /// Which file is read, and how many bytes of all of them.
     pub reading: RwSignal<Option<(String, [u64; 2])>>,
+    /// How many files were looked at, and how many there are; 0 where that is not known.
+    pub looking: RwSignal<Option<[usize; 2]>>,
+    /// Who waits in a run that hangs.
+    pub hang: RwSignal<Option<Arc<HangReport>>>,
     /// Whether the run is shown without the plan on screen.
     pub alone: RwSignal<bool>,
     /// Whether what the run means is of the shown step, and not of all steps.
@@ -49,10 +64,14 @@ pub struct Measuring {
     pub analysing: RwSignal<Option<u32>>,
     /// How many replays of a step are done of that, and how many there will be at most.
     pub replayed: RwSignal<Option<[usize; 2]>>,
+    /// What else takes long and can be stopped, with its question and how far it has come, where that is known.
+    pub working: RwSignal<Vec<Working>>,
     /// The best order for the measured times.
     pub best: RwSignal<BestOrder>,
     /// The round of the loop that is shown.
     pub round: RwSignal<Option<Round>>,
+    /// Grows with each time that a person gives files: an older look at files ends.
+    pub(super) looks: StoredValue<u32>,
     /// Where the files of the run come from that is being read, and the name where it is one file.
     pub(super) opening: StoredValue<Option<(Origin, String)>>,
     /// Whether it is still to be decided whether the run is shown alone: its plan may be on its way.
@@ -72,14 +91,18 @@ impl Measuring {
     pub(super) fn new() -> Measuring {
         Measuring {
             reading: RwSignal::new(None),
+            looking: RwSignal::new(None),
+            hang: RwSignal::new(None),
             alone: RwSignal::new(false),
             of_step: RwSignal::new(false),
             asked: RwSignal::new(None),
             analysis: RwSignal::new(None),
             analysing: RwSignal::new(None),
             replayed: RwSignal::new(None),
+            working: RwSignal::new(Vec::new()),
             best: RwSignal::new(BestOrder::Unasked),
             round: RwSignal::new(None),
+            looks: StoredValue::new(0),
             opening: StoredValue::new(None),
             undecided: StoredValue::new(false),
             searching: StoredValue::new(None),
@@ -91,10 +114,12 @@ impl Measuring {
 
     /// Drops what was said of the run before.
     pub(super) fn forget(self) {
+        self.hang.set(None);
         self.of_step.set(false);
         self.asked.set(None);
         self.analysis.set(None);
         self.analysing.set(None);
+        self.working.update(Vec::clear);
         self.searching.set_value(None);
         self.best.set(BestOrder::Unasked);
         self.round.set(None);

@@ -16,7 +16,7 @@ pub struct Notice {
 
 impl Planner {
     /// Adds a line that is not an error.
-    pub(super) fn notify(self, line: &str) {
+    pub fn notify(self, line: &str) {
         self.notice.update(|notice| match notice {
             Some(Notice { lines, .. }) => {
                 if !lines.iter().any(|said| said == line) {
@@ -47,7 +47,7 @@ impl Planner {
     }
 
     /// Adds errors to those that are shown.
-    pub(super) fn report_also(self, lines: Vec<String>) {
+    pub fn report_also(self, lines: Vec<String>) {
         let before = self.notice.get_untracked().map(|notice| notice.lines).unwrap_or_default();
         self.report([before, lines].concat());
     }

@@ -8,16 +8,17 @@ use serde_json::{Value, json};
 use web_sys::File;
 
 use super::files::{Origin, of_file};
-use super::measuring::{BestOrder, Round};
+use super::measuring::{BestOrder, Round, Working};
 use super::notices::sentences;
 use super::{Planner, is_schedule};
 use crate::draw::selection::Block;
 use crate::page::browser;
+use crate::page::chosen::Chosen;
 use crate::page::session::{self, Item};
 use crate::page::trace_client::Long;
 use crate::protocol::{
-    Ask, Export, FieldFault, Order, PathOp, Place, Purpose, TraceAsk, TraceFile, TraceReply, TraceResponse,
-    TraceSummary, spans,
+    Ask, Export, FieldFault, HangReport, Order, PathOp, Place, Purpose, TraceAsk, TraceFile, TraceReply,
+    TraceResponse, TraceSummary, spans,
 };
 use crate::scene::{MeasuredScene, Scene};
 use crate::text;
@@ -35,24 +36,50 @@ pub struct PathSpan {
     pub end_ns: u64,
 }
 
+/// Looking at more files is shown, and every so many of them.
+const SHOWN_FROM: usize = 16;
+const SHOWN_EVERY: usize = 8;
+
 /// Runs with more spans are explained when a person asks for it.
 const MOST_EXPLAINED: u64 = 200_000;
 
 impl Planner {
+    /// A person gives files: what was to be done with those before is dropped. Returns the number of this turn.
+    pub fn look_at_files(self) -> u32 {
+        self.measuring.looks.update_value(|turn| *turn = turn.wrapping_add(1));
+        self.measuring.looks.get_value()
+    }
+
+    /// Shows how many files of a turn were looked at, and of how many. Returns whether it goes on.
+    pub fn looks_on(self, turn: u32, files: [usize; 2]) -> bool {
+        let goes_on = self.measuring.looks.get_value() == turn;
+        // A few are known before anybody could read it.
+        if goes_on && files.iter().any(|count| *count > SHOWN_FROM) && files[0].is_multiple_of(SHOWN_EVERY) {
+            self.measuring.looking.set(Some(files));
+        }
+        goes_on
+    }
+
+    /// No more files are looked at.
+    pub fn stop_looking(self) {
+        self.look_at_files();
+        self.measuring.looking.set(None);
+    }
+
     /// Reads files as one run, in place of the run that is open.
-    pub fn open_run_files(self, files: Vec<File>) {
+    pub fn open_run_files(self, files: Vec<Chosen>) {
         self.read_run(files, Origin::Person);
     }
 
-    pub(super) fn read_run(self, files: Vec<File>, from: Origin) {
-        let named =
-            |file: &File| TraceFile { name: file.name(), path: browser::path_of(file), bytes: file.size() as u64 };
+    pub(super) fn read_run(self, files: Vec<Chosen>, from: Origin) {
+        let named = |Chosen { path, file }: &Chosen| TraceFile { path: path.clone(), bytes: file.size() as u64 };
         let names = files.iter().map(named).collect();
         let order = self.shown_order();
         self.forget_run();
-        let name = files.first().map(File::name).unwrap_or_default();
+        let name = files.first().map(|chosen| chosen.path.clone()).unwrap_or_default();
         let only = if files.len() == 1 { name.clone() } else { String::new() };
         self.measuring.opening.set_value(Some((from, only)));
+        let files: Vec<File> = files.into_iter().map(|chosen| chosen.file).collect();
         let bytes = files.iter().map(|file| file.size() as u64).sum();
         self.measuring.reading.set(Some((name, [0, bytes])));
         let ask = TraceAsk::Open { files: names, order };
@@ -64,13 +91,52 @@ impl Planner {
         self.measuring.client.with_value(|client| client.as_ref().map(|client| client.ask(ask)))
     }
 
+    /// Asks for what takes long, so that it can be stopped. An older one of its kind ends.
+    fn ask_long(self, what: Long, ask: impl FnOnce(Option<String>) -> TraceAsk) -> Option<u32> {
+        let id = self.ask_run(ask(self.begin(what)))?;
+        self.measuring.working.update(|working| {
+            working.retain(|other| other.what != what);
+            working.push(Working { what, id, steps: None });
+        });
+        Some(id)
+    }
+
+    /// Stops what takes long.
+    pub fn stop_working(self, what: Long) {
+        self.end(what);
+        self.measuring.working.update(|working| working.retain(|other| other.what != what));
+    }
+
+    /// Whether somebody waits for the answer to a question that takes long; then nobody does any more.
+    fn is_awaited(self, id: u32) -> bool {
+        let awaited =
+            self.measuring.working.with_untracked(|working| working.iter().find(|one| one.id == id).copied());
+        awaited.inspect(|one| self.stop_working(one.what)).is_some()
+    }
+
     /// Takes what the worker says of the run.
     pub(super) fn receive_run(self, reply: TraceReply) {
         let TraceReply { id, response } = reply;
         let measuring = self.measuring;
+        let is_last = matches!(
+            response,
+            TraceResponse::Calibrated(_)
+                | TraceResponse::NotCalibrated(_)
+                | TraceResponse::Ordered { .. }
+                | TraceResponse::NotOrdered(_)
+                | TraceResponse::Profiled { .. }
+                | TraceResponse::NotProfiled(_)
+                | TraceResponse::Exported { .. }
+                | TraceResponse::Ended
+        );
+        // Stopped, or asked again meanwhile.
+        if is_last && !self.is_awaited(id) {
+            return;
+        }
         match response {
             TraceResponse::Reading { name, bytes } => measuring.reading.set(Some((name, bytes))),
             TraceResponse::Opened(summary) => self.run_opened(*summary),
+            TraceResponse::Hangs(report) => self.run_hangs(*report),
             TraceResponse::NotOpened(faults) => self.run_not_opened(&faults),
             TraceResponse::Rows(rows) => self.ahead_of(id, |ahead| ahead.rows(&rows)),
             TraceResponse::Marks(rows) => self.ahead_of(id, |ahead| ahead.marks(&rows)),
@@ -89,6 +155,10 @@ impl Planner {
             TraceResponse::Replaying { done, most } if measuring.analysing.get_untracked() == Some(id) => {
                 measuring.replayed.set(Some([done, most]));
             }
+            TraceResponse::Comparing { done, most } => measuring.working.update(|working| {
+                let own = working.iter_mut().filter(|one| one.id == id);
+                own.for_each(|one| one.steps = Some([done, most]));
+            }),
             TraceResponse::Analysed(rows) if measuring.analysing.get_untracked() == Some(id) => {
                 measuring.analysing.set(None);
                 measuring.analysis.set(Some(Arc::new(*rows)));
@@ -128,7 +198,8 @@ impl Planner {
             | TraceResponse::Searching { .. }
             | TraceResponse::BestOrder(_)
             | TraceResponse::Calibrated(_)
-            | TraceResponse::NotCalibrated(_) => {}
+            | TraceResponse::NotCalibrated(_)
+            | TraceResponse::Ended => {}
         }
     }
 
@@ -168,6 +239,27 @@ impl Planner {
         }
     }
 
+    /// There are no steps to show, but who waits.
+    fn run_hangs(self, report: HangReport) {
+        self.forget_run();
+        self.measuring.opening.set_value(None);
+        self.measuring.reading.set(None);
+        session::forget(Item::Trace);
+        if !report.faults.is_empty() {
+            let what = "Not all of these files can be read. The report is of the rest.".to_owned();
+            self.report_also([vec![what], sentences(&report.faults)].concat());
+        }
+        self.measuring.hang.set(Some(Arc::new(report)));
+        browser::next_frame(|| browser::show_mostly("[data-test='hang']"));
+    }
+
+    /// Saves that report for programs.
+    pub fn save_hang(self) {
+        if let Some(report) = self.measuring.hang.get_untracked() {
+            browser::download("hang.json", "application/json", &report.json);
+        }
+    }
+
     fn run_not_opened(self, faults: &[FieldFault]) {
         let opening = self.measuring.opening.try_update_value(Option::take).flatten();
         let what = match opening {
@@ -184,6 +276,7 @@ impl Planner {
         self.measuring.opening.set_value(None);
         self.measuring.reading.set(None);
         self.measuring.analysing.set(None);
+        self.measuring.working.update(Vec::clear);
         self.measuring.asked.set(None);
         if self.measuring.searching.try_update_value(Option::take).flatten().is_some() {
             self.measuring.best.set(BestOrder::Unasked);
@@ -353,18 +446,20 @@ impl Planner {
             return self.forget_calibration();
         }
         let Some(order) = self.shown_order() else { return };
-        self.calibration_question.set_value(self.ask_run(TraceAsk::Calibrate(order)));
+        let ask = |while_readable| TraceAsk::Calibrate { order, while_readable };
+        self.calibration_question.set_value(self.ask_long(Long::Comparison, ask));
     }
 
     /// Drops the calibration: it is outdated.
     pub(super) fn forget_calibration(self) {
         self.calibrated.set(None);
         self.calibration_question.set_value(None);
+        self.stop_working(Long::Comparison);
     }
 
     /// Plans the order that ran, with the measured times.
     pub fn plan_run_order(self) {
-        self.ask_run(TraceAsk::Order);
+        self.ask_long(Long::Order, |while_readable| TraceAsk::Order { while_readable });
     }
 
     fn plan_found_order(self, order: &str, problem: &str) {
@@ -380,7 +475,7 @@ impl Planner {
     /// Plans the spec again with what its run took: the plan file comes first.
     pub fn calibrate_and_plan(self) {
         if let Some(text) = self.open_plan_file.get_value() {
-            self.ask_run(TraceAsk::Profile { plan: text.to_string() });
+            self.profile_of(&text);
         } else if let Some(spec) = self.read_form() {
             self.ask(Ask::Export { spec, purpose: Purpose::Profile }, false);
         }
@@ -388,7 +483,8 @@ impl Planner {
 
     /// The plan file for that.
     pub(super) fn profile_of(self, plan: &str) {
-        self.ask_run(TraceAsk::Profile { plan: plan.to_owned() });
+        let plan = plan.to_owned();
+        self.ask_long(Long::Profile, |while_readable| TraceAsk::Profile { plan, while_readable });
     }
 
     fn plan_with_profile(self, profile: String, measured_ns: u64) {
@@ -411,7 +507,7 @@ impl Planner {
 
     /// Asks for the run as a file.
     pub fn export_run(self, export: Export) {
-        self.ask_run(TraceAsk::Export(export));
+        self.ask_long(Long::Export(export), |while_readable| TraceAsk::Export { export, while_readable });
     }
 
     fn save_run(self, export: Export, text: &str, step: Option<u64>) {

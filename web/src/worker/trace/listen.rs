@@ -4,7 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use js_sys::{Array, Function, Reflect, Uint8Array};
-use pipeplan_core::base::fields::Fault;
+use pipeplan_core::base::fields::{Fault, Faults};
+use pipeplan_core::formats::run_files::{Contents, Reader};
 use pipeplan_core::search::{Flow, Progress};
 use wasm_bindgen::prelude::*;
 use wasm_bindgen_futures::JsFuture;
@@ -12,7 +13,6 @@ use web_sys::{
     DedicatedWorkerGlobalScope, File, MessageEvent, ReadableStream, ReadableStreamDefaultReader, ReadableWritablePair,
 };
 
-use super::incoming::{Contents, Incoming};
 use super::{Analyst, Watched, reply};
 use crate::protocol::{Order, TraceAsk, TraceFile, TraceQuestion, TraceResponse};
 use crate::worker::listen::{WATCHED_EVERY_MS, can_be_read, say_ready};
@@ -50,12 +50,7 @@ pub fn start(scope: DedicatedWorkerGlobalScope) {
             }
             TraceAsk::StopReading => shared.opening.set(shared.opening.get() + 1),
             ask => {
-                let url = match &ask {
-                    TraceAsk::BestOrder { while_readable, .. } | TraceAsk::Analyse { while_readable, .. } => {
-                        while_readable.clone()
-                    }
-                    _ => None,
-                };
+                let url = ask.while_readable().map(str::to_owned);
                 // What nobody waits for any more does not begin.
                 let mut told_ms = 0.0;
                 let mut watch = |watched: Watched| {
@@ -66,11 +61,13 @@ pub fn start(scope: DedicatedWorkerGlobalScope) {
                     told_ms = now_ms;
                     let response = match watched {
                         Watched::Search(Progress { cost_ns, bound_ns, .. }) => {
-                            TraceResponse::Searching { cost_ns, bound_ns }
+                            Some(TraceResponse::Searching { cost_ns, bound_ns })
                         }
-                        Watched::Replays(done, most) => TraceResponse::Replaying { done, most },
+                        Watched::Replays(done, most) => Some(TraceResponse::Replaying { done, most }),
+                        Watched::Comparison(done, most) => Some(TraceResponse::Comparing { done, most }),
+                        Watched::Writing => None,
                     };
-                    post(&asked, id, response);
+                    response.into_iter().for_each(|response| post(&asked, id, response));
                     if url.as_deref().is_some_and(|url| !can_be_read(url)) { Flow::Stop } else { Flow::Continue }
                 };
                 let replies = shared.analyst.borrow().answer(ask, &mut watch);
@@ -98,7 +95,7 @@ async fn open(
     let (mut before, mut told_ms) = (0.0, 0.0);
     let mut read = Vec::new();
     for (name, file) in names.into_iter().zip(files) {
-        let mut incoming = Incoming::new(&name);
+        let mut reader = Reader::new(&name.path, name.bytes);
         let mut done = 0.0;
         let contents = loop_over(&file, |piece| {
             done += piece.len() as f64;
@@ -107,10 +104,10 @@ async fn open(
                 told_ms = now_ms;
                 // What is packed comes out longer than it went in.
                 let bytes = [(before + done.min(file.size())) as u64, whole as u64];
-                post(scope, id, TraceResponse::Reading { name: name.name.clone(), bytes });
+                post(scope, id, TraceResponse::Reading { name: name.path.clone(), bytes });
             }
             match shared.opening.get() == opening {
-                true => incoming.push(piece).map(|()| Flow::Continue),
+                true => reader.push(piece).map(|()| Flow::Continue),
                 false => Ok(Flow::Stop),
             }
         })
@@ -118,9 +115,9 @@ async fn open(
         if shared.opening.get() != opening {
             return;
         }
-        let contents: Result<Contents, Fault> = contents.and_then(|()| incoming.finish());
+        let contents: Result<Contents, Faults> = contents.map_err(Faults::from).and_then(|()| reader.finish());
         before += file.size();
-        read.push((name.name, contents));
+        read.push((name.path, contents));
     }
     let replies = shared.analyst.borrow_mut().open(read, order.as_ref());
     replies.into_iter().for_each(|response| post(scope, id, response));

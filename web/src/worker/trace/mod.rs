@@ -1,10 +1,9 @@
 //! Measured runs: what files become one run, its steps, and what they mean.
 //!
-//! - In: questions about a run, and files as they are read ([`incoming`]).
+//! - In: questions about a run, and what its files hold.
 //! - Out: replies. Spans of a step travel in columns that the page draws.
 //! - Knows: as [`worker`](super). Only `listen` knows a browser.
 
-pub mod incoming;
 #[cfg(target_arch = "wasm32")]
 pub mod listen;
 mod means;
@@ -12,26 +11,25 @@ mod rows;
 #[cfg(test)]
 mod tests;
 
+use core::cell::RefCell;
 use core::ops::ControlFlow;
 
-use pipeplan_core::api::{best_order, measured_order, measured_profile};
+use pipeplan_core::api::{best_order, measured_order, measured_profile_watched};
 use pipeplan_core::base::fields::{Fault, Faults};
 use pipeplan_core::formats::export::{self, Format};
-use pipeplan_core::formats::paddle_log::{self, Worker as Log};
-use pipeplan_core::formats::profile::{self, Recording};
+use pipeplan_core::formats::flight_recorder::{self, Dump};
+use pipeplan_core::formats::run_files::{self, Contents, Files, Ran, Run};
 use pipeplan_core::plan::{Plan, planner};
 use pipeplan_core::problem::op::Op;
-use pipeplan_core::problem::{Problem, Schedule};
 use pipeplan_core::schedule::BEST;
 use pipeplan_core::search::{Effort, Flow, Progress};
-use pipeplan_core::trace::clocks::Aligned;
 use pipeplan_core::trace::select::merged;
 use pipeplan_core::trace::{Trace, analysis, calibrate};
 
-use self::incoming::Contents;
 use super::specs::read_order;
 use crate::protocol::{
-    Export, FieldFault, Order, StepSummary, TraceAsk, TraceReply, TraceResponse, TraceSummary, WhatIfRow, from_core,
+    Export, FieldFault, HangReport, Order, StepSummary, TraceAsk, TraceReply, TraceResponse, TraceSummary, WhatIfRow,
+    from_core,
 };
 use crate::text;
 
@@ -51,54 +49,55 @@ pub enum Watched {
     Search(Progress),
     /// Replays of a step that are done, and how many there will be at most.
     Replays(usize, usize),
+    /// Steps of a comparison with an order that are done, and how many there are.
+    Comparison(usize, usize),
+    /// A file is written.
+    Writing,
 }
 
 /// Hears where a question stands, and may end it.
 pub type Watch<'w> = dyn FnMut(Watched) -> Flow + 'w;
 
-/// What reading has made of the files, and what a person hears of it.
-struct Read {
-    trace: Trace,
-    told: Vec<String>,
-    faults: Vec<Fault>,
-}
-
 impl Analyst {
     /// Opens what the files hold, each with its name, as one run. Files that cannot be read are named, and the rest is shown.
     pub fn open(
         &mut self,
-        files: Vec<(String, Result<Contents, Fault>)>,
+        files: Vec<(String, Result<Contents, Faults>)>,
         order: Option<&Order>,
     ) -> Vec<TraceResponse> {
-        let (mut faults, mut recordings, mut logs, mut traces) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut faults, mut read) = (Vec::new(), Files::default());
         for (name, contents) in files {
             match contents {
-                Ok(Contents::Torch(recording)) => recordings.push((name, *recording)),
-                Ok(Contents::Paddle(log)) => logs.push(log),
-                Ok(Contents::Trace(trace)) => traces.push((name, *trace)),
-                Err(fault) => faults.push(Fault { field: format!("{name}, {}", fault.field), ..fault }),
+                Ok(contents) => read.add(name, contents),
+                Err(of_file) => faults.extend(
+                    of_file
+                        .0
+                        .into_iter()
+                        .take(MOST_OF_FILE)
+                        .map(|fault| Fault { field: format!("{name}, {}", fault.field), ..fault }),
+                ),
             }
         }
         let planned = order.and_then(read_order);
-        let read = match (recordings.is_empty(), logs.is_empty(), traces.is_empty()) {
-            (true, true, true) => Err(Faults(Vec::new())),
-            (false, true, true) => of_torch(&recordings, planned.as_ref()),
-            (true, false, true) => of_paddle(logs, planned.as_ref()),
-            (true, true, false) => of_traces(traces),
-            _ => Err(Fault::new("the files", "files of several programs", "those of one run at once").into()),
+        let planned = planned.as_ref().map(|(problem, schedule)| (problem, schedule, ""));
+        let run = match read.expect_one_program() {
+            Err(fault) => Err(fault.into()),
+            Ok(()) if read.is_empty() => Err(Faults(Vec::new())),
+            Ok(()) if !read.dumps.is_empty() => return vec![hang(&read.dumps, faults)],
+            Ok(()) => run_of(read, planned),
         };
-        match read {
-            Ok(read) if read.trace.steps.iter().any(|step| step.rows.iter().any(|row| !row.is_empty())) => {
-                faults.extend(read.faults);
-                let summary = summary(&read.trace, read.told, &Faults(faults));
-                let last = read.trace.steps.len().saturating_sub(1) as u32;
-                self.trace = Some(read.trace);
+        match run {
+            Ok((run, told)) if run.trace.steps.iter().any(|step| step.rows.iter().any(|row| !row.is_empty())) => {
+                faults.extend(run.faults);
+                let summary = summary(&run.trace, told, &Faults(faults));
+                let last = run.trace.steps.len().saturating_sub(1) as u32;
+                self.trace = Some(run.trace);
                 let mut replies = vec![TraceResponse::Opened(Box::new(summary))];
                 replies.extend(self.step(last));
                 replies
             }
-            Ok(read) => {
-                faults.extend(read.faults);
+            Ok((run, _)) => {
+                faults.extend(run.faults);
                 faults.push(Fault::new("the files", "no span of a rank", "at least one recorded step"));
                 vec![TraceResponse::NotOpened(from_core::faults(&Faults(faults)))]
             }
@@ -118,22 +117,10 @@ impl Analyst {
             TraceAsk::Step { index } => self.step(index),
             TraceAsk::Analyse { index, order, .. } => vec![analyse(trace, index, order.as_ref(), watch)],
             TraceAsk::BestOrder { order, .. } => vec![TraceResponse::BestOrder(best(trace, order.as_ref(), watch))],
-            TraceAsk::Calibrate(order) => read_order(&order)
-                .map(|(problem, schedule)| match calibrate::calibrate(&problem, &schedule, trace) {
-                    Ok(calibration) => TraceResponse::Calibrated(Box::new(from_core::calibrated(&calibration))),
-                    Err(faults) => TraceResponse::NotCalibrated(from_core::faults(&faults)),
-                })
-                .into_iter()
-                .collect(),
-            TraceAsk::Order => vec![match measured_order(trace) {
-                Ok((problem, schedule)) => TraceResponse::Ordered {
-                    order: format!("{}\n", schedule.text_rows().join("\n")),
-                    problem: problem.to_value().to_string(),
-                },
-                Err(refusal) => TraceResponse::NotOrdered(vec![said(&refusal.to_string())]),
-            }],
-            TraceAsk::Profile { plan } => vec![profile(trace, &plan)],
-            TraceAsk::Export(export) => vec![exported(trace, export)],
+            TraceAsk::Calibrate { order, .. } => vec![calibrated(trace, &order, watch)],
+            TraceAsk::Order { .. } => vec![measured(trace, watch)],
+            TraceAsk::Profile { plan, .. } => vec![profile(trace, &plan, watch)],
+            TraceAsk::Export { export, .. } => vec![exported(trace, export, watch)],
         }
     }
 
@@ -148,75 +135,45 @@ fn said(sentence: &str) -> FieldFault {
     FieldFault { field: String::new(), found: text::sentence(sentence), accepted: String::new() }
 }
 
-/// What torch.profiler recorded: of the plan on screen where it is its run, else with the order that the files show.
-fn of_torch(files: &[(String, Recording)], planned: Option<&(Problem, Schedule)>) -> Result<Read, Faults> {
-    let of_plan = planned.map(|(problem, schedule)| profile::aligned(problem, schedule, "", files));
-    let (read, mut told) = match of_plan {
-        Some(Ok(read)) => (read, Vec::new()),
-        other => {
-            let (problem, schedule) = profile::found(files)?;
-            let read = profile::aligned(&problem, &schedule, "", files)?;
-            let why = other.and_then(Result::err).and_then(|faults| faults.0.into_iter().next());
-            let why = why.map(|fault| format!("These files are not a run of the plan on screen ({fault})."));
-            let told = profile::told(files).into_iter().map(|line| text::sentence(&line));
-            (read, why.into_iter().chain(told).collect())
-        }
+/// Most faults of one file that are told.
+const MOST_OF_FILE: usize = 3;
+
+/// The run of files of one program, and what a person hears of it.
+fn run_of(files: Files, planned: Option<Ran<'_>>) -> Result<(Run, Vec<String>), Faults> {
+    let (run, why) = if !files.recordings.is_empty() {
+        with_plan_or_without(planned, |planned| run_files::of_recordings(&files.recordings, planned))?
+    } else if !files.logs.is_empty() {
+        let mut logs = run_files::placed(files.logs)?;
+        let missing = run_files::add_missing(&mut logs);
+        with_plan_or_without(planned, |planned| run_files::of_logs(&logs, &missing, planned))?
+    } else {
+        (of_traces(files.traces)?, None)
     };
-    told.extend(of_clocks(&read.1));
-    Ok(Read { trace: read.0, told, faults: Vec::new() })
+    let line = |(word, line): &(&str, String)| text::sentence(&format!("{word}: {line}"));
+    let mut told: Vec<String> = why.into_iter().chain(run.told.iter().map(line)).collect();
+    let clocks = run.clocks.told(&|ns| text::duration(ns as f64));
+    if !clocks.is_empty() {
+        told.push(format!("Clocks: {}.", clocks.join("; ")));
+    }
+    Ok((run, told))
 }
 
-/// Logs of PaddlePaddle. A worker without a file is named.
-fn of_paddle(mut logs: Vec<Log>, planned: Option<&(Problem, Schedule)>) -> Result<Read, Faults> {
-    logs.sort_by_key(|log| (log.machine, log.device));
-    if let Some(pair) =
-        logs.windows(2).find(|pair| (pair[0].machine, pair[0].device) == (pair[1].machine, pair[1].device))
-    {
-        let accepted = "each worker once; of several machines, choose a folder with machine0, machine1 and so on";
-        return Err(Fault::new(pair[1].name.as_str(), "a second log of this worker", accepted).into());
-    }
-    let mut missing = Vec::new();
-    for machine in logs.iter().map(|log| log.machine).collect::<std::collections::BTreeSet<_>>() {
-        let devices: Vec<usize> = logs.iter().filter(|log| log.machine == machine).map(|log| log.device).collect();
-        let last = devices.iter().copied().max().unwrap_or(0).min(logs.len() + MOST_MISSING);
-        missing.extend((0..last).filter(|device| !devices.contains(device)).map(|device| (machine, device)));
-    }
-    let faults: Vec<Fault> = missing
-        .iter()
-        .map(|(_, device)| Fault::new(format!("workerlog.{device}"), "no file", "the log of this device"))
-        .collect();
-    logs.extend(
-        missing.into_iter().map(|(machine, device)| Log::new(format!("workerlog.{device}"), machine, device)),
-    );
-    logs.sort_by_key(|log| (log.machine, log.device));
-    let of_plan = planned.map(|(problem, schedule)| paddle_log::trace(&logs, Some((problem, schedule, ""))));
-    let (logged, mut told) = match of_plan {
-        Some(Ok(logged)) => (logged, Vec::new()),
-        _ => (paddle_log::trace(&logs, None)?, Vec::new()),
+/// The run of the plan on screen where it is one, else with the order that the files show and the reason.
+fn with_plan_or_without(
+    planned: Option<Ran<'_>>,
+    read: impl Fn(Option<Ran<'_>>) -> Result<Run, Faults>,
+) -> Result<(Run, Option<String>), Faults> {
+    let why = match planned.map(|planned| read(Some(planned))) {
+        Some(Ok(run)) => return Ok((run, None)),
+        Some(Err(faults)) => faults.0.into_iter().next(),
+        None => None,
     };
-    if let Some(placed) = logged.placed {
-        told.push(format!("Stages are found from the order of jobs: {placed}."));
-    }
-    if !logged.left_out.is_empty() {
-        let kinds: Vec<String> = logged.left_out.iter().map(|(kind, count)| format!("{kind} ({count})")).collect();
-        told.push(format!("Jobs without a stage are left out: {}.", kinds.join(", ")));
-    }
-    told.extend(of_clocks(&logged.clocks));
-    let known: Vec<String> = faults.iter().map(|fault| fault.field.clone()).collect();
-    let others = logged.faults.into_iter().filter(|fault| !known.contains(&fault.field));
-    let faults = faults.into_iter().chain(others).collect();
-    Ok(Read { trace: logged.trace, told, faults })
+    let why = why.map(|fault| format!("These files are not a run of the plan on screen ({fault})."));
+    Ok((read(None)?, why))
 }
-
-/// Most workers without a file that are named.
-const MOST_MISSING: usize = 1024;
 
 /// Traces of pipeplan. Those of another run are named, and the rest is shown.
-fn of_traces(traces: Vec<(String, Trace)>) -> Result<Read, Faults> {
-    if traces.len() == 1 {
-        let trace = traces.into_iter().next().map(|(_, trace)| trace).unwrap_or_default();
-        return Ok(Read { trace, told: Vec::new(), faults: Vec::new() });
-    }
+fn of_traces(traces: Vec<(String, Trace)>) -> Result<Run, Faults> {
     let shape = |trace: &Trace| (trace.replicas, trace.context, trace.tensor, trace.plan_digest.clone());
     let first = traces.first().map(|(name, trace)| (name.clone(), shape(trace)));
     let (mut kept, mut faults) = (Vec::new(), Vec::new());
@@ -233,15 +190,26 @@ fn of_traces(traces: Vec<(String, Trace)>) -> Result<Read, Faults> {
         }
     }
     let (trace, clocks) = merged(kept)?;
-    Ok(Read { trace, told: of_clocks(&clocks), faults })
+    Ok(Run { trace, clocks, told: Vec::new(), faults })
 }
 
-/// What putting clocks right did.
-fn of_clocks(clocks: &Aligned) -> Vec<String> {
-    let lines = clocks.told(&|ns| text::duration(ns as f64));
-    match lines.is_empty() {
-        true => lines,
-        false => vec![format!("Clocks: {}.", lines.join("; "))],
+/// What dumps of torch's flight recorder say.
+fn hang(dumps: &[(String, usize, Dump)], mut faults: Vec<Fault>) -> TraceResponse {
+    match flight_recorder::waits(dumps) {
+        Ok(report) => {
+            let parts = report.parts(&|ns| text::duration(ns as f64)).into_iter();
+            let line = |(word, line): (&str, String)| (word.to_owned(), line);
+            let parts = parts.map(|part| (part.title, part.lines.into_iter().map(line).collect()));
+            TraceResponse::Hangs(Box::new(HangReport {
+                parts: parts.collect(),
+                json: format!("{:#}\n", report.to_value()),
+                faults: from_core::faults(&Faults(faults)),
+            }))
+        }
+        Err(more) => {
+            faults.extend(more.0);
+            TraceResponse::NotOpened(from_core::faults(&Faults(faults)))
+        }
     }
 }
 
@@ -304,11 +272,27 @@ fn part(trace: &Trace, index: u32) -> Trace {
     }
 }
 
+/// Hears of comparisons for `watch`, and remembers whether it has ended one.
+fn comparison<'w>(watch: &'w mut Watch<'_>, ended: &'w mut bool) -> impl FnMut(usize, usize) -> ControlFlow<()> + 'w {
+    |done, most| match watch(Watched::Comparison(done, most)) {
+        Flow::Continue => ControlFlow::Continue(()),
+        Flow::Stop => {
+            *ended = true;
+            ControlFlow::Break(())
+        }
+    }
+}
+
 /// What the best order for the measured times saves.
 fn best(trace: &Trace, order: Option<&Order>, watch: &mut Watch<'_>) -> Option<WhatIfRow> {
+    let mut ended = false;
     let (problem, schedule) = match order.and_then(read_order) {
-        Some((problem, schedule)) => (calibrate::calibrate(&problem, &schedule, trace).ok()?.statement, schedule),
-        None => measured_order(trace).ok()?,
+        Some((problem, schedule)) => {
+            let compared =
+                calibrate::calibrate_watched(&problem, &schedule, trace, &mut comparison(watch, &mut ended));
+            (compared.ok()?.statement, schedule)
+        }
+        None => measured_order(trace, &mut comparison(watch, &mut ended)).ok()?,
     };
     let makespans: Vec<u64> = trace.steps.iter().map(rows::makespan_ns).filter(|ns| *ns > 0).collect();
     let mean = makespans.iter().map(|ns| u128::from(*ns)).sum::<u128>() / makespans.len().max(1) as u128;
@@ -318,13 +302,42 @@ fn best(trace: &Trace, order: Option<&Order>, watch: &mut Watch<'_>) -> Option<W
     Some(means::what_if(&found))
 }
 
+/// Where the run lost time against a plan.
+fn calibrated(trace: &Trace, order: &Order, watch: &mut Watch<'_>) -> TraceResponse {
+    let Some((problem, schedule)) = read_order(order) else { return TraceResponse::Ended };
+    let mut ended = false;
+    let compared = calibrate::calibrate_watched(&problem, &schedule, trace, &mut comparison(watch, &mut ended));
+    match compared {
+        _ if ended => TraceResponse::Ended,
+        Ok(calibration) => TraceResponse::Calibrated(Box::new(from_core::calibrated(&calibration))),
+        Err(faults) => TraceResponse::NotCalibrated(from_core::faults(&faults)),
+    }
+}
+
+/// The order that ran, with the measured times.
+fn measured(trace: &Trace, watch: &mut Watch<'_>) -> TraceResponse {
+    let mut ended = false;
+    let found = measured_order(trace, &mut comparison(watch, &mut ended));
+    match found {
+        _ if ended => TraceResponse::Ended,
+        Ok((problem, schedule)) => TraceResponse::Ordered {
+            order: format!("{}\n", schedule.text_rows().join("\n")),
+            problem: problem.to_value().to_string(),
+        },
+        Err(refusal) => TraceResponse::NotOrdered(vec![said(&refusal.to_string())]),
+    }
+}
+
 /// A profile of what the run took, for the next plan of the same spec.
-fn profile(trace: &Trace, plan: &str) -> TraceResponse {
+fn profile(trace: &Trace, plan: &str, watch: &mut Watch<'_>) -> TraceResponse {
     let plan = match Plan::from_json(plan) {
         Ok(plan) => plan,
         Err(error) => return TraceResponse::NotProfiled(vec![said(&error.to_string())]),
     };
-    match measured_profile(&plan, trace) {
+    let mut ended = false;
+    let found = measured_profile_watched(&plan, trace, &mut comparison(watch, &mut ended));
+    match found {
+        _ if ended => TraceResponse::Ended,
         Ok((calibration, profile)) => {
             TraceResponse::Profiled { profile: profile.to_json(), measured_ns: calibration.causes.measured_ns }
         }
@@ -333,20 +346,40 @@ fn profile(trace: &Trace, plan: &str) -> TraceResponse {
 }
 
 /// The run as a file: the last step alone where all of them are more than a page can hand out.
-fn exported(trace: &Trace, export: Export) -> TraceResponse {
+fn exported(trace: &Trace, export: Export, watch: &mut Watch<'_>) -> TraceResponse {
     let spans: usize = trace.steps.iter().flat_map(|step| &step.rows).map(Vec::len).sum();
     let last = trace.steps.len().saturating_sub(1) as u32;
     let is_large = spans as u64 > 4 * MOST_STORED_SPANS && last > 0;
     let one = is_large.then(|| part(trace, last));
     let of = one.as_ref().unwrap_or(trace);
     let text = match export {
-        Export::Trace => Ok(of.to_json()),
-        Export::Perfetto => export::of_trace(of, Format::ChromeTrace),
-        Export::Csv => export::of_trace(of, Format::Csv),
+        Export::Trace => {
+            let watch = RefCell::new(watch);
+            of.to_json_while(&|| (*watch.borrow_mut())(Watched::Writing) == Flow::Continue)
+        }
+        Export::Perfetto => written(of, Format::ChromeTrace, watch),
+        Export::Csv => written(of, Format::Csv, watch),
     };
     let step = one.as_ref().and_then(|part| part.steps.first()).map(|step| step.step);
+    text.map_or(TraceResponse::Ended, |text| TraceResponse::Exported { export, text, step })
+}
+
+/// A file of another program; none where `watch` has ended it.
+fn written(trace: &Trace, format: Format, watch: &mut Watch<'_>) -> Option<String> {
+    let (mut bytes, mut ended) = (Vec::new(), false);
+    let mut sink = |piece: &[u8]| {
+        bytes.extend_from_slice(piece);
+        match watch(Watched::Writing) {
+            Flow::Continue => ControlFlow::Continue(()),
+            Flow::Stop => {
+                ended = true;
+                ControlFlow::Break(())
+            }
+        }
+    };
     // Both formats have words for every trace.
-    TraceResponse::Exported { export, text: text.unwrap_or_default(), step }
+    export::write_trace(trace, format, &mut sink).ok()?;
+    String::from_utf8(bytes).ok().filter(|_| !ended)
 }
 
 /// A reply to question `id`.

@@ -1,22 +1,21 @@
 //! Runs without a browser: files in, replies out.
 
-use pipeplan_core::base::fields::Fault;
+use pipeplan_core::base::fields::Faults;
+use pipeplan_core::formats::run_files::{Contents, Reader};
 use pipeplan_core::search::Flow;
 use pipeplan_core::trace::Trace;
 
-use super::incoming::{Contents, Incoming};
 use super::{Analyst, Watched};
-use crate::protocol::{Export, Order, TraceAsk, TraceFile, TraceResponse, TraceSummary};
+use crate::protocol::{Export, Order, TraceAsk, TraceResponse, TraceSummary};
 use crate::worker::specs::read_spec;
 
-type Read = (String, Result<Contents, Fault>);
+type Read = (String, Result<Contents, Faults>);
 
 /// A file that comes in pieces of seven bytes.
 fn file(name: &str, bytes: &[u8]) -> Read {
-    let mut incoming =
-        Incoming::new(&TraceFile { name: name.to_owned(), path: String::new(), bytes: bytes.len() as u64 });
-    let pushed = bytes.chunks(7).try_for_each(|piece| incoming.push(piece));
-    (name.to_owned(), pushed.and_then(|()| incoming.finish()))
+    let mut reader = Reader::new(name, bytes.len() as u64);
+    let pushed = bytes.chunks(7).try_for_each(|piece| reader.push(piece));
+    (name.to_owned(), pushed.map_err(Faults::from).and_then(|()| reader.finish()))
 }
 
 fn opened(replies: &[TraceResponse]) -> &TraceSummary {
@@ -132,7 +131,8 @@ fn logs_of_paddle_become_a_run_and_damage_is_named_with_its_line() {
     let named: Vec<&str> = opened(&replies).faults.iter().map(|fault| fault.field.as_str()).collect();
     assert!(named.contains(&"workerlog.0") && named.contains(&"workerlog.1 line 2"), "{named:?}");
     // The order that ran can be planned.
-    let TraceResponse::Ordered { order, problem } = ask(&analyst, TraceAsk::Order).remove(0) else {
+    let TraceResponse::Ordered { order, problem } = ask(&analyst, TraceAsk::Order { while_readable: None }).remove(0)
+    else {
         panic!("an order")
     };
     assert_eq!(order, "0F0 0BW0\n1F0 1BW0\n");
@@ -158,7 +158,7 @@ fn what_is_no_run_says_what_to_do() {
     let log =
         b"Profiler Info: Job (0), type = forward, micro_batch_id = 0, job_start_time = 0.0, job_end_time = 1.0\n";
     let told = said(vec![file("workerlog.0", log), file("rank0.json", of_torch().as_bytes())]);
-    assert!(told.contains("several programs"), "{told}");
+    assert!(told.contains("files of one program"), "{told}");
 }
 
 /// A run by hand on two ranks: F takes 3 instead of 2, and the last step is slow on rank 1.
@@ -230,7 +230,8 @@ fn a_trace_is_held_against_the_plan_on_screen() {
     let mut analyst = Analyst::default();
     let calibrate = |row: &str| {
         let (problem, rows) = (problem.to_owned(), vec![row.to_owned()]);
-        TraceAsk::Calibrate(Order { problem, rows, pairs: vec![Vec::new()] })
+        let order = Order { problem, rows, pairs: vec![Vec::new()] };
+        TraceAsk::Calibrate { order, while_readable: None }
     };
     analyst.open(vec![file("trace.json", trace.as_bytes())], None);
     let replies = ask(&analyst, calibrate("0F0 0BW0 0F1 0BW1"));
@@ -245,6 +246,43 @@ fn a_trace_is_held_against_the_plan_on_screen() {
     assert!(matches!(&best[0], TraceResponse::BestOrder(Some(what)) if what.saved_ns == 0), "{best:?}");
 }
 
+/// What takes long hears at each of its parts that nobody waits for it any more, and is not told to go on after that.
+#[test]
+fn whatever_takes_long_can_be_ended() {
+    let spec = r#"{ "schedule": "1f1b", "model": { "name": "tiny-llama" }, "cluster": { "device": "cpu" },
+        "parallel": { "pipeline": 2 }, "training": { "microbatches": 1 } }"#;
+    let plan = crate::script_api::plan_file(spec, Some("1f1b")).unwrap();
+    let mut analyst = Analyst::default();
+    analyst.open(vec![file("trace.json", trace(3, 2).as_bytes())], None);
+    let problem = r#"{ "ranks": 2, "microbatches": 1, "stages": { "forward_ns": 2, "backward_input_ns": 2 } }"#;
+    let rows = vec!["0F0 0BW0".to_owned(), "1F0 1BW0".to_owned()];
+    let order = Order { problem: problem.to_owned(), rows, pairs: vec![Vec::new(); 2] };
+    let export = |export| TraceAsk::Export { export, while_readable: None };
+    for ask in [
+        TraceAsk::Calibrate { order, while_readable: None },
+        TraceAsk::Order { while_readable: None },
+        TraceAsk::Profile { plan, while_readable: None },
+        export(Export::Trace),
+        export(Export::Perfetto),
+        export(Export::Csv),
+    ] {
+        let mut parts = 0;
+        let whole = analyst.answer(ask.clone(), &mut |_: Watched| {
+            parts += 1;
+            Flow::Continue
+        });
+        assert!(parts > 0 && !matches!(&whole[..], [TraceResponse::Ended]), "{ask:?}: {whole:?}");
+        for end in 1..=parts {
+            let mut calls = 0;
+            let replies = analyst.answer(ask.clone(), &mut |_: Watched| {
+                calls += 1;
+                if calls == end { Flow::Stop } else { Flow::Continue }
+            });
+            assert_eq!((replies, calls), (vec![TraceResponse::Ended], end), "{ask:?}");
+        }
+    }
+}
+
 /// The next plan of the same model uses what the run took; typed costs have no model.
 #[test]
 fn a_run_of_a_models_plan_becomes_a_profile() {
@@ -253,12 +291,12 @@ fn a_run_of_a_models_plan_becomes_a_profile() {
     let plan = crate::script_api::plan_file(spec, Some("1f1b")).unwrap();
     let mut analyst = Analyst::default();
     analyst.open(vec![file("trace.json", trace(2, 1).as_bytes())], None);
-    let replies = ask(&analyst, TraceAsk::Profile { plan });
+    let replies = ask(&analyst, TraceAsk::Profile { plan, while_readable: None });
     let [TraceResponse::Profiled { profile, measured_ns }] = &replies[..] else { panic!("{replies:?}") };
     assert_eq!(*measured_ns, 60);
     assert!(pipeplan_core::hardware::profile::Profile::of_json(profile).is_ok_and(|profile| profile.run.is_some()));
     let typed = crate::script_api::plan_file(crate::worker::tests::SPEC, Some("1f1b")).unwrap();
-    let replies = ask(&analyst, TraceAsk::Profile { plan: typed });
+    let replies = ask(&analyst, TraceAsk::Profile { plan: typed, while_readable: None });
     assert!(matches!(&replies[..], [TraceResponse::NotProfiled(faults)] if faults[0].found.contains("typed costs")));
 }
 
@@ -282,7 +320,9 @@ fn traces_of_one_run_are_merged_and_those_of_another_are_named() {
     let named: Vec<&str> = summary.faults.iter().map(|fault| fault.field.as_str()).collect();
     assert!(named[0].starts_with("d.json") && named[1] == "c.json", "{named:?}");
     for (export, begins) in [(Export::Perfetto, "{"), (Export::Csv, "step,rank,"), (Export::Trace, "{")] {
-        let [TraceResponse::Exported { text, step: None, .. }] = &ask(&analyst, TraceAsk::Export(export))[..] else {
+        let [TraceResponse::Exported { text, step: None, .. }] =
+            &ask(&analyst, TraceAsk::Export { export, while_readable: None })[..]
+        else {
             panic!("a file")
         };
         assert!(text.starts_with(begins), "{}", &text[..40]);
