@@ -112,7 +112,7 @@ fn a_run_plans_itself_anew_where_a_rank_is_slow() {
     printed(["run", &new, "--steps", "1"]);
     for (arguments, says) in [
         (vec!["--replan=1"], "2..=1000"),
-        (vec!["--replan", "--transport", "tcp"], "needs the ranks in one process"),
+        (vec!["--replan", "--transport", "tcp"], "Give --checkpoint-dir FOLDER"),
         (vec!["--replan", "--backend", "modelled"], "applies to training"),
         (vec!["--replan", "--restart", "1"], "cannot be used with"),
     ] {
@@ -121,6 +121,35 @@ fn a_run_plans_itself_anew_where_a_rank_is_slow() {
         let said = String::from_utf8_lossy(&refused.stderr);
         assert!(said.contains(says), "{said}");
     }
+}
+
+/// Ranks that are processes go over to the new plan together, over the connections that they have.
+#[test]
+fn processes_plan_themselves_anew_where_a_rank_is_slow() {
+    let at = folder("replan-processes");
+    let (spec, new, saved) = (at("spec.toml"), at("new.json"), at("saved"));
+    let small = self::spec("cpu")
+        .replace("\"tiny-llama\"", "\"tiny-llama\"\nlayers = 6")
+        .replace("pipeline = 4", "pipeline = 2");
+    write(&spec, &small.replace("microbatches = 8", "microbatches = 4").replace("sequence = 64", "sequence = 32"));
+    let train = ["run", &spec, "--steps", "20", "--precision", "f64", "--json"];
+    let slow = ["--fault", "1:slow@4", "--replan=4", "--replanned", &new, "--transport", "tcp"];
+    let saving = ["--checkpoint-dir", &saved, "--checkpoint-every", "4"];
+    let (plain, anew) = (json_of(train), json_of(train.into_iter().chain(slow).chain(saving)));
+    let rounds = anew["replanned"].as_array().unwrap();
+    let begun = rounds.iter().find(|round| round["from_step"].is_u64()).expect("a new plan begins");
+    assert_eq!(begun["from_step"].as_u64().unwrap() % 4, 0, "{begun}");
+    let losses = |run: &Value| -> Vec<f64> {
+        run["losses"].as_array().unwrap().iter().map(|loss| loss.as_f64().unwrap()).collect()
+    };
+    assert_eq!(losses(&anew).len(), 20);
+    // A layer on another stage adds up the same numbers.
+    for (plain, loss) in losses(&plain).iter().zip(losses(&anew)) {
+        assert!((plain - loss).abs() < 1e-9, "{plain} and {loss}");
+    }
+    // The last plan is the one that is written, and it goes on from the last checkpoint.
+    let resumed = json_of(["run", &new, "--steps", "21", "--precision", "f64", "--json", "--resume", &saved]);
+    assert_eq!(resumed["first_step"], 20);
 }
 
 /// Where ops wait for their planned times, little else slows a rank: the evidence is what was asked for.

@@ -43,6 +43,28 @@ fn ranks_that_are_several_train_over_mpi_as_threads_do_bit_for_bit() {
     }
 }
 
+/// The new plan goes to all ranks over MPI, and they go on from the checkpoint.
+#[test]
+fn ranks_over_mpi_plan_themselves_anew_where_one_is_slow() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name).to_str().expect("a path").to_owned();
+    let (spec, saved) = (folder.path().join("spec.toml"), at("saved"));
+    let text = "schedule = \"1f1b\"\n[model]\nname = \"tiny-llama\"\nlayers = 6\n[cluster]\ndevice = \"cpu\"\n[parallel]\n\
+                pipeline = 2\n[training]\nmicrobatches = 4\nmicrobatch_size = 2\nsequence = 32\n";
+    std::fs::write(&spec, text).expect("it is written");
+    let plain = pipeplan(&["run", spec.to_str().expect("a path"), "--steps", "16", "--precision", "f64", "--json"]);
+    let more = ["--steps", "16", "--precision", "f64", "--json", "--fault", "1:slow@4", "--replan=3"];
+    let saving = ["--checkpoint-dir", &saved, "--checkpoint-every", "2"];
+    let anew = mpirun(2, &spec, &[&more[..], &saving].concat()).output().expect("mpirun is there");
+    let summary: serde_json::Value = serde_json::from_slice(&anew.stdout).expect("a summary");
+    let rounds = summary["replanned"].as_array().expect("rounds");
+    assert!(rounds.iter().any(|round| round["from_step"].is_u64()), "{summary}");
+    for (plain, loss) in losses(&{ plain }.output().expect("it starts")).into_iter().zip(losses(&anew)) {
+        let (plain, loss) = (f64::from_bits(plain), f64::from_bits(loss));
+        assert!((plain - loss).abs() < 1e-9, "{plain} and {loss}");
+    }
+}
+
 #[test]
 fn another_number_of_processes_is_refused() {
     let output = mpirun(3, &tiny::plan("mpi-world", 2, "1f1b"), &[]).output().expect("mpirun is there");

@@ -126,12 +126,24 @@ pub fn tcp_link(longest: u64, patience: Duration) -> Result<Tcp, Failure> {
     Tcp::connect(place.rank, place.world, (host, *port), &secret, longest, patience).map_err(Failure::work)
 }
 
+/// Refuses a number of processes that is not that of ranks, before the wait for ranks that do not exist.
+fn expect_world(workload: &Workload) -> Result<Result<(), Refusal>, Failure> {
+    let other = place()?.filter(|place| place.world != workload.world());
+    Ok(other.map_or(Ok(()), |place| Err(Refusal::World { ranks: workload.world(), world: place.world })))
+}
+
+/// As [`over_tcp`], for a run whose plan may change: ranks meet once, and no rank ever holds more than all hold of `workload`.
+pub fn tcp_for_plans(workload: &Workload, patience: Duration) -> Result<Processes<Tcp>, Failure> {
+    expect_world(workload)?.map_err(Failure::input)?;
+    let longest = longest_frame(workload).saturating_mul(workload.world() as u64);
+    Ok(Processes::new(tcp_link(longest, patience)?, patience))
+}
+
 /// This process as one rank, over TCP.
 pub fn over_tcp(workload: &Workload, options: &RunOptions, observer: &mut dyn Observer) -> Outcome {
     let patience = options.transport.patience;
-    // Check this before the wait for other ranks, because those ranks do not exist.
-    if let Some(place) = place()?.filter(|place| place.world != workload.world()) {
-        return Ok(Err(Refusal::World { ranks: workload.world(), world: place.world }.into()));
+    if let Err(refusal) = expect_world(workload)? {
+        return Ok(Err(refusal.into()));
     }
     let longest = longest_frame(workload);
     if let Some(place) = place()?.filter(|_| is_ours() && (options.restarting.most > 0 || restart::fewer().is_some()))

@@ -47,8 +47,8 @@ mod threads;
 mod workload;
 
 pub use overhead::Overhead;
-pub use processes::run_process;
-pub use recording::{Recorded, RecordingSwitch};
+pub use processes::{hand_on, refuse, run_part, run_process};
+pub use recording::{Recorded, RecordingSwitch, most_recorded};
 pub use report::{Cause, Ending, Failure, LastCheckpoint, RankMemory, RunError, RunReport, StepReport};
 pub use restart::{Restart, Restarting, Source, run_elastic, run_restarting};
 pub use status::{RankReport, State};
@@ -226,8 +226,8 @@ pub trait Observer {
     fn step_ended(&mut self, step: &StepReport);
 
     /// What ranks did in the step that has ended. Where hosts do not share a clock, or ranks share processors, `began_ns` is none:
-    /// the time from one rank to another then says nothing of their link.
-    fn measured(&mut self, _step: &StepTrace) {}
+    /// the time from one rank to another then says nothing of their link. `clocks` are the hosts whose clocks rows have.
+    fn measured(&mut self, _step: &StepTrace, _clocks: &[usize]) {}
 
     /// Recording has ended because somebody asked for it: the trace so far.
     fn recorded(&mut self, _trace: &Trace) {}

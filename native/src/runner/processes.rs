@@ -28,7 +28,7 @@ use super::status::State;
 use super::threads::{Coordinator, Shared, TensorPath, memory_of, message_of, rank_executor, with_faults};
 use super::workload::{MessageCarrier, Workload};
 use super::{Observer, Refusal, RunOptions};
-use crate::transport::collectives::{Collectives, Group, Reduction};
+use crate::transport::collectives::{CollectiveError, Collectives, Group, Operation, Reduction};
 use crate::transport::faulty::Missed;
 #[cfg(feature = "cuda")]
 use crate::transport::nccl::{self, Connections, Nccl, StartError};
@@ -51,6 +51,21 @@ pub fn run_process<L: Link + 'static>(
     transport: Processes<L>,
     observer: &mut dyn Observer,
 ) -> Result<Ending, RunError> {
+    let control = transport.control();
+    run_part(workload, options, transport, observer).inspect(|_| control.leave())
+}
+
+/// The same for a run that may go on over the same connections: this rank leaves them open where the part ends well. What ends
+/// a part for good, ends them.
+///
+/// # Errors
+/// As [`run_process`].
+pub fn run_part<L: Link + 'static>(
+    workload: &Workload,
+    options: &RunOptions,
+    transport: Processes<L>,
+    observer: &mut dyn Observer,
+) -> Result<Ending, RunError> {
     let (rank, world, control) = (transport.rank(), transport.world(), transport.control());
     let ranks = workload.world();
     let checked = if world == ranks {
@@ -68,10 +83,7 @@ pub fn run_process<L: Link + 'static>(
         rank.walk(&mut *transport, observer)
     }));
     let cause = match walked {
-        Ok(Ok(report)) => {
-            control.leave();
-            return Ok(report);
-        }
+        Ok(Ok(report)) => return Ok(report),
         Ok(Err(Ended::Refused(refusal))) => {
             control.say(told(&refusal));
             return Err(refusal.into());
@@ -85,6 +97,39 @@ pub fn run_process<L: Link + 'static>(
         control.let_others_report();
     }
     Err(error)
+}
+
+/// What rank 0 says, on every rank: `said` is heard of rank 0 alone. For what goes from part to part of a run.
+///
+/// # Errors
+/// Where a rank is lost or waits too long, or rank 0 says more than `most` bytes.
+pub fn hand_on<L: Link>(transport: &Processes<L>, said: &[u8], most: usize) -> Result<Vec<u8>, CollectiveError> {
+    let mut transport = transport.again();
+    let mut everyone = Group::world(&transport);
+    let mut length = [said.len() as f64];
+    transport.broadcast(&mut everyone, 0, &mut length)?;
+    let length = length[0] as usize;
+    if length > most {
+        let (operation, members) = (Operation::Broadcast, transport.world());
+        return Err(CollectiveError::WrongCall { operation, members, found: length, what: "bytes", needed: most });
+    }
+    // Numbers of 32 bits are exact as f64.
+    let word = |bytes: &[u8]| {
+        let mut four = [0; 4];
+        four[..bytes.len()].copy_from_slice(bytes);
+        f64::from(u32::from_le_bytes(four))
+    };
+    let mut words = vec![0.0; length.div_ceil(4)];
+    words.iter_mut().zip(said.chunks(4)).for_each(|(to, bytes)| *to = word(bytes));
+    transport.broadcast(&mut everyone, 0, &mut words)?;
+    let mut heard: Vec<u8> = words.iter().flat_map(|word| (*word as u32).to_le_bytes()).collect();
+    heard.truncate(length);
+    Ok(heard)
+}
+
+/// Tells all other ranks that this one refuses the next part of a run.
+pub fn refuse<L: Link>(transport: &Processes<L>, refusal: &Refusal) {
+    transport.control().say(told(refusal));
 }
 
 /// Says where this rank is when the launcher is ending the process and the rank itself says nothing, because it computes
@@ -240,14 +285,14 @@ impl Rank<'_> {
         let mut rank_executor = rank_executor(rank, self.shared, tensor_path)?;
         let mut coordinator = Coordinator::new(self.shared, self.name, usize::MAX);
         let steps = self.steps(transport, &mut rank_executor, &mut coordinator, observer);
-        let done = steps.inspect_err(|_| rank_executor.leave())?;
+        let (done, paused) = steps.inspect_err(|_| rank_executor.leave())?;
         let memory = memory_of(rank, &rank_executor.store.meter, rank_executor.backend.device_bytes(), workload);
         let mut numbers = numbers_of(&memory);
         numbers.push(self.missed.exchanges().map_or(-1.0, |exchanges| exchanges as f64));
         let all = transport.gather(&mut self.everyone, 0, numbers)?;
         transport.barrier()?;
         board.note_state(rank, State::Ended);
-        let Some(all) = all else { return Ok(Ending::Other { rank, stopped: done < options.steps }) };
+        let Some(all) = all else { return Ok(Ending::Other { rank, stopped: done < options.steps, paused }) };
         let memory = |(rank, numbers): (usize, &Vec<f64>)| {
             let told = numbers.split_last().and_then(|(missed, memory)| Some((*missed, memory_from(memory)?)));
             let Some((missed, memory)) = told else {
@@ -258,35 +303,37 @@ impl Rank<'_> {
             }
             Ok(Some((memory, BTreeMap::new())))
         };
+        coordinator.paused = paused;
         coordinator.ended = all.iter().enumerate().map(memory).collect::<Result<_, Cause>>()?;
         Ok(Ending::First(Box::new(coordinator.report())))
     }
 
-    /// All steps of a rank and the last checkpoint. Gives the training steps that are made then.
+    /// All steps of a rank and the last checkpoint. Gives the training steps that are made then, and whether the run pauses.
     fn steps(
         &mut self,
         transport: &mut dyn Transport,
         rank_executor: &mut RankExecutor<'_>,
         coordinator: &mut Coordinator<'_>,
         observer: &mut dyn Observer,
-    ) -> Result<u32, Ended> {
+    ) -> Result<(u32, bool), Ended> {
         let Shared { workload, options, board, .. } = self.shared;
         let rank = self.rank;
         let row = workload.row(rank);
-        let recording = Recording::of(options);
-        let mut done = rank_executor.first_step;
+        let recording = Recording::of(options, workload);
+        let (mut done, mut paused) = (rank_executor.first_step, false);
         for step in rank_executor.first_step.. {
             board.note(rank, step, 0, State::Between);
             self.everyone.begin(step);
             rank_executor.prepare(step);
             // Whoever was asked to stop says so to all: then all stop after the same step.
             let pauses = options.pausing.is_raised() && step.is_multiple_of(options.saves_every().max(1));
-            let ends = step >= options.steps || options.stop.is_raised() || pauses;
+            let ends = step >= options.steps || options.stop.is_raised();
             // And whoever was asked to begin or to end recording.
-            let mut votes = [ends, recording.is_asked()].map(|vote| f32::from(u8::from(vote)));
+            let mut votes = [ends, pauses, recording.is_asked()].map(|vote| f32::from(u8::from(vote)));
             transport.all_reduce(&mut self.everyone, &mut votes, Reduction::Max)?;
-            let [ends, asked] = votes.map(|vote| vote > 0.0);
-            if ends {
+            let [ends, pauses, asked] = votes.map(|vote| vote > 0.0);
+            if ends || pauses {
+                paused = !ends;
                 break;
             }
             let recorded = recording.decide(step, asked);
@@ -303,7 +350,7 @@ impl Rank<'_> {
             rank_executor.after_step(done, transport)?;
         }
         rank_executor.finish(done, transport)?;
-        Ok(done)
+        Ok((done, paused))
     }
 
     /// Whether all processes run the same thing, and each has found all well that it alone has looked at; then what this

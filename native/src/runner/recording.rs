@@ -4,10 +4,12 @@
 //! before each step whether somebody has asked one of them, so a request to any of them reaches all, and costs no message.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::RunOptions;
+use super::workload::Workload;
 
 /// What becomes of what was measured in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -83,20 +85,34 @@ impl RecordingSwitch {
     }
 }
 
+/// Spans of ops that are recorded by request at most, some 40 bytes each: a request that nobody ends takes no more.
+const MOST_SPANS: usize = 10_000_000;
+
+/// The most steps of a run of `workload` that are recorded by request.
+pub fn most_recorded(workload: &Workload) -> u32 {
+    let spans: usize = (0..workload.world()).map(|rank| workload.row(rank).len()).sum();
+    (MOST_SPANS / spans.max(1)).max(1) as u32
+}
+
 /// Decides by step.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Recording {
     window: Option<Range<u32>>,
     last: bool,
     switch: RecordingSwitch,
+    /// The most steps by request, and those that there are.
+    most: u32,
+    by_request: Arc<AtomicU32>,
 }
 
 impl Recording {
-    pub(super) fn of(options: &RunOptions) -> Recording {
+    pub(super) fn of(options: &RunOptions, workload: &Workload) -> Recording {
         Recording {
             window: options.trace_window.clone(),
             last: options.traced_steps > 0,
             switch: options.recording.clone(),
+            most: most_recorded(workload),
+            by_request: Arc::default(),
         }
     }
 
@@ -112,7 +128,12 @@ impl Recording {
             self.switch.toggle(in_window, Instant::now());
         }
         match self.switch.on() {
-            Some(true) => Recorded::Kept,
+            // All ranks count alike.
+            Some(true) if self.by_request.fetch_add(1, Ordering::Relaxed) < self.most => Recorded::Kept,
+            Some(true) => {
+                self.by_request.store(self.most, Ordering::Relaxed);
+                Recorded::No
+            }
             Some(false) => Recorded::No,
             None if in_window => Recorded::Kept,
             None if self.window.is_none() && self.last => Recorded::Last,
@@ -132,13 +153,21 @@ mod tests {
 
     #[test]
     fn requests_begin_and_end_what_is_recorded() {
-        let last = Recording { last: true, ..Recording::default() };
+        let last = Recording { last: true, most: 100, ..Recording::default() };
         assert_eq!(decided(&last, &[]), [Last; 7]);
         assert_eq!(decided(&last, &[2, 4]), [Last, Last, Kept, Kept, No, No, No]);
-        let window = || Recording { window: Some(3..5), last: true, ..Recording::default() };
+        let window = || Recording { window: Some(3..5), last: true, most: 100, ..Recording::default() };
         assert_eq!(decided(&window(), &[]), [No, No, No, Kept, Kept, No, No]);
         assert_eq!(decided(&window(), &[1, 2]), [No, Kept, No, No, No, No, No]);
         assert_eq!(decided(&window(), &[4]), [No, No, No, Kept, No, No, No]);
+    }
+
+    /// A request that nobody ends, and those after it, record no more than fits.
+    #[test]
+    fn requests_record_no_more_than_there_is_room_for() {
+        let two = || Recording { most: 2, ..Recording::default() };
+        assert_eq!(decided(&two(), &[1]), [No, Kept, Kept, No, No, No, No]);
+        assert_eq!(decided(&two(), &[1, 2, 4]), [No, Kept, No, No, Kept, No, No]);
     }
 
     /// A launcher hands one signal on to all ranks: the one that gets it after the vote does not toggle again.

@@ -118,6 +118,8 @@ pub struct RunReport {
     pub missed_faults: BTreeMap<usize, u64>,
     /// Whether a raised flag ended the run before its last step.
     pub stopped: bool,
+    /// Whether that was [`RunOptions::pausing`](super::RunOptions::pausing): the run may go on from its checkpoint.
+    pub paused: bool,
     /// How long training stood still for each checkpoint that was begun while the run went on, by rank 0.
     pub checkpoint_pauses: Vec<Duration>,
     /// The restarts after failures.
@@ -153,6 +155,8 @@ pub enum Ending {
         rank: usize,
         /// Whether the run was stopped before its last step.
         stopped: bool,
+        /// As [`RunReport::paused`].
+        paused: bool,
     },
 }
 

@@ -1,7 +1,7 @@
 //! Ending a run early, after a whole step.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::recording::{Recorded, Recording};
 
@@ -36,9 +36,20 @@ pub struct Verdict {
     steps: u32,
     /// Raised to end the run before a step that is a multiple of the number.
     pausing: (StopFlag, u32),
-    /// The first step that nobody has asked about, whether the run has ended before it, and what becomes of the one before it.
-    asked: Mutex<(u32, bool, Recorded)>,
+    asked: Mutex<Asked>,
     recording: Recording,
+}
+
+/// What ranks have asked about.
+#[derive(Debug, Default)]
+struct Asked {
+    /// The first step that nobody has asked about.
+    next: u32,
+    /// Whether the run has ended before it, and whether to go on later.
+    ended: bool,
+    paused: bool,
+    /// What becomes of the step before it.
+    recorded: Recorded,
 }
 
 impl Verdict {
@@ -48,7 +59,7 @@ impl Verdict {
             flag,
             steps,
             pausing: (StopFlag::default(), 1),
-            asked: Mutex::new((0, false, Recorded::No)),
+            asked: Mutex::default(),
             recording: Recording::default(),
         }
     }
@@ -65,18 +76,28 @@ impl Verdict {
 
     /// What becomes of the step that ranks have last asked about: none of them asks about the next one before all have ended it.
     pub fn recorded(&self) -> Recorded {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner).2
+        self.asked().recorded
+    }
+
+    /// Whether the run has ended only because it was asked to pause.
+    pub fn has_paused(&self) -> bool {
+        self.asked().paused
+    }
+
+    fn asked(&self) -> MutexGuard<'_, Asked> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether `step` is run. Ranks ask about steps in order, all from 0.
     pub fn runs(&self, step: u32) -> bool {
-        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        if step >= asked.0 && !asked.1 {
-            let pauses = self.pausing.0.is_raised() && step.is_multiple_of(self.pausing.1);
+        let mut asked = self.asked();
+        if step >= asked.next && !asked.ended {
+            let ends = step >= self.steps || self.flag.is_raised();
+            let paused = !ends && self.pausing.0.is_raised() && step.is_multiple_of(self.pausing.1);
             let recorded = self.recording.decide(step, self.recording.is_asked());
-            *asked = (step + 1, step >= self.steps || self.flag.is_raised() || pauses, recorded);
+            *asked = Asked { next: step + 1, ended: ends || paused, paused, recorded };
         }
-        !(asked.1 && step + 1 >= asked.0)
+        !(asked.ended && step + 1 >= asked.next)
     }
 }
 
@@ -92,7 +113,7 @@ mod tests {
         flag.raise();
         // Step 1 was promised before the flag was raised.
         assert!(verdict.runs(1));
-        assert!(!verdict.runs(2) && !verdict.runs(2));
+        assert!(!verdict.runs(2) && !verdict.runs(2) && !verdict.has_paused());
     }
 
     #[test]
@@ -102,7 +123,7 @@ mod tests {
         assert!((0..6).all(|step| verdict.runs(step)));
         flag.raise();
         assert!(verdict.runs(6) && verdict.runs(7));
-        assert!(!verdict.runs(8) && !verdict.runs(8));
+        assert!(!verdict.has_paused() && !verdict.runs(8) && !verdict.runs(8) && verdict.has_paused());
     }
 
     #[test]

@@ -84,7 +84,7 @@ impl Shared {
             batches: batches.map(Arc::new),
             verdict: Verdict::new(options.stop.clone(), options.steps)
                 .pausing(options.pausing.clone(), options.saves_every())
-                .recording(Recording::of(options)),
+                .recording(Recording::of(options, workload)),
             board: StatusBoard::new(workload.positions()),
             start,
             clock: Clock::of(start),
@@ -381,6 +381,8 @@ pub(super) struct Coordinator<'a> {
     /// Busy time and all ranks' time of the steps after the first.
     busy_and_whole_ns: (f64, f64),
     pub(super) ended: Vec<Option<(RankMemory, BTreeMap<String, Buffer>)>>,
+    /// Whether the run has ended to go on later.
+    pub(super) paused: bool,
 }
 
 impl<'a> Coordinator<'a> {
@@ -403,6 +405,7 @@ impl<'a> Coordinator<'a> {
             hosts: vec![0; ranks],
             busy_and_whole_ns: (0.0, 0.0),
             ended: (0..ranks).map(|_| None).collect(),
+            paused: false,
         }
     }
 
@@ -423,6 +426,7 @@ impl<'a> Coordinator<'a> {
                 }
             }
         }
+        self.paused = self.shared.verdict.has_paused();
         Ok(self.report())
     }
 
@@ -466,10 +470,11 @@ impl<'a> Coordinator<'a> {
             let (report, trace) = self.close(step, records.into_iter().flatten().collect());
             observer.step_ended(&report);
             let have_a_core_each = self.processors().is_none_or(|processors| processors >= ranks);
-            if !have_a_core_each || self.hosts.iter().any(|host| *host != self.hosts[0]) {
-                observer.measured(&StepTrace { began_ns: None, ..trace.clone() });
+            let clocks = self.clock_of_row();
+            if !have_a_core_each || clocks.iter().any(|host| *host != clocks[0]) {
+                observer.measured(&StepTrace { began_ns: None, ..trace.clone() }, &clocks);
             } else {
-                observer.measured(&trace);
+                observer.measured(&trace, &clocks);
             }
             self.steps.push(report);
             let over = self.was == Recorded::Kept && recorded == Recorded::No;
@@ -609,13 +614,19 @@ impl<'a> Coordinator<'a> {
             hosts: Vec::new(),
             steps,
         };
-        let mut clock_of_row: Vec<(usize, usize)> =
-            self.hosts.iter().enumerate().map(|(rank, host)| (workload.position(rank).in_trace(), *host)).collect();
-        clock_of_row.sort_unstable();
-        let clock_of_row: Vec<usize> = clock_of_row.into_iter().map(|(_, host)| host).collect();
+        let clock_of_row = self.clock_of_row();
         trace.set_hosts(&clock_of_row);
         let clocks = align(&mut trace, &clock_of_row);
         (trace, clocks)
+    }
+
+    /// By row of the trace the host whose clock it has.
+    fn clock_of_row(&self) -> Vec<usize> {
+        let workload = &self.shared.workload;
+        let mut by_row: Vec<(usize, usize)> =
+            self.hosts.iter().enumerate().map(|(rank, host)| (workload.position(rank).in_trace(), *host)).collect();
+        by_row.sort_unstable();
+        by_row.into_iter().map(|(_, host)| host).collect()
     }
 
     pub(super) fn report(mut self) -> RunReport {
@@ -662,6 +673,7 @@ impl<'a> Coordinator<'a> {
             missed_faults: self.shared.missed_faults.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             stopped: self.steps.len()
                 < self.shared.options.steps.saturating_sub(self.shared.options.first_step()) as usize,
+            paused: self.paused,
             checkpoint_pauses: self.shared.saves.pauses(),
             restarts: Vec::new(),
             steps: self.steps,

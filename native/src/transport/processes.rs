@@ -194,6 +194,13 @@ impl<L: Link> Processes<L> {
         Processes { rank, world, patience, everyone, inner: Arc::new(Mutex::new(inner)) }
     }
 
+    /// An end over the same link for what follows: all ranks have to begin with it at the same place.
+    pub fn again(&self) -> Processes<L> {
+        let (rank, world, patience) = (self.rank, self.world, self.patience);
+        let everyone = Group::of_all(rank, world);
+        Processes { rank, world, patience, everyone, inner: Arc::clone(&self.inner) }
+    }
+
     /// What the end of the run needs while the transport is in use.
     pub fn control(&self) -> Control<L> {
         Control { inner: Arc::clone(&self.inner) }

@@ -10,7 +10,7 @@ use pipeplan::runner::metrics::{Figures, Metrics};
 use pipeplan::runner::progress::Progress;
 use pipeplan::runner::{
     Device, Ending, Observer, Precision, Refusal, Restart, Restarting, RunError, RunOptions, RunReport, StepReport,
-    Workload, run_elastic, run_restarting,
+    Workload, most_recorded, run_elastic, run_restarting,
 };
 use pipeplan::transport::faulty;
 use pipeplan::transport::faulty::Faults;
@@ -181,7 +181,8 @@ pub struct Args {
     /// Trace these steps instead: `5..8` are 5, 6 and 7; steps count from 0
     ///
     /// SIGUSR2 begins and ends recording while the run runs: sent to any process of the run, it counts for all ranks from the next
-    /// step on. Then the trace has those steps, and the file is written each time recording ends.
+    /// step on. Then the trace has those steps, and the file is written each time recording ends: at the latest after 10 million
+    /// ops of all ranks.
     #[arg(long, value_name = "FROM..TO", requires = "trace", conflicts_with = "traced_steps", value_parser = selection::steps_of_a_run)]
     trace_steps: Option<Range<u32>>,
     /// Plan anew while training, where a rank or a link is slower than planned in each of the last STEPS steps; 8 if only
@@ -192,7 +193,8 @@ pub struct Args {
     /// steps, as `calibrate --write-profile` and `plan --profile` do: the spec's schedule and parallel degrees stay, placement
     /// and partition are chosen anew, so that a slow rank gets fewer layers. A plan that is shorter by more than 2 % begins at
     /// the next checkpoint of --checkpoint-every, else after the current step, with the same weights and optimizer states.
-    /// For ranks as threads of one process. --trace is of the last plan.
+    /// Ranks as processes go on from a checkpoint that all of them read: --checkpoint-dir, on several hosts a folder that they
+    /// share. --trace is of the last plan.
     #[arg(long, value_name = "STEPS", num_args = 0..=1, require_equals = true, default_missing_value = "8")]
     #[arg(value_parser = clap::value_parser!(u32).range(2..=1000))]
     replan: Option<u32>,
@@ -312,6 +314,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         None => processes::usual_engine()?,
     };
     args.expect_all_used(engine)?;
+    replan::expect_room(&args, engine)?;
     let prints_trace = args.trace.as_deref() == Some("-");
     output::expect_one_document([("--trace -", prints_trace), ("--json", args.json)])?;
     if let [certificate, key, authority] = &args.tls[..] {
@@ -340,14 +343,16 @@ pub fn run(args: Args) -> Result<(), Failure> {
         output::expect_room_at(path)?;
     }
     let options = options(&args, &workload, engine, device, resume)?;
-    replan::expect_possible(&args, engine, &plan)?;
+    replan::expect_possible(&args, &plan)?;
     restarts::expect_restartable(&args, &workload, &options)?;
     tell_resume(&args, &options, &workload);
     tell_weights(&args, &options, &workload)?;
     tell_overlaps(&args, &workload);
     let mut metrics = metrics(&args, mfu_ns)?;
     let mut progress = (!args.is_quiet()).then(|| Progress::new(options.first_step(), args.steps));
-    let mut writer = args.trace.as_ref().filter(|path| *path != "-").map(|path| TraceWriter { path: path.clone() });
+    let most = most_recorded(&workload) as usize;
+    let mut writer =
+        args.trace.as_ref().filter(|path| *path != "-").map(|path| TraceWriter { path: path.clone(), most });
     let mut observers: Vec<&mut dyn Observer> = vec![&mut metrics];
     observers.extend(writer.as_mut().map(|writer| writer as &mut dyn Observer));
     observers.extend(progress.as_mut().map(|progress| progress as &mut dyn Observer));
@@ -361,7 +366,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let report = match ending {
         Ending::First(report) => report,
         Ending::Other { stopped: false, .. } => return Ok(()),
-        Ending::Other { rank, stopped: true } => {
+        Ending::Other { rank, stopped: true, .. } => {
             // Launchers end all as soon as one ends so, and rank 0 may still have to print and write.
             std::thread::sleep(Duration::from_secs(1));
             if let Some(error) = data_failure {
@@ -422,7 +427,7 @@ fn train(
     observer: &mut dyn Observer,
 ) -> Result<(Ending, Slow), Failure> {
     if let Some(window) = args.replan {
-        let ran = replan::run(args, window, (plan, precision), workload, options, observer);
+        let ran = replan::run(args, (engine, window), (plan, precision), workload, options, observer);
         return ran.map(|(ending, rounds)| (ending, Slow::Rounds(rounds)));
     }
     let shape = stragglers::shape(workload);
@@ -498,6 +503,8 @@ impl Observer for Together<'_> {
 /// Writes the trace as soon as recording ends: nobody has to wait for the end of the run.
 struct TraceWriter {
     path: String,
+    /// The most steps that it may have.
+    most: usize,
 }
 
 impl Observer for TraceWriter {
@@ -508,7 +515,13 @@ impl Observer for TraceWriter {
         let steps = trace.steps.first().zip(trace.steps.last()).map(|(first, last)| (first.step, last.step));
         let Some((first, last)) = steps else { return };
         match output::write_trace(path, trace) {
-            Ok(()) => output::tell(&format!("{path} has the steps recorded so far, {first} to {last}")),
+            Ok(()) if trace.steps.len() < self.most => {
+                output::tell(&format!("{path} has the steps recorded so far, {first} to {last}"));
+            }
+            Ok(()) => output::tell(&format!(
+                "recording has ended by itself after {} steps, the most of this run: {path} has {first} to {last}",
+                self.most
+            )),
             // The end of the run tries again.
             Err(failure) => output::tell(&failure.to_string()),
         }

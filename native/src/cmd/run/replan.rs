@@ -1,25 +1,32 @@
 //! Planning inside a run: where a rank or a link is slower than planned, plan anew with what the last steps took, and go on
 //! with the new plan from the next checkpoint.
 
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread::{self, JoinHandle};
 
 use pipeplan::runner::checkpoint::{Checkpoint, Saving};
-use pipeplan::runner::{Ending, Observer, Precision, Restart, RunOptions, StepReport, StopFlag, Workload};
+use pipeplan::runner::{
+    Ending, Observer, Precision, Refusal, Restart, RunOptions, StepReport, StopFlag, Workload, hand_on, refuse,
+    run_part,
+};
+use pipeplan::transport::processes::{Link, Processes};
 use pipeplan_core::api::measured_profile;
 use pipeplan_core::base::units::Nanos;
 use pipeplan_core::estimate::derive::derive;
-use pipeplan_core::plan::Plan;
+use pipeplan_core::plan::{MAX_FILE_BYTES, Plan};
 use pipeplan_core::spec::{Spec, Work};
 use pipeplan_core::trace::analysis::Slow;
+use pipeplan_core::trace::clocks::align;
 use pipeplan_core::trace::{StepTrace, Trace};
 use serde_json::{Value, json};
 
 use super::super::failure::Failure;
-use super::super::processes::Engine;
+use super::super::processes::{self, Engine};
 use super::super::search::{self, Effort};
 use super::super::{format, output};
 use super::stragglers::{Straggler, Watched, shape};
-use super::{Args, Backend, elastic, execute};
+use super::{Args, Backend, elastic, execute, failed};
 
 /// What a round of planning found.
 pub struct Round {
@@ -100,8 +107,8 @@ fn layers(plan: &Plan) -> Option<String> {
     Some(derived.stages.iter().map(|stage| stage.layers.len().to_string()).collect::<Vec<_>>().join("/"))
 }
 
-/// Refuses rounds that this run cannot make.
-pub fn expect_possible(args: &Args, engine: Engine, plan: &Plan) -> Result<(), Failure> {
+/// Refuses rounds that no plan could have in such a run.
+pub fn expect_room(args: &Args, engine: Engine) -> Result<(), Failure> {
     if args.replan.is_none() {
         return Ok(());
     }
@@ -111,11 +118,19 @@ pub fn expect_possible(args: &Args, engine: Engine, plan: &Plan) -> Result<(), F
         )
         .with_help("Leave it out, or train with --backend cpu or cuda."));
     }
-    if engine != Engine::Threads {
-        return Err(Failure::input("--replan needs the ranks in one process: --transport threads").with_help(
-            "With several processes make the round by hand: `run --trace --checkpoint-dir`, `calibrate --write-profile`, \
-             `plan --profile`, `run --resume`.",
-        ));
+    if engine != Engine::Threads && args.saving_folder().is_none() {
+        return Err(Failure::input(
+            "with a process for each rank, --replan goes on from a checkpoint that all of them read",
+        )
+        .with_help("Give --checkpoint-dir FOLDER; on several hosts, a folder that they share."));
+    }
+    Ok(())
+}
+
+/// Refuses rounds that a run of `plan` cannot make.
+pub fn expect_possible(args: &Args, plan: &Plan) -> Result<(), Failure> {
+    if args.replan.is_none() {
+        return Ok(());
     }
     if elastic::is_elastic(plan) {
         return Err(Failure::input(
@@ -129,10 +144,110 @@ pub fn expect_possible(args: &Args, engine: Engine, plan: &Plan) -> Result<(), F
     Ok(())
 }
 
+/// How the parts of a run are executed that follow each other.
+trait Parts {
+    fn train(
+        &mut self,
+        workload: &Workload,
+        options: &RunOptions,
+        observer: &mut dyn Observer,
+    ) -> Result<Ending, Failure>;
+
+    /// What rank 0 gives, on every rank; only rank 0 has it before.
+    fn hand_on(&mut self, next: Option<Next>) -> Result<Next, Failure>;
+
+    /// Tells other ranks why this one does not take the next part.
+    fn refuse(&mut self, refusal: &Refusal);
+
+    /// The run is over.
+    fn leave(&mut self);
+}
+
+/// All ranks are threads of this process.
+struct Threads;
+
+impl Parts for Threads {
+    fn train(
+        &mut self,
+        workload: &Workload,
+        options: &RunOptions,
+        observer: &mut dyn Observer,
+    ) -> Result<Ending, Failure> {
+        execute(Engine::Threads, workload, options, observer)
+    }
+
+    fn hand_on(&mut self, next: Option<Next>) -> Result<Next, Failure> {
+        next.ok_or_else(|| Failure::work("the run paused without a new plan"))
+    }
+
+    fn refuse(&mut self, _: &Refusal) {}
+
+    fn leave(&mut self) {}
+}
+
+/// This process is one rank; its connections outlive a part.
+impl<L: Link + 'static> Parts for Processes<L> {
+    fn train(
+        &mut self,
+        workload: &Workload,
+        options: &RunOptions,
+        observer: &mut dyn Observer,
+    ) -> Result<Ending, Failure> {
+        run_part(workload, options, self.again(), observer).map_err(failed)
+    }
+
+    fn hand_on(&mut self, next: Option<Next>) -> Result<Next, Failure> {
+        let lost = |error| Failure::work(format!("the new plan did not reach every rank: {error}"));
+        let (plan, state) = next
+            .as_ref()
+            .map_or_else(Default::default, |next| (next.plan.to_json(), next.state.to_string_lossy().into_owned()));
+        let state = hand_on(self, state.as_bytes(), MAX_FILE_BYTES).map_err(lost)?;
+        let plan = hand_on(self, plan.as_bytes(), MAX_FILE_BYTES).map_err(lost)?;
+        if let Some(next) = next {
+            return Ok(next);
+        }
+        let plan = Plan::from_json(&String::from_utf8_lossy(&plan)).map_err(Failure::input)?;
+        Ok(Next { plan, state: PathBuf::from(String::from_utf8_lossy(&state).into_owned()) })
+    }
+
+    fn refuse(&mut self, refusal: &Refusal) {
+        refuse(self, refusal);
+    }
+
+    fn leave(&mut self) {
+        self.control().leave();
+    }
+}
+
+fn parts(engine: Engine, workload: &Workload, options: &RunOptions) -> Result<Box<dyn Parts>, Failure> {
+    let patience = options.transport.patience;
+    Ok(match engine {
+        Engine::Threads => Box::new(Threads),
+        Engine::Tcp | Engine::Nccl => Box::new(processes::tcp_for_plans(workload, patience)?),
+        Engine::Mpi => Box::new(Processes::new(processes::mpi_link()?, patience)),
+    })
+}
+
+/// With what a run goes on.
+struct Next {
+    plan: Plan,
+    /// The folder of the checkpoint.
+    state: PathBuf,
+}
+
+impl Next {
+    /// What this rank runs then.
+    fn taken(self, precision: Option<Precision>) -> Result<(Checkpoint, Plan, Workload), Refusal> {
+        let state = Checkpoint::open(&self.state)?;
+        let workload = Workload::of_plan(&self.plan, precision)?;
+        Ok((state, self.plan, workload))
+    }
+}
+
 /// Trains with `plan`, and with others once it is worth while. Returns how the run ended, and the rounds of planning.
 pub fn run(
     args: &Args,
-    window: u32,
+    (engine, window): (Engine, u32),
     (plan, precision): (&Plan, Option<Precision>),
     workload: &Workload,
     options: &RunOptions,
@@ -146,7 +261,8 @@ pub fn run(
     let mut options = options.clone();
     let saving = options.saving.clone();
     options.saving = saving.or_else(|| Some(Saving { folder: scratch.path().join("state"), every: 0 }));
-    let (mut rounds, mut steps, mut duration_ns) = (Vec::new(), Vec::new(), 0);
+    let mut parts = parts(engine, &workload, &options)?;
+    let mut whole = Whole::default();
     loop {
         let pausing = StopFlag::default();
         let part = RunOptions { pausing: pausing.clone(), ..options.clone() };
@@ -158,40 +274,81 @@ pub fn run(
             shape: &shape,
             watched,
             pausing,
+            under_way: None,
             rounds: Vec::new(),
             args,
             other: &mut *observer,
         };
-        let ended = execute(Engine::Threads, &workload, &part, &mut planning)?;
-        rounds.append(&mut planning.rounds);
-        let Ending::First(mut report) = ended else { return Ok((ended, rounds)) };
-        // One run, for whoever reads its report; makespan, memory and trace are those of the last plan.
-        steps.append(&mut report.steps);
-        duration_ns += report.duration_ns;
-        let goes_on = report.stopped && !options.stop.is_raised();
-        let next = rounds.last_mut().filter(|_| goes_on).and_then(|round: &mut Round| {
-            round.from = steps.last().map(|step| step.step + 1);
-            round.plan.as_deref().cloned()
-        });
-        let Some(next) = next else {
-            if args.saving_folder().is_none() {
-                // The scratch folder goes with this run.
-                report.checkpoint = None;
+        let ended = parts.train(&workload, &part, &mut planning)?;
+        planning.take(true);
+        whole.rounds.append(&mut planning.rounds);
+        let next = match whole.add(ended) {
+            Part::Last(mut ending) => {
+                parts.leave();
+                if let Ending::First(report) = &mut ending
+                    && args.saving_folder().is_none()
+                {
+                    // The scratch folder goes with this run.
+                    report.checkpoint = None;
+                }
+                return Ok((ending, whole.rounds));
             }
-            (report.steps, report.duration_ns) = (steps, duration_ns);
-            return Ok((Ending::First(report), rounds));
+            Part::Before(next) => parts.hand_on(next)?,
         };
-        let state = report.checkpoint.unwrap_or_default();
-        (options.resume, options.weights) = (Some(Checkpoint::open(&state).map_err(Failure::input)?), None);
-        workload = Workload::of_plan(&next, precision).map_err(Failure::input)?;
-        plan = next;
-        if let Some(path) = &args.replanned {
+        let taken = next.taken(precision);
+        if let Err(refusal) = &taken {
+            parts.refuse(refusal);
+        }
+        let (state, next, its_workload) = taken.map_err(Failure::input)?;
+        (options.resume, options.weights) = (Some(state), None);
+        (plan, workload) = (next, its_workload);
+        if let Some(path) = args.replanned.as_ref().filter(|_| !processes::is_silent()) {
             output::write(path, output::plan_file(&plan)?.as_bytes())?;
         }
         if !args.is_quiet() {
             let from = options.first_step();
             output::tell(&format!("the new plan begins with step {from}, from the checkpoint before it"));
         }
+    }
+}
+
+/// A run of several parts, for whoever reads its report.
+#[derive(Default)]
+struct Whole {
+    steps: Vec<StepReport>,
+    duration_ns: Nanos,
+    rounds: Vec<Round>,
+}
+
+/// What a part was for the run.
+enum Part {
+    /// Its last one.
+    Last(Ending),
+    /// Another one comes, with this, which rank 0 has.
+    Before(Option<Next>),
+}
+
+impl Whole {
+    fn add(&mut self, ended: Ending) -> Part {
+        let mut report = match ended {
+            Ending::First(report) => report,
+            Ending::Other { paused: true, .. } => return Part::Before(None),
+            ended @ Ending::Other { .. } => return Part::Last(ended),
+        };
+        // One run; makespan, memory and trace are those of the last plan.
+        self.steps.append(&mut report.steps);
+        self.duration_ns += report.duration_ns;
+        if !report.paused {
+            (report.steps, report.duration_ns) = (std::mem::take(&mut self.steps), self.duration_ns);
+            return Part::Last(Ending::First(report));
+        }
+        // A run pauses for a plan alone.
+        let round = self.rounds.iter_mut().rfind(|round| round.plan.is_some());
+        let plan = round.and_then(|round| {
+            round.from = self.steps.last().map(|step| step.step + 1);
+            round.plan.as_deref().cloned()
+        });
+        Part::Before(plan.zip(report.checkpoint).map(|(plan, state)| Next { plan, state }))
     }
 }
 
@@ -203,49 +360,50 @@ struct Planning<'a> {
     watched: Watched<'a>,
     /// Raised where another plan is to go on.
     pausing: StopFlag,
+    /// A round that is being planned beside training.
+    under_way: Option<JoinHandle<Result<Round, Failure>>>,
     rounds: Vec<Round>,
     args: &'a Args,
     other: &'a mut dyn Observer,
 }
 
 impl Planning<'_> {
-    /// What the watched steps measured; of a slow rank, the pipeline that has it: the slowest replica decides the step.
-    fn trace(&self, stragglers: &[Straggler]) -> Trace {
+    /// What the watched steps measured, with clocks put right; of a slow rank, the pipeline that has it: the slowest replica
+    /// decides the step.
+    fn trace(&self, stragglers: &[Straggler], clocks: &[usize]) -> Trace {
         let ranks = self.plan.problem.ranks();
+        let mut trace = Trace { steps: self.watched.steps().cloned().collect(), ..self.shape.clone() };
+        align(&mut trace, clocks);
         let slow = stragglers.iter().find_map(|straggler| match straggler.late.slow {
             Slow::Rank(row, _) => Some(row / ranks),
             _ => None,
         });
-        let steps = self.watched.steps().cloned();
-        let Some(pipeline) = slow else { return Trace { steps: steps.collect(), ..self.shape.clone() } };
+        let Some(pipeline) = slow else { return trace };
         let only = |step: StepTrace| {
             let rows = step.rows.into_iter().skip(pipeline * ranks).take(ranks).collect();
             // These tell of rows of the whole run.
             StepTrace { rows, collectives: Vec::new(), ..step }
         };
-        Trace { steps: steps.map(only).collect(), replicas: 1, context: 1, tensor: 1, ..self.shape.clone() }
-    }
-}
-
-impl Observer for Planning<'_> {
-    fn step_ended(&mut self, step: &StepReport) {
-        self.other.step_ended(step);
+        let steps = trace.steps.into_iter().map(only).collect();
+        Trace { steps, replicas: 1, context: 1, tensor: 1, ..self.shape.clone() }
     }
 
-    fn measured(&mut self, step: &StepTrace) {
-        self.other.measured(step);
-        let found = self.watched.add(step);
-        if found.is_empty() || self.pausing.is_raised() {
-            return;
+    /// Begins a round beside training.
+    fn begin(&mut self, trace: Trace, after: u32, stragglers: Vec<Straggler>) {
+        let (spec, plan) = (self.spec.clone(), self.plan.clone());
+        let planned = move || Round::new(&spec, &plan, &trace, after, stragglers);
+        match thread::Builder::new().name("plan".to_string()).spawn(planned) {
+            Ok(round) => self.under_way = Some(round),
+            Err(error) => output::tell(&format!("the plan stays, since there is no thread to plan in: {error}")),
         }
-        let is_quiet = self.args.is_quiet();
-        if !is_quiet {
-            found.iter().for_each(|straggler| output::tell(&straggler.told()));
-        }
-        let trace = self.trace(&found);
-        match Round::new(self.spec, self.plan, &trace, step.step as u32 + 1, found) {
-            Ok(round) => {
-                if !is_quiet {
+    }
+
+    /// Takes a round that has ended, or, `at_the_end` of a run, waits for it.
+    fn take(&mut self, at_the_end: bool) {
+        let Some(round) = self.under_way.take_if(|round| at_the_end || round.is_finished()) else { return };
+        match round.join() {
+            Ok(Ok(round)) => {
+                if !self.args.is_quiet() {
                     output::tell(&round.told());
                 }
                 if round.plan.is_some() {
@@ -254,8 +412,28 @@ impl Observer for Planning<'_> {
                 self.rounds.push(round);
             }
             // The run is worth more than its next plan.
-            Err(failure) => output::tell(&format!("the plan stays, since none was found: {failure}")),
+            Ok(Err(failure)) => output::tell(&format!("the plan stays, since none was found: {failure}")),
+            Err(_) => output::tell("the plan stays, since planning failed"),
         }
+    }
+}
+
+impl Observer for Planning<'_> {
+    fn step_ended(&mut self, step: &StepReport) {
+        self.other.step_ended(step);
+    }
+
+    fn measured(&mut self, step: &StepTrace, clocks: &[usize]) {
+        self.other.measured(step, clocks);
+        self.take(false);
+        let found = self.watched.add(step);
+        if found.is_empty() || self.pausing.is_raised() || self.under_way.is_some() {
+            return;
+        }
+        if !self.args.is_quiet() {
+            found.iter().for_each(|straggler| output::tell(&straggler.told()));
+        }
+        self.begin(self.trace(&found, clocks), step.step as u32 + 1, found);
     }
 
     fn recorded(&mut self, trace: &Trace) {

@@ -124,8 +124,8 @@ impl Observer for Telling<'_> {
         self.other.step_ended(step);
     }
 
-    fn measured(&mut self, step: &StepTrace) {
-        self.other.measured(step);
+    fn measured(&mut self, step: &StepTrace, clocks: &[usize]) {
+        self.other.measured(step, clocks);
         let found = self.watched.add(step);
         if !self.is_quiet {
             found.iter().for_each(|straggler| output::tell(&straggler.told()));

@@ -422,8 +422,8 @@ impl Observer for Generations<'_> {
         self.observer.step_ended(step);
     }
 
-    fn measured(&mut self, step: &StepTrace) {
-        self.observer.measured(step);
+    fn measured(&mut self, step: &StepTrace, clocks: &[usize]) {
+        self.observer.measured(step, clocks);
     }
 
     fn recorded(&mut self, trace: &Trace) {
