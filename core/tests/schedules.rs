@@ -278,6 +278,75 @@ fn overlapped_pairs_have_the_bubble_of_their_readme() {
     }
 }
 
+/// A problem of chunks with exchanges of experts in its times.
+fn with_exchanges(ranks: usize, chunks: usize, microbatches: usize, exchanges: [u64; 2]) -> Problem {
+    let statement = Statement::read(&json!({
+        "ranks": ranks, "chunks": chunks, "microbatches": microbatches, "placement": "looped",
+        "stages": {
+            "forward_ns": 100, "backward_input_ns": 120, "backward_weight_ns": 80, "forward_bytes": 3,
+            "backward_input_bytes": -1, "backward_weight_bytes": -2,
+            "forward_exchange_ns": exchanges[0], "backward_exchange_ns": exchanges[1],
+        },
+    }));
+    let statement = statement.expect("a sound statement");
+    statement.problem(statement.placements()[0].clone()).expect("its own placement")
+}
+
+/// The order of Megatron-LM where exchanges of experts overlap (`get_pp_rank_microbatches`): a forward more before the first
+/// backward, then a forward with a backward in each step.
+#[test]
+fn combined_steps_are_those_of_megatron_lm() {
+    let problem = with_exchanges(2, 2, 4, [40, 80]);
+    let schedule = build("combined-1f1b", &problem).expect("exists");
+    let rows = [
+        "0F0 0F1 2F0 2F1 0F2 0F3 2BW0 2F2 2BW1 2F3 0BW0 0BW1 2BW2 2BW3 0BW2 0BW3",
+        "1F0 1F1 3F0 3F1 3BW0 1F2 3BW1 1F3 1BW0 3F2 1BW1 3F3 3BW2 3BW3 1BW2 1BW3",
+    ];
+    assert_eq!(
+        (schedule.text_rows(), &schedule.pairs),
+        (rows.map(String::from).to_vec(), &vec![vec![5, 7, 9], vec![3, 5, 7, 9, 11]])
+    );
+    for (ranks, chunks, microbatches, group) in
+        [(2, 2, 4, 2), (4, 2, 8, 4), (4, 3, 16, 4), (4, 2, 12, 6), (8, 2, 16, 8), (8, 4, 32, 8)]
+    {
+        let shape = format!("P={ranks} V={chunks} M={microbatches} groups of {group}");
+        let problem = with_exchanges(ranks, chunks, microbatches, [40, 80]);
+        let plain = build(&format!("interleaved-1f1b:{group}"), &problem).expect("exists");
+        let schedule = build(&format!("combined-1f1b:{group}"), &problem).expect("exists");
+        check_schedule(&problem, &schedule).unwrap_or_else(|violations| panic!("{shape}: {}", violations[0]));
+        let (timeline, before) =
+            (simulate(&problem, &schedule).expect("runs"), simulate(&problem, &plain).expect("runs"));
+        for (rank, row) in schedule.rows.iter().enumerate() {
+            let warm_up = 2 * (ranks - rank - 1) + (chunks - 1) * group + 1;
+            let steps = chunks * microbatches - warm_up;
+            assert_eq!(
+                schedule.pairs[rank],
+                (0..steps).map(|step| (warm_up + 2 * step) as u32).collect::<Vec<_>>(),
+                "{shape}"
+            );
+            for at in &schedule.pairs[rank] {
+                let [forward, backward] = [0, 1].map(|next| row[*at as usize + next]);
+                assert_ne!(forward.microbatch(), backward.microbatch(), "{shape}");
+            }
+            // An exchange of 40 hides behind 120 of compute, and one of 80 behind the 60 that a forward computes.
+            let work = (chunks * microbatches * 300 - steps * 100) as u64;
+            assert_eq!(timeline.busy_ns(rank), work, "{shape}");
+            assert_eq!(timeline.peak_bytes(&problem, rank), before.peak_bytes(&problem, rank) + 3, "{shape}");
+        }
+        assert!(timeline.makespan_ns() < before.makespan_ns(), "{shape}");
+        let program = lower_as(&problem, &schedule, Lowering::Grouped).expect("lowers");
+        check_program(&problem, &program, Transport::Rendezvous).expect("completes");
+    }
+    let nothing_to_hide = with_exchanges(4, 2, 8, [0, 0]);
+    assert!(build("combined-1f1b", &nothing_to_hide).is_none());
+    // Any shape runs.
+    for (ranks, microbatches, chunks) in [(1, 1, 2), (2, 1, 2), (4, 3, 2), (4, 5, 3), (4, 9, 3), (8, 13, 4)] {
+        let problem = with_exchanges(ranks, chunks, microbatches, [40, 80]);
+        let schedule = build("combined-1f1b", &problem).expect("exists for any M");
+        check_schedule(&problem, &schedule).unwrap_or_else(|violations| panic!("{ranks} {}", violations[0]));
+    }
+}
+
 /// PipeOffload, arXiv:2503.01328, Table 1 and §3: GIS has a bubble of `(P − 1)(F + B)`, half groups add
 /// `(V − 1)(P / 2)(F + B − W)`, and with groups of `g` rank `r` holds `(V − 1) g + P − r` chunks.
 #[test]

@@ -8,14 +8,16 @@ use serde_json::{Value, json};
 use crate::commands::programs;
 use crate::pages::{book, write_or_compare};
 
-/// Four ranks, eight microbatches, or four sequences of four slices. F, B and W of a rank's layers take 2 µs each, however many stages it holds.
-fn problem(placement: &str, chunks: usize, [microbatches, slices]: [usize; 2]) -> Value {
+/// Four ranks, eight microbatches, or four sequences of four slices. F, B and W of a rank's layers take 2 µs each, however many
+/// stages it holds; of F and of B, a share may be exchanges of experts.
+fn problem(placement: &str, chunks: usize, [microbatches, slices]: [usize; 2], exchanged: usize) -> Value {
     let (ns, bytes) = (2000 / chunks, 4 / chunks);
     json!({
         "ranks": 4, "chunks": chunks, "microbatches": microbatches, "slices": slices, "placement": placement,
         "stages": {
             "forward_ns": ns, "backward_input_ns": ns, "backward_weight_ns": ns,
             "forward_bytes": bytes, "backward_input_bytes": 0, "backward_weight_bytes": -(bytes as i64),
+            "forward_exchange_ns": ns * exchanged / 10, "backward_exchange_ns": ns * exchanged / 10,
         },
     })
 }
@@ -25,7 +27,9 @@ fn the_pictures_of_schedules_are_drawn_by_the_program() {
     for schedule in published() {
         let (placement, chunks) = (schedule.shape)(2);
         let count = if schedule.is_of_slices() { [16, 4] } else { [8, 1] };
-        let problem = problem(placement.name().expect("a placement with a name"), chunks, count);
+        // It has pairs alone, which hide exchanges.
+        let exchanged = if schedule.name == "combined-1f1b" { 4 } else { 0 };
+        let problem = problem(placement.name().expect("a placement with a name"), chunks, count, exchanged);
         let plan = piped(&["plan", "-", "--schedule", schedule.name, "--json"], &problem.to_string());
         let drawing = piped(&["export", "-", "--format", "svg"], &plan);
         write_or_compare(&book().join(format!("pictures/{}.svg", schedule.name)), &drawing);

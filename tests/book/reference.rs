@@ -304,7 +304,7 @@ fn devices_and_links_are_those_of_the_catalog() {
 fn schedules_are_those_that_are_published() {
     let mut page = String::from(
         "# Schedules\n\nThe schedules that `schedule` of a spec and `--schedule` take, next to `best`. `interleaved-1f1b`, \
-         `interleaved-zb` and `gis` take a group size: `gis:6`. [Schedules explained](../explanation/schedules.md) has a picture \
+         `combined-1f1b`, `interleaved-zb` and `gis` take a group size: `gis:6`. [Schedules explained](../explanation/schedules.md) has a picture \
          of each.\n\n| Name | Schedule | What it does | Backward | Source |\n|---|---|---|---|---|\n",
     );
     for schedule in published() {

@@ -78,7 +78,8 @@ impl Format {
                 "The layers of each stage in Megatron's form, which a spec's `parallel.partition` reads too"
             }
             Format::MegatronArgs => {
-                "What the plan decides, as arguments of Megatron-LM in a Bash array; of 1f1b and interleaved-1f1b"
+                "What the plan decides, as arguments of Megatron-LM in a Bash array; of 1f1b, interleaved-1f1b \
+                 and combined-1f1b"
             }
             Format::Svg => "A drawing for papers and slides",
             Format::Text => "A drawing in characters",
@@ -131,12 +132,12 @@ impl fmt::Display for ExportError {
             ExportError::Placement { schedule, placement } => write!(
                 f,
                 "Megatron puts stage s on rank s mod P; the placement of {schedule} is {placement}: plan it as \
-                 1f1b or interleaved-1f1b"
+                 1f1b, interleaved-1f1b or combined-1f1b"
             ),
             ExportError::Schedule(schedule) => write!(
                 f,
                 "Megatron-LM runs {}; this plan's schedule is {schedule}: plan it with one of them",
-                megatron_args::SCHEDULES.join(" and ")
+                megatron_args::SCHEDULES.join(", ")
             ),
             ExportError::Megatron(reasons) => write!(f, "Megatron-LM refuses this plan: {}", reasons.join("; ")),
             ExportError::Spec(faults) => fmt::Display::fmt(faults, f),
@@ -162,7 +163,7 @@ pub fn check_spec(spec: &Spec, format: Format) -> Result<(), ExportError> {
         Format::PaddleLog => Err(ExportError::OfPlan),
         Format::Megatron | Format::MegatronArgs if is_typed => Err(ExportError::Typed),
         // The best schedule may be one of them, but a search is no way to find that out.
-        Format::MegatronArgs if !megatron_args::SCHEDULES.contains(&spec.schedule.as_str()) => {
+        Format::MegatronArgs if !megatron_args::has(&spec.schedule) => {
             Err(ExportError::Schedule(spec.schedule.clone()))
         }
         _ => Ok(()),
@@ -264,7 +265,7 @@ fn field(text: &str) -> String {
 /// What the plan decides, where Megatron-LM can do so.
 fn arguments(plan: &Plan) -> Result<String, ExportError> {
     let Work::Model(work) = &plan.spec.work else { return Err(ExportError::Typed) };
-    if !megatron_args::SCHEDULES.contains(&plan.schedule_name.as_str()) {
+    if !megatron_args::has(&plan.schedule_name) {
         return Err(ExportError::Schedule(plan.schedule_name.clone()));
     }
     let refusals = Shown::of(plan).refusals(Target::Megatron);
@@ -272,7 +273,7 @@ fn arguments(plan: &Plan) -> Result<String, ExportError> {
         return Err(ExportError::Megatron(refusals));
     }
     let (stages, layout) = layout(plan)?;
-    Ok(megatron_args::write(work, &stages, &layout))
+    Ok(megatron_args::write(work, &plan.schedule_name, &stages, &layout))
 }
 
 /// The stages, and the parts of the model that each holds, where Megatron has this placement.

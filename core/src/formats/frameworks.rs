@@ -43,6 +43,8 @@ pub struct Degrees {
     pub sequence: u64,
     /// Whether tensor parallel ranks share the tokens between matrices.
     pub sequence_parallel: bool,
+    /// Whether the all-to-all of experts overlaps with compute of another microbatch.
+    pub overlap_exchanges: bool,
 }
 
 impl Degrees {
@@ -60,6 +62,7 @@ impl Degrees {
             experts: work.model.variant.experts.map_or(0, |experts| experts.count.into()),
             sequence: work.sequence.into(),
             sequence_parallel: form.sequence_parallel,
+            overlap_exchanges: work.layout.overlap_exchanges,
         }
     }
 
@@ -91,6 +94,13 @@ impl Degrees {
         }
         if self.expert > 1 && tensor > 1 && !self.sequence_parallel {
             refusals.push("expert and tensor parallel together want --sequence-parallel".to_string());
+        }
+        if self.overlap_exchanges && self.expert < 2 {
+            refusals.push("--overlap-moe-expert-parallel-comm wants expert parallel of 2 or more".to_string());
+        }
+        if self.overlap_exchanges && pipeline > 1 && self.chunks < 2 {
+            refusals
+                .push("--overlap-moe-expert-parallel-comm wants virtual stages with pipeline parallel".to_string());
         }
         refusals
     }
@@ -142,8 +152,8 @@ impl<'p> Shown<'p> {
             },
             Target::Megatron => {
                 let mut refusals = Vec::new();
-                if !megatron_args::SCHEDULES.contains(&self.schedule_name) {
-                    let has = megatron_args::SCHEDULES.join(" and ");
+                if !megatron_args::has(self.schedule_name) {
+                    let has = megatron_args::SCHEDULES.join(", ");
                     refusals.push(format!("it runs {has}, not {}", self.schedule_name));
                 }
                 if self.problem.slices() > 1 {
@@ -151,7 +161,9 @@ impl<'p> Shown<'p> {
                     refusals.push(format!("it runs whole sequences, not {slices} slices (parallel.sequence_slices)"));
                 }
                 if let Work::Model(work) = &self.spec.work {
-                    refusals.extend(Degrees::of(work, self.problem.chunks()).megatron_refusals());
+                    let degrees = Degrees::of(work, self.problem.chunks());
+                    let group = megatron_args::group(self.schedule_name).unwrap_or(degrees.group);
+                    refusals.extend(Degrees { group, ..degrees }.megatron_refusals());
                     if let Partition::WithModules(counts) = &work.layout.partition {
                         refusals.extend(modules_refusal(counts, work.pipeline as usize));
                     }

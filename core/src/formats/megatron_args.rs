@@ -12,11 +12,24 @@ use crate::model::{Dtype, StageLayout};
 use crate::spec::ModelWork;
 
 /// The schedules that Megatron-LM has.
-pub const SCHEDULES: [&str; 2] = ["1f1b", "interleaved-1f1b"];
+pub const SCHEDULES: [&str; 3] = ["1f1b", "interleaved-1f1b", COMBINED];
 
-/// The arguments for `work`, whose layers lie in `stages`; `layout` is that of its stages as
+/// The one that hides exchanges of experts.
+const COMBINED: &str = "combined-1f1b";
+
+/// Whether Megatron-LM has the schedule of this name, with or without a size of groups.
+pub fn has(schedule: &str) -> bool {
+    SCHEDULES.contains(&schedule.split(':').next().unwrap_or(schedule))
+}
+
+/// The size of groups that a schedule's name asks for: microbatches that go through a chunk together.
+pub fn group(schedule: &str) -> Option<u64> {
+    schedule.split_once(':')?.1.parse().ok()
+}
+
+/// The arguments for `work` in this schedule, whose layers lie in `stages`; `layout` is that of its stages as
 /// [`megatron_layout`](crate::notation::megatron_layout) writes it.
-pub fn write(work: &ModelWork, stages: &[StageLayout], layout: &str) -> String {
+pub fn write(work: &ModelWork, schedule: &str, stages: &[StageLayout], layout: &str) -> String {
     let mut lines = Lines::default();
     let form = &work.layout.form;
     let sequences =
@@ -28,6 +41,9 @@ pub fn write(work: &ModelWork, stages: &[StageLayout], layout: &str) -> String {
     lines.add("--pipeline-model-parallel-size", work.pipeline);
     if work.pipeline > 1 {
         lines.add("--pipeline-model-parallel-layout", format!("'{layout}'"));
+    }
+    if let Some(group) = group(schedule) {
+        lines.add("--microbatch-group-size-per-virtual-pipeline-stage", group);
     }
     lines.add("--context-parallel-size", form.context.max(1));
     if work.model.variant.experts.is_some() {
@@ -71,7 +87,7 @@ pub fn write(work: &ModelWork, stages: &[StageLayout], layout: &str) -> String {
         }
         None => {}
     }
-    overlaps(work, &mut lines);
+    overlaps(work, schedule, &mut lines);
     if form.bf16_gradients {
         lines.switch("--grad-reduce-in-bf16");
     }
@@ -116,8 +132,16 @@ pub fn write(work: &ModelWork, stages: &[StageLayout], layout: &str) -> String {
     )
 }
 
-/// Collectives of replicas that overlap with ops.
-fn overlaps(work: &ModelWork, lines: &mut Lines) {
+/// Collectives of replicas, and of experts, that overlap with ops.
+fn overlaps(work: &ModelWork, schedule: &str, lines: &mut Lines) {
+    if work.layout.overlap_exchanges {
+        match schedule.starts_with(COMBINED) {
+            true => lines.switch("--overlap-moe-expert-parallel-comm"),
+            false => {
+                lines.note(&format!("no pair of {schedule} overlaps exchanges of experts: combined-1f1b has pairs"))
+            }
+        }
+    }
     if work.layout.overlap_grad_reduce {
         lines.switch("--overlap-grad-reduce");
     }
@@ -270,6 +294,7 @@ mod tests {
                 "interleaved-1f1b",
                 "parallel.pipeline = 4\nparallel.chunks = 4\nparallel.context = 2\nparallel.tensor = 4\n",
             ),
+            ("interleaved-1f1b:8", "parallel.pipeline = 4\nparallel.chunks = 2\nparallel.tensor = 4\n"),
             ("1f1b", "parallel.pipeline = 1\nparallel.data = 64\nparallel.zero = 3\ntraining.microbatch_size = 2\n"),
             ("1f1b", "parallel.pipeline = 2\nparallel.data = 16\nparallel.zero = 1\nparallel.shard = 4\n"),
             ("1f1b", "parallel.pipeline = 8\ntraining.recompute = \"full\"\ntraining.recompute_first = 2\n"),
@@ -324,6 +349,6 @@ mod tests {
         let refused = |plan: &crate::plan::Plan| export::of_plan(plan, Format::MegatronArgs).unwrap_err();
         let plan = planned("zb-v", "parallel.pipeline = 4\n");
         assert_eq!(refused(&plan), ExportError::Schedule("zb-v".to_string()));
-        assert!(refused(&plan).to_string().contains("runs 1f1b and interleaved-1f1b"));
+        assert!(refused(&plan).to_string().contains("runs 1f1b, interleaved-1f1b, combined-1f1b"));
     }
 }

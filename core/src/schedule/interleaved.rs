@@ -23,6 +23,31 @@ pub fn interleaved(problem: &Problem, group: Option<usize>) -> Result<Schedule, 
     }))
 }
 
+/// Interleaved 1F1B with its forwards and backwards as pairs: the exchanges of experts of each hide behind the compute of the
+/// other (Megatron-LM's `combined_1f1b`; Kimi K2, arXiv:2507.20534, §2.4.2). One more warm-up forward, one more chunk
+/// activation on each rank, makes the two of every pair independent.
+pub fn combined(problem: &Problem, group: Option<usize>) -> Result<Schedule, Absent> {
+    looped(problem)?;
+    if problem.chunks() < 2 {
+        return Err(Absent::because("it needs several chunks a rank"));
+    }
+    if !problem.pairs_gain() {
+        return Err(Absent::because(
+            "no pair saves time here: parallel.overlap_exchanges with experts on several devices, or overlap_permille",
+        ));
+    }
+    let groups = groups(problem, group, problem.ranks())?;
+    Ok(runnable(problem, |extra| {
+        let ahead = |rank| 2 * (problem.ranks() - 1 - rank) + 1 + extra;
+        let mut schedule = rows(problem, &groups, ahead, |row, step| row.push(step.backward));
+        let total = problem.chunks() * problem.microbatches();
+        let pairs =
+            |rank| (warm_up(problem, &groups, ahead(rank))..total).zip(0..).map(|(step, pair)| step as u32 + pair);
+        schedule.pairs = (0..problem.ranks()).map(|rank| pairs(rank).collect()).collect();
+        schedule
+    }))
+}
+
 /// Interleaved zero bubble (torch's `ScheduleInterleavedZeroBubble`, after arXiv:2401.10241): half the warm-up, since B
 /// alone comes back sooner, and W of rank `r` delayed by `r` steps. Every rank holds at most `P · V` chunk activations
 /// when P divides M.
@@ -171,6 +196,12 @@ struct Step<'s> {
     backwards: &'s [Op],
 }
 
+/// Warm-up forwards of a rank: `(V − 1) · first group + ahead`, or all.
+fn warm_up(problem: &Problem, groups: &[usize], ahead: usize) -> usize {
+    let looping = (problem.chunks() - 1) * groups.first().copied().unwrap_or(0);
+    (looping + ahead).min(problem.chunks() * problem.microbatches())
+}
+
 /// Rows of `(V − 1) · first group + ahead(rank)` warm-up forwards, then a forward and a backward step in turn, then
 /// the rest of the backward steps. `push_backward` writes one backward step.
 fn rows(
@@ -183,11 +214,10 @@ fn rows(
     let forwards = forward_steps(problem.chunks(), groups);
     let backwards = backward_steps(problem, groups);
     let total = forwards.len();
-    let looping = (problem.chunks() - 1) * groups.first().copied().unwrap_or(0);
     let rows = (0..ranks)
         .map(|rank| {
             let forward = |index: usize| Op::new(forwards[index].0 * ranks + rank, OpKind::F, forwards[index].1);
-            let warm_up = (looping + ahead(rank)).min(total);
+            let warm_up = warm_up(problem, groups, ahead(rank));
             let mut row: Vec<Op> = Vec::with_capacity(3 * total);
             row.extend((0..warm_up).map(forward));
             let mut done = Vec::with_capacity(total);

@@ -88,6 +88,7 @@ enum Rule {
     OneFOneB,
     EagerOneFOneB,
     Interleaved,
+    Combined,
     LoopedBfs,
     ZbH1,
     ZbH2,
@@ -136,6 +137,7 @@ impl Published {
             Rule::OneFOneB => one_f_one_b::one_f_one_b(problem),
             Rule::EagerOneFOneB => one_f_one_b::eager_one_f_one_b(problem),
             Rule::Interleaved => interleaved::interleaved(problem, self.group),
+            Rule::Combined => interleaved::combined(problem, self.group),
             Rule::LoopedBfs => interleaved::looped_bfs(problem),
             Rule::ZbH1 => zb_h::zb_h1(problem),
             Rule::ZbH2 => zb_h::zb_h2(problem),
@@ -172,7 +174,8 @@ pub fn find(name: &str) -> Option<Published> {
         None => (name, None),
     };
     let published = PUBLISHED.iter().find(|published| published.name == name)?;
-    let takes_groups = matches!(published.rule, Rule::Interleaved | Rule::InterleavedZeroBubble | Rule::Grouped);
+    let takes_groups =
+        matches!(published.rule, Rule::Interleaved | Rule::Combined | Rule::InterleavedZeroBubble | Rule::Grouped);
     (group.is_none() || takes_groups).then_some(Published { group, ..*published })
 }
 
@@ -219,6 +222,17 @@ static PUBLISHED: &[Published] = &[
         shape: several_looped,
         splits_backward: false,
         rule: Rule::Interleaved,
+        group: None,
+    },
+    Published {
+        name: "combined-1f1b",
+        title: "Combined 1F1B",
+        idea: "Interleaved 1F1B with one more warm-up forward. Each forward runs together with a backward of another \
+               microbatch: the all-to-all of experts of one hides behind the compute of the other.",
+        source: "Megatron-LM, combined_1f1b; Kimi K2, arXiv:2507.20534, §2.4.2",
+        shape: several_looped,
+        splits_backward: false,
+        rule: Rule::Combined,
         group: None,
     },
     Published {

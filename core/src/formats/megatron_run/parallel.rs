@@ -85,11 +85,10 @@ impl Reader<'_> {
         let chunks = self.stages(&mut parallel, pipeline, layers);
         if chunks > 1 {
             parallel["chunks"] = json!(chunks);
-            let group = self.group();
-            if let Some(group) = group.filter(|group| *group != pipeline) {
-                let how = format!("planned in groups of {pipeline}, not {group}");
-                self.tell("microbatch_group_size_per_virtual_pipeline_stage", &how);
-            }
+        }
+        // Without virtual stages Megatron-LM has no pairs in a pipeline.
+        if chunks > 1 && expert > 1 && self.is_on("overlap_moe_expert_parallel_comm") {
+            parallel["overlap_exchanges"] = json!(true);
         }
         (parallel, chunks)
     }

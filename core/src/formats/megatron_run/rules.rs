@@ -26,6 +26,7 @@ impl Reader<'_> {
             experts: said(self, "num_experts").unwrap_or(0),
             sequence: said(self, "seq_length").unwrap_or(0),
             sequence_parallel: self.is_on("sequence_parallel"),
+            overlap_exchanges: self.is_on("overlap_moe_expert_parallel_comm"),
         };
         let mut refusals = degrees.megatron_refusals();
         let is_dealt = [
@@ -46,7 +47,7 @@ impl Reader<'_> {
         for refusal in refusals {
             self.note(format!("Megatron-LM refuses this run: {refusal}"));
         }
-        if self.is_on("overlap_moe_expert_parallel_comm") {
+        if self.is_on("overlap_moe_expert_parallel_comm") && parallel.get("overlap_exchanges").is_none() {
             self.tell("overlap_moe_expert_parallel_comm", "planned without: no two ops of this schedule run as one");
         }
     }

@@ -85,24 +85,32 @@ impl Reader<'_> {
     }
 
     /// What Megatron-LM runs, or a relative of it.
-    pub(super) fn schedule(&mut self, chunks: u64) -> &'static str {
+    pub(super) fn schedule(&mut self, chunks: u64, parallel: &Value) -> String {
         let setup = self.said("zero_bubble_v_schedule_mem_setup").unwrap_or("zb").to_owned();
         if self.is_on("zero_bubble_v_schedule") {
-            return match setup.as_str() {
+            let name = match setup.as_str() {
                 "min" => "v-min",
                 "half" => "v-half",
                 _ => "zb-v",
             };
+            return name.into();
         }
         match self.said("schedules_method").map(String::from) {
-            Some(method) if method == "dualpipev" => return "dualpipe-v",
+            Some(method) if method == "dualpipev" => return "dualpipe-v".into(),
             Some(method) => self.tell("schedules_method", &format!("planned without {method}")),
             None => {}
         }
-        match chunks {
+        let pairs = parallel.get("overlap_exchanges").is_some();
+        let name = match chunks {
             1 if self.is_on("enable_zero_bubble") || self.is_on("enable_zb_runtime") => "zb-h1",
             1 => "1f1b",
+            _ if pairs => "combined-1f1b",
             _ => "interleaved-1f1b",
+        };
+        let pipeline = parallel.get("pipeline").and_then(Value::as_u64);
+        match self.group().filter(|group| chunks > 1 && Some(*group) != pipeline) {
+            Some(group) => format!("{name}:{group}"),
+            None => name.into(),
         }
     }
 
@@ -124,7 +132,7 @@ impl Reader<'_> {
         };
         let (parallel, chunks) = self.parallel([pipeline, tensor, context], devices, layers);
         let training = self.training(sequence, parallel.get("data").and_then(Value::as_u64));
-        let schedule = self.schedule(chunks);
+        let schedule = self.schedule(chunks, &parallel);
         if let (Some(layers), Some(all)) = (layers, training.get("global_batch_size").and_then(Value::as_u64)) {
             self.refusals(layers, &parallel, chunks, all);
         }

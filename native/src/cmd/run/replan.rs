@@ -293,7 +293,7 @@ pub fn run(
                 }
                 return Ok((ending, whole.rounds));
             }
-            Part::Before(next) => parts.hand_on(next)?,
+            Part::Before(next) => parts.hand_on(next.map(|next| *next))?,
         };
         let taken = next.taken(precision);
         if let Err(refusal) = &taken {
@@ -325,7 +325,7 @@ enum Part {
     /// Its last one.
     Last(Ending),
     /// Another one comes, with this, which rank 0 has.
-    Before(Option<Next>),
+    Before(Option<Box<Next>>),
 }
 
 impl Whole {
@@ -348,7 +348,7 @@ impl Whole {
             round.from = self.steps.last().map(|step| step.step + 1);
             round.plan.as_deref().cloned()
         });
-        Part::Before(plan.zip(report.checkpoint).map(|(plan, state)| Next { plan, state }))
+        Part::Before(plan.zip(report.checkpoint).map(|(plan, state)| Box::new(Next { plan, state })))
     }
 }
 
