@@ -2,12 +2,14 @@
 
 use pipeplan_core::bounds::lower_bound;
 use pipeplan_core::check::check_schedule;
+use pipeplan_core::plan::planner;
 use pipeplan_core::problem::Schedule;
 use pipeplan_core::problem::op::Op;
 use pipeplan_core::problem::{Problem, Statement};
 use pipeplan_core::schedule;
 use pipeplan_core::search::{self, Effort, Flow};
 use pipeplan_core::simulate::simulate;
+use pipeplan_core::spec::Spec;
 use pipeplan_tests::judge::{self, Verdict};
 use pipeplan_tests::random::{self, Random};
 use proptest::prelude::*;
@@ -491,6 +493,29 @@ proptest! {
             prop_assert!(cost <= least + least / 2, "{cost} far above the least cost {least} {file}");
             // A whole BW, which is not tried for split backwards, may hold less.
             prop_assert!(cost >= least || !fused, "{cost} below the least cost {least} {file}");
+        }
+    }
+}
+
+/// The judge computes what a plan says of each data parallel replica: its schedule with the factors of the replica.
+#[test]
+fn replicas_with_different_documents_take_what_their_plan_says() {
+    let text = "model.name = \"llama-3-8b\"\ncluster.device = \"h100\"\nmemory.limit_bytes = \"900 GiB\"\n\
+                parallel = { pipeline = 4, data = 3 }\n[training]\nmicrobatches = 6\nsequence = 4096\n\
+                documents = { distribution = \"log-normal\", median = 700, sigma = 1.5, seed = 5 }\n";
+    let spec = Spec::read(text).unwrap_or_else(|error| panic!("{error}"));
+    for name in ["1f1b", "zb-h1", "best"] {
+        let plan = planner::plan_with(&spec, name, Effort(200_000), &mut |_| Flow::Continue)
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
+        let file = plan.to_value();
+        let replicas = file["packing"]["replicas"].as_array().expect("a list");
+        assert_eq!(replicas.len(), 3);
+        for replica in replicas {
+            let mut problem = file["problem"].clone();
+            problem["microbatch_factors"] = replica["microbatch_factors"].clone();
+            let verdict = judged(&problem, &plan.schedule).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
+            assert_eq!(json!(verdict.makespan_ns), replica["makespan_ns"], "{name}");
+            assert_eq!(json!(verdict.longest_span_ns()), replica["longest_span_ns"], "{name}");
         }
     }
 }

@@ -33,10 +33,10 @@ const MOST_JOBS: usize = 1_000_000;
 
 /// One op of a rank.
 #[derive(Clone, Copy)]
-struct Job {
-    head: Nanos,
-    takes: Nanos,
-    tail: Nanos,
+pub(super) struct Job {
+    pub head: Nanos,
+    pub takes: Nanos,
+    pub tail: Nanos,
 }
 
 /// A lower bound for microbatches that differ.
@@ -62,7 +62,15 @@ pub(super) fn bound(problem: &Problem) -> Bound {
 }
 
 /// By stage of one microbatch: a time for each of F, B and W.
-type ByStage = Vec<[Nanos; 3]>;
+pub(super) type ByStage = Vec<[Nanos; 3]>;
+
+/// The ops of one microbatch, whose sequence is whole: what each takes, and the longest paths before and behind it.
+pub(super) fn chain(problem: &Problem, microbatch: usize) -> [ByStage; 3] {
+    let (sequence, times) = (microbatch..microbatch + 1, vec![least_times(problem, microbatch)]);
+    let paths = [heads(problem, &sequence, &times), tails(problem, &sequence, &times)];
+    let [heads, tails] = paths.map(|paths| paths.into_iter().next().unwrap_or_default());
+    [times.into_iter().next().unwrap_or_default(), heads, tails]
+}
 
 /// Adds the ops of the microbatches of `sequence`, which are one, or all slices of a sequence, to the jobs of their ranks.
 fn add_jobs(problem: &Problem, sequence: Range<usize>, jobs: &mut [Vec<Job>]) {
@@ -165,7 +173,7 @@ fn all_of(jobs: &[Job]) -> [Nanos; 3] {
 }
 
 /// The value of the preemptive schedule, as the head, work and tail of the jobs that decide it.
-fn preemptive(jobs: &mut [Job]) -> [Nanos; 3] {
+pub(super) fn preemptive(jobs: &mut [Job]) -> [Nanos; 3] {
     jobs.sort_unstable_by_key(|job| job.head);
     // Ready jobs, the longest tail first: the tail, and the work left.
     let mut ready: BinaryHeap<(Nanos, Nanos)> = BinaryHeap::new();

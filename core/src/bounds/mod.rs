@@ -48,6 +48,9 @@
 //! the window, less what cannot be held yet, or any more, near its ends.
 //!
 //! **Microbatches that differ** (module `differing`): none of this but heads, loads and tails, of each microbatch for itself.
+//!
+//! **Documents that may form any microbatches** (module `packing`): the work of all replicas on average, the replica with the
+//! largest document, and all microbatches without documents.
 
 mod crossing;
 mod differing;
@@ -55,6 +58,7 @@ mod least_memory;
 mod longest_paths;
 mod memory_idle;
 mod one_machine;
+mod packing;
 mod precedence;
 
 use alloc::boxed::Box;
@@ -63,6 +67,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 pub use least_memory::{Infeasible, LeastMemory, feasible, least_memory};
+pub use packing::packing_bound;
 
 use crate::base::units::{Bytes, Nanos};
 use crate::problem::{Objective, Problem};

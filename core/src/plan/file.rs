@@ -8,7 +8,7 @@ use core::fmt;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use super::{Plan, Prediction};
+use super::{Plan, Prediction, packing};
 use crate::base::canonical;
 use crate::base::fields::{Fault, Faults, Table, shown, whole};
 use crate::base::json::{self, Syntax};
@@ -20,7 +20,7 @@ use crate::problem::op::OpSyntax;
 use crate::problem::{PlacementChoice, Problem, Statement};
 use crate::program::{Program, Step};
 use crate::simulate::simulate;
-use crate::spec::{Spec, Work};
+use crate::spec::{Documents, Spec, Work};
 
 /// The version that is written, and the only one that is read.
 pub const VERSION: u64 = 1;
@@ -163,6 +163,9 @@ impl Plan {
                 content["ends"]["overlapped_ns"] = json!(pairs);
             }
         }
+        if let Some(packing) = packing::to_value(&self.replicas, self.packing) {
+            content["packing"] = packing;
+        }
         content
     }
 
@@ -241,6 +244,7 @@ impl Plan {
         if written.bound_ns > derived.bound_ns {
             return untrue("prediction.bound_ns", written.bound_ns.to_string(), derived.bound_ns.to_string());
         }
+        packing::check(problem, &self.schedule, &self.replicas)?;
         self.check_spec()
     }
 
@@ -271,6 +275,14 @@ impl Plan {
                     if written != derived {
                         return untrue(field, written.to_string(), derived.to_string());
                     }
+                }
+                let expected = match &work.batch.documents {
+                    Documents::OfReplicas(replicas) => replicas.len(),
+                    _ => 0,
+                };
+                let found = self.replicas.len();
+                if found != expected && (found > 0 || self.packing.is_some()) {
+                    return untrue("the length of packing.replicas", found.to_string(), expected.to_string());
                 }
                 let (written, derived) = (self.problem.objective(), work.objective);
                 if written != derived {
@@ -339,6 +351,10 @@ fn read_fields(value: &Value) -> Result<Plan, Faults> {
     let prediction =
         table.table("prediction", &mut faults).map(|prediction| read_prediction(prediction, &mut faults));
     let epilogue = table.table("ends", &mut faults).map(|ends| read_epilogue(ends, &mut faults));
+    let (replicas, packing) = match table.table("packing", &mut faults) {
+        Some(table) => packing::read(table, problem.as_ref().and_then(Option::as_ref), &mut faults),
+        None => (Vec::new(), None),
+    };
     table.finish(&mut faults);
     for (key, missing) in [
         ("spec", spec.is_none()),
@@ -361,6 +377,8 @@ fn read_fields(value: &Value) -> Result<Plan, Faults> {
             program: program??,
             epilogue: epilogue.map_or(Some(None), |epilogue| epilogue.map(Some))?,
             prediction: prediction??,
+            replicas,
+            packing,
         })
     };
     match plan() {

@@ -16,6 +16,7 @@
 //! | `schedule` | `name`; `rows`: one string a rank of ops in the form `3BW12`; and, where some run as [pairs](crate::problem::Schedule::pairs), `pairs` |
 //! | `program` | `rows`: one string a rank of what it executes, transfers and optimizer included |
 //! | `ends` | of a model: what ends a step, see [`StepEpilogue`]; by rank `reduce_ns` and `optimizer_ns`, by stage `reduce_each_ns` and, where collectives overlap with ops, `overlapped_ns` |
+//! | `packing` | of documents that differ between data parallel replicas: `replicas`, of each what its microbatches take ([`Replica`]); and what packings cost ([`PackingFigures`]) |
 //! | `prediction` | whole numbers that follow from `problem` and `schedule`; see [`Prediction`] |
 //! | `digest` | `sha256:` and the hash of the file's [canonical](crate::base::canonical) text without this field |
 //!
@@ -28,6 +29,7 @@ mod checked;
 mod figures;
 mod file;
 mod holders;
+mod packing;
 pub mod planner;
 #[cfg(test)]
 mod tests;
@@ -39,6 +41,8 @@ use alloc::vec::Vec;
 pub use checked::{Checked, TRANSPORTS};
 pub use file::{MAX_FILE_BYTES, PlanFileError, VERSION};
 pub use holders::{StageHolder, holders, layers_of_rank, written as written_layers};
+
+pub use packing::{PackingFigures, Replica};
 
 use crate::base::units::{Bytes, Nanos};
 use crate::bounds;
@@ -73,6 +77,11 @@ pub struct Plan {
     pub epilogue: Option<StepEpilogue>,
     /// What the plan costs if every op takes the time that the problem says.
     pub prediction: Prediction,
+    /// The data parallel replicas, where their documents differ: the problem is that of the first, the slowest. In `training`
+    /// of the spec are the documents of each. All run the same op lists.
+    pub replicas: Vec<Replica>,
+    /// What packings of the documents cost, where the planner has packed them.
+    pub packing: Option<PackingFigures>,
 }
 
 impl Plan {

@@ -28,6 +28,7 @@ use factors::MicrobatchFactors;
 pub use stage_cost::StageCost;
 
 pub mod op;
+pub mod packing;
 pub mod placement;
 mod schedule;
 mod statement;

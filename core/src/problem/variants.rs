@@ -2,9 +2,11 @@
 
 use alloc::vec::Vec;
 
+use super::factors::MicrobatchFactors;
 use super::stage_cost::StageCost;
 use super::statement::Statement;
 use super::{Backward, Objective, Problem, Transfers, share};
+use crate::base::fields::Fault;
 use crate::base::units::{Bytes, Nanos};
 use crate::problem::op::OpKind;
 use crate::problem::placement::Placement;
@@ -191,6 +193,21 @@ impl Problem {
         let mut faults = Vec::new();
         whole.find_faults("", &mut faults);
         if faults.is_empty() { whole.problem(self.placement.clone()).ok() } else { None }
+    }
+
+    /// The same problem with these factors of its microbatches in the place of its own; none for microbatches that are alike.
+    ///
+    /// # Errors
+    /// Where they do not suit it, or where sums come to more than a problem may have.
+    pub fn with_factors(&self, factors: Option<MicrobatchFactors>) -> Result<Problem, Fault> {
+        let factors = factors.filter(|factors| !factors.are_usual());
+        let statement = Statement { microbatch_factors: factors, ..self.statement() };
+        let mut faults = Vec::new();
+        statement.find_faults("", &mut faults);
+        match faults.into_iter().next() {
+            Some(fault) => Err(fault),
+            None => statement.problem(self.placement.clone()),
+        }
     }
 
     /// The same problem judged by another objective.

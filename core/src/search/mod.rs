@@ -26,6 +26,7 @@
 //! | `fused_backward` | keeps a backward whole (BW), where that takes less time or memory than B and W |
 //! | `overlapped_pairs` | runs forwards and backwards as pairs, where the problem lets one hide behind the other |
 //! | `orders` | the order in which microbatches enter, where they differ, together with the schedule |
+//! | `packing` | which documents form which microbatch of which data parallel replica, in which order, for a schedule |
 //! | `steady_state` | repeats the steady state of a schedule, so that many microbatches cost little more than few |
 //! | `limit_tree` | which limits are searched, so that more memory never costs more time |
 //! | `flat_problem`, `makespan`, `longest_paths` | the inner loop: the problem in flat arrays, the time of an order, its longest paths from move to move |
@@ -62,6 +63,7 @@ mod makespan;
 mod one_limit;
 mod orders;
 mod overlapped_pairs;
+mod packing;
 mod perturbation;
 mod policies;
 mod portfolio;
@@ -76,6 +78,7 @@ use one_limit::{Scope, search, whole_orders};
 
 pub use frontier::{Frontier, Point, frontier};
 pub use orders::{Ordered, order_microbatches};
+pub use packing::{Batch, Packed};
 
 /// The work that a search may do, in ops run through its simulator, since this crate has no clock. One unit takes ten
 /// to fifty nanoseconds of one core.

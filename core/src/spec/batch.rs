@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use serde_json::{Map, Value, json};
 
-use super::ModelWork;
+use super::{Documents, ModelWork};
 use crate::base::fields::{Fault, Table, shown, whole};
 use crate::graph::form::AttentionForm;
 use crate::model::Variant;
@@ -17,9 +17,8 @@ use crate::problem::factors::{Factors, MAX_PERMILLE, MicrobatchFactors, USUAL_PE
 pub struct Batch {
     /// Thousandths of the times of F, B and W of each microbatch.
     pub factors: Option<MicrobatchFactors>,
-    /// The lengths of the documents of each microbatch, in tokens: attention stays within documents. Empty: each sequence
-    /// is one document.
-    pub documents: Vec<Vec<u32>>,
+    /// The lengths of the documents, in tokens: attention stays within documents.
+    pub documents: Documents,
 }
 
 const TIMES: [&str; 3] = ["forward", "backward_input", "backward_weight"];
@@ -27,7 +26,7 @@ const TIMES: [&str; 3] = ["forward", "backward_input", "backward_weight"];
 impl Batch {
     /// Whether something differs.
     pub fn differs(&self) -> bool {
-        self.factors.is_some() || !self.documents.is_empty()
+        self.factors.is_some() || self.documents != Documents::Sequences
     }
 
     /// Reads `training.microbatch_factors` and `training.documents`.
@@ -38,7 +37,7 @@ impl Batch {
         });
         let documents = table.get("documents").map(|value| {
             let path = table.path("documents");
-            read_documents(value, &path, faults)
+            Documents::read(value, &path, faults)
         });
         Batch { factors, documents: documents.unwrap_or_default() }
     }
@@ -55,8 +54,8 @@ impl Batch {
         if let Some(factors) = &self.factors {
             training["microbatch_factors"] = Value::Array(factors.values().iter().map(one).collect());
         }
-        if !self.documents.is_empty() {
-            training["documents"] = json!(self.documents);
+        if let Some(documents) = self.documents.to_value() {
+            training["documents"] = documents;
         }
     }
 
@@ -70,7 +69,7 @@ impl Batch {
         if let Some(factors) = &self.factors {
             let field = "training.microbatch_factors";
             if factors.stages() != 1 || factors.microbatches() != microbatches {
-                faults.push(Fault::new(field, format!("a list of {}", factors.microbatches()), list.clone()));
+                faults.push(Fault::new(field, format!("a list of {}", factors.microbatches()), list));
             }
             let is_sound = |of: &Factors| {
                 let [times @ .., bytes, messages] = of.values();
@@ -83,7 +82,7 @@ impl Batch {
                     format!("times from 1 to {MAX_PERMILLE} thousandths"),
                 ));
             }
-            if !self.documents.is_empty() {
+            if self.documents != Documents::Sequences {
                 faults.push(Fault::new(
                     "training.documents",
                     "it together with training.microbatch_factors",
@@ -91,8 +90,8 @@ impl Batch {
                 ));
             }
         }
-        if !self.documents.is_empty() {
-            self.find_document_faults(work, &list, faults);
+        if self.documents != Documents::Sequences {
+            self.find_document_faults(work, faults);
         }
         // Both weigh layers by the time of one microbatch.
         if work.layout.fits() {
@@ -104,23 +103,9 @@ impl Batch {
         }
     }
 
-    fn find_document_faults(&self, work: &ModelWork, list: &str, faults: &mut Vec<Fault>) {
+    fn find_document_faults(&self, work: &ModelWork, faults: &mut Vec<Fault>) {
         let field = "training.documents";
-        if self.documents.len() != work.microbatches as usize {
-            faults.push(Fault::new(field, format!("a list of {}", self.documents.len()), list));
-        }
-        let most = u64::from(work.microbatch_size) * u64::from(work.sequence);
-        for (index, lengths) in self.documents.iter().enumerate() {
-            let tokens: u64 = lengths.iter().map(|length| u64::from(*length)).sum();
-            let longest = lengths.iter().max().copied().unwrap_or(0);
-            if lengths.is_empty() || lengths.contains(&0) || longest > work.sequence || tokens > most {
-                let found = format!("{} documents, the longest of {longest} tokens, {tokens} in all", lengths.len());
-                let accepted =
-                    format!("lengths from 1 to {} (training.sequence), at most {most} in all", work.sequence);
-                faults.push(Fault::new(format!("{field}[{index}]"), found, accepted));
-                return;
-            }
-        }
+        self.documents.find_faults(work.bins(), work.sequence, faults);
         let Variant { indexer, recurrence, vision, .. } = &work.model.variant;
         let unknown = [
             (work.layout.form.attention != AttentionForm::Flash, "materialised attention"),
@@ -167,24 +152,4 @@ fn read_times(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Option<Micr
         of.push(Factors { forward, backward_input, backward_weight, ..Factors::default() });
     }
     (faults.len() == before).then(|| MicrobatchFactors::of_all_stages(of)).filter(|factors| !factors.are_usual())
-}
-
-fn read_documents(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Vec<Vec<u32>> {
-    let length = |value: &Value| whole(value).and_then(|length| u32::try_from(length).ok());
-    let lengths = |value: &Value| value.as_array()?.iter().map(length).collect::<Option<Vec<u32>>>();
-    let Some(items) = value.as_array().filter(|items| !items.is_empty()) else {
-        faults.push(Fault::new(path, shown(value), "a list of lists: by microbatch, the tokens of its documents"));
-        return Vec::new();
-    };
-    let mut documents = Vec::with_capacity(items.len());
-    for (index, item) in items.iter().enumerate() {
-        match lengths(item) {
-            Some(lengths) => documents.push(lengths),
-            None => {
-                let accepted = "a list of whole numbers of tokens, one for each document";
-                faults.push(Fault::new(format!("{path}[{index}]"), shown(item), accepted));
-            }
-        }
-    }
-    documents
 }

@@ -81,7 +81,7 @@
 //! | `training.moe_z_loss` (`moe_z_loss_coeff`, `router_z_loss_coef`) | router z-loss: its coefficient, such as 0.001. Likewise | none |
 //! | `training.microbatches` (`gradient_accumulation_steps`) | microbatches of a step, M | required, or |
 //! | `training.microbatch_factors` | [microbatches that differ](Batch): what each takes of the times of F, B and W, in thousandths, as a list: a number, or a table of `forward`, `backward_input` and `backward_weight`. All hold the same bytes. Planned, not run | all alike |
-//! | `training.documents` | the documents of each microbatch: a list of lists of their lengths in tokens, at most `microbatch_size` × `sequence` together; the rest is padding. Attention stays within documents, and its time follows from them; no other time does, and FLOPs for MFU are those of whole sequences. Planned, not run | one for each sequence |
+//! | `training.documents` | [the documents of the step](Documents), as lengths in tokens: by microbatch a list of lists; of the whole step one list, which the planner packs into the microbatches of all data parallel replicas; by replica lists of lists, as a plan has them; or a table of `distribution` and `seed` from which a step is drawn: `log-normal` with `median` and `sigma`, `histogram` with `lengths`, pairs [length, documents]. At most `microbatch_size` × `sequence` tokens in a microbatch; the rest is padding. Attention stays within documents, and its time follows from them; no other time does, and FLOPs for MFU are those of whole sequences. Planned, not run | one for each sequence |
 //! | `training.global_batch_size` | global batch size: M × `microbatch_size` × `parallel.data` | none |
 //! | `training.microbatch_size` (`micro_batch_size`) | micro-batch size | 1 |
 //! | `training.tokens` (`train_tokens`) | training tokens, such as `"15T"`: the time of the whole training is then told with the step | none |
@@ -121,6 +121,7 @@
 #[cfg(test)]
 pub(crate) mod arbitrary;
 mod batch;
+mod documents;
 mod read;
 mod target;
 #[cfg(test)]
@@ -136,6 +137,7 @@ use alloc::vec::Vec;
 use serde_json::{Map, Value, json};
 
 pub use batch::Batch;
+pub use documents::{Distribution, Documents, Draw, lengths_of};
 pub use read::{aliases, read_model_table};
 pub use target::Target;
 pub use text::{SpecError, parse};
@@ -152,6 +154,7 @@ use crate::hardware::cluster::{Device, Link, Nodes};
 use crate::hardware::profile::Profile;
 use crate::model::{Dtype, E12, Factors, Indexer, ModelConfig, QkNorm, Temperature, Variant, Vision, catalog};
 use crate::notation::megatron_layout;
+use crate::problem::packing::Bins;
 use crate::problem::{Objective, Statement};
 use crate::program::Transport;
 use crate::program::lower::Lowering;
@@ -408,6 +411,16 @@ impl ModelWork {
     /// The number of devices.
     pub fn devices(&self) -> u64 {
         u64::from(self.pipeline).saturating_mul(self.layout.devices_per_rank())
+    }
+
+    /// The microbatches of a step, over all data-parallel replicas.
+    pub const fn bins(&self) -> Bins {
+        let data = self.layout.data;
+        Bins {
+            replicas: if data == 0 { 1 } else { data as usize },
+            microbatches: self.microbatches as usize,
+            tokens: self.microbatch_size as u64 * self.sequence as u64,
+        }
     }
 
     /// Tokens of one training step, over all data-parallel replicas.

@@ -12,6 +12,7 @@ mod times;
 mod transfers;
 mod within_limit;
 
+pub use self::batch::WithinDocuments;
 pub use self::graphs::{graph_and_reports, graph_of, shape_of};
 pub(crate) use self::stage_costs::{kind_of, stage_cost};
 pub use self::times::coverage;

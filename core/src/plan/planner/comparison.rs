@@ -2,6 +2,7 @@
 
 use super::answer::judge;
 use super::order;
+use super::packing;
 use super::{Answer, Named, PlanError, best_with, open_cases, published_answers};
 use crate::base::units::{Bytes, Nanos};
 use crate::bounds;
@@ -51,7 +52,12 @@ pub struct Row {
     /// schedule. The other figures are of the order as given; those of `best`, of the order that it chose.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sorted_ns: Option<Nanos>,
-    /// Where microbatches differ: the objective of the best order found, see [`order_microbatches`].
+    /// Where the planner packs documents: the objective with microbatches dealt to data parallel replicas by longest
+    /// processing time first, then sorted. The other figures are of the packing as given, of the slowest replica.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub longest_first_ns: Option<Nanos>,
+    /// Where microbatches differ: the objective of the best order found, see [`order_microbatches`]; where the planner packs
+    /// documents, of the best packing found.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ordered_ns: Option<Nanos>,
     /// The whole step with communication, with gradient sync and optimizer; for a model only.
@@ -94,8 +100,21 @@ pub fn compare_with(
     effort: Effort,
     observer: &mut dyn FnMut(Progress) -> Flow,
 ) -> Comparison {
-    let mut answers = published_answers(spec);
     let mut bounds = Bounds::default();
+    if let Some(step) = packing::Step::of(spec) {
+        let mut rows = step.rows(&mut bounds, effort, observer);
+        let best = rows.pop();
+        for (name, order) in orders {
+            rows.push(match order::answer_order(spec, &name, order) {
+                Ok(answer) => row(&name, spec, &answer, &mut bounds),
+                Err(PlanError::Absent { reason, .. }) => absent_row(&name, reason),
+                Err(error) => absent_row(&name, error.to_string()),
+            });
+        }
+        rows.extend(best);
+        return Comparison { objective: spec.objective().name(), rows };
+    }
+    let mut answers = published_answers(spec);
     let mut rows: Vec<Row> = answers
         .iter()
         .map(|(name, answer)| match answer {
@@ -140,7 +159,7 @@ pub fn compare_with(
 }
 
 /// The share of the effort that each schedule's order of microbatches takes.
-const ORDERING: u64 = 8;
+pub(super) const ORDERING: u64 = 8;
 
 /// Where microbatches differ, the answers with the best order found for each, and its figures in `rows`.
 fn reordered(
@@ -204,6 +223,7 @@ pub(super) fn row(name: &str, spec: &Spec, answer: &Answer, bounds: &mut Bounds)
         late_ns: answer.outcomes.map(|outcomes| outcomes.late_ns),
         carried_ns: answer.carried.map(|carried| carried.cost_ns),
         sorted_ns: None,
+        longest_first_ns: None,
         ordered_ns: None,
         step_ns: step.map(|step| step.step_ns),
         tokens_per_s: step.map(|step| step.tokens_per_s),
@@ -237,6 +257,7 @@ pub(super) fn absent_row(name: &str, reason: String) -> Row {
         late_ns: None,
         carried_ns: None,
         sorted_ns: None,
+        longest_first_ns: None,
         ordered_ns: None,
         step_ns: None,
         tokens_per_s: None,

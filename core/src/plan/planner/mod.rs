@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use crate::check::check_program;
 use crate::estimate::fit::{self, Fitted};
 use crate::graph::layout::Partition;
-use crate::plan::{Plan, Prediction};
+use crate::plan::{Plan, Prediction, Replica};
 use crate::problem::Schedule;
 use crate::problem::placement::Placement;
 use crate::program::lower::{Lowering, lower_as};
@@ -31,6 +31,8 @@ mod order;
 
 pub use best::Best;
 pub use order::{answer_order, plan_order};
+
+mod packing;
 
 mod comparison;
 pub use comparison::{Comparison, Row, Status, compare, compare_with, gap};
@@ -58,6 +60,9 @@ pub fn plan_with(
     effort: Effort,
     observer: &mut dyn FnMut(Progress) -> Flow,
 ) -> Result<Plan, PlanError> {
+    if let Some(step) = packing::Step::of(spec) {
+        return step.plan(name, effort, observer);
+    }
     let answer = if name == BEST {
         best_with(spec, published_answers(spec), effort, observer)?
     } else {
@@ -170,8 +175,10 @@ pub fn replan(plan: &Plan, name: &str, schedule: Schedule) -> Result<Plan, PlanE
     let case = Case::typed(plan.problem.clone());
     let answer = judge(&plan.spec, case, name, schedule)
         .map_err(|absent| PlanError::Absent { schedule: name.to_string(), reason: absent.reason })?;
-    // The stages are the same, and so is the step epilogue.
-    Ok(Plan { epilogue: plan.epilogue.clone(), ..plan_of(&plan.spec, answer)? })
+    // The stages are the same, and so are the step epilogue and the documents of replicas.
+    let replica = |known: &Replica| Replica::of(&plan.problem, known.factors.clone(), &answer.schedule);
+    let replicas = plan.replicas.iter().filter_map(replica).collect();
+    Ok(Plan { epilogue: plan.epilogue.clone(), replicas, ..plan_of(&plan.spec, answer)? })
 }
 
 /// The plan with the same op lists and the best order of microbatches found within `effort`, where microbatches differ:
@@ -182,6 +189,9 @@ pub fn replan(plan: &Plan, name: &str, schedule: Schedule) -> Result<Plan, PlanE
 pub fn reorder(plan: &Plan, effort: Effort, observer: &mut dyn FnMut(Progress) -> Flow) -> Result<Plan, PlanError> {
     let absent =
         |reason: &str| PlanError::Absent { schedule: plan.schedule_name.clone(), reason: reason.to_string() };
+    if !plan.replicas.is_empty() {
+        return Err(absent("the order of its documents is chosen with the plan"));
+    }
     if !plan.problem.differs() {
         return Err(absent("all microbatches are alike, so no order of them is shorter than another"));
     }
@@ -197,7 +207,7 @@ pub fn reorder(plan: &Plan, effort: Effort, observer: &mut dyn FnMut(Progress) -
 /// # Errors
 /// [`PlanError::Deadlock`] and [`PlanError::Hangs`].
 pub fn plan_of(spec: &Spec, answer: Answer) -> Result<Plan, PlanError> {
-    let problem = answer.case.problem;
+    let problem = answer.case.problem.clone();
     let Messages { lowering, transport } = spec.messages;
     let program = lower_as(&problem, &answer.schedule, lowering).map_err(PlanError::Deadlock)?;
     check_program(&problem, &program, transport).map_err(|violations| {
@@ -223,8 +233,14 @@ pub fn plan_of(spec: &Spec, answer: Answer) -> Result<Plan, PlanError> {
         let counts = derived.stages.iter().map(|stage| stage.layers.len() as u32).collect();
         work.layout.partition = Partition::ByHand(counts);
     }
-    let epilogue = answer.case.derived.map(|derived| derived.epilogue);
-    Ok(Plan { spec, problem, schedule_name: answer.name, schedule: answer.schedule, program, epilogue, prediction })
+    let mut replicas = Vec::new();
+    if let Work::Model(work) = &mut spec.work {
+        work.batch.documents = work.batch.documents.packed(work.bins(), work.sequence);
+        replicas = packing::replicas(work, &answer.case, &answer.schedule);
+    }
+    let Answer { name: schedule_name, schedule, case, .. } = answer;
+    let epilogue = case.derived.map(|derived| derived.epilogue);
+    Ok(Plan { spec, problem, schedule_name, schedule, program, epilogue, prediction, replicas, packing: None })
 }
 
 #[cfg(test)]

@@ -41,7 +41,7 @@ struct Input {
 
 /// The times of a problem by job and microbatch. A job is a stage and a kind.
 #[derive(Clone, Debug)]
-pub(super) struct Tables {
+pub(in crate::search) struct Tables {
     microbatches: usize,
     slices: usize,
     /// By job: stage times four and the kind.
@@ -53,7 +53,7 @@ pub(super) struct Tables {
     gives: Vec<i64>,
 }
 
-const KINDS: [OpKind; 4] = [OpKind::F, OpKind::B, OpKind::W, OpKind::BW];
+pub(in crate::search) const KINDS: [OpKind; 4] = [OpKind::F, OpKind::B, OpKind::W, OpKind::BW];
 
 fn job_of(op: Op) -> usize {
     4 * op.stage() + op.kind() as usize
@@ -95,7 +95,7 @@ impl Tables {
 
 /// A schedule with fixed op lists.
 #[derive(Clone, Debug)]
-pub(super) struct Fixed<'p> {
+pub(in crate::search) struct Fixed<'p> {
     problem: &'p Problem,
     tables: &'p Tables,
     schedule: Schedule,
@@ -181,13 +181,29 @@ impl<'p> Fixed<'p> {
         }
     }
 
+    /// Whether some ops run as pairs.
+    pub fn has_pairs(&self) -> bool {
+        !self.pairs.is_empty()
+    }
+
     /// The objective with microbatch `order[n]` in place n; none where it would be `below` or more.
     pub fn cost(&mut self, order: &[u32], below: Nanos) -> Option<Nanos> {
+        self.left.copy_from_slice(&self.work);
+        let tables = self.tables;
+        self.cost_of_pass(&tables.times, order, below)
+    }
+
+    /// As [`Fixed::cost`] of a schedule without pairs, with other times by job and microbatch.
+    pub fn cost_with(&mut self, times: &[Nanos], order: &[u32], below: Nanos) -> Option<Nanos> {
+        self.left.fill(0);
+        self.cost_of_pass(times, order, below)
+    }
+
+    fn cost_of_pass(&mut self, times: &[Nanos], order: &[u32], below: Nanos) -> Option<Nanos> {
         let of_spans = self.problem.objective() == Objective::LongestSpan;
         self.free.fill(0);
-        self.left.copy_from_slice(&self.work);
         self.first.fill(Nanos::MAX);
-        let Tables { times, hops, slices, .. } = self.tables;
+        let Tables { hops, slices, .. } = self.tables;
         let taking = |place: u32| taking(order, *slices, place as usize);
         let mut last = 0;
         for index in 0..self.nodes.len() {

@@ -28,7 +28,7 @@ use crate::problem::{Problem, Schedule};
 use crate::schedule::{in_slices, published};
 
 mod by_need;
-mod fixed;
+pub(super) mod fixed;
 
 /// Stages times microbatches beyond which only sorted orders are looked at, and one schedule is kept: each takes a hundred
 /// bytes for each of them.
@@ -103,7 +103,7 @@ fn weights(problem: &Problem) -> Vec<Nanos> {
 }
 
 /// The sorted orders of `places`, the one as given first.
-fn sorted_orders(weights: &[Nanos], places: &[core::ops::Range<usize>]) -> Vec<Vec<u32>> {
+pub(super) fn sorted_orders(weights: &[Nanos], places: &[core::ops::Range<usize>]) -> Vec<Vec<u32>> {
     type Arrange = fn(Vec<u32>) -> Vec<u32>;
     let ends = |rising: Vec<u32>| -> Vec<u32> {
         // The smallest at both ends.

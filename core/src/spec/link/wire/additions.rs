@@ -23,7 +23,7 @@ use crate::problem::StageCost;
 use crate::problem::factors::{Factors as MicrobatchValues, MicrobatchFactors};
 use crate::program::Transport;
 use crate::program::lower::Lowering;
-use crate::spec::{Failures, MAX_MTBF_HOURS, Messages, ModelWork, Spec, Target, Work};
+use crate::spec::{Distribution, Documents, Draw, Failures, MAX_MTBF_HOURS, Messages, ModelWork, Spec, Target, Work};
 
 /// One thing that a `v1` link cannot express.
 #[derive(Serialize, Deserialize)]
@@ -161,6 +161,14 @@ pub(super) enum Addition {
     Slices(u32),
     /// Bytes of the gradients of keys and values of one slice: for each stage, or one for all.
     SliceGradients(Vec<u64>),
+    /// The lengths of the documents of each microbatch of each replica.
+    ReplicaDocuments(Vec<Vec<Vec<u32>>>),
+    /// The lengths of the documents of the step.
+    StepDocuments(Vec<u32>),
+    /// Documents are drawn: median and thousandths of sigma; seed.
+    LogNormalDocuments([u32; 2], u64),
+    /// Documents are drawn: lengths and how many have them; seed.
+    HistogramDocuments(Vec<[u32; 2]>, u64),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -268,9 +276,7 @@ pub(super) fn additions_of(spec: &Spec) -> Vec<Addition> {
             let ways = work.layout.form.expert_tensor;
             more.extend((ways > 0).then_some(Addition::ExpertTensor(ways)));
             more.extend(work.batch.factors.as_ref().map(factors_to_wire));
-            if !work.batch.documents.is_empty() {
-                more.push(Addition::Documents(work.batch.documents.clone()));
-            }
+            more.extend(documents_to_wire(&work.batch.documents));
             if work.failures != Failures::default() {
                 let Failures { elastic, mtbf_hours } = work.failures;
                 more.push(Addition::Failures { elastic, mtbf_hours });
@@ -477,6 +483,27 @@ fn vision_from_wire([encoder, projector]: [u8; 2], sizes: [u32; 14], head: bool)
 }
 
 /// Times of typed costs.
+fn documents_to_wire(documents: &Documents) -> Option<Addition> {
+    Some(match documents {
+        Documents::Sequences => return None,
+        Documents::OfMicrobatches(lists) => Addition::Documents(lists.clone()),
+        Documents::OfReplicas(lists) => Addition::ReplicaDocuments(lists.clone()),
+        Documents::OfStep(lengths) => Addition::StepDocuments(lengths.clone()),
+        Documents::Drawn(Draw { lengths, seed }) => match lengths {
+            Distribution::LogNormal { median, sigma_permille } => {
+                Addition::LogNormalDocuments([*median, *sigma_permille], *seed)
+            }
+            Distribution::Histogram(pairs) => Addition::HistogramDocuments(pairs.clone(), *seed),
+        },
+    })
+}
+
+fn set_documents(spec: &mut Spec, documents: Documents) -> Option<()> {
+    let Work::Model(work) = &mut spec.work else { return None };
+    work.batch.documents = documents;
+    Some(())
+}
+
 fn factors_to_wire(factors: &MicrobatchFactors) -> Addition {
     let values = factors.values().iter().map(|factors| factors.values()).collect();
     Addition::MicrobatchFactors(factors.stages() as u32, values)
@@ -698,7 +725,16 @@ pub(super) fn apply(spec: &mut Spec, more: Addition) -> Option<()> {
             }
             Some(())
         }
-        Addition::Documents(documents) => model(spec, &|work| work.batch.documents = documents.clone()),
+        Addition::Documents(lists) => set_documents(spec, Documents::OfMicrobatches(lists)),
+        Addition::ReplicaDocuments(lists) => set_documents(spec, Documents::OfReplicas(lists)),
+        Addition::StepDocuments(lengths) => set_documents(spec, Documents::OfStep(lengths)),
+        Addition::LogNormalDocuments([median, sigma_permille], seed) => set_documents(
+            spec,
+            Documents::Drawn(Draw { lengths: Distribution::LogNormal { median, sigma_permille }, seed }),
+        ),
+        Addition::HistogramDocuments(pairs, seed) => {
+            set_documents(spec, Documents::Drawn(Draw { lengths: Distribution::Histogram(pairs), seed }))
+        }
         Addition::Failures { elastic, mtbf_hours } => {
             let mtbf_hours = mtbf_hours.filter(|hours| *hours > 0 && u64::from(*hours) <= MAX_MTBF_HOURS);
             model(spec, &|work| work.failures = Failures { elastic, mtbf_hours })

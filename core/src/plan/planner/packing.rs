@@ -1,0 +1,427 @@
+//! Plans of steps whose data parallel replicas have different documents: which documents form which microbatch, which replica
+//! runs it, and in which order, together with the schedule.
+//!
+//! All replicas run the same op lists, and the step waits for the slowest. So the plan's problem is that of the slowest replica,
+//! which comes first in its spec.
+
+use alloc::string::ToString;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::answer::judge;
+use super::comparison::{Bounds, ORDERING, Row, absent_row, gap, row};
+use super::{Answer, Case, PlanError, best_with, derived_case, judged_ns, open_cases, plan_of, published_answers};
+use crate::base::units::Nanos;
+use crate::bounds::packing_bound;
+use crate::estimate::derive::WithinDocuments;
+use crate::plan::{PackingFigures, Plan, Replica};
+use crate::problem::op::{Op, OpKind};
+use crate::problem::packing::{Bins, Document, DocumentTimes, Packing};
+use crate::problem::placement::Placement;
+use crate::problem::{Problem, Schedule};
+use crate::schedule::{self, Absent, BEST};
+use crate::search::{Batch, Effort, Flow, Progress};
+use crate::simulate::simulate;
+use crate::spec::{Documents, ModelWork, Spec, Work, lengths_of};
+
+/// Documents of a step whose replicas have different ones.
+pub(super) struct Step<'a> {
+    spec: &'a Spec,
+    work: &'a ModelWork,
+    bins: Bins,
+    lengths: Vec<u32>,
+    /// The packing as given.
+    given: Packing,
+    /// Whether documents stay where they are.
+    is_fixed: bool,
+}
+
+/// A schedule with documents in its places.
+#[derive(Clone)]
+pub(super) struct Candidate {
+    name: &'static str,
+    case: Case,
+    schedule: Schedule,
+    packing: Packing,
+    cost: Cost,
+}
+
+/// What the slowest replica costs: what judges a plan, then the objective alone.
+type Cost = [Nanos; 2];
+
+/// What the packings of one schedule cost; none of those that do not exist.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Costs {
+    pub given: Option<Cost>,
+    pub sorted: Option<Cost>,
+    pub dealt: Option<Cost>,
+    pub found: Option<Cost>,
+}
+
+impl<'a> Step<'a> {
+    /// None where all replicas have the same microbatches.
+    pub fn of(spec: &'a Spec) -> Option<Step<'a>> {
+        let Work::Model(work) = &spec.work else { return None };
+        let bins = work.bins();
+        let (lengths, given, is_fixed) = match &work.batch.documents {
+            Documents::OfReplicas(replicas) => {
+                let mut next = 0..;
+                let mut number =
+                    |lengths: &Vec<u32>| lengths.iter().filter_map(|_| next.next()).collect::<Vec<u32>>();
+                let given = replicas.iter().map(|of| of.iter().map(&mut number).collect()).collect();
+                (replicas.iter().flatten().flatten().copied().collect(), given, true)
+            }
+            documents => {
+                let lengths = documents.of_step(bins, work.sequence)?;
+                let given = bins.packed(&lengths)?;
+                (lengths, given, false)
+            }
+        };
+        Some(Step { spec, work, bins, lengths, given, is_fixed })
+    }
+
+    /// The spec with documents where `packing` has them.
+    fn spec_with(&self, packing: &Packing) -> Spec {
+        let mut spec = self.spec.clone();
+        if let Work::Model(work) = &mut spec.work {
+            let replicas = packing.iter().map(|replica| lengths_of(replica, &self.lengths)).collect();
+            work.batch.documents = Documents::OfReplicas(replicas);
+        }
+        spec
+    }
+
+    fn placed<'c>(&'c self, case: &'c Case) -> Option<Placed<'c>> {
+        let within = WithinDocuments::of(self.work, &case.derived.as_ref()?.stages);
+        let documents = self.lengths.iter().map(|length| within.document(*length)).collect();
+        Some(Placed { step: self, case, times: within.times(), documents, within })
+    }
+
+    /// The plan with the published schedule `name`, or with the best of all.
+    pub fn plan(
+        &self,
+        name: &str,
+        effort: Effort,
+        observer: &mut dyn FnMut(Progress) -> Flow,
+    ) -> Result<Plan, PlanError> {
+        let (candidate, figures) = match name {
+            BEST => self.best(Vec::new(), effort, observer)?,
+            _ => {
+                let published =
+                    schedule::find(name).ok_or_else(|| PlanError::UnknownSchedule { name: name.to_string() })?;
+                let absent = |absent: Absent| PlanError::Absent { schedule: name.to_string(), reason: absent.reason };
+                let answer = super::answer(&self.spec_with(&self.given), &published).map_err(absent)?;
+                let (found, costs) = self.packed(published.name, &answer, effort, observer).map_err(absent)?;
+                let bound_ns = self.placed(&found.case).map_or(0, |placed| placed.bound_with_end_ns());
+                (found, self.figures(costs, bound_ns))
+            }
+        };
+        let answer = self.answer_of(&candidate)?;
+        let spec = self.spec_with(&candidate.packing);
+        Ok(Plan { packing: figures, ..plan_of(&spec, answer)? })
+    }
+
+    fn figures(&self, costs: Costs, bound_ns: Nanos) -> Option<PackingFigures> {
+        let Costs { given, sorted, dealt, found } = costs;
+        let [given_ns, sorted_ns, dealt_ns] = [given, sorted, dealt].map(|cost| cost.map(|[judged_ns, _]| judged_ns));
+        let figures = PackingFigures { given_ns, sorted_ns, dealt_ns, found_ns: found?[0], bound_ns };
+        (!self.is_fixed).then_some(figures)
+    }
+
+    /// The answer to the problem of the slowest replica, the first one.
+    pub fn answer_of(&self, candidate: &Candidate) -> Result<Answer, PlanError> {
+        let Candidate { name, case, schedule, packing, .. } = candidate;
+        let spec = self.spec_with(packing);
+        let Work::Model(work) = &spec.work else {
+            return Err(PlanError::NoSchedule { nearest: None, reasons: vec![] });
+        };
+        let problem = &case.problem;
+        let case =
+            derived_case(&spec, work, problem.placement().clone(), problem.chunks()).map_err(PlanError::Spec)?;
+        judge(&spec, case, name, schedule.clone())
+            .map_err(|absent| PlanError::Absent { schedule: name.to_string(), reason: absent.reason })
+    }
+
+    /// `answer` with documents as the search packs them for its schedule, and what the packings cost.
+    pub fn packed(
+        &self,
+        name: &'static str,
+        answer: &Answer,
+        effort: Effort,
+        observer: &mut dyn FnMut(Progress) -> Flow,
+    ) -> Result<(Candidate, Costs), Absent> {
+        let (best, mut costs) = self.simple(name, answer)?;
+        if self.is_fixed {
+            return Ok((best, costs));
+        }
+        let found = self.searched(&best, effort, observer).unwrap_or(best);
+        costs.found = Some(found.cost);
+        Ok((found, costs))
+    }
+
+    /// `answer` with the best of the packings that need no search, and what they cost.
+    fn simple(&self, name: &'static str, answer: &Answer) -> Result<(Candidate, Costs), Absent> {
+        let missing = || Absent::because("its op lists do not run with these documents");
+        let placed = self.placed(&answer.case).ok_or_else(missing)?;
+        let batch = placed.batch();
+        let schedule = &answer.schedule;
+        let dealt = batch.dealt(&self.given);
+        let [sorted, dealt] = match self.is_fixed {
+            true => [None, None],
+            false => [batch.sorted(schedule, &self.given), Some(batch.sorted(schedule, &dealt).unwrap_or(dealt))],
+        };
+        let packings = [Some(self.given.clone()), sorted, dealt];
+        let cost = |packing: &Option<Packing>| placed.judged(schedule, packing.as_ref()?);
+        let costs: Vec<Option<(Cost, usize)>> = packings.iter().map(cost).collect();
+        let best = packings.into_iter().zip(&costs).filter_map(|(packing, cost)| Some(((*cost)?, packing?)));
+        let ((cost, slowest), mut packing) = best.min_by_key(|((cost, _), _)| *cost).ok_or_else(missing)?;
+        packing.swap(0, slowest);
+        let of = |at: usize| costs[at].map(|(cost, _)| cost);
+        let costs = Costs { given: of(0), sorted: of(1), dealt: of(2), found: Some(cost) };
+        Ok((Candidate { name, case: answer.case.clone(), schedule: schedule.clone(), packing, cost }, costs))
+    }
+
+    /// A better packing for the schedule of `known`.
+    fn searched(
+        &self,
+        known: &Candidate,
+        effort: Effort,
+        observer: &mut dyn FnMut(Progress) -> Flow,
+    ) -> Option<Candidate> {
+        let placed = self.placed(&known.case)?;
+        let found = placed.batch().search(&known.schedule, &known.packing, effort, observer)?;
+        let (cost, slowest) = placed.judged(&known.schedule, &found.packing)?;
+        let mut packing = found.packing;
+        packing.swap(0, slowest);
+        (cost < known.cost).then(|| Candidate { packing, cost, ..known.clone() })
+    }
+
+    /// The best schedule with its documents, never worse than `more`, nor than a published one with a packing that needs no
+    /// search.
+    pub fn best(
+        &self,
+        more: Vec<Candidate>,
+        effort: Effort,
+        observer: &mut dyn FnMut(Progress) -> Flow,
+    ) -> Result<(Candidate, Option<PackingFigures>), PlanError> {
+        let mut stopped = false;
+        let mut watched = |progress: Progress| {
+            stopped |= observer(progress) == Flow::Stop;
+            if stopped { Flow::Stop } else { Flow::Continue }
+        };
+        let answers = published_answers(&self.spec_with(&self.given));
+        let mut costs = Costs::default();
+        let mut candidates: Vec<Candidate> = Vec::new();
+        let mut reasons = Vec::new();
+        for (name, answer) in answers {
+            match answer.and_then(|answer| self.simple(name, &answer)) {
+                Ok((candidate, own)) => {
+                    costs.take(own);
+                    candidates.push(candidate);
+                }
+                Err(absent) => reasons.push((name.to_string(), absent.reason)),
+            }
+        }
+        candidates.extend(more);
+        candidates.extend(self.of_even_documents(&candidates, Effort(effort.0 / 2), &mut watched)?);
+        candidates.sort_by_key(|candidate| candidate.cost);
+        candidates.truncate(if self.is_fixed { 1 } else { SEARCHED });
+        let share = Effort(effort.0 / 2 / SEARCHED as u64);
+        let search = |candidate: Candidate| match self.is_fixed {
+            true => candidate,
+            false => self.searched(&candidate, share, &mut watched).unwrap_or(candidate),
+        };
+        let best = candidates.into_iter().map(search).min_by_key(|candidate| candidate.cost);
+        let best = best.ok_or(PlanError::NoSchedule { nearest: None, reasons })?;
+        costs.found = Some(best.cost);
+        Ok((best, self.figures(costs, self.bounds_of_all()?[0])))
+    }
+
+    /// What the search of schedules finds for the slowest replica, where documents are evened out.
+    fn of_even_documents(
+        &self,
+        known: &[Candidate],
+        effort: Effort,
+        observer: &mut dyn FnMut(Progress) -> Flow,
+    ) -> Result<Option<Candidate>, PlanError> {
+        let case = known.first().map(|candidate| candidate.case.clone());
+        let case = case.map_or_else(|| open_cases(self.spec).map(|mut cases| cases.swap_remove(0)), Ok)?;
+        let mut even = match (self.is_fixed, self.placed(&case)) {
+            (false, Some(placed)) => placed.batch().evened_out(&self.given, effort),
+            _ => self.given.clone(),
+        };
+        if let Some(placed) = self.placed(&case) {
+            let weight = |replica: &Vec<Vec<u32>>| replica.iter().flatten().map(|of| placed.weight(*of)).sum::<u64>();
+            let heaviest = (0..even.len()).max_by_key(|at| weight(&even[*at])).unwrap_or(0);
+            even.swap(0, heaviest);
+        }
+        let spec = self.spec_with(&even);
+        let answer = best_with(&spec, published_answers(&spec), effort, observer)?;
+        let (schedule, even) = match self.is_fixed {
+            true => (answer.schedule.clone(), even),
+            false => entering(&answer.case.problem, &answer.schedule, even),
+        };
+        let Some(placed) = self.placed(&answer.case) else { return Ok(None) };
+        let batch = placed.batch();
+        let mut best: Option<Candidate> = None;
+        let sorted = if self.is_fixed { None } else { batch.sorted(&schedule, &even) };
+        // The first replica may be best in the order that was found for it.
+        let mixed = sorted.clone().map(|mut sorted| {
+            sorted[0] = even[0].clone();
+            sorted
+        });
+        let name = schedule::find(&answer.name).map_or(BEST, |published| published.name);
+        for mut packing in [Some(even.clone()), sorted, mixed].into_iter().flatten() {
+            let Some((cost, slowest)) = placed.judged(&schedule, &packing) else { continue };
+            packing.swap(0, slowest);
+            if best.as_ref().is_none_or(|best| cost < best.cost) {
+                let (case, schedule) = (answer.case.clone(), schedule.clone());
+                best = Some(Candidate { name, case, schedule, packing, cost });
+            }
+        }
+        Ok(best)
+    }
+
+    /// The least bounds of all placements that the spec leaves open: with the step epilogue, then on the objective alone.
+    fn bounds_of_all(&self) -> Result<Cost, PlanError> {
+        let of = |case: &Case| self.placed(case).map(|placed| [placed.bound_with_end_ns(), placed.bound_ns()]);
+        let bounds = open_cases(self.spec)?;
+        let least =
+            bounds.iter().filter_map(of).reduce(|[one, other], [more, further]| [one.min(more), other.min(further)]);
+        Ok(least.unwrap_or([0; 2]))
+    }
+
+    /// A row for each published schedule, with the packing as given; then that of the best.
+    pub fn rows(&self, bounds: &mut Bounds, effort: Effort, observer: &mut dyn FnMut(Progress) -> Flow) -> Vec<Row> {
+        let mut rows = Vec::new();
+        let mut candidates = Vec::new();
+        for (name, answer) in published_answers(&self.spec_with(&self.given)) {
+            let share = Effort(effort.0 / ORDERING);
+            let found = answer.and_then(|answer| {
+                let (candidate, costs) = self.packed(name, &answer, share, observer)?;
+                let as_given = self.as_given(&candidate, &answer)?;
+                candidates.push(candidate);
+                Ok(self.row(name, &as_given, costs, bounds))
+            });
+            rows.push(found.unwrap_or_else(|absent| absent_row(name, absent.reason)));
+        }
+        let best = self.best(candidates, effort, observer).and_then(|(best, _)| {
+            let costs = Costs { found: Some(best.cost), ..Costs::default() };
+            let row = self.row(BEST, &self.answer_of(&best)?, costs, bounds);
+            let of_all = self.bounds_of_all()?[1];
+            Ok(Row { bound_of_all_ns: Some(of_all).min(row.bound_ns).or(row.bound_ns), ..row })
+        });
+        rows.push(best.unwrap_or_else(|error| absent_row(BEST, error.to_string())));
+        rows
+    }
+
+    /// The answer of the slowest replica with the packing as given.
+    fn as_given(&self, candidate: &Candidate, answer: &Answer) -> Result<Answer, Absent> {
+        let missing = || Absent::because("its op lists do not run with these documents");
+        let placed = self.placed(&answer.case).ok_or_else(missing)?;
+        let (_, slowest) = placed.judged(&answer.schedule, &self.given).ok_or_else(missing)?;
+        let mut packing = self.given.clone();
+        packing.swap(0, slowest);
+        let given = Candidate { packing, ..candidate.clone() };
+        self.answer_of(&given).map_err(|error| Absent::because(error.to_string()))
+    }
+
+    fn row(&self, name: &str, answer: &Answer, costs: Costs, bounds: &mut Bounds) -> Row {
+        let bound_ns = self.placed(&answer.case).map(|placed| placed.bound_ns());
+        let objective = |cost: Option<Cost>| cost.map(|[_, objective_ns]| objective_ns);
+        Row {
+            bound_ns,
+            bound_of_all_ns: bound_ns,
+            gap: bound_ns.and_then(|bound_ns| gap(answer.cost_ns(), bound_ns)),
+            sorted_ns: objective(costs.sorted),
+            longest_first_ns: objective(costs.dealt),
+            ordered_ns: objective(costs.found),
+            ..row(name, self.spec, answer, bounds)
+        }
+    }
+}
+
+/// Candidates whose documents are searched.
+const SEARCHED: usize = 2;
+
+impl Costs {
+    /// The least of both.
+    fn take(&mut self, other: Costs) {
+        let least = |one: &mut Option<Cost>, other: Option<Cost>| *one = (*one).into_iter().chain(other).min();
+        least(&mut self.given, other.given);
+        least(&mut self.sorted, other.sorted);
+        least(&mut self.dealt, other.dealt);
+    }
+}
+
+/// `schedule` with its places numbered as they enter, and the documents of all replicas in the same places as before.
+fn entering(problem: &Problem, schedule: &Schedule, packing: Packing) -> (Schedule, Packing) {
+    if *problem.placement() == Placement::Bidirectional {
+        return (schedule.clone(), packing);
+    }
+    let forwards = schedule.rows[problem.rank_of(0, 0)].iter();
+    let entering = forwards.filter(|op| op.stage() == 0 && op.kind() == OpKind::F);
+    let old: Vec<usize> = entering.map(|op| op.microbatch()).collect();
+    let mut new = vec![0; problem.microbatches()];
+    old.iter().enumerate().for_each(|(place, microbatch)| new[*microbatch] = place);
+    let op = |op: &Op| Op::new(op.stage(), op.kind(), new[op.microbatch()]);
+    let rows = schedule.rows.iter().map(|row| row.iter().map(op).collect()).collect();
+    let replica = |of: &Vec<Vec<u32>>| old.iter().map(|microbatch| of[*microbatch].clone()).collect();
+    (Schedule { rows, pairs: schedule.pairs.clone() }, packing.iter().map(replica).collect())
+}
+
+/// Documents on the stages of one case.
+struct Placed<'a> {
+    step: &'a Step<'a>,
+    case: &'a Case,
+    within: WithinDocuments<'a>,
+    times: DocumentTimes,
+    documents: Vec<Document>,
+}
+
+impl Placed<'_> {
+    fn batch(&self) -> Batch<'_> {
+        let Placed { step, case, times, documents, .. } = self;
+        Batch { problem: &case.problem, bins: step.bins, documents, times }
+    }
+
+    fn weight(&self, document: u32) -> u64 {
+        self.times.weight(self.documents[document as usize].loads)
+    }
+
+    fn bound_ns(&self) -> Nanos {
+        packing_bound(&self.case.problem, self.step.bins, &self.documents, &self.times)
+    }
+
+    fn bound_with_end_ns(&self) -> Nanos {
+        let end_ns = self.case.derived.as_ref().map_or(0, |derived| derived.epilogue.least_tail_ns());
+        self.bound_ns().saturating_add(end_ns)
+    }
+
+    /// What the slowest replica costs, and which that is. None where `schedule` does not run.
+    fn judged(&self, schedule: &Schedule, packing: &Packing) -> Option<(Cost, usize)> {
+        let epilogue = self.case.derived.as_ref().map(|derived| &derived.epilogue);
+        let (mut most, mut slowest) = ([0; 2], 0);
+        for (replica, microbatches) in packing.iter().enumerate() {
+            let lengths = lengths_of(microbatches, &self.step.lengths);
+            let problem = self.case.problem.with_factors(self.within.factors(&lengths)).ok()?;
+            let timeline = simulate(&problem, schedule).ok()?;
+            let judged_ns = judged_ns(self.step.spec, &problem, epilogue, schedule, &timeline);
+            if judged_ns > most[0] {
+                slowest = replica;
+            }
+            most = [most[0].max(judged_ns), most[1].max(timeline.cost_ns(problem.objective()))];
+        }
+        Some((most, slowest))
+    }
+}
+
+/// What each replica of `work` takes under `schedule` of `problem`, whose stages are those of `case`; nothing where all have
+/// the same microbatches.
+pub(super) fn replicas(work: &ModelWork, case: &Case, schedule: &Schedule) -> Vec<Replica> {
+    let (Documents::OfReplicas(replicas), Some(derived)) = (&work.batch.documents, &case.derived) else {
+        return Vec::new();
+    };
+    let within = WithinDocuments::of(work, &derived.stages);
+    let of = |documents: &Vec<Vec<u32>>| Replica::of(&case.problem, within.factors(documents), schedule);
+    replicas.iter().filter_map(of).collect()
+}
