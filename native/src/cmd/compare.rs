@@ -6,6 +6,7 @@ use pipeplan_core::problem::Objective;
 use pipeplan_core::program::lower::Lowering;
 use pipeplan_core::spec::{Messages, Spec, Work};
 
+use super::documents::Lengths;
 use super::failure::Failure;
 use super::search::{Effort, Jitter, Measured};
 use super::{custom_schedule, format, input, output, search};
@@ -30,6 +31,8 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    documents: Lengths,
+    #[command(flatten)]
     effort: Effort,
     #[command(flatten)]
     measured: Measured,
@@ -38,7 +41,7 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Result<(), Failure> {
-    let spec = args.jitter.apply(args.measured.apply(input::spec(&args.spec)?)?);
+    let spec = args.jitter.apply(args.measured.apply(args.documents.apply(input::spec(&args.spec)?)?)?);
     let own: Vec<(String, Order)> =
         args.order.iter().map(|from| custom_schedule::read(from)).collect::<Result<_, _>>()?;
     let orders = own.iter().map(|(name, order)| (name.clone(), order.schedule.clone())).collect();
@@ -89,7 +92,7 @@ fn drawn(comparison: &Comparison, spec: &Spec) -> String {
         (true, true) => &[("makespan", |row| row.makespan_ns)],
         (true, false) => &[("longest span", |row| row.longest_span_ns)],
     };
-    let differs = comparison.rows.iter().any(|row| row.ordered_ns.is_some());
+    let differs = Differs::of(comparison);
     let mut rows: Vec<Vec<String>> = Vec::new();
     // Schedules that are absent for the same reason share a line.
     let mut absent: Vec<(String, Vec<&str>)> = Vec::new();
@@ -113,9 +116,7 @@ fn drawn(comparison: &Comparison, spec: &Spec) -> String {
         if jitter_permille > 0 {
             header.extend(["typical", "1 in 20"]);
         }
-        if differs {
-            header.extend(["sorted", "ordered"]);
-        }
+        header.extend(differs.columns());
         if waits {
             header.push("with communication");
         }
@@ -135,7 +136,7 @@ fn drawn(comparison: &Comparison, spec: &Spec) -> String {
                 if waits { "\nboth without waits for transfers" } else { "\n`best` has the lowest of these" }
             ));
         }
-        text.push_str(&about_orders(differs, &objective));
+        text.push_str(&differs.told(&objective));
         if waits {
             let Messages { lowering, transport } = spec.messages;
             text.push_str(&format!(
@@ -173,22 +174,64 @@ fn drawn(comparison: &Comparison, spec: &Spec) -> String {
     text
 }
 
-/// What the columns of orders say, where microbatches differ.
-fn about_orders(differs: bool, objective: &str) -> String {
-    if !differs {
-        return String::new();
+/// How microbatches differ.
+#[derive(Clone, Copy, PartialEq)]
+enum Differs {
+    Not,
+    /// Their order is chosen.
+    Ordered,
+    /// Their documents are chosen.
+    Packed,
+}
+
+impl Differs {
+    fn of(comparison: &Comparison) -> Differs {
+        let any = |of: fn(&Row) -> Option<u64>| comparison.rows.iter().any(|row| of(row).is_some());
+        match (any(|row| row.ordered_ns), any(|row| row.longest_first_ns)) {
+            (_, true) => Differs::Packed,
+            (true, false) => Differs::Ordered,
+            (false, false) => Differs::Not,
+        }
     }
-    format!(
-        "microbatches differ: the {objective} of a schedule is of the order as given; sorted, that of the best of six \
-         sorted orders;\nordered, that of the best order found (`plan --schedule NAME --reorder`); `best` chooses order \
-         and schedule\n"
-    )
+
+    fn columns(self) -> &'static [&'static str] {
+        match self {
+            Differs::Not => &[],
+            Differs::Ordered => &["sorted", "ordered"],
+            Differs::Packed => &["sorted", "longest first", "packed"],
+        }
+    }
+
+    fn cells(self, row: &Row) -> Vec<Option<u64>> {
+        match self {
+            Differs::Not => Vec::new(),
+            Differs::Ordered => vec![row.sorted_ns, row.ordered_ns],
+            Differs::Packed => vec![row.sorted_ns, row.longest_first_ns, row.ordered_ns],
+        }
+    }
+
+    /// What the columns say.
+    fn told(self, objective: &str) -> String {
+        match self {
+            Differs::Not => String::new(),
+            Differs::Ordered => format!(
+                "microbatches differ: the {objective} of a schedule is of the order as given; sorted, that of the best of \
+                 six sorted orders;\nordered, that of the best order found (`plan --schedule NAME --reorder`); `best` \
+                 chooses order and schedule\n"
+            ),
+            Differs::Packed => format!(
+                "documents are packed: the {objective} of a schedule is of the slowest replica with documents packed in \
+                 their order;\nsorted, with microbatches in the best of six sorted orders; longest first, dealt to \
+                 replicas by their work, then sorted;\npacked, as `plan` packs them; no packing is below the bound\n"
+            ),
+        }
+    }
 }
 
 /// Columns of times, by name.
 type Costs = &'static [(&'static str, fn(&Row) -> Option<u64>)];
 
-fn cells(row: &Row, costs: Costs, waits: bool, differs: bool) -> Vec<String> {
+fn cells(row: &Row, costs: Costs, waits: bool, differs: Differs) -> Vec<String> {
     let duration = |ns: Option<u64>| ns.map_or_else(String::new, format::duration);
     let percent = |share: Option<f64>| share.map_or_else(String::new, format::percent);
     let peak = row.peak_bytes.as_ref().and_then(|by_rank| by_rank.iter().max());
@@ -203,9 +246,7 @@ fn cells(row: &Row, costs: Costs, waits: bool, differs: bool) -> Vec<String> {
     if row.late_ns.is_some() {
         cells.extend([duration(row.typical_ns), duration(row.late_ns)]);
     }
-    if differs {
-        cells.extend([duration(row.sorted_ns), duration(row.ordered_ns)]);
-    }
+    cells.extend(differs.cells(row).into_iter().map(duration));
     if waits {
         cells.push(row.carried_ns.map_or_else(|| "hangs".to_owned(), format::duration));
     }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use pipeplan::data::tokenizer::Tokenizer;
 use pipeplan::data::{self, MASKED, Source, megatron};
+use pipeplan_core::spec::{Distribution, Draw};
 use serde_json::{Value, json};
 
 use super::failure::Failure;
@@ -79,6 +80,12 @@ struct Found<'a> {
     predicted: u64,
 }
 
+/// A table in one line of TOML.
+fn inline(table: &Value) -> String {
+    let fields = table.as_object().into_iter().flatten().map(|(name, value)| format!("{name} = {value}"));
+    format!("{{ {} }}", fields.collect::<Vec<_>>().join(", "))
+}
+
 /// The quantiles that are shown, in hundredths.
 const QUANTILES: [u64; 7] = [0, 10, 25, 50, 75, 90, 100];
 
@@ -109,6 +116,12 @@ impl Found<'_> {
         found.map_or(0, |(length, _)| *length)
     }
 
+    /// The distribution of the lengths of documents, as `training.documents` takes it.
+    fn distribution(&self) -> Option<Value> {
+        let lengths: Vec<(u64, u64)> = self.source.lengths.iter().map(|(length, count)| (*length, *count)).collect();
+        Some(Draw { lengths: Distribution::of_lengths(&lengths)?, seed: 1 }.to_value())
+    }
+
     fn text(&self) -> String {
         let Source { path, format, width, tokens, is_masked, end, .. } = self.source;
         let mut text = format!("{}\n", path.display());
@@ -136,6 +149,9 @@ impl Found<'_> {
             line("lengths", format!("{least} to {most} tokens, {mean:.1} on average"));
             line("quantiles", format!("10 % {tenth}, 25 % {quarter}, 50 % {half}, 75 % {three}, 90 % {nine}"));
         }
+        if let Some(distribution) = self.distribution() {
+            line("as spec", format!("training.documents = {}", inline(&distribution)));
+        }
         if let Some(end) = end {
             line("end", format!("token {end} behind each document"));
         }
@@ -151,7 +167,7 @@ impl Found<'_> {
             "file": path, "format": format.name(), "type": width.name(), "tokens": tokens,
             "documents": has_documents.then(|| self.documents()), "largest_token": self.largest,
             "masked": is_masked, "predicted_tokens": self.predicted, "end_token": end,
-            "document_lengths": has_documents.then_some(quantiles),
+            "document_lengths": has_documents.then_some(quantiles), "training_documents": self.distribution(),
         })
     }
 }

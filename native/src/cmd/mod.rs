@@ -17,6 +17,7 @@ mod compare;
 mod custom_schedule;
 mod data;
 mod doctor;
+mod documents;
 mod evaluate;
 mod exact_search;
 mod export;

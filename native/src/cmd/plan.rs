@@ -7,6 +7,7 @@ use pipeplan_core::plan::planner;
 use pipeplan_core::schedule::BEST;
 
 use super::custom_schedule::Order;
+use super::documents::Lengths;
 use super::failure::Failure;
 use super::search::{Effort, Jitter, Measured, Messages};
 use super::{exact_search, input, output, plan_summary, search};
@@ -19,7 +20,8 @@ Examples:
   pipeplan plan problem.json --schedule best --prove 10      improve it exactly, or prove it the best
   pipeplan plan spec.toml --lowering overlapped:2 -o plan.json    transfers overlap compute, two received ahead
   pipeplan plan problem.json --order mine.txt -o plan.json   plan a custom schedule
-  pipeplan plan problem.json --schedule 1f1b --reorder       microbatches that differ: 1F1B, in their best order";
+  pipeplan plan problem.json --schedule 1f1b --reorder       microbatches that differ: 1F1B, in their best order
+  pipeplan plan spec.toml --documents lengths.txt            pack the documents of this step";
 
 /// Plan a spec: choose or build its schedule, check it, and write the plan.
 #[derive(clap::Args)]
@@ -40,6 +42,8 @@ pub struct Args {
     /// so always
     #[arg(long)]
     reorder: bool,
+    #[command(flatten)]
+    documents: Lengths,
     #[command(flatten)]
     order: Order,
     #[command(flatten)]
@@ -69,7 +73,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
     for path in args.output.iter().chain(&args.proof) {
         output::expect_room_at(path)?;
     }
-    let spec = args.jitter.apply(args.messages.apply(args.measured.apply(input::spec(&args.spec)?)?));
+    let spec = args.documents.apply(input::spec(&args.spec)?)?;
+    let spec = args.jitter.apply(args.messages.apply(args.measured.apply(spec)?));
     if let Some(seconds) = args.prove {
         exact_search::expect_provable(&spec, seconds)?;
     }
@@ -79,7 +84,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     // What is proved is of planned times, which are not what the best is chosen by where ops differ.
     let may_replace = is_best && spec.jitter_permille == 0;
     let mut plan = own.unwrap_or_else(|| search::plan(&spec, schedule, args.effort))?;
-    if args.reorder && !is_best {
+    if args.reorder && !is_best && plan.replicas.is_empty() {
         plan = search::reorder(&plan, args.effort)?;
     }
     let mut proved = None;

@@ -8,11 +8,11 @@ use pipeplan_core::check::check_program;
 use pipeplan_core::estimate::published::PUBLISHED_STEPS;
 use pipeplan_core::estimate::step::Training;
 use pipeplan_core::plan::planner;
-use pipeplan_core::plan::{Plan, layers_of_rank};
+use pipeplan_core::plan::{PackingFigures, Plan, layers_of_rank};
 use pipeplan_core::problem::Objective;
 use pipeplan_core::program::execute::{Carrier, execute};
 use pipeplan_core::program::lower::{Lowering, lower_as};
-use pipeplan_core::spec::{Messages, Work};
+use pipeplan_core::spec::{Documents, Messages, Work};
 
 use super::format::{bytes, count, duration, mfu, percent, trained};
 use super::interval::Interval;
@@ -55,6 +55,7 @@ pub fn summary(plan: &Plan, proved_ns: Option<Nanos>) -> String {
     let bubble = if whole > 0.0 { 1.0 - busy / whole } else { 0.0 };
     let _ = writeln!(text, "bubble        {} of the {name}", percent(bubble));
     text.push_str(&bound(plan, cost, proved_ns));
+    text.push_str(&documents(plan).unwrap_or_default());
     text.push_str(&step(plan).unwrap_or_default());
     if let Some(reports) = plan.reports() {
         let _ = writeln!(text, "passes        {}", reports.line());
@@ -66,6 +67,48 @@ pub fn summary(plan: &Plan, proved_ns: Option<Nanos>) -> String {
     };
     let _ = writeln!(text, "peak memory   {} on rank {most}, {limit}", bytes(prediction.peak_bytes[most]));
     text
+}
+
+/// Replicas whose documents are told, and microbatches of each; the plan file has all.
+const MOST_REPLICAS: usize = 8;
+const MOST_MICROBATCHES: usize = 32;
+
+/// Which replica has which documents, and what packings of them cost.
+fn documents(plan: &Plan) -> Option<String> {
+    let Work::Model(work) = &plan.spec.work else { return None };
+    let Documents::OfReplicas(replicas) = &work.batch.documents else { return None };
+    let mut text = String::new();
+    if let Some(PackingFigures { given_ns, sorted_ns, dealt_ns, found_ns, bound_ns }) = plan.packing {
+        let named = [("in their order", given_ns), ("sorted", sorted_ns), ("longest first", dealt_ns)];
+        let told = named.into_iter().filter_map(|(name, ns)| Some(format!("{name} {}", duration(ns?))));
+        let _ = writeln!(
+            text,
+            "packing       {} a step; {}; no packing takes less than {}",
+            duration(found_ns),
+            told.collect::<Vec<_>>().join(", "),
+            duration(bound_ns)
+        );
+    }
+    for (at, (documents, replica)) in replicas.iter().zip(&plan.replicas).take(MOST_REPLICAS).enumerate() {
+        let longest = documents.iter().map(|of| of.iter().max().copied().unwrap_or(0).to_string());
+        let mut shown: Vec<String> = longest.take(MOST_MICROBATCHES).collect();
+        if documents.len() > MOST_MICROBATCHES {
+            shown.push("…".to_owned());
+        }
+        let all: usize = documents.iter().map(Vec::len).sum();
+        let _ = writeln!(
+            text,
+            "{:<14}{}, {}; the longest of each microbatch: {}",
+            format!("replica {at}"),
+            duration(replica.makespan_ns),
+            count(all, "document"),
+            shown.join(" ")
+        );
+    }
+    if replicas.len() > MOST_REPLICAS {
+        let _ = writeln!(text, "{:<14}{} more, in the plan file", "replicas", replicas.len() - MOST_REPLICAS);
+    }
+    Some(text)
 }
 
 /// Ranks whose layers are told in a line; `pipeplan layers` tells those of more.
