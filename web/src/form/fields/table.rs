@@ -576,7 +576,7 @@ pub const FIELDS: &[Field] = &[
         "Documents",
         Unit::Text,
         Group::Operators,
-        "Tokens of the documents of each microbatch, as lists: [[4096], [1024, 3072]]",
+        "Tokens of the documents of each microbatch, as lists: [[4096], [1024, 3072]]; or of the whole step: [4096, 1024, 3072]",
     ),
     of(
         "training.tokens",
