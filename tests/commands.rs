@@ -360,7 +360,7 @@ fn what_torch_recorded_becomes_a_trace() {
     assert!(same.success());
     for (arguments, says) in [
         (vec!["trace", &plan, &first, "-o", &trace], "rank 1 of the plan: found no file with its ops"),
-        (vec!["trace", &plan, &plan, "-o", &trace], "traceEvents: found nothing"),
+        (vec!["trace", &plan, &plan, "-o", &trace], "accepted is a file of torch.profiler"),
         (vec!["trace", &plan, "-", "-", "-o", &trace], "only one of"),
         (vec!["calibrate", &plan, &first], "is not text: byte"),
     ] {

@@ -38,13 +38,7 @@ pub fn write(work: &ModelWork, schedule: &str, stages: &[StageLayout], layout: &
     if form.sequence_parallel && form.tensor > 1 {
         lines.switch("--sequence-parallel");
     }
-    lines.add("--pipeline-model-parallel-size", work.pipeline);
-    if work.pipeline > 1 {
-        lines.add("--pipeline-model-parallel-layout", format!("'{layout}'"));
-    }
-    if let Some(group) = group(schedule) {
-        lines.add("--microbatch-group-size-per-virtual-pipeline-stage", group);
-    }
+    pipeline(work, schedule, layout, &mut lines);
     lines.add("--context-parallel-size", form.context.max(1));
     if work.model.variant.experts.is_some() {
         lines.add("--expert-model-parallel-size", form.expert.max(1));
@@ -130,6 +124,17 @@ pub fn write(work: &ModelWork, schedule: &str, stages: &[StageLayout], layout: &
         if devices == 1 { "" } else { "s" },
         lines.0
     )
+}
+
+/// Pipeline parallelism.
+fn pipeline(work: &ModelWork, schedule: &str, layout: &str, lines: &mut Lines) {
+    lines.add("--pipeline-model-parallel-size", work.pipeline);
+    if work.pipeline > 1 {
+        lines.add("--pipeline-model-parallel-layout", format!("'{layout}'"));
+    }
+    if let Some(group) = group(schedule) {
+        lines.add("--microbatch-group-size-per-virtual-pipeline-stage", group);
+    }
 }
 
 /// Collectives of replicas, and of experts, that overlap with ops.

@@ -32,9 +32,7 @@ pub fn combined(problem: &Problem, group: Option<usize>) -> Result<Schedule, Abs
         return Err(Absent::because("it needs several chunks a rank"));
     }
     if !problem.pairs_gain() {
-        return Err(Absent::because(
-            "no pair saves time here: parallel.overlap_exchanges with experts on several devices, or overlap_permille",
-        ));
+        return Err(Absent::because("no pair of ops saves time here (parallel.overlap_exchanges)"));
     }
     let groups = groups(problem, group, problem.ranks())?;
     Ok(runnable(problem, |extra| {
