@@ -94,7 +94,7 @@ fn patterns_of_layers_and_schedules_of_forks_are_read() {
     assert_eq!(zero_bubble.spec.schedule, "zb-v");
     assert_eq!(model(&imported("mini-qwen.cmd", Some(8))).model.layers, 48);
     let overlap = imported("overlap.sh", None);
-    assert!(overlap.arguments.not_modelled.contains_key("overlap-moe-expert-parallel-comm"));
+    assert_eq!((&overlap.spec.schedule[..], model(&overlap).layout.overlap_exchanges), ("combined-1f1b", true));
     assert!(overlap.arguments.not_modelled.contains_key("delay-wgrad-compute"));
     // One moment of a matrix, two of all else.
     assert_eq!(imported("muon.sh", None).value["training"]["optimizer"], "muon");
