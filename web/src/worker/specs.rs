@@ -48,10 +48,13 @@ pub(super) fn no_plan(spec: &Spec, reason: &str) -> String {
 
 /// The first reason and its fault, if all reasons name the same field. The numbers differ by schedule.
 pub(super) fn one_fault(reasons: &[(String, String)]) -> Option<(&str, FieldFault)> {
-    let mut faults = reasons.iter().map(|(_, reason)| fault_of(reason).map(|fault| FieldFault::from(&fault)));
-    let first = faults.next()??;
-    let same = |fault: Option<FieldFault>| fault.is_some_and(|fault| fault.field == first.field);
-    faults.all(same).then(|| (reasons[0].1.as_str(), first))
+    // Schedules of slices are absent for another reason, where sequences are whole.
+    let is_of_slices = |name: &str| schedule::find(name).is_some_and(|published| published.is_of_slices());
+    let mut reasons = reasons.iter().filter(|(name, _)| !is_of_slices(name)).map(|(_, reason)| reason.as_str());
+    let fault = |reason: &str| fault_of(reason).map(|fault| FieldFault::from(&fault));
+    let reason = reasons.next()?;
+    let first = fault(reason)?;
+    reasons.all(|other| fault(other).is_some_and(|fault| fault.field == first.field)).then_some((reason, first))
 }
 
 pub(super) fn unreadable(what: &str, reason: String) -> Response {
