@@ -1,7 +1,6 @@
 use alloc::format;
-use alloc::string::ToString;
+use alloc::string::{String, ToString};
 use alloc::vec;
-use std::string::String;
 
 use super::*;
 
