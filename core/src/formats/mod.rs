@@ -1,8 +1,8 @@
 //! Files of other programs, and drawings for people: plans and timelines in other forms.
 //!
 //! - In: plans, traces and timelines; files of other programs.
-//! - Out: Chrome and Perfetto traces, SVG, text drawings, Megatron-LM arguments; specs read from Megatron-LM, and traces from what runs
-//!   left behind, of whichever program.
+//! - Out: Chrome and Perfetto traces, SVG, text drawings, Megatron-LM arguments; specs read from Megatron-LM, traces from what runs
+//!   left behind, of whichever program, and lengths of documents.
 //! - Knows: plans and traces. Nothing of search or advice.
 
 pub mod colour;
@@ -10,6 +10,7 @@ pub mod events;
 pub mod export;
 pub mod flight_recorder;
 pub mod frameworks;
+pub mod lengths;
 pub mod megatron_args;
 pub mod megatron_run;
 pub mod paddle_log;

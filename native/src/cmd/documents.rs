@@ -4,9 +4,9 @@ use std::path::Path;
 
 use pipeplan::data::tokenizer::Tokenizer;
 use pipeplan::data::{self, MASKED};
+use pipeplan_core::formats::lengths::{self, LengthsError};
 use pipeplan_core::problem::packing::MAX_DOCUMENTS;
 use pipeplan_core::spec::{Documents, Spec, Work};
-use serde_json::Value;
 
 use super::failure::Failure;
 use super::input;
@@ -40,15 +40,12 @@ impl Lengths {
     }
 }
 
-fn too_many(from: &str) -> Failure {
-    Failure::input(format!("{from} has more than {MAX_DOCUMENTS} lengths: give those of one step"))
-}
-
 /// The numbers of an array of NumPy.
 fn of_array(from: &str) -> Result<Vec<u32>, Failure> {
     let source = data::open(Path::new(from), &Tokenizer::Bytes).map_err(Failure::input)?;
     if source.tokens > MAX_DOCUMENTS as u64 {
-        return Err(too_many(from));
+        let error = LengthsError::TooMany;
+        return Err(Failure::input(format!("{from}: {error}")).with_help(error.help()));
     }
     let mut lengths = Vec::new();
     let take = |piece: &[u32]| {
@@ -59,32 +56,10 @@ fn of_array(from: &str) -> Result<Vec<u32>, Failure> {
     Ok(lengths)
 }
 
-/// The numbers of a JSON list, or of lines.
-fn of_text(source: &input::Source) -> Result<Vec<u32>, Failure> {
-    let input::Source { name, text } = source;
-    let wrong = |place: String, found: &str| {
-        let found: String = found.chars().take(40).collect();
-        Failure::input(format!("{name}, {place}: {found:?} is no length"))
-            .with_help("give whole numbers of tokens, one on each line, or as a JSON list")
-    };
-    if text.trim_start().starts_with('[') {
-        let value: Value = serde_json::from_str(text)
-            .map_err(|error| wrong(format!("line {}", error.line()), &error.to_string()))?;
-        let items = value.as_array().map(Vec::as_slice).unwrap_or_default();
-        if items.len() > MAX_DOCUMENTS {
-            return Err(too_many(name));
-        }
-        let length = |(at, item): (usize, &Value)| {
-            let length = item.as_u64().and_then(|length| u32::try_from(length).ok());
-            length.ok_or_else(|| wrong(format!("entry {at}"), &item.to_string()))
-        };
-        return items.iter().enumerate().map(length).collect();
-    }
-    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    if lines.clone().take(MAX_DOCUMENTS + 1).count() > MAX_DOCUMENTS {
-        return Err(too_many(name));
-    }
-    let length =
-        |(at, line): (usize, &str)| line.trim().parse().map_err(|_| wrong(format!("line {}", at + 1), line.trim()));
-    lines.map(length).collect()
+/// The numbers of a text.
+fn of_text(input::Source { name, text }: &input::Source) -> Result<Vec<u32>, Failure> {
+    lengths::read(text).map_err(|error| match error {
+        LengthsError::NoLength { .. } => Failure::input(format!("{name}, {error}")).with_help(error.help()),
+        _ => Failure::input(format!("{name}: {error}")).with_help(error.help()),
+    })
 }
