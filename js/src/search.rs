@@ -1,10 +1,9 @@
 //! The search for the best plan in pieces, for callers that do other work between two pieces.
 
 use js_sys::JSON;
-use pipeplan_core::plan::planner::{self, Best};
+use pipeplan_core::plan::planner::PlanSearch;
 use pipeplan_core::schedule;
 use pipeplan_core::search::{Effort, Flow};
-use pipeplan_core::spec::Spec;
 use serde_json::json;
 use wasm_bindgen::prelude::*;
 
@@ -16,11 +15,10 @@ use crate::refusal::Refusal;
 /// After the last piece, its plan is that of `plan(spec, { schedule: "best" })`, byte for byte.
 #[wasm_bindgen]
 pub struct Search {
-    spec: Spec,
     effort: Effort,
-    /// Published schedules that were offered.
+    /// Published schedules that were looked at.
     offered: usize,
-    best: Best,
+    search: PlanSearch,
 }
 
 #[wasm_bindgen]
@@ -33,7 +31,7 @@ impl Search {
     ) -> Result<Search, JsValue> {
         let options = Options::read(options, &["effort", "profile"])?;
         let spec = options.spec(spec)?;
-        Ok(Search { best: Best::new(&spec), spec, effort: options.of_planner.effort, offered: 0 })
+        Ok(Search { search: PlanSearch::new(&spec), effort: options.of_planner.effort, offered: 0 })
     }
 
     /// Does the next piece: a published schedule, or a search on one placement within the effort. Returns whether there is
@@ -41,23 +39,23 @@ impl Search {
     pub fn step(&mut self) -> Result<bool, JsValue> {
         if let Some(published) = schedule::published().get(self.offered) {
             self.offered += 1;
-            self.best.offer(published.name, planner::answer(&self.spec, published));
+            // Where no schedule exists, the plan has all reasons.
+            let _ = self.search.look(published, &mut |_| ());
             return Ok(true);
         }
-        let more = self.best.search_next(self.effort, &mut |_| Flow::Continue);
+        let more = self.search.search_next(self.effort, &mut |_| Flow::Continue);
         Ok(more.map_err(Refusal::from)?)
     }
 
     /// The best so far, if there is any.
     #[wasm_bindgen(getter, unchecked_return_type = "Best | undefined")]
     pub fn best(&self) -> Result<JsValue, JsValue> {
-        let Some(answer) = self.best.so_far() else { return Ok(JsValue::UNDEFINED) };
+        let Some(answer) = self.search.so_far() else { return Ok(JsValue::UNDEFINED) };
         JSON::parse(&json!({ "schedule": answer.name, "cost_ns": answer.cost_ns() }).to_string())
     }
 
     /// The plan file of the best so far. Throws a {@link Refusal} if there is none.
     pub fn plan(&self) -> Result<String, JsValue> {
-        let answer = self.best.clone().finish().map_err(Refusal::from)?;
-        Ok(planner::plan_of(&self.spec, answer).map_err(Refusal::from)?.to_json())
+        Ok(self.search.plan().map_err(Refusal::from)?.to_json())
     }
 }

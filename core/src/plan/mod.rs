@@ -29,6 +29,7 @@ mod checked;
 mod figures;
 mod file;
 mod holders;
+mod microbatches;
 mod packing;
 pub mod planner;
 #[cfg(test)]
@@ -42,6 +43,7 @@ pub use checked::{Checked, TRANSPORTS};
 pub use file::{MAX_FILE_BYTES, PlanFileError, VERSION};
 pub use holders::{StageHolder, holders, layers_of_rank, written as written_layers};
 
+pub use microbatches::{Fill, Microbatch};
 pub use packing::{PackingFigures, Replica};
 
 use crate::base::units::{Bytes, Nanos};

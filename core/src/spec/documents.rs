@@ -113,6 +113,11 @@ impl Documents {
         matches!(self, Documents::OfStep(_) | Documents::Drawn(_))
     }
 
+    /// Whether data parallel replicas have different ones.
+    pub fn differ_by_replica(&self) -> bool {
+        self.are_open() || matches!(self, Documents::OfReplicas(_))
+    }
+
     /// The lengths of all documents of a step that the planner packs into `bins`, each of a sequence at most; none where they
     /// are packed.
     pub fn of_step(&self, bins: Bins, sequence: u32) -> Option<Vec<u32>> {
@@ -147,7 +152,7 @@ impl Documents {
     /// What does not fit microbatches that have room for `bins.tokens`, and sequences.
     pub(super) fn find_faults(&self, bins: Bins, sequence: u32, faults: &mut Vec<Fault>) {
         let path = "training.documents";
-        if bins.count() > MAX_BINS && (self.are_open() || matches!(self, Documents::OfReplicas(_))) {
+        if bins.count() > MAX_BINS && self.differ_by_replica() {
             let found = format!("documents for {} microbatches of all replicas", bins.count());
             faults.push(Fault::new(path, found, format!("at most {MAX_BINS}")));
             return;

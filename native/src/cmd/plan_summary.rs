@@ -8,7 +8,7 @@ use pipeplan_core::check::check_program;
 use pipeplan_core::estimate::published::PUBLISHED_STEPS;
 use pipeplan_core::estimate::step::Training;
 use pipeplan_core::plan::planner;
-use pipeplan_core::plan::{PackingFigures, Plan, layers_of_rank};
+use pipeplan_core::plan::{Fill, PackingFigures, Plan, layers_of_rank};
 use pipeplan_core::problem::Objective;
 use pipeplan_core::program::execute::{Carrier, execute};
 use pipeplan_core::program::lower::{Lowering, lower_as};
@@ -78,6 +78,17 @@ fn documents(plan: &Plan) -> Option<String> {
     let Work::Model(work) = &plan.spec.work else { return None };
     let Documents::OfReplicas(replicas) = &work.batch.documents else { return None };
     let mut text = String::new();
+    if let Some(fill) = Fill::of(&plan.spec) {
+        let Fill { documents, tokens, replicas, microbatches, .. } = fill;
+        let of_each = count(microbatches as usize, "microbatch");
+        let of_all = if replicas == 1 { of_each } else { format!("{of_each} of each of {replicas} replicas") };
+        let documents = count(documents as usize, "document");
+        let _ = writeln!(
+            text,
+            "documents     {documents} of {tokens} tokens in {of_all}, {} full",
+            percent(fill.share())
+        );
+    }
     if let Some(PackingFigures { given_ns, sorted_ns, dealt_ns, found_ns, bound_ns }) = plan.packing {
         let named = [("in their order", given_ns), ("sorted", sorted_ns), ("longest first", dealt_ns)];
         let told = named.into_iter().filter_map(|(name, ns)| Some(format!("{name} {}", duration(ns?))));

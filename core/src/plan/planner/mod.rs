@@ -34,6 +34,9 @@ pub use order::{answer_order, plan_order};
 
 mod packing;
 
+mod plan_search;
+pub use plan_search::{Packed, PlanSearch};
+
 mod comparison;
 pub use comparison::{Comparison, Row, Status, compare, compare_with, gap};
 

@@ -24,6 +24,9 @@ use crate::search::{Batch, Effort, Flow, Progress};
 use crate::simulate::simulate;
 use crate::spec::{Documents, ModelWork, Spec, Work, lengths_of};
 
+mod pieces;
+pub(super) use pieces::Pieces;
+
 /// Documents of a step whose replicas have different ones.
 pub(super) struct Step<'a> {
     spec: &'a Spec,
@@ -37,7 +40,7 @@ pub(super) struct Step<'a> {
 }
 
 /// A schedule with documents in its places.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(super) struct Candidate {
     name: &'static str,
     case: Case,
@@ -47,15 +50,22 @@ pub(super) struct Candidate {
 }
 
 /// What the slowest replica costs: what judges a plan, then the objective alone.
-type Cost = [Nanos; 2];
+pub(super) type Cost = [Nanos; 2];
 
 /// What the packings of one schedule cost; none of those that do not exist.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Costs {
     pub given: Option<Cost>,
     pub sorted: Option<Cost>,
     pub dealt: Option<Cost>,
     pub found: Option<Cost>,
+}
+
+impl Candidate {
+    /// What the slowest replica costs.
+    pub fn cost(&self) -> Cost {
+        self.cost
+    }
 }
 
 impl<'a> Step<'a> {
@@ -90,6 +100,20 @@ impl<'a> Step<'a> {
         spec
     }
 
+    /// The spec with documents as given.
+    pub fn as_given(&self) -> Spec {
+        self.spec_with(&self.given)
+    }
+
+    /// The spec with documents in the places of a candidate.
+    pub fn spec_of(&self, candidate: &Candidate) -> Spec {
+        self.spec_with(&candidate.packing)
+    }
+
+    fn bound_with_end_ns(&self, case: &Case) -> Option<Nanos> {
+        self.placed(case).map(|placed| placed.bound_with_end_ns())
+    }
+
     fn placed<'c>(&'c self, case: &'c Case) -> Option<Placed<'c>> {
         let within = WithinDocuments::of(self.work, &case.derived.as_ref()?.stages);
         let documents = self.lengths.iter().map(|length| within.document(*length)).collect();
@@ -109,10 +133,12 @@ impl<'a> Step<'a> {
                 let published =
                     schedule::find(name).ok_or_else(|| PlanError::UnknownSchedule { name: name.to_string() })?;
                 let absent = |absent: Absent| PlanError::Absent { schedule: name.to_string(), reason: absent.reason };
-                let answer = super::answer(&self.spec_with(&self.given), &published).map_err(absent)?;
-                let (found, costs) = self.packed(published.name, &answer, effort, observer).map_err(absent)?;
-                let bound_ns = self.placed(&found.case).map_or(0, |placed| placed.bound_with_end_ns());
-                (found, self.figures(costs, bound_ns))
+                let answer = super::answer(&self.as_given(), &published).map_err(absent)?;
+                let mut pieces = Pieces::new(name);
+                pieces.offer(self, published.name, Ok(answer)).map_err(absent)?;
+                while pieces.search_next(self, effort, observer)? {}
+                let found = pieces.best().cloned().ok_or_else(|| pieces.none())?;
+                (found, pieces.figures(self)?)
             }
         };
         let answer = self.answer_of(&candidate)?;
@@ -203,37 +229,15 @@ impl<'a> Step<'a> {
         effort: Effort,
         observer: &mut dyn FnMut(Progress) -> Flow,
     ) -> Result<(Candidate, Option<PackingFigures>), PlanError> {
-        let mut stopped = false;
-        let mut watched = |progress: Progress| {
-            stopped |= observer(progress) == Flow::Stop;
-            if stopped { Flow::Stop } else { Flow::Continue }
-        };
-        let answers = published_answers(&self.spec_with(&self.given));
-        let mut costs = Costs::default();
-        let mut candidates: Vec<Candidate> = Vec::new();
-        let mut reasons = Vec::new();
-        for (name, answer) in answers {
-            match answer.and_then(|answer| self.simple(name, &answer)) {
-                Ok((candidate, own)) => {
-                    costs.take(own);
-                    candidates.push(candidate);
-                }
-                Err(absent) => reasons.push((name.to_string(), absent.reason)),
-            }
+        let mut pieces = Pieces::new(BEST);
+        for (name, answer) in published_answers(&self.as_given()) {
+            // Its reason is kept, for where there is no other.
+            let _ = pieces.offer(self, name, answer);
         }
-        candidates.extend(more);
-        candidates.extend(self.of_even_documents(&candidates, Effort(effort.0 / 2), &mut watched)?);
-        candidates.sort_by_key(|candidate| candidate.cost);
-        candidates.truncate(if self.is_fixed { 1 } else { SEARCHED });
-        let share = Effort(effort.0 / 2 / SEARCHED as u64);
-        let search = |candidate: Candidate| match self.is_fixed {
-            true => candidate,
-            false => self.searched(&candidate, share, &mut watched).unwrap_or(candidate),
-        };
-        let best = candidates.into_iter().map(search).min_by_key(|candidate| candidate.cost);
-        let best = best.ok_or(PlanError::NoSchedule { nearest: None, reasons })?;
-        costs.found = Some(best.cost);
-        Ok((best, self.figures(costs, self.bounds_of_all()?[0])))
+        pieces.extend(more);
+        while pieces.search_next(self, effort, observer)? {}
+        let best = pieces.best().cloned().ok_or_else(|| pieces.none())?;
+        Ok((best, pieces.figures(self)?))
     }
 
     /// What the search of schedules finds for the slowest replica, where documents are evened out.
@@ -294,11 +298,11 @@ impl<'a> Step<'a> {
     pub fn rows(&self, bounds: &mut Bounds, effort: Effort, observer: &mut dyn FnMut(Progress) -> Flow) -> Vec<Row> {
         let mut rows = Vec::new();
         let mut candidates = Vec::new();
-        for (name, answer) in published_answers(&self.spec_with(&self.given)) {
+        for (name, answer) in published_answers(&self.as_given()) {
             let share = Effort(effort.0 / ORDERING);
             let found = answer.and_then(|answer| {
                 let (candidate, costs) = self.packed(name, &answer, share, observer)?;
-                let as_given = self.as_given(&candidate, &answer)?;
+                let as_given = self.answer_as_given(&candidate, &answer)?;
                 candidates.push(candidate);
                 Ok(self.row(name, &as_given, costs, bounds))
             });
@@ -315,7 +319,7 @@ impl<'a> Step<'a> {
     }
 
     /// The answer of the slowest replica with the packing as given.
-    fn as_given(&self, candidate: &Candidate, answer: &Answer) -> Result<Answer, Absent> {
+    fn answer_as_given(&self, candidate: &Candidate, answer: &Answer) -> Result<Answer, Absent> {
         let missing = || Absent::because("its op lists do not run with these documents");
         let placed = self.placed(&answer.case).ok_or_else(missing)?;
         let (_, slowest) = placed.judged(&answer.schedule, &self.given).ok_or_else(missing)?;
