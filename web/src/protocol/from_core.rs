@@ -3,13 +3,14 @@
 use pipeplan_core::advise::sensitivity::{Effect, Sensitivity, What};
 use pipeplan_core::advise::suggest::{self, Suggestion};
 use pipeplan_core::advise::tune::{Degrees, Tuned, Tuner};
+use pipeplan_core::estimate::derive::Derived;
 use pipeplan_core::estimate::memory::StaticBytes;
 use pipeplan_core::estimate::published::PUBLISHED_STEPS;
 use pipeplan_core::estimate::step::{Step, StepEpilogue, Training};
 use pipeplan_core::formats::frameworks::Shown;
-use pipeplan_core::plan::Plan;
-use pipeplan_core::plan::planner::{self, Answer, gap};
+use pipeplan_core::plan::planner::{self, Answer, PlanSearch, gap};
 use pipeplan_core::plan::verdict::{self, RankMemory};
+use pipeplan_core::plan::{Fill, Microbatch, PackingFigures, Plan};
 use pipeplan_core::problem::Problem;
 use pipeplan_core::simulate::timeline::Timeline;
 use pipeplan_core::spec::{self, Spec};
@@ -19,8 +20,8 @@ use pipeplan_core::{bounds, schedule};
 use super::spans;
 use crate::form::with_labels;
 use crate::protocol::{
-    Calibrated, ChartPoint, FieldFault, Figures, LayoutRow, Layouts, Picture, RankBytes, Row, RowCosts,
-    SensitivityRows, Shorter, StepFigures, SuggestionRow,
+    Calibrated, ChartPoint, DocumentFigures, FieldFault, Figures, LayoutRow, Layouts, PackingTimes, Picture,
+    RankBytes, Row, RowCosts, SensitivityRows, Shorter, StepFigures, SuggestionRow, Width, Widths,
 };
 use crate::text;
 
@@ -32,6 +33,7 @@ pub fn picture(name: &str, problem: &Problem, timeline: &Timeline) -> Picture {
         rows: timeline.rows.iter().map(|row| spans::pack(row)).collect(),
         figures: figures(problem, timeline),
         memory: Vec::new(),
+        widths: Widths::default(),
     }
 }
 
@@ -48,7 +50,39 @@ pub fn picture_of(spec: &Spec, answer: &Answer) -> Picture {
     picture.figures.late_ns = answer.outcomes.map(|outcomes| outcomes.late_ns);
     picture.figures.carried_ns = answer.carried.map(|carried| carried.cost_ns);
     picture.figures.judged_ns = answer.judged_ns();
+    picture.widths = widths(spec, problem, answer.case.derived.as_ref(), None);
     picture
+}
+
+/// The best that a search for the plan of `spec` has found, if there is any.
+pub fn picture_found(spec: &Spec, search: &PlanSearch) -> Option<Picture> {
+    let Some(packed) = search.packed() else { return search.so_far().map(|answer| picture_of(spec, answer)) };
+    let mut picture = picture_of(&packed.spec, &packed.answer);
+    picture.widths.packing = packed.figures.map(packing);
+    Some(picture)
+}
+
+/// The microbatches of `problem`, if they differ.
+pub fn widths(spec: &Spec, problem: &Problem, derived: Option<&Derived>, figures: Option<PackingFigures>) -> Widths {
+    let stages = derived.map(|derived| derived.stages.as_slice()).unwrap_or_default();
+    let width = |of: Microbatch| {
+        let Microbatch { documents, tokens, longest, time_ns, attention_ns } = of;
+        Width { documents, tokens, longest, time_ns, attention_ns }
+    };
+    let documents = |fill: Fill| {
+        let Fill { documents, tokens, replicas, microbatches, .. } = fill;
+        DocumentFigures { documents, tokens, replicas, microbatches, fill: fill.share() }
+    };
+    Widths {
+        documents: Fill::of(spec).map(documents),
+        packing: figures.map(packing),
+        microbatches: Microbatch::all(spec, problem, stages).into_iter().map(width).collect(),
+    }
+}
+
+fn packing(figures: PackingFigures) -> PackingTimes {
+    let PackingFigures { given_ns, sorted_ns, dealt_ns, found_ns, bound_ns } = figures;
+    PackingTimes { given_ns, sorted_ns, dealt_ns, found_ns, bound_ns }
 }
 
 /// The criterion of `best`, for a plan.

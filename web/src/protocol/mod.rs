@@ -23,7 +23,9 @@ use pipeplan_core::spec::Spec;
 pub use advice::{FoundLayout, LayoutRow, Layouts, SensitivityRows, Shorter, SuggestionRow, Unfit};
 pub use ask::{Ask, Order, Purpose, Question};
 pub use frontier::{ChartNews, ChartPoint};
-pub use plan::{Figures, Picture, RankBytes, Row, RowCosts, StepFigures};
+pub use plan::{
+    DocumentFigures, Figures, PackingTimes, Picture, RankBytes, Row, RowCosts, StepFigures, Width, Widths,
+};
 pub use reply::{FieldFault, Reply, Response, Timed};
 pub use spans::{WireMark, WireSpan};
 pub use trace::{

@@ -18,6 +18,65 @@ pub struct Picture {
     pub figures: Figures,
     /// Its bytes by rank and kind; empty if costs are typed.
     pub memory: Vec<RankBytes>,
+    /// Its microbatches, if they differ.
+    pub widths: Widths,
+}
+
+/// Microbatches that differ.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Widths {
+    /// The documents of all data parallel replicas.
+    pub documents: Option<DocumentFigures>,
+    /// What packings of them cost, if the planner chose one.
+    pub packing: Option<PackingTimes>,
+    /// The microbatches of the plan's problem: of replicas with different documents, those of the slowest. Empty if all are
+    /// alike.
+    pub microbatches: Vec<Width>,
+}
+
+/// The documents of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DocumentFigures {
+    /// How many there are.
+    pub documents: u64,
+    /// Their tokens.
+    pub tokens: u64,
+    /// Data parallel replicas.
+    pub replicas: u64,
+    /// Microbatches of each.
+    pub microbatches: u64,
+    /// The share of the tokens of all microbatches that are of documents.
+    pub fill: f64,
+}
+
+/// What packings of the documents cost, see [`PackingFigures`](pipeplan_core::plan::PackingFigures).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PackingTimes {
+    /// In their order.
+    pub given_ns: Option<u64>,
+    /// The same, with sorted microbatches.
+    pub sorted_ns: Option<u64>,
+    /// The same microbatches, dealt longest first and sorted.
+    pub dealt_ns: Option<u64>,
+    /// As planned.
+    pub found_ns: u64,
+    /// The lower bound.
+    pub bound_ns: u64,
+}
+
+/// One microbatch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Width {
+    /// How many documents it has; 0 if their lengths are not known.
+    pub documents: u32,
+    /// Their tokens.
+    pub tokens: u64,
+    /// The tokens of the longest.
+    pub longest: u32,
+    /// F, B and W on all stages.
+    pub time_ns: u64,
+    /// Attention within its documents, of that.
+    pub attention_ns: u64,
 }
 
 /// The bytes of one rank.

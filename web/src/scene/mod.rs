@@ -18,6 +18,7 @@ mod search;
 #[cfg(test)]
 mod tests;
 mod time_split;
+mod widths;
 
 use crate::draw::track::Track;
 use crate::protocol::WireSpan;
@@ -34,6 +35,7 @@ pub use plan::Scene;
 #[cfg(test)]
 pub(crate) use tests::example;
 pub use time_split::{MOST_SPLIT_OPS, Part, Split};
+pub use widths::Spread;
 
 /// Rows that have travelled, as tracks.
 pub fn tracks_of(rows: &[Vec<WireSpan>]) -> Vec<Track> {

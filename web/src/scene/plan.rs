@@ -10,7 +10,7 @@ use pipeplan_core::simulate::timeline::{self, Span, Timeline};
 use super::tracks_of;
 use crate::draw::memory::Curve;
 use crate::draw::track::{Carried, Track};
-use crate::protocol::{Figures, Picture, RankBytes};
+use crate::protocol::{Figures, Picture, RankBytes, Widths};
 
 /// A plan on the page.
 #[derive(Clone, Debug)]
@@ -27,6 +27,8 @@ pub struct Scene {
     pub figures: Figures,
     /// Its bytes by rank and kind; empty if costs are typed.
     pub memory: Vec<RankBytes>,
+    /// Its microbatches, if they differ.
+    pub widths: Widths,
 }
 
 impl Scene {
@@ -53,6 +55,7 @@ impl Scene {
             carried,
             figures: picture.figures,
             memory: picture.memory,
+            widths: picture.widths,
         })
     }
 
@@ -64,7 +67,16 @@ impl Scene {
         let statement = Statement::read(&stated).ok()?;
         let problem = statement.problem(statement.placements().first()?.clone()).ok()?;
         let (curves, carried, tracks, memory) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Some(Scene { schedule: String::new(), problem, tracks, curves, carried, figures: Figures::default(), memory })
+        Some(Scene {
+            schedule: String::new(),
+            problem,
+            tracks,
+            curves,
+            carried,
+            figures: Figures::default(),
+            memory,
+            widths: Widths::default(),
+        })
     }
 
     /// Bytes over time on `rank`, worked out when first looked at: of many ranks few are in sight.

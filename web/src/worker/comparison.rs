@@ -1,6 +1,6 @@
 //! The comparison of all schedules, and the search for the best.
 
-use pipeplan_core::plan::planner::{self, Answer, Best, PlanError};
+use pipeplan_core::plan::planner::{Answer, PlanError, PlanSearch};
 use pipeplan_core::schedule;
 use pipeplan_core::schedule::BEST;
 use pipeplan_core::search::{Effort, Flow};
@@ -22,7 +22,7 @@ pub(super) struct Comparison {
     pub(super) shows_best: bool,
     /// The next published schedule.
     pub(super) next: usize,
-    pub(super) best: Best,
+    pub(super) best: PlanSearch,
     /// The cost of the best plan that the page has.
     pub(super) shown_ns: Option<u64>,
     pub(super) finished: bool,
@@ -63,16 +63,13 @@ impl Comparison {
                 let reason = "not evaluated: the search was stopped".to_owned();
                 return vec![Response::Compared(from_core::absent_row(published.name, Some(reason)))];
             }
-            let answer = planner::answer(&self.spec, published);
-            if let (Some(chart), Ok(answer)) = (chart, &answer) {
-                chart.offer(answer);
-            }
-            let row = match &answer {
-                Ok(answer) => from_core::row(&self.spec, published.name, answer),
-                Err(absent) => from_core::absent_row(published.name, Some(absent.reason.clone())),
-            };
-            self.best.offer(published.name, answer);
-            return vec![Response::Compared(row)];
+            let (spec, mut row) = (&self.spec, None);
+            let looked = self.best.look(published, &mut |answer| {
+                chart.iter_mut().for_each(|chart| chart.offer(answer));
+                row = Some(from_core::row(spec, published.name, answer));
+            });
+            let reason = looked.err().map(|absent| absent.reason);
+            return vec![Response::Compared(row.unwrap_or_else(|| from_core::absent_row(published.name, reason)))];
         }
         let (id, known_ns) = (self.id, self.best.so_far().map_or(u64::MAX, Answer::cost_ns));
         let mut stopped = false;
@@ -119,14 +116,14 @@ impl Comparison {
     /// Why no schedule fits. Each row has the reason of its schedule. This is the reason of the search for the nearest
     /// placement, or the one field that is wrong for all schedules.
     pub(super) fn why_no_plan(&self) -> (String, Option<FieldFault>) {
-        let (reason, fault) = match self.best.clone().finish() {
-            Err(PlanError::NoSchedule { nearest: Some(infeasible), .. }) => (infeasible.to_string(), None),
-            Err(PlanError::NoSchedule { reasons, .. }) => match one_fault(&reasons) {
+        let (reason, fault) = match self.best.failure() {
+            Some(PlanError::NoSchedule { nearest: Some(infeasible), .. }) => (infeasible.to_string(), None),
+            Some(PlanError::NoSchedule { reasons, .. }) => match one_fault(&reasons) {
                 Some((reason, fault)) => (reason.to_owned(), Some(fault)),
                 None => ("every schedule exceeds a limit or needs another shape".to_owned(), None),
             },
-            Err(error) => (error.to_string(), None),
-            Ok(_) => (String::new(), None),
+            Some(error) => (error.to_string(), None),
+            None => (String::new(), None),
         };
         (text::sentence(&format!("No schedule fits: {}", no_plan(&self.spec, &reason))), fault)
     }
@@ -138,9 +135,11 @@ impl Comparison {
             return None;
         }
         match self.best.so_far() {
-            Some(answer) if self.shown_ns != Some(self.best.least_ns()) => {
+            // What packings cost is known at the end.
+            Some(_) if self.shown_ns != Some(self.best.least_ns()) || self.finished && self.best.packs() => {
                 self.shown_ns = Some(self.best.least_ns());
-                Some(Response::Planned(Box::new(from_core::picture_of(&self.spec, answer))))
+                let picture = from_core::picture_found(&self.spec, &self.best)?;
+                Some(Response::Planned(Box::new(picture)))
             }
             None if self.finished => {
                 let (reason, fault) = self.why_no_plan();

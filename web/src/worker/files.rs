@@ -29,10 +29,9 @@ impl Worker {
             let spec = self.with_profile(Spec::read(spec).map_err(|error| error.to_string())?);
             let finished = |running: &&Comparison| running.finished && same_work(&running.spec, &spec);
             let found = self.comparison.as_ref().filter(finished).filter(|_| spec.schedule == BEST);
-            let plan = match found.and_then(|running| running.best.so_far()) {
-                Some(answer) => planner::plan_of(&spec, answer.clone()),
-                None => planner::plan(&spec, &spec.schedule),
-            };
+            let found = found.filter(|running| running.best.so_far().is_some()).map(|running| running.best.plan());
+            let plan = found.or_else(|| self.packed_plan(&spec));
+            let plan = plan.unwrap_or_else(|| planner::plan(&spec, &spec.schedule));
             Ok(plan.map_err(|error| error.to_string())?.to_json())
         };
         match text() {
@@ -102,9 +101,11 @@ impl Worker {
         picture.figures.judged_ns = from_core::plan_judged_ns(&plan, &timeline);
         // The file does not give bytes by kind. They follow from the spec, with or without measured times.
         let case = case_of(&plan, &plan.spec).or_else(|| case_of(&plan, &self.with_profile(plan.spec.clone())));
-        if let Some(derived) = case.and_then(|case| case.derived) {
-            picture.memory = from_core::ranks_bytes(&verdict::by_rank(&derived, &plan.problem, &timeline));
+        let derived = case.and_then(|case| case.derived);
+        if let Some(derived) = &derived {
+            picture.memory = from_core::ranks_bytes(&verdict::by_rank(derived, &plan.problem, &timeline));
         }
+        picture.widths = from_core::widths(&plan.spec, &plan.problem, derived.as_ref(), plan.packing);
         Ok((plan, picture))
     }
 

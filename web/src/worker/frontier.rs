@@ -7,7 +7,7 @@ use pipeplan_core::plan::planner::{self, Answer};
 use pipeplan_core::problem::{Problem, Schedule};
 use pipeplan_core::search::{Effort, Frontier};
 use pipeplan_core::simulate::simulate;
-use pipeplan_core::spec::Spec;
+use pipeplan_core::spec::{Spec, Work};
 
 use crate::protocol::frontier::insert;
 use crate::protocol::same_spec::without_limit;
@@ -90,8 +90,8 @@ impl FrontierSearch {
         if !insert(&mut self.curve, point.clone()) {
             return;
         }
-        // A larger schedule is a published one, and the best is never slower than that.
-        if order.op_count() as u64 <= MOST_OPS {
+        // A larger schedule is a published one, and the best is never slower than that. Documents belong to a schedule.
+        if order.op_count() as u64 <= MOST_OPS && !self.packs() {
             self.orders.insert((point.bytes, point.judged_ns), order.clone());
         }
         let curve = &self.curve;
@@ -102,6 +102,12 @@ impl FrontierSearch {
     /// The fastest schedule of the curve within `bytes`.
     pub fn order_within(&self, bytes: u64) -> Option<&Schedule> {
         self.orders.range(..=(bytes, u64::MAX)).next_back().map(|(_, order)| order)
+    }
+
+    /// Whether data parallel replicas have different documents: then only known schedules are points, since another one has
+    /// documents in other places.
+    fn packs(&self) -> bool {
+        matches!(&self.free.work, Work::Model(work) if work.batch.documents.differ_by_replica())
     }
 
     /// Searches at the next limit, for each placement in turn, so that the chart grows from the left.
@@ -146,7 +152,7 @@ impl FrontierSearch {
             })
             .collect();
         self.news.least_bytes = open.iter().map(|open| open.points.least_bytes()).min();
-        self.open = Some(if most_ops > MOST_OPS { Vec::new() } else { open });
+        self.open = Some(if most_ops > MOST_OPS || self.packs() { Vec::new() } else { open });
     }
 
     /// The news since the last call.

@@ -46,7 +46,9 @@ impl Comparison {
 
     pub(super) fn begin_shortening(&self) -> Option<LimitPrice> {
         let best = self.best.so_far()?;
-        let shortener = Box::new(Shortener::new(&self.spec, best)?);
-        Some(LimitPrice::Begun { step_ns: best.step(&self.spec)?.step_ns, shortener })
+        // With documents in the same microbatches.
+        let spec = self.best.packed().map_or(&self.spec, |packed| &packed.spec);
+        let shortener = Box::new(Shortener::new(spec, best)?);
+        Some(LimitPrice::Begun { step_ns: best.step(spec)?.step_ns, shortener })
     }
 }

@@ -15,6 +15,7 @@ mod limit_price;
 #[cfg(target_arch = "wasm32")]
 pub mod listen;
 mod memory_advice;
+mod packing;
 mod planning;
 mod sensitivity;
 mod specs;
@@ -30,6 +31,7 @@ use frontier::FrontierSearch;
 use layouts::{FollowingLayout, LayoutSearch};
 use limit_price::LimitPrice;
 use memory_advice::MemoryAdvice;
+use packing::PackingSearch;
 use pipeplan_core::hardware::profile::Profile;
 use pipeplan_core::search::Flow;
 use sensitivity::SensitivityRun;
@@ -64,6 +66,8 @@ pub struct Worker {
     watch: Watch,
     questions: VecDeque<Question>,
     comparison: Option<Comparison>,
+    /// The documents of the schedule that was asked for.
+    packing: Option<PackingSearch>,
     memory_advice: Option<MemoryAdvice>,
     chart: Option<FrontierSearch>,
     sensitivity_run: Option<SensitivityRun>,
@@ -81,6 +85,7 @@ impl Worker {
             watch,
             questions: VecDeque::new(),
             comparison: None,
+            packing: None,
             memory_advice: None,
             chart: None,
             layout_search: None,
@@ -117,6 +122,12 @@ impl Worker {
                 self.following_layout = None;
             }
             return (id, response.into_iter().collect());
+        }
+        if let Some(packing) = self.packing.as_mut().filter(|packing| !packing.finished) {
+            let (id, planned) = packing.step(&mut self.watch);
+            let mut response: Vec<Response> = planned.into_iter().collect();
+            response.extend(self.done());
+            return (id, response);
         }
         let id = self.comparison.as_ref().map_or(0, |comparison| comparison.id);
         if let Some(running) = self.comparison.as_mut().filter(|comparison| !comparison.finished) {
@@ -165,6 +176,7 @@ impl Worker {
     fn is_answered(&self) -> bool {
         let compared = self.comparison.as_ref().is_none_or(|comparison| comparison.finished);
         let begun = self.memory_advice.is_some()
+            || self.packing.as_ref().is_some_and(|packing| !packing.finished)
             || self.following_layout.is_some()
             || self.layout_search.is_some()
             || self.sensitivity_run.is_some();

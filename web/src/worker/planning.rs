@@ -1,7 +1,7 @@
 //! Plans of the form, and the comparison that follows each.
 
 use pipeplan_core::estimate::pass_reports::PassReports;
-use pipeplan_core::plan::planner::{self, Best, PlanError};
+use pipeplan_core::plan::planner::{self, PlanError, PlanSearch};
 use pipeplan_core::schedule;
 use pipeplan_core::schedule::BEST;
 use pipeplan_core::spec::{Spec, Work};
@@ -57,6 +57,7 @@ impl Worker {
         let name = spec.schedule.clone();
         self.memory_advice = None;
         if name == BEST {
+            self.packing = None;
             let mut response = self.start_comparison(id, spec, true);
             let begun_ms = (self.clock)();
             // The plan of a layout so far is to be seen soon; the search for a better layout goes on after it.
@@ -76,8 +77,14 @@ impl Worker {
             response.extend(self.done());
             return response;
         }
-        let mut response = vec![match solve(&spec, &name) {
-            Ok(answer) => Response::Planned(Box::new(from_core::picture_of(&spec, &answer))),
+        let planned = self.start_packing(id, &spec).and_then(|packed| match packed {
+            Some(planned) => Ok(planned),
+            None => {
+                solve(&spec, &name).map(|answer| Response::Planned(Box::new(from_core::picture_of(&spec, &answer))))
+            }
+        });
+        let mut response = vec![match planned {
+            Ok(planned) => planned,
             Err(error) => {
                 let fault = match &error {
                     PlanError::Absent { reason, .. } => fault_of(reason).map(|fault| FieldFault::from(&fault)),
@@ -95,9 +102,10 @@ impl Worker {
         response
     }
 
-    /// The end of an answer if its comparison is finished.
+    /// The end of an answer if its comparison is finished, and its documents are packed.
     pub(super) fn done(&self) -> Option<Response> {
-        self.comparison.as_ref().filter(|comparison| comparison.finished).map(|_| Response::Done)
+        let is_packed = self.packing.as_ref().is_none_or(|packing| packing.finished);
+        self.comparison.as_ref().filter(|comparison| comparison.finished && is_packed).map(|_| Response::Done)
     }
 
     pub(super) fn start_comparison(&mut self, id: u32, spec: Spec, shows_best: bool) -> Vec<Response> {
@@ -124,7 +132,7 @@ impl Worker {
                     begun_ms: (self.clock)(),
                     shows_best,
                     next: 0,
-                    best: Best::new(&spec),
+                    best: PlanSearch::new(&spec),
                     shown_ns: None,
                     finished: false,
                     stops: false,
@@ -140,6 +148,10 @@ impl Worker {
     pub(super) fn stop(&mut self) -> Vec<Response> {
         if let Some(running) = self.comparison.as_mut().filter(|running| !running.finished) {
             running.stops = true;
+        }
+        if let Some(packing) = self.packing.as_mut().filter(|packing| !packing.finished) {
+            (packing.stops, packing.finished) = (true, true);
+            return self.done().into_iter().collect();
         }
         Vec::new()
     }

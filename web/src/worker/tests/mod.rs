@@ -4,6 +4,7 @@ mod advice;
 mod comparison;
 mod files;
 mod frontier;
+mod packing;
 
 use pipeplan_core::search::Flow;
 
