@@ -4,6 +4,7 @@ mod access;
 mod address;
 mod advice;
 mod comparison;
+mod documents;
 mod files;
 mod form;
 mod measured;

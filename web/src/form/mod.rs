@@ -98,6 +98,8 @@ const SHARED: [&str; 6] =
     ["name", "schedule", "messages.lowering", "messages.transport", "jitter_permille", "target"];
 /// A list of costs, one line a stage, that takes the place of the single costs.
 pub const STAGE_LIST: &str = "problem.stages";
+/// The documents of a step.
+pub const DOCUMENTS: &str = "training.documents";
 /// The batch of a step over all replicas.
 const GLOBAL_BATCH: &str = "training.global_batch_size";
 /// The two fields for the batch.

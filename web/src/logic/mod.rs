@@ -8,6 +8,7 @@
 
 pub mod comparison;
 pub mod compression;
+pub mod documents;
 pub mod edits;
 pub mod kept_plan;
 pub mod layouts;

@@ -47,7 +47,7 @@ pub fn Files() -> impl IntoView {
     });
     view! {
         <div class="files">
-            <label class="button" title="Open a plan, what a run left behind (traces, torch.profiler files, workerlog.N of PaddlePaddle or dumps of torch's flight recorder: all of a run at once), a profile of measured times, a spec, a custom schedule, a log of Megatron-LM, or a config.json. You can also drop files and folders on the page.">
+            <label class="button" title="Open a plan, what a run left behind (traces, torch.profiler files, workerlog.N of PaddlePaddle or dumps of torch's flight recorder: all of a run at once), a profile of measured times, a spec, a custom schedule, lengths of documents, a log of Megatron-LM, or a config.json. You can also drop files and folders on the page.">
                 "Open…"
                 <input type="file" multiple data-test="open-file" on:change=picked />
             </label>

@@ -112,6 +112,7 @@ fn Page() -> impl IntoView {
                 {embedded.then(|| view! { <p class="whole-page"><a target="_blank" data-test="whole-page" href="?" on:click=open_whole>"Open in pipeplan"</a></p> })}
                 <panels::hang::HangPanel />
                 <panels::run::RunPanel />
+                <panels::microbatches::MicrobatchesPanel />
                 <panels::time_split::TimeSplitPanel />
                 <panels::memory::MemoryPanel />
                 <panels::passes::PassesPanel />

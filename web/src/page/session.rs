@@ -18,6 +18,8 @@ pub enum Item {
     Kept,
     /// The file of measured times.
     Profile,
+    /// The documents of a step, if they are more than a link has.
+    Documents,
     /// The part of the form that a link does not contain: the hidden half, and the global batch size.
     Unlinked,
 }
@@ -29,6 +31,7 @@ impl Item {
             Item::Trace => "pipeplan.trace",
             Item::Kept => "pipeplan.kept",
             Item::Profile => "pipeplan.profile",
+            Item::Documents => "pipeplan.documents",
             Item::Unlinked => "pipeplan.unlinked",
         }
     }

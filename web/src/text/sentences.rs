@@ -37,7 +37,7 @@ pub fn unreadable_file(text: &str, error: &SpecError) -> String {
         SpecError::Faults(faults) if faults.0.iter().all(|fault| fault.field != "the whole input") => {
             "This file is a spec with errors:"
         }
-        _ => "This file is not a plan, trace, profile, custom schedule or spec.",
+        _ => "This file is not a plan, trace, profile, custom schedule, list of document lengths or spec.",
     }
     .to_owned()
 }

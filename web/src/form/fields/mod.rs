@@ -38,6 +38,8 @@ pub enum Group {
     Split,
     /// The batch and precision of a step.
     Training,
+    /// Documents, and microbatches that differ.
+    Documents,
     /// How operators are written.
     Operators,
     /// The memory of a rank.
@@ -79,6 +81,8 @@ pub enum Unit {
     List(&'static str),
     /// One line a stage: three times, three changes of bytes.
     Stages,
+    /// Lengths of documents, in a list or in lists of lists; or a table.
+    Lengths,
 }
 
 /// One field.
@@ -123,10 +127,24 @@ impl Field {
         if self.unit == Unit::Stages {
             return explain_line_fault(inside, fault);
         }
+        if self.unit == Unit::Lengths
+            && let Some(told) = explain_document_fault(inside, fault)
+        {
+            return told;
+        }
         let inside = inside.trim_start_matches('.');
         let place = if inside.is_empty() { String::new() } else { format!("{inside}: ") };
         place + &self.unit.explain_fault(typed, &fault.found, &fault.accepted)
     }
+}
+
+/// A fault of one document in a list of all of a step, which has its number from 1: its line in a file of lengths.
+fn explain_document_fault(inside: &str, fault: &Fault) -> Option<String> {
+    let number: usize = inside.strip_prefix('[')?.strip_suffix(']')?.parse().ok()?;
+    let Fault { found, accepted, .. } = fault;
+    // Of a list of lists it is a microbatch.
+    found.parse::<f64>().ok()?;
+    Some(format!("document {}: found {found}; accepted is {accepted}", number + 1))
 }
 
 /// The field of a path.

@@ -568,14 +568,14 @@ pub const FIELDS: &[Field] = &[
         "training.microbatch_factors",
         "Microbatch factors, ‰",
         Unit::Text,
-        Group::Operators,
+        Group::Documents,
         "Microbatches that differ: thousandths of time, one for each microbatch",
     ),
     of(
         "training.documents",
         "Documents",
-        Unit::Text,
-        Group::Operators,
+        Unit::Lengths,
+        Group::Documents,
         "Tokens of the documents of each microbatch, as lists: [[4096], [1024, 3072]]; or of the whole step: [4096, 1024, 3072]",
     ),
     of(

@@ -36,6 +36,8 @@ impl Unit {
             Unit::Text if text.contains(',') => {
                 text.split(',').map(number).collect::<Option<Vec<_>>>().map(Value::Array)
             }
+            // One length is a list, too.
+            Unit::Lengths => text.split(',').map(number).collect::<Option<Vec<_>>>().map(Value::Array),
             Unit::Text | Unit::Words => None,
             Unit::Whole => whole_said(text).map(|said| json!(said)).or_else(|| number(text)).or_else(|| real(text)),
             Unit::Real => real(text),
@@ -117,6 +119,7 @@ impl Unit {
                 };
                 stages.iter().map(line).collect::<Vec<_>>().join("\n")
             }
+            (Unit::Lengths, value) => value.to_string(),
             (_, Value::Array(values)) if values.iter().any(|value| value.is_array() || value.is_object()) => {
                 value.to_string()
             }

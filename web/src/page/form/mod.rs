@@ -4,6 +4,7 @@
 //! - Out: the inputs of all fields, with labels, help and faults.
 //! - Knows: [`form`](crate::form), the catalogs of the planner, the state of the page.
 
+mod documents;
 mod frame;
 mod inputs;
 mod model;

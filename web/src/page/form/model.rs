@@ -2,6 +2,7 @@
 
 use leptos::prelude::*;
 
+use super::documents::DocumentsField;
 use super::inputs::{ListField, SliderField, TextField, Texts};
 use super::options::{devices, flag, models, named, objectives, or_none};
 use super::{Folded, ScheduleAndLimit};
@@ -158,6 +159,10 @@ fn TrainingPart() -> impl IntoView {
                 <ListField path="training.dtype" choices=named(&[("", "from device"), ("bf16", "bfloat16"), ("f32", "float32"), ("f64", "float64")]) />
                 <ListField path="training.matmul_dtype" choices=named(choices("training.matmul_dtype")) />
             </div>
+            <Folded title="Documents, microbatches that differ" groups=&[Group::Documents]>
+                <DocumentsField />
+                <TextField path="training.microbatch_factors" />
+            </Folded>
             <Folded title="Recompute, offload, optimizer, attention, dtypes" groups=&[Group::Operators]>
                 <TextField path="training.recompute" list="none selective cheap latents feed-forward full fit" />
                 <div class="pairs">
@@ -166,8 +171,6 @@ fn TrainingPart() -> impl IntoView {
                 </div>
                 <TextField path="training.offload" list="none all fit" />
                 <ListField path="training.optimizer" choices=named(choices("training.optimizer")) />
-                <TextField path="training.microbatch_factors" />
-                <TextField path="training.documents" />
                 <TextField path="training.frozen" />
                 <div class="pairs">
                     <TextField path="training.lora.rank" />

@@ -29,6 +29,9 @@ pub fn Compare() -> impl IntoView {
         let compared = planner.compared.get();
         planner.spec.with(|spec| spec.as_ref().is_none_or(|spec| compared.is_of(spec)))
     });
+    let packs = Memo::new(move |_| {
+        planner.scene.with(|scene| scene.as_ref().is_some_and(|scene| scene.widths.packing.is_some()))
+    });
     let columns = columns(with_jitter, with_waits, with_steps);
     let unfolded = RwSignal::new(false);
     let is_absent = |row: &&Row| row.costs.is_none() && row.schedule != BEST;
@@ -42,7 +45,10 @@ pub fn Compare() -> impl IntoView {
         <section class="panel compare" aria-label="Comparison of schedules">
             <div class="toolbar">
                 <h2>"Compare"</h2>
-                <span class="note">"Choose a schedule to see its timeline."</span>
+                <span class="note">{move || match packs.get() {
+                    true => "Choose a schedule to see its timeline. Documents are packed by a search for Best and for a chosen schedule, for the others without.",
+                    false => "Choose a schedule to see its timeline.",
+                }}</span>
                 <SaveTable css="[data-test='compare']" name="schedules.csv" />
             </div>
             <div class="scroll" role="region" aria-label="Schedules, table" tabindex="0">

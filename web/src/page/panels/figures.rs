@@ -59,7 +59,7 @@ pub fn FigureRow() -> impl IntoView {
             <div class="figure wide" data-test="figure-bound">
                 <h2>"Lower bound "<span class="what" data-test="bound-of">{move || scene().map_or_else(
                     || "proved, for one placement".to_owned(),
-                    |scene| format!("proved for this placement: {}", scene.placement()),
+                    |scene| format!("proved for this placement: {}{}", scene.placement(), if scene.widths.packing.is_some() { ", and this packing" } else { "" }),
                 )}</span></h2>
                 <p class="value" data-test="bound">{move || scene().map_or_else(|| "—".to_owned(), |scene| text::duration(bound_ns(planner, &scene) as f64))}</p>
                 <p class="note"><b data-test="gap">{move || scene().map(|scene| gap(planner, &scene))}</b>" "{move || scene().map(|scene| binding(planner, &scene))}</p>

@@ -1,4 +1,4 @@
-//! The panels around the timeline: arguments of a run, figures, the measured run, time and memory by rank, passes, sensitivity, time against memory, comparison, layouts.
+//! The panels around the timeline: arguments of a run, figures, the measured run, microbatches, time and memory by rank, passes, sensitivity, time against memory, comparison, layouts.
 //!
 //! - In: the signals of the page's state.
 //! - Out: components, one file for each panel.
@@ -12,6 +12,7 @@ pub mod frontier;
 pub mod hang;
 pub mod layouts;
 pub mod memory;
+pub mod microbatches;
 pub mod passes;
 pub mod run;
 pub mod sensitivity;

@@ -1,12 +1,15 @@
 //! The link in the address: opened, written, copied.
 
+use std::borrow::Cow;
+
 use leptos::prelude::*;
-use pipeplan_core::spec::link;
+use pipeplan_core::spec::{Spec, link};
 
 use super::Planner;
 use super::files::Origin;
 use super::notices::Notice;
-use crate::form::Form;
+use crate::form::{DOCUMENTS, Form};
+use crate::logic::documents;
 use crate::logic::edits::Edits;
 use crate::logic::shown::Shown;
 use crate::page::browser;
@@ -34,7 +37,7 @@ impl Planner {
         if let Some(text) = open_plan {
             // If the plan cannot be read any more, the page plans the form.
             if let Ok(spec) = link::read(link) {
-                self.form.update(|form| form.open(&spec));
+                self.open_linked(&spec, link);
             }
             self.want(shown);
             self.own_fragment.set_value(fragment.clone());
@@ -81,7 +84,7 @@ impl Planner {
             Ok(spec) => {
                 self.notice.set(None);
                 self.want(shown);
-                self.form.update(|form| form.open(&spec));
+                self.open_linked(&spec, link);
             }
             Err(error) => {
                 self.report(vec![
@@ -150,7 +153,35 @@ impl Planner {
 
     pub(super) fn link(self) -> Option<String> {
         let spec = self.spec.get_untracked()?;
-        Some(pipeplan_core::spec::link::write(&spec).trim_start_matches('#').to_owned())
+        Some(link::write(&documents::linked(&spec)).trim_start_matches('#').to_owned())
+    }
+
+    /// Whether the form has more documents than its link.
+    pub fn has_more_documents_than_a_link(self) -> bool {
+        self.spec.with(|spec| spec.as_ref().is_some_and(|spec| matches!(documents::linked(spec), Cow::Owned(_))))
+    }
+
+    /// Stores the documents that `link` does not contain.
+    fn remember_documents(self, link: &str) {
+        if untrack(|| self.is_faulty()) {
+            return;
+        }
+        match untrack(|| self.has_more_documents_than_a_link()) {
+            true => {
+                let typed = self.form.with_untracked(|form| form.text(DOCUMENTS).to_owned());
+                self.remember(Item::Documents, link, &typed);
+            }
+            false => session::forget(Item::Documents),
+        }
+    }
+
+    /// The form that a link says, with the documents that it does not contain.
+    fn open_linked(self, spec: &Spec, link: &str) {
+        let typed = session::recall(Item::Documents, link);
+        self.form.update(|form| {
+            form.open(spec);
+            typed.into_iter().for_each(|typed| form.set(DOCUMENTS, typed));
+        });
     }
 
     /// The link of the form with what is seen.
@@ -171,6 +202,7 @@ impl Planner {
             }
             self.remember_unlinked();
             let Some(link) = self.fragment() else { return };
+            self.remember_documents(Shown::read(&link).0);
             if link != self.own_fragment.get_value() {
                 let same_entry = self.edits.try_update_value(Edits::write) == Some(true);
                 browser::set_fragment(&link, same_entry);

@@ -5,12 +5,15 @@ use std::sync::Arc;
 
 use leptos::prelude::*;
 use pipeplan_core::base::fields::Faults;
+use pipeplan_core::formats::lengths;
 use pipeplan_core::model::hf_config;
 use pipeplan_core::spec::Spec;
 use serde_json::Value;
 
 use super::rows::own_row;
 use super::{Planner, is_schedule};
+use crate::form::{DOCUMENTS, Form, Kind};
+use crate::logic::documents;
 use crate::logic::edits::Edits;
 use crate::page::chosen::Chosen;
 use crate::page::session::{self, Item};
@@ -70,6 +73,8 @@ impl Planner {
         } else if says("operators") && says("kernel") {
             self.opening_profile.set_value(Some(opening()));
             self.measure(Some(text));
+        } else if lengths::looks_like_some(text) {
+            self.open_lengths(name, text);
         } else if let Some(config) = value_of(text).filter(hf_config::looks_like_one) {
             self.open_config(name, config);
         } else if value_of(text).is_none_or(|spec| self.open_spec(&spec).is_err()) {
@@ -112,6 +117,36 @@ impl Planner {
         self.busy.set(true);
         self.opening.set_value(Some(Opening { text: text.into(), name: name.into(), from: Origin::Person }));
         self.ask(Ask::OpenOrder { spec, text: text.to_owned() }, true);
+    }
+
+    /// Puts the documents of a step into the form: the text of a file has their lengths.
+    pub fn open_lengths(self, name: &str, text: &str) {
+        if self.form.with_untracked(|form| form.kind) == Kind::Typed {
+            let why = "Documents need a model. With typed costs, Microbatch factors say what differs.";
+            return self.report_also(vec![of_file(name, why)]);
+        }
+        let lengths = match lengths::read(text) {
+            Ok(lengths) => lengths,
+            Err(error) => {
+                let lines = [error.to_string(), error.help()].map(|line| text::sentence(&line));
+                return self.report_also(vec![of_file(name, &lines.join(" "))]);
+            }
+        };
+        let typed = documents::typed(&lengths);
+        if !self.form.with_untracked(Form::follows) {
+            return self.change(DOCUMENTS, typed);
+        }
+        let Some(spec) = self.spec.get_untracked() else {
+            let why = "There is no layout yet. Choose what has one, then open the lengths again.";
+            return self.report_also(vec![of_file(name, why)]);
+        };
+        self.change_with(|form| {
+            form.open(&spec);
+            form.set(DOCUMENTS, typed);
+        });
+        self.notify(
+            "The parallel degrees stay as they were found: layouts are searched for microbatches that are alike.",
+        );
     }
 
     /// Puts a spec into the form.
