@@ -114,13 +114,18 @@ fn go_to(browser: &Browser, address: &str, state: &str) {
             let done = "return document.querySelector(\"[data-test='proof']\").dataset.state === 'proved'";
             browser.until("a proof", || (browser.script(done, json!([])) == json!(true)).then_some(()));
         }
+        "documents" => {
+            to(&super::documents::example(address));
+            super::documents::open_example(browser);
+            browser.script("document.querySelector(\"[data-test='microbatches']\").scrollIntoView()", json!([]));
+        }
         other => panic!("no state {other}"),
     }
 }
 
 /// Without axe-core, as where npm cannot be had, nothing is checked, and that is said.
 #[test]
-fn axe_finds_nothing_in_nine_states_light_dark_and_on_a_phone() {
+fn axe_finds_nothing_in_ten_states_light_dark_and_on_a_phone() {
     let Some(axe) = std::env::var_os("PIPEPLAN_AXE") else {
         eprintln!("not run: PIPEPLAN_AXE names no axe.min.js; ./dev test gets one");
         return;
@@ -129,7 +134,7 @@ fn axe_finds_nothing_in_nine_states_light_dark_and_on_a_phone() {
     let (_served, address) = serve(&[]);
     let browser = Browser::open("axe", 1440, 900);
     let mut found = Vec::new();
-    for state in ["start", "config", "unfit", "kept", "trace", "run", "help", "comparison", "proof"] {
+    for state in ["start", "config", "unfit", "kept", "trace", "run", "help", "comparison", "proof", "documents"] {
         browser.screen(1440, 900);
         browser.prefer(&[("prefers-color-scheme", "light"), ("prefers-reduced-motion", "reduce")]);
         go_to(&browser, &address, state);

@@ -34,6 +34,25 @@ fn open_lengths(browser: &Browser, path: &Path) {
     browser.find("[data-test='open-lengths']").keys(&path.display().to_string());
 }
 
+/// The address of a spec for [`open_example`].
+pub fn example(address: &str) -> String {
+    link(&spec("documents-example.toml", 4), address)
+}
+
+/// Opens lengths, and waits for their plan.
+pub fn open_example(browser: &Browser) {
+    open_lengths(browser, &file("lengths-example.txt", LENGTHS));
+    packed(browser);
+}
+
+/// What packing gains, as soon as the plan is complete.
+fn packed(browser: &Browser) -> String {
+    browser.until("the gain", || {
+        let idle = browser.text("[data-test='status']").is_empty();
+        (idle && is_there(browser, "[data-test='packing-gain']")).then(|| browser.text("[data-test='packing-gain']"))
+    })
+}
+
 fn is_there(browser: &Browser, css: &str) -> bool {
     browser.script("return document.querySelector(arguments[0]) !== null", json!([css])) == json!(true)
 }
@@ -59,10 +78,7 @@ fn a_file_of_lengths_is_planned_as_the_command_plans_it() {
     browser
         .script("document.querySelector(\"[data-test='open-lengths']\").closest('details').open = true", json!([]));
     open_lengths(&browser, &lengths);
-    let said = browser.until("the gain", || {
-        let idle = browser.text("[data-test='status']").is_empty();
-        (idle && is_there(&browser, "[data-test='packing-gain']")).then(|| browser.text("[data-test='packing-gain']"))
-    });
+    let said = packed(&browser);
     assert!(said.contains("shorter than with documents in their order"), "{said}");
     let arguments = ["plan", spec.to_str().unwrap(), "--documents", lengths.to_str().unwrap(), "-o", "-"];
     let text = printed(arguments);
@@ -96,6 +112,11 @@ fn a_file_of_lengths_is_planned_as_the_command_plans_it() {
     browser.picture("documents.png");
     browser.script("scrollTo(0, 0)", json!([]));
     browser.picture("documents-top.png");
+    browser.script(
+        "document.querySelector(\"[data-test='remove-documents']\").scrollIntoView({ block: 'center' })",
+        json!([]),
+    );
+    browser.picture("documents-form.png");
     browser.find("[data-test='export-plan']").click();
     assert!(std::fs::read_to_string(browser.downloaded("plan.json")).unwrap() == text, "the file of the command");
     // The link has them.

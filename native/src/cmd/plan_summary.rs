@@ -82,7 +82,6 @@ fn documents(plan: &Plan) -> Option<String> {
         let Fill { documents, tokens, replicas, microbatches, .. } = fill;
         let of_each = count(microbatches as usize, "microbatch");
         let of_all = if replicas == 1 { of_each } else { format!("{of_each} of each of {replicas} replicas") };
-        let documents = count(documents as usize, "document");
         let _ = writeln!(
             text,
             "documents     {documents} of {tokens} tokens in {of_all}, {} full",
