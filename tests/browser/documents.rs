@@ -184,3 +184,33 @@ fn many_documents_are_in_a_link_as_a_histogram() {
     browser.until("the same documents", || (said() == format!("5000 documents, {tokens} tokens")).then_some(()));
     browser.no_errors();
 }
+
+/// Where degrees follow, those that were found stay: layouts are searched for microbatches that are alike.
+#[test]
+fn lengths_keep_the_layout_that_was_found() {
+    let (_served, address) = serve(&[]);
+    let browser = Browser::open("found-documents", 1280, 1000);
+    browser.goto(&address);
+    first_plan(&browser);
+    super::choose(&browser, "schedule", "1f1b");
+    planned(&browser, "1F1B");
+    let degrees = |browser: &Browser| ["pipeline", "tensor", "data"].map(|degree| shown(browser, degree));
+    let found = degrees(&browser);
+    let lengths: Vec<u32> = (0..40).map(|at| 1 + at * 7919 % 4000).collect();
+    open_lengths(&browser, &file("found-lengths.json", &json!(lengths).to_string()));
+    packed(&browser);
+    let said = browser.text("[data-test='notice']");
+    assert!(said.contains("parallel degrees stay as they were found"), "{said}");
+    let follows =
+        browser.script("return document.querySelector(\"[data-test='following']\").dataset.follows", json!([]));
+    assert_eq!((follows, degrees(&browser)), (json!("false"), found));
+    browser.no_errors();
+}
+
+/// What a degree is, typed or found.
+fn shown(browser: &Browser, degree: &str) -> String {
+    let input = browser.find(&field(&format!("parallel.{degree}")));
+    let value = input.property("value");
+    let shown = if value == json!("") { input.property("placeholder") } else { value };
+    shown.as_str().unwrap_or_default().to_owned()
+}

@@ -7,7 +7,7 @@ use core::fmt;
 
 use serde_json::Value;
 
-use crate::base::json;
+use crate::base::json::{self, Syntax};
 use crate::problem::packing::MAX_DOCUMENTS;
 
 /// Why a text has no lengths.
@@ -20,6 +20,8 @@ pub enum LengthsError {
         /// What stands there, in so many characters as a person reads.
         found: String,
     },
+    /// A list that cannot be read.
+    NoJson(Syntax),
     /// The text has none.
     Empty,
     /// More than a step can have.
@@ -36,6 +38,7 @@ impl fmt::Display for LengthsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             LengthsError::NoLength { place, found } => write!(f, "{place}: {found:?} is no length"),
+            LengthsError::NoJson(syntax) => syntax.fmt(f),
             LengthsError::Empty => f.write_str("there is no length"),
             LengthsError::TooMany => write!(f, "there are more than {MAX_DOCUMENTS} lengths"),
         }
@@ -84,7 +87,7 @@ fn of_list(text: &str) -> Result<Vec<u32>, LengthsError> {
     if text.bytes().filter(|byte| *byte == b',').count() >= MAX_DOCUMENTS {
         return Err(LengthsError::TooMany);
     }
-    let value = json::parse(text).map_err(|syntax| no_length(format!("line {}", syntax.line), &syntax.message))?;
+    let value = json::parse(text).map_err(LengthsError::NoJson)?;
     let items = value.as_array().map(Vec::as_slice).unwrap_or_default();
     let length = |(at, item): (usize, &Value)| {
         let length = item.as_u64().and_then(|length| u32::try_from(length).ok());
@@ -133,7 +136,7 @@ mod tests {
             ("5\n-1\n", "line 2: \"-1\" is no length"),
             ("4294967296", "line 1: \"4294967296\" is no length"),
             ("[1, 2.5]", "entry 2: \"2.5\" is no length"),
-            ("[1,\n 2", "line 2: "),
+            ("[1,\n 2", "this is not JSON: line 2, "),
             ("[[1], [2]]", "entry 1: \"[1]\" is no length"),
             ("", "there is no length"),
             ("[]", "there is no length"),

@@ -161,6 +161,9 @@ fn binding(planner: Planner, scene: &Scene) -> String {
 
 fn gap(planner: Planner, scene: &Scene) -> String {
     match pipeplan_core::plan::planner::gap(scene.cost_ns(), bound_ns(planner, scene)) {
+        Some(gap) if gap <= 0.0 && scene.widths.packing.is_some() => {
+            "Reached: no schedule on this placement is faster with this packing.".to_owned()
+        }
         Some(gap) if gap <= 0.0 => "Reached: no schedule on this placement is faster.".to_owned(),
         Some(gap) => format!("{} above it.", text::percent(gap)),
         None => "No bound here.".to_owned(),
