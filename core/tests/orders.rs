@@ -237,6 +237,40 @@ fn faults_name_the_entry() {
     }
 }
 
+/// Tokens of a document see those of their chunk (Llama 4): as many pairs as chunks of the document have, and never more than
+/// without documents.
+#[test]
+fn documents_longer_than_a_chunk_take_what_their_chunks_take() {
+    let plan = |full_every: u32, documents: &str| {
+        let text = format!(
+            "schedule = \"1f1b\"\nmodel.name = \"llama-3-8b\"\ncluster.device = \"h100\"\nparallel.pipeline = 2\n\
+             model.window = {{ tokens = 2048, full_every = {full_every}, chunked = true }}\n\
+             memory.limit_bytes = \"900 GiB\"\n[training]\nmicrobatches = 4\nsequence = 8192\n{documents}"
+        );
+        let spec = Spec::read(&text).unwrap_or_else(|error| panic!("{error}"));
+        planner::plan(&spec, "1f1b").unwrap_or_else(|error| panic!("{error}")).problem
+    };
+    let (usual, with_full) =
+        (plan(0, ""), plan(4, "documents = [[8192], [4096, 4096], [2048, 2048, 2048, 2048], [1024]]"));
+    let problem = plan(0, "documents = [[8192], [4096, 4096], [2048, 2048, 2048, 2048], [3000, 1000, 1024]]");
+    for kind in [OpKind::F, OpKind::B] {
+        let ns = |m| problem.duration(Op::new(0, kind, m));
+        // Whole chunks have the pairs of the sequence without documents.
+        assert_eq!([ns(0), ns(1), ns(2)], [usual.duration(Op::new(0, kind, 0)); 3]);
+        assert!(ns(3) < ns(2));
+        // Layers with full attention take less of them.
+        let ns = |m| with_full.duration(Op::new(0, kind, m));
+        assert!(ns(0) > ns(1) && ns(1) > ns(2) && ns(2) > ns(3), "{kind}");
+    }
+    // 3000 tokens are a chunk and 952 more. The difference to 1024 alone is as that of pairs, to the thousandth.
+    let other = plan(0, "documents = [[8192], [1024], [2048], [3000, 1000, 1024]]");
+    let ns = |m| other.duration(Op::new(0, OpKind::F, m)) as f64;
+    let pairs = |lengths: &[f64]| lengths.iter().map(|n| n * (n + 1.0) / 2.0).sum::<f64>();
+    let [all, least, more] = [pairs(&[2048.0; 4]), pairs(&[1024.0]), pairs(&[2048.0, 952.0, 1000.0, 1024.0])];
+    let (found, expected) = (ns(3) - ns(1), (more - least) / (all - least) * (ns(0) - ns(1)));
+    assert!((found - expected).abs() <= 2.0e-3 * ns(0), "{found} {expected}");
+}
+
 /// Documents change the time of attention alone: by the pairs of tokens that see each other.
 #[test]
 fn documents_of_a_model_change_the_time_of_attention() {

@@ -381,3 +381,15 @@ fn slices_are_refused_where_they_mean_nothing() {
         }
     }
 }
+
+/// A small link may ask for a billion slices: they are refused before the times of each are worked out.
+#[test]
+fn more_slices_than_a_problem_may_have_are_refused_at_once() {
+    let text = "model = { name = \"llama-3-8b\", positions = 131072 }\ncluster.device = \"h100\"\n\
+                parallel = { pipeline = 2, sequence_slices = 1024 }\n\
+                training = { microbatches = 1000000, sequence = 131072 }\n";
+    let spec = Spec::read(text).unwrap_or_else(|error| panic!("{error}"));
+    let told = planner::plan(&spec, "1f1b").expect_err("refused").to_string();
+    // 8,000,000 ops are 3 for each of 2 stages and 1,333,333 microbatches.
+    assert!(told.contains("found 1024000000, accepted is at most 1333333 with 2 stages"), "{told}");
+}

@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 
 use crate::base::fields::Fault;
 use crate::model::{Dtype, Family, MAX_SIZE};
-use crate::problem::{MAX_BYTES, MAX_CHUNKS, MAX_MICROBATCHES, MAX_NS, MAX_RANKS, Statement, Transfers};
-use crate::spec::ModelWork;
+use crate::problem::{MAX_BYTES, MAX_CHUNKS, MAX_MICROBATCHES, MAX_NS, MAX_OPS, MAX_RANKS, Statement, Transfers};
+use crate::spec::{Documents, ModelWork};
 
 /// Faults of the model, the layout, the number formats and the cluster.
 pub(super) fn find_faults(work: &ModelWork, chunks: usize, faults: &mut Vec<Fault>) {
@@ -30,6 +30,7 @@ pub(super) fn find_faults(work: &ModelWork, chunks: usize, faults: &mut Vec<Faul
             faults.push(Fault::new(field, value, format!("a whole number from 1 to {most}")));
         }
     }
+    find_count_faults(work, chunks, faults);
     if work.dtype == Dtype::I32 {
         faults.push(Fault::new("training.dtype", work.dtype.name(), "one of bf16, f32, f64"));
     }
@@ -37,6 +38,27 @@ pub(super) fn find_faults(work: &ModelWork, chunks: usize, faults: &mut Vec<Faul
     if learned && work.sequence > work.model.positions {
         let accepted = format!("at most {}, the model's learned positions", work.model.positions);
         faults.push(Fault::new("training.sequence", work.sequence, accepted));
+    }
+}
+
+/// Refuses more ops than a problem may have, before something is worked out for each of them; with replicas that have
+/// different documents, more ops of all of them.
+fn find_count_faults(work: &ModelWork, chunks: usize, faults: &mut Vec<Fault>) {
+    let stages = u128::from(work.pipeline) * chunks as u128;
+    let microbatches = u128::from(work.microbatches) * u128::from(work.layout.slices);
+    let most = MAX_OPS as u128 / (3 * stages).max(1);
+    if microbatches > most {
+        let accepted = format!("at most {most} with {stages} stages ({MAX_OPS} ops)");
+        faults.push(Fault::new("training.microbatches", microbatches, accepted));
+        return;
+    }
+    let documents = &work.batch.documents;
+    let replicas = work.bins().replicas as u128;
+    let most = most / microbatches.max(1);
+    if replicas > most && (documents.are_open() || matches!(documents, Documents::OfReplicas(_))) {
+        let found = format!("documents of {replicas} data parallel replicas, each with its own");
+        let accepted = format!("at most {most} with {stages} stages and {microbatches} microbatches ({MAX_OPS} ops)");
+        faults.push(Fault::new("training.documents", found, accepted));
     }
 }
 

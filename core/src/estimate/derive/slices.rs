@@ -9,6 +9,7 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use super::graphs::graph_of;
+use super::stage_costs::kinds_of;
 use super::times::{job_times_of, operator_times, own_operator_times, peers, shares};
 use crate::base::units::{ByteDelta, Bytes, Nanos};
 use crate::graph::{Graph, Job, Operator, TensorId};
@@ -22,43 +23,51 @@ use crate::spec::ModelWork;
 pub(super) fn average(graph: &Graph, work: &ModelWork, own: &[Nanos]) -> Vec<Nanos> {
     let slices = u64::from(work.layout.slices);
     let mut sums = alloc::vec![0; own.len()];
+    let firsts = times_of(graph, work, 0);
     for before in 0..slices {
-        let of_slice = of_slice(graph, work, own, before);
+        let of_slice = of_slice(graph, work, (own, &firsts), before);
         sums.iter_mut().zip(of_slice).for_each(|(sum, time): (&mut Nanos, _)| *sum = sum.saturating_add(time));
     }
     sums.into_iter().map(|sum| sum.div_ceil(slices)).collect()
 }
 
-/// The times of the slice behind `before` others, where those of the first one are `own`.
-fn of_slice(graph: &Graph, work: &ModelWork, own: &[Nanos], before: u64) -> Vec<Nanos> {
+/// By operator, what the roofline says of the slice behind `before` others; none of one that takes the same in all slices.
+fn times_of(graph: &Graph, work: &ModelWork, before: u64) -> Vec<Option<Nanos>> {
     let (sequence, peers) = (u64::from(work.sequence), peers(work));
-    let of = |(operator, own): (&Operator, &Nanos)| {
+    let of = |operator: &Operator| {
         let window = operator.layer.map_or(sequence, |layer| work.model.looks_back(layer, sequence));
-        let time = |before| cost::slice_time(graph, operator, [before, window], &work.device, &peers);
-        match (time(before), time(0)) {
-            (Some(time), Some(first)) => {
-                let time = (u128::from(*own) * u128::from(time)).div_ceil(u128::from(first.max(1)));
-                Nanos::try_from(time).unwrap_or(Nanos::MAX)
-            }
-            _ => *own,
-        }
+        cost::slice_time(graph, operator, [before, window], &work.device, &peers)
     };
-    graph.operators.iter().zip(own).map(of).collect()
+    graph.operators.iter().map(of).collect()
+}
+
+/// The times of the slice behind `before` others, where those of the first one are `own`, and `firsts` by the roofline.
+fn of_slice(graph: &Graph, work: &ModelWork, (own, firsts): (&[Nanos], &[Option<Nanos>]), before: u64) -> Vec<Nanos> {
+    let of = |((own, first), time): ((&Nanos, &Option<Nanos>), Option<Nanos>)| match (time, first) {
+        (Some(time), Some(first)) => {
+            let time = (u128::from(*own) * u128::from(time)).div_ceil(u128::from((*first).max(1)));
+            Nanos::try_from(time).unwrap_or(Nanos::MAX)
+        }
+        _ => *own,
+    };
+    own.iter().zip(firsts).zip(times_of(graph, work, before)).map(of).collect()
 }
 
 /// What each slice takes of the average one.
 pub(super) fn factors(work: &ModelWork, stages: &[StageLayout]) -> Option<MicrobatchFactors> {
-    let of_stage = |layout: &StageLayout| -> Vec<Factors> {
+    let of_kind = |layout: &&StageLayout| -> Vec<Factors> {
         let graph = graph_of(work, layout);
         let all = job_times_of(&graph, work, &operator_times(&graph, work)).jobs;
         let own = own_operator_times(&graph, work);
-        let times = |before| job_times_of(&graph, work, &of_slice(&graph, work, &own, before)).jobs;
+        let firsts = times_of(&graph, work, 0);
+        let times = |before| job_times_of(&graph, work, &of_slice(&graph, work, (&own, &firsts), before)).jobs;
         (0..work.layout.slices.into()).map(|before| shares(times(before), all)).collect()
     };
-    let by_stage: Vec<Vec<Factors>> = stages.iter().map(of_stage).collect();
+    let (kinds, of_stage) = kinds_of(work, stages);
+    let by_kind: Vec<Vec<Factors>> = kinds.iter().map(of_kind).collect();
     let slices = || 0..work.layout.slices as usize;
-    let of_sequence = || slices().flat_map(|slice| by_stage.iter().map(move |stage| stage[slice]));
-    let of = (0..work.microbatches).flat_map(|_| of_sequence()).collect();
+    let of_sequence = || slices().flat_map(|slice| of_stage.iter().map(move |kind| (*kind, slice)));
+    let of = (0..work.microbatches).flat_map(|_| of_sequence()).map(|(kind, slice)| by_kind[kind][slice]).collect();
     MicrobatchFactors::of_stages(stages.len(), of).filter(|factors| !factors.are_usual())
 }
 

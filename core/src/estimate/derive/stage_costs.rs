@@ -93,19 +93,36 @@ fn cost_of(graph: &Graph, work: &ModelWork) -> StageCost {
     if work.layout.slices > 1 { slices::with_keys_and_values(graph, cost) } else { cost }
 }
 
+/// What decides the times and bytes of the stage that `layout` describes.
+fn key_of(work: &ModelWork, layout: &StageLayout) -> PartKey {
+    let mut counts = [0u32; KINDS];
+    layout.layers.clone().for_each(|layer| counts[kind_of(work, layer)] += 1);
+    let mut by_layer = choices_of(work, layout).by_layer;
+    let form = &work.layout.form;
+    if by_layer.is_empty() && (matches!(form.offload, Offload::First(_)) || form.frozen.last_layer().is_some()) {
+        // Offload depends on which layers come first, and the backward on which of them train.
+        by_layer = vec![Recompute::None; layout.layers.len()];
+    }
+    let kinds = layout.layers.clone().map(|layer| kind_of(work, layer));
+    (counts, (layout.embedding, layout.head, layout.modules), by_layer.into_iter().zip(kinds).collect())
+}
+
+/// The first of the `stages` of each kind, and by stage its kind.
+pub(super) fn kinds_of<'l>(work: &ModelWork, stages: &'l [StageLayout]) -> (Vec<&'l StageLayout>, Vec<usize>) {
+    let (mut known, mut firsts) = (BTreeMap::new(), Vec::new());
+    let mut of = |layout: &'l StageLayout| {
+        *known.entry(key_of(work, layout)).or_insert_with(|| {
+            firsts.push(layout);
+            firsts.len() - 1
+        })
+    };
+    let of_stage = stages.iter().map(&mut of).collect();
+    (firsts, of_stage)
+}
+
 impl Parts<'_> {
     pub(super) fn part(&mut self, layout: &StageLayout) -> Part {
-        let mut counts = [0u32; KINDS];
-        layout.layers.clone().for_each(|layer| counts[kind_of(self.work, layer)] += 1);
-        let mut by_layer = choices_of(self.work, layout).by_layer;
-        let form = &self.work.layout.form;
-        if by_layer.is_empty() && (matches!(form.offload, Offload::First(_)) || form.frozen.last_layer().is_some()) {
-            // Offload depends on which layers come first, and the backward on which of them train.
-            by_layer = vec![Recompute::None; layout.layers.len()];
-        }
-        let kinds = layout.layers.clone().map(|layer| kind_of(self.work, layer));
-        let ends = (layout.embedding, layout.head, layout.modules);
-        let key = (counts, ends, by_layer.into_iter().zip(kinds).collect());
+        let key = key_of(self.work, layout);
         if let Some(part) = self.known.get(&key) {
             return *part;
         }
