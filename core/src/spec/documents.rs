@@ -123,7 +123,7 @@ impl Documents {
     pub fn of_step(&self, bins: Bins, sequence: u32) -> Option<Vec<u32>> {
         match self {
             Documents::OfStep(lengths) => Some(lengths.clone()),
-            Documents::Drawn(draw) => Some(draw.lengths(bins, sequence)),
+            Documents::Drawn(draw) => Some(draw.lengths(bins, sequence).0),
             _ => None,
         }
     }
@@ -162,6 +162,12 @@ impl Documents {
             Documents::Drawn(draw) => {
                 if !draw.is_sound() {
                     faults.push(Fault::new(path, "another distribution", "one with sizes above 0, by rising length"));
+                } else if draw.lengths(bins, sequence).1 {
+                    let found = format!("{MAX_DOCUMENTS} documents that leave room in {} microbatches", bins.count());
+                    let accepted = format!(
+                        "at most {MAX_DOCUMENTS} documents: longer ones, or fewer of training.microbatches or parallel.data"
+                    );
+                    faults.push(Fault::new(path, found, accepted));
                 }
             }
             Documents::OfMicrobatches(lists) => find_list_faults(lists, path, bins, sequence, true, faults),
@@ -341,15 +347,17 @@ impl Draw {
             }
     }
 
-    /// Documents of at most `sequence` tokens, until several in a row have no room in any microbatch.
-    fn lengths(&self, bins: Bins, sequence: u32) -> Vec<u32> {
+    /// Documents of at most `sequence` tokens, until several in a row have no room in any microbatch; or as many as a step may
+    /// have, and whether there is room for more.
+    fn lengths(&self, bins: Bins, sequence: u32) -> (Vec<u32>, bool) {
         let mut random = Random::new(self.seed);
         let mut filling = Filling::new(bins);
         let mut lengths = Vec::new();
         let mut waiting = 0;
-        while lengths.len() < MAX_DOCUMENTS && waiting < MOST_WAITING {
+        while waiting < MOST_WAITING {
             let length = self.lengths.draw(&mut random).clamp(1, sequence.max(1));
             match filling.take(length) {
+                Some(_) if lengths.len() == MAX_DOCUMENTS => return (lengths, true),
                 Some(_) => {
                     lengths.push(length);
                     waiting = 0;
@@ -357,32 +365,46 @@ impl Draw {
                 None => waiting += 1,
             }
         }
-        lengths
+        (lengths, false)
     }
 }
 
 impl Distribution {
-    /// That of documents of which so many have each length, by rising length: each length for itself where there are few,
-    /// else about as many documents between two lengths. None without documents.
+    /// That of documents, by rising length how many have it. A length that many of them have stands for
+    /// itself; between the others are about as many documents. None without documents.
     pub fn of_lengths(lengths: &[(u64, u64)]) -> Option<Distribution> {
-        let all: u128 = lengths.iter().map(|(_, documents)| u128::from(*documents)).sum();
-        let each = lengths.len() <= FEW_LENGTHS;
-        let mut pairs: Vec<[u32; 2]> = Vec::new();
-        let (mut before, mut since, mut sum) = (0, 0, 0);
-        for (index, (length, documents)) in lengths.iter().enumerate() {
+        let mut known: Vec<(u32, u64)> = Vec::with_capacity(lengths.len());
+        for (length, documents) in lengths {
             let length = u32::try_from(*length).unwrap_or(u32::MAX).max(1);
-            if (each || index == 0) && length > before + 1 {
-                pairs.push([length - 1, 0]);
-            }
-            since += documents;
-            sum += u128::from(*documents);
-            let closed = pairs.iter().filter(|[_, documents]| *documents > 0).count() as u128;
-            let is_full = sum * FEW_LENGTHS as u128 >= all * (closed + 1);
-            if each || is_full || index + 1 == lengths.len() {
-                pairs.push([length, u32::try_from(since).unwrap_or(u32::MAX)]);
-                (before, since) = (length, 0);
+            match known.last_mut() {
+                Some((last, sum)) if *last == length => *sum = sum.saturating_add(*documents),
+                _ => known.push((length, *documents)),
             }
         }
+        let all: u128 = known.iter().map(|(_, documents)| u128::from(*documents)).sum();
+        let is_share = |documents: u64| u128::from(documents) * FEW_LENGTHS as u128 >= all;
+        let mut pairs: Vec<(u32, u64)> = Vec::new();
+        let (mut last, mut since) = (0, 0);
+        for (index, (length, documents)) in known.iter().copied().enumerate() {
+            let is_peak = known.len() <= FEW_LENGTHS || is_share(documents);
+            // Lengths between two are as likely, so none lies between far ones.
+            if is_peak || length / 2 > last {
+                if since > 0 {
+                    pairs.push((last, core::mem::take(&mut since)));
+                }
+                if length > pairs.last().map_or(0, |(length, _)| *length) + 1 {
+                    pairs.push((length - 1, 0));
+                }
+            }
+            (last, since) = (length, since.saturating_add(documents));
+            if is_peak || is_share(since) || index + 1 == known.len() {
+                pairs.push((length, core::mem::take(&mut since)));
+            }
+        }
+        let most = pairs.iter().map(|(_, documents)| *documents).max().unwrap_or(0);
+        let scale = most.div_ceil(u32::MAX.into()).max(1);
+        let pairs: Vec<[u32; 2]> =
+            pairs.into_iter().map(|(length, documents)| [length, documents.div_ceil(scale) as u32]).collect();
         is_histogram(&pairs).then_some(Distribution::Histogram(pairs))
     }
 
@@ -470,6 +492,80 @@ mod tests {
         assert_eq!((pairs[0], pairs.last().map(|[most, _]| *most)), ([9, 0], Some(999)));
         assert!(pairs[1..].iter().all(|[_, documents]| u64::from(*documents) < all / 15), "{pairs:?}");
         assert_eq!(Distribution::of_lengths(&[]), None);
+    }
+
+    /// Mean and mean square of what is drawn from a histogram: within a pair all lengths are as likely.
+    fn moments(pairs: &[[u32; 2]]) -> [f64; 2] {
+        let (mut sums, mut all, mut before) = ([0.0; 2], 0.0, 0);
+        for [most, documents] in pairs {
+            let (low, high, documents) = (f64::from(before) + 1.0, f64::from(*most), f64::from(*documents));
+            let mean = (low + high) / 2.0;
+            // The variance of n whole numbers in a row is (n² − 1) / 12.
+            let count = high - low + 1.0;
+            sums[0] += documents * mean;
+            sums[1] += documents * (mean * mean + (count * count - 1.0) / 12.0);
+            all += documents;
+            before = *most;
+        }
+        sums.map(|sum| sum / all)
+    }
+
+    /// A histogram has the mean length of its documents and the mean square, to which attention is proportional, also where many
+    /// have one length that is far from the others, as cut documents have that of a sequence, and where few are long.
+    #[test]
+    fn histograms_have_the_moments_of_their_documents() {
+        let spread = || (10..1000).map(|length| (length, 1));
+        let tails: [&[(u64, u64)]; 4] = [
+            &[(8192, 1000)],
+            &[(8192, 40)],
+            &[(1000, 1000), (1001, 1), (1002, 1)],
+            &[(100_000, 1), (300_000, 2), (1_000_000, 1)],
+        ];
+        for tail in tails {
+            let lengths: Vec<(u64, u64)> = spread().chain(tail.iter().copied()).collect();
+            let all: f64 = lengths.iter().map(|(_, documents)| *documents as f64).sum();
+            let moment = |power: i32| {
+                let of = |(length, documents): &(u64, u64)| {
+                    *documents as f64 * libm::pow(*length as f64, f64::from(power))
+                };
+                lengths.iter().map(of).sum::<f64>() / all
+            };
+            let Some(Distribution::Histogram(pairs)) = Distribution::of_lengths(&lengths) else {
+                panic!("documents")
+            };
+            for (found, expected) in moments(&pairs).into_iter().zip([moment(1), moment(2)]) {
+                assert!((found / expected - 1.0).abs() < 0.01, "{tail:?}: {found} for {expected}: {pairs:?}");
+            }
+        }
+    }
+
+    /// Lengths and counts beyond 32 bits are cut and scaled, and none gets lost.
+    #[test]
+    fn histograms_of_any_lengths_and_counts_are_sound() {
+        let most = u64::from(u32::MAX);
+        let cut = [(most - 1, 1), (most, 1), (most + 1, 1), (1 << 40, 2)];
+        let expected = vec![[u32::MAX - 2, 0], [u32::MAX - 1, 1], [u32::MAX, 4]];
+        assert_eq!(Distribution::of_lengths(&cut), Some(Distribution::Histogram(expected)));
+        // As many of each: the counts have the shares of the documents.
+        let many = [(1, 1 << 40), (2, 1 << 39), (3, 1)];
+        let Some(Distribution::Histogram(pairs)) = Distribution::of_lengths(&many) else { panic!("documents") };
+        assert!(pairs.iter().all(|[_, documents]| *documents > 0), "{pairs:?}");
+        assert!((f64::from(pairs[0][1]) / f64::from(pairs[1][1]) - 2.0).abs() < 1e-6, "{pairs:?}");
+    }
+
+    /// A step that has room for more documents than may be planned is refused and not planned half empty.
+    #[test]
+    fn more_documents_than_a_step_may_have_are_refused() {
+        let value = json!({ "distribution": "log-normal", "median": 64, "sigma": 0.3 });
+        let documents = read(value).unwrap();
+        // A mean of 67 tokens: 64 · 16 · 32,768 tokens are half a million documents; a quarter of them is allowed.
+        for (replicas, is_refused) in [(16, false), (64, true)] {
+            let mut faults = Vec::new();
+            let bins = Bins { replicas, microbatches: 16, tokens: 32_768 };
+            documents.find_faults(bins, 32_768, &mut faults);
+            assert_eq!(!faults.is_empty(), is_refused, "{replicas}: {faults:?}");
+            assert!(faults.iter().all(|fault| fault.to_string().contains("parallel.data")), "{faults:?}");
+        }
     }
 
     /// Microbatches are nearly full; the same seed gives the same documents.

@@ -482,7 +482,7 @@ fn vision_from_wire([encoder, projector]: [u8; 2], sizes: [u32; 14], head: bool)
     })
 }
 
-/// Times of typed costs.
+/// Documents, where sequences are not whole.
 fn documents_to_wire(documents: &Documents) -> Option<Addition> {
     Some(match documents {
         Documents::Sequences => return None,
@@ -504,11 +504,13 @@ fn set_documents(spec: &mut Spec, documents: Documents) -> Option<()> {
     Some(())
 }
 
+/// What microbatches take that differ.
 fn factors_to_wire(factors: &MicrobatchFactors) -> Addition {
     let values = factors.values().iter().map(|factors| factors.values()).collect();
     Addition::MicrobatchFactors(factors.stages() as u32, values)
 }
 
+/// Times of typed costs.
 fn add_costs(stages: &[StageCost], more: &mut Vec<Addition>) {
     let stages = one_for_all(stages);
     if stages.iter().any(|cost| cost.backward_ns.is_some()) {
