@@ -3,10 +3,14 @@
 
 use pipeplan_core::bounds::packing_bound;
 use pipeplan_core::check::check_schedule;
-use pipeplan_core::plan::{Plan, planner};
+use pipeplan_core::estimate::derive::derive;
+use pipeplan_core::formats::export;
+use pipeplan_core::plan::{PackingFigures, Plan, Prediction, planner};
 use pipeplan_core::problem::factors::MicrobatchFactors;
+use pipeplan_core::problem::op::{Op, OpKind};
 use pipeplan_core::problem::packing::{Bins, Document, DocumentTimes, Packing, Shares};
-use pipeplan_core::problem::{Problem, Statement};
+use pipeplan_core::problem::placement::Placement;
+use pipeplan_core::problem::{Problem, Schedule, Statement};
 use pipeplan_core::schedule::find;
 use pipeplan_core::search::{self, Batch, Effort, Flow};
 use pipeplan_core::simulate::simulate;
@@ -258,9 +262,127 @@ fn untrue_replicas_are_refused() {
     fewer.replicas.pop();
     let mut other = plan.clone();
     other.replicas.swap(0, 1);
-    for (untrue, part) in [(longer, "replica"), (fewer, "packing.replicas"), (other, "packing.replicas[0]")] {
+    let mut faster = plan.clone();
+    faster.replicas.swap(0, 1);
+    faster.problem = plan.problem.with_factors(plan.replicas[1].factors.clone()).unwrap();
+    faster.prediction = Prediction::of(&faster.problem, &simulate(&faster.problem, &plan.schedule).unwrap());
+    let figures = plan.packing.expect("packed");
+    let with = |packing: PackingFigures| Plan { packing: Some(packing), ..plan.clone() };
+    let cheaper = with(PackingFigures { found_ns: figures.found_ns - 1, ..figures });
+    let unbound = with(PackingFigures { bound_ns: figures.found_ns + 1, ..figures });
+    let given = with(PackingFigures { given_ns: Some(figures.bound_ns - 1), ..figures });
+    let none = Plan { replicas: Vec::new(), ..plan.clone() };
+    for (untrue, part) in [
+        (longer, "replica"),
+        (fewer, "packing.replicas"),
+        (other, "packing.replicas[0]"),
+        (faster, "the slowest replica is packing.replicas[0]; its content gives packing.replicas[1]"),
+        (cheaper, "packing.found_ns"),
+        (unbound, "packing.bound_ns"),
+        (given, "packing.bound_ns"),
+        (none, "the length of packing.replicas"),
+    ] {
         let told = Plan::from_json(&untrue.to_json()).expect_err("refused").to_string();
         assert!(told.contains(part), "{told}");
+    }
+}
+
+/// Of two replicas the first has more work; the other one has long documents at both ends, which all stages wait for. What a
+/// replica takes beyond its tokens are the squares of the lengths.
+fn even_and_uneven() -> [Vec<Vec<u32>>; 2] {
+    let short = vec![512; 16];
+    [vec![vec![5632, 2560]; 4], vec![vec![8192], short.clone(), short, vec![8192]]]
+}
+
+fn of_replicas(first: usize) -> Spec {
+    let [even, uneven] = even_and_uneven();
+    let documents = if first == 0 { [even, uneven] } else { [uneven, even] };
+    let text = MODEL.replace("microbatches = 8", "microbatches = 4");
+    let text = format!("{text}parallel.data = 2\ntraining.documents = {documents:?}\n");
+    Spec::read(&text).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Every microbatch runs to its end before the next begins.
+fn one_by_one(ranks: usize, microbatches: usize) -> Schedule {
+    let row = |rank: usize| {
+        let of = |m: usize| [Op::new(rank, OpKind::F, m), Op::new(rank, OpKind::BW, m)];
+        (0..microbatches).flat_map(of).collect()
+    };
+    Schedule::of((0..ranks).map(row).collect())
+}
+
+/// The step waits for the slowest replica, whichever the spec has first: forwards of GPipe take the sum of the microbatches on one
+/// stage and a microbatch at an end on the others, and so do its backwards, so the uneven replica is slower; one microbatch at a time, all take P times
+/// their sum, so that with more work is.
+#[test]
+fn plans_are_of_the_slowest_replica_under_their_schedule() {
+    let [even, uneven] = even_and_uneven();
+    let pipelined = find("gpipe").expect("published");
+    let plans = |first: usize| -> Vec<(Plan, &Vec<Vec<u32>>)> {
+        let spec = of_replicas(first);
+        let planned = |plan: Result<Plan, planner::PlanError>| plan.unwrap_or_else(|error| panic!("{error}"));
+        let answer = planner::answer(&spec, &pipelined).expect("it fits");
+        let schedule = answer.schedule.clone();
+        let serial = planned(planner::plan_order(&spec, "mine", one_by_one(4, 4)));
+        let again = planned(planner::replan(&serial, "mine", schedule.clone()));
+        vec![
+            (planned(planner::plan_of(&spec, answer)), &uneven),
+            (planned(planner::plan(&spec, "gpipe")), &uneven),
+            (planned(planner::plan_order(&spec, "mine", schedule)), &uneven),
+            (again.clone(), &uneven),
+            (serial, &even),
+            (planned(planner::replan(&again, "mine", one_by_one(4, 4))), &even),
+        ]
+    };
+    for (at, ((one, slowest), (other, _))) in plans(0).into_iter().zip(plans(1)).enumerate() {
+        assert_eq!(&packed(&one)[0], slowest, "{at}");
+        assert_eq!(
+            (&one.replicas, &one.prediction, packed(&one)),
+            (&other.replicas, &other.prediction, packed(&other))
+        );
+        assert_eq!(one.replicas[0].makespan_ns, one.prediction.makespan_ns, "{at}");
+        assert!(one.replicas[1].makespan_ns < one.prediction.makespan_ns, "{at}: {:?}", one.replicas);
+        assert_eq!(Plan::from_json(&one.to_json()).as_ref(), Ok(&one), "{at}");
+    }
+    // What a comparison says of them is of the slowest too.
+    let rows =
+        planner::compare_with(&of_replicas(0), vec![("mine".into(), one_by_one(4, 4))], Effort(0), &mut |_| {
+            Flow::Continue
+        })
+        .rows;
+    for (name, (plan, _)) in [("gpipe", &plans(0)[1]), ("mine", &plans(0)[4])] {
+        let row = rows.iter().find(|row| row.schedule == name).expect("a row");
+        assert_eq!(row.makespan_ns, Some(plan.prediction.makespan_ns), "{name}");
+        // Documents stay where they are, so no order is found.
+        assert_eq!((row.sorted_ns, row.ordered_ns), (None, None), "{name}");
+    }
+}
+
+/// A schedule keeps the size of its groups, which exports write.
+#[test]
+fn a_plan_of_packed_documents_keeps_the_name_that_makes_it_again() {
+    let spec = spec(&format!("parallel.data = 2\nparallel.chunks = 2\n{DRAWN}"));
+    let plan = planner::plan_with(&spec, "interleaved-1f1b:8", Effort(10_000), &mut |_| Flow::Continue);
+    let plan = plan.unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(plan.schedule_name, "interleaved-1f1b:8");
+    let text = export::of_plan(&plan, export::Format::MegatronArgs).unwrap_or_else(|error| panic!("{error}"));
+    assert!(text.contains("--microbatch-group-size-per-virtual-pipeline-stage 8"), "{text}");
+}
+
+/// Replicas that together have more ops than a problem may have are refused before anything is worked out for them.
+#[test]
+fn more_ops_than_a_problem_may_have_are_refused_at_once() {
+    let many = MODEL.replace("\"llama-3-8b\"", "\"llama-3-8b\"\nmodel.layers = 1024");
+    let many = many.replace("pipeline = 4", "pipeline = 1024").replace("microbatches = 8", "microbatches = 16");
+    // 3 · 1024 · 16 ops are 49,152 of 8,000,000, so 162 replicas are the most.
+    for (data, is_refused) in [(162, false), (163, true), (2048, true)] {
+        let spec =
+            Spec::read(&format!("{many}parallel.data = {data}\n{DRAWN}")).unwrap_or_else(|error| panic!("{error}"));
+        let Work::Model(work) = &spec.work else { panic!("of a model") };
+        let refused = derive(work, Placement::Linear, 1).err().map(|faults| faults.to_string());
+        assert_eq!(refused.is_some(), is_refused, "{data}: {refused:?}");
+        let accepted = "at most 162 with 1024 stages and 16 microbatches";
+        assert!(refused.is_none_or(|told| told.contains(accepted)), "{data}");
     }
 }
 

@@ -244,8 +244,8 @@ impl Plan {
         if written.bound_ns > derived.bound_ns {
             return untrue("prediction.bound_ns", written.bound_ns.to_string(), derived.bound_ns.to_string());
         }
-        packing::check(problem, &self.schedule, &self.replicas)?;
-        self.check_spec()
+        self.check_spec()?;
+        packing::check(self)
     }
 
     /// Whether the problem is one of the spec.
@@ -260,6 +260,9 @@ impl Plan {
                 let of_spec = statement.problem(placement).map_err(PlanFileError::from)?;
                 if of_spec != self.problem {
                     return untrue("problem", "another problem".into(), "the typed one of `spec`".into());
+                }
+                if !self.replicas.is_empty() {
+                    return untrue("packing", "something".into(), "nothing, since its costs are typed".into());
                 }
             }
             Work::Model(work) => {
@@ -281,7 +284,7 @@ impl Plan {
                     _ => 0,
                 };
                 let found = self.replicas.len();
-                if found != expected && (found > 0 || self.packing.is_some()) {
+                if found != expected {
                     return untrue("the length of packing.replicas", found.to_string(), expected.to_string());
                 }
                 let (written, derived) = (self.problem.objective(), work.objective);

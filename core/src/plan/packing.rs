@@ -1,18 +1,22 @@
 //! Data parallel replicas with different documents, in a plan.
 
 use alloc::format;
-use alloc::string::ToString;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use serde_json::{Map, Value, json};
 
+use super::Plan;
 use super::file::PlanFileError;
+use super::planner::judged_ns;
 use crate::base::fields::{Fault, Table, shown};
 use crate::base::units::Nanos;
 use crate::check::check_schedule;
+use crate::estimate::step::StepEpilogue;
 use crate::problem::factors::MicrobatchFactors;
-use crate::problem::{Problem, Schedule};
+use crate::problem::{MAX_OPS, Objective, Problem, Schedule};
 use crate::simulate::simulate;
+use crate::spec::Spec;
 
 /// What one replica takes under the plan's op lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,11 +33,11 @@ pub struct Replica {
 /// with the step epilogue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PackingFigures {
-    /// Packed in their order by first fit, and dealt to replicas in turn.
+    /// Packed in their order by first fit, and assigned to replicas in turn.
     pub given_ns: Option<Nanos>,
     /// The same with the microbatches of each replica in the best of a few sorted orders.
     pub sorted_ns: Option<Nanos>,
-    /// The same microbatches dealt by longest processing time first, then sorted.
+    /// The same microbatches assigned by longest processing time first, then sorted.
     pub dealt_ns: Option<Nanos>,
     /// As the plan has them.
     pub found_ns: Nanos,
@@ -44,13 +48,70 @@ pub struct PackingFigures {
 const FIGURES: [&str; 5] = ["given_ns", "sorted_ns", "longest_first_ns", "found_ns", "bound_ns"];
 
 impl Replica {
-    /// A replica whose microbatches take `factors` of `problem`; none where the schedule does not run.
-    pub(super) fn of(problem: &Problem, factors: Option<MicrobatchFactors>, schedule: &Schedule) -> Option<Replica> {
-        let problem = problem.with_factors(factors.clone()).ok()?;
-        let timeline = simulate(&problem, schedule).ok()?;
-        let (makespan_ns, longest_span_ns) = (timeline.makespan_ns(), timeline.longest_span_ns());
-        Some(Replica { factors, makespan_ns, longest_span_ns })
+    /// The figure that the objective asks to be small.
+    pub(super) fn cost_ns(&self, objective: Objective) -> Nanos {
+        match objective {
+            Objective::Makespan => self.makespan_ns,
+            Objective::LongestSpan => self.longest_span_ns,
+        }
     }
+}
+
+/// The op lists that all replicas of a step run, and what judges them.
+#[derive(Clone, Copy)]
+pub(super) struct OpLists<'a> {
+    /// How transfers go, and how much op times vary.
+    pub spec: &'a Spec,
+    /// The problem of any of the replicas.
+    pub problem: &'a Problem,
+    /// What ends the step of each.
+    pub epilogue: Option<&'a StepEpilogue>,
+    /// The op lists.
+    pub schedule: &'a Schedule,
+}
+
+impl OpLists<'_> {
+    /// A replica whose microbatches take `factors`, and the figure that judges it.
+    ///
+    /// # Errors
+    /// Why such a replica cannot be run.
+    pub fn replica(&self, factors: Option<MicrobatchFactors>) -> Result<(Replica, Nanos), String> {
+        let problem = self.problem.with_factors(factors.clone()).map_err(|fault| fault.to_string())?;
+        let timeline = simulate(&problem, self.schedule).map_err(|deadlock| deadlock.to_string())?;
+        let judged_ns = judged_ns(self.spec, &problem, self.epilogue, self.schedule, &timeline);
+        let (makespan_ns, longest_span_ns) = (timeline.makespan_ns(), timeline.longest_span_ns());
+        Ok((Replica { factors, makespan_ns, longest_span_ns }, judged_ns))
+    }
+
+    /// The replicas whose microbatches take these factors, in this order.
+    ///
+    /// # Errors
+    /// The first replica that cannot be run, and why.
+    pub fn replicas(
+        &self,
+        factors: impl Iterator<Item = Option<MicrobatchFactors>>,
+    ) -> Result<Vec<(Replica, Nanos)>, String> {
+        let replica = |(at, factors): (usize, Option<MicrobatchFactors>)| {
+            self.replica(factors).map_err(|error| format!("data parallel replica {at} cannot be run: {error}"))
+        };
+        factors.enumerate().map(replica).collect()
+    }
+}
+
+/// The first of the replicas that none takes longer than; 0 where there is none.
+pub(super) fn slowest(replicas: &[(Replica, Nanos)]) -> usize {
+    let mut most = 0;
+    for (at, (_, judged_ns)) in replicas.iter().enumerate() {
+        if *judged_ns > replicas[most].1 {
+            most = at;
+        }
+    }
+    most
+}
+
+/// The most replicas whose ops, F, B and W apart, come to no more than a problem may have: each is simulated.
+pub(super) fn most_replicas(problem: &Problem) -> usize {
+    MAX_OPS / (3 * problem.stage_count() * problem.microbatches()).max(1)
 }
 
 impl PackingFigures {
@@ -105,7 +166,15 @@ pub(super) fn read(
         Some(Replica { factors, makespan_ns: makespan_ns?, longest_span_ns: longest_span_ns? })
     };
     let replicas = items.iter().enumerate().filter_map(&mut replica).collect();
-    let [given_ns, sorted_ns, dealt_ns, found_ns, bound_ns] = FIGURES.map(|name| table.whole(name, NUMBER, faults));
+    let figures @ [given_ns, sorted_ns, dealt_ns, found_ns, bound_ns] =
+        FIGURES.map(|name| table.whole(name, NUMBER, faults));
+    if figures.iter().any(Option::is_some) {
+        for (name, figure) in [(FIGURES[3], found_ns), (FIGURES[4], bound_ns)] {
+            if figure.is_none() {
+                faults.push(Fault::new(table.path(name), "nothing", "a whole number, as the other figures have it"));
+            }
+        }
+    }
     table.finish(faults);
     let figures = found_ns.zip(bound_ns);
     let figures =
@@ -113,29 +182,47 @@ pub(super) fn read(
     (replicas, figures)
 }
 
-/// Whether what is said of `replicas` follows from `problem`, that of the first one, and from `schedule`.
-pub(super) fn check(problem: &Problem, schedule: &Schedule, replicas: &[Replica]) -> Result<(), PlanFileError> {
-    if let Some(first) = replicas.first()
-        && first.factors.as_ref() != problem.factors()
-    {
-        return Err(PlanFileError::Untrue {
-            field: "packing.replicas[0].microbatch_factors",
-            written: "other factors".to_string(),
-            derived: "those of `problem`".to_string(),
-        });
+/// Whether what is said of the replicas of `plan` follows from its problem, that of the first one, and from its schedule.
+pub(super) fn check(plan: &Plan) -> Result<(), PlanFileError> {
+    let Plan { spec, problem, schedule, epilogue, replicas, packing, .. } = plan;
+    let untrue = |field, written: String, derived: String| Err(PlanFileError::Untrue { field, written, derived });
+    let Some(first) = replicas.first() else { return Ok(()) };
+    if replicas.len() > most_replicas(problem) {
+        let found =
+            format!("{} replicas of {} ops", replicas.len(), problem.stage_count() * problem.microbatches() * 3);
+        return Err(Fault::new("packing.replicas", found, format!("at most {MAX_OPS} ops of all replicas")).into());
     }
-    for replica in replicas {
-        let own = problem.with_factors(replica.factors.clone()).map_err(PlanFileError::from)?;
-        check_schedule(&own, schedule).map_err(PlanFileError::Schedule)?;
-        let derived = Replica::of(problem, replica.factors.clone(), schedule);
-        let figures = |of: &Replica| format!("{} and {}", of.makespan_ns, of.longest_span_ns);
-        if derived.as_ref() != Some(replica) {
-            return Err(PlanFileError::Untrue {
-                field: "the makespan and the longest span of a replica",
-                written: figures(replica),
-                derived: derived.as_ref().map_or_else(|| "none".to_string(), figures),
-            });
+    if first.factors.as_ref() != problem.factors() {
+        return untrue("packing.replicas[0].microbatch_factors", "other factors".into(), "those of `problem`".into());
+    }
+    let op_lists = OpLists { spec, problem, epilogue: epilogue.as_ref(), schedule };
+    let mut most_ns = 0;
+    for (at, replica) in replicas.iter().enumerate() {
+        if at > 0 {
+            let own = problem.with_factors(replica.factors.clone()).map_err(PlanFileError::from)?;
+            check_schedule(&own, schedule).map_err(PlanFileError::Schedule)?;
         }
+        let derived = op_lists.replica(replica.factors.clone());
+        let figures = |of: &Replica| format!("{} and {}", of.makespan_ns, of.longest_span_ns);
+        let judged_ns = match derived {
+            Ok((derived, judged_ns)) if derived == *replica => judged_ns,
+            other => {
+                let derived = other.map_or_else(|error| error, |(derived, _)| figures(&derived));
+                return untrue("the makespan and the longest span of a replica", figures(replica), derived);
+            }
+        };
+        if at == 0 {
+            most_ns = judged_ns;
+        } else if judged_ns > most_ns {
+            return untrue("the slowest replica", "packing.replicas[0]".into(), format!("packing.replicas[{at}]"));
+        }
+    }
+    let Some(figures) = packing else { return Ok(()) };
+    if figures.found_ns != most_ns {
+        return untrue("packing.found_ns", figures.found_ns.to_string(), most_ns.to_string());
+    }
+    if let Some(less) = figures.values().into_iter().flatten().find(|ns| *ns < figures.bound_ns) {
+        return untrue("packing.bound_ns", figures.bound_ns.to_string(), format!("a packing that takes {less}"));
     }
     Ok(())
 }

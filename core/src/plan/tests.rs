@@ -27,6 +27,33 @@ fn forged(pointer: &str, to: Value) -> PlanFileError {
     Plan::from_json(&value.to_string()).unwrap_err()
 }
 
+/// Of typed costs nothing says that replicas differ; and figures of packings come together.
+#[test]
+fn packings_that_do_not_belong_to_the_plan_are_refused() {
+    let refused = |packing: Value| {
+        let mut value = example().to_value();
+        value.as_object_mut().unwrap().remove("digest");
+        let prediction = &value["prediction"];
+        let replica =
+            json!({ "makespan_ns": prediction["makespan_ns"], "longest_span_ns": prediction["longest_span_ns"] });
+        value["packing"] = packing;
+        value["packing"]["replicas"] = json!([replica]);
+        let digest = file::digest_of(&value);
+        value["digest"] = json!(digest);
+        Plan::from_json(&value.to_string()).unwrap_err().to_string()
+    };
+    let told = refused(json!({}));
+    assert!(told.contains("packing is something; its content gives nothing"), "{told}");
+    for (packing, missing) in [
+        (json!({ "given_ns": 5, "bound_ns": 1 }), "packing.found_ns"),
+        (json!({ "found_ns": 5 }), "packing.bound_ns"),
+        (json!({ "sorted_ns": 5 }), "packing.bound_ns"),
+    ] {
+        let told = refused(packing);
+        assert!(told.contains(missing), "{told}");
+    }
+}
+
 #[test]
 fn the_digest_is_sha_256_of_the_canonical_text() {
     // What `printf '{}' | sha256sum` prints.

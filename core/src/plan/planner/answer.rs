@@ -4,6 +4,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 
 use super::case::{Case, case};
+use super::packing;
 use crate::base::units::Nanos;
 use crate::check::{Violation, check_schedule};
 use crate::estimate::step::{Step, StepEpilogue};
@@ -21,7 +22,7 @@ use crate::spec::{Messages, Spec, Work};
 pub struct Answer {
     /// The name of the published schedule that made it.
     pub name: String,
-    /// The problem that it solves.
+    /// The problem that it solves: of data parallel replicas with different documents, that of the slowest.
     pub case: Case,
     /// The order.
     pub schedule: Schedule,
@@ -119,9 +120,11 @@ pub fn answer(spec: &Spec, published: &Published) -> Result<Answer, Absent> {
     judge(spec, case, published.name, schedule)
 }
 
-/// `schedule` with its times, with jitter and with communication, where `check` accepts it.
+/// `schedule` with its times, with jitter and with communication, where `check` accepts it; of data parallel replicas with
+/// different documents, those of the slowest.
 pub(super) fn judge(spec: &Spec, case: Case, name: &str, schedule: Schedule) -> Result<Answer, Absent> {
     check_schedule(&case.problem, &schedule).map_err(|violations| refusal(&case.problem, &schedule, &violations))?;
+    let case = packing::of_slowest(spec, case, &schedule)?;
     let timeline = simulate(&case.problem, &schedule).map_err(|deadlock| Absent::because(deadlock.to_string()))?;
     Ok(timed(spec, case, name, schedule, timeline))
 }

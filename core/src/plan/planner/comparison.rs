@@ -52,7 +52,7 @@ pub struct Row {
     /// schedule. The other figures are of the order as given; those of `best`, of the order that it chose.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sorted_ns: Option<Nanos>,
-    /// Where the planner packs documents: the objective with microbatches dealt to data parallel replicas by longest
+    /// Where the planner packs documents: the objective with microbatches assigned to data parallel replicas by longest
     /// processing time first, then sorted. The other figures are of the packing as given, of the slowest replica.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub longest_first_ns: Option<Nanos>,

@@ -10,7 +10,8 @@ use alloc::vec::Vec;
 use crate::check::check_program;
 use crate::estimate::fit::{self, Fitted};
 use crate::graph::layout::Partition;
-use crate::plan::{Plan, Prediction, Replica};
+use crate::plan::packing::OpLists;
+use crate::plan::{PackingFigures, Plan, Prediction};
 use crate::problem::Schedule;
 use crate::problem::placement::Placement;
 use crate::program::lower::{Lowering, lower_as};
@@ -33,6 +34,7 @@ pub use best::Best;
 pub use order::{answer_order, plan_order};
 
 mod packing;
+use packing::slowest_first;
 
 mod plan_search;
 pub use plan_search::{Packed, PlanSearch};
@@ -175,13 +177,20 @@ pub fn open_cases(spec: &Spec) -> Result<Vec<Case>, PlanError> {
 /// # Errors
 /// [`PlanError::Absent`] where `check` refuses the schedule.
 pub fn replan(plan: &Plan, name: &str, schedule: Schedule) -> Result<Plan, PlanError> {
-    let case = Case::typed(plan.problem.clone());
-    let answer = judge(&plan.spec, case, name, schedule)
-        .map_err(|absent| PlanError::Absent { schedule: name.to_string(), reason: absent.reason })?;
-    // The stages are the same, and so are the step epilogue and the documents of replicas.
-    let replica = |known: &Replica| Replica::of(&plan.problem, known.factors.clone(), &answer.schedule);
-    let replicas = plan.replicas.iter().filter_map(replica).collect();
-    Ok(Plan { epilogue: plan.epilogue.clone(), replicas, ..plan_of(&plan.spec, answer)? })
+    let absent = |reason| PlanError::Absent { schedule: name.to_string(), reason };
+    // The stages are the same, and so are the step epilogue and the documents of replicas. Another one may be the slowest.
+    let (spec, problem, epilogue) = (&plan.spec, &plan.problem, plan.epilogue.as_ref());
+    let op_lists = OpLists { spec, problem, epilogue, schedule: &schedule };
+    let factors = plan.replicas.iter().map(|replica| replica.factors.clone());
+    let replicas = op_lists.replicas(factors).map_err(absent)?;
+    let (spec, replicas, judged_ns) = slowest_first(spec.clone(), replicas);
+    let problem = match replicas.first() {
+        Some(first) => problem.with_factors(first.factors.clone()).map_err(|fault| absent(fault.to_string()))?,
+        None => problem.clone(),
+    };
+    let answer = judge(&spec, Case::typed(problem), name, schedule).map_err(|error| absent(error.reason))?;
+    let packing = plan.packing.zip(judged_ns).map(|(known, found_ns)| PackingFigures { found_ns, ..known });
+    Ok(Plan { epilogue: plan.epilogue.clone(), replicas, packing, ..plan_of(&spec, answer)? })
 }
 
 /// The plan with the same op lists and the best order of microbatches found within `effort`, where microbatches differ:
@@ -193,7 +202,13 @@ pub fn reorder(plan: &Plan, effort: Effort, observer: &mut dyn FnMut(Progress) -
     let absent =
         |reason: &str| PlanError::Absent { schedule: plan.schedule_name.clone(), reason: reason.to_string() };
     if !plan.replicas.is_empty() {
-        return Err(absent("the order of its documents is chosen with the plan"));
+        return Err(absent(match plan.packing {
+            Some(_) => "the order of its documents is chosen with the plan",
+            None => {
+                "its data parallel replicas have different documents, which stay in their microbatches: give the documents of \
+                 the whole step and a published schedule, and the planner chooses their order"
+            }
+        }));
     }
     if !plan.problem.differs() {
         return Err(absent("all microbatches are alike, so no order of them is shorter than another"));
@@ -208,7 +223,7 @@ pub fn reorder(plan: &Plan, effort: Effort, observer: &mut dyn FnMut(Progress) -
 /// The plan of an answer to `spec`: its transfers placed as the spec asks, and checked on the transport that it names.
 ///
 /// # Errors
-/// [`PlanError::Deadlock`] and [`PlanError::Hangs`].
+/// [`PlanError::Deadlock`] and [`PlanError::Hangs`], and [`PlanError::Absent`] where a data parallel replica cannot be run.
 pub fn plan_of(spec: &Spec, answer: Answer) -> Result<Plan, PlanError> {
     let problem = answer.case.problem.clone();
     let Messages { lowering, transport } = spec.messages;
@@ -236,11 +251,12 @@ pub fn plan_of(spec: &Spec, answer: Answer) -> Result<Plan, PlanError> {
         let counts = derived.stages.iter().map(|stage| stage.layers.len() as u32).collect();
         work.layout.partition = Partition::ByHand(counts);
     }
-    let mut replicas = Vec::new();
     if let Work::Model(work) = &mut spec.work {
         work.batch.documents = work.batch.documents.packed(work.bins(), work.sequence);
-        replicas = packing::replicas(work, &answer.case, &answer.schedule);
     }
+    let replicas = packing::replicas(&spec, &answer.case, &answer.schedule);
+    let absent = |reason| PlanError::Absent { schedule: answer.name.clone(), reason };
+    let (spec, replicas, _) = slowest_first(spec, replicas.map_err(absent)?);
     let Answer { name: schedule_name, schedule, case, .. } = answer;
     let epilogue = case.derived.map(|derived| derived.epilogue);
     Ok(Plan { spec, problem, schedule_name, schedule, program, epilogue, prediction, replicas, packing: None })

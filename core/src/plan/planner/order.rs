@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use core::fmt::Write;
 
 use super::answer::timed;
+use super::packing::of_slowest;
 use super::{Answer, Case, PlanError, derived_case, plan_of};
 use crate::check::{Violation, check_schedule};
 use crate::estimate::fit;
@@ -45,6 +46,7 @@ pub fn answer_order(spec: &Spec, name: &str, order: impl Into<Order>) -> Result<
         other => other,
     })?;
     check_schedule(&case.problem, &order.schedule).map_err(|violations| absent(told(&violations, &order)))?;
+    let case = of_slowest(spec, case, &order.schedule).map_err(|cannot| absent(cannot.reason))?;
     let timeline = simulate(&case.problem, &order.schedule).map_err(PlanError::Deadlock)?;
     Ok(timed(spec, case, name, order.schedule, timeline))
 }

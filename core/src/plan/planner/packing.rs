@@ -4,16 +4,17 @@
 //! All replicas run the same op lists, and the step waits for the slowest. So the plan's problem is that of the slowest replica,
 //! which comes first in its spec.
 
-use alloc::string::ToString;
+use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
 
 use super::answer::judge;
 use super::comparison::{Bounds, ORDERING, Row, absent_row, gap, row};
-use super::{Answer, Case, PlanError, best_with, derived_case, judged_ns, open_cases, plan_of, published_answers};
+use super::{Answer, Case, PlanError, best_with, derived_case, open_cases, plan_of, published_answers};
 use crate::base::units::Nanos;
 use crate::bounds::packing_bound;
 use crate::estimate::derive::WithinDocuments;
+use crate::plan::packing::{OpLists, slowest};
 use crate::plan::{PackingFigures, Plan, Replica};
 use crate::problem::op::{Op, OpKind};
 use crate::problem::packing::{Bins, Document, DocumentTimes, Packing};
@@ -21,7 +22,6 @@ use crate::problem::placement::Placement;
 use crate::problem::{Problem, Schedule};
 use crate::schedule::{self, Absent, BEST};
 use crate::search::{Batch, Effort, Flow, Progress};
-use crate::simulate::simulate;
 use crate::spec::{Documents, ModelWork, Spec, Work, lengths_of};
 
 mod pieces;
@@ -42,7 +42,8 @@ pub(super) struct Step<'a> {
 /// A schedule with documents in its places.
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
-    name: &'static str,
+    /// As it was asked for.
+    name: String,
     case: Case,
     schedule: Schedule,
     packing: Packing,
@@ -164,13 +165,13 @@ impl<'a> Step<'a> {
         let case =
             derived_case(&spec, work, problem.placement().clone(), problem.chunks()).map_err(PlanError::Spec)?;
         judge(&spec, case, name, schedule.clone())
-            .map_err(|absent| PlanError::Absent { schedule: name.to_string(), reason: absent.reason })
+            .map_err(|absent| PlanError::Absent { schedule: name.clone(), reason: absent.reason })
     }
 
     /// `answer` with documents as the search packs them for its schedule, and what the packings cost.
     pub fn packed(
         &self,
-        name: &'static str,
+        name: &str,
         answer: &Answer,
         effort: Effort,
         observer: &mut dyn FnMut(Progress) -> Flow,
@@ -185,7 +186,7 @@ impl<'a> Step<'a> {
     }
 
     /// `answer` with the best of the packings that need no search, and what they cost.
-    fn simple(&self, name: &'static str, answer: &Answer) -> Result<(Candidate, Costs), Absent> {
+    fn simple(&self, name: &str, answer: &Answer) -> Result<(Candidate, Costs), Absent> {
         let missing = || Absent::because("its op lists do not run with these documents");
         let placed = self.placed(&answer.case).ok_or_else(missing)?;
         let batch = placed.batch();
@@ -202,8 +203,9 @@ impl<'a> Step<'a> {
         let ((cost, slowest), mut packing) = best.min_by_key(|((cost, _), _)| *cost).ok_or_else(missing)?;
         packing.swap(0, slowest);
         let of = |at: usize| costs[at].map(|(cost, _)| cost);
-        let costs = Costs { given: of(0), sorted: of(1), dealt: of(2), found: Some(cost) };
-        Ok((Candidate { name, case: answer.case.clone(), schedule: schedule.clone(), packing, cost }, costs))
+        let costs = Costs { given: of(0), sorted: of(1), dealt: of(2), found: None };
+        let (name, case, schedule) = (name.to_string(), answer.case.clone(), schedule.clone());
+        Ok((Candidate { name, case, schedule, packing, cost }, costs))
     }
 
     /// A better packing for the schedule of `known`.
@@ -273,12 +275,11 @@ impl<'a> Step<'a> {
             sorted[0] = even[0].clone();
             sorted
         });
-        let name = schedule::find(&answer.name).map_or(BEST, |published| published.name);
         for mut packing in [Some(even.clone()), sorted, mixed].into_iter().flatten() {
             let Some((cost, slowest)) = placed.judged(&schedule, &packing) else { continue };
             packing.swap(0, slowest);
             if best.as_ref().is_none_or(|best| cost < best.cost) {
-                let (case, schedule) = (answer.case.clone(), schedule.clone());
+                let (name, case, schedule) = (answer.name.clone(), answer.case.clone(), schedule.clone());
                 best = Some(Candidate { name, case, schedule, packing, cost });
             }
         }
@@ -309,7 +310,7 @@ impl<'a> Step<'a> {
             rows.push(found.unwrap_or_else(|absent| absent_row(name, absent.reason)));
         }
         let best = self.best(candidates, effort, observer).and_then(|(best, _)| {
-            let costs = Costs { found: Some(best.cost), ..Costs::default() };
+            let costs = Costs { found: (!self.is_fixed).then_some(best.cost), ..Costs::default() };
             let row = self.row(BEST, &self.answer_of(&best)?, costs, bounds);
             let of_all = self.bounds_of_all()?[1];
             Ok(Row { bound_of_all_ns: Some(of_all).min(row.bound_ns).or(row.bound_ns), ..row })
@@ -403,29 +404,70 @@ impl Placed<'_> {
 
     /// What the slowest replica costs, and which that is. None where `schedule` does not run.
     fn judged(&self, schedule: &Schedule, packing: &Packing) -> Option<(Cost, usize)> {
-        let epilogue = self.case.derived.as_ref().map(|derived| &derived.epilogue);
+        let Placed { step, case, within, .. } = self;
+        let epilogue = case.derived.as_ref().map(|derived| &derived.epilogue);
+        let op_lists = OpLists { spec: step.spec, problem: &case.problem, epilogue, schedule };
+        let factors = packing.iter().map(|microbatches| within.factors(&lengths_of(microbatches, &step.lengths)));
         let (mut most, mut slowest) = ([0; 2], 0);
-        for (replica, microbatches) in packing.iter().enumerate() {
-            let lengths = lengths_of(microbatches, &self.step.lengths);
-            let problem = self.case.problem.with_factors(self.within.factors(&lengths)).ok()?;
-            let timeline = simulate(&problem, schedule).ok()?;
-            let judged_ns = judged_ns(self.step.spec, &problem, epilogue, schedule, &timeline);
+        for (at, factors) in factors.enumerate() {
+            let (replica, judged_ns) = op_lists.replica(factors).ok()?;
             if judged_ns > most[0] {
-                slowest = replica;
+                slowest = at;
             }
-            most = [most[0].max(judged_ns), most[1].max(timeline.cost_ns(problem.objective()))];
+            most = [most[0].max(judged_ns), most[1].max(replica.cost_ns(case.problem.objective()))];
         }
         Some((most, slowest))
     }
 }
 
-/// What each replica of `work` takes under `schedule` of `problem`, whose stages are those of `case`; nothing where all have
-/// the same microbatches.
-pub(super) fn replicas(work: &ModelWork, case: &Case, schedule: &Schedule) -> Vec<Replica> {
-    let (Documents::OfReplicas(replicas), Some(derived)) = (&work.batch.documents, &case.derived) else {
-        return Vec::new();
-    };
+/// The data parallel replicas of `spec` under `schedule`, in the order of their documents, each with the figure that judges
+/// it; none where all have the same microbatches. The stages are those of `case`.
+///
+/// # Errors
+/// The first replica that cannot be run, and why.
+pub(super) fn replicas(spec: &Spec, case: &Case, schedule: &Schedule) -> Result<Vec<(Replica, Nanos)>, String> {
+    let (Work::Model(work), Some(derived)) = (&spec.work, &case.derived) else { return Ok(Vec::new()) };
+    let documents = work.batch.documents.packed(work.bins(), work.sequence);
+    let Documents::OfReplicas(documents) = documents else { return Ok(Vec::new()) };
     let within = WithinDocuments::of(work, &derived.stages);
-    let of = |documents: &Vec<Vec<u32>>| Replica::of(&case.problem, within.factors(documents), schedule);
-    replicas.iter().filter_map(of).collect()
+    let op_lists = OpLists { spec, problem: &case.problem, epilogue: Some(&derived.epilogue), schedule };
+    op_lists.replicas(documents.iter().map(|documents| within.factors(documents)))
+}
+
+/// `case` with the problem of the data parallel replica of `spec` that takes longest under `schedule`, where they have
+/// different documents.
+///
+/// # Errors
+/// The first replica that cannot be run, and why.
+pub(super) fn of_slowest(spec: &Spec, mut case: Case, schedule: &Schedule) -> Result<Case, Absent> {
+    let mut replicas = replicas(spec, &case, schedule).map_err(Absent::because)?;
+    if replicas.is_empty() {
+        return Ok(case);
+    }
+    let (slowest, _) = replicas.swap_remove(slowest(&replicas));
+    if slowest.factors.as_ref() != case.problem.factors() {
+        let problem = case.problem.with_factors(slowest.factors.clone());
+        case.problem = problem.map_err(|fault| Absent::because(fault.to_string()))?;
+        if let Some(derived) = &mut case.derived {
+            derived.statement.microbatch_factors = slowest.factors;
+        }
+    }
+    Ok(case)
+}
+
+/// `spec` and its `replicas` with the slowest one first, and the figure that judges it; as they are where there are none.
+pub(super) fn slowest_first(mut spec: Spec, replicas: Vec<(Replica, Nanos)>) -> (Spec, Vec<Replica>, Option<Nanos>) {
+    let at = slowest(&replicas);
+    let judged_ns = replicas.get(at).map(|(_, judged_ns)| *judged_ns);
+    let mut replicas: Vec<Replica> = replicas.into_iter().map(|(replica, _)| replica).collect();
+    if at > 0 {
+        replicas.swap(0, at);
+        if let Work::Model(work) = &mut spec.work
+            && let Documents::OfReplicas(documents) = &mut work.batch.documents
+            && at < documents.len()
+        {
+            documents.swap(0, at);
+        }
+    }
+    (spec, replicas, judged_ns)
 }

@@ -45,9 +45,12 @@ impl Pieces {
     pub fn offer(
         &mut self,
         step: &Step<'_>,
-        name: &'static str,
+        name: &str,
         answer: Result<Answer, Absent>,
     ) -> Result<&Candidate, Absent> {
+        // As it was asked for, with a size of groups.
+        let wanted = Some(self.name.clone()).filter(|wanted| wanted != BEST);
+        let name = wanted.as_deref().unwrap_or(name);
         match answer.and_then(|answer| step.simple(name, &answer)) {
             Ok((candidate, own)) => {
                 self.costs.take(own);
@@ -118,6 +121,7 @@ impl Pieces {
             (true, Some(known)) => known,
             (true, None) => *self.bound_ns.insert(step.bounds_of_all()?[0]),
         };
-        Ok(step.figures(costs, bound_ns))
+        // A published schedule may win on a placement that the search does not look at.
+        Ok(step.figures(costs, own.map_or(bound_ns, |own| own.min(bound_ns))))
     }
 }
