@@ -224,28 +224,38 @@ pub fn add_missing(logs: &mut Vec<Worker>) -> Vec<Fault> {
         return Vec::new();
     }
     let mut missing = Vec::new();
-    for machine in 0..=logs.last().map_or(0, |log| log.machine) {
-        let own = || logs.iter().filter(|log| log.machine == machine);
-        let devices: BTreeSet<usize> = own().map(|log| log.device).collect();
-        let Some(beside) = own().next().map(|log| log.name.clone()) else { continue };
-        // Numbers may be far apart, by mistake.
-        let last = devices.last().copied().unwrap_or(0).min(logs.len() + MOST_MISSING);
-        missing.extend((0..last).filter(|device| !devices.contains(device)).map(|device| {
-            let name = match beside.rsplit_once(is_separator) {
-                Some((folder, _)) => format!("{folder}/workerlog.{device}"),
-                None => format!("workerlog.{device}"),
-            };
-            Worker::new(name, machine, device)
-        }));
+    let mut further = None;
+    for own in logs.chunk_by(|one, next| one.machine == next.machine) {
+        let mut next = 0;
+        for log in own {
+            for device in next..log.device {
+                let name = match own[0].name.rsplit_once(is_separator) {
+                    Some((folder, _)) => format!("{folder}/workerlog.{device}"),
+                    None => format!("workerlog.{device}"),
+                };
+                if missing.len() == MOST_MISSING {
+                    further.get_or_insert(name);
+                    break;
+                }
+                missing.push(Worker::new(name, log.machine, device));
+            }
+            next = log.device.saturating_add(1);
+        }
     }
-    let fault = |log: &Worker| Fault::new(log.name.as_str(), "no file", "the log of this device");
-    let faults = missing.iter().map(fault).collect();
+    let fault = |name: &str| Fault::new(name, "no file", "the log of this device");
+    let mut faults: Vec<Fault> = missing.iter().map(|log| fault(&log.name)).collect();
+    faults.extend(further.map(|name| Fault {
+        accepted: format!(
+            "the log of this device; of those behind it, no missing one is named beyond {MOST_MISSING}"
+        ),
+        ..fault(&name)
+    }));
     logs.extend(missing);
     logs.sort_by_key(|log| (log.machine, log.device));
     faults
 }
 
-/// Most workers without a file that are named.
+/// Most workers without a file that are named, of all machines: numbers may be far apart, by mistake.
 const MOST_MISSING: usize = 1024;
 
 const fn is_separator(letter: char) -> bool {

@@ -85,7 +85,14 @@ fn logs_stand_by_machine_and_device_and_those_between_are_named() {
     assert!(add_missing(&mut alone).is_empty() && alone.len() == 1);
     // A number that is wrong takes no more than a bounded list.
     let mut far = vec![log("workerlog.0"), log("workerlog.4000000000")];
-    assert_eq!(add_missing(&mut far).len(), MOST_MISSING + 1);
+    let told = add_missing(&mut far);
+    assert_eq!((far.len(), told.len()), (MOST_MISSING + 2, MOST_MISSING + 1));
+    assert!(told[MOST_MISSING].to_string().contains("beyond 1024"), "{:?}", told[MOST_MISSING]);
+    // Of all machines together.
+    let far = (0..2000).map(|machine| log(&format!("machine{machine}/workerlog.99999")));
+    let mut far = placed(far.collect()).expect("each once");
+    let told = add_missing(&mut far);
+    assert_eq!((far.len(), told.len()), (2000 + MOST_MISSING, MOST_MISSING + 1));
 }
 
 #[test]
