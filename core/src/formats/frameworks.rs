@@ -48,7 +48,8 @@ pub struct Degrees {
 }
 
 impl Degrees {
-    fn of(work: &ModelWork, chunks: usize) -> Degrees {
+    /// Of a plan with `schedule`.
+    fn of(work: &ModelWork, chunks: usize, schedule: &str) -> Degrees {
         let form = &work.layout.form;
         Degrees {
             pipeline: work.pipeline.into(),
@@ -62,7 +63,7 @@ impl Degrees {
             experts: work.model.variant.experts.map_or(0, |experts| experts.count.into()),
             sequence: work.sequence.into(),
             sequence_parallel: form.sequence_parallel,
-            overlap_exchanges: work.layout.overlap_exchanges,
+            overlap_exchanges: work.layout.overlap_exchanges && megatron_args::overlaps_exchanges(schedule),
         }
     }
 
@@ -161,7 +162,7 @@ impl<'p> Shown<'p> {
                     refusals.push(format!("it runs whole sequences, not {slices} slices (parallel.sequence_slices)"));
                 }
                 if let Work::Model(work) = &self.spec.work {
-                    let degrees = Degrees::of(work, self.problem.chunks());
+                    let degrees = Degrees::of(work, self.problem.chunks(), self.schedule_name);
                     let group = megatron_args::group(self.schedule_name).unwrap_or(degrees.group);
                     refusals.extend(Degrees { group, ..degrees }.megatron_refusals());
                     if let Partition::WithModules(counts) = &work.layout.partition {
@@ -206,6 +207,29 @@ mod tests {
             assert_eq!(!Shown::of(&plan).told().is_empty(), refused, "{microbatches}");
             let exported = export::of_plan(&plan, Format::MegatronArgs);
             assert_eq!(matches!(exported, Err(ExportError::Megatron(_))), refused, "{microbatches}");
+        }
+    }
+
+    /// Only the pairs of combined 1F1B overlap exchanges: elsewhere the export has no switch for them, and a note.
+    #[test]
+    fn overlap_of_exchanges_is_refused_only_where_the_export_asks_for_it() {
+        let of = |schedule: &str, chunks: u32| {
+            let text = format!(
+                "model.name = \"mixtral-8x7b\"\ncluster.device = \"h100\"\nmemory.limit_bytes = \"900 GiB\"\n\
+                 parallel = {{ pipeline = 2, chunks = {chunks}, data = 8, expert = 8, overlap_exchanges = true }}\n\
+                 training.microbatches = 8\n"
+            );
+            let spec = Spec::read(&text).unwrap_or_else(|faults| panic!("{faults}"));
+            let plan = planner::plan(&spec, schedule).unwrap_or_else(|why| panic!("{why}"));
+            export::of_plan(&plan, Format::MegatronArgs).unwrap_or_else(|error| panic!("{schedule}: {error}"))
+        };
+        let switch = "--overlap-moe-expert-parallel-comm";
+        for (schedule, chunks, has_switch) in
+            [("1f1b", 1, false), ("interleaved-1f1b", 2, false), ("combined-1f1b", 2, true)]
+        {
+            let text = of(schedule, chunks);
+            assert_eq!(text.contains(switch), has_switch, "{text}");
+            assert_eq!(text.contains("combined-1f1b has pairs"), !has_switch, "{text}");
         }
     }
 

@@ -22,6 +22,11 @@ pub fn has(schedule: &str) -> bool {
     SCHEDULES.contains(&schedule.split(':').next().unwrap_or(schedule))
 }
 
+/// Whether ops of the schedule of this name run as pairs that hide exchanges of experts.
+pub fn overlaps_exchanges(schedule: &str) -> bool {
+    schedule.split(':').next() == Some(COMBINED)
+}
+
 /// The size of groups that a schedule's name asks for: microbatches that go through a chunk together.
 pub fn group(schedule: &str) -> Option<u64> {
     schedule.split_once(':')?.1.parse().ok()
@@ -140,7 +145,7 @@ fn pipeline(work: &ModelWork, schedule: &str, layout: &str, lines: &mut Lines) {
 /// Collectives of replicas, and of experts, that overlap with ops.
 fn overlaps(work: &ModelWork, schedule: &str, lines: &mut Lines) {
     if work.layout.overlap_exchanges {
-        match schedule.starts_with(COMBINED) {
+        match overlaps_exchanges(schedule) {
             true => lines.switch("--overlap-moe-expert-parallel-comm"),
             false => {
                 lines.note(&format!("no pair of {schedule} overlaps exchanges of experts: combined-1f1b has pairs"))
