@@ -62,7 +62,7 @@ impl State {
     }
 }
 
-/// The best packing found from `start` on, until `effort` ops have run.
+/// The best packing found from `start` on, until `effort` ops have run; documents and replicas that are looked at count as ops.
 pub(super) fn search(
     run: &mut Run,
     start: Packing,
@@ -87,6 +87,7 @@ pub(super) fn search(
         if let Some((cost, undo)) = step(run, &mut state, &mut random, most) {
             if cost > best && !is_saved {
                 // `best` is what was there before this step.
+                run.ops += run.batch.documents.len() as u64;
                 saved = before(&state, &undo);
                 is_saved = true;
             }
@@ -118,6 +119,8 @@ fn step(run: &mut Run, state: &mut State, random: &mut Random, most: Cost) -> Op
         return None;
     }
     let [first, second] = [one, two].map(|[replica, place]| &state.bins[replica][place]);
+    // Both are copied, and the costs of all replicas are looked at.
+    run.ops += (first.documents.len() + second.documents.len() + state.costs.len()) as u64;
     let changed = match random.below(2) {
         0 => (second.clone(), first.clone()),
         _ => first.exchanged(second, run.batch, random)?,
@@ -147,4 +150,48 @@ fn before(state: &State, undo: &Undo) -> Packing {
         packing[*replica][*place] = bin.documents.clone();
     }
     packing
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use serde_json::json;
+
+    use super::super::super::orders::fixed::Tables;
+    use super::super::{Batch, Run};
+    use super::*;
+    use crate::problem::Statement;
+    use crate::problem::packing::{Bins, Document, DocumentTimes, Shares};
+    use crate::problem::placement::Placement;
+    use crate::schedule::find;
+
+    /// What a step copies and looks at counts as effort: it takes longer with more documents, and with more replicas.
+    #[test]
+    fn effort_counts_documents_and_replicas() {
+        let file = json!({ "ranks": 1, "microbatches": 2,
+            "stages": { "forward_ns": 10, "backward_input_ns": 10, "backward_weight_ns": 10 } });
+        let problem = Statement::read(&file).unwrap().problem(Placement::Linear).unwrap();
+        let schedule = find("1f1b").unwrap().build(&problem).unwrap();
+        let shares = Shares { usual_ns: [10; 3], fixed_ns: [5; 3], by_load_ns: [[5, 0]; 3] };
+        let times = DocumentTimes { stages: [shares].into(), whole: [1 << 20, 1] };
+        let spent = |replicas: usize, each: usize| {
+            let bins = Bins { replicas, microbatches: 2, tokens: 1 << 20 };
+            let document = Document { tokens: 1, loads: [1, 0] };
+            let documents: Vec<Document> = [document].repeat(bins.count() * each);
+            let batch = Batch { problem: &problem, bins, documents: &documents, times: &times };
+            let tables = Tables::of(&problem);
+            let mut run = Run::new(&batch, &tables, &schedule).unwrap();
+            let number = |at: usize| (at * each..(at + 1) * each).map(|document| document as u32).collect();
+            let packing: Packing = (0..replicas).map(|of| [number(2 * of), number(2 * of + 1)].into()).collect();
+            let mut state = State::of(&mut run, &packing).unwrap();
+            run.ops = 0;
+            let (mut random, most) = (Random::new(7), state.cost());
+            while step(&mut run, &mut state, &mut random, most).is_none() {}
+            run.ops
+        };
+        let few = spent(1, 1);
+        assert!(spent(1, 1000) >= few + 2 * 999);
+        assert!(spent(500, 1) >= few + 499);
+    }
 }

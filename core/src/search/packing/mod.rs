@@ -64,12 +64,12 @@ impl Batch<'_> {
         Some(packing.iter().map(|of| run.sorted(of)).collect())
     }
 
-    /// The microbatches of `packing` dealt to replicas by longest processing time first.
+    /// The microbatches of `packing` assigned to replicas by longest processing time first.
     pub fn dealt(&self, packing: &Packing) -> Packing {
         longest_first(packing, |documents| self.times.weight(self.load(documents)))
     }
 
-    /// `packing` with microbatches that take about as long, as far as a share of `effort` allows, dealt to replicas.
+    /// `packing` with microbatches that take about as long, as far as a share of `effort` allows, assigned to replicas.
     pub fn evened_out(&self, packing: &Packing, effort: Effort) -> Packing {
         self.dealt(&balance::balanced(self, packing, effort.0 / BALANCING).0)
     }
