@@ -4,7 +4,7 @@ use pipeplan_core::notation::order::Order;
 use pipeplan_core::plan::planner::{self, Comparison, PlanError, Row, Status};
 use pipeplan_core::problem::Objective;
 use pipeplan_core::program::lower::Lowering;
-use pipeplan_core::spec::{Messages, Spec, Work};
+use pipeplan_core::spec::{Documents, Messages, Spec, Work};
 
 use super::documents::Lengths;
 use super::failure::Failure;
@@ -41,7 +41,8 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Result<(), Failure> {
-    let spec = args.jitter.apply(args.measured.apply(args.documents.apply(input::spec(&args.spec)?)?)?);
+    let spec = args.documents.apply(input::spec(&args.spec)?)?;
+    let spec = args.jitter.apply(args.measured.apply(spec)?);
     let own: Vec<(String, Order)> =
         args.order.iter().map(|from| custom_schedule::read(from)).collect::<Result<_, _>>()?;
     let orders = own.iter().map(|(name, order)| (name.clone(), order.schedule.clone())).collect();
@@ -92,7 +93,7 @@ fn drawn(comparison: &Comparison, spec: &Spec) -> String {
         (true, true) => &[("makespan", |row| row.makespan_ns)],
         (true, false) => &[("longest span", |row| row.longest_span_ns)],
     };
-    let differs = Differs::of(comparison);
+    let differs = Differs::of(comparison, spec);
     let mut rows: Vec<Vec<String>> = Vec::new();
     // Schedules that are absent for the same reason share a line.
     let mut absent: Vec<(String, Vec<&str>)> = Vec::new();
@@ -180,32 +181,40 @@ enum Differs {
     Not,
     /// Their order is chosen.
     Ordered,
+    /// They are slices of sequences, whose order is chosen.
+    Sliced,
     /// Their documents are chosen.
     Packed,
+    /// Their documents stay where the spec has them, by data parallel replica.
+    Fixed,
 }
 
 impl Differs {
-    fn of(comparison: &Comparison) -> Differs {
+    fn of(comparison: &Comparison, spec: &Spec) -> Differs {
         let any = |of: fn(&Row) -> Option<u64>| comparison.rows.iter().any(|row| of(row).is_some());
+        let are_fixed =
+            matches!(&spec.work, Work::Model(work) if matches!(work.batch.documents, Documents::OfReplicas(_)));
         match (any(|row| row.ordered_ns), any(|row| row.longest_first_ns)) {
             (_, true) => Differs::Packed,
+            (true, false) if spec.slices() > 1 => Differs::Sliced,
             (true, false) => Differs::Ordered,
+            (false, false) if are_fixed => Differs::Fixed,
             (false, false) => Differs::Not,
         }
     }
 
     fn columns(self) -> &'static [&'static str] {
         match self {
-            Differs::Not => &[],
-            Differs::Ordered => &["sorted", "ordered"],
+            Differs::Not | Differs::Fixed => &[],
+            Differs::Ordered | Differs::Sliced => &["sorted", "ordered"],
             Differs::Packed => &["sorted", "longest first", "packed"],
         }
     }
 
     fn cells(self, row: &Row) -> Vec<Option<u64>> {
         match self {
-            Differs::Not => Vec::new(),
-            Differs::Ordered => vec![row.sorted_ns, row.ordered_ns],
+            Differs::Not | Differs::Fixed => Vec::new(),
+            Differs::Ordered | Differs::Sliced => vec![row.sorted_ns, row.ordered_ns],
             Differs::Packed => vec![row.sorted_ns, row.longest_first_ns, row.ordered_ns],
         }
     }
@@ -219,10 +228,19 @@ impl Differs {
                  six sorted orders;\nordered, that of the best order found (`plan --schedule NAME --reorder`); `best` \
                  chooses order and schedule\n"
             ),
+            Differs::Sliced => format!(
+                "microbatches are slices of sequences: the {objective} of a schedule is of the sequences in the order as \
+                 given; sorted, of\nthe best of six sorted orders of whole sequences; ordered, of the best one found \
+                 (`plan --schedule NAME --reorder`);\nwhere all sequences are alike, so are these\n"
+            ),
+            Differs::Fixed => format!(
+                "data parallel replicas have different documents, which stay where the spec has them: the {objective} of a \
+                 schedule is\nof the slowest replica\n"
+            ),
             Differs::Packed => format!(
                 "documents are packed: the {objective} of a schedule is of the slowest replica with documents packed in \
-                 their order;\nsorted, with microbatches in the best of six sorted orders; longest first, dealt to \
-                 replicas by their work, then sorted;\npacked, as `plan` packs them; no packing is below the bound\n"
+                 their order;\nsorted, with microbatches in the best of six sorted orders; longest first, assigned \
+                 to replicas by their work, then sorted;\npacked, as `plan` packs them; no packing is below the bound\n"
             ),
         }
     }

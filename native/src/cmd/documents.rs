@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use pipeplan::data::tokenizer::Tokenizer;
-use pipeplan::data::{self, MASKED};
+use pipeplan::data::{self, Format, MASKED};
 use pipeplan_core::formats::lengths::{self, LengthsError};
 use pipeplan_core::problem::packing::MAX_DOCUMENTS;
 use pipeplan_core::spec::{Documents, Spec, Work};
@@ -35,14 +35,24 @@ impl Lengths {
             ));
         };
         work.batch.documents = Documents::OfStep(lengths);
-        Spec::from_value(&spec.to_value())
-            .map_err(|faults| Failure::input(format!("{from} does not fit the spec:\n{faults}")))
+        // What is read again has no measured times, so it is a check alone.
+        match Spec::from_value(&spec.to_value()) {
+            Ok(_) => Ok(spec),
+            Err(faults) => Err(Failure::input(format!("{from} does not fit the spec:\n{faults}"))),
+        }
     }
 }
 
 /// The numbers of an array of NumPy.
 fn of_array(from: &str) -> Result<Vec<u32>, Failure> {
     let source = data::open(Path::new(from), &Tokenizer::Bytes).map_err(Failure::input)?;
+    let is_array = source.format == Format::Numpy;
+    // Rows of a table are told as documents of one length.
+    if !is_array || !source.lengths.is_empty() {
+        let found = if is_array { "an array of two dimensions" } else { source.format.name() };
+        return Err(Failure::input(format!("{from}: found {found}"))
+            .with_help("give a NumPy array of one dimension with whole numbers of tokens, one for each document"));
+    }
     if source.tokens > MAX_DOCUMENTS as u64 {
         let error = LengthsError::TooMany;
         return Err(Failure::input(format!("{from}: {error}")).with_help(error.help()));

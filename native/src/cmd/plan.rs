@@ -84,7 +84,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
     // What is proved is of planned times, which are not what the best is chosen by where ops differ.
     let may_replace = is_best && spec.jitter_permille == 0;
     let mut plan = own.unwrap_or_else(|| search::plan(&spec, schedule, args.effort))?;
-    if args.reorder && !is_best && plan.replicas.is_empty() {
+    // Where the planner has packed documents, it has chosen their order.
+    if args.reorder && !is_best && plan.packing.is_none() {
         plan = search::reorder(&plan, args.effort)?;
     }
     let mut proved = None;

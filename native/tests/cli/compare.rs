@@ -105,3 +105,83 @@ fn own_orders_are_compared_with_the_others() {
     assert!(refused(&["plan", "-", "--order", "-"], spec).contains("standard input can be read once"));
     assert!(refused(&["plan", &mine], "").contains("`SPEC --order FILE`"));
 }
+
+/// Measured times stay with documents from a file: all operators measured at a microsecond make another row.
+#[test]
+fn documents_of_a_file_keep_measured_times() {
+    use pipeplan_core::estimate::derive::{derive, graph_of};
+    use pipeplan_core::hardware::cost::Load;
+    use pipeplan_core::hardware::profile::{Profile, Signature};
+    use pipeplan_core::problem::placement::Placement;
+    let spec = pipeplan_core::spec::Spec::read(TINY).unwrap();
+    let pipeplan_core::spec::Work::Model(work) = &spec.work else { panic!("a model") };
+    let mut measured = Profile::new("test");
+    for stage in derive(work, Placement::Linear, 1).unwrap().stages {
+        let graph = graph_of(work, &stage);
+        for operator in &graph.operators {
+            measured.insert(Signature::of(&graph, operator), Load::of(&graph, operator), 1000);
+        }
+    }
+    let folder = folder();
+    let [profile, documents] = ["profile.json", "lengths.txt"].map(|name| path(&folder, name));
+    write(&profile, &measured.to_json());
+    write(&documents, "16\n8\n8\n");
+    let makespan = |more: &[&str]| {
+        let compared = json_of(&[&["compare", "-", "--json", "--effort", "1"], more].concat(), TINY);
+        let rows = compared["rows"].as_array().unwrap();
+        rows.iter().find(|row| row["schedule"] == "1f1b").unwrap()["makespan_ns"].clone()
+    };
+    let documents = ["--documents", &documents];
+    let with_both = makespan(&[&documents[..], &["--profile", &profile]].concat());
+    assert_ne!(with_both, makespan(&documents));
+    // Documents that fill every sequence take no more than sequences.
+    write(documents[1], "[16, 16]");
+    assert_eq!(makespan(&[&documents[..], &["--profile", &profile]].concat()), makespan(&["--profile", &profile]));
+}
+
+/// What columns say of microbatches that differ names what differs, and no option that does nothing.
+#[test]
+fn what_differs_is_named() {
+    let sliced = TINY.replace("pipeline = 2", "pipeline = 2\nsequence_slices = 2");
+    let table = printed(&["compare", "-", "--effort", "1"], &sliced);
+    assert!(table.contains("microbatches are slices of sequences") && table.contains("whole sequences"), "{table}");
+    let fixed = TINY.replace("pipeline = 2", "pipeline = 2\ndata = 2") + "documents = [[[16], [8]], [[4], [4]]]\n";
+    let table = printed(&["compare", "-", "--effort", "1"], &fixed);
+    assert!(table.contains("of the slowest replica") && !table.contains("--reorder"), "{table}");
+    assert!(refused(&["plan", "-", "--reorder"], &fixed).contains("stay in their microbatches"));
+    let packed = fixed.replace("[[[16], [8]], [[4], [4]]]", "[16, 8, 4, 4]");
+    let table = printed(&["compare", "-", "--effort", "1"], &packed);
+    assert!(table.contains("longest first, assigned to replicas by their work"), "{table}");
+    printed(&["plan", "-", "--reorder"], &packed);
+    let folder = folder();
+    let mine = path(&folder, "mine.txt");
+    write(&mine, "0F0 0F1 0BW0 0BW1\n1F0 1F1 1BW0 1BW1\n");
+    assert!(refused(&["plan", "-", "--reorder", "--order", &mine], &packed).contains("a published schedule"));
+}
+
+/// Lengths of documents in any form say what is wrong and where: lines and entries count from 1.
+#[test]
+fn lengths_that_are_none_are_refused_with_their_place() {
+    let folder = folder();
+    let spec = path(&folder, "spec.toml");
+    write(&spec, TINY);
+    let said = |name: &str, content: &[u8]| {
+        let file = path(&folder, name);
+        std::fs::write(&file, content).unwrap();
+        refused(&["plan", &spec, "--documents", &file], "")
+    };
+    assert!(said("a.txt", b"16\nlong\n").contains("a.txt, line 2: \"long\" is no length"));
+    assert!(said("a.json", b"[16, -8]").contains("a.json, entry 2: \"-8\" is no length"));
+    let error = said("a.json", b"[16,\n8");
+    assert!(error.contains("a.json: this is not JSON: line 2") && !error.contains("no length"), "{error}");
+    assert!(said("a.npy", b"16\n8\n8\n").contains("found text, each byte a token"));
+    // As numpy.save writes an array of two rows with one number each.
+    let header = format!("{{'descr': '<u2', 'fortran_order': False, 'shape': {}, }}", "(2, 1)");
+    let array = |header: &str| {
+        [&b"\x93NUMPY\x01\x00"[..], &(header.len() as u16).to_le_bytes(), header.as_bytes(), &[16, 0, 8, 0]].concat()
+    };
+    assert!(said("a.npy", &array(&header)).contains("found an array of two dimensions"));
+    let file = path(&folder, "a.npy");
+    std::fs::write(&file, array(&header.replace("(2, 1)", "(2,)"))).unwrap();
+    printed(&["plan", &spec, "--documents", &file], "");
+}
