@@ -129,6 +129,39 @@ fn programs_take_the_predicted_time_within_two_per_cent() {
     }
 }
 
+/// Replicas whose documents differ wait for their own times: an op takes at least what its replica says, and the overhead is of
+/// these times.
+#[test]
+fn replicas_with_other_documents_wait_for_their_own_times() {
+    let spec = "schedule = \"1f1b\"\n[model]\nname = \"tiny-llama\"\n[cluster]\ndevice = \"cpu\"\n[parallel]\npipeline = 2\n\
+                data = 2\n[training]\nmicrobatches = 2\nsequence = 512\n\
+                documents = [[[512], [512]], [[8, 8], [8, 8]]]\n";
+    let plan = planner::plan(&Spec::read(spec).expect("a spec"), "1f1b").expect("a plan");
+    let planned: Vec<u64> = plan.replicas.iter().map(|replica| replica.makespan_ns).collect();
+    assert!(planned[0] > planned[1], "{planned:?}");
+    let workload = Workload::of_planned_times(&plan, None);
+    let report = train(&workload, &options(3));
+    let trace = Trace::from_json(&report.trace.to_json()).expect("the trace reads back");
+    for (replica, planned) in plan.replicas.iter().enumerate() {
+        let problem = plan.problem.with_factors(planned.factors.clone()).expect("of the plan");
+        // Of a step that nothing disturbs, the ops together take what is planned; of every step, at least that.
+        let busy = |step: &pipeplan_core::trace::StepTrace| -> u64 {
+            let spans = step.rows[2 * replica..2 * replica + 2].iter().flatten();
+            let computes = spans.filter(|span| matches!(span.step, pipeplan_core::program::Step::Compute(_)));
+            computes.map(|span| span.end_ns - span.start_ns).sum()
+        };
+        let own: u64 = plan.schedule.rows.iter().flatten().map(|op| problem.duration(*op)).sum();
+        let least = trace.steps.iter().map(busy).min().expect("steps");
+        println!("replica {replica}: {least} of {own} ns");
+        assert!(least >= own - own / 100, "replica {replica}: {least} of {own}");
+        let slowest: u64 = plan.schedule.rows.iter().flatten().map(|op| plan.problem.duration(*op)).sum();
+        assert!(
+            replica == 0 || least < slowest,
+            "replica {replica} waits for the times of the slowest: {least}, {slowest}"
+        );
+    }
+}
+
 #[test]
 fn copies_of_a_pipeline_wait_as_it_does() {
     let spec = "schedule = \"1f1b\"\n[model]\nname = \"tiny-llama\"\n[cluster]\ndevice = \"cpu\"\n[parallel]\npipeline = 2\n\

@@ -38,7 +38,6 @@ impl Overhead {
 
 /// By op of one training step that all ranks have ended: how late it started.
 pub(super) fn lateness(workload: &Workload, records: &[StepRecord]) -> Vec<Nanos> {
-    let problem = &workload.problem;
     let (waits, slowdown) = (workload.only_waits(), workload.slowdown());
     let computes = |record: &StepRecord| {
         let steps = workload.row(record.rank).iter().zip(&record.spans);
@@ -61,6 +60,7 @@ pub(super) fn lateness(workload: &Workload, records: &[StepRecord]) -> Vec<Nanos
     let mut late = Vec::new();
     for record in records {
         let position = workload.position(record.rank);
+        let problem = workload.problem_of(position.replica);
         let arrives = |op: Op| {
             let backward = match op.kind() {
                 OpKind::F => false,

@@ -332,7 +332,8 @@ fn backend(
         }
         _ => {
             let pace = Pace { slowdown: workload.slowdown(), tail_ns: workload.planned_tail_ns(rank), start: *start };
-            Box::new(Modelled::new(problem.clone(), position.rank, pace, store))
+            let problem = workload.problem_of(position.replica).clone();
+            Box::new(Modelled::new(problem, position.rank, pace, store))
         }
     })
 }

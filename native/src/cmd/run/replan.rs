@@ -206,7 +206,11 @@ impl<L: Link + 'static> Parts for Processes<L> {
         if let Some(next) = next {
             return Ok(next);
         }
-        let plan = Plan::from_json(&String::from_utf8_lossy(&plan)).map_err(Failure::input)?;
+        let plan = Plan::from_json(&String::from_utf8_lossy(&plan)).map_err(|error| {
+            let refusal = Refusal::HandedOn(error);
+            refuse(self, &refusal);
+            Failure::input(refusal)
+        })?;
         Ok(Next { plan, state: PathBuf::from(String::from_utf8_lossy(&state).into_owned()) })
     }
 
@@ -303,7 +307,11 @@ pub fn run(
         (options.resume, options.weights) = (Some(state), None);
         (plan, workload) = (next, its_workload);
         if let Some(path) = args.replanned.as_ref().filter(|_| !processes::is_silent()) {
-            output::write(path, output::plan_file(&plan)?.as_bytes())?;
+            // The run is worth more than the file of its plan, and other ranks go on.
+            let written = output::plan_file(&plan).and_then(|file| output::write(path, file.as_bytes()));
+            if let Err(failure) = written {
+                output::tell(&format!("the new plan is not written: {failure}"));
+            }
         }
         if !args.is_quiet() {
             let from = options.first_step();
@@ -360,7 +368,7 @@ struct Planning<'a> {
     watched: Watched<'a>,
     /// Raised where another plan is to go on.
     pausing: StopFlag,
-    /// A round that is being planned beside training.
+    /// A round that is being planned while training goes on.
     under_way: Option<JoinHandle<Result<Round, Failure>>>,
     rounds: Vec<Round>,
     args: &'a Args,
@@ -388,7 +396,7 @@ impl Planning<'_> {
         Trace { steps, replicas: 1, context: 1, tensor: 1, ..self.shape.clone() }
     }
 
-    /// Begins a round beside training.
+    /// Begins a round while training goes on.
     fn begin(&mut self, trace: Trace, after: u32, stragglers: Vec<Straggler>) {
         let (spec, plan) = (self.spec.clone(), self.plan.clone());
         let planned = move || Round::new(&spec, &plan, &trace, after, stragglers);

@@ -11,7 +11,7 @@ use pipeplan_core::graph::Graph;
 use pipeplan_core::graph::optimizer::Optimizer;
 use pipeplan_core::graph::post_training::{Frozen, Lora};
 use pipeplan_core::model::{Dtype, ModelConfig, StageLayout};
-use pipeplan_core::plan::Plan;
+use pipeplan_core::plan::{Plan, Replica};
 use pipeplan_core::problem::Problem;
 use pipeplan_core::program::execute::{Carrier, execute};
 use pipeplan_core::program::{Program, Step};
@@ -73,6 +73,8 @@ pub enum Computation {
         slowdown: u64,
         /// Data-parallel replicas, at least 1.
         replicas: u32,
+        /// By replica the problem with its times, where they differ; else nothing.
+        apart: Vec<Problem>,
     },
 }
 
@@ -135,7 +137,10 @@ impl Workload {
             Work::Typed(_) => 1,
             Work::Model(work) => work.layout.data.max(1),
         };
-        let computation = Computation::PlannedTimes { slowdown: slowdown.max(1), replicas };
+        // A plan that was checked has factors that fit its problem.
+        let problem = |replica: &Replica| plan.problem.with_factors(replica.factors.clone());
+        let apart = plan.replicas.iter().map(|replica| problem(replica).unwrap_or_else(|_| plan.problem.clone()));
+        let computation = Computation::PlannedTimes { slowdown: slowdown.max(1), replicas, apart: apart.collect() };
         Workload::without_prediction(&plan.problem, &plan.program, computation).with_prediction_of(plan)
     }
 
@@ -221,6 +226,14 @@ impl Workload {
         match &self.computation {
             Computation::Model(_) => 1,
             Computation::PlannedTimes { slowdown, .. } => *slowdown,
+        }
+    }
+
+    /// The problem with the times of this replica.
+    pub fn problem_of(&self, replica: usize) -> &Problem {
+        match &self.computation {
+            Computation::PlannedTimes { apart, .. } => apart.get(replica).unwrap_or(&self.problem),
+            Computation::Model(_) => &self.problem,
         }
     }
 

@@ -4,6 +4,7 @@ use pipeplan_core::base::fields::Faults;
 use pipeplan_core::base::units::Bytes;
 use pipeplan_core::check::Violation;
 use pipeplan_core::model::Dtype;
+use pipeplan_core::plan::PlanFileError;
 
 use super::ranks::MAX_WORLD;
 use crate::runner::checkpoint::CheckpointError;
@@ -41,6 +42,9 @@ pub enum Refusal {
         /// Microbatches of the spec.
         spec: u32,
     },
+    /// What rank 0 handed on to the other ranks is no plan.
+    #[error("the next plan, which rank 0 handed on, cannot be read: {0}")]
+    HandedOn(PlanFileError),
     /// The plan's microbatches differ.
     #[error(
         "the plan's microbatches differ (training.microbatch_factors or training.documents), which runs of a model do not: \
