@@ -15,9 +15,9 @@
 //! - a microbatch with factors takes that many thousandths, rounded up, of each time of F, B and W, of the bytes that are
 //!   held after each, of the workspaces, and of the hops between this stage and the next. The fused BW then takes its
 //!   share of B and W as before, rounded up. What is exchanged is rounded down, and never more than its op takes;
-//! - with `slices`, so many microbatches that follow each other are the slices of the same sequences. On each stage F of a
-//!   slice waits for F of the slice before, and its B or BW for that of the slice behind. B of the last slice takes
-//!   `slice_gradient_bytes` for each slice before it; the others give theirs back.
+//! - with `slices`, microbatches that follow each other, this many at a time, are the slices of the same
+//!   sequences. On each stage F of a slice waits for F of the slice before, and its B or BW for that of the slice behind. B of
+//!   the last slice takes `slice_gradient_bytes` for each slice before it; the others give theirs back.
 
 use std::collections::{HashMap, HashSet};
 
@@ -30,7 +30,7 @@ pub struct Problem {
     pub ranks: usize,
     /// Number of microbatches.
     pub microbatches: usize,
-    /// So many microbatches are the slices of the same sequences.
+    /// Microbatches that follow each other, this many at a time, are the slices of the same sequences.
     pub slices: usize,
     /// By stage: bytes of the gradients of keys and values of one slice.
     pub slice_gradients: Vec<i64>,

@@ -134,8 +134,8 @@ impl Problem {
         self.microbatches
     }
 
-    /// Sequence slices: so many microbatches, one after the other, are the slices of the same sequences, cut along their
-    /// tokens (Seq1F1B: arXiv:2406.03488; TeraPipe: arXiv:2102.07988). 1: sequences are whole.
+    /// Sequence slices: microbatches that follow each other, this many at a time, are the slices of the same sequences, cut
+    /// along their tokens (Seq1F1B: arXiv:2406.03488; TeraPipe: arXiv:2102.07988). 1: sequences are whole.
     ///
     /// Attention of a slice reads the keys and values of the slices before it. So on every stage F of a slice comes after
     /// F of the slice before, and B of a slice after B of the slice behind, which adds to the gradients of its keys and

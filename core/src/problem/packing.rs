@@ -1,6 +1,6 @@
 //! The documents of a step, packed into the microbatches of data parallel replicas.
 //!
-//! A document has tokens, of which a microbatch has room for so many, and loads: what it adds to the times of its microbatch.
+//! A document has tokens, of which a microbatch has room for a number, and loads: what it adds to the times of its microbatch.
 //! Attention within documents grows with the square of their lengths, so the load of a packing does not follow from its
 //! tokens. Two loads are enough for a model, since its layers attend to the whole document or to one window.
 
@@ -114,7 +114,7 @@ impl Filling {
     }
 }
 
-/// The microbatches of `packing` dealt to its replicas anew, the one with the greatest weight first, each to the replica with
+/// The microbatches of `packing` assigned to its replicas anew, the one with the greatest weight first, each to the replica with
 /// the least (longest processing time first: Graham, SIAM J. Appl. Math. 17, 1969). Each replica has as many as before.
 pub fn longest_first(packing: &Packing, weight: impl Fn(&[u32]) -> u64) -> Packing {
     let (replicas, each) = (packing.len(), packing.first().map_or(0, Vec::len));

@@ -812,7 +812,7 @@ pub const FIELDS: &[Field] = &[
         "Sequence slices",
         Unit::Whole,
         Group::Limits,
-        "So many microbatches in a row are the slices of the same sequences; empty: sequences are whole",
+        "Slices per sequence: consecutive microbatches are the slices of the same sequences; empty: sequences are whole",
     ),
     of(
         "problem.microbatch_factors",
