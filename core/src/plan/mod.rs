@@ -29,6 +29,7 @@ mod checked;
 mod figures;
 mod file;
 mod holders;
+mod judged;
 mod microbatches;
 mod packing;
 pub mod planner;
@@ -43,8 +44,9 @@ pub use checked::{Checked, TRANSPORTS};
 pub use file::{MAX_FILE_BYTES, PlanFileError, VERSION};
 pub use holders::{StageHolder, holders, layers_of_rank, written as written_layers};
 
+pub use judged::Replica;
 pub use microbatches::{Fill, Microbatch};
-pub use packing::{PackingFigures, Replica};
+pub use packing::PackingFigures;
 
 use crate::base::units::{Bytes, Nanos};
 use crate::bounds;

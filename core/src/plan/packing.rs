@@ -8,26 +8,12 @@ use serde_json::{Map, Value, json};
 
 use super::Plan;
 use super::file::PlanFileError;
-use super::planner::judged_ns;
+use super::judged::{OpLists, Replica};
 use crate::base::fields::{Fault, Table, shown};
 use crate::base::units::Nanos;
 use crate::check::check_schedule;
-use crate::estimate::step::StepEpilogue;
 use crate::problem::factors::MicrobatchFactors;
-use crate::problem::{MAX_OPS, Objective, Problem, Schedule};
-use crate::simulate::simulate;
-use crate::spec::Spec;
-
-/// What one replica takes under the plan's op lists.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Replica {
-    /// What its microbatches take; none where they are alike.
-    pub factors: Option<MicrobatchFactors>,
-    /// End of its last op minus start of its first.
-    pub makespan_ns: Nanos,
-    /// The largest span of one of its ranks.
-    pub longest_span_ns: Nanos,
-}
+use crate::problem::{MAX_OPS, Problem};
 
 /// What packings of the documents of a step cost: the figure that judges a plan, of the slowest replica with communication and
 /// with the step epilogue.
@@ -47,70 +33,8 @@ pub struct PackingFigures {
 
 const FIGURES: [&str; 5] = ["given_ns", "sorted_ns", "longest_first_ns", "found_ns", "bound_ns"];
 
-impl Replica {
-    /// The figure that the objective asks to be small.
-    pub(super) fn cost_ns(&self, objective: Objective) -> Nanos {
-        match objective {
-            Objective::Makespan => self.makespan_ns,
-            Objective::LongestSpan => self.longest_span_ns,
-        }
-    }
-}
-
-/// The op lists that all replicas of a step run, and what judges them.
-#[derive(Clone, Copy)]
-pub(super) struct OpLists<'a> {
-    /// How transfers go, and how much op times vary.
-    pub spec: &'a Spec,
-    /// The problem of any of the replicas.
-    pub problem: &'a Problem,
-    /// What ends the step of each.
-    pub epilogue: Option<&'a StepEpilogue>,
-    /// The op lists.
-    pub schedule: &'a Schedule,
-}
-
-impl OpLists<'_> {
-    /// A replica whose microbatches take `factors`, and the figure that judges it.
-    ///
-    /// # Errors
-    /// Why such a replica cannot be run.
-    pub fn replica(&self, factors: Option<MicrobatchFactors>) -> Result<(Replica, Nanos), String> {
-        let problem = self.problem.with_factors(factors.clone()).map_err(|fault| fault.to_string())?;
-        let timeline = simulate(&problem, self.schedule).map_err(|deadlock| deadlock.to_string())?;
-        let judged_ns = judged_ns(self.spec, &problem, self.epilogue, self.schedule, &timeline);
-        let (makespan_ns, longest_span_ns) = (timeline.makespan_ns(), timeline.longest_span_ns());
-        Ok((Replica { factors, makespan_ns, longest_span_ns }, judged_ns))
-    }
-
-    /// The replicas whose microbatches take these factors, in this order.
-    ///
-    /// # Errors
-    /// The first replica that cannot be run, and why.
-    pub fn replicas(
-        &self,
-        factors: impl Iterator<Item = Option<MicrobatchFactors>>,
-    ) -> Result<Vec<(Replica, Nanos)>, String> {
-        let replica = |(at, factors): (usize, Option<MicrobatchFactors>)| {
-            self.replica(factors).map_err(|error| format!("data parallel replica {at} cannot be run: {error}"))
-        };
-        factors.enumerate().map(replica).collect()
-    }
-}
-
-/// The first of the replicas that none takes longer than; 0 where there is none.
-pub(super) fn slowest(replicas: &[(Replica, Nanos)]) -> usize {
-    let mut most = 0;
-    for (at, (_, judged_ns)) in replicas.iter().enumerate() {
-        if *judged_ns > replicas[most].1 {
-            most = at;
-        }
-    }
-    most
-}
-
 /// The most replicas whose ops, F, B and W apart, come to no more than a problem may have: each is simulated.
-pub(super) fn most_replicas(problem: &Problem) -> usize {
+fn most_replicas(problem: &Problem) -> usize {
     MAX_OPS / (3 * problem.stage_count() * problem.microbatches()).max(1)
 }
 

@@ -7,8 +7,8 @@
 use alloc::vec::Vec;
 
 use super::graphs::graph_of;
+use super::kinds::kinds_of;
 use super::slices;
-use super::stage_costs::kinds_of;
 use super::times::{job_times_of, operator_times, shares};
 use crate::base::units::Nanos;
 use crate::graph::kernel::{Heads, Kernel};

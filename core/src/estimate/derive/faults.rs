@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use crate::base::fields::Fault;
 use crate::model::{Dtype, Family, MAX_SIZE};
 use crate::problem::{MAX_BYTES, MAX_CHUNKS, MAX_MICROBATCHES, MAX_NS, MAX_OPS, MAX_RANKS, Statement, Transfers};
-use crate::spec::{Documents, ModelWork};
+use crate::spec::ModelWork;
 
 /// Faults of the model, the layout, the number formats and the cluster.
 pub(super) fn find_faults(work: &ModelWork, chunks: usize, faults: &mut Vec<Fault>) {
@@ -52,10 +52,9 @@ fn find_count_faults(work: &ModelWork, chunks: usize, faults: &mut Vec<Fault>) {
         faults.push(Fault::new("training.microbatches", microbatches, accepted));
         return;
     }
-    let documents = &work.batch.documents;
     let replicas = work.bins().replicas as u128;
     let most = most / microbatches.max(1);
-    if replicas > most && (documents.are_open() || matches!(documents, Documents::OfReplicas(_))) {
+    if replicas > most && work.batch.documents.differ_by_replica() {
         let found = format!("documents of {replicas} data parallel replicas, each with its own");
         let accepted = format!("at most {most} with {stages} stages and {microbatches} microbatches ({MAX_OPS} ops)");
         faults.push(Fault::new("training.documents", found, accepted));

@@ -3,7 +3,7 @@
 use core::ops::Range;
 
 use super::graphs::shape_of;
-use super::stage_costs::{KINDS, kind_of};
+use super::kinds::{KINDS, kind_of};
 use crate::graph::Job;
 use crate::graph::build::{forward_graph, stage_graph};
 use crate::graph::form::{Form, StageShape};

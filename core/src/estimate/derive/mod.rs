@@ -6,6 +6,7 @@ mod by_rank;
 mod faults;
 mod flops;
 mod graphs;
+mod kinds;
 mod slices;
 mod stage_costs;
 mod times;
@@ -14,7 +15,8 @@ mod within_limit;
 
 pub use self::batch::WithinDocuments;
 pub use self::graphs::{graph_and_reports, graph_of, shape_of};
-pub(crate) use self::stage_costs::{kind_of, stage_cost};
+pub(crate) use self::kinds::kind_of;
+pub(crate) use self::stage_costs::stage_cost;
 pub use self::times::coverage;
 pub use self::within_limit::PartitionQuality;
 pub(crate) use self::within_limit::dealt_within_limit;

@@ -9,7 +9,7 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use super::graphs::graph_of;
-use super::stage_costs::kinds_of;
+use super::kinds::kinds_of;
 use super::times::{job_times_of, operator_times, own_operator_times, peers, shares};
 use crate::base::units::{ByteDelta, Bytes, Nanos};
 use crate::graph::{Graph, Job, Operator, TensorId};

@@ -1,22 +1,21 @@
 //! Times and bytes of each kind of stage. Stages with the same layers are worked out once.
 
 use alloc::collections::BTreeMap;
-use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use super::graphs::{choices_of, graph_of, shape_of};
+use super::graphs::graph_of;
+use super::kinds::{KINDS, PartKey, key_of, kind_of};
 use super::slices;
 use super::times::job_times;
 use crate::base::units::{Bytes, Nanos};
 use crate::estimate::memory::{self, StaticBytes};
 use crate::estimate::partition::PartCosts;
 use crate::graph::Graph;
-use crate::graph::build::trains_before;
 use crate::graph::form::{Offload, Recompute};
 use crate::graph::layout::RecomputeLayers;
 use crate::graph::liveness::Lifetimes;
-use crate::model::{Modules, StageLayout};
+use crate::model::StageLayout;
 use crate::problem::StageCost;
 use crate::problem::op::OpKind;
 use crate::spec::ModelWork;
@@ -50,38 +49,6 @@ pub(super) struct Parts<'w> {
     pub(super) known: BTreeMap<PartKey, Part>,
 }
 
-/// The number of layers of each kind, whether the stage has the embedding and the head, its MTP modules, and the
-/// recomputation of each layer where it differs between layers.
-type PartKey = ([u32; KINDS], (bool, bool, Modules), Vec<(Recompute, usize)>);
-
-/// Kinds of layer: with experts or without, with a window or without, with rotary positions or without, and with attention
-/// or a recurrence; frozen or not, and behind a part that trains or not.
-pub(super) const KINDS: usize = 64;
-
-/// The kind of `layer`: all layers of a kind are alike.
-pub(crate) fn kind_of(work: &ModelWork, layer: u32) -> usize {
-    let sequence = u64::from(work.sequence);
-    let model = &work.model;
-    let windowed =
-        model.looks_back(layer, sequence) < sequence || model.attention_sequence(layer, sequence) < sequence;
-    let form = &work.layout.form;
-    let has = [
-        model.has_experts(layer),
-        windowed,
-        !model.has_rope(layer),
-        model.recurrence(layer).is_some(),
-        form.frozen.has_layer(layer),
-        !trains_before(
-            model,
-            &shape_of(
-                work,
-                &StageLayout { layers: layer..layer + 1, embedding: false, head: false, ..StageLayout::default() },
-            ),
-        ),
-    ];
-    has.into_iter().enumerate().map(|(bit, has)| usize::from(has) << bit).sum()
-}
-
 /// Times and bytes of the stage that `layout` describes.
 pub(crate) fn stage_cost(work: &ModelWork, layout: &StageLayout) -> StageCost {
     cost_of(&graph_of(work, layout), work)
@@ -91,33 +58,6 @@ fn cost_of(graph: &Graph, work: &ModelWork) -> StageCost {
     let fused = Lifetimes::fused(graph).memory_fused(graph);
     let cost = memory::stage_cost(&job_times(graph, work), Lifetimes::of(graph).memory(graph), fused);
     if work.layout.slices > 1 { slices::with_keys_and_values(graph, cost) } else { cost }
-}
-
-/// What decides the times and bytes of the stage that `layout` describes.
-fn key_of(work: &ModelWork, layout: &StageLayout) -> PartKey {
-    let mut counts = [0u32; KINDS];
-    layout.layers.clone().for_each(|layer| counts[kind_of(work, layer)] += 1);
-    let mut by_layer = choices_of(work, layout).by_layer;
-    let form = &work.layout.form;
-    if by_layer.is_empty() && (matches!(form.offload, Offload::First(_)) || form.frozen.last_layer().is_some()) {
-        // Offload depends on which layers come first, and the backward on which of them train.
-        by_layer = vec![Recompute::None; layout.layers.len()];
-    }
-    let kinds = layout.layers.clone().map(|layer| kind_of(work, layer));
-    (counts, (layout.embedding, layout.head, layout.modules), by_layer.into_iter().zip(kinds).collect())
-}
-
-/// The first of the `stages` of each kind, and by stage its kind.
-pub(super) fn kinds_of<'l>(work: &ModelWork, stages: &'l [StageLayout]) -> (Vec<&'l StageLayout>, Vec<usize>) {
-    let (mut known, mut firsts) = (BTreeMap::new(), Vec::new());
-    let mut of = |layout: &'l StageLayout| {
-        *known.entry(key_of(work, layout)).or_insert_with(|| {
-            firsts.push(layout);
-            firsts.len() - 1
-        })
-    };
-    let of_stage = stages.iter().map(&mut of).collect();
-    (firsts, of_stage)
 }
 
 impl Parts<'_> {

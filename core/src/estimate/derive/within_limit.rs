@@ -6,7 +6,8 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use super::faults::find_faults;
-use super::stage_costs::{KINDS, Parts, kind_of};
+use super::kinds::{KINDS, kind_of};
+use super::stage_costs::Parts;
 use super::times::workspace_bytes;
 use crate::base::fields::Fault;
 use crate::base::units::Nanos;

@@ -4,18 +4,17 @@ use alloc::format;
 use alloc::string::{String, ToString};
 
 use super::case::{Case, case};
-use super::packing;
+use super::slowest::of_slowest;
 use crate::base::units::Nanos;
 use crate::check::{Violation, check_schedule};
-use crate::estimate::step::{Step, StepEpilogue};
+use crate::estimate::step::Step;
+use crate::plan::judged::{WithCommunication, judged};
 use crate::problem::{Problem, Schedule};
-use crate::program::execute::{Carrier, execute};
-use crate::program::lower::lower_as;
 use crate::schedule::{Absent, Published};
 use crate::simulate::jitter::{self, Outcomes};
 use crate::simulate::simulate;
 use crate::simulate::timeline::{Timeline, schedule_peak_bytes};
-use crate::spec::{Messages, Spec, Work};
+use crate::spec::{Spec, Work};
 
 /// A valid schedule of a problem with its times.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,38 +30,8 @@ pub struct Answer {
     /// The cost with the jitter of its spec, see [`jitter::outcomes`].
     pub outcomes: Option<Outcomes>,
     /// The cost with communication: ranks wait for their transfers, which are placed and carried as the spec says
-    /// ([`Messages`]). None where that could hang.
+    /// ([`Messages`](crate::spec::Messages)). None where that could hang.
     pub carried: Option<WithCommunication>,
-}
-
-/// The cost of a schedule with communication: ranks wait for transfers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WithCommunication {
-    /// The figure that the problem's objective asks to be small.
-    pub cost_ns: Nanos,
-    /// The same with the step epilogue, where there is one.
-    with_end_ns: Nanos,
-    /// The whole step: from the first op to the end of the last rank's optimizer.
-    step_ns: Nanos,
-}
-
-impl WithCommunication {
-    pub(super) fn of(
-        spec: &Spec,
-        problem: &Problem,
-        epilogue: Option<&StepEpilogue>,
-        schedule: &Schedule,
-    ) -> Option<WithCommunication> {
-        let Messages { lowering, transport } = spec.messages;
-        let program = lower_as(problem, schedule, lowering).ok()?;
-        let timeline = execute(problem, &program, &schedule.pairs, Carrier::of(transport))?;
-        let cost_ns = timeline.cost_ns(problem.objective());
-        Some(WithCommunication {
-            cost_ns,
-            with_end_ns: epilogue.map_or(cost_ns, |epilogue| epilogue.cost_ns(&timeline, problem.objective())),
-            step_ns: epilogue.map_or_else(|| timeline.makespan_ns(), |epilogue| epilogue.step_ns(&timeline)),
-        })
-    }
 }
 
 impl Answer {
@@ -88,28 +57,6 @@ impl Answer {
     }
 }
 
-/// As [`Answer::judged_ns`], for an order of `problem` that is not an answer: `timeline` says when its ops run, `ends`
-/// is its step epilogue, if any.
-pub fn judged_ns(
-    spec: &Spec,
-    problem: &Problem,
-    epilogue: Option<&StepEpilogue>,
-    schedule: &Schedule,
-    timeline: &Timeline,
-) -> Nanos {
-    let carried = WithCommunication::of(spec, problem, epilogue, schedule);
-    let outcomes = jitter::outcomes(problem, schedule, spec.jitter_permille);
-    judged(timeline.cost_ns(problem.objective()), carried, outcomes)
-}
-
-fn judged(cost_ns: Nanos, carried: Option<WithCommunication>, outcomes: Option<Outcomes>) -> Nanos {
-    let late_ns = outcomes.map_or(0, |outcomes| outcomes.late_ns.saturating_sub(cost_ns));
-    match carried {
-        Some(carried) => carried.with_end_ns.saturating_add(late_ns),
-        None => (Nanos::MAX / 2).saturating_add(cost_ns),
-    }
-}
-
 /// The answer of the schedule `published` to `spec`.
 ///
 /// # Errors
@@ -124,7 +71,7 @@ pub fn answer(spec: &Spec, published: &Published) -> Result<Answer, Absent> {
 /// different documents, those of the slowest.
 pub(super) fn judge(spec: &Spec, case: Case, name: &str, schedule: Schedule) -> Result<Answer, Absent> {
     check_schedule(&case.problem, &schedule).map_err(|violations| refusal(&case.problem, &schedule, &violations))?;
-    let case = packing::of_slowest(spec, case, &schedule)?;
+    let case = of_slowest(spec, case, &schedule)?;
     let timeline = simulate(&case.problem, &schedule).map_err(|deadlock| Absent::because(deadlock.to_string()))?;
     Ok(timed(spec, case, name, schedule, timeline))
 }

@@ -10,7 +10,8 @@ use alloc::vec::Vec;
 use crate::check::check_program;
 use crate::estimate::fit::{self, Fitted};
 use crate::graph::layout::Partition;
-use crate::plan::packing::OpLists;
+use crate::plan::judged::OpLists;
+pub use crate::plan::judged::{WithCommunication, judged_ns};
 use crate::plan::{PackingFigures, Plan, Prediction};
 use crate::problem::Schedule;
 use crate::problem::placement::Placement;
@@ -22,7 +23,7 @@ use crate::spec::{Messages, Spec, Work};
 mod answer;
 mod error;
 
-pub use answer::{Answer, WithCommunication, answer, judged_ns};
+pub use answer::{Answer, answer};
 pub use error::PlanError;
 
 use answer::judge;
@@ -34,7 +35,9 @@ pub use best::Best;
 pub use order::{answer_order, plan_order};
 
 mod packing;
-use packing::slowest_first;
+mod slowest;
+
+use slowest::{replicas, slowest_first};
 
 mod plan_search;
 pub use plan_search::{Packed, PlanSearch};
@@ -254,7 +257,7 @@ pub fn plan_of(spec: &Spec, answer: Answer) -> Result<Plan, PlanError> {
     if let Work::Model(work) = &mut spec.work {
         work.batch.documents = work.batch.documents.packed(work.bins(), work.sequence);
     }
-    let replicas = packing::replicas(&spec, &answer.case, &answer.schedule);
+    let replicas = replicas(&spec, &answer.case, &answer.schedule);
     let absent = |reason| PlanError::Absent { schedule: answer.name.clone(), reason };
     let (spec, replicas, _) = slowest_first(spec, replicas.map_err(absent)?);
     let Answer { name: schedule_name, schedule, case, .. } = answer;

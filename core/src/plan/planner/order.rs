@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use core::fmt::Write;
 
 use super::answer::timed;
-use super::packing::of_slowest;
+use super::slowest::of_slowest;
 use super::{Answer, Case, PlanError, derived_case, plan_of};
 use crate::check::{Violation, check_schedule};
 use crate::estimate::fit;
