@@ -51,10 +51,7 @@ impl Brute<'_> {
         const BACK: [OpKind; 2] = [OpKind::B, OpKind::BW];
         let (stage, microbatch) = (op.stage(), op.microbatch());
         let rank = self.problem.rank_of(stage, microbatch);
-        let across = |other: usize, end: u64| {
-            let from = self.problem.rank_of(other, microbatch);
-            end + self.problem.hop(from, rank)
-        };
+        let across = |other: usize, end: u64| end + self.problem.hop_of(other, stage, microbatch);
         let mut start = self.free_at[rank];
         // Slices of a sequence: forwards in order, backwards in reverse.
         let slices = self.problem.slices();
