@@ -12,10 +12,11 @@ use common::{assert_close_losses, options, published, train, work};
 use pipeplan::data::tokenizer::Tokenizer;
 use pipeplan::data::{self, Source};
 use pipeplan::runner::checkpoint::{Checkpoint, Saving};
-use pipeplan::runner::data::{Batches, Sources};
+use pipeplan::runner::data::{Batches, Cut, Sources};
 use pipeplan::runner::metrics::{Figures, Metrics};
 use pipeplan::runner::{Observer, Precision, RunError, RunOptions, Silent, StepReport, Workload, run};
 use pipeplan_core::graph::SequencePart;
+use pipeplan_core::spec::{Documents, ModelWork};
 
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir().expect("a folder")
@@ -155,6 +156,100 @@ fn masked_tokens_count_neither_in_the_loss_nor_in_its_mean() {
     assert!(error.contains("loss masks") && error.contains("without MTP modules"), "{error}");
 }
 
+/// `work`, whose attention stays within documents. What these are the data says; a plan counts on half a sequence each.
+fn within_documents(mut work: ModelWork) -> ModelWork {
+    work.batch.documents = Documents::OfMicrobatches(vec![vec![6, 6, 6, 6]; work.microbatches as usize]);
+    work
+}
+
+/// Documents as lines of JSON; with `is_cut` the first token of each is not to be predicted.
+fn of_documents(path: &Path, documents: &[&[u16]], is_cut: bool) -> Arc<Sources> {
+    let line = |document: &&[u16]| {
+        let mut labels: Vec<i32> = document.iter().map(|token| i32::from(*token)).collect();
+        if is_cut {
+            labels[0] = -100;
+        }
+        format!("{{\"input_ids\": {document:?}, \"labels\": {labels:?}}}\n")
+    };
+    std::fs::write(path, documents.iter().map(line).collect::<String>()).expect("written");
+    Arc::new(Sources::new(vec![(open(path), None)]))
+}
+
+/// Documents packed into sequences train as sequences of their own do, in every layout. A step takes all data: 96 documents of 6
+/// tokens, which are 96 sequences, or pairs of which are 48.
+#[test]
+fn documents_in_a_sequence_train_as_sequences_of_their_own() {
+    let folder = folder();
+    let tokens = tokens(6 * 96);
+    let documents: Vec<&[u16]> = tokens.chunks(6).collect();
+    // One document more has the token behind the last one.
+    let data = |name: &str, is_cut: bool| {
+        let all: Vec<&[u16]> = documents.iter().copied().chain([&tokens[..1]]).collect();
+        of_documents(&folder.path().join(name), &all, is_cut)
+    };
+    let (packed, apart) = (data("packed.jsonl", false), data("apart.jsonl", true));
+    let mut alone = work(1, 24);
+    (alone.sequence, alone.microbatch_size) = (6, 4);
+    let expected = train(&published(&alone, "gpipe", Precision::Double).expect("it exists"), &on(&apart, 4));
+    let whole = train(&published(&work(1, 24), "gpipe", Precision::Double).expect("it exists"), &on(&packed, 4));
+    assert!((whole.losses()[0] - expected.losses()[0]).abs() > 1e-6, "attention over documents is something else");
+    let layouts: [(&str, usize, &dyn Fn(&mut ModelWork)); 4] = [
+        ("gpipe", 1, &|_| ()),
+        ("1f1b", 4, &|_| ()),
+        ("zb-h1", 2, &|work| (work.layout.data, work.microbatches) = (2, 12)),
+        ("1f1b", 2, &|work| work.layout.form.tensor = 2),
+    ];
+    for (name, ranks, change) in layouts {
+        let mut work = work(ranks, 24);
+        change(&mut work);
+        let workload = published(&within_documents(work), name, Precision::Double).expect("it exists");
+        let found = train(&workload, &on(&packed, 4));
+        assert_close_losses(&found, &expected, 1e-11, &format!("{name} on {ranks} ranks"));
+    }
+}
+
+/// Documents of any length: the loss of weights that nothing has changed is the mean over what is predicted in each alone.
+#[test]
+fn documents_of_any_length_are_each_for_themselves() {
+    let folder = folder();
+    let tokens = tokens(400);
+    let lengths = [5, 7, 1, 11, 12, 2, 2, 2, 6];
+    let mut documents = Vec::new();
+    let mut rest = &tokens[..];
+    for length in lengths {
+        let (document, behind) = rest.split_at(length);
+        documents.push(document);
+        rest = behind;
+    }
+    let loss = |work: ModelWork, data: &Arc<Sources>| {
+        train(&published(&work, "gpipe", Precision::Double).expect("it exists"), &on(data, 1)).losses()[0]
+    };
+    let (mut sum, mut predicted) = (0.0, 0.0);
+    for document in documents.iter().filter(|document| document.len() > 1) {
+        let mut alone = work(1, 1);
+        (alone.sequence, alone.microbatch_size) = (document.len() as u32, 1);
+        let data = of_documents(&folder.path().join("alone.jsonl"), &[document, &tokens[..1]], true);
+        sum += loss(alone, &data) * (document.len() - 1) as f64;
+        predicted += (document.len() - 1) as f64;
+    }
+    // They fill four sequences.
+    let mut all = documents.clone();
+    all.push(&tokens[..1]);
+    let mut packed = work(1, 2);
+    packed.batch.documents = Documents::OfMicrobatches(vec![vec![12, 12]; 2]);
+    let found = loss(packed.clone(), &of_documents(&folder.path().join("packed.jsonl"), &all, false));
+    assert!((found - sum / predicted).abs() < 1e-12 * found, "{found} {}", sum / predicted);
+
+    // What cannot be is refused by name.
+    let flat = Arc::new(Sources::new(vec![(open(&flat(folder.path(), "flat.u16", &tokens)), None)]));
+    let workload = published(&packed, "gpipe", Precision::Double).expect("it exists");
+    let error = refused(&workload, &on(&flat, 1));
+    assert!(error.contains("flat.u16") && error.contains("does not say where documents begin"), "{error}");
+    packed.model.variant.multi_token = 1;
+    let error = refused(&published(&packed, "gpipe", Precision::Double).expect("it exists"), &on(&flat, 1));
+    assert!(error.contains("training.documents") && error.contains("without MTP modules"), "{error}");
+}
+
 #[test]
 fn data_that_does_not_fit_is_refused_before_the_first_step() {
     let folder = folder();
@@ -231,8 +326,16 @@ fn reading_takes_microseconds() {
     let folder = folder();
     let path = flat(folder.path(), "web.u16", &tokens(2_000_000));
     let data = Arc::new(Sources::new(vec![(open(&path), None)]));
-    let batches =
-        Batches::of(data, [SEQUENCE, 1], [1, 8], 0, 256).expect("enough").starting_at(0, SequencePart::WHOLE);
+    let cut = Cut {
+        sequence: SEQUENCE,
+        ahead: 1,
+        microbatch_size: 1,
+        microbatches: 8,
+        seed: 0,
+        vocabulary: 256,
+        within: None,
+    };
+    let batches = Batches::of(data, &cut).expect("enough").starting_at(0, SequencePart::WHOLE);
     let (mut least, started) = (u64::MAX, Instant::now());
     for step in 0..50 {
         batches.prepare(step).expect("read");

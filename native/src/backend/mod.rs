@@ -11,6 +11,7 @@
 //! | `cuda` | the operators on a GPU, or its kernels compiled for the CPU |
 //! | [`modelled`] | waits for the planned time of each op instead |
 //! | [`expert_parallel`] | which tokens go to which rank in the all-to-all of experts |
+//! | [`documents`] | where documents begin in the sequences of a microbatch |
 //! | [`peers`] | the tensor-, context- and expert-parallel groups of a stage |
 //! | [`arena`] | the tensors of one microbatch in one stage |
 
@@ -33,6 +34,7 @@ pub mod arena;
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
+pub mod documents;
 pub mod expert_parallel;
 pub mod modelled;
 pub mod peers;

@@ -44,7 +44,9 @@ impl Documents {
     pub(super) fn count(&self) -> Option<u64> {
         match self {
             Documents::Unknown => None,
-            Documents::Starts(_, count) | Documents::Even { count, .. } | Documents::Index { count, .. } => Some(*count),
+            Documents::Starts(_, count) | Documents::Even { count, .. } | Documents::Index { count, .. } => {
+                Some(*count)
+            }
         }
     }
 

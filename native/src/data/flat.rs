@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
+use super::documents::Documents;
 use super::{DataError, Format, Source, Width};
 
 /// How a file of NumPy begins.
@@ -127,9 +128,9 @@ pub(super) fn open_numpy(path: &Path) -> Result<Source, DataError> {
         ));
     }
     // Rows of a table are documents, each as long.
-    let lengths = match shape[..] {
-        [rows, columns] => [(columns, rows)].into(),
-        _ => source.lengths,
+    let (lengths, documents) = match shape[..] {
+        [count, length] => ([(length, count)].into(), Documents::Even { length, count }),
+        _ => (source.lengths, source.documents),
     };
-    Ok(Source { lengths, ..source })
+    Ok(Source { lengths, documents, ..source })
 }

@@ -17,6 +17,7 @@ use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use super::documents::Documents;
 use super::{DataError, Format, Source, Width, beside};
 
 const MAGIC: &[u8; 9] = b"MMIDIDX\0\0";
@@ -74,7 +75,16 @@ pub(super) fn open(data: &Path, index: &Path) -> Result<Source, DataError> {
         Source::of_file(data, Format::Megatron, File::open(data).map_err(DataError::file(data, "read"))?, 0, width)?;
     let scan = Scan { index, data, width, sequences, entries, data_tokens: source.tokens };
     let (tokens, lengths) = scan.run()?;
-    Ok(Source { tokens, lengths, ..source })
+    let documents = Documents::Index {
+        file,
+        places: HEADER_BYTES + 4 * sequences,
+        entries: HEADER_BYTES + 12 * sequences,
+        count: entries.saturating_sub(1),
+        sequences,
+        tokens,
+        width: width.bytes(),
+    };
+    Ok(Source { tokens, lengths, documents, ..source })
 }
 
 /// One look through an index.

@@ -12,6 +12,7 @@
 //! | [`records`] | JSON lines and Parquet with text or tokens, and plain text through a tokenizer |
 //! | [`chat`] | conversations, as a model's chat template writes them |
 //! | [`tokenizer`] | `tokenizer.json`; bytes where there is none |
+//! | `documents` | where the documents of a file begin |
 //! | [`argument`] | `FILE` and `FILE:WEIGHT` as a command line says them |
 //!
 //! Files are read by position and never held whole. Text is tokenized once, into a temporary file without a name. Every value
@@ -23,6 +24,7 @@ use std::path::{Path, PathBuf};
 
 pub mod argument;
 pub mod chat;
+mod documents;
 mod error;
 pub mod flat;
 pub mod megatron;

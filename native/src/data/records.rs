@@ -24,6 +24,7 @@ use parquet::schema::types::Type;
 use serde_json::{Map, Value};
 
 use super::chat::Chat;
+use super::documents::Documents;
 use super::tokenizer::Tokenizer;
 use super::{DataError, Format, MASKED, MAX_DOCUMENT_BYTES, Source, Width};
 
@@ -292,8 +293,9 @@ struct Written<'a> {
     path: &'a Path,
     tokenizer: &'a Tokenizer,
     file: BufWriter<File>,
-    /// The lengths of documents.
-    in_order: BufWriter<File>,
+    /// The first tokens of documents.
+    starts: BufWriter<File>,
+    documents: u64,
     tokens: u64,
     lengths: BTreeMap<u64, u64>,
     is_masked: bool,
@@ -303,8 +305,8 @@ struct Written<'a> {
 impl<'a> Written<'a> {
     fn new(path: &'a Path, tokenizer: &'a Tokenizer) -> Result<Written<'a>, DataError> {
         let new = || tempfile::tempfile().map(|file| BufWriter::with_capacity(1 << 16, file)).map_err(in_folder());
-        let (file, in_order, lengths) = (new()?, new()?, BTreeMap::new());
-        Ok(Written { path, tokenizer, file, in_order, tokens: 0, lengths, is_masked: false, ends: false })
+        let (file, starts, lengths) = (new()?, new()?, BTreeMap::new());
+        Ok(Written { path, tokenizer, file, starts, documents: 0, tokens: 0, lengths, is_masked: false, ends: false })
     }
 
     fn add(&mut self, place: &str, record: Record) -> Result<(), DataError> {
@@ -353,23 +355,24 @@ impl<'a> Written<'a> {
             return Ok(());
         }
         self.is_masked |= all.iter().any(|token| token & MASKED > 0);
+        let start = self.tokens;
         self.tokens += all.len() as u64;
+        self.documents += 1;
         *self.lengths.entry(all.len() as u64).or_default() += 1;
-        // A document has at most MAX_DOCUMENT_BYTES bytes.
         let mut write = || {
-            self.in_order.write_all(&(all.len() as u32).to_le_bytes())?;
+            self.starts.write_all(&start.to_le_bytes())?;
             all.iter().try_for_each(|token| self.file.write_all(&token.to_le_bytes()))
         };
         write().map_err(in_folder())
     }
 
     fn source(self, format: Format) -> Result<Source, DataError> {
-        let Written { path, tokenizer, file, in_order, tokens, lengths, is_masked, ends } = self;
+        let Written { path, tokenizer, file, starts, documents, tokens, lengths, is_masked, ends } = self;
         let whole = |file: BufWriter<File>| file.into_inner().map_err(|error| in_folder()(error.into_error()));
-        let (file, in_order) = (whole(file)?, Some(whole(in_order)?));
+        let (file, documents) = (whole(file)?, Documents::Starts(whole(starts)?, documents));
         let source = Source::of_file(path, format, file, 0, Width::Marked)?;
         let end = tokenizer.end().filter(|_| ends);
-        Ok(Source { tokens, lengths, is_masked, end, in_order, ..source })
+        Ok(Source { tokens, lengths, is_masked, end, documents, ..source })
     }
 }
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::DataError;
+use super::documents::Documents;
 
 /// Marks a token that is not to be predicted: no token is as great.
 pub const MASKED: u32 = 1 << 31;
@@ -134,8 +135,8 @@ pub struct Source {
     pub is_masked: bool,
     /// The token behind each document, where this program has put one there.
     pub end: Option<u32>,
-    /// The lengths of all documents in order, as numbers of 32 bits, where this program has written them.
-    pub(super) in_order: Option<File>,
+    /// Where its documents begin.
+    pub(super) documents: Documents,
     pub(super) store: Store,
 }
 
@@ -150,7 +151,7 @@ impl Source {
             lengths: BTreeMap::new(),
             is_masked: false,
             end: None,
-            in_order: None,
+            documents: Documents::Unknown,
             store: Store::Memory(Arc::new(text)),
         }
     }
@@ -201,7 +202,7 @@ impl Source {
             lengths: BTreeMap::new(),
             is_masked: false,
             end: None,
-            in_order: None,
+            documents: Documents::Unknown,
             store: Store::File(file, start),
         })
     }
@@ -287,19 +288,33 @@ impl Source {
     /// # Errors
     /// As [`Source::each_piece`].
     pub fn each_document(&self, mut take: impl FnMut(&[u32]) -> Result<(), DataError>) -> Result<(), DataError> {
-        let Some(lengths) = &self.in_order else {
+        let Documents::Starts(_, count) = self.documents else {
             let expected = "text, JSON lines or Parquet";
             return Err(DataError::wrong(&self.path, "the file", self.format.name(), expected));
         };
-        let (mut start, mut place) = (0, 0);
-        while start < self.tokens {
-            let mut length = [0; 4];
-            read_at(lengths, &mut length, place).map_err(DataError::file(&self.path, "read"))?;
-            let length = u32::from_le_bytes(length);
-            take(&self.read(start, length as usize, u64::MAX)?)?;
-            (start, place) = (start + u64::from(length), place + 4);
+        let failed = || DataError::file(&self.path, "read");
+        for number in 0..count {
+            let start = self.documents.start(number).map_err(failed())?;
+            let end =
+                if number + 1 < count { self.documents.start(number + 1).map_err(failed())? } else { self.tokens };
+            take(&self.read(start, end.saturating_sub(start) as usize, u64::MAX)?)?;
         }
         Ok(())
+    }
+
+    /// Whether the file says where its documents begin.
+    pub fn knows_documents(&self) -> bool {
+        self.documents.count().is_some_and(|count| count > 0)
+    }
+
+    /// Which of `count` tokens from `start` on are the first ones of documents, counted from `start`.
+    ///
+    /// # Errors
+    /// [`DataError`] where the file cannot be read.
+    pub fn first_tokens(&self, start: u64, count: usize) -> Result<Vec<usize>, DataError> {
+        let firsts = self.documents.starts_in(start..start.saturating_add(count as u64));
+        let firsts = firsts.map_err(DataError::file(&self.path, "read"))?;
+        Ok(firsts.into_iter().map(|first| (first - start) as usize).collect())
     }
 
     /// What tells this data from other data: of a text all its bytes; else the sizes and tokens from places over the whole file.
@@ -344,12 +359,12 @@ pub(crate) fn digest_of(hash: u64, byte: u8) -> u64 {
 }
 
 #[cfg(unix)]
-fn read_at(file: &File, into: &mut [u8], start: u64) -> std::io::Result<()> {
+pub(super) fn read_at(file: &File, into: &mut [u8], start: u64) -> std::io::Result<()> {
     std::os::unix::fs::FileExt::read_exact_at(file, into, start)
 }
 
 #[cfg(not(unix))]
-fn read_at(file: &File, into: &mut [u8], start: u64) -> std::io::Result<()> {
+pub(super) fn read_at(file: &File, into: &mut [u8], start: u64) -> std::io::Result<()> {
     use std::io::{Seek, SeekFrom};
     // One place for all readers: each waits for the others.
     static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());

@@ -7,6 +7,11 @@
 //! `microbatch_size` of these: so a microbatch is the same data whatever the schedule, and a run that resumes after step `t`
 //! goes on at the very next sample.
 //!
+//! Where attention stays within documents ([`Within`]), a window is cut where its documents begin, and the first token of a
+//! document is not predicted from the end of the one before. Then microbatches of a step differ, and each takes the place that
+//! the plan has for one like it: the one with the most work is where the plan has its longest, and so on. So what a step is
+//! trained on stays the same, and its microbatches come in the order that was planned, to balanced replicas.
+//!
 //! Of several sources, [`SLOTS`] samples in a row take as many from each as its share says, spread evenly.
 //!
 //! Ranks read ahead: while they compute a step, a thread reads the samples of the next one. Where these cannot be read, the
@@ -22,6 +27,7 @@ use std::time::Instant;
 use pipeplan_core::graph::SequencePart;
 
 use super::random::SplitMix64;
+use crate::backend::documents::DocumentStarts;
 use crate::data::argument::shares;
 pub use crate::data::tokenizer::BYTE_VOCABULARY;
 pub use crate::data::{DataError, MASKED, Source};
@@ -158,6 +164,45 @@ struct Samples {
     ahead: usize,
     seed: u64,
     vocabulary: u64,
+    /// Where attention stays within documents, the places of microbatches.
+    within: Option<Arc<Places>>,
+}
+
+/// Where attention stays within documents: which place each microbatch of a step takes.
+#[derive(Debug)]
+struct Places {
+    /// For each place of a step, how many others have more planned work; empty where all have as much.
+    ranks: Vec<u32>,
+    microbatch_size: u64,
+}
+
+impl Places {
+    fn new(within: &Within, [microbatch_size, microbatches]: [usize; 2]) -> Places {
+        let planned = &within.planned;
+        let mut by_work: Vec<u32> = (0..planned.len() as u32).collect();
+        by_work.sort_by_key(|place| std::cmp::Reverse(planned[*place as usize]));
+        let mut ranks = vec![0; planned.len()];
+        by_work.iter().enumerate().for_each(|(rank, place)| ranks[*place as usize] = rank as u32);
+        if planned.len() != microbatches || planned.iter().all(|work| *work == planned[0]) {
+            ranks.clear();
+        }
+        Places { ranks, microbatch_size: microbatch_size as u64 }
+    }
+}
+
+/// A sequence and the tokens behind it.
+#[derive(Debug, Default)]
+struct Window {
+    tokens: Vec<u32>,
+    /// Which of them are the first ones of documents; empty where attention does not stay within them.
+    firsts: Vec<usize>,
+}
+
+impl Window {
+    /// Whether the token at `at` is to be predicted from the one before it.
+    fn predicts(&self, at: usize) -> bool {
+        self.tokens[at] & MASKED == 0 && self.firsts.binary_search(&at).is_err()
+    }
 }
 
 /// `SLOTS` samples, each source as often as its share says and as evenly as can be: the one that is furthest behind comes next.
@@ -191,13 +236,42 @@ impl Samples {
     }
 
     /// A sequence and the tokens behind it.
-    fn read(&self, sample: u64) -> Result<Vec<u32>, DataError> {
+    fn read(&self, sample: u64) -> Result<Window, DataError> {
         let (windows, window) = self.place(sample);
-        windows.source.read(window * self.sequence as u64, self.sequence + self.ahead, self.vocabulary)
+        let (start, count) = (window * self.sequence as u64, self.sequence + self.ahead);
+        let tokens = windows.source.read(start, count, self.vocabulary)?;
+        let firsts = if self.within.is_some() { windows.source.first_tokens(start, count)? } else { Vec::new() };
+        Ok(Window { tokens, firsts })
+    }
+
+    /// For each place of `step` the microbatch, by the order of the data, that takes it; none where they come as they are.
+    fn placed(&self, step: u32) -> Result<Option<Arc<Vec<u32>>>, DataError> {
+        let Some(places) = self.within.as_ref().filter(|places| !places.ranks.is_empty()) else { return Ok(None) };
+        let count = places.ranks.len() as u64;
+        let first = u64::from(step) * count * places.microbatch_size;
+        let mut by_work = Vec::with_capacity(places.ranks.len());
+        for microbatch in 0..count {
+            let mut work = 0;
+            for sample in 0..places.microbatch_size {
+                work += self.attention_work(first + microbatch * places.microbatch_size + sample)?;
+            }
+            by_work.push((std::cmp::Reverse(work), microbatch as u32));
+        }
+        by_work.sort_unstable();
+        Ok(Some(Arc::new(places.ranks.iter().map(|rank| by_work[*rank as usize].1).collect())))
+    }
+
+    /// How many pairs of tokens see each other in a sample, but for those that see themselves; twice.
+    fn attention_work(&self, sample: u64) -> Result<u64, DataError> {
+        let (windows, window) = self.place(sample);
+        let firsts = windows.source.first_tokens(window * self.sequence as u64, self.sequence)?;
+        let ends = firsts.iter().copied().chain([self.sequence]);
+        let (work, _) = ends.fold((0, 0), |(work, start), end| (work + ((end - start) as u64).pow(2), end));
+        Ok(work)
     }
 
     fn is_masked(&self) -> bool {
-        self.windows.iter().any(|windows| windows.source.is_masked)
+        self.within.is_some() || self.windows.iter().any(|windows| windows.source.is_masked)
     }
 
     fn is_in_memory(&self) -> bool {
@@ -235,8 +309,11 @@ impl Samples {
     }
 }
 
-/// The samples of a step that were read ahead, by number.
-type Read = Result<BTreeMap<u64, Vec<u32>>, DataError>;
+/// Which microbatch takes which place of a step.
+type Placed = Option<Arc<Vec<u32>>>;
+
+/// What was read ahead of a step: its places, and samples by number.
+type Read = Result<(Placed, BTreeMap<u64, Window>), DataError>;
 
 /// What is read ahead for one rank.
 #[derive(Debug, Default)]
@@ -244,11 +321,39 @@ struct Ahead {
     /// Microbatches of this replica that were asked for in the step before.
     asked: BTreeSet<u32>,
     /// The samples of a step.
-    now: (u32, BTreeMap<u64, Vec<u32>>),
+    now: (u32, BTreeMap<u64, Window>),
+    /// The places of a step.
+    placed: Option<(u32, Placed)>,
     /// Those of the step after it, which a thread reads.
     next: Option<(u32, JoinHandle<Read>)>,
     /// How many tokens of a step are predicted, where not all are.
     predicted: Option<(u32, u64)>,
+}
+
+/// How sources are cut.
+#[derive(Clone, Debug)]
+pub struct Cut {
+    /// Tokens of a sequence.
+    pub sequence: usize,
+    /// How far behind each token the model reads, at least 1.
+    pub ahead: usize,
+    /// Sequences of a microbatch.
+    pub microbatch_size: usize,
+    /// Microbatches of a step, over all replicas.
+    pub microbatches: usize,
+    /// Of the order.
+    pub seed: u64,
+    /// Tokens are below it.
+    pub vocabulary: u64,
+    /// Where attention stays within documents.
+    pub within: Option<Within>,
+}
+
+/// Attention stays within documents.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Within {
+    /// For each microbatch of a step, of all replicas one after the other, the work that the plan has for it, in any unit.
+    pub planned: Vec<u64>,
 }
 
 /// What every microbatch of a run is trained on.
@@ -288,21 +393,26 @@ impl Batches {
         microbatches: usize,
         seed: u64,
     ) -> Result<Batches, DataError> {
-        Batches::of(Arc::new(Sources::of_text(text)), sizes, [microbatch_size, microbatches], seed, u64::MAX)
+        let [sequence, ahead] = sizes;
+        let cut = Cut { sequence, ahead, microbatch_size, microbatches, seed, vocabulary: u64::MAX, within: None };
+        Batches::of(Arc::new(Sources::of_text(text)), &cut)
     }
 
-    /// The same of sources, whose tokens are below `vocabulary`.
+    /// The same of sources.
     ///
     /// # Errors
     /// [`DataError`].
-    pub fn of(
-        sources: Arc<Sources>,
-        [sequence, ahead]: [usize; 2],
-        [microbatch_size, microbatches]: [usize; 2],
-        seed: u64,
-        vocabulary: u64,
-    ) -> Result<Batches, DataError> {
-        let ahead = ahead.max(1);
+    pub fn of(sources: Arc<Sources>, cut: &Cut) -> Result<Batches, DataError> {
+        let Cut { sequence, microbatch_size, microbatches, seed, vocabulary, .. } = *cut;
+        let within = cut.within.as_ref().map(|within| Arc::new(Places::new(within, [microbatch_size, microbatches])));
+        let ahead = cut.ahead.max(1);
+        let all = sources.training.iter().map(|(source, _)| source).chain(&sources.validation);
+        if let Some(source) = all.filter(|_| within.is_some()).find(|source| !source.knows_documents()) {
+            let found = format!("{}, which does not say where documents begin", source.format.name());
+            let expected = "for attention within documents (training.documents) indexed data of Megatron-LM, JSON lines, \
+                            Parquet, a table of NumPy, or text with a tokenizer";
+            return Err(DataError::wrong(&source.path, "the file", found, expected));
+        }
         let (mut training, mut validation) = (Vec::new(), Vec::new());
         for (number, (source, _)) in sources.training.iter().enumerate() {
             let windows = windows_of(source, sequence, ahead)?;
@@ -326,7 +436,7 @@ impl Batches {
         let weights: Vec<Option<f64>> = sources.training.iter().map(|(_, weight)| *weight).collect();
         let samples = |windows: Vec<Windows>, shares: &[f64]| {
             let (slots, counts) = blend(shares);
-            Arc::new(Samples { windows, slots, counts, sequence, ahead, seed, vocabulary })
+            Arc::new(Samples { windows, slots, counts, sequence, ahead, seed, vocabulary, within: within.clone() })
         };
         let all: u64 = validation.iter().map(|windows| windows.count).sum();
         let by_size: Vec<f64> = validation.iter().map(|windows| windows.count as f64 / all.max(1) as f64).collect();
@@ -437,11 +547,28 @@ impl Batches {
         }
     }
 
-    /// The samples of microbatch `number` of all of a step.
-    fn samples_of(&self, step: u32, number: u32) -> Range<u64> {
-        let before = u64::from(step) * self.microbatches as u64 + u64::from(number);
-        let size = self.microbatch_size as u64;
-        before * size..(before + 1) * size
+    /// The samples at this replica's place `microbatch` of a step, or of an evaluation, which has no places.
+    fn samples_of(
+        &self,
+        ahead: &mut Ahead,
+        (step, microbatch): (u32, u32),
+        evaluates: bool,
+    ) -> Result<Range<u64>, DataError> {
+        let number = self.number(microbatch);
+        let (microbatches, size) = (self.microbatches as u64, self.microbatch_size as u64);
+        if evaluates {
+            return Ok(samples_at(step, number, microbatches, size));
+        }
+        ahead.asked.insert(microbatch);
+        let placed = match &ahead.placed {
+            Some((known, placed)) if *known == step => placed.clone(),
+            _ => {
+                let placed = self.samples.placed(step)?;
+                ahead.placed = Some((step, placed.clone()));
+                placed
+            }
+        };
+        Ok(samples_at(step, placed_at(&placed, number), microbatches, size))
     }
 
     /// Has the data of `step` there before it begins, and the next one's read meanwhile. Where it cannot be read, the reason is
@@ -459,24 +586,31 @@ impl Batches {
         if asked.is_empty() {
             return Ok(());
         }
-        let of = |step: u32| -> Vec<u64> {
-            asked.iter().flat_map(|microbatch| self.samples_of(step, self.number(*microbatch))).collect()
-        };
-        let read = |samples: Arc<Samples>, wanted: Vec<u64>| -> Read {
-            wanted.into_iter().map(|sample| Ok((sample, samples.read(sample)?))).collect()
+        let numbers: Vec<u32> = asked.iter().map(|microbatch| self.number(*microbatch)).collect();
+        let (microbatches, size) = (self.microbatches as u64, self.microbatch_size as u64);
+        let read = move |samples: &Samples, step: u32, numbers: &[u32]| -> Read {
+            let placed = samples.placed(step)?;
+            let mut read = BTreeMap::new();
+            for number in numbers {
+                for sample in samples_at(step, placed_at(&placed, *number), microbatches, size) {
+                    read.insert(sample, samples.read(sample)?);
+                }
+            }
+            Ok((placed, read))
         };
         let found = match ahead.next.take() {
             // A thread that has died has read nothing.
             Some((of_step, thread)) if of_step == step => {
-                thread.join().unwrap_or_else(|_| read(Arc::clone(&self.samples), of(step)))
+                thread.join().unwrap_or_else(|_| read(&self.samples, step, &numbers))
             }
-            _ => read(Arc::clone(&self.samples), of(step)),
+            _ => read(&self.samples, step, &numbers),
         };
-        ahead.now = (step, found.inspect_err(|error| self.sources.note(error.clone()))?);
-        let (samples, wanted) = (Arc::clone(&self.samples), of(step.saturating_add(1)));
+        let (placed, samples) = found.inspect_err(|error| self.sources.note(error.clone()))?;
+        (ahead.now, ahead.placed) = ((step, samples), Some((step, placed)));
+        let (samples, next) = (Arc::clone(&self.samples), step.saturating_add(1));
         // Where a system allows no more threads, each step reads its own.
-        let thread = std::thread::Builder::new().name("data".to_string()).spawn(move || read(samples, wanted)).ok();
-        ahead.next = thread.map(|thread| (step.saturating_add(1), thread));
+        let thread = std::thread::Builder::new().name("data".to_string());
+        ahead.next = thread.spawn(move || read(&samples, next, &numbers)).ok().map(|thread| (next, thread));
         self.waited_ns.fetch_add(started.elapsed().as_nanos() as u64, Ordering::Relaxed);
         Ok(())
     }
@@ -492,23 +626,41 @@ impl Batches {
         let sequence = samples.sequence;
         let mut tokens = Vec::with_capacity(self.microbatch_size * sequence / self.part.parts as usize);
         let mut read = locked(&self.ahead);
-        if !evaluates {
-            read.asked.insert(microbatch);
-        }
-        for sample in self.samples_of(step, self.number(microbatch)) {
+        for sample in self.samples_of(&mut read, (step, microbatch), evaluates)? {
             let known = (!evaluates && read.now.0 == step).then(|| read.now.1.get(&sample)).flatten();
-            let fresh = if known.is_none() { samples.read(sample)? } else { Vec::new() };
+            let fresh = if known.is_none() { samples.read(sample)? } else { Window::default() };
             let window = known.unwrap_or(&fresh);
             for piece in self.part.pieces(sequence as u64) {
                 let piece = ahead as usize + piece.start as usize..ahead as usize + piece.end as usize;
-                tokens.extend(window[piece].iter().map(|token| match token & MASKED > 0 && ahead > 0 {
+                tokens.extend(piece.map(|at| match ahead > 0 && !window.predicts(at) {
                     true => IGNORED,
-                    false => (token & !MASKED) as i32,
+                    false => (window.tokens[at] & !MASKED) as i32,
                 }));
             }
         }
         self.waited_ns.fetch_add(started.elapsed().as_nanos() as u64, Ordering::Relaxed);
         Ok(tokens)
+    }
+
+    /// Where the documents of a microbatch begin; nothing where attention sees whole sequences.
+    ///
+    /// # Errors
+    /// As [`Batches::tokens`].
+    pub fn document_starts(&self, step: u32, microbatch: u32) -> Result<Option<DocumentStarts>, DataError> {
+        let (samples, step, evaluates) = self.current(step);
+        if samples.within.is_none() {
+            return Ok(None);
+        }
+        let mut read = locked(&self.ahead);
+        let mut starts = DocumentStarts::default();
+        for sample in self.samples_of(&mut read, (step, microbatch), evaluates)? {
+            let known = (!evaluates && read.now.0 == step).then(|| read.now.1.get(&sample)).flatten();
+            match known {
+                Some(window) => starts.add(samples.sequence, &window.firsts),
+                None => starts.add(samples.sequence, &samples.read(sample)?.firsts),
+            }
+        }
+        Ok(Some(starts))
     }
 
     /// What a rank divides the sum of its losses by where some tokens of the step are not to be predicted: so the mean over ranks
@@ -529,7 +681,7 @@ impl Batches {
                 let first = u64::from(step) * self.step_sequences();
                 for sample in first..first + self.step_sequences() {
                     let window = samples.read(sample)?;
-                    count += window[1..=samples.sequence].iter().filter(|token| **token & MASKED == 0).count() as u64;
+                    count += (1..=samples.sequence).filter(|at| window.predicts(*at)).count() as u64;
                 }
                 count
             }
@@ -539,6 +691,17 @@ impl Batches {
         }
         Ok(Some(count.max(1) as f64 / (self.replicas * self.part.parts as usize) as f64))
     }
+}
+
+/// The samples of microbatch `number` of a step of `microbatches`, each of `size` samples.
+fn samples_at(step: u32, number: u32, microbatches: u64, size: u64) -> Range<u64> {
+    let before = u64::from(step) * microbatches + u64::from(number);
+    before * size..(before + 1) * size
+}
+
+/// The microbatch at place `number`.
+fn placed_at(placed: &Placed, number: u32) -> u32 {
+    placed.as_ref().and_then(|placed| placed.get(number as usize)).copied().unwrap_or(number)
 }
 
 /// Whole sequences of a source.
@@ -561,6 +724,11 @@ fn windows_of(source: &Source, sequence: usize, ahead: usize) -> Result<u64, Dat
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn cut(microbatch_size: usize) -> Cut {
+        let [sequence, ahead, microbatches] = [4, 1, 1];
+        Cut { sequence, ahead, microbatch_size, microbatches, seed: 3, vocabulary: 256, within: None }
+    }
 
     fn batches(bytes: usize, seed: u64) -> Batches {
         let text = (0..bytes).map(|at| at as u8).collect();
@@ -604,6 +772,69 @@ mod tests {
         }
     }
 
+    /// A step has the samples that it has without places, each document begins where it does, and microbatches with more work are
+    /// where more is planned.
+    #[test]
+    fn microbatches_take_the_places_that_the_plan_has_for_them() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("documents.jsonl");
+        let mut random = SplitMix64::new(9);
+        let (mut lines, mut next) = (String::new(), 0);
+        let mut firsts = BTreeSet::new();
+        while next < 240 {
+            let tokens: Vec<u32> = (next..next + 1 + (random.draw() % 12) as u32).collect();
+            firsts.insert(next as i32);
+            next += tokens.len() as u32;
+            lines += &format!("{{\"input_ids\": {tokens:?}}}\n");
+        }
+        std::fs::write(&path, lines).expect("written");
+        let source = crate::data::open(&path, &crate::data::tokenizer::Tokenizer::Bytes).expect("read");
+        let sources = Arc::new(Sources::new(vec![(Arc::new(source), None)]));
+        let of = |planned: Vec<u64>| {
+            let (microbatches, within) = (planned.len(), Some(Within { planned }));
+            let cut = Cut { sequence: 8, microbatches, within, vocabulary: 1000, ..cut(2) };
+            Batches::of(Arc::clone(&sources), &cut).expect("long enough")
+        };
+        let planned = vec![30, 50, 10, 40, 20];
+        let (placed, plain) = (of(planned.clone()), of(vec![1; 5]));
+        // Two replicas that read ahead see the same as one that does not.
+        let replica = placed.starting_at(3, SequencePart::WHOLE);
+        for step in 0..4 {
+            replica.prepare(step).expect("read");
+            let rows = |batches: &Batches, place: u32| batches.tokens(step, place, 0).expect("read");
+            let all = |batches: &Batches| {
+                let mut all: Vec<Vec<i32>> = (0..5).map(|place| rows(batches, place)).collect();
+                all.sort();
+                all
+            };
+            assert_eq!(all(&placed), all(&plain));
+            assert_eq!([rows(&replica, 0), rows(&replica, 1)], [rows(&placed, 3), rows(&placed, 4)]);
+            let work = |place: u32| -> u64 {
+                let starts = placed.document_starts(step, place).expect("read").expect("documents");
+                let tokens = rows(&placed, place);
+                (0..tokens.len())
+                    .map(|at| {
+                        let start = starts.of(at);
+                        assert!(start % 8 == 0 || firsts.contains(&tokens[start]), "{tokens:?} {start}");
+                        assert!((start + 1..=at).all(|at| !firsts.contains(&tokens[at])), "{tokens:?} {start}");
+                        2 * (at - start) as u64 + 1
+                    })
+                    .sum()
+            };
+            let mut found: Vec<(u64, u64)> = (0..5).map(|place| (planned[place as usize], work(place))).collect();
+            found.sort_unstable();
+            assert!(found.is_sorted_by_key(|(_, work)| *work), "{found:?}");
+            // The first token of a document is predicted from none.
+            for place in 0..5 {
+                let (tokens, targets) = (rows(&placed, place), placed.tokens(step, place, 1).expect("read"));
+                for (token, target) in tokens.into_iter().zip(targets) {
+                    let expected = if firsts.contains(&(token + 1)) { IGNORED } else { token + 1 };
+                    assert_eq!(target, expected);
+                }
+            }
+        }
+    }
+
     /// Parts are dealt from both ends, and together are the whole.
     #[test]
     fn a_part_has_its_pieces_of_every_sequence() {
@@ -641,7 +872,7 @@ mod tests {
     fn a_blend_takes_shares_and_every_window_once_an_epoch() {
         let text = |bytes: usize| Arc::new(Source::of_text((0..bytes).map(|at| at as u8).collect()));
         let sources = Sources::new(vec![(text(401), Some(0.6)), (text(201), Some(0.3)), (text(41), Some(0.1))]);
-        let batches = Batches::of(Arc::new(sources), [4, 1], [1, 1], 3, 256).expect("long enough");
+        let batches = Batches::of(Arc::new(sources), &cut(1)).expect("long enough");
         let mut taken = [const { Vec::new() }; 3];
         for sample in 0..20_000 {
             let (windows, window) = batches.samples.place(sample);
@@ -680,7 +911,7 @@ mod tests {
     #[test]
     fn what_is_split_off_is_never_trained_on() {
         let sources = Sources { split: 0.25, ..Sources::of_text((0..=200).collect()) };
-        let batches = Batches::of(Arc::new(sources), [4, 1], [2, 1], 3, 256).expect("long enough");
+        let batches = Batches::of(Arc::new(sources), &cut(2)).expect("long enough");
         assert_eq!((batches.windows(), batches.validation_windows()), (37, 13));
         let seen = |step| batches.tokens(step, 0, 0).expect("read");
         let trained: Vec<i32> = (0..100).flat_map(seen).collect();

@@ -12,6 +12,7 @@ use pipeplan_core::graph::{Graph, INIT_STD, Init, Kernel, SequencePart, Tensor};
 
 use self::element::Element;
 use self::kernels::{Context, Data};
+use super::documents::DocumentStarts;
 use super::peers::Peers;
 use super::stages::{ExpertOverflow, Held, Input, NewParameter, Processor, Stages, Training, Updated};
 use super::{BackendError, Part, Shares, Store, Values};
@@ -166,6 +167,10 @@ impl<T: Element> Processor for Core<T> {
 
     fn divide_losses(&mut self, divisor: Option<f64>) {
         self.context.loss_divisor = divisor;
+    }
+
+    fn stay_within(&mut self, documents: Option<DocumentStarts>) {
+        self.context.documents = documents;
     }
 
     fn run(

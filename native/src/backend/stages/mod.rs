@@ -193,6 +193,7 @@ impl<P: Processor> Stages<P> {
         let seed = SplitMix64::new(SplitMix64::named(training.seed, "dropout").draw() ^ draw).draw();
         processor.begin(seed, training.seat.member as u64, training.batches.part());
         divide_losses(processor, graph, &training.batches, *step)?;
+        processor.stay_within(training.batches.document_starts(*step, microbatch)?);
         lane.restart_peak();
         for id in &lifetimes.arrive[job as usize] {
             let data = match graph[*id].role {

@@ -7,6 +7,7 @@ use pipeplan_core::graph::{Init, Kernel, SequencePart, Tensor};
 use pipeplan_core::model::Dtype;
 
 use super::Training;
+use crate::backend::documents::DocumentStarts;
 use crate::backend::peers::{Collective, Peers, Ticket};
 use crate::backend::{BackendError, Part, Values};
 use crate::runner::optimizer::{AdamW, Rule};
@@ -172,6 +173,9 @@ pub trait Processor {
     /// What losses of the job are divided by, where some targets are not to be predicted: those are below 0. Else by all of the
     /// step's tokens. Runs on processors that do not know it are refused.
     fn divide_losses(&mut self, _divisor: Option<f64>) {}
+
+    /// Attention of the job stays within the documents that begin so. Runs on processors that do not know it are refused.
+    fn stay_within(&mut self, _documents: Option<DocumentStarts>) {}
 
     /// Runs `kernel`. An output that adds to an input, or runs in its place, holds that input's data.
     ///

@@ -141,6 +141,12 @@ pub fn expect_possible(args: &Args, plan: &Plan) -> Result<(), Failure> {
     if !matches!(plan.spec.work, Work::Model(_)) {
         return Err(Failure::input("--replan plans a model anew, but this plan was made from typed costs"));
     }
+    if plan.problem.differs() {
+        return Err(Failure::input(
+            "--replan measures one time for each stage and job, but the plan's microbatches differ (training.documents)",
+        )
+        .with_help("Leave out --replan, or training.documents in the spec."));
+    }
     Ok(())
 }
 

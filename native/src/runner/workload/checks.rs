@@ -20,7 +20,7 @@ use super::{Computation, ModelStages, Workload, in_precision};
 use crate::backend::cuda;
 use crate::data::Format;
 use crate::runner::checkpoint::CheckpointError;
-use crate::runner::data::{BYTE_VOCABULARY, Batches, Sources};
+use crate::runner::data::{BYTE_VOCABULARY, Batches, Cut, Sources, Within};
 use crate::runner::{Device, Precision, RunOptions};
 
 /// What carries messages between ranks.
@@ -82,12 +82,19 @@ impl Workload {
         let ahead = 1 + model.model.variant.multi_token as usize;
         let sources = options.data.clone();
         let sources = sources.unwrap_or_else(|| Arc::new(Sources::of_text(options.text.clone())));
-        let (sizes, vocabulary) = ([microbatch_size, self.step_microbatches()], u64::from(model.model.vocab));
         if sources.training.iter().any(|(source, _)| source.format == Format::Bytes) {
             model.check_vocabulary()?;
         }
-        let batches =
-            Batches::of(sources, [sequence, ahead], sizes, options.seed, vocabulary)?.among(self.replicas());
+        let cut = Cut {
+            sequence,
+            ahead,
+            microbatch_size,
+            microbatches: self.step_microbatches(),
+            seed: options.seed,
+            vocabulary: model.model.vocab.into(),
+            within: model.planned_work.clone().map(|planned| Within { planned }),
+        };
+        let batches = Batches::of(sources, &cut)?.among(self.replicas());
         model.check_masks(&batches, options.device)?;
         if options.evaluate_every > 0 && batches.validation_windows() == 0 {
             return Err(Refusal::NoValidation);
@@ -166,6 +173,7 @@ impl ModelStages {
             }
         }
         self.check_parts(device)?;
+        self.check_documents(device)?;
         match device {
             Device::Cpu => self.precision().map(|_| ())?,
             Device::Cuda(_) | Device::Emulated => self.check_card_formats()?,
@@ -218,6 +226,22 @@ impl ModelStages {
             }
         }
         Ok(())
+    }
+
+    /// Attention stays within documents on the CPU. A recurrence would go on beyond them, and an MTP module predicts from them.
+    fn check_documents(&self, device: Device) -> Result<(), Refusal> {
+        let mut operators = self.graphs.iter().flat_map(|graph| &graph.operators);
+        let goes_on = |kernel: &Kernel| matches!(kernel, Kernel::Convolution { .. } | Kernel::Recurrence(_));
+        let why = match device {
+            _ if self.planned_work.is_none() => return Ok(()),
+            Device::Cuda(_) | Device::Emulated => "on the CPU only: use --backend cpu",
+            Device::Cpu if self.model.variant.multi_token > 0 => "without MTP modules",
+            Device::Cpu if operators.any(|operator| goes_on(&operator.kernel)) => {
+                "without convolutions and recurrences"
+            }
+            Device::Cpu => return Ok(()),
+        };
+        Err(Refusal::WithinDocuments { why })
     }
 
     /// A card computes in f32 or bf16.

@@ -16,7 +16,7 @@ use pipeplan_core::problem::Problem;
 use pipeplan_core::program::execute::{Carrier, execute};
 use pipeplan_core::program::{Program, Step};
 use pipeplan_core::simulate::timeline::in_turns_ns;
-use pipeplan_core::spec::{ModelWork, Work};
+use pipeplan_core::spec::{Documents, ModelWork, Work};
 
 use self::checks::check_layout;
 use super::Precision;
@@ -109,6 +109,9 @@ pub struct ModelStages {
     pub frozen: Frozen,
     /// The adapters that train.
     pub lora: Option<Lora>,
+    /// Where attention stays within the documents of the data, the work of attention that the plan has for each microbatch of a
+    /// step, of all replicas one after the other: pairs of tokens of a document, twice.
+    pub planned_work: Option<Vec<u64>>,
 }
 
 impl Workload {
@@ -207,7 +210,7 @@ impl Workload {
             let (problem, spec) = (problem.microbatches(), work.microbatches);
             return Err(Refusal::Microbatches { problem, spec });
         }
-        if problem.differs() || work.batch.differs() {
+        if work.batch.factors.is_some() || problem.differs() && work.batch.documents == Documents::Sequences {
             return Err(Refusal::Differing);
         }
         let derived = derive(work, problem.placement().clone(), problem.chunks()).map_err(Refusal::Model)?;
@@ -311,7 +314,21 @@ impl ModelStages {
             optimizer: work.layout.optimizer,
             frozen: work.layout.form.frozen,
             lora: work.layout.form.lora,
+            planned_work: planned_work(work),
         }
+    }
+}
+
+/// The work of attention within documents, as `work` says them; nothing where sequences are whole.
+fn planned_work(work: &ModelWork) -> Option<Vec<u64>> {
+    let of = |lengths: &Vec<u32>| lengths.iter().map(|length| u64::from(*length).pow(2)).sum();
+    match work.batch.documents.packed(work.bins(), work.sequence) {
+        Documents::OfMicrobatches(lists) => {
+            let replica: Vec<u64> = lists.iter().map(of).collect();
+            Some(replica.repeat(work.layout.data.max(1) as usize))
+        }
+        Documents::OfReplicas(replicas) => Some(replicas.iter().flatten().map(of).collect()),
+        _ => None,
     }
 }
 

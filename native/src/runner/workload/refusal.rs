@@ -45,12 +45,18 @@ pub enum Refusal {
     /// What rank 0 handed on to the other ranks is no plan.
     #[error("the next plan, which rank 0 handed on, cannot be read: {0}")]
     HandedOn(PlanFileError),
-    /// The plan's microbatches differ.
+    /// The plan's microbatches differ, and it does not say why.
     #[error(
-        "the plan's microbatches differ (training.microbatch_factors or training.documents), which runs of a model do not: \
-         leave that out, or run the planned times (`--backend modelled`)"
+        "the plan's microbatches differ (training.microbatch_factors), which runs of a model do not: leave that out, or run the \
+         planned times (`--backend modelled`)"
     )]
     Differing,
+    /// Attention within documents.
+    #[error("attention within documents (training.documents) runs {why}")]
+    WithinDocuments {
+        /// Where it runs.
+        why: &'static str,
+    },
     /// The plan cuts sequences into slices.
     #[error(
         "the plan cuts sequences into slices (parallel.sequence_slices), which runs of a model do not: leave that out, or run \

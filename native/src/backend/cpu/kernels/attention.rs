@@ -1,7 +1,7 @@
 //! Causal attention in tiles, so that scores are never all held (FlashAttention-2, arXiv:2307.08691).
 //!
 //! A tile is [`TILE`] queries by [`TILE`] keys of one head of one sequence. Tiles above the diagonal, and those that
-//! lie before every window, are skipped; in the others, scores of keys that a query does not see are left out.
+//! lie before every window or document, are skipped; in the others, scores of keys that a query does not see are left out.
 //!
 //! Queries meet keys block by block, where those of other devices come by. What is made of one block is kept normalised,
 //! with the logarithm of its sum, and goes on as a sum of 1 relative to that.
@@ -12,6 +12,7 @@ use super::super::element::{Element, dot, sum};
 use super::super::gemm::{Gemm, Operand, Size};
 use super::Call;
 use super::elementwise::{slope_within, within_cap};
+use crate::backend::documents::DocumentStarts;
 
 /// Queries and keys of a tile: 64 × 64 scores stay within a core's first cache.
 const TILE: usize = 64;
@@ -48,9 +49,13 @@ impl Rows {
 
 /// Where the rows and columns of one head lie.
 #[derive(Clone, Copy)]
-struct Layout {
+struct Layout<'a> {
     /// Rows of one sequence on a device.
     rows: usize,
+    /// Tokens of one sequence.
+    sequence: usize,
+    /// Where attention stays within documents, where these begin.
+    documents: Option<&'a DocumentStarts>,
     query_heads: usize,
     key_heads: usize,
     width: usize,
@@ -60,11 +65,13 @@ struct Layout {
     cap: Option<f64>,
 }
 
-impl Layout {
-    fn new(spread: &Spread) -> Layout {
+impl<'a> Layout<'a> {
+    fn new(spread: &Spread, documents: Option<&'a DocumentStarts>) -> Layout<'a> {
         let heads = &spread.heads;
         Layout {
             rows: (heads.sequence / spread.ways.max(1)) as usize,
+            sequence: heads.sequence as usize,
+            documents,
             query_heads: heads.query as usize,
             key_heads: heads.key_value as usize,
             width: heads.width as usize,
@@ -115,18 +122,26 @@ impl Layout {
         row * self.value_row() + head * self.key_heads / self.query_heads * self.value_width
     }
 
+    /// The first position that the query at `position` sees, in the sequence whose first row on the device is `first_row`. It
+    /// is no later for an earlier query.
+    fn first_seen(&self, first_row: usize, position: usize) -> usize {
+        let sequence = first_row / self.rows.max(1) * self.sequence;
+        let document = self.documents.map_or(0, |starts| starts.of(sequence + position).saturating_sub(sequence));
+        (position + 1).saturating_sub(self.window).max(document)
+    }
+
     /// Tiles of keys that some query of the tile `query` sees.
-    fn seen_tiles(&self, query: Rows, keys: [Rows; 2]) -> impl Iterator<Item = Rows> + use<> {
-        let first = (query.position + 1).saturating_sub(self.window);
+    fn seen_tiles(&self, first_row: usize, query: Rows, keys: [Rows; 2]) -> impl Iterator<Item = Rows> + use<> {
+        let first = self.first_seen(first_row, query.position);
         let end = query.position + query.count;
         let tiles = keys.into_iter().flat_map(Rows::tiles);
         tiles.filter(move |key| key.position + key.count > first && key.position < end)
     }
 
     /// Which of `keys` the query at `position` sees.
-    fn seen(&self, position: usize, keys: Rows) -> std::ops::Range<usize> {
+    fn seen(&self, first_row: usize, position: usize, keys: Rows) -> std::ops::Range<usize> {
         let end = keys.count.min((position + 1).saturating_sub(keys.position));
-        (position + 1).saturating_sub(self.window).saturating_sub(keys.position).min(end)..end
+        self.first_seen(first_row, position).saturating_sub(keys.position).min(end)..end
     }
 }
 
@@ -134,13 +149,18 @@ impl Layout {
 type Scores<T> = Vec<T>;
 
 /// Attention of one device over whole sequences.
-pub fn attention<T: Element>(gemm: &dyn Gemm<T>, call: &mut Call<'_, '_, T>, spread: &Spread) {
+pub fn attention<T: Element>(
+    gemm: &dyn Gemm<T>,
+    call: &mut Call<'_, '_, T>,
+    spread: &Spread,
+    documents: Option<&DocumentStarts>,
+) {
     let whole = Rows::of(SequencePart::WHOLE, spread.heads.sequence);
     let (q, k, v) = (call.floats(0), call.floats(1), call.floats(2));
     let [o, log_sums, ..] = &mut *call.outputs else { panic!("attention has two outputs") };
     let (o, log_sums) = (o.floats_mut(), log_sums.floats_mut());
     before_any_block(o, log_sums);
-    attention_block(gemm, spread, [q, k, v], [o, log_sums], [whole, whole]);
+    attention_block(gemm, (spread, documents), [q, k, v], [o, log_sums], [whole, whole]);
 }
 
 /// What attention over no keys at all makes.
@@ -153,12 +173,12 @@ pub fn before_any_block<T: Element>(o: &mut [T], log_sums: &mut [T]) {
 /// log-sum-exps of the blocks before it.
 pub fn attention_block<T: Element>(
     gemm: &dyn Gemm<T>,
-    spread: &Spread,
+    (spread, documents): (&Spread, Option<&DocumentStarts>),
     [q, k, v]: [&[T]; 3],
     [o, log_sums]: [&mut [T]; 2],
     [queries, keys]: [[Rows; 2]; 2],
 ) {
-    let layout = Layout::new(spread);
+    let layout = Layout::new(spread, documents);
     let rows = q.len() / layout.query_row();
     let mut scores: Scores<T> = vec![T::ZERO; TILE * TILE];
     let (scale, cap) = (T::of(layout.scale), layout.cap.map(T::of));
@@ -175,7 +195,7 @@ pub fn attention_block<T: Element>(
                     }
                 }
                 let o_tile = &mut o[layout.out_at(first + query.row, head)..];
-                for key in layout.seen_tiles(query, keys) {
+                for key in layout.seen_tiles(first, query, keys) {
                     // scores = scale · Q · Kᵀ
                     gemm.gemm(
                         Size { rows: query.count, inner: layout.width, columns: key.count },
@@ -188,7 +208,7 @@ pub fn attention_block<T: Element>(
                     );
                     // The softmax so far, corrected whenever a greater score turns up.
                     for (row, scores) in scores.chunks_exact_mut(TILE).enumerate().take(query.count) {
-                        let seen = layout.seen(query.position + row, key);
+                        let seen = layout.seen(first, query.position + row, key);
                         let (scores, hidden) = scores.split_at_mut(seen.end);
                         let (early, scores) = scores.split_at_mut(seen.start);
                         early.fill(T::ZERO);
@@ -241,7 +261,12 @@ pub fn attention_block<T: Element>(
 }
 
 /// The gradient of [`attention`].
-pub fn attention_grad<T: Element>(gemm: &dyn Gemm<T>, call: &mut Call<'_, '_, T>, spread: &Spread) {
+pub fn attention_grad<T: Element>(
+    gemm: &dyn Gemm<T>,
+    call: &mut Call<'_, '_, T>,
+    spread: &Spread,
+    documents: Option<&DocumentStarts>,
+) {
     let whole = Rows::of(SequencePart::WHOLE, spread.heads.sequence);
     let seen = Seen::by(call);
     let (k, v) = (call.floats(2), call.floats(3));
@@ -251,7 +276,7 @@ pub fn attention_grad<T: Element>(gemm: &dyn Gemm<T>, call: &mut Call<'_, '_, T>
         gradient.fill(T::ZERO);
         gradient
     });
-    attention_grad_block(gemm, spread, &seen, [k, v], gradients, [whole, whole]);
+    attention_grad_block(gemm, (spread, documents), &seen, [k, v], gradients, [whole, whole]);
 }
 
 /// What a gradient needs of the queries and of what they made.
@@ -273,13 +298,13 @@ impl<'a, T: Element> Seen<'a, T> {
 /// block of keys and values.
 pub fn attention_grad_block<T: Element>(
     gemm: &dyn Gemm<T>,
-    spread: &Spread,
+    (spread, documents): (&Spread, Option<&DocumentStarts>),
     Seen { d_o, q, o, log_sums }: &Seen<'_, T>,
     [k, v]: [&[T]; 2],
     [dq, dk, dv]: [&mut [T]; 3],
     [queries, keys]: [[Rows; 2]; 2],
 ) {
-    let layout = Layout::new(spread);
+    let layout = Layout::new(spread, documents);
     let rows = q.len() / layout.query_row();
     let mut p: Scores<T> = vec![T::ZERO; TILE * TILE];
     let mut ds: Scores<T> = vec![T::ZERO; TILE * TILE];
@@ -299,7 +324,7 @@ pub fn attention_grad_block<T: Element>(
                     let at = out_at + row * out_row..out_at + row * out_row + value_width;
                     *along = dot(&d_o[at.clone()], &o[at]);
                 }
-                for key in layout.seen_tiles(query, keys) {
+                for key in layout.seen_tiles(first, query, keys) {
                     let key_at = layout.key_at(first + key.row, head);
                     let k_tile = Operand::rows(&k[key_at..], key_row);
                     let value_at = layout.value_at(first + key.row, head);
@@ -311,7 +336,7 @@ pub fn attention_grad_block<T: Element>(
                     for (row, (p, ds)) in
                         p.chunks_exact_mut(TILE).zip(ds.chunks_exact_mut(TILE)).enumerate().take(query.count)
                     {
-                        let seen = layout.seen(query.position + row, key);
+                        let seen = layout.seen(first, query.position + row, key);
                         let log_sum = log_sums[(first + query.row + row) * layout.query_heads + head];
                         let seen_of_both = p[seen.clone()].iter_mut().zip(&mut ds[seen.clone()]);
                         match cap {

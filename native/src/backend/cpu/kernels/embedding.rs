@@ -1,7 +1,5 @@
 //! Tables of rows: token embeddings and learned positions.
 
-use pipeplan_core::graph::SequencePart;
-
 use super::super::element::Element;
 use super::Call;
 
@@ -46,24 +44,24 @@ pub fn embedding_grad<T: Element>(call: &mut Call<'_, '_, T>) {
     }
 }
 
-/// `first` is the number of the first row among those of all members.
-pub fn positions<T: Element>(call: &mut Call<'_, '_, T>, sequence: u64, first: usize, part: SequencePart) {
+/// Row `row` has the position `position(row)`.
+pub fn positions<T: Element>(call: &mut Call<'_, '_, T>, position: impl Fn(u64) -> u64) {
     let table = call.floats(1);
     let (_, width) = call.sizes(1);
     for (row, y) in call.started(0).chunks_exact_mut(width).enumerate() {
-        let start = part.position(sequence, (first + row) as u64) as usize * width;
-        for (y, position) in y.iter_mut().zip(&table[start..start + width]) {
-            *y += *position;
+        let start = position(row as u64) as usize * width;
+        for (y, learned) in y.iter_mut().zip(&table[start..start + width]) {
+            *y += *learned;
         }
     }
 }
 
-pub fn positions_grad<T: Element>(call: &mut Call<'_, '_, T>, sequence: u64, first: usize, part: SequencePart) {
+pub fn positions_grad<T: Element>(call: &mut Call<'_, '_, T>, position: impl Fn(u64) -> u64) {
     let dy = call.floats(0);
     let (_, width) = call.sizes(1);
     let gradient = call.started(1);
     for (row, dy) in dy.chunks_exact(width).enumerate() {
-        let start = part.position(sequence, (first + row) as u64) as usize * width;
+        let start = position(row as u64) as usize * width;
         for (gradient, dy) in gradient[start..start + width].iter_mut().zip(dy) {
             *gradient += *dy;
         }

@@ -14,6 +14,7 @@ use pipeplan_core::model::Dtype;
 use super::element::Element;
 use super::gemm::{Gemm, Operand, Size};
 use crate::backend::BackendError;
+use crate::backend::documents::DocumentStarts;
 use crate::backend::peers::Peers;
 use crate::runner::random::SplitMix64;
 
@@ -117,6 +118,22 @@ pub struct Context<T> {
     pub part: SequencePart,
     /// What losses are divided by, where not all tokens are to be predicted.
     pub loss_divisor: Option<f64>,
+    /// Where the documents of the microbatch begin, where attention stays within them.
+    pub documents: Option<DocumentStarts>,
+}
+
+impl<T> Context<T> {
+    /// The position of this rank's row `row`, in sequences of `sequence` tokens: where attention stays within documents, in its
+    /// document.
+    fn position(&self, sequence: u64, row: u64) -> u64 {
+        match &self.documents {
+            None => self.part.position(sequence, row),
+            Some(starts) => {
+                let token = self.part.row(sequence, row);
+                token - starts.of(token as usize) as u64
+            }
+        }
+    }
 }
 
 impl<T: Element> Context<T> {
@@ -129,6 +146,7 @@ impl<T: Element> Context<T> {
             member: 0,
             part: SequencePart::WHOLE,
             loss_divisor: None,
+            documents: None,
         }
     }
 }
@@ -219,11 +237,11 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
         Kernel::EmbeddingGrad => embedding::embedding_grad(&mut call),
         Kernel::Positions { sequence, ways } => {
             let first = first_row(&call, *ways, context.member);
-            embedding::positions(&mut call, *sequence, first, context.part);
+            embedding::positions(&mut call, |row| context.position(*sequence, first + row));
         }
         Kernel::PositionsGrad { sequence, ways } => {
             let first = first_row(&call, *ways, context.member);
-            embedding::positions_grad(&mut call, *sequence, first, context.part);
+            embedding::positions_grad(&mut call, |row| context.position(*sequence, first + row));
         }
         Kernel::RmsNorm { eps_e12, offset } => norm::rms_norm(&mut call, *eps_e12, *offset, None),
         Kernel::RmsNormInputGrad { offset } => norm::rms_norm_input_grad(&mut call, *offset, None),
@@ -237,14 +255,14 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
             matmul(&*context.gemm, &mut call, *transpose_a, *transpose_b, *accumulate, None);
         }
         Kernel::Rope { sequence, heads, width, base, inverse } => {
-            let table = context
-                .rope
-                .entry((*sequence, *width, *base))
-                .or_insert_with(|| rope::table(*sequence, *width, *base));
-            rope::rope(&mut call, table, (*sequence, context.part), (*heads, *width, *width), *inverse);
+            rope(context, &mut call, (*sequence, *base), (*heads, *width, *width), *inverse);
         }
-        Kernel::Attention(heads) => attention::attention(&*context.gemm, &mut call, &alone(heads)),
-        Kernel::AttentionGrad(heads) => attention::attention_grad(&*context.gemm, &mut call, &alone(heads)),
+        Kernel::Attention(heads) => {
+            attention::attention(&*context.gemm, &mut call, &alone(heads), context.documents.as_ref())
+        }
+        Kernel::AttentionGrad(heads) => {
+            attention::attention_grad(&*context.gemm, &mut call, &alone(heads), context.documents.as_ref())
+        }
         Kernel::SwiGlu => elementwise::swiglu(&mut call),
         Kernel::SwiGluGrad => elementwise::swiglu_grad(&mut call),
         Kernel::Gelu => elementwise::gelu(&mut call),
@@ -269,10 +287,11 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
         Kernel::HeadLength { eps_e12, width } => newer::head_length(&mut call, *eps_e12, *width),
         Kernel::HeadLengthGrad { width } => newer::head_length_grad(&mut call, *width),
         Kernel::PositionScale { sequence, tokens, scale_e12 } => {
-            let part = context.part;
-            newer::position_scale(&mut call, |row| part.position(*sequence, row), *tokens, *scale_e12);
+            newer::position_scale(&mut call, |row| context.position(*sequence, row), *tokens, *scale_e12);
         }
-        Kernel::SinkAttention(spread) => newer::sink_attention(&*context.gemm, &mut call, spread),
+        Kernel::SinkAttention(spread) => {
+            newer::sink_attention(&*context.gemm, &mut call, spread, context.documents.as_ref())
+        }
         Kernel::SinkGrad => newer::sink_grad(&mut call),
         Kernel::ExpertBias { ways, shared } => newer::expert_bias(&mut call, *ways, *shared),
         Kernel::ExpertBiasGrad { ways, shared } => newer::expert_bias_grad(&mut call, *ways, *shared),
@@ -310,12 +329,16 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
         Kernel::CrossEntropyGrad { microbatches, weight_e12 } => {
             loss::cross_entropy_grad(&mut call, *microbatches, *weight_e12, context.loss_divisor)
         }
-        Kernel::Scores(heads) => unfused_attention::scores(&*context.gemm, &mut call, heads),
+        Kernel::Scores(heads) => {
+            unfused_attention::scores(&*context.gemm, &mut call, heads, context.documents.as_ref())
+        }
         Kernel::ScoresGrad(heads) => unfused_attention::scores_grad(&*context.gemm, &mut call, heads),
         Kernel::Softmax => unfused_attention::softmax(&mut call),
         Kernel::SoftmaxGrad => unfused_attention::softmax_grad(&mut call),
         Kernel::Attend(heads) => unfused_attention::attend(&*context.gemm, &mut call, heads),
-        Kernel::AttendGrad(heads) => unfused_attention::attend_grad(&*context.gemm, &mut call, heads),
+        Kernel::AttendGrad(heads) => {
+            unfused_attention::attend_grad(&*context.gemm, &mut call, heads, context.documents.as_ref())
+        }
         Kernel::Dropout { site, ways, blocks, sequence } => {
             // Seeds that differ little must not give sequences that overlap.
             let seed = SplitMix64::new(context.dropout_seed ^ site).draw();
@@ -328,15 +351,17 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
             );
         }
         Kernel::DropoutGrad => unfused_attention::dropout_grad(&mut call),
-        Kernel::SpreadAttention(spread) => attention::attention(&*context.gemm, &mut call, spread),
-        Kernel::SpreadAttentionGrad(spread) => attention::attention_grad(&*context.gemm, &mut call, spread),
+        Kernel::SpreadAttention(spread) => {
+            attention::attention(&*context.gemm, &mut call, spread, context.documents.as_ref())
+        }
+        Kernel::SpreadAttentionGrad(spread) => {
+            attention::attention_grad(&*context.gemm, &mut call, spread, context.documents.as_ref())
+        }
         Kernel::HeadNorm { eps_e12, offset, width } => norm::rms_norm(&mut call, *eps_e12, *offset, Some(*width)),
         Kernel::HeadNormInputGrad { offset, width } => norm::rms_norm_input_grad(&mut call, *offset, Some(*width)),
         Kernel::HeadNormGainGrad { width } => norm::rms_norm_gain_grad(&mut call, Some(*width)),
         Kernel::RopeTail { sequence, heads, width, tail, base, inverse } => {
-            let table =
-                context.rope.entry((*sequence, *tail, *base)).or_insert_with(|| rope::table(*sequence, *tail, *base));
-            rope::rope(&mut call, table, (*sequence, context.part), (*heads, *width, *tail), *inverse);
+            rope(context, &mut call, (*sequence, *base), (*heads, *width, *tail), *inverse);
         }
         Kernel::SplitColumns => mla::split_columns(&mut call),
         Kernel::JoinColumns => mla::join_columns(&mut call),
@@ -382,8 +407,22 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
 }
 
 /// The number of a member's first row, where rows are dealt to `ways`.
-fn first_row<T: Element>(call: &Call<'_, '_, T>, ways: u64, member: u64) -> usize {
-    if ways > 1 { member as usize * call.sizes(0).0 } else { 0 }
+fn first_row<T: Element>(call: &Call<'_, '_, T>, ways: u64, member: u64) -> u64 {
+    if ways > 1 { member * call.sizes(0).0 as u64 } else { 0 }
+}
+
+/// Rotates the last `tail` columns of each head of `width`, by positions in sequences of `sequence` tokens.
+fn rope<T: Element>(
+    context: &mut Context<T>,
+    call: &mut Call<'_, '_, T>,
+    (sequence, base): (u64, u64),
+    (heads, width, tail): (u64, u64, u64),
+    inverse: bool,
+) {
+    let key = (sequence, tail, base);
+    context.rope.entry(key).or_insert_with(|| rope::table(sequence, tail, base));
+    let context = &*context;
+    rope::rope(call, &context.rope[&key], |row| context.position(sequence, row), (heads, width, tail), inverse);
 }
 
 /// Attention of one device over whole sequences.

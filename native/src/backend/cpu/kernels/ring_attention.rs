@@ -47,6 +47,7 @@ pub fn attention<T: Element>(
         let on_its_way = (step + 1 < part.parts).then(|| pass(peers, here)).transpose()?;
         let (keys, values) = here.split_at(k.len());
         let rows = [queries, Rows::of(part.after(step), sequence)];
+        let spread = (spread, context.documents.as_ref());
         attention_block(&*context.gemm, spread, [q, keys, values], [&mut *o, &mut *log_sums], rows);
         if let Some(ticket) = on_its_way {
             take(peers, ticket, next)?;
@@ -83,6 +84,7 @@ pub fn attention_grad<T: Element>(
         let (keys, values) = here.split_at(k.len());
         let (dkeys, dvalues) = own.split_at_mut(k.len());
         let rows = [queries, Rows::of(part.after(step), sequence)];
+        let spread = (spread, context.documents.as_ref());
         attention_grad_block(&*context.gemm, spread, &seen, [keys, values], [&mut *dq, dkeys, dvalues], rows);
         if let Some(ticket) = behind {
             take(peers, ticket, arrived)?;

@@ -1,7 +1,5 @@
 //! Rotary positions.
 
-use pipeplan_core::graph::SequencePart;
-
 use super::super::element::Element;
 use super::Call;
 
@@ -15,18 +13,18 @@ pub fn table<T: Element>(sequence: u64, width: u64, base: u64) -> Vec<(T, T)> {
         .collect()
 }
 
-/// Rotates the last `tail` columns of each head.
+/// Rotates the last `tail` columns of each head, in each row by its `position`.
 pub(super) fn rope<T: Element>(
     call: &mut Call<'_, '_, T>,
     table: &[(T, T)],
-    (sequence, part): (u64, SequencePart),
+    position: impl Fn(u64) -> u64,
     (heads, width, tail): (u64, u64, u64),
     inverse: bool,
 ) {
     let (heads, width, tail) = (heads as usize, width as usize, tail as usize);
     let half = tail / 2;
     for (number, row) in call.started(0).chunks_exact_mut(heads * width).enumerate() {
-        let start = part.position(sequence, number as u64) as usize * half;
+        let start = position(number as u64) as usize * half;
         let angles = &table[start..start + half];
         for head in row.chunks_exact_mut(width) {
             let (low, high) = head[width - tail..].split_at_mut(half);

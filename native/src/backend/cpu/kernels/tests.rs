@@ -44,11 +44,16 @@ fn run_kernel(kernel: Kernel, inputs: &[&Tensor], outputs: &[&[u64]]) -> Vec<Ten
 fn run_as(member: u64, kernel: Kernel, inputs: &[&Tensor], outputs: Vec<Tensor>) -> Vec<Tensor> {
     let mut context = Context::new(Box::new(Tuned));
     context.member = member;
+    run_with(&mut context, kernel, inputs, outputs)
+}
+
+/// What `kernel` makes of `outputs` in `context`.
+fn run_with(context: &mut Context<f64>, kernel: Kernel, inputs: &[&Tensor], outputs: Vec<Tensor>) -> Vec<Tensor> {
     let inputs: Vec<Input<'_, f64>> =
         inputs.iter().map(|tensor| Input { shape: &tensor.shape, data: Some(&tensor.data) }).collect();
     let (shapes, mut data): (Vec<Vec<u64>>, Vec<Data<f64>>) =
         outputs.into_iter().map(|tensor| (tensor.shape, tensor.data)).unzip();
-    run(&mut context, &kernel, &inputs, &mut data);
+    run(context, &kernel, &inputs, &mut data);
     data.into_iter().zip(shapes).map(|(data, shape)| Tensor { shape, data }).collect()
 }
 
@@ -327,6 +332,88 @@ fn attention() {
             assert_gradient(Kernel::Attention(heads), &[&q, &k, &v], &outputs, &d_o, which, gradient);
         }
     }
+}
+
+/// Attention within documents is attention over each document alone; rotary and learned positions, and those of attention
+/// temperature, start again with each.
+#[test]
+fn documents_are_sequences_of_their_own() {
+    // Documents shorter and longer than a tile, and of one token, in two sequences; the second starts in the middle of one.
+    const SEQUENCE: u64 = 150;
+    let cut: [&[usize]; 2] = [&[0, 1, 71, 140], &[10, 74]];
+    let lengths: [u64; 7] = [1, 70, 69, 10, 10, 64, 76];
+    let mut starts = DocumentStarts::default();
+    cut.iter().for_each(|firsts| starts.add(SEQUENCE as usize, firsts));
+    let (query, key_value, width) = (4, 2, 4);
+    let rows = 2 * SEQUENCE;
+    let (q_shape, k_shape, l_shape) = ([rows, query * width], [rows, key_value * width], [rows, query]);
+    let random = |shape: &[u64], seed| Tensor::random(shape, seed);
+    let (q, k, v, d_o) = (random(&q_shape, 1), random(&k_shape, 2), random(&k_shape, 3), random(&q_shape, 4));
+    let table = random(&[SEQUENCE, query * width], 5);
+    let heads = |sequence| Heads::usual(sequence, [query, key_value], width);
+    let run_in = |starts: Option<&DocumentStarts>, kernel: Kernel, inputs: &[&Tensor], outputs: &[&[u64]]| {
+        let mut context = Context::new(Box::new(Tuned));
+        context.documents = starts.cloned();
+        run_with(&mut context, kernel, inputs, outputs.iter().map(|shape| Tensor::zeros(shape)).collect())
+    };
+    let rope = |sequence| Kernel::Rope { sequence, heads: query, width, base: 10_000, inverse: false };
+    let positions = |sequence| Kernel::Positions { sequence, ways: 1 };
+    let scale = |sequence| Kernel::PositionScale { sequence, tokens: 8, scale_e12: E12 / 10 };
+    let square = [rows * query, SEQUENCE];
+
+    let within =
+        |kernel: Kernel, inputs: &[&Tensor], outputs: &[&[u64]]| run_in(Some(&starts), kernel, inputs, outputs);
+    let kept = within(Kernel::Attention(heads(SEQUENCE)), &[&q, &k, &v], &[&q_shape, &l_shape]);
+    let seen = [&d_o, &q, &k, &v, &kept[0], &kept[1]];
+    let gradients = within(Kernel::AttentionGrad(heads(SEQUENCE)), &seen, &[&q_shape, &k_shape, &k_shape]);
+    let s = within(Kernel::Scores(heads(SEQUENCE)), &[&q, &k], &[&square]);
+    let p = within(Kernel::Softmax, &[&s[0]], &[&square]);
+    let attended = within(Kernel::Attend(heads(SEQUENCE)), &[&p[0], &v], &[&q_shape]);
+    let through = within(Kernel::AttendGrad(heads(SEQUENCE)), &[&d_o, &p[0], &v], &[&square, &k_shape]);
+    let ds = within(Kernel::SoftmaxGrad, &[&through[0], &p[0]], &[&square]);
+    let of_scores = within(Kernel::ScoresGrad(heads(SEQUENCE)), &[&ds[0], &q, &k], &[&q_shape, &k_shape]);
+    let rotated = within(rope(SEQUENCE), &[&q], &[&q_shape]);
+    let placed = within(positions(SEQUENCE), &[&q, &table], &[&q_shape]);
+    let scaled = within(scale(SEQUENCE), &[&q], &[&q_shape]);
+
+    let mut first = 0;
+    for length in lengths {
+        let of = |tensor: &Tensor| {
+            let columns = tensor.shape[1];
+            let at = (first * columns) as usize..((first + length) * columns) as usize;
+            Tensor { shape: vec![length, columns], data: Data::Floats(tensor.data.floats()[at].to_vec()) }
+        };
+        let alone = |kernel: Kernel, inputs: &[&Tensor], outputs: &[&[u64]]| run_in(None, kernel, inputs, outputs);
+        let (own_q, own_k, own_v, own_d) = (of(&q), of(&k), of(&v), of(&d_o));
+        let (q_shape, k_shape, l_shape) = ([length, query * width], [length, key_value * width], [length, query]);
+        let own = alone(Kernel::Attention(heads(length)), &[&own_q, &own_k, &own_v], &[&q_shape, &l_shape]);
+        let own_seen = [&own_d, &own_q, &own_k, &own_v, &own[0], &own[1]];
+        let own_gradients = alone(Kernel::AttentionGrad(heads(length)), &own_seen, &[&q_shape, &k_shape, &k_shape]);
+        let own_rotated = alone(rope(length), &[&own_q], &[&q_shape]);
+        let own_placed = alone(positions(length), &[&own_q, &table], &[&q_shape]);
+        let own_scaled = alone(scale(length), &[&own_q], &[&q_shape]);
+        let pairs = [
+            ("attention", &kept[0], &own[0]),
+            ("log-sums", &kept[1], &own[1]),
+            ("dq", &gradients[0], &own_gradients[0]),
+            ("dk", &gradients[1], &own_gradients[1]),
+            ("dv", &gradients[2], &own_gradients[2]),
+            ("materialised attention", &attended[0], &own[0]),
+            ("its dq", &of_scores[0], &own_gradients[0]),
+            ("its dk", &of_scores[1], &own_gradients[1]),
+            ("its dv", &through[1], &own_gradients[2]),
+            ("rotary positions", &rotated[0], &own_rotated[0]),
+            ("learned positions", &placed[0], &own_placed[0]),
+            ("temperature", &scaled[0], &own_scaled[0]),
+        ];
+        for (what, found, expected) in pairs {
+            for (found, expected) in of(found).data.floats().iter().zip(expected.data.floats()) {
+                assert!((found - expected).abs() < 1e-12, "{what}, {length} tokens at {first}: {found} {expected}");
+            }
+        }
+        first += length;
+    }
+    assert_eq!(first, rows);
 }
 
 /// Attention in three operators is attention in one, and so are its gradients.

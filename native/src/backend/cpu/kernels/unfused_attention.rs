@@ -8,10 +8,13 @@ use pipeplan_core::graph::{Heads, SequencePart};
 use super::super::element::{Element, dot, sum};
 use super::super::gemm::{Gemm, Operand, Size};
 use super::Call;
+use crate::backend::documents::DocumentStarts;
 use crate::runner::random::SplitMix64;
 
 /// One head of one sequence.
 struct Square {
+    /// The number of the sequence.
+    sequence: usize,
     /// Its scores.
     scores: std::ops::Range<usize>,
     /// Its first query, and its first key or value.
@@ -44,6 +47,7 @@ impl Squares {
                 let start = (batch * self.query_heads + head) * self.sequence * self.sequence;
                 let first = batch * self.sequence;
                 Square {
+                    sequence: batch,
                     scores: start..start + self.sequence * self.sequence,
                     query: first * self.query_row + head * self.width,
                     key: first * self.key_row + head * self.key_heads / self.query_heads * self.width,
@@ -66,15 +70,24 @@ impl Squares {
         Size { rows: self.sequence, inner: self.width, columns: self.sequence }
     }
 
-    /// Sets what lies beyond each position to `value`.
-    fn hide_later<T: Element>(&self, square: &mut [T], value: T) {
+    /// Sets what lies beyond each position, or before its document, to `value`.
+    fn hide<T: Element>(&self, square: &mut [T], sequence: usize, value: T, documents: Option<&DocumentStarts>) {
         for (position, row) in square.chunks_exact_mut(self.sequence).enumerate() {
             row[position + 1..].fill(value);
+            if let Some(starts) = documents {
+                let first = sequence * self.sequence;
+                row[..starts.of(first + position).saturating_sub(first)].fill(value);
+            }
         }
     }
 }
 
-pub fn scores<T: Element>(gemm: &dyn Gemm<T>, call: &mut Call<'_, '_, T>, heads: &Heads) {
+pub fn scores<T: Element>(
+    gemm: &dyn Gemm<T>,
+    call: &mut Call<'_, '_, T>,
+    heads: &Heads,
+    documents: Option<&DocumentStarts>,
+) {
     let squares = Squares::new(heads);
     let (q, k) = (call.floats(0), call.floats(1));
     let (rows, _) = call.sizes(0);
@@ -84,7 +97,7 @@ pub fn scores<T: Element>(gemm: &dyn Gemm<T>, call: &mut Call<'_, '_, T>, heads:
         let k = Operand::rows(&k[square.key..], squares.key_row).transposed();
         let scores = &mut scores[square.scores];
         gemm.gemm(squares.onto_scores(), squares.scale(), q, k, T::ZERO, scores, squares.sequence);
-        squares.hide_later(scores, T::LOWEST);
+        squares.hide(scores, square.sequence, T::LOWEST, documents);
     }
 }
 
@@ -143,7 +156,12 @@ pub fn attend<T: Element>(gemm: &dyn Gemm<T>, call: &mut Call<'_, '_, T>, heads:
     }
 }
 
-pub fn attend_grad<T: Element>(gemm: &dyn Gemm<T>, call: &mut Call<'_, '_, T>, heads: &Heads) {
+pub fn attend_grad<T: Element>(
+    gemm: &dyn Gemm<T>,
+    call: &mut Call<'_, '_, T>,
+    heads: &Heads,
+    documents: Option<&DocumentStarts>,
+) {
     let squares = Squares::new(heads);
     let (d_o, p, v) = (call.floats(0), call.floats(1), call.floats(2));
     let (rows, _) = call.sizes(0);
@@ -156,7 +174,7 @@ pub fn attend_grad<T: Element>(gemm: &dyn Gemm<T>, call: &mut Call<'_, '_, T>, h
         let p = Operand::rows(&p[square.scores.clone()], squares.sequence);
         let dp = &mut dp[square.scores];
         gemm.gemm(squares.onto_scores(), T::ONE, d_o, v.transposed(), T::ZERO, dp, squares.sequence);
-        squares.hide_later(dp, T::ZERO);
+        squares.hide(dp, square.sequence, T::ZERO, documents);
         gemm.gemm(squares.onto_heads(), T::ONE, p.transposed(), d_o, T::ONE, &mut dv[square.key..], squares.key_row);
     }
 }
