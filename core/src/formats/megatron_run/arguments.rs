@@ -2,7 +2,7 @@
 //!
 //! The names are facts of `megatron/training/arguments.py` and the classes from which it makes arguments, of the versions
 //! `core_v0.5.0` to `core_v0.19.0`, of the main branch of 2026-08-22 and of Megatron-LM 2.5. Names of its relatives (MindSpeed,
-//! the zero-bubble forks, ms-swift) and of launchers stand apart. `tests/reference/megatron_arguments.txt` has the list, and a
+//! the zero-bubble forks, ms-swift, Megatron-DeepSpeed, slime) and of launchers stand apart. `tests/reference/megatron_arguments.txt` has the list, and a
 //! test finds each of its names here.
 
 use alloc::string::String;
@@ -80,14 +80,19 @@ pub fn find(name: &str) -> Option<Known> {
             Some(Known { class: class(reason), values, neutral })
         })
     };
+    // What slime hands on to its engine of rollouts.
+    if name.starts_with("sglang_") {
+        return Some(Known { class: Class::Harmless, values: Values::Many, neutral: "" });
+    }
     in_list(&USED, Class::Used)
         .or_else(|| in_table(&TOLD, Class::Told))
         .or_else(|| in_table(&REFUSED, Class::Refused))
         .or_else(|| in_list(&HARMLESS, Class::Harmless))
 }
 
-/// Used. `=` takes one value, `+` several; the second text has names that only logs have, the third those of relatives.
-const USED: [&str; 3] = [
+/// Used. `=` takes one value, `+` several; the second text has names that only logs have, the third those of relatives, the
+/// fourth those of Megatron-DeepSpeed and slime.
+const USED: [&str; 4] = [
     "\
      num_layers= hidden_size= ffn_hidden_size= num_attention_heads= group_query_attention num_query_groups=
      kv_channels= max_position_embeddings= position_embedding_type= use_rotary_position_embeddings rotary_base=
@@ -124,10 +129,15 @@ const USED: [&str; 3] = [
      num_layer_list= train_type= tuner_type= lora_rank= lora_alpha= target_modules+ lora_r=
      lora_target_modules+ \
      ",
+    "\
+     num_key_value_heads= rotary_position_embeddings_theta= zero_stage= cpu_optimizer enable_zbh1_pipeline deepspeed
+     use_flash_attn_v1 use_flash_attn_v2 use_flash_attn_triton use_flash_attn_builder actor_num_nodes=
+     actor_num_gpus_per_node= rollout_batch_size= n_samples_per_prompt= num_steps_per_rollout= \
+     ",
 ];
 
 /// Planned otherwise: names, values that change nothing, how it is planned.
-const TOLD: [(&str, &str, &str); 56] = [
+const TOLD: [(&str, &str, &str); 67] = [
     (
         "freeze_ViT freeze_vit= freeze_aligner= freeze_vision_model freeze_vision_projection",
         "",
@@ -212,10 +222,39 @@ const TOLD: [(&str, &str, &str); 56] = [
     ("recompute_activation_function recompute_norm", "", "planned as --recompute-granularity says"),
     ("reuse_fp32_param", "", "planned with master weights in f32"),
     ("context_parallel_algo=", "megatron_cp_algo", "planned as a ring of sends"),
+    ("allgather_cp", "", "planned as a ring of sends"),
+    ("deepspeed_config=", "", "not read: --zero-stage and the other arguments are planned"),
+    ("partition_activations", "", "planned with whole inputs of recomputed layers"),
+    ("random_ltd data_efficiency_curriculum_learning", "", "planned with all tokens in each layer"),
+    ("embedding_weights_in_fp32", "", "planned with embeddings in the dtype of the model"),
+    (
+        "use_dynamic_batch_size max_tokens_per_gpu= balance_by_flops",
+        "",
+        "planned with microbatches of --micro-batch-size sequences: training.documents of a spec has documents that are \
+         packed",
+    ),
+    (
+        "colocate offload offload_train release_train ref_load= keep_old_actor use_opd opd_teacher_load= opd_type=",
+        "",
+        "planned as training alone: rollout and the forwards of other models are no part of it",
+    ),
+    (
+        "custom_model_provider_path= custom_loss_function_path= custom_megatron_init_path= megatron_config_path=",
+        "",
+        "planned as the other arguments say",
+    ),
+    (
+        "megatron_deepgemm_forward_layers+ megatron_deepgemm_forward_modules+ megatron_deepgemm_moe_forward_layers+ \
+         megatron_deepgemm_moe_forward_modules+",
+        "",
+        "planned as --fp8-format says",
+    ),
+    ("use_stateless_adam", "", "planned with the state of AdamW"),
+    ("enable_mtp_training", "", "planned with the MTP modules of --mtp-num-layers"),
 ];
 
 /// Not planned: names, values that change nothing, the reason.
-const REFUSED: [(&str, &str, &str); 46] = [
+const REFUSED: [(&str, &str, &str); 53] = [
     (
         "hybrid_override_pattern= hybrid_layer_pattern= is_hybrid_model mtp_hybrid_override_pattern=",
         "",
@@ -307,11 +346,35 @@ const REFUSED: [(&str, &str, &str); 46] = [
     ("enable_1f1b_v", "", "the V schedules of this fork other than zb-v are not planned"),
     ("ampipe_degree=", "1", "pieces of attention and MLP that overlap are not planned"),
     ("tp_2d", "", "tensor parallel in two dimensions is not planned"),
+    (
+        "ds_sequence_parallel_size=",
+        "1",
+        "sequence parallel of DeepSpeed-Ulysses is not planned: --context-parallel-size is",
+    ),
+    (
+        "ds_sequence_parallel_fpdt ds_sequence_parallel_fpdt_offloading force_ds_sequence_parallel",
+        "",
+        "sequence parallel of DeepSpeed-Ulysses is not planned: --context-parallel-size is",
+    ),
+    ("checkpoint_in_cpu", "", "recomputation that keeps its inputs in host memory is not planned"),
+    ("kd mos load_teacher=", "", "a teacher beside the model is not planned"),
+    (
+        "moe_expert_parallel_size= topk= expert_interval= mlp_type=",
+        "1 standard",
+        "experts of Megatron-DeepSpeed are not read: give those of Megatron-LM (--num-experts, --moe-router-topk, \
+         --moe-layer-freq, --expert-model-parallel-size)",
+    ),
+    (
+        "only_train_params_name_list+ freeze_params_name_list+ freeze_indexer",
+        "",
+        "write the modules or layers into training.frozen of a spec: names of weights are not read",
+    ),
+    ("train_backend=", "megatron", "another backend than Megatron-LM is not planned"),
 ];
 
 /// What does not change the plan: data, logs, checkpoints, seeds, schedules of the learning rate, kernels of the same work, inference.
-/// Names of Megatron-LM, of its logs, of relatives, of launchers.
-const HARMLESS: [&str; 4] = [
+/// Names of Megatron-LM, of its logs, of relatives, of launchers, of Megatron-DeepSpeed and slime.
+const HARMLESS: [&str; 5] = [
     "\
      DDP_impl= accumulate_allreduce_grads_in_fp32 activation_offload_fraction= adam_beta1= adam_beta2= adam_eps=
      add_skipping adlr_autoresume adlr_autoresume_interval= allow_ambiguous_pad_tokens app_tag_run_name=
@@ -548,5 +611,53 @@ const HARMLESS: [&str; 4] = [
      nproc_per_node= nnodes= node_rank= master_addr= master_port= rdzv_backend= rdzv_endpoint= rdzv_id= rdzv_conf=
      max_restarts= monitor_interval= start_method= redirects= tee= log_dir= local_ranks_filter= standalone role=
      local_addr= use_env no_python module= num_gpus= num_nodes= hostfile= \
+     ",
+    "\
+     aml_data_download_path= cpu_torch_adam create_moe_param_group disable_mem_efficient_ln ds_fused_adam ds_inference
+     kill_switch_file= load_tag= log_optimizer_states_to_tensorboard lr_decay_tokens= lr_warmup_tokens=
+     no_contiguous_buffers_in_local_ddp no_load_lr_state no_pipeline_parallel profile_backward remote_device=
+     repeated_dataloader reset_iteration return_data_index synchronize_each_layer train_data_exact_num_epochs=
+     train_desc_path= train_doc_idx_path= train_idx_path= train_sample_idx_path= train_shuffle_idx_path= train_tokens=
+     universal_checkpoint use_dataset_only use_pin_memory use_tutel zero_contigious_gradients zero_reduce_scatter
+     deepspeed_activation_checkpointing contigious_checkpointing moe_loss_coeff= moe_eval_capacity_factor=
+     advantage_estimator+ apply_chat_template+ apply_chat_template_kwargs+ balance_data+ buffer_filter_path+
+     check_weight_update_equal+ ci_disable_kl_checker+ ci_load_grad_norm+ ci_save_grad_norm+ ci_test+
+     ci_train_rollout_logprob_abs_diff_threshold+ custom_advantage_function_path+ custom_config_path+
+     custom_convert_samples_to_train_data_path+ custom_eval_rollout_log_function_path+ custom_generate_function_path+
+     custom_megatron_before_log_prob_hook_path+ custom_megatron_before_train_step_hook_path+
+     custom_pg_loss_reducer_function_path+ custom_reward_post_process_path+ custom_rm_path+
+     custom_rollout_log_function_path+ custom_tis_function_path+ custom_update_weight_post_write_path+
+     data_pad_size_multiplier+ data_source_path+ debug_rollout_only+ debug_train_only+
+     disable_compute_advantages_and_returns+ disable_grpo_std_normalization+ disable_rewards_normalization+
+     disable_rollout_global_dataset+ disable_wandb_random_suffix+ dump_details+ dynamic_sampling_filter_path+
+     entropy_coef+ eps_clip+ eps_clip_c+ eps_clip_high+ eval_config+ eval_function_path+ eval_input_key+
+     eval_label_key+ eval_max_context_len+ eval_max_prompt_len+ eval_max_response_len+ eval_min_new_tokens+
+     eval_prompt_data+ eval_reward_key+ eval_temperature+ eval_tool_key+ eval_top_k+ eval_top_p+
+     fetch_trajectory_retry_times+ gamma+ get_mismatch_metrics+ group_rm+ hf_checkpoint+ http_proxy+ input_key+
+     kl_coef+ kl_loss_coef+ kl_loss_type+ label_key+ lambd+ load_debug_rollout_data+
+     load_debug_rollout_data_subsample+ load_forge_rollout_data+ log_correct_samples+ log_multi_turn+ log_passrate+
+     log_probs_chunk_size+ log_probs_max_tokens_per_gpu+ log_reward_category+ loss_mask_type+ loss_type+
+     mask_offpolicy_in_partial_rollout+ megatron_server_max_length+ megatron_server_update_timeout_s+
+     megatron_server_warmup+ memory_recorder+ memory_snapshot_dir+ memory_snapshot_num_steps+ metadata_key+
+     min_batch_collection_ratio+ multimodal_keys+ n_samples_per_eval_prompt+ normalize_advantages+
+     num_critic_only_steps+ num_epoch+ num_gpus_per_node+ num_rollout+ offload_rollout+ opd_kl_coef+
+     opd_teacher_ckpt_step+ opsm_delta+ over_sampling_batch_size+ partial_rollout+ prefill_num_servers+
+     profile_target+ prompt_data+ qwen_gdn_backend+ recompute_loss_function+ ref_ckpt_step+ ref_micro_batch_size+
+     ref_update_interval+ reset_optimizer_states+ reward_key+ rm_type+ rm_url+ rollout_all_samples_process_path+
+     rollout_buffer_url+ rollout_data_postprocess_path+ rollout_data_transport+ rollout_external_engine_addrs+
+     rollout_function_path+ rollout_health_check_first_wait+ rollout_health_check_interval+
+     rollout_health_check_timeout+ rollout_max_context_len+ rollout_max_prompt_len+ rollout_max_response_len+
+     rollout_num_gpus+ rollout_num_gpus_per_engine+ rollout_sample_filter_path+ rollout_sample_hook_path+
+     rollout_seed+ rollout_shuffle+ rollout_skip_special_tokens+ rollout_stop+ rollout_stop_token_ids+
+     rollout_task_type+ rollout_temperature+ rollout_top_k+ rollout_top_p+ save_debug_rollout_data+
+     save_debug_train_data+ save_hf+ skip_eval_before_train+ start_rollout_id+ tb_experiment_name+ tb_project_name+
+     teacher_label_reduction_chunk_size+ teacher_port+ teacher_sample_reduction_chunk_size+ teacher_warmup_port+
+     teacher_warmup_timeout_s+ tis_clip+ tis_clip_low+ tool_key+ train_env_vars+ update_weight_buffer_size+
+     update_weight_delta_checksum+ update_weight_delta_encoding+ update_weight_disk_dir+
+     update_weight_disk_keep_files+ update_weight_local_checkpoint_dir+ update_weight_mode+ update_weight_transport+
+     update_weights_interval+ use_distributed_post+ use_fault_tolerance+ use_kl_loss+ use_opsm+ use_rollout_entropy+
+     use_rollout_logprobs+ use_rollout_routing_replay+ use_routing_replay+ use_tensorboard+ use_tis+ use_unbiased_kl+
+     use_wandb+ value_clip+ wandb_always_use_train_step+ wandb_dir+ wandb_group+ wandb_host+ wandb_key+ wandb_mode+
+     wandb_run_id+ wandb_team+ \
      ",
 ];

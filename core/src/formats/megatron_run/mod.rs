@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::base::fields::{Fault, Faults};
 use crate::base::units::{Bytes, Nanos};
-use crate::formats::shell::{self, Outcome};
+use crate::formats::shell::{self, Batch, Outcome};
 use crate::plan::verdict::RankMemory;
 use crate::spec::Spec;
 
@@ -30,7 +30,6 @@ mod spec;
 mod training;
 mod yaml;
 
-use source::Batch;
 use spec::Reader;
 
 /// What a log or a command line says.
@@ -179,9 +178,10 @@ impl MegatronRun {
         }
     }
 
-    /// Whether it says anything of a model.
+    /// Whether it says anything of a model, or of how it is trained.
     pub fn is_any(&self) -> bool {
         self.arguments.contains_key("num_layers") && self.arguments.contains_key("hidden_size")
+            || source::PARALLEL.iter().any(|name| self.arguments.contains_key(*name))
             || self.is_megatron && !self.faults.is_empty()
     }
 

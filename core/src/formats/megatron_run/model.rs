@@ -91,7 +91,11 @@ impl Reader<'_> {
         let gated = self.is_on("swiglu") || quick || squared;
         let usual_ffn = if gated && !squared { hidden * 4 * 2 / 3 / 64 * 64 } else { 4 * hidden };
         let ffn = self.whole("ffn_hidden_size").unwrap_or(usual_ffn);
-        let groups = if self.is_on("group_query_attention") { self.whole("num_query_groups") } else { None };
+        let groups = match self.is_on("group_query_attention") {
+            true => self.whole("num_query_groups"),
+            // Megatron-DeepSpeed's name.
+            false => self.whole("num_key_value_heads"),
+        };
         let family = if gated { "llama" } else { "gpt" };
         let mut model = json!({
             "family": family, "layers": layers, "hidden": hidden, "heads": heads, "ffn": ffn,
@@ -99,9 +103,12 @@ impl Reader<'_> {
             "vocab": self.vocabulary(tensor)?,
             "tied": !self.is_on("untie_embeddings_and_output_weights"),
         });
-        for (name, field) in
-            [("kv_channels", "head_dim"), ("max_position_embeddings", "positions"), ("rotary_base", "rope_base")]
-        {
+        for (name, field) in [
+            ("kv_channels", "head_dim"),
+            ("max_position_embeddings", "positions"),
+            ("rotary_position_embeddings_theta", "rope_base"),
+            ("rotary_base", "rope_base"),
+        ] {
             if let Some(number) = self.whole(name) {
                 model[field] = json!(number);
             }

@@ -47,7 +47,8 @@ impl Reader<'_> {
         let sharded =
             self.is_on("use_megatron_fsdp") || self.is_on("use_torch_fsdp2") || self.is_on("use_custom_fsdp");
         let zero = match self.said("data_parallel_sharding_strategy") {
-            _ if !sharded => u32::from(self.is_on("use_distributed_optimizer")),
+            _ if self.is_deepspeed() => self.whole("zero_stage").unwrap_or(1).min(3) as u32,
+            _ if !sharded => u32::from(self.is_on("use_distributed_optimizer") || self.is_slime()),
             Some("no_shard") => 0,
             Some("optim") => 1,
             Some("optim_grads") => 2,
@@ -73,6 +74,10 @@ impl Reader<'_> {
         }
         match self.whole("expert_tensor_parallel_size").filter(|of_experts| *of_experts != tensor) {
             _ if self.whole("num_experts").is_none_or(|count| count < 2) => {}
+            Some(_) if tensor > 1 && parallel.get("sequence_parallel").is_none() => {
+                let accepted = "it: Megatron-LM trains experts with tensor parallel only with sequence parallel";
+                self.faults.push(Fault::new("--sequence-parallel", "nothing", accepted));
+            }
             Some(ways) => parallel["expert_tensor"] = json!(ways),
             None => {}
         }

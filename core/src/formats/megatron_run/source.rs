@@ -3,29 +3,36 @@
 use alloc::borrow::ToOwned;
 use alloc::collections::BTreeMap;
 use alloc::format;
-use alloc::string::{String, ToString};
+use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::arguments::{self, Class, Values};
 use super::{Given, MegatronRun, first_word, yaml};
 use crate::base::fields::Fault;
-use crate::formats::shell::{self, Outcome, Ran, Unknown};
+use crate::formats::shell::{self, Batch, Outcome, Ran, Unknown};
 
 /// Arguments by which a command is one that trains.
 const TRAINS: [&str; 4] = ["num_layers", "hidden_size", "yaml_cfg", "use_checkpoint_args"];
 
+/// Arguments that tell a command that trains, where the model's are in a file.
+pub(super) const PARALLEL: [&str; 4] = [
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "micro_batch_size",
+    "decoder_first_pipeline_num_layers",
+];
+
 impl MegatronRun {
     /// The arguments of the commands that a script comes to.
     pub(super) fn read_script(&mut self, text: &str, given: &Given) {
-        let batch = Batch::of(text);
-        let outcome = match shell::read(text, &given.variables, &batch.variables()) {
+        let outcome = match shell::read(text, &given.variables) {
             Ok(outcome) => outcome,
             Err(fault) => {
                 let mut lines = text.lines().filter(|line| !line.trim().is_empty());
                 // What `ps` prints has no quotes.
                 if let (Some(line), None) = (lines.next(), lines.next()) {
                     let words: Vec<String> = line.split_whitespace().map(String::from).collect();
-                    return self.read_command(&words, &Outcome::default(), &batch, &BTreeMap::new());
+                    return self.read_command(&words, &Outcome::default(), &Batch::of(text), &BTreeMap::new());
                 }
                 self.faults.push(Fault::new("the script", fault, "a script that Bash can read"));
                 return;
@@ -38,6 +45,10 @@ impl MegatronRun {
         let trains = |ran: &&Ran| ran.words.iter().any(|word| TRAINS.contains(&name_of(word).as_str()));
         let mut commands: Vec<&Ran> = outcome.ran.iter().filter(trains).collect();
         if commands.is_empty() {
+            let is_parallel = |ran: &&Ran| ran.words.iter().any(|word| PARALLEL.contains(&name_of(word).as_str()));
+            commands = outcome.ran.iter().filter(is_parallel).collect();
+        }
+        if commands.is_empty() {
             // Whose arguments are all unknown.
             let is_python = |ran: &&Ran| {
                 ran.words.iter().any(|word| word.ends_with(".py"))
@@ -49,7 +60,7 @@ impl MegatronRun {
             let words: Vec<String> = outcome.lists.concat();
             if words.iter().any(|word| TRAINS.contains(&name_of(word).as_str())) {
                 self.notes.push("no command uses the script's lists of arguments: all of them together".into());
-                self.read_command(&words, &outcome, &batch, &BTreeMap::new());
+                self.read_command(&words, &outcome, &outcome.batch, &BTreeMap::new());
             } else if let Some(line) = outcome.ended.filter(|_| self.is_megatron) {
                 let accepted = "a script that trains: give what it is called with, as --set 1=VALUE";
                 self.faults.push(Fault::new("the script", format!("its end in line {line}"), accepted));
@@ -60,7 +71,7 @@ impl MegatronRun {
         if let Some(unknown) = chosen.only_if.and_then(|unknown| outcome.root(unknown)) {
             self.notes.push(format!("line {} runs only with a certain {}", chosen.line, unknown.name));
         }
-        self.read_command(&chosen.words, &outcome, &batch, &chosen.environment);
+        self.read_command(&chosen.words, &outcome, &chosen.batch, &chosen.environment);
     }
 
     /// The command of this number, from 1; the only one where none is asked for.
@@ -196,8 +207,12 @@ impl MegatronRun {
             first_word(&value).rsplit(':').next()?.parse::<u64>().ok()
         };
         let program = |word: &str| launcher.iter().any(|own| own.rsplit('/').next() == Some(word));
-        let per_node = said(&["nproc_per_node", "num_gpus", "NPROC_PER_NODE", "PET_NPROC_PER_NODE"]);
-        let nodes = said(&["nnodes", "num_nodes", "NNODES", "PET_NNODES"]);
+        // Of those that slime has, some train.
+        let of_actor = ["actor_num_gpus_per_node", "actor_num_nodes"].map(|name| self.arguments.get(name).cloned());
+        let [of_actor_node, actor_nodes] = of_actor;
+        let per_node =
+            of_actor_node.or_else(|| said(&["nproc_per_node", "num_gpus", "NPROC_PER_NODE", "PET_NPROC_PER_NODE"]));
+        let nodes = actor_nodes.or_else(|| said(&["nnodes", "num_nodes", "NNODES", "PET_NNODES"]));
         let devices = if per_node.is_some() {
             let nodes_known = if nodes.is_some() { number(nodes) } else { Some(1) };
             number(per_node).zip(nodes_known).and_then(|(per_node, nodes)| per_node.checked_mul(nodes))
@@ -270,74 +285,5 @@ pub(super) fn split(words: &[String], arguments: &mut BTreeMap<String, String>, 
             }
             _ => stray.push(word.clone()),
         }
-    }
-}
-
-/// What a batch job asks Slurm for.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Batch {
-    nodes: Option<u64>,
-    tasks: Option<u64>,
-    tasks_per_node: Option<u64>,
-    gpus_per_node: Option<u64>,
-    gpus: Option<u64>,
-}
-
-impl Batch {
-    pub fn of(text: &str) -> Batch {
-        let lines = text.lines().filter_map(|line| line.trim_start().strip_prefix("#SBATCH"));
-        lines.fold(Batch::default(), |batch, options| Batch::of_options(options, batch))
-    }
-
-    fn of_options(text: &str, mut batch: Batch) -> Batch {
-        let mut words = text.split_whitespace().peekable();
-        while let Some(word) = words.next() {
-            let (name, value) = match word.split_once('=') {
-                Some((name, value)) => (name, Some(value)),
-                // `-N4` is `-N 4`.
-                None if word.len() > 2 && word.starts_with('-') && !word.starts_with("--") => {
-                    (word.get(..2).unwrap_or(word), word.get(2..))
-                }
-                None => (word, words.peek().copied()),
-            };
-            // `gpu:h100:8`, and `4(x2)`.
-            let number = value.and_then(|value| value.rsplit(':').next()?.parse::<u64>().ok());
-            let slot = match name {
-                "--nodes" | "-N" => &mut batch.nodes,
-                "--ntasks" | "-n" => &mut batch.tasks,
-                "--ntasks-per-node" | "--tasks-per-node" => &mut batch.tasks_per_node,
-                "--gpus-per-node" => &mut batch.gpus_per_node,
-                "--gres" if value.is_some_and(|value| value.starts_with("gpu")) => &mut batch.gpus_per_node,
-                "--gpus" | "-G" => &mut batch.gpus,
-                _ => continue,
-            };
-            *slot = number.or(*slot);
-        }
-        batch
-    }
-
-    /// One for each task; where tasks are not said, all that the job has.
-    fn devices(&self) -> Option<u64> {
-        let nodes = self.nodes.unwrap_or(1);
-        let tasks = self.tasks.or(self.tasks_per_node.map(|each| each.saturating_mul(nodes)));
-        tasks
-            .filter(|tasks| *tasks > nodes)
-            .or(self.gpus)
-            .or(self.gpus_per_node.map(|each| each.saturating_mul(nodes)))
-            .or(tasks)
-    }
-
-    /// What Slurm sets in the job.
-    pub fn variables(&self) -> BTreeMap<String, String> {
-        let tasks =
-            self.tasks.or(self.tasks_per_node.zip(self.nodes).map(|(each, nodes)| each.saturating_mul(nodes)));
-        let named: [(&[&str], Option<u64>); 4] = [
-            (&["SLURM_NNODES", "SLURM_JOB_NUM_NODES"], self.nodes),
-            (&["SLURM_NTASKS", "SLURM_NPROCS"], tasks),
-            (&["SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE"], self.tasks_per_node),
-            (&["SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"], self.gpus_per_node),
-        ];
-        let each = named.into_iter().flat_map(|(names, number)| names.iter().map(move |name| (*name, number)));
-        each.filter_map(|(name, number)| Some((name.to_string(), number?.to_string()))).collect()
     }
 }

@@ -20,6 +20,12 @@ pub(super) struct Reader<'r> {
     pub heard: Arguments,
 }
 
+/// Arguments of relatives that name a file with the model's arguments.
+const OF_FILES: [&str; 5] = ["config_file", "config", "model_config", "model_name", "config_path"];
+
+/// Switches of forks of Megatron-LM for ZB-H1.
+const ZB_H1: [&str; 3] = ["enable_zero_bubble", "enable_zb_runtime", "enable_zbh1_pipeline"];
+
 impl Reader<'_> {
     pub(super) fn said(&self, name: &str) -> Option<&str> {
         self.run
@@ -56,7 +62,15 @@ impl Reader<'_> {
 
     pub(super) fn needed(&mut self, name: &str, most: u32) -> Option<u64> {
         if self.said(name).is_none() && !self.run.asked.contains(name) {
-            self.faults.push(Fault::new(argument(name), "nothing", "a whole number"));
+            let file = OF_FILES.iter().find_map(|name| Some((*name, self.said(name)?.to_owned())));
+            let accepted = match file {
+                Some((name, file)) => format!(
+                    "a whole number: {file} ({}) may have it, which is not read, so add it to the text",
+                    argument(name)
+                ),
+                None => "a whole number".to_owned(),
+            };
+            self.faults.push(Fault::new(argument(name), "nothing", accepted));
         }
         let read = self.whole(name)?;
         if !(1..=most.into()).contains(&read) {
@@ -102,7 +116,7 @@ impl Reader<'_> {
         }
         let pairs = parallel.get("overlap_exchanges").is_some();
         let name = match chunks {
-            1 if self.is_on("enable_zero_bubble") || self.is_on("enable_zb_runtime") => "zb-h1",
+            1 if ZB_H1.iter().any(|name| self.is_on(name)) => "zb-h1",
             1 => "1f1b",
             _ if pairs => "combined-1f1b",
             _ => "interleaved-1f1b",
@@ -112,6 +126,19 @@ impl Reader<'_> {
             Some(group) => format!("{name}:{group}"),
             None => name.into(),
         }
+    }
+
+    /// Whether it is a run of Megatron-DeepSpeed.
+    pub(super) fn is_deepspeed(&self) -> bool {
+        self.is_on("deepspeed")
+    }
+
+    /// Whether it is a run of slime or of its kin, which train by reinforcement learning with Megatron-LM, and set some of its
+    /// arguments themselves (`slime/backends/megatron_utils/arguments.py`).
+    pub(super) fn is_slime(&self) -> bool {
+        ["actor_num_nodes", "actor_num_gpus_per_node", "rollout_batch_size"]
+            .iter()
+            .any(|name| self.said(name).is_some())
     }
 
     pub(super) fn note(&mut self, note: impl Into<String>) {
@@ -128,6 +155,10 @@ impl Reader<'_> {
         let sequence_name = if self.said("seq_length").is_none() { "encoder_seq_length" } else { "seq_length" };
         let sequence = match self.said(sequence_name) {
             Some(_) => self.needed(sequence_name, MAX_SIZE),
+            None if self.is_slime() => {
+                self.note("no --seq-length: planned with 4096 tokens, the length that slime sets");
+                Some(4096)
+            }
             None => self.needed("seq_length", MAX_SIZE),
         };
         let (parallel, chunks) = self.parallel([pipeline, tensor, context], devices, layers);

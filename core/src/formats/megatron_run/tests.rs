@@ -189,6 +189,67 @@ fn no_argument_is_passed_over() {
     }
 }
 
+/// Relatives of Megatron-LM say heads of keys, devices, formats and batch by names of their own, or set them themselves.
+#[test]
+fn relatives_of_megatron_say_it_in_their_way() {
+    let imported = |more: &str| {
+        let text = format!("{MODEL} {more}");
+        MegatronRun::read(&text).spec("h100", None).unwrap_or_else(|faults| panic!("{more}: {faults}"))
+    };
+    // Megatron-DeepSpeed.
+    let of = imported(
+        "--nproc_per_node 8 --bf16 --deepspeed --deepspeed_config=ds.json --zero-stage=2 --num-key-value-heads 2 \
+         --rotary-position-embeddings-theta 500000 --no-pipeline-parallel --swiglu",
+    );
+    assert_eq!(
+        (of.value["model"]["kv_heads"].as_u64(), of.value["model"]["rope_base"].as_u64()),
+        (Some(2), Some(500_000))
+    );
+    assert_eq!(
+        (of.value["parallel"]["zero"].as_u64(), &of.value["training"]["attention"]),
+        (Some(2), &Value::from("materialised"))
+    );
+    assert!(of.arguments.not_modelled.contains_key("deepspeed-config") && of.arguments.not_known.is_empty());
+    let flash = imported("--nproc_per_node 8 --bf16 --deepspeed --zero-stage 1 --use-flash-attn-v2");
+    assert_eq!(flash.value["training"].get("attention"), None);
+    let text = format!("{MODEL} --nproc_per_node 8 --deepspeed --ds-sequence-parallel-size 4");
+    let faults = MegatronRun::read(&text).spec("h100", None).unwrap_err().to_string();
+    assert!(faults.contains("--ds-sequence-parallel-size: found \"4\"") && faults.contains("Ulysses"), "{faults}");
+    // slime: four nodes of eight, 32 prompts of 8 samples, two steps on each rollout.
+    let of = imported(
+        "--actor-num-nodes 4 --actor-num-gpus-per-node 8 --rollout-num-gpus 64 --rollout-batch-size 32 \
+         --n-samples-per-prompt 8 --num-steps-per-rollout 2 --sglang-mem-fraction-static 0.7 --use-dynamic-batch-size \
+         --max-tokens-per-gpu 9216 --eps-clip 0.2 --hf-checkpoint model",
+    );
+    let degree = |name: &str| of.value["parallel"][name].as_u64().unwrap_or(1);
+    assert_eq!(degree("data") * degree("pipeline") * degree("tensor"), 32);
+    assert_eq!((degree("zero"), &of.value["training"]["dtype"]), (1, &Value::from("bf16")));
+    assert_eq!(of.value["training"]["global_batch_size"], 128);
+    assert!(of.arguments.not_known.is_empty(), "{:?}", of.arguments.not_known);
+    // Where a file has the model, it is named.
+    let text = "torchrun --nproc_per_node 8 train.py --config-file models/kimi.yaml --tensor-model-parallel-size 8 --seq-length 8";
+    let run = MegatronRun::read(text);
+    assert!(run.is_any());
+    let faults = run.spec("h100", None).unwrap_err().to_string();
+    assert!(
+        faults.contains("--num-layers: found nothing") && faults.contains("models/kimi.yaml (--config-file)"),
+        "{faults}"
+    );
+    let text =
+        "P=$(yq .ARGS x.yaml)\nmpirun -np 16 bash -c \"python pretrain_gpt.py --pipeline-model-parallel-size 2 $P\"";
+    let faults = MegatronRun::read(text).spec("h100", None).unwrap_err().to_string();
+    assert!(faults.contains("arguments: found $P"), "{faults}");
+    let text = format!(
+        "{MODEL} --nproc_per_node 8 --num-experts 8 --tensor-model-parallel-size 2 --expert-tensor-parallel-size 1"
+    );
+    let faults = MegatronRun::read(&text).spec("h100", None).unwrap_err().to_string();
+    assert!(faults.contains("--sequence-parallel: found nothing"), "{faults}");
+    // Megatron-LM itself, where nobody says a format.
+    let text = format!("{MODEL} --nproc_per_node 8").replace("--bf16", "");
+    let notes = MegatronRun::read(&text).spec("h100", None).expect("it is a run").notes;
+    assert!(notes.iter().any(|note| note.contains("planned in f32")), "{notes:?}");
+}
+
 proptest! {
     /// Whatever a log holds, nothing panics, and no number in it takes memory.
     #[test]

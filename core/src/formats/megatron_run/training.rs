@@ -43,9 +43,16 @@ impl Reader<'_> {
         Some(uneven)
     }
 
+    /// The batch of slime: the samples of a rollout over the steps that train on them.
+    fn batch_of_rollouts(&mut self) -> Option<u64> {
+        let samples =
+            self.whole("rollout_batch_size")?.checked_mul(self.whole("n_samples_per_prompt").unwrap_or(1))?;
+        Some(samples / self.whole("num_steps_per_rollout").unwrap_or(1).max(1)).filter(|batch| *batch > 0)
+    }
+
     pub(super) fn training(&mut self, sequence: Option<u64>, data: Option<u64>) -> Value {
         let size = self.whole("micro_batch_size").unwrap_or(1);
-        let all = self.first_batch().or_else(|| self.whole("global_batch_size"));
+        let all = self.first_batch().or_else(|| self.whole("global_batch_size")).or_else(|| self.batch_of_rollouts());
         let all = all.or_else(|| size.checked_mul(data?)).unwrap_or(size);
         let mut training = json!({ "global_batch_size": all, "microbatch_size": size });
         let mut say = |key: &str, value: Value| training[key] = value;
@@ -72,7 +79,12 @@ impl Reader<'_> {
             training["matmul_dtype"] = json!(matmuls);
         }
         let mut say = |key: &str, value: Value| training[key] = value;
-        let half = self.is_on("bf16") || self.is_on("fp16");
+        let half = self.is_on("bf16") || self.is_on("fp16") || self.is_slime();
+        if !half {
+            self.note("neither --bf16 nor --fp16: planned in f32");
+        } else if !self.is_on("bf16") && !self.is_on("fp16") {
+            self.note("planned in bf16 and with ZeRO 1, as slime sets them");
+        }
         if self.is_on("fp16") {
             self.note("--fp16: planned as bf16, which takes as many bytes");
         }
@@ -88,7 +100,10 @@ impl Reader<'_> {
         }
         let backend = self.said("attention_backend").unwrap_or_default();
         let is_local = self.said("transformer_impl") == Some("local") && !self.is_on("use_flash_attn");
-        if backend.contains("unfused") || backend.contains("local") || is_local {
+        // Megatron-DeepSpeed has no other without an argument.
+        let is_flash = ["use_flash_attn", "use_flash_attn_v1", "use_flash_attn_v2", "use_flash_attn_triton"];
+        let is_plain = self.is_deepspeed() && !is_flash.iter().any(|name| self.is_on(name));
+        if backend.contains("unfused") || backend.contains("local") || is_local || is_plain {
             say("attention", json!("materialised"));
         }
         // The default of Megatron-LM.
@@ -99,7 +114,7 @@ impl Reader<'_> {
         if !self.is_on("cross_entropy_loss_fusion") && !self.is_on("fp16_lm_cross_entropy") {
             say("f32_logits", json!(true));
         }
-        if self.is_on("optimizer_cpu_offload") {
+        if self.is_on("optimizer_cpu_offload") || self.is_on("cpu_optimizer") {
             say("offload_optimizer", json!(true));
         }
         for (key, value) in self.recompute() {

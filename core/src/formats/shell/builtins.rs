@@ -198,7 +198,17 @@ impl Shell<'_> {
         let printed = match name {
             "echo" => Some(echo(&texts)),
             "printf" => return self.printf(arguments).map(Some),
+            "grep" if is_unknown.is_none() => match self.grep(&texts) {
+                Some(lines) => {
+                    self.status = if lines.is_empty() { Status::Failed } else { Status::Ok };
+                    let is_quiet = texts.iter().any(|word| is_letters(word) && word.contains('q'));
+                    Some(if is_quiet { String::new() } else { lines })
+                }
+                None => None,
+            },
             "cat" | "tee" => self.cat(name, &texts),
+            // Without words to parse.
+            "getopt" if texts.last() == Some(&"--") => Some(" --\n".into()),
             "seq" | "expr" | "bc" | "wc" | "tr" | "basename" | "dirname" => match is_unknown {
                 Some(unknown) => Some(mark(unknown)),
                 None => self.small(name, &texts)?,
@@ -226,6 +236,30 @@ impl Shell<'_> {
             Some(file) => self.state.files.get(*file).cloned(),
             None => self.input.clone(),
         }
+    }
+
+    /// The lines of what is read that have a plain text in them; none where it is more than that, or where files are looked at.
+    fn grep(&self, words: &[&str]) -> Option<String> {
+        let input = self.input.as_deref()?;
+        let options: Vec<&str> = words.iter().copied().take_while(|word| is_letters(word)).collect();
+        let pattern = match &words[options.len()..] {
+            ["--", pattern] | [pattern] => *pattern,
+            _ => return None,
+        };
+        let has = |letter: char| options.iter().any(|option| option.contains(letter));
+        let is_known = options.iter().all(|option| option[1..].chars().all(|letter| "qFEiv".contains(letter)));
+        let special = match (has('F'), has('E')) {
+            (true, _) => "",
+            (_, true) => ".*[]^$\\+?(){}|",
+            _ => ".*[]^$\\",
+        };
+        if !is_known || pattern.contains(|letter| special.contains(letter)) {
+            return None;
+        }
+        let folded = |text: &str| if has('i') { text.to_lowercase() } else { text.to_string() };
+        let pattern = folded(pattern);
+        let lines = input.lines().filter(|line| folded(line).contains(&pattern) != has('v'));
+        Some(lines.map(|line| format!("{line}\n")).collect())
     }
 
     fn small(&mut self, name: &str, words: &[&str]) -> Done<Option<String>> {
@@ -283,6 +317,11 @@ impl Shell<'_> {
         }
         Ok(Flow::Next)
     }
+}
+
+/// Whether a word is options of one letter each.
+fn is_letters(word: &str) -> bool {
+    word.len() > 1 && word.starts_with('-') && !word.starts_with("--")
 }
 
 fn echo(words: &[&str]) -> String {

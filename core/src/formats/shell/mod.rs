@@ -18,6 +18,7 @@ mod expand;
 mod parse;
 mod pattern;
 mod run;
+mod slurm;
 mod state;
 mod syntax;
 #[cfg(test)]
@@ -30,7 +31,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
-use state::{Shell, Variable};
+pub use slurm::Batch;
+use state::Shell;
 
 /// Commands and quotes within each other.
 const DEEPEST: usize = 48;
@@ -84,6 +86,8 @@ pub struct Ran {
     pub environment: BTreeMap<String, String>,
     /// The unknown on which it depends whether it runs.
     pub only_if: Option<usize>,
+    /// The batch job that it is part of.
+    pub batch: Batch,
 }
 
 /// What a script comes to.
@@ -91,6 +95,8 @@ pub struct Ran {
 pub struct Outcome {
     /// The commands with arguments.
     pub ran: Vec<Ran>,
+    /// The batch job that the script is.
+    pub batch: Batch,
     /// What marks stand for.
     pub unknowns: Vec<Unknown>,
     /// What was assumed.
@@ -135,20 +141,17 @@ impl Outcome {
 ///
 /// # Errors
 /// Where the text is no script, or takes more steps than it may.
-pub fn read(
-    text: &str,
-    given: &BTreeMap<String, String>,
-    preset: &BTreeMap<String, String>,
-) -> Result<Outcome, ShellFault> {
+pub fn read(text: &str, given: &BTreeMap<String, String>) -> Result<Outcome, ShellFault> {
     if text.len() > MOST_OF_SCRIPT {
         let problem = format!("a script has at most {MOST_OF_SCRIPT} bytes, and this one has {}", text.len());
         return Err(ShellFault { line: 1, problem });
     }
     let mut shell = Shell::new(given);
-    for (name, value) in preset {
-        shell.state.variables.insert(name.clone(), Variable::Text(value.clone()));
-    }
-    let ended = shell.script(text, 1)?;
+    let batch = Batch::of(text);
+    shell.begin_batch(batch.clone());
+    // A script has no marks of its own; what it evaluates may have them.
+    let text: String = text.chars().map(plain_letter).collect();
+    let ended = shell.script(&text, 1)?;
     let unused = given.keys().filter(|name| !shell.used.contains(*name)).cloned().collect();
     let lists = shell.state.lists();
     let mut ran: Vec<Ran> = Vec::new();
@@ -158,7 +161,15 @@ pub fn read(
             ran.push(command);
         }
     }
-    Ok(Outcome { ran, unknowns: shell.unknowns, notes: shell.notes.into_iter().collect(), ended, unused, lists })
+    Ok(Outcome {
+        ran,
+        batch,
+        unknowns: shell.unknowns,
+        notes: shell.notes.into_iter().collect(),
+        ended,
+        unused,
+        lists,
+    })
 }
 
 /// A part of a text with marks.

@@ -32,7 +32,7 @@ const RESERVED: [&str; 9] = ["then", "else", "elif", "fi", "do", "done", "esac",
 
 impl Parser {
     pub fn new(text: &str, line: usize, depth: usize, documents: Vec<Word>) -> Parser {
-        let letters = text.chars().filter(|letter| *letter != '\r').map(super::plain_letter).collect();
+        let letters = text.chars().filter(|letter| *letter != '\r').collect();
         Parser { letters, at: 0, line, depth, in_arguments: false, waiting: Vec::new(), documents }
     }
 

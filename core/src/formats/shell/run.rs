@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use super::arithmetic::Number;
 use super::state::{Branch, Done, Flow, Shell, State, Status, Variable};
 use super::syntax::{Assign, Assigned, Command, List, Node, Redirect, Word};
-use super::{Ran, mark, only_unknown, pattern, unknown_in};
+use super::{Batch, Ran, mark, only_unknown, pattern, unknown_in};
 
 /// Exported variables that launchers read in the place of arguments.
 const OF_LAUNCHERS: [&str; 5] = ["NPROC_PER_NODE", "NNODES", "WORLD_SIZE", "PET_NPROC_PER_NODE", "PET_NNODES"];
@@ -416,8 +416,12 @@ impl<'g> Shell<'g> {
         self.status = Status::Ok;
         let name = words.first().map_or("", String::as_str);
         if let Some(script) = self.script_of(words) {
+            let is_batch = words.iter().any(|word| word.rsplit('/').next() == Some("sbatch"));
             return self.apart(&|this| {
                 let outer = this.state.ran.len();
+                if is_batch {
+                    this.begin_batch(Batch::of_options(&words.join(" "), Batch::of(&script)));
+                }
                 this.nested(&script, this.line)?;
                 // The launcher's own arguments hold for what it runs.
                 let launcher: Vec<String> = words.iter().take_while(|word| !is_shell(word)).cloned().collect();
@@ -434,7 +438,8 @@ impl<'g> Shell<'g> {
                 Some((String::from(*name), value))
             });
             let environment = environment.collect();
-            let ran = Ran { line: self.line, words: words.to_vec(), environment, only_if: self.only_if };
+            let (batch, only_if) = (self.state.batch.clone(), self.only_if);
+            let ran = Ran { line: self.line, words: words.to_vec(), environment, only_if, batch };
             self.spend(words.iter().map(String::len).sum())?;
             self.state.ran.push(ran);
         }
@@ -442,7 +447,10 @@ impl<'g> Shell<'g> {
             let printed = mark(self.unknown(&format!("the output of `{name}`"), false));
             self.print(&printed)?;
         }
-        if !has_arguments && !name.is_empty() {
+        // What trains is taken to succeed: a script goes on behind it.
+        let trains =
+            words.iter().any(|word| word.ends_with(".py")) || has_arguments && words.iter().any(|word| word == "-m");
+        if !trains && !name.is_empty() {
             let name = format!("whether `{name}` succeeds");
             self.status = Status::Unknown(self.unknown(&name, false));
         }
@@ -459,6 +467,12 @@ impl<'g> Shell<'g> {
             return words.get(at + 1).cloned();
         }
         let at = words.iter().position(|word| is_shell(word))?;
+        // Its options have values.
+        if words[at].ends_with("sbatch")
+            && let Some(known) = words[at + 1..].iter().find_map(|word| self.state.files.get(word))
+        {
+            return Some(known.clone());
+        }
         let mut rest = words[at + 1..].iter();
         loop {
             match rest.next() {

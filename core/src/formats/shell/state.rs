@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 
 use super::parse::Parser;
 use super::syntax::{Command, Word};
-use super::{DEEPEST, MOST_OF_VALUE, MOST_WORK, Ran, ShellFault, Unknown, mark, only_unknown, unknown_in};
+use super::{Batch, DEEPEST, MOST_OF_VALUE, MOST_WORK, Ran, ShellFault, Unknown, mark, only_unknown, unknown_in};
 
 pub(super) type Done<T> = Result<T, ShellFault>;
 
@@ -44,6 +44,8 @@ pub(super) struct State {
     pub out: Option<String>,
     /// Whether the script reads another one.
     pub has_sourced: bool,
+    /// The batch job that runs.
+    pub batch: Batch,
 }
 
 impl State {
@@ -157,6 +159,16 @@ impl<'g> Shell<'g> {
 
     pub fn wrong<T>(&self, problem: impl Into<String>) -> Done<T> {
         Err(ShellFault { line: self.line, problem: problem.into() })
+    }
+
+    /// From here on commands are part of `batch`.
+    pub fn begin_batch(&mut self, batch: Batch) {
+        for (name, value) in batch.variables() {
+            if !self.given.contains_key(&name) {
+                self.state.variables.insert(name, Variable::Text(value));
+            }
+        }
+        self.state.batch = batch;
     }
 
     /// Counts a step that makes so many bytes.

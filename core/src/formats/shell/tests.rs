@@ -10,7 +10,7 @@ use super::*;
 
 fn read_with(text: &str, given: &[(&str, &str)]) -> Outcome {
     let given = given.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
-    read(text, &given, &BTreeMap::new()).unwrap_or_else(|fault| panic!("{fault}\n{text}"))
+    read(text, &given).unwrap_or_else(|fault| panic!("{fault}\n{text}"))
 }
 
 /// The words of each `train`, as a person reads them.
@@ -58,7 +58,10 @@ const SCRIPTS: &[&str] = &[
     "n=0x10; train --n $((n)) --o $((010)) --b $((2#101)); [ 08 = 8 ] || train --text",
     "for i in $(seq 2 4); do for j in 1 2; do [ $j = 2 ] && break; train --i $i --j $j; done; done",
     "seq_=([2]=x [0]=y); train \"${seq_[@]}\" --keys ${!seq_[@]}",
+    "A='--x 1 --y'; if echo \"$A\" | grep -q -- '--z'; then train --z; else train --no; fi; echo $A | grep -q -- --x && train --x",
+    "B=$(printf 'one\\ntwo\\nTwo\\n' | grep -i TW | grep -v T); train --b $B; echo a.b | grep -qF . || train --none",
     "train --a $'tab\\tx' --b $\"text\" --c ~x; train --u \"${U-}\" --e \"\"",
+    "W=8; N=$[$W / 4]; train --n $N --m $[ (W+4) % 5 ]",
     "w=\"a   b\"; train $w; train \"$w\"; IFS=:; p=x:y::z; train $p --",
     "if false; then :; elif true && ! false; then train --elif; else train --else; fi",
     "case x-y in *-*) train --dash;; esac; case '*' in '*') train --star;; esac; case ab in [a-c]b) train --set;; esac",
@@ -108,6 +111,19 @@ fn a_branch_on_an_unknown_is_read_both_ways() {
     let extra = &outcome.unknowns[only_unknown(&outcome.ran[0].words[7]).unwrap()];
     assert!(extra.alternatives.contains(&vec!["--y".to_string(), "2".to_string()]), "{extra:?}");
     assert_eq!(trained(&read_with(script, &[("SIZE", "13B"), ("DEBUG", "0")]))[0][2], "40");
+    // Nor is it known whether a program succeeds, whatever its options.
+    for test in
+        ["nvidia-smi --query-gpu=name | grep -q H100", "python -c --x", "grep --quiet x file", "which --all x"]
+    {
+        let outcome = read_with(&std::format!("if {test}; then N=8; else N=4; fi; train --n $N"), &[]);
+        let trained = outcome.ran.iter().find(|ran| ran.words[0] == "train").expect("it trains");
+        let unknown = unknown_in(&trained.words[2]).unwrap_or_else(|| panic!("{test}: {:?}", trained.words));
+        let alternatives = &outcome.unknowns[unknown].alternatives;
+        assert!(
+            ["4", "8"].iter().any(|value| alternatives.contains(&vec![value.to_string()])),
+            "{test}: {alternatives:?}"
+        );
+    }
     // What nothing sets is empty where that is asked.
     let unset = read_with("if [ -z \"$TP\" ]; then TP=4; fi; [ -n \"$PP\" ] || PP=2; train --tp $TP --pp $PP", &[]);
     assert_eq!(trained(&unset)[0], ["train", "--tp", "4", "--pp", "2"]);
@@ -123,6 +139,15 @@ fn commands_are_found_where_scripts_put_them() {
     assert_eq!(commands("cat > r.sh <<'EOF'\ntrain --a $X\nEOF\nX=1 bash r.sh"), [["train", "--a", "1"]]);
     assert_eq!(commands("sbatch <<EOF\n#!/bin/bash\ntrain --a 1\nEOF"), [["train", "--a", "1"]]);
     assert_eq!(commands("sbatch --wrap='train --a 1'"), [["train", "--a", "1"]]);
+    // A job that the script has written says itself what it asks for, and its options say it before.
+    let job = "N=2\ncat > j.sh <<EOF\n#SBATCH --nodes=$N\n#SBATCH --gpus-per-node=4\nEOF\n\
+               echo 'train --n $SLURM_NNODES --g $SLURM_GPUS_PER_NODE --u '$UNKNOWN >> j.sh\nsbatch -N 3 j.sh";
+    assert_eq!(commands(job), [["train", "--n", "3", "--g", "4", "--u", "$UNKNOWN"]]);
+    assert_eq!(read_with(job, &[]).ran[0].batch.devices(), Some(12));
+    // Without options to parse, `getopt` says that there are none.
+    let options = "A=1; O=$(getopt -o '' --long a:,b -- \"$@\"); eval set -- \"$O\"\nwhile true; do case \"$1\" in \
+                   --a) A=$2; shift 2;; --) shift; break;; *) exit 1;; esac; done; train --a $A";
+    assert_eq!(commands(options), [["train", "--a", "1"]]);
     assert_eq!(commands("while true; do train --a 1 2>&1 | tee log; sleep 1; done"), [["train", "--a", "1"]]);
     assert_eq!(
         commands("while [ $# -gt 0 ]; do T=$1; shift; done\n[ $# -lt 1 ] && exit 1\ntrain --a 1"),
@@ -147,7 +172,7 @@ fn commands_are_found_where_scripts_put_them() {
 #[test]
 fn what_has_no_end_is_refused_with_its_line() {
     let given = BTreeMap::new();
-    let fault = |script: &str| read(script, &given, &BTreeMap::new()).unwrap_err().to_string();
+    let fault = |script: &str| read(script, &given).unwrap_err().to_string();
     for (script, part) in [
         ("A=1\nwhile true; do A=$((A+1)); done", "line 2: the script takes more steps"),
         ("A=B\nB=A\ntrain --a $((A))", "line 3: "),
@@ -162,8 +187,8 @@ fn what_has_no_end_is_refused_with_its_line() {
         assert!(fault(script).contains(part), "{script}: {}", fault(script));
     }
     for deep in ["(", "{ ", "$(", "\"$(", "if ", "((", "[[ ( ", "${A:-", "! ", "f() ", "case x in a) "] {
-        let _ = read(&deep.repeat(20_000), &given, &BTreeMap::new());
-        let _ = read(&std::format!("train {}", deep.repeat(20_000)), &given, &BTreeMap::new());
+        let _ = read(&deep.repeat(20_000), &given);
+        let _ = read(&std::format!("train {}", deep.repeat(20_000)), &given);
     }
     assert!(fault(&"#".repeat(MOST_OF_SCRIPT + 1)).contains("has at most"));
 }
@@ -175,11 +200,11 @@ proptest! {
     fn no_text_panics(which in 0..SCRIPTS.len(), at in any::<prop::sample::Index>(), with in "[ -~\n]{0,6}") {
         let mut script = SCRIPTS[which].to_string();
         script.insert_str(at.index(script.len()), &with);
-        let _ = read(&script, &BTreeMap::new(), &BTreeMap::new());
+        let _ = read(&script, &BTreeMap::new());
     }
 
     #[test]
     fn no_signs_panic(script in r#"[a1$(){}"'`\\;&|<>=!#*/?@\[\]:+~ \n-]{0,40}"#) {
-        let _ = read(&script, &BTreeMap::new(), &BTreeMap::new());
+        let _ = read(&script, &BTreeMap::new());
     }
 }

@@ -102,6 +102,26 @@ impl Parser {
         }
     }
 
+    /// Behind `$[`, an older form of `$((`.
+    fn old_arithmetic(&mut self) -> Parsed<Word> {
+        let (mut word, mut open) = (Word::default(), 0);
+        loop {
+            match self.peek() {
+                None => return self.wrong("the script ends where `]` of `$[` is missing"),
+                Some(']') if open == 0 => {
+                    self.bump();
+                    return Ok(word);
+                }
+                Some(letter @ ('[' | ']')) => {
+                    open = if letter == '[' { open + 1 } else { open - 1 };
+                    self.bump();
+                    word.push_text(letter, true);
+                }
+                _ => self.piece(Mode::Quoted, &mut word)?,
+            }
+        }
+    }
+
     /// The three parts of `for ((…; …; …))`.
     pub(super) fn counted(&mut self) -> Parsed<[Word; 3]> {
         let mut words = [Word::default(), Word::default(), Word::default()];
@@ -250,6 +270,9 @@ impl Parser {
         self.bump();
         if self.eat("((") {
             let word = self.deeper(Self::arithmetic)?;
+            into.0.push(Piece::Arithmetic(word));
+        } else if self.eat("[") {
+            let word = self.deeper(Self::old_arithmetic)?;
             into.0.push(Piece::Arithmetic(word));
         } else if self.eat("(") {
             let from = self.at;
