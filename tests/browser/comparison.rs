@@ -1,5 +1,7 @@
 //! The comparison of schedules, and kept plans.
 
+use std::time::Duration;
+
 use pipeplan_tests::browser::Browser;
 use pipeplan_tests::process::{self, printed};
 use serde_json::{Value, json};
@@ -211,14 +213,16 @@ fn plans_are_kept_compared_undone_and_saved() {
     browser.find("[data-test='row-1f1b'] button").click();
     planned(&browser, "1F1B");
     browser.until("the timeline to come into sight", || in_sight().then_some(()));
-    let said = label().as_str().unwrap_or_default().to_owned();
-    assert!(said.starts_with("Timeline of 1F1B") && said.contains("Kept below: Best, "), "{said}");
-    assert!(height() > alone + 80.0, "{} after {alone}", height());
-    let title = browser.script("return document.title", json!([]));
-    assert!(
-        title.as_str().is_some_and(|title| title.starts_with("1F1B, ") && title.ends_with("pipeplan")),
-        "{title}"
-    );
+    // The drawing follows the figures a frame later.
+    browser.until("both plans in the timeline", || {
+        let said = label().as_str().unwrap_or_default().to_owned();
+        (said.starts_with("Timeline of 1F1B") && said.contains("Kept below: Best, ")).then_some(())
+    });
+    browser.until("room for both plans", || (height() > alone + 80.0).then_some(()));
+    browser.until("the plan in the title of the page", || {
+        let title = browser.script("return document.title", json!([]));
+        title.as_str().is_some_and(|title| title.starts_with("1F1B, ") && title.ends_with("pipeplan")).then_some(())
+    });
     assert!(browser.text("[data-test='idea']").contains("one forward and one backward"));
     // The legend has the colours of both plans: 1F1B has only BW; the kept plan has B and W in two shades.
     let legend = browser.text("[data-test='legend']");
@@ -268,7 +272,12 @@ fn columns_sort(browser: &Browser) {
         let shown = browser.script(script, json!([]));
         shown.as_array().into_iter().flatten().filter_map(Value::as_f64).collect::<Vec<_>>()
     };
-    let as_found = peaks();
+    // Rows come one by one: as long as schedules are missing, the table changes by itself.
+    let as_found = browser.until("all rows", || {
+        let before = peaks();
+        std::thread::sleep(Duration::from_secs(1));
+        (!before.is_empty() && peaks() == before).then_some(before)
+    });
     let mut sorted = as_found.clone();
     sorted.sort_by(f64::total_cmp);
     let press = || browser.find("[data-test='sort-peak']").click();

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use super::arithmetic::Number;
 use super::state::{Done, Flow, Shell, Status, Variable};
 use super::syntax::Assign;
-use super::{mark, unknown_in};
+use super::{mark, only_unknown, unknown_in};
 
 impl Shell<'_> {
     /// Runs a builtin; none where `name` is no builtin.
@@ -207,8 +207,12 @@ impl Shell<'_> {
                 None => None,
             },
             "cat" | "tee" => self.cat(name, &texts),
-            // Without words to parse.
-            "getopt" if texts.last() == Some(&"--") => Some(" --\n".into()),
+            // What a script is called with is nothing where nobody says it, as for `$#`.
+            "getopt"
+                if texts.iter().position(|word| *word == "--").is_some_and(|at| are_unknown(&texts[at + 1..])) =>
+            {
+                Some(" --\n".into())
+            }
             "seq" | "expr" | "bc" | "wc" | "tr" | "basename" | "dirname" => match is_unknown {
                 Some(unknown) => Some(mark(unknown)),
                 None => self.small(name, &texts)?,
@@ -317,6 +321,10 @@ impl Shell<'_> {
         }
         Ok(Flow::Next)
     }
+}
+
+fn are_unknown(words: &[&str]) -> bool {
+    words.iter().all(|word| only_unknown(word).is_some())
 }
 
 /// Whether a word is options of one letter each.
