@@ -409,8 +409,8 @@ impl Batches {
         let all = sources.training.iter().map(|(source, _)| source).chain(&sources.validation);
         if let Some(source) = all.filter(|_| within.is_some()).find(|source| !source.knows_documents()) {
             let found = format!("{}, which does not say where documents begin", source.format.name());
-            let expected = "for attention within documents (training.documents) indexed data of Megatron-LM, JSON lines, \
-                            Parquet, a table of NumPy, or text with a tokenizer";
+            let expected = "indexed data of Megatron-LM, JSON lines, Parquet, a table of NumPy or text with a tokenizer, since \
+                            attention stays within documents (training.documents)";
             return Err(DataError::wrong(&source.path, "the file", found, expected));
         }
         let (mut training, mut validation) = (Vec::new(), Vec::new());

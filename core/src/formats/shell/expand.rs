@@ -114,6 +114,10 @@ impl Shell<'_> {
                 Values::One(text) => fields.split(&text, &separators),
                 Values::Many(values, true) if quoted => fields.push(&self.joined(&values)),
                 Values::Many(values, _) => {
+                    // `"$@"` of nothing is no word, though quotes alone are one.
+                    if values.is_empty() && quoted && word.0.len() == 2 && fields.open.as_deref() == Some("") {
+                        fields.open = None;
+                    }
                     for (index, value) in values.iter().enumerate() {
                         if index > 0 {
                             fields.close();

@@ -61,6 +61,7 @@ const SCRIPTS: &[&str] = &[
     "A='--x 1 --y'; if echo \"$A\" | grep -q -- '--z'; then train --z; else train --no; fi; echo $A | grep -q -- --x && train --x",
     "B=$(printf 'one\\ntwo\\nTwo\\n' | grep -i TW | grep -v T); train --b $B; echo a.b | grep -qF . || train --none",
     "train --a $'tab\\tx' --b $\"text\" --c ~x; train --u \"${U-}\" --e \"\"",
+    "A=(); train --n \"$@\" --m \"${A[@]}\" --e \"\" --x \"x$@\" --s \"$*\"; set -- a; train --n \"$@\"",
     "W=8; N=$[$W / 4]; train --n $N --m $[ (W+4) % 5 ]",
     "w=\"a   b\"; train $w; train \"$w\"; IFS=:; p=x:y::z; train $p --",
     "if false; then :; elif true && ! false; then train --elif; else train --else; fi",
