@@ -193,11 +193,12 @@ fn documents_in_a_sequence_train_as_sequences_of_their_own() {
     let expected = train(&published(&alone, "gpipe", Precision::Double).expect("it exists"), &on(&apart, 4));
     let whole = train(&published(&work(1, 24), "gpipe", Precision::Double).expect("it exists"), &on(&packed, 4));
     assert!((whole.losses()[0] - expected.losses()[0]).abs() > 1e-6, "attention over documents is something else");
-    let layouts: [(&str, usize, &dyn Fn(&mut ModelWork)); 4] = [
-        ("gpipe", 1, &|_| ()),
-        ("1f1b", 4, &|_| ()),
-        ("zb-h1", 2, &|work| (work.layout.data, work.microbatches) = (2, 12)),
-        ("1f1b", 2, &|work| work.layout.form.tensor = 2),
+    type Change = fn(&mut ModelWork);
+    let layouts: [(&str, usize, Change); 4] = [
+        ("gpipe", 1, |_| ()),
+        ("1f1b", 4, |_| ()),
+        ("zb-h1", 2, |work| (work.layout.data, work.microbatches) = (2, 12)),
+        ("1f1b", 2, |work| work.layout.form.tensor = 2),
     ];
     for (name, ranks, change) in layouts {
         let mut work = work(ranks, 24);

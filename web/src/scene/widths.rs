@@ -43,7 +43,7 @@ impl PackingTimes {
         [
             (
                 "In their order",
-                "Packed by first fit in the order of the list, and dealt to replicas in turn",
+                "Packed by first fit in the order of the list, and assigned to replicas in turn",
                 self.given_ns,
             ),
             (
@@ -51,7 +51,7 @@ impl PackingTimes {
                 "The same, with the microbatches of each replica in the best of a few sorted orders",
                 self.sorted_ns,
             ),
-            ("Longest first", "The same microbatches dealt to replicas longest first, then sorted", self.dealt_ns),
+            ("Longest first", "The same microbatches assigned to replicas longest first, then sorted", self.dealt_ns),
             ("As planned", "The packing and order of this plan", Some(self.found_ns)),
             ("Lower bound", "No packing, order and schedule takes less", Some(self.bound_ns)),
         ]
