@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::base::fields::{Fault, Faults};
 use crate::base::units::{Bytes, Nanos};
-use crate::formats::shell::{self, Batch, Outcome};
+use crate::formats::shell::{self, BatchJob, Outcome};
 use crate::plan::verdict::RankMemory;
 use crate::spec::Spec;
 
@@ -174,7 +174,7 @@ impl MegatronRun {
             // Logs have quotes that no shell would close.
             let words =
                 shlex::split(&command).unwrap_or_else(|| command.split_whitespace().map(String::from).collect());
-            self.read_command(&words, &Outcome::default(), &Batch::default(), &BTreeMap::new());
+            self.read_command(&words, &Outcome::default(), &BatchJob::default(), &BTreeMap::new());
         }
     }
 

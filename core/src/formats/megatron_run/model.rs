@@ -13,7 +13,21 @@ use super::spec::Reader;
 use crate::base::fields::Fault;
 use crate::model::{LayerPattern, MAX_SIZE};
 
+/// Arguments that are a field of the model; of a field the last one that is given counts.
+const NUMBERS: [(&str, &str); 4] = [
+    ("kv_channels", "head_dim"),
+    ("max_position_embeddings", "positions"),
+    ("rotary_position_embeddings_theta", "rope_base"),
+    ("rotary_base", "rope_base"),
+];
+
 impl Reader<'_> {
+    /// Heads of keys and values, where there are fewer of them: by Megatron-LM's name, or by Megatron-DeepSpeed's.
+    fn key_value_heads(&mut self) -> Option<u64> {
+        let name = if self.is_on("group_query_attention") { "num_query_groups" } else { "num_key_value_heads" };
+        self.whole(name)
+    }
+
     /// `--window-size 127,0`: so many tokens before each one, and it itself.
     pub(super) fn window(&mut self, layers: u64) -> Option<Value> {
         let said = self.said("window_size")?.to_owned();
@@ -91,11 +105,7 @@ impl Reader<'_> {
         let gated = self.is_on("swiglu") || quick || squared;
         let usual_ffn = if gated && !squared { hidden * 4 * 2 / 3 / 64 * 64 } else { 4 * hidden };
         let ffn = self.whole("ffn_hidden_size").unwrap_or(usual_ffn);
-        let groups = match self.is_on("group_query_attention") {
-            true => self.whole("num_query_groups"),
-            // Megatron-DeepSpeed's name.
-            false => self.whole("num_key_value_heads"),
-        };
+        let groups = self.key_value_heads();
         let family = if gated { "llama" } else { "gpt" };
         let mut model = json!({
             "family": family, "layers": layers, "hidden": hidden, "heads": heads, "ffn": ffn,
@@ -103,12 +113,7 @@ impl Reader<'_> {
             "vocab": self.vocabulary(tensor)?,
             "tied": !self.is_on("untie_embeddings_and_output_weights"),
         });
-        for (name, field) in [
-            ("kv_channels", "head_dim"),
-            ("max_position_embeddings", "positions"),
-            ("rotary_position_embeddings_theta", "rope_base"),
-            ("rotary_base", "rope_base"),
-        ] {
+        for (name, field) in NUMBERS {
             if let Some(number) = self.whole(name) {
                 model[field] = json!(number);
             }

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use super::arguments::{self, Class, Values};
 use super::{Given, MegatronRun, first_word, yaml};
 use crate::base::fields::Fault;
-use crate::formats::shell::{self, Batch, Outcome, Ran, Unknown};
+use crate::formats::shell::{self, BatchJob, Outcome, Ran, Unknown};
 
 /// Arguments by which a command is one that trains.
 const TRAINS: [&str; 4] = ["num_layers", "hidden_size", "yaml_cfg", "use_checkpoint_args"];
@@ -32,7 +32,7 @@ impl MegatronRun {
                 // What `ps` prints has no quotes.
                 if let (Some(line), None) = (lines.next(), lines.next()) {
                     let words: Vec<String> = line.split_whitespace().map(String::from).collect();
-                    return self.read_command(&words, &Outcome::default(), &Batch::of(text), &BTreeMap::new());
+                    return self.read_command(&words, &Outcome::default(), &BatchJob::of(text), &BTreeMap::new());
                 }
                 self.faults.push(Fault::new("the script", fault, "a script that Bash can read"));
                 return;
@@ -113,7 +113,7 @@ impl MegatronRun {
                 return self.read_script(script, given);
             }
         }
-        self.read_command(&yaml.words, &Outcome::default(), &Batch::default(), &BTreeMap::new());
+        self.read_command(&yaml.words, &Outcome::default(), &BatchJob::default(), &BTreeMap::new());
     }
 
     /// Takes a command's arguments and its number of devices.
@@ -121,7 +121,7 @@ impl MegatronRun {
         &mut self,
         words: &[String],
         outcome: &Outcome,
-        batch: &Batch,
+        batch: &BatchJob,
         environment: &BTreeMap<String, String>,
     ) {
         let program = words.iter().position(|word| word.ends_with(".py")).map_or(0, |at| at + 1);
@@ -189,7 +189,7 @@ impl MegatronRun {
         launcher: &[String],
         launched: &BTreeMap<String, String>,
         outcome: &Outcome,
-        batch: &Batch,
+        batch: &BatchJob,
         environment: &BTreeMap<String, String>,
     ) {
         let said = |names: &[&str]| {
@@ -221,7 +221,7 @@ impl MegatronRun {
             number(at.and_then(|at| launcher.get(at + 1)).cloned())
         } else if program("srun") {
             let text = launcher.join(" ");
-            let own = Batch::of_options(&text, batch.clone());
+            let own = BatchJob::of_options(&text, batch.clone());
             own.devices()
         } else {
             batch.devices().or_else(|| number(environment.get("WORLD_SIZE").cloned()))

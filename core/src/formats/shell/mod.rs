@@ -31,7 +31,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
-pub use slurm::Batch;
+pub use slurm::BatchJob;
 use state::Shell;
 
 /// Commands and quotes within each other.
@@ -87,7 +87,7 @@ pub struct Ran {
     /// The unknown on which it depends whether it runs.
     pub only_if: Option<usize>,
     /// The batch job that it is part of.
-    pub batch: Batch,
+    pub batch: BatchJob,
 }
 
 /// What a script comes to.
@@ -96,7 +96,7 @@ pub struct Outcome {
     /// The commands with arguments.
     pub ran: Vec<Ran>,
     /// The batch job that the script is.
-    pub batch: Batch,
+    pub batch: BatchJob,
     /// What marks stand for.
     pub unknowns: Vec<Unknown>,
     /// What was assumed.
@@ -147,7 +147,7 @@ pub fn read(text: &str, given: &BTreeMap<String, String>) -> Result<Outcome, She
         return Err(ShellFault { line: 1, problem });
     }
     let mut shell = Shell::new(given);
-    let batch = Batch::of(text);
+    let batch = BatchJob::of(text);
     shell.begin_batch(batch.clone());
     // A script has no marks of its own; what it evaluates may have them.
     let text: String = text.chars().map(plain_letter).collect();

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use super::arithmetic::Number;
 use super::state::{Branch, Done, Flow, Shell, State, Status, Variable};
 use super::syntax::{Assign, Assigned, Command, List, Node, Redirect, Word};
-use super::{Batch, Ran, mark, only_unknown, pattern, unknown_in};
+use super::{BatchJob, Ran, mark, only_unknown, pattern, unknown_in};
 
 /// Exported variables that launchers read in the place of arguments.
 const OF_LAUNCHERS: [&str; 5] = ["NPROC_PER_NODE", "NNODES", "WORLD_SIZE", "PET_NPROC_PER_NODE", "PET_NNODES"];
@@ -420,7 +420,7 @@ impl<'g> Shell<'g> {
             return self.apart(&|this| {
                 let outer = this.state.ran.len();
                 if is_batch {
-                    this.begin_batch(Batch::of_options(&words.join(" "), Batch::of(&script)));
+                    this.begin_batch(BatchJob::of_options(&words.join(" "), BatchJob::of(&script)));
                 }
                 this.nested(&script, this.line)?;
                 // The launcher's own arguments hold for what it runs.

@@ -5,7 +5,7 @@ use alloc::string::{String, ToString};
 
 /// What a batch job asks Slurm for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Batch {
+pub struct BatchJob {
     nodes: Option<u64>,
     tasks: Option<u64>,
     tasks_per_node: Option<u64>,
@@ -13,15 +13,15 @@ pub struct Batch {
     gpus: Option<u64>,
 }
 
-impl Batch {
+impl BatchJob {
     /// By the lines `#SBATCH` of a script.
-    pub fn of(text: &str) -> Batch {
+    pub fn of(text: &str) -> BatchJob {
         let lines = text.lines().filter_map(|line| line.trim_start().strip_prefix("#SBATCH"));
-        lines.fold(Batch::default(), |batch, options| Batch::of_options(options, batch))
+        lines.fold(BatchJob::default(), |batch, options| BatchJob::of_options(options, batch))
     }
 
     /// By a command's options, before those of `batch`.
-    pub fn of_options(text: &str, mut batch: Batch) -> Batch {
+    pub fn of_options(text: &str, mut batch: BatchJob) -> BatchJob {
         let mut words = text.split_whitespace().peekable();
         while let Some(word) = words.next() {
             let (name, value) = match word.split_once('=') {

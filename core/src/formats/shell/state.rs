@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 
 use super::parse::Parser;
 use super::syntax::{Command, Word};
-use super::{Batch, DEEPEST, MOST_OF_VALUE, MOST_WORK, Ran, ShellFault, Unknown, mark, only_unknown, unknown_in};
+use super::{BatchJob, DEEPEST, MOST_OF_VALUE, MOST_WORK, Ran, ShellFault, Unknown, mark, only_unknown, unknown_in};
 
 pub(super) type Done<T> = Result<T, ShellFault>;
 
@@ -45,7 +45,7 @@ pub(super) struct State {
     /// Whether the script reads another one.
     pub has_sourced: bool,
     /// The batch job that runs.
-    pub batch: Batch,
+    pub batch: BatchJob,
 }
 
 impl State {
@@ -162,7 +162,7 @@ impl<'g> Shell<'g> {
     }
 
     /// From here on commands are part of `batch`.
-    pub fn begin_batch(&mut self, batch: Batch) {
+    pub fn begin_batch(&mut self, batch: BatchJob) {
         for (name, value) in batch.variables() {
             if !self.given.contains_key(&name) {
                 self.state.variables.insert(name, Variable::Text(value));
