@@ -2,7 +2,7 @@
 //!
 //! The names are facts of `megatron/training/arguments.py` and the classes from which it makes arguments, of the versions
 //! `core_v0.5.0` to `core_v0.19.0`, of the main branch of 2026-08-22 and of Megatron-LM 2.5. Names of its relatives (MindSpeed,
-//! the zero-bubble forks, ms-swift, Megatron-DeepSpeed, slime) and of launchers stand apart. `tests/reference/megatron_arguments.txt` has the list, and a
+//! the zero-bubble forks, ms-swift, Megatron-DeepSpeed, slime, NeMo) and of launchers stand apart. `tests/reference/megatron_arguments.txt` has the list, and a
 //! test finds each of its names here.
 
 use alloc::string::String;
@@ -605,7 +605,13 @@ const HARMLESS: [&str; 5] = [
      finetune_type+ model_type+ use_rotary_position_embeddings_npu+ balanced_moe_experts+ moe_permutation_async_comm+
      use_cp_send_recv_overlap+ cp_attention_mask_type+ jit_compile+ output_dir+ logging_steps+ streaming+
      add_version+ use_hf+ max_length_npu+ tokenizer_padding_side+ prompt_type+ tokenizer_name_or_path+
-     enable_exactly_numeric_match+ zero_bubble_pipeline_timers_start_iter+ zero_bubble_pipeline_timers_end_iter+ \
+     enable_exactly_numeric_match+ zero_bubble_pipeline_timers_start_iter+ zero_bubble_pipeline_timers_end_iter+
+     pre_process+ post_process+ persist_layer_norm+ headscale+ normalize_attention_scores+ attention_type+
+     transformer_block_type+ native_amp_init_scale+ native_amp_growth_interval+ megatron_amp_O2+
+     grad_allreduce_chunk_size_mb+ grad_div_ar_fusion+ bias_activation_fusion+ bias_dropout_add_fusion+
+     apply_rope_fusion+ resume_from_checkpoint+ use_cpu_initialization+ apex_transformer_log_level+
+     gradient_as_bucket_view+ sync_batch_comm+ do_layer_norm_weight_decay+ use_scaled_init_method+ ffn_dropout+
+     mcore_gpt+ batch_p2p_comm+ transformer_engine+ \
      ",
     "\
      nproc_per_node= nnodes= node_rank= master_addr= master_port= rdzv_backend= rdzv_endpoint= rdzv_id= rdzv_conf=

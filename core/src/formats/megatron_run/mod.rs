@@ -23,6 +23,7 @@ pub mod arguments;
 mod heard;
 mod lists;
 mod model;
+mod nemo;
 mod parallel;
 mod rules;
 mod source;

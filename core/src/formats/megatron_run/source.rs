@@ -114,6 +114,7 @@ impl MegatronRun {
             }
         }
         self.read_command(&yaml.words, &Outcome::default(), &BatchJob::default(), &BTreeMap::new());
+        self.read_nemo(&yaml.words);
     }
 
     /// Takes a command's arguments and its number of devices.

@@ -21,7 +21,8 @@ pub(super) struct Reader<'r> {
 }
 
 /// Arguments of relatives that name a file with the model's arguments.
-const OF_FILES: [&str; 5] = ["config_file", "config", "model_config", "model_name", "config_path"];
+const OF_FILES: [&str; 8] =
+    ["config_file", "config", "model_config", "model_name", "config_path", "hf_checkpoint", "model", "load"];
 
 /// Switches of forks of Megatron-LM for ZB-H1.
 const ZB_H1: [&str; 3] = ["enable_zero_bubble", "enable_zb_runtime", "enable_zbh1_pipeline"];

@@ -215,6 +215,25 @@ fn relatives_of_megatron_say_it_in_their_way() {
     let text = format!("{MODEL} --nproc_per_node 8 --deepspeed --ds-sequence-parallel-size 4");
     let faults = MegatronRun::read(&text).spec("h100", None).unwrap_err().to_string();
     assert!(faults.contains("--ds-sequence-parallel-size: found \"4\"") && faults.contains("Ulysses"), "{faults}");
+    // NeMo: Llama 3 8B on two nodes.
+    let nemo = "trainer:\n  devices: 8\n  num_nodes: 2\n  precision: bf16-mixed\nmodel:\n  encoder_seq_length: 8192\n  \
+                max_position_embeddings: ${.encoder_seq_length}\n  num_layers: 32\n  hidden_size: 4096\n  ffn_hidden_size: 14336\n  \
+                num_attention_heads: 32\n  num_query_groups: 8\n  normalization: rmsnorm\n  bias: false\n  activation: fast-swiglu\n  \
+                position_embedding_type: rope\n  share_embeddings_and_output_weights: false\n  vocab_size: 128256\n  \
+                hidden_dropout: 0.0\n  attention_dropout: 0.0\n  tensor_model_parallel_size: 1\n  micro_batch_size: 1\n  \
+                global_batch_size: 128\n  activations_checkpoint_granularity: selective\n  optim:\n    name: distributed_fused_adam\n";
+    let run = MegatronRun::read(nemo);
+    let of = run.spec("h100", None).unwrap_or_else(|faults| panic!("{faults}"));
+    let Work::Model(work) = &of.spec.work else { panic!("a model") };
+    // 8.03 billion, as published.
+    assert_eq!(work.model.parameters(), 8_030_261_248);
+    assert_eq!((work.layout.data, work.layout.zero, work.model.positions), (16, 1, 8192));
+    assert_eq!(
+        (&of.value["training"]["dtype"], &of.value["training"]["recompute"]),
+        (&Value::from("bf16"), &Value::from("selective"))
+    );
+    let faults = MegatronRun::read(&nemo.replace("fast-swiglu", "reglu")).spec("h100", None).unwrap_err().to_string();
+    assert!(faults.contains("activation: found \"reglu\""), "{faults}");
     // slime: four nodes of eight, 32 prompts of 8 samples, two steps on each rollout.
     let of = imported(
         "--actor-num-nodes 4 --actor-num-gpus-per-node 8 --rollout-num-gpus 64 --rollout-batch-size 32 \
