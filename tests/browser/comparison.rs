@@ -301,6 +301,9 @@ fn changes_are_undone_by_going_back(browser: &Browser) {
     planned(browser, "1F1B");
     browser.script("history.back()", json!([]));
     planned(browser, "Best");
+    // What was kept then is planned anew: until it is there, the button would keep the plan and not release it.
+    browser
+        .until("what was kept to come", || label(browser).to_string().contains("Kept below: Best, ").then_some(()));
     browser.script("scrollTo(0, 0)", json!([]));
     browser.find("[data-test='keep']").click();
     browser.until("what was kept to go", || (!label(browser).to_string().contains("Kept")).then_some(()));

@@ -132,7 +132,7 @@ const USED: [&str; 4] = [
     "\
      num_key_value_heads= rotary_position_embeddings_theta= zero_stage= cpu_optimizer enable_zbh1_pipeline deepspeed
      use_flash_attn_v1 use_flash_attn_v2 use_flash_attn_triton use_flash_attn_builder actor_num_nodes=
-     actor_num_gpus_per_node= rollout_batch_size= n_samples_per_prompt= num_steps_per_rollout= \
+     max_length= actor_num_gpus_per_node= rollout_batch_size= n_samples_per_prompt= num_steps_per_rollout= \
      ",
 ];
 

@@ -153,7 +153,8 @@ impl Reader<'_> {
         let model = self.model(layers, tensor);
         let pipeline = self.whole("pipeline_model_parallel_size").unwrap_or(1);
         let context = self.whole("context_parallel_size").unwrap_or(1);
-        let sequence_name = if self.said("seq_length").is_none() { "encoder_seq_length" } else { "seq_length" };
+        let names = ["seq_length", "encoder_seq_length", "max_length"];
+        let sequence_name = names.into_iter().find(|name| self.said(name).is_some()).unwrap_or("seq_length");
         let sequence = match self.said(sequence_name) {
             Some(_) => self.needed(sequence_name, MAX_SIZE),
             None if self.is_slime() => {

@@ -245,6 +245,10 @@ fn relatives_of_megatron_say_it_in_their_way() {
     assert_eq!((degree("zero"), &of.value["training"]["dtype"]), (1, &Value::from("bf16")));
     assert_eq!(of.value["training"]["global_batch_size"], 128);
     assert!(of.arguments.not_known.is_empty(), "{:?}", of.arguments.not_known);
+    // ms-swift.
+    let text = format!("{MODEL} --nproc_per_node 8").replace("--seq-length 4096", "--max_length 4096");
+    let of = MegatronRun::read(&text).spec("h100", None).expect("it is a run");
+    assert_eq!(of.value["training"]["sequence"], 4096);
     // Where a file has the model, it is named.
     let text = "torchrun --nproc_per_node 8 train.py --config-file models/kimi.yaml --tensor-model-parallel-size 8 --seq-length 8";
     let run = MegatronRun::read(text);
