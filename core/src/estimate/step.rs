@@ -389,8 +389,8 @@ mod tests {
     use crate::problem::placement::Placement;
     use crate::schedule;
     use crate::spec::{Spec, Work};
-    use std::format;
-    use std::sync::Arc;
+    use alloc::format;
+    use alloc::sync::Arc;
 
     const SPEC: &str = "[model]\nname = \"llama-2-7b\"\n[cluster]\ndevice = \"h100\"\n[training]\nmicrobatches = 16\n\
                         [memory]\nlimit_bytes = \"900 GB\"\n[parallel]\npipeline = 4\n";

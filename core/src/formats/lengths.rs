@@ -109,8 +109,8 @@ fn of_lines(text: &str) -> Result<Vec<u32>, LengthsError> {
 
 #[cfg(test)]
 mod tests {
-    use std::string::ToString;
-    use std::vec;
+    use alloc::string::ToString;
+    use alloc::vec;
 
     use proptest::prelude::*;
 

@@ -10,8 +10,8 @@ use crate::plan::verdict;
 use crate::problem::StageCost;
 use crate::schedule;
 use crate::spec::{Spec, Work};
-use std::format;
-use std::string::String;
+use alloc::format;
+use alloc::string::String;
 
 fn spec(recompute: &str, limit: &str, more: &str) -> Spec {
     let text = format!(

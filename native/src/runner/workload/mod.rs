@@ -110,7 +110,7 @@ pub struct ModelStages {
     /// The adapters that train.
     pub lora: Option<Lora>,
     /// Where attention stays within the documents of the data, the work of attention that the plan has for each microbatch of a
-    /// step, of all replicas one after the other: pairs of tokens of a document, twice.
+    /// step, of all replicas one after the other: the squares of the lengths of its documents.
     pub planned_work: Option<Vec<u64>>,
 }
 
