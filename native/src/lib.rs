@@ -6,7 +6,7 @@
 //! | Module | What it does |
 //! |---|---|
 //! | [`runner`] | trains: data, optimizer, gradients, checkpoints, the loop of a rank over its op list |
-//! | [`backend`] | executes the operators of a stage on the CPU or a GPU, or waits for planned times |
+//! | [`backend`] | executes the operators of a stage on the CPU or a GPU, runs stages that another program brings ([`backend::staged`]), or waits for planned times |
 //! | [`data`] | finds out what a file of data is, and gives its tokens |
 //! | [`transport`] | exchanges tensors between ranks: threads, TCP, MPI, NCCL; collectives |
 //! | [`mesh`] | ranks as a grid with named axes, and tensors that are sharded over it |

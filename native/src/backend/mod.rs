@@ -38,6 +38,7 @@ pub mod documents;
 pub mod expert_parallel;
 pub mod modelled;
 pub mod peers;
+pub mod staged;
 pub mod stages;
 
 /// Executes the ops of one rank.
@@ -267,6 +268,14 @@ pub enum BackendError {
     OutOfOrder {
         /// The op.
         op: Op,
+    },
+    /// A stage that another program brings has failed.
+    #[error("stage {stage}: {message}")]
+    OfStage {
+        /// The stage.
+        stage: usize,
+        /// What it says.
+        message: String,
     },
     /// The device failed.
     #[error("{message}")]

@@ -70,7 +70,7 @@ fn longest_frame(workload: &Workload) -> u64 {
     let problem = &workload.problem;
     let tensor = match &workload.computation {
         Computation::Model(stages) => stages.tensor,
-        Computation::PlannedTimes { .. } => 1,
+        Computation::Stages(_) | Computation::PlannedTimes { .. } => 1,
     };
     let wider = 4 * u64::from(tensor);
     let held = (0..problem.ranks()).map(|rank| problem.static_bytes(rank)).max().unwrap_or(0);

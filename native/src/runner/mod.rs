@@ -55,7 +55,7 @@ pub use status::{RankReport, State};
 pub use stop::StopFlag;
 pub use threads::run;
 pub(crate) use workload::available_bytes;
-pub use workload::{Computation, ModelStages, Refusal, Workload};
+pub use workload::{Computation, ModelStages, Refusal, Staged, Workload};
 
 use crate::transport::faulty::Faults;
 use crate::transport::threads::ThreadOptions;

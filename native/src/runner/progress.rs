@@ -31,9 +31,11 @@ impl Progress {
 
 /// The line of a step.
 pub fn line(report: &StepReport) -> String {
-    let trained = report
-        .loss
-        .map_or_else(String::new, |loss| format!("loss {loss:.6}  {:>8.0} tokens/s  ", report.tokens_per_s()));
+    let loss = report.loss.map_or_else(String::new, |loss| format!("loss {loss:.6}  "));
+    // Stages that another program brings take what data they like.
+    let has_tokens = report.loss.is_some() && report.tokens > 0;
+    let tokens = if has_tokens { format!("{:>8.0} tokens/s  ", report.tokens_per_s()) } else { String::new() };
+    let trained = loss + &tokens;
     // A plan of typed costs may take nanoseconds.
     let duration = match report.duration_ns {
         0..100_000 => format!("{:>7} ns", report.duration_ns),

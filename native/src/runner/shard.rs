@@ -71,6 +71,12 @@ impl Shard {
         }
     }
 
+    /// Of a weight of this shape that every rank holds whole.
+    pub fn whole(shape: Vec<usize>) -> Shard {
+        let held = shape.iter().product();
+        Shard { shape, held, partial: false, frozen: false, experts: None, split: None, own: 0 }
+    }
+
     /// Elements of the whole weight.
     pub fn elements(&self) -> usize {
         self.shape.iter().product()

@@ -29,6 +29,7 @@ use super::workload::{Computation, MessageCarrier, Workload};
 use super::{Device, Observer, Precision, RunOptions};
 use crate::backend::cpu::Cpu;
 use crate::backend::modelled::{Modelled, Pace};
+use crate::backend::staged::{StagedBackend, StagedTraining};
 use crate::backend::stages::Training;
 use crate::backend::{Backend, Kind, Meter, Store};
 #[cfg(feature = "cuda")]
@@ -255,7 +256,7 @@ pub(super) fn rank_executor<'s>(
         slower_permille: options.slower_permille(rank),
         stop: options.stop.clone(),
         first_step: options.first_step(),
-        writer: shared.batches.as_ref().and_then(|batches| workload.writer(rank, options, batches, &shared.saves)),
+        writer: workload.writer(rank, options, shared.batches.as_deref(), &shared.saves),
         last_checkpoint,
         board,
         start: *start,
@@ -329,6 +330,18 @@ fn backend(
                 Ok(Precision::Double) => Box::new(Cpu::<f64>::sharing(held, training, store)),
                 _ => Box::new(Cpu::<f32>::sharing(held, training, store)),
             }
+        }
+        (Computation::Stages(staged), _) => {
+            let training = StagedTraining {
+                stages: problem.stage_count(),
+                replica: position.replica,
+                replicas: position.replicas,
+                microbatches: problem.microbatches(),
+                optimizer: options.optimizer,
+                share: position.shares().others,
+            };
+            let held = stages_held(problem, position.rank);
+            Box::new(StagedBackend::new(&*staged.model, &held, training, store)?)
         }
         _ => {
             let pace = Pace { slowdown: workload.slowdown(), tail_ns: workload.planned_tail_ns(rank), start: *start };
@@ -603,6 +616,7 @@ impl<'a> Coordinator<'a> {
                     Device::Cuda(_) => "cuda".to_string(),
                     Device::Emulated => "emulated".to_string(),
                 },
+                Computation::Stages(_) => "stages".to_string(),
                 Computation::PlannedTimes { .. } => "modelled".to_string(),
             },
             transport: self.transport.to_string(),

@@ -172,7 +172,7 @@ impl Expected {
 fn graphs(workload: &Workload) -> Result<&[Graph], &'static str> {
     match &workload.computation {
         Computation::Model(model) => Ok(&model.graphs),
-        Computation::PlannedTimes { .. } => Err("there is no model"),
+        Computation::Stages(_) | Computation::PlannedTimes { .. } => Err("there is no model"),
     }
 }
 

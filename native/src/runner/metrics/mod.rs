@@ -43,7 +43,7 @@ impl Figures {
             some("validation_loss", report.validation_loss),
             some("gradient_norm", report.gradient_norm),
             some("learning_rate", report.learning_rate),
-            some("tokens_per_s", report.loss.map(|_| report.tokens_per_s())),
+            some("tokens_per_s", report.loss.filter(|_| report.tokens > 0).map(|_| report.tokens_per_s())),
             some("mfu", self.mfu_ns.map(|mfu_ns| mfu_ns / report.duration_ns.max(1) as f64)),
             some("step_seconds", Some(seconds)),
             some("bubble_ratio", Some(report.bubble_ratio)),

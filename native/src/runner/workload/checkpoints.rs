@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use pipeplan_core::graph::optimizer::Optimizer;
 use serde_json::Value;
 
 use super::refusal::Refusal;
@@ -18,13 +19,13 @@ impl Workload {
     /// Whether going on from `checkpoint` gives what a run without a break gives.
     pub(super) fn check_resume(
         &self,
-        model: &ModelStages,
         checkpoint: &Checkpoint,
         options: &RunOptions,
-        batches: &Batches,
+        batches: Option<&Batches>,
     ) -> Result<(), Refusal> {
         let other = |what: String| CheckpointError::OtherRun { path: checkpoint.folder.clone(), what };
-        let (was, is) = (&checkpoint.manifest, self.manifest(model, options, batches));
+        let was = &checkpoint.manifest;
+        let is = self.manifest(options, batches).ok_or(Refusal::NothingToSave)?;
         // A run that fails after its last step is only ended by a restart.
         if was.step >= options.steps && options.restarting.begun.is_none() {
             let what = format!("it has {} training steps, but --steps is {}", was.step, options.steps);
@@ -91,29 +92,50 @@ impl Workload {
     pub fn precision(&self) -> Option<&'static str> {
         match &self.computation {
             Computation::Model(model) => Some(precision_of(model)),
+            Computation::Stages(staged) => Some(staged.precision()),
             Computation::PlannedTimes { .. } => None,
         }
     }
 
-    /// What checkpoints say of this run.
-    fn manifest(&self, model: &ModelStages, options: &RunOptions, batches: &Batches) -> Manifest {
-        let precision = precision_of(model);
-        Manifest {
+    /// What checkpoints say of this run; nothing for planned times.
+    fn manifest(&self, options: &RunOptions, batches: Option<&Batches>) -> Option<Manifest> {
+        let precision = self.precision()?;
+        let about = match &self.computation {
+            Computation::Model(model) => About {
+                sequence: model.sequence,
+                microbatch_size: model.microbatch_size,
+                optimizer: model.optimizer,
+                frozen: model.frozen.texts(),
+                lora: model.lora.as_ref().map(Adapters::of),
+                model: checkpoint::config(&model.model, precision, model.lora.is_some()),
+            },
+            // A microbatch counts as one sequence of its own data.
+            Computation::Stages(staged) => About {
+                sequence: 1,
+                microbatch_size: 1,
+                optimizer: staged.model.optimizer(),
+                frozen: Vec::new(),
+                lora: None,
+                model: staged.config(),
+            },
+            Computation::PlannedTimes { .. } => return None,
+        };
+        Some(Manifest {
             format: checkpoint::FORMAT.to_string(),
-            version: checkpoint::version(model.lora.is_some(), options.optimizer.schedule != Schedule::Cosine),
+            version: checkpoint::version(about.lora.is_some(), options.optimizer.schedule != Schedule::Cosine),
             step: options.first_step(),
             seed: options.seed,
             precision: precision.to_string(),
             plan_digest: self.plan_digest.clone(),
-            text_digest: batches.digest(),
-            sequence: model.sequence,
-            step_sequences: self.step_microbatches() as u64 * u64::from(model.microbatch_size),
+            text_digest: batches.map(Batches::digest).unwrap_or_default(),
+            sequence: about.sequence,
+            step_sequences: self.step_microbatches() as u64 * u64::from(about.microbatch_size),
             optimizer: options.optimizer,
-            kind: model.optimizer.name().to_string(),
+            kind: about.optimizer.name().to_string(),
             clip_norm: options.clip_norm,
-            frozen: model.frozen.texts(),
-            lora: model.lora.as_ref().map(Adapters::of),
-            model: checkpoint::config(&model.model, precision, model.lora.is_some()),
+            frozen: about.frozen,
+            lora: about.lora,
+            model: about.model,
             layout: checkpoint::Layout {
                 pipeline: self.problem.ranks(),
                 stages: self.problem.stage_count(),
@@ -127,7 +149,7 @@ impl Workload {
             optimizer_state: Vec::new(),
             files: BTreeMap::new(),
             manifest_crc32: None,
-        }
+        })
     }
 
     /// What writes the part of rank `rank` of the world of each checkpoint.
@@ -135,10 +157,11 @@ impl Workload {
         &self,
         rank: usize,
         options: &RunOptions,
-        batches: &Batches,
+        batches: Option<&Batches>,
         saves: &Arc<Saves>,
     ) -> Option<Writer> {
-        let (Computation::Model(model), Some(saving)) = (&self.computation, &options.saving) else { return None };
+        let saving = options.saving.as_ref()?;
+        let manifest = self.manifest(options, batches)?;
         let position = self.position(rank);
         Some(Writer {
             saving: saving.clone(),
@@ -146,7 +169,7 @@ impl Workload {
             places: self.places(),
             together: WholeWeights::new(position, false),
             experts_together: position.is_expert_parallel().then(|| WholeWeights::new(position, true)),
-            manifest: self.manifest(model, options, batches),
+            manifest,
             // Where nothing has been trained, there is nothing to write.
             written: written(options),
             begun: None,
@@ -154,6 +177,16 @@ impl Workload {
             keep: options.keep,
         })
     }
+}
+
+/// What a manifest says of what is trained.
+struct About {
+    sequence: u32,
+    microbatch_size: u32,
+    optimizer: Optimizer,
+    frozen: Vec<String>,
+    lora: Option<Adapters>,
+    model: Value,
 }
 
 /// The step of the last checkpoint that is there when a run begins, as far as it matters to it. A state from memory may have

@@ -56,13 +56,17 @@ impl Workload {
             let (ranks, replicas) = (self.problem.ranks() * self.devices_per_rank(), self.replicas());
             return Err(Refusal::TooManyRanks { replicas, ranks });
         }
-        let Computation::Model(model) = &self.computation else {
-            let saves = options.saving.is_some() || options.resume.is_some() || options.weights.is_some();
-            return if saves { Err(Refusal::NothingToSave) } else { Ok(None) };
-        };
         if let Some(norm) = options.clip_norm.filter(|norm| !(*norm > 0.0 && norm.is_finite())) {
             return Err(Refusal::ClipNorm { norm: norm.to_string() });
         }
+        let model = match &self.computation {
+            Computation::Model(model) => model,
+            Computation::Stages(staged) => return staged.check(self, options).map(|()| None),
+            Computation::PlannedTimes { .. } => {
+                let saves = options.saving.is_some() || options.resume.is_some() || options.weights.is_some();
+                return if saves { Err(Refusal::NothingToSave) } else { Ok(None) };
+            }
+        };
         let stages = self.problem.stage_count();
         if model.graphs.len() != stages {
             return Err(Refusal::Stages { stages, graphs: model.graphs.len() });
@@ -104,7 +108,7 @@ impl Workload {
             std::fs::create_dir_all(&saving.folder).map_err(CheckpointError::file(&saving.folder, "made"))?;
         }
         if let Some(checkpoint) = &options.resume {
-            self.check_resume(model, checkpoint, options, &batches)?;
+            self.check_resume(checkpoint, options, Some(&batches))?;
         }
         if let Some(pretrained) = &options.weights {
             self.check_weights(model, pretrained)?;

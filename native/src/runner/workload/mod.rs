@@ -4,6 +4,9 @@
 //! - Out: a [`Workload`], or a [`Refusal`] before anything starts.
 //! - Knows: plans, graphs and checkpoints. It starts nothing.
 
+use std::fmt;
+use std::sync::Arc;
+
 use pipeplan_core::base::units::{Bytes, Nanos};
 use pipeplan_core::estimate::derive::{derive, graph_of};
 use pipeplan_core::estimate::step::StepEpilogue;
@@ -20,12 +23,14 @@ use pipeplan_core::spec::{Documents, ModelWork, Work};
 
 use self::checks::check_layout;
 use super::Precision;
+use crate::backend::staged::StagedModel;
 
 mod checkpoints;
 mod checks;
 mod memory;
 mod ranks;
 mod refusal;
+mod staged;
 
 pub(super) use self::checks::MessageCarrier;
 pub(crate) use self::memory::available_bytes;
@@ -65,8 +70,10 @@ pub(super) struct Predicted {
 #[expect(clippy::large_enum_variant, reason = "a run holds one")]
 #[derive(Clone, Debug)]
 pub enum Computation {
-    /// A model's operators, on the CPU.
+    /// A model's operators.
     Model(ModelStages),
+    /// Stages that another program brings.
+    Stages(Staged),
     /// Nothing is computed: each op waits for its planned time.
     PlannedTimes {
         /// Factor on planned times, at least 1. Measured times are divided by it.
@@ -76,6 +83,29 @@ pub enum Computation {
         /// By replica the problem with its times, where they differ; else nothing.
         apart: Vec<Problem>,
     },
+}
+
+/// Stages that another program brings, and how often a pipeline of them is there.
+#[derive(Clone)]
+pub struct Staged {
+    /// What makes the stages.
+    pub model: Arc<dyn StagedModel>,
+    /// Data-parallel replicas, each with its own microbatches; at least 1.
+    pub replicas: u32,
+    /// Whether replicas shard the optimizer states (ZeRO 1).
+    pub shares_optimizer: bool,
+}
+
+impl fmt::Debug for Staged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Staged")
+            .field("model", &self.model.name())
+            .field("dtype", &self.model.dtype())
+            .field("optimizer", &self.model.optimizer())
+            .field("replicas", &self.replicas)
+            .field("shares_optimizer", &self.shares_optimizer)
+            .finish()
+    }
 }
 
 /// A model in stages.
@@ -145,6 +175,13 @@ impl Workload {
         let apart = plan.replicas.iter().map(|replica| problem(replica).unwrap_or_else(|_| plan.problem.clone()));
         let computation = Computation::PlannedTimes { slowdown: slowdown.max(1), replicas, apart: apart.collect() };
         Workload::without_prediction(&plan.problem, &plan.program, computation).with_prediction_of(plan)
+    }
+
+    /// The order of `plan`, with stages that another program brings in the place of those of its spec. Nothing of the spec
+    /// counts but what its plan says: ranks, stages, microbatches, op lists, and the times beside which the trace lies.
+    pub fn of_stages(plan: &Plan, staged: Staged) -> Workload {
+        Workload::without_prediction(&plan.problem, &plan.program, Computation::Stages(staged))
+            .with_prediction_of(plan)
     }
 
     fn without_prediction(problem: &Problem, program: &Program, computation: Computation) -> Workload {
@@ -227,7 +264,7 @@ impl Workload {
     /// How many times the planned time an op takes; 1 where ops compute.
     pub fn slowdown(&self) -> u64 {
         match &self.computation {
-            Computation::Model(_) => 1,
+            Computation::Model(_) | Computation::Stages(_) => 1,
             Computation::PlannedTimes { slowdown, .. } => *slowdown,
         }
     }
@@ -236,7 +273,7 @@ impl Workload {
     pub fn problem_of(&self, replica: usize) -> &Problem {
         match &self.computation {
             Computation::PlannedTimes { apart, .. } => apart.get(replica).unwrap_or(&self.problem),
-            Computation::Model(_) => &self.problem,
+            Computation::Model(_) | Computation::Stages(_) => &self.problem,
         }
     }
 
@@ -248,7 +285,7 @@ impl Workload {
     /// What `rank` of the world takes after its last op, where ops only wait.
     pub fn planned_tail_ns(&self, rank: usize) -> Nanos {
         match &self.computation {
-            Computation::Model(_) => 0,
+            Computation::Model(_) | Computation::Stages(_) => 0,
             Computation::PlannedTimes { .. } => {
                 let tail = self.epilogue.tails.get(self.position(rank).rank).copied().unwrap_or_default();
                 tail.reduce_ns.saturating_add(tail.optimizer_ns)
@@ -256,11 +293,11 @@ impl Workload {
         }
     }
 
-    /// Tokens of one training step; 0 where nothing is trained.
+    /// Tokens of one training step; 0 where there are none that the runner knows of.
     pub fn step_tokens(&self) -> u64 {
         match &self.computation {
             Computation::Model(model) => model.microbatch_tokens() * self.step_microbatches() as u64,
-            Computation::PlannedTimes { .. } => 0,
+            Computation::Stages(_) | Computation::PlannedTimes { .. } => 0,
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use pipeplan_core::program::{Step, Way};
 
-use super::{Computation, ModelStages, Workload};
+use super::{Computation, ModelStages, Staged, Workload};
 use crate::mesh::{Mesh, MeshError};
 use crate::runner::gradients::{Places, Position, places};
 
@@ -15,9 +15,9 @@ impl Workload {
     /// Data-parallel replicas.
     pub fn replicas(&self) -> usize {
         match &self.computation {
-            Computation::Model(ModelStages { replicas, .. }) | Computation::PlannedTimes { replicas, .. } => {
-                (*replicas).max(1) as usize
-            }
+            Computation::Model(ModelStages { replicas, .. })
+            | Computation::Stages(Staged { replicas, .. })
+            | Computation::PlannedTimes { replicas, .. } => (*replicas).max(1) as usize,
         }
     }
 
@@ -25,7 +25,7 @@ impl Workload {
     pub fn members(&self) -> usize {
         match &self.computation {
             Computation::Model(model) => model.tensor.max(1) as usize,
-            Computation::PlannedTimes { .. } => 1,
+            Computation::Stages(_) | Computation::PlannedTimes { .. } => 1,
         }
     }
 
@@ -33,7 +33,7 @@ impl Workload {
     pub fn parts(&self) -> usize {
         match &self.computation {
             Computation::Model(model) => model.context.max(1) as usize,
-            Computation::PlannedTimes { .. } => 1,
+            Computation::Stages(_) | Computation::PlannedTimes { .. } => 1,
         }
     }
 
@@ -41,7 +41,7 @@ impl Workload {
     pub fn experts(&self) -> usize {
         match &self.computation {
             Computation::Model(model) => model.expert.max(1) as usize,
-            Computation::PlannedTimes { .. } => 1,
+            Computation::Stages(_) | Computation::PlannedTimes { .. } => 1,
         }
     }
 
@@ -116,6 +116,7 @@ impl Workload {
     pub fn places(&self) -> Places {
         match &self.computation {
             Computation::Model(model) => places(&self.problem, &model.graphs),
+            Computation::Stages(staged) => staged.places(&self.problem),
             Computation::PlannedTimes { .. } => Places::new(),
         }
     }
@@ -123,6 +124,11 @@ impl Workload {
     /// Whether ranks that hold the same of every weight shard the optimizer states.
     pub(super) fn shares_optimizer(&self) -> bool {
         let copies = self.replicas() * self.parts();
-        matches!(&self.computation, Computation::Model(model) if model.shares_optimizer && copies > 1)
+        let shares = match &self.computation {
+            Computation::Model(model) => model.shares_optimizer,
+            Computation::Stages(staged) => staged.shares_optimizer,
+            Computation::PlannedTimes { .. } => false,
+        };
+        shares && copies > 1
     }
 }

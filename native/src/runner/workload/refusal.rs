@@ -63,6 +63,12 @@ pub enum Refusal {
          the planned times (`--backend modelled`)"
     )]
     Sliced,
+    /// Stages that another program brings.
+    #[error("the stages cannot be run: {what}")]
+    Staged {
+        /// Why, and what to do.
+        what: String,
+    },
     /// The model cannot be cut into the plan's stages.
     #[error("the plan's stages do not follow from its spec:\n{0}")]
     Model(Faults),
