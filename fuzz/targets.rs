@@ -2,8 +2,8 @@
 //! bytes. It panics where something is wrong, and only there. cargo-fuzz calls them by coverage (`fuzz/`), and
 //! `tests/hostile.rs` calls them with mutations of the same corpus.
 
-use pipeplan_core::formats::megatron_run::MegatronRun;
 use pipeplan_core::formats::paddle_log::{self, Worker};
+use pipeplan_core::formats::training_run::TrainingRun;
 use pipeplan_core::formats::{profile, torch_profile};
 use pipeplan_core::hardware::profile::Profile;
 use pipeplan_core::model::hf_config;
@@ -139,7 +139,7 @@ pub fn config(bytes: &[u8]) {
 
 /// A run of Megatron-LM: a log, a command line, a script or YAML.
 pub fn run(bytes: &[u8]) {
-    let run = MegatronRun::read(&String::from_utf8_lossy(bytes));
+    let run = TrainingRun::read(&String::from_utf8_lossy(bytes));
     let _ = (run.is_any(), run.typical_step_ns(), run.sorted_arguments());
     if let Ok(imported) = run.spec("h100", Some(8)) {
         assert_eq!(link::read(&link::write(&imported.spec)), Ok(imported.spec));

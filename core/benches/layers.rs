@@ -3,7 +3,7 @@
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use pipeplan_core::advise::explanation::explain;
-use pipeplan_core::formats::megatron_run::MegatronRun;
+use pipeplan_core::formats::training_run::TrainingRun;
 use pipeplan_core::plan::planner;
 use pipeplan_core::search::{Effort, Flow};
 use pipeplan_core::spec::Spec;
@@ -56,7 +56,7 @@ fn import(criterion: &mut Criterion) {
         );
         group.throughput(Throughput::Elements(layers.into()));
         group.bench_function(BenchmarkId::new("layers", layers), |bench| {
-            bench.iter(|| MegatronRun::read(&text).spec("h100", Some(64)).expect("a run"));
+            bench.iter(|| TrainingRun::read(&text).spec("h100", Some(64)).expect("a run"));
         });
     }
 }

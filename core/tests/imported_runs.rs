@@ -5,13 +5,13 @@ use std::fs;
 use std::path::Path;
 
 use pipeplan_core::estimate::derive::derive;
-use pipeplan_core::formats::megatron_run::{Imported, MegatronRun, arguments};
+use pipeplan_core::formats::training_run::{Imported, TrainingRun, arguments};
 use pipeplan_core::problem::placement::Placement;
 use pipeplan_core::spec::{ModelWork, Work};
 
-fn read(name: &str) -> MegatronRun {
+fn read(name: &str) -> TrainingRun {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/runs").join(name);
-    MegatronRun::read(&fs::read_to_string(path).unwrap())
+    TrainingRun::read(&fs::read_to_string(path).unwrap())
 }
 
 fn imported(name: &str, devices: Option<u64>) -> Imported {

@@ -1,7 +1,7 @@
 //! Estimates compared with runs that others measured.
 
 use pipeplan_core::estimate::published::{PUBLISHED_STEPS, Published};
-use pipeplan_core::formats::megatron_run::MegatronRun;
+use pipeplan_core::formats::training_run::TrainingRun;
 use pipeplan_core::plan::planner;
 use pipeplan_core::plan::verdict;
 use pipeplan_core::schedule;
@@ -618,7 +618,7 @@ fn megatron_errors() -> (Errors, Errors) {
     let mut steps = Errors::new("Megatron-LM's own runs, seconds");
     let mut memory = Errors::new("Megatron-LM's own runs, GiB of the last rank");
     for Record { device, devices, arguments, seconds, gib } in records() {
-        let imported = MegatronRun::read(&arguments).spec(device, Some(devices));
+        let imported = TrainingRun::read(&arguments).spec(device, Some(devices));
         let imported = imported.unwrap_or_else(|faults| panic!("{arguments}: {faults}"));
         let name = imported.value["schedule"].as_str().unwrap_or("1f1b");
         let published = schedule::find(name).unwrap_or_else(|| panic!("{name}"));

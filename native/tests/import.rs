@@ -1,6 +1,8 @@
-//! What `pipeplan import` makes of runs of Megatron-LM.
+//! What `pipeplan import` makes of runs.
 
 mod command;
+
+use std::fs;
 
 use command::{json_of, run};
 
@@ -108,7 +110,8 @@ fn what_is_no_run_or_lacks_something_is_refused() {
         told
     };
     assert!(
-        refused(&["import", "-", "--device", "h100"], "hello\n").contains("contains no arguments of Megatron-LM")
+        refused(&["import", "-", "--device", "h100"], "hello\n")
+            .contains("contains no arguments of Megatron-LM or torchtitan")
     );
     assert!(refused(&["import", "-", "--device", "h100"], LEONARDO).contains("devices: found nothing"));
     let told = refused(&["import", "-", "--device", "h1000", "--devices", "252"], LEONARDO);
@@ -116,4 +119,40 @@ fn what_is_no_run_or_lacks_something_is_refused() {
     let without = LEONARDO.replace("--vocab-size 50277", "");
     let told = refused(&["import", "-", "--device", "h100", "--devices", "252"], &without);
     assert!(told.contains("--vocab-size: found nothing"), "{told}");
+}
+
+/// Files that a script takes variables from are read beside it and in its repository, and nowhere else.
+#[test]
+fn files_of_a_script_are_read_within_its_repository() {
+    let folder = std::env::temp_dir().join(format!("pipeplan-import-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&folder);
+    let (outside, repository) = (folder.join("outside"), folder.join("repository"));
+    let scripts = repository.join("examples/a");
+    for path in [&outside, &scripts, &repository.join(".git"), &repository.join("models")] {
+        fs::create_dir_all(path).unwrap();
+    }
+    let (model, rest) = LEONARDO.lines().next().and_then(|line| line.split_once(" --seq-length")).unwrap();
+    let script = "HERE=$(cd \"$(dirname \"$0\")\" && pwd)\nsource \"$HERE/../../models/m.sh\"\n. $HERE/rest.sh\n\
+                  torchrun --nproc-per-node 4 --nnodes 63 $MODEL $REST\n";
+    fs::write(scripts.join("run.sh"), script).unwrap();
+    fs::write(repository.join("models/m.sh"), format!("MODEL=\"{model}\"")).unwrap();
+    fs::write(outside.join("rest.sh"), format!("REST=\"--seq-length{rest}\"")).unwrap();
+    let path = scripts.join("run.sh").to_string_lossy().into_owned();
+    let arguments = ["import", path.as_str(), "--device", "a100-80"];
+    let (code, _, told) = run(&arguments, "");
+    assert!(code == Some(2) && told.contains("arguments: found $REST"), "{told}");
+    // A link to a file outside is none of the repository.
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::symlink(outside.join("rest.sh"), scripts.join("rest.sh")).unwrap();
+        assert_eq!(run(&arguments, "").0, Some(2));
+        fs::remove_file(scripts.join("rest.sh")).unwrap();
+    }
+    fs::rename(outside.join("rest.sh"), repository.join("rest.sh")).unwrap();
+    let (code, out, told) = run(&arguments, "");
+    assert_eq!(code, Some(0), "{told}");
+    assert!(
+        out.contains("schedule = \"1f1b\"") && told.contains("`../../models/m.sh`") && told.contains("`rest.sh`")
+    );
+    fs::remove_dir_all(&folder).unwrap();
 }

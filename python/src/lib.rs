@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pipeplan_core::advise::tune::Tuner;
 use pipeplan_core::api::{self, Options, Refusal};
 use pipeplan_core::base::json;
-use pipeplan_core::formats::megatron_run::Given;
+use pipeplan_core::formats::training_run::Given;
 use pipeplan_core::plan::Plan;
 use pipeplan_core::search::Flow;
 use pipeplan_core::spec;
@@ -187,7 +187,7 @@ mod _native {
         tell: Option<Py<PyAny>>,
     ) -> PyResult<String> {
         watched(py, tell, |watch| {
-            let given = Given { variables, command };
+            let given = Given { variables, command, ..Given::default() };
             Ok(api::import_run(text, device, devices, &given, &mut |progress| watch.see(progress))?.to_string())
         })
     }

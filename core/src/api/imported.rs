@@ -1,4 +1,4 @@
-//! A run of Megatron-LM as a spec, and its measured figures against the planned ones.
+//! A run of Megatron-LM or torchtitan as a spec, and its measured figures against the planned ones.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::advise::explanation::{Explanation, Unexplained, explain};
 use crate::base::fields::{Fault, Faults};
 use crate::base::units::{Bytes, Nanos};
-use crate::formats::megatron_run::{Arguments, Imported, MegatronRun};
+use crate::formats::training_run::{Arguments, Imported, TrainingRun};
 use crate::plan::verdict::RankMemory;
 use crate::search::{Effort, Flow, Progress};
 use crate::spec::Work;
@@ -38,7 +38,7 @@ impl AgainstPlan {
     /// # Errors
     /// [`Unexplained`] where the spec has no plan.
     pub fn of(
-        run: &MegatronRun,
+        run: &TrainingRun,
         imported: &Imported,
         observer: &mut dyn FnMut(Progress) -> Flow,
     ) -> Result<AgainstPlan, Unexplained> {
@@ -85,16 +85,17 @@ impl AgainstPlan {
 }
 
 /// For programs: what is wrong with a run that no spec can express, and what was done with each of its arguments.
-pub fn refused_run(run: &MegatronRun, faults: &Faults) -> Value {
+pub fn refused_run(run: &TrainingRun, faults: &Faults) -> Value {
     let Faults(faults) = faults;
+    let named: Vec<Fault> = faults.iter().filter(|fault| run.has(&fault.field)).cloned().collect();
     let of_fault = |fault: &Fault| json!({ "field": fault.field, "found": fault.found, "accepted": fault.accepted });
     let rows: Vec<Value> = faults.iter().map(of_fault).collect();
-    json!({ "faults": rows, "arguments": arguments_value(&run.sorted_arguments(), faults) })
+    json!({ "faults": rows, "arguments": arguments_value(&run.sorted_arguments(), &named) })
 }
 
 /// The names of arguments, each in one list: those that `faults` name are refused.
 fn arguments_value(arguments: &Arguments, faults: &[Fault]) -> Value {
-    let mut refused: Vec<&str> = faults.iter().filter_map(|fault| fault.field.strip_prefix("--")).collect();
+    let mut refused: Vec<&str> = faults.iter().map(|fault| fault.field.trim_start_matches('-')).collect();
     refused.sort_unstable();
     refused.dedup();
     let others = |names: &[String]| -> Vec<String> {

@@ -31,7 +31,7 @@ use crate::check::Violation;
 use crate::estimate::derive::derive;
 use crate::estimate::published::PUBLISHED_STEPS;
 use crate::formats::export::{self, Format};
-use crate::formats::megatron_run::{Given, MegatronRun};
+use crate::formats::training_run::{self, Given, TrainingRun};
 use crate::formats::{profile, torch_profile};
 use crate::plan::planner::{self, Case};
 use crate::plan::{Plan, PlanFileError, TRANSPORTS};
@@ -226,8 +226,8 @@ pub fn schedules() -> Value {
     schedule::published().iter().map(row).collect()
 }
 
-/// A run of Megatron-LM as a spec, and its figures against the plan: `pipeplan import --json`. `text` is a log, a command
-/// line, a launch script or YAML; `given` has what a person adds to it.
+/// A run as a spec, and its figures against the plan: `pipeplan import --json`. `text` is a log, a command line, a launch
+/// script or a config; `given` has what a person adds to it.
 ///
 /// # Errors
 /// [`Refusal`] where the text has no run, lacks something, or has no plan.
@@ -238,10 +238,14 @@ pub fn import_run(
     given: &Given,
     observer: Observer,
 ) -> Result<Value, Refusal> {
-    let run = MegatronRun::read_with(text, given);
+    let run = TrainingRun::read_with(text, given);
     if !run.is_any() {
-        let accepted = "a log, a command line or a launch script of Megatron-LM, with --num-layers and --hidden-size";
-        return Err(Refusal::of_field("the run", "no arguments of Megatron-LM", accepted));
+        if let Some((found, advice)) = training_run::likely(text) {
+            return Err(Refusal::of_field("the run", found, &alloc::format!("a run: {advice}")));
+        }
+        let accepted = "a log, a command line or a launch script of Megatron-LM, with --num-layers and --hidden-size, or a job \
+                        config of torchtitan";
+        return Err(Refusal::of_field("the run", "no arguments of a run", accepted));
     }
     let imported = run.spec(device, devices)?;
     Ok(AgainstPlan::of(&run, &imported, observer)?.to_value(&imported))

@@ -12,7 +12,7 @@ use super::Refusal;
 use crate::advise::sensitivity::MAX_PERMILLE;
 use crate::advise::tune::{Field, MOST_DEVICES, Question};
 use crate::base::fields::{Fault, Faults, Table, one_of_like, shown};
-use crate::formats::megatron_run::Given;
+use crate::formats::training_run::Given;
 use crate::hardware::profile::{Profile, ProfileError};
 use crate::notation::order;
 use crate::problem::Schedule;

@@ -270,7 +270,7 @@ fn recompute(work: &ModelWork, stages: &[StageLayout], lines: &mut Lines) {
 mod tests {
     use super::*;
     use crate::formats::export::{self, ExportError, Format};
-    use crate::formats::megatron_run::MegatronRun;
+    use crate::formats::training_run::TrainingRun;
     use crate::plan::planner;
     use crate::search::{Effort, Flow};
     use crate::spec::{Spec, Work};
@@ -323,7 +323,7 @@ mod tests {
             let plan = planned(schedule, &format!("{more}memory.limit_bytes = \"900 GiB\"\n"));
             let text = export::of_plan(&plan, Format::MegatronArgs).unwrap_or_else(|error| panic!("{error}"));
             let Work::Model(before) = &plan.spec.work else { panic!("a model") };
-            let run = MegatronRun::read(&format!("{text}\ntrain {LLAMA_3_8B} \"${{PLAN_ARGS[@]}}\"\n"));
+            let run = TrainingRun::read(&format!("{text}\ntrain {LLAMA_3_8B} \"${{PLAN_ARGS[@]}}\"\n"));
             let read = run.spec("h100", Some(before.devices())).unwrap_or_else(|faults| panic!("{text}{faults}"));
             let Work::Model(after) = &read.spec.work else { panic!("a model") };
             assert_eq!(read.spec.schedule, schedule, "{text}");

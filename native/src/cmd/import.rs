@@ -1,9 +1,10 @@
 //! `pipeplan import`
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use pipeplan_core::api::{AgainstPlan, refused_run};
-use pipeplan_core::formats::megatron_run::{Given, MegatronRun};
+use pipeplan_core::formats::training_run::{self, Given, TrainingRun};
 use pipeplan_core::notation::order;
 use serde_json::Value;
 
@@ -16,14 +17,16 @@ Examples:
   pipeplan import train.log --device h100 -o spec.toml             and measured against planned figures
   pipeplan import launch.sh --device h100 --devices 64 -o spec.toml
   pipeplan import launch.sh --device h100 --set MODEL_SIZE=7B --set NNODES=4
+  pipeplan import llama3_70b.toml --device h100 --devices 256      the job config of torchtitan
   ps -o args= -p PID | pipeplan import - --device a100-80 --devices 8";
 
-/// Make a spec from a run of Megatron-LM: from its log, its command line, its launch script or its YAML. A script is
-/// read, never run. If a log gives step times and memory, compare them with the plan.
+/// Make a spec from a run of Megatron-LM or torchtitan: from its log, its command line, its launch script or its config. A
+/// script is read, never run, and so are the files beside it that it takes variables from. If a log gives step times and
+/// memory, compare them with the plan.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = super::long_help(EXAMPLES))]
 pub struct Args {
-    /// A log, a command line, a script or YAML; - for standard input
+    /// A log, a command line, a script, YAML or the TOML of torchtitan; - for standard input
     run: String,
     /// The device of the run, from the catalog, such as h100
     #[arg(long, value_name = "NAME")]
@@ -66,16 +69,21 @@ pub fn run(args: Args) -> Result<(), Failure> {
         path => input::file(path, MAX_LOG_BYTES),
     }?;
     let text = String::from_utf8_lossy(&bytes);
-    let given = Given { variables: args.set.into_iter().collect(), command: args.command };
-    let run = MegatronRun::read_with(&text, &given);
+    let given = Given { variables: args.set.into_iter().collect(), command: args.command, ..Given::default() };
+    let run = with_files(&text, given, &args.run)?;
     if !run.is_any() && order::looks_like_one(&text) {
         return Err(Failure::input(format!("{} is an order of ops, not a run", args.run))
             .with_help("`pipeplan plan SPEC --order FILE` plans it, and `pipeplan check` judges it."));
     }
     if !run.is_any() {
-        return Err(Failure::input(format!("{} contains no arguments of Megatron-LM", args.run)).with_help(
-            "Accepted are the argument lines at the start of a log, such as `num_layers ...... 32`, and arguments \
-             such as --num-layers 32, on a command line, in a script or in YAML. For a Hugging Face model, write `model.config = \"config.json\"` in a spec.",
+        if let Some((what, advice)) = training_run::likely(&text) {
+            let failure = Failure::input(format!("{} is {what}, and contains no arguments of a run", args.run));
+            return Err(failure.with_help(format!("{advice}.")));
+        }
+        return Err(Failure::input(format!("{} contains no arguments of Megatron-LM or torchtitan", args.run)).with_help(
+            "Accepted are the argument lines at the start of a log, such as `num_layers ...... 32`, arguments such as \
+             --num-layers 32, on a command line, in a script or in YAML, and the job config of torchtitan. For a Hugging \
+             Face model, write `model.config = \"config.json\"` in a spec.",
         ));
     }
     let imported = run.spec(&args.device, args.devices).map_err(|faults| {
@@ -96,7 +104,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         return output::print_json(&against.to_value(&imported));
     }
     imported.notes.iter().chain(&imported.arguments.told()).for_each(|note| output::tell(note));
-    let text = written(&imported.value, &args.run)?;
+    let text = written(&imported.value, run.framework(), &args.run)?;
     output::write(&args.output, text.as_bytes())?;
     match args.output.as_str() {
         "-" => output::tell(drawn(&against).trim_end()),
@@ -105,12 +113,52 @@ pub fn run(args: Args) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Most files that a script takes variables from, and bytes of each.
+const MOST_FILES: usize = 64;
+const MOST_FILE_BYTES: u64 = 1 << 20;
+
+/// The run of a text, with the files that it takes variables or a job config from: those in its folder, or in one above it up
+/// to the folder of its repository.
+fn with_files(text: &str, mut given: Given, from: &str) -> Result<TrainingRun, Failure> {
+    let folder = match from {
+        "-" => None,
+        path => Path::new(path).canonicalize().ok().and_then(|path| Some(path.parent()?.to_path_buf())),
+    };
+    let mut tried = BTreeSet::new();
+    loop {
+        let run = TrainingRun::read_with(text, &given);
+        let Some(folder) = &folder else { return Ok(run) };
+        let before = given.files.len();
+        for name in run.wanted_files() {
+            if tried.len() >= MOST_FILES || !tried.insert(name.clone()) {
+                continue;
+            }
+            let Some(path) = found(folder, name) else { continue };
+            let bytes = input::file(&path.to_string_lossy(), MOST_FILE_BYTES)?;
+            given.files.insert(name.clone(), String::from_utf8_lossy(&bytes).into_owned());
+        }
+        // What is read may want more.
+        if given.files.len() == before {
+            return Ok(run);
+        }
+    }
+}
+
+/// The plain file of this name, from `folder` or from one above it within its repository.
+fn found(folder: &Path, name: &str) -> Option<PathBuf> {
+    let root = folder.ancestors().find(|above| above.join(".git").exists()).unwrap_or(folder);
+    let within = folder.ancestors().take_while(|above| above.starts_with(root));
+    within
+        .filter_map(|above| above.join(name).canonicalize().ok())
+        .find(|path| path.starts_with(root) && path.is_file())
+}
+
 /// The spec in the form that a person writes.
-fn written(value: &Value, from: &str) -> Result<String, Failure> {
+fn written(value: &Value, framework: &str, from: &str) -> Result<String, Failure> {
     let text = toml::to_string_pretty(value)
         .map_err(|error| Failure::work(format!("the spec cannot be written as TOML: {error}")))?;
     let name = Path::new(from).file_name().map_or_else(|| "standard input".into(), |name| name.to_string_lossy());
-    Ok(format!("# From a run of Megatron-LM: {}\n{text}", name.escape_debug()))
+    Ok(format!("# From a run of {framework}: {}\n{text}", name.escape_debug()))
 }
 
 /// What a log tells, and what is planned.

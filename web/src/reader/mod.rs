@@ -9,7 +9,7 @@
 mod qr;
 
 use pipeplan_core::base::fields::Faults;
-use pipeplan_core::formats::megatron_run::{Arguments, Given, MegatronRun};
+use pipeplan_core::formats::training_run::{Arguments, Given, TrainingRun, arguments};
 use pipeplan_core::notation::order;
 use pipeplan_core::spec;
 use serde::{Deserialize, Serialize};
@@ -36,7 +36,7 @@ pub struct Asked {
 pub enum Found {
     /// A custom schedule.
     Order,
-    /// A run of Megatron-LM: a log, a command line, a script or YAML.
+    /// A run of Megatron-LM or torchtitan: a log, a command line, a script or a config.
     Run(Run),
     /// A spec: all that it says, as JSON.
     Spec(String),
@@ -44,7 +44,7 @@ pub enum Found {
     Unreadable(Vec<String>),
 }
 
-/// A run of Megatron-LM.
+/// Such a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run {
     /// What was done with each argument: refused ones first.
@@ -97,7 +97,7 @@ pub fn read(text: &str, asked: &Asked) -> Found {
     if order::looks_like_one(text) {
         return Found::Order;
     }
-    let run = MegatronRun::read_with(text, &given(&asked.values, &asked.command));
+    let run = TrainingRun::read_with(text, &given(&asked.values, &asked.command));
     if run.is_any() {
         return Found::Run(read_run(&run, asked));
     }
@@ -115,7 +115,7 @@ pub fn read(text: &str, asked: &Asked) -> Found {
     }
 }
 
-fn read_run(run: &MegatronRun, asked: &Asked) -> Run {
+fn read_run(run: &TrainingRun, asked: &Asked) -> Run {
     let device = &asked.device;
     let lacks_devices = |faults: &Faults| faults.0.iter().any(|one| one.field == "devices" && one.found == "nothing");
     let read = match run.spec(device, None) {
@@ -124,8 +124,10 @@ fn read_run(run: &MegatronRun, asked: &Asked) -> Run {
     };
     match read {
         Ok(imported) => {
-            let mut said =
-                vec![format!("is a run of Megatron-LM. It does not name the device; the plan uses {device}.")];
+            let mut said = vec![format!(
+                "is a run of {}. It does not name the device; the plan uses {device}.",
+                run.framework()
+            )];
             if let Some(step_ns) = run.typical_step_ns() {
                 said.push(format!("Its measured step time is {}.", text::duration(step_ns as f64)));
             }
@@ -142,7 +144,7 @@ fn read_run(run: &MegatronRun, asked: &Asked) -> Run {
 /// The rows of a table: what is refused and planned otherwise first.
 fn rows(arguments: &Arguments, faults: Option<&Faults>) -> Vec<ArgumentRow> {
     let row = |name: &String, treatment, how: &str| ArgumentRow {
-        argument: format!("--{name}"),
+        argument: arguments::typed(name),
         treatment,
         how: how.into(),
     };
@@ -175,6 +177,7 @@ fn given(values: &str, command: &str) -> Given {
     Given {
         variables: pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
         command: command.trim().parse().ok(),
+        ..Given::default()
     }
 }
 

@@ -126,6 +126,9 @@ impl Shell<'_> {
             let flow = self.nested(&text, self.line)?;
             return Ok(if flow == Flow::Return { Flow::Next } else { flow });
         }
+        if let Some(path) = self.wanted_path(name) {
+            return self.source_file(path, &arguments[1..]);
+        }
         self.state.has_sourced = true;
         let shown: String = super::parts(name)
             .map(|part| match part {
@@ -137,6 +140,45 @@ impl Shell<'_> {
             .collect();
         self.notes.insert(format!("`{shown}`, which the script takes variables from, is not read"));
         Ok(Flow::Next)
+    }
+
+    /// The path of a file whose text is given: beside the file that names it, or beside the script. Others are wanted.
+    fn wanted_path(&mut self, name: &str) -> Option<String> {
+        let path = super::path_of(name)?;
+        let folder = self.sourcing.last().and_then(|file| file.rsplit_once('/'));
+        let beside = folder.map(|(folder, _)| format!("{folder}/{path}"));
+        let paths: Vec<String> = beside.into_iter().chain([path.to_string()]).collect();
+        match paths.iter().find(|path| self.texts.contains_key(*path)) {
+            Some(path) => Some(path.clone()).filter(|path| !self.sourcing.contains(path)),
+            None => {
+                self.wanted.extend(paths);
+                None
+            }
+        }
+    }
+
+    fn source_file(&mut self, path: String, arguments: &[String]) -> Done<Flow> {
+        let texts = self.texts;
+        let Some(text) = texts.get(&path) else { return Ok(Flow::Next) };
+        self.notes.insert(format!("`{path}`, which the script takes variables from, is read, too"));
+        let text: String = text.chars().map(super::plain_letter).collect();
+        let outer = self.state.called_with.clone();
+        if !arguments.is_empty() {
+            self.state.called_with = arguments.to_vec();
+        }
+        let line = self.line;
+        self.sourcing.push(path);
+        let read = self.nested(&text, 1);
+        let path = self.sourcing.pop().unwrap_or_default();
+        self.line = line;
+        if !arguments.is_empty() {
+            self.state.called_with = outer;
+        }
+        match read {
+            Ok(Flow::Return) => Ok(Flow::Next),
+            Ok(flow) => Ok(flow),
+            Err(fault) => Err(super::ShellFault { line, problem: format!("{path}, {fault}") }),
+        }
     }
 
     /// `read A B`, `mapfile A`, of a here-string or of what is piped.

@@ -105,6 +105,8 @@ pub struct Outcome {
     pub ended: Option<usize>,
     /// Names that were given, and that the script does not have.
     pub unused: Vec<String>,
+    /// Files that it takes variables from, and whose text is not given: paths from the script's folder.
+    pub wanted: BTreeSet<String>,
     /// Lists and texts of arguments that the script sets, in order of name.
     pub lists: Vec<Vec<String>>,
 }
@@ -137,16 +139,21 @@ impl Outcome {
     }
 }
 
-/// What the script `text` comes to, where `given` names have these values whatever the script assigns.
+/// What the script `text` comes to, where `given` names have these values whatever the script assigns, and `files` are those
+/// that it may take variables from, by their paths from its folder.
 ///
 /// # Errors
 /// Where the text is no script, or takes more steps than it may.
-pub fn read(text: &str, given: &BTreeMap<String, String>) -> Result<Outcome, ShellFault> {
+pub fn read(
+    text: &str,
+    given: &BTreeMap<String, String>,
+    files: &BTreeMap<String, String>,
+) -> Result<Outcome, ShellFault> {
     if text.len() > MOST_OF_SCRIPT {
         let problem = format!("a script has at most {MOST_OF_SCRIPT} bytes, and this one has {}", text.len());
         return Err(ShellFault { line: 1, problem });
     }
-    let mut shell = Shell::new(given);
+    let mut shell = Shell::new(given, files);
     let batch = BatchJob::of(text);
     shell.begin_batch(batch.clone());
     // A script has no marks of its own; what it evaluates may have them.
@@ -168,6 +175,7 @@ pub fn read(text: &str, given: &BTreeMap<String, String>) -> Result<Outcome, She
         notes: shell.notes.into_iter().collect(),
         ended,
         unused,
+        wanted: shell.wanted,
         lists,
     })
 }
@@ -227,6 +235,19 @@ pub fn only_unknown(text: &str) -> Option<usize> {
         (Some(Part::Unknown(unknown)), None) => Some(unknown),
         _ => None,
     }
+}
+
+/// The path from a script's folder, where a text names a file by a folder that nobody knows, or by none: `models/a.sh` of
+/// `$HERE/models/a.sh`.
+pub fn path_of(text: &str) -> Option<&str> {
+    let mut parts = parts(text);
+    let path = match (parts.next()?, parts.next(), parts.next()) {
+        (Part::Text(path), None, _) => path,
+        (Part::Unknown(_), Some(Part::Text(path)), None) => path.strip_prefix('/')?,
+        _ => return None,
+    };
+    let path = path.trim_start_matches("./");
+    (!path.is_empty() && !path.starts_with('~') && path.len() < 1024).then_some(path)
 }
 
 /// Whether a letter may stand in a variable's name.

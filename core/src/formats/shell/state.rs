@@ -94,6 +94,12 @@ pub(super) type Branch<'b, 'g> = &'b dyn Fn(&mut Shell<'g>) -> Done<Flow>;
 
 pub(super) struct Shell<'g> {
     pub given: &'g BTreeMap<String, String>,
+    /// Texts of files that the script may take variables from, by path.
+    pub texts: &'g BTreeMap<String, String>,
+    /// The files that are read now, each from the one before it.
+    pub sourcing: Vec<String>,
+    /// Files that the script takes variables from, without their text.
+    pub wanted: BTreeSet<String>,
     pub used: BTreeSet<String>,
     pub state: State,
     pub unknowns: Vec<Unknown>,
@@ -112,7 +118,7 @@ pub(super) struct Shell<'g> {
 }
 
 impl<'g> Shell<'g> {
-    pub fn new(given: &'g BTreeMap<String, String>) -> Shell<'g> {
+    pub fn new(given: &'g BTreeMap<String, String>, texts: &'g BTreeMap<String, String>) -> Shell<'g> {
         let mut state = State::default();
         for (name, value) in given {
             state.variables.insert(name.clone(), Variable::Text(value.clone()));
@@ -120,6 +126,9 @@ impl<'g> Shell<'g> {
         state.called_with = (1..).map_while(|number: u32| given.get(&number.to_string()).cloned()).collect();
         Shell {
             given,
+            texts,
+            sourcing: Vec::new(),
+            wanted: BTreeSet::new(),
             used: BTreeSet::new(),
             state,
             unknowns: Vec::new(),

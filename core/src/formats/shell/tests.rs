@@ -10,7 +10,7 @@ use super::*;
 
 fn read_with(text: &str, given: &[(&str, &str)]) -> Outcome {
     let given = given.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
-    read(text, &given).unwrap_or_else(|fault| panic!("{fault}\n{text}"))
+    read(text, &given, &BTreeMap::new()).unwrap_or_else(|fault| panic!("{fault}\n{text}"))
 }
 
 /// The words of each `train`, as a person reads them.
@@ -173,7 +173,7 @@ fn commands_are_found_where_scripts_put_them() {
 #[test]
 fn what_has_no_end_is_refused_with_its_line() {
     let given = BTreeMap::new();
-    let fault = |script: &str| read(script, &given).unwrap_err().to_string();
+    let fault = |script: &str| read(script, &given, &BTreeMap::new()).unwrap_err().to_string();
     for (script, part) in [
         ("A=1\nwhile true; do A=$((A+1)); done", "line 2: the script takes more steps"),
         ("A=B\nB=A\ntrain --a $((A))", "line 3: "),
@@ -188,8 +188,8 @@ fn what_has_no_end_is_refused_with_its_line() {
         assert!(fault(script).contains(part), "{script}: {}", fault(script));
     }
     for deep in ["(", "{ ", "$(", "\"$(", "if ", "((", "[[ ( ", "${A:-", "! ", "f() ", "case x in a) "] {
-        let _ = read(&deep.repeat(20_000), &given);
-        let _ = read(&std::format!("train {}", deep.repeat(20_000)), &given);
+        let _ = read(&deep.repeat(20_000), &given, &BTreeMap::new());
+        let _ = read(&std::format!("train {}", deep.repeat(20_000)), &given, &BTreeMap::new());
     }
     assert!(fault(&"#".repeat(MOST_OF_SCRIPT + 1)).contains("has at most"));
 }
@@ -201,11 +201,45 @@ proptest! {
     fn no_text_panics(which in 0..SCRIPTS.len(), at in any::<prop::sample::Index>(), with in "[ -~\n]{0,6}") {
         let mut script = SCRIPTS[which].to_string();
         script.insert_str(at.index(script.len()), &with);
-        let _ = read(&script, &BTreeMap::new());
+        let _ = read(&script, &BTreeMap::new(), &BTreeMap::new());
     }
 
     #[test]
     fn no_signs_panic(script in r#"[a1$(){}"'`\\;&|<>=!#*/?@\[\]:+~ \n-]{0,40}"#) {
-        let _ = read(&script, &BTreeMap::new());
+        let _ = read(&script, &BTreeMap::new(), &BTreeMap::new());
+    }
+}
+
+/// Files are found beside the script and beside the file that names them; those without text are told as wanted.
+#[test]
+fn what_a_script_takes_from_files_is_read_where_it_is_given() {
+    let script = "HERE=\"$(cd -- \"$(dirname -- \"${BASH_SOURCE[0]}\")\" &>/dev/null && pwd)\"\n\
+                  source \"$HERE/models/a.sh\"\n. ./env.sh one\ntrain ${ARGS[@]} --x $X --l $L --y $Y";
+    let read_with_files = |files: &[(&str, &str)]| {
+        let files = files.iter().map(|(path, text)| (path.to_string(), text.to_string())).collect();
+        read(script, &BTreeMap::new(), &files)
+    };
+    let wanted = |outcome: &Outcome| outcome.wanted.iter().cloned().collect::<Vec<_>>();
+    let without = read_with_files(&[]).unwrap();
+    assert_eq!(wanted(&without), ["env.sh", "models/a.sh"]);
+    assert_eq!(trained(&without), [["train", "$ARGS", "--x", "$X", "--l", "$L", "--y", "$Y"]]);
+    let first = ("models/a.sh", "L=3 . \"$(dirname $0)/b.sh\"\nreturn 0\nL=5");
+    let env = ("env.sh", "X=$1\nY=${2-none}");
+    let part = read_with_files(&[first, env]).unwrap();
+    assert_eq!(wanted(&part), ["b.sh", "models/b.sh"]);
+    // Beside the file that names it first.
+    let files = [first, env, ("models/b.sh", "ARGS=(--a 1 --n $L)"), ("b.sh", "ARGS=(--b 2)")];
+    let whole = read_with_files(&files).unwrap();
+    assert!(whole.wanted.is_empty());
+    assert_eq!(trained(&whole), [["train", "--a", "1", "--n", "3", "--x", "one", "--l", "$L", "--y", "none"]]);
+    assert_eq!(whole.notes.iter().filter(|note| note.ends_with("is read, too")).count(), 3);
+    // A file that reads itself ends, and one that is no script is told with its line.
+    let own = read_with_files(&[("models/a.sh", "source models/a.sh; ARGS=(--c 3)"), ("env.sh", "X=1")]).unwrap();
+    assert!(own.notes.iter().any(|note| note.contains("`models/a.sh`") && note.ends_with("is not read")));
+    let fault = read_with_files(&[("models/a.sh", "A=1\nif true"), env]).unwrap_err().to_string();
+    assert!(fault.starts_with("line 2: models/a.sh, line"), "{fault}");
+    for (text, path) in [("a.sh", Some("a.sh")), ("./a/../b.sh", Some("a/../b.sh")), ("~/.bashrc", None), ("", None)]
+    {
+        assert_eq!(path_of(text), path);
     }
 }

@@ -8,13 +8,13 @@ use alloc::vec::Vec;
 use serde_json::{Value, json};
 
 use super::source::argument;
-use super::{Arguments, MegatronRun, first_word};
+use super::{Arguments, TrainingRun, first_word};
 use crate::base::fields::Fault;
 use crate::model::{MAX_LAYERS, MAX_SIZE};
 
 /// Makes a spec of a run.
 pub(super) struct Reader<'r> {
-    pub run: &'r MegatronRun,
+    pub run: &'r TrainingRun,
     pub faults: Vec<Fault>,
     pub notes: Vec<String>,
     pub heard: Arguments,
@@ -148,6 +148,11 @@ impl Reader<'_> {
 
     /// The whole spec; none where a fault was found in what it cannot do without.
     pub fn spec(&mut self, device: &str, devices: Option<u64>) -> Option<Value> {
+        if self.run.is_torchtitan() {
+            let mut spec = self.torchtitan(devices)?;
+            spec.insert("cluster".into(), json!({ "device": device }));
+            return Some(Value::Object(spec));
+        }
         let layers = self.needed("num_layers", MAX_LAYERS);
         let tensor = self.whole("tensor_model_parallel_size").unwrap_or(1);
         let model = self.model(layers, tensor);

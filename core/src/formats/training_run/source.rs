@@ -7,12 +7,13 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::arguments::{self, Class, Values};
-use super::{Given, MegatronRun, first_word, yaml};
+use super::{Given, TrainingRun, first_word, yaml};
 use crate::base::fields::Fault;
 use crate::formats::shell::{self, BatchJob, Outcome, Ran, Unknown};
 
 /// Arguments by which a command is one that trains.
-const TRAINS: [&str; 4] = ["num_layers", "hidden_size", "yaml_cfg", "use_checkpoint_args"];
+const TRAINS: [&str; 6] =
+    ["num_layers", "hidden_size", "yaml_cfg", "use_checkpoint_args", "job.config_file", "model.flavor"];
 
 /// Arguments that tell a command that trains, where the model's are in a file.
 pub(super) const PARALLEL: [&str; 4] = [
@@ -22,10 +23,10 @@ pub(super) const PARALLEL: [&str; 4] = [
     "decoder_first_pipeline_num_layers",
 ];
 
-impl MegatronRun {
+impl TrainingRun {
     /// The arguments of the commands that a script comes to.
     pub(super) fn read_script(&mut self, text: &str, given: &Given) {
-        let outcome = match shell::read(text, &given.variables) {
+        let outcome = match shell::read(text, &given.variables, &given.files) {
             Ok(outcome) => outcome,
             Err(fault) => {
                 let mut lines = text.lines().filter(|line| !line.trim().is_empty());
@@ -39,6 +40,7 @@ impl MegatronRun {
             }
         };
         self.notes.extend(outcome.notes.iter().cloned());
+        self.wanted.extend(outcome.wanted.iter().cloned());
         for name in &outcome.unused {
             self.faults.push(Fault::new(format!("--set {name}"), "no such variable", "a variable of the script"));
         }
@@ -61,7 +63,7 @@ impl MegatronRun {
             if words.iter().any(|word| TRAINS.contains(&name_of(word).as_str())) {
                 self.notes.push("no command uses the script's lists of arguments: all of them together".into());
                 self.read_command(&words, &outcome, &outcome.batch, &BTreeMap::new());
-            } else if let Some(line) = outcome.ended.filter(|_| self.is_megatron) {
+            } else if let Some(line) = outcome.ended.filter(|_| self.is_known) {
                 let accepted = "a script that trains: give what it is called with, as --set 1=VALUE";
                 self.faults.push(Fault::new("the script", format!("its end in line {line}"), accepted));
             }
@@ -72,6 +74,7 @@ impl MegatronRun {
             self.notes.push(format!("line {} runs only with a certain {}", chosen.line, unknown.name));
         }
         self.read_command(&chosen.words, &outcome, &chosen.batch, &chosen.environment);
+        self.read_config_file(given);
     }
 
     /// The command of this number, from 1; the only one where none is asked for.
@@ -245,7 +248,7 @@ fn asked(unknown: Option<&Unknown>) -> String {
 
 /// `num_layers` as it is typed.
 pub(super) fn argument(name: &str) -> String {
-    format!("--{}", name.replace('_', "-"))
+    arguments::typed(name)
 }
 
 /// The name of `--num-layers` or `--num-layers=24`, with `_` between words; nothing for another word.

@@ -14,7 +14,7 @@ const MODEL: &str = "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 11008 
                      --vocab-size 32000 ";
 
 fn imported(text: &str) -> (ModelWork, Spec, Vec<String>) {
-    let run = MegatronRun::read(text);
+    let run = TrainingRun::read(text);
     let Imported { spec, notes, .. } = run.spec("h100", None).unwrap_or_else(|faults| panic!("{faults}"));
     let Work::Model(work) = spec.work.clone() else { panic!("a model") };
     (work, spec, notes)
@@ -109,7 +109,7 @@ fn experts_may_be_in_every_so_many_layers_or_in_those_of_a_list() {
 /// Steps in the middle of what was reported, and the most of each rank.
 #[test]
 fn what_a_log_measured_is_read() {
-    let run = MegatronRun::read(
+    let run = TrainingRun::read(
         "0: [Rank 0] (after 2 iterations) memory (MB) | allocated: 10.0 | max allocated: 1024.5 | reserved: 1\n\
          0: [Rank 0] (after 9 iterations) memory (MB) | allocated: 10.0 | max allocated: 1000.0 | reserved: 1\n\
          [Rank 16] (after 1 iterations) memory (MB) | allocated: 10.0 | max allocated: 2048.0 | reserved: 1\n\
@@ -125,7 +125,7 @@ fn what_a_log_measured_is_read() {
 
 #[test]
 fn what_is_missing_or_no_number_is_told_by_its_argument() {
-    let run = MegatronRun::read("--num-layers $LAYERS --hidden-size 4096 --swiglu");
+    let run = TrainingRun::read("--num-layers $LAYERS --hidden-size 4096 --swiglu");
     let faults = run.spec("h100", None).unwrap_err().to_string();
     for part in [
         "--num-layers: found $LAYERS, accepted is the value of a variable: --set LAYERS=VALUE",
@@ -135,9 +135,9 @@ fn what_is_missing_or_no_number_is_told_by_its_argument() {
     ] {
         assert_eq!(faults.matches(part).count(), 1, "{part}: {faults}");
     }
-    let unknown = MegatronRun::read(&format!("{MODEL} --nproc_per_node 1")).spec("h1000", None).unwrap_err();
+    let unknown = TrainingRun::read(&format!("{MODEL} --nproc_per_node 1")).spec("h1000", None).unwrap_err();
     assert!(unknown.to_string().starts_with("cluster.device"), "{unknown}");
-    assert!(!MegatronRun::read("a log of something else").is_any());
+    assert!(!TrainingRun::read("a log of something else").is_any());
 }
 
 #[test]
@@ -156,14 +156,14 @@ fn what_a_person_gives_is_taken() {
     let script =
         format!("L=${{1:?layers}}\ntrain_a.py {MODEL} --num-layers $L --nproc_per_node 4\ntrain_b.py {MODEL}\n");
     let faults =
-        |given: &Given| MegatronRun::read_with(&script, given).spec("h100", Some(4)).unwrap_err().to_string();
+        |given: &Given| TrainingRun::read_with(&script, given).spec("h100", Some(4)).unwrap_err().to_string();
     let both = faults(&Given::default());
     assert!(both.contains("1 in line 2 (train_a.py), 2 in line 3 (train_b.py)"), "{both}");
     let mut given = Given { command: Some(1), ..Given::default() };
     assert!(faults(&given).contains("--num-layers: found $1, accepted is the value of a variable: --set 1=VALUE"));
     given.variables.insert("1".to_string(), "16".to_string());
     let imported =
-        MegatronRun::read_with(&script, &given).spec("h100", Some(4)).unwrap_or_else(|faults| panic!("{faults}"));
+        TrainingRun::read_with(&script, &given).spec("h100", Some(4)).unwrap_or_else(|faults| panic!("{faults}"));
     assert_eq!(imported.value["model"]["layers"], 16);
     given.variables.insert("TYPO".to_string(), "1".to_string());
     assert!(faults(&given).contains("--set TYPO: found no such variable"));
@@ -173,7 +173,7 @@ fn what_a_person_gives_is_taken() {
 #[test]
 fn no_argument_is_passed_over() {
     let text = format!("{MODEL} --nproc_per_node 1 --seed 1 --tp-comm-overlap --my-own 3 --optimizer muon --swiglu");
-    let run = MegatronRun::read(&text);
+    let run = TrainingRun::read(&text);
     let Imported { arguments, .. } = run.spec("h100", None).unwrap_or_else(|faults| panic!("{faults}"));
     let all =
         arguments.used.len() + arguments.harmless.len() + arguments.not_modelled.len() + arguments.not_known.len();
@@ -184,7 +184,7 @@ fn no_argument_is_passed_over() {
     assert!(["optimizer", "swiglu"].iter().all(|name| arguments.used.iter().any(|used| used == name)));
     for refused in ["--hybrid-override-pattern M-M*", "--heterogeneous-layers-config-path x", "--train_type longlora"]
     {
-        let faults = MegatronRun::read(&format!("{text} {refused}")).spec("h100", None).unwrap_err().to_string();
+        let faults = TrainingRun::read(&format!("{text} {refused}")).spec("h100", None).unwrap_err().to_string();
         assert!(faults.contains(refused.split(' ').next().unwrap().replace('_', "-").as_str()), "{faults}");
     }
 }
@@ -194,7 +194,7 @@ fn no_argument_is_passed_over() {
 fn relatives_of_megatron_say_it_in_their_way() {
     let imported = |more: &str| {
         let text = format!("{MODEL} {more}");
-        MegatronRun::read(&text).spec("h100", None).unwrap_or_else(|faults| panic!("{more}: {faults}"))
+        TrainingRun::read(&text).spec("h100", None).unwrap_or_else(|faults| panic!("{more}: {faults}"))
     };
     // Megatron-DeepSpeed.
     let of = imported(
@@ -213,7 +213,7 @@ fn relatives_of_megatron_say_it_in_their_way() {
     let flash = imported("--nproc_per_node 8 --bf16 --deepspeed --zero-stage 1 --use-flash-attn-v2");
     assert_eq!(flash.value["training"].get("attention"), None);
     let text = format!("{MODEL} --nproc_per_node 8 --deepspeed --ds-sequence-parallel-size 4");
-    let faults = MegatronRun::read(&text).spec("h100", None).unwrap_err().to_string();
+    let faults = TrainingRun::read(&text).spec("h100", None).unwrap_err().to_string();
     assert!(faults.contains("--ds-sequence-parallel-size: found \"4\"") && faults.contains("Ulysses"), "{faults}");
     // NeMo: Llama 3 8B on two nodes.
     let nemo = "trainer:\n  devices: 8\n  num_nodes: 2\n  precision: bf16-mixed\nmodel:\n  encoder_seq_length: 8192\n  \
@@ -222,7 +222,7 @@ fn relatives_of_megatron_say_it_in_their_way() {
                 position_embedding_type: rope\n  share_embeddings_and_output_weights: false\n  vocab_size: 128256\n  \
                 hidden_dropout: 0.0\n  attention_dropout: 0.0\n  tensor_model_parallel_size: 1\n  micro_batch_size: 1\n  \
                 global_batch_size: 128\n  activations_checkpoint_granularity: selective\n  optim:\n    name: distributed_fused_adam\n";
-    let run = MegatronRun::read(nemo);
+    let run = TrainingRun::read(nemo);
     let of = run.spec("h100", None).unwrap_or_else(|faults| panic!("{faults}"));
     let Work::Model(work) = &of.spec.work else { panic!("a model") };
     // 8.03 billion, as published.
@@ -232,7 +232,7 @@ fn relatives_of_megatron_say_it_in_their_way() {
         (&of.value["training"]["dtype"], &of.value["training"]["recompute"]),
         (&Value::from("bf16"), &Value::from("selective"))
     );
-    let faults = MegatronRun::read(&nemo.replace("fast-swiglu", "reglu")).spec("h100", None).unwrap_err().to_string();
+    let faults = TrainingRun::read(&nemo.replace("fast-swiglu", "reglu")).spec("h100", None).unwrap_err().to_string();
     assert!(faults.contains("activation: found \"reglu\""), "{faults}");
     // slime: four nodes of eight, 32 prompts of 8 samples, two steps on each rollout.
     let of = imported(
@@ -247,11 +247,11 @@ fn relatives_of_megatron_say_it_in_their_way() {
     assert!(of.arguments.not_known.is_empty(), "{:?}", of.arguments.not_known);
     // ms-swift.
     let text = format!("{MODEL} --nproc_per_node 8").replace("--seq-length 4096", "--max_length 4096");
-    let of = MegatronRun::read(&text).spec("h100", None).expect("it is a run");
+    let of = TrainingRun::read(&text).spec("h100", None).expect("it is a run");
     assert_eq!(of.value["training"]["sequence"], 4096);
     // Where a file has the model, it is named.
     let text = "torchrun --nproc_per_node 8 train.py --config-file models/kimi.yaml --tensor-model-parallel-size 8 --seq-length 8";
-    let run = MegatronRun::read(text);
+    let run = TrainingRun::read(text);
     assert!(run.is_any());
     let faults = run.spec("h100", None).unwrap_err().to_string();
     assert!(
@@ -260,16 +260,16 @@ fn relatives_of_megatron_say_it_in_their_way() {
     );
     let text =
         "P=$(yq .ARGS x.yaml)\nmpirun -np 16 bash -c \"python pretrain_gpt.py --pipeline-model-parallel-size 2 $P\"";
-    let faults = MegatronRun::read(text).spec("h100", None).unwrap_err().to_string();
+    let faults = TrainingRun::read(text).spec("h100", None).unwrap_err().to_string();
     assert!(faults.contains("arguments: found $P"), "{faults}");
     let text = format!(
         "{MODEL} --nproc_per_node 8 --num-experts 8 --tensor-model-parallel-size 2 --expert-tensor-parallel-size 1"
     );
-    let faults = MegatronRun::read(&text).spec("h100", None).unwrap_err().to_string();
+    let faults = TrainingRun::read(&text).spec("h100", None).unwrap_err().to_string();
     assert!(faults.contains("--sequence-parallel: found nothing"), "{faults}");
     // Megatron-LM itself, where nobody says a format.
     let text = format!("{MODEL} --nproc_per_node 8").replace("--bf16", "");
-    let notes = MegatronRun::read(&text).spec("h100", None).expect("it is a run").notes;
+    let notes = TrainingRun::read(&text).spec("h100", None).expect("it is a run").notes;
     assert!(notes.iter().any(|note| note.contains("planned in f32")), "{notes:?}");
 }
 
@@ -284,7 +284,7 @@ proptest! {
         let mut text = format!("{MODEL} --nproc_per_node 8 --moe-layer-freq 1 --{} {number}", names[which]);
         let at = at.index(text.len());
         text.insert_str(at, &with);
-        let run = MegatronRun::read(&text);
+        let run = TrainingRun::read(&text);
         if let Ok(imported) = run.spec("h100", Some(number)) {
             prop_assert!(Spec::from_value(&imported.value).is_ok());
         }
@@ -296,7 +296,7 @@ proptest! {
 fn frozen_weights_of_a_run_are_refused_by_name() {
     let faults = |more: &str| {
         let text = format!("{MODEL} --micro-batch-size 1 --global-batch-size 8 {more}");
-        let found = MegatronRun::read(&text).spec("h100", Some(8));
+        let found = TrainingRun::read(&text).spec("h100", Some(8));
         found.map(|_| ()).map_or_else(|faults| faults.to_string(), |()| String::new())
     };
     assert_eq!(faults("--freeze-parameters-ratio 0 --qad-train-target all --freeze-llm false --freeze-ViT"), "");
@@ -311,6 +311,25 @@ fn frozen_weights_of_a_run_are_refused_by_name() {
         assert!(found.contains(told), "{more}: {found}");
     }
     let text = format!("{MODEL} --micro-batch-size 1 --global-batch-size 8 --freeze-ViT");
-    let told = MegatronRun::read(&text).spec("h100", Some(8)).unwrap().arguments.not_modelled;
+    let told = TrainingRun::read(&text).spec("h100", Some(8)).unwrap().arguments.not_modelled;
     assert!(told["freeze-ViT"].contains("model.vision"), "{told:?}");
+}
+
+/// What is not read is told by what it seems to be, and a run is none of these.
+#[test]
+fn other_files_are_told_for_what_they_are() {
+    for (text, told) in [
+        ("import nemo_run as run\nfrom nemo.collections import llm\n", "a Python recipe of NeMo 2"),
+        ("{\"train_batch_size\": 8, \"zero_optimization\": {\"stage\": 3}}", "a config of DeepSpeed"),
+        ("model_name_or_path: Qwen/Qwen3-8B\nstage: sft\nfinetuning_type: lora\n", "a config of LLaMA-Factory"),
+        ("base_model: NousResearch/Llama-3.2-1B\nmicro_batch_size: 2\n", "a config of axolotl"),
+        ("compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nnum_processes: 8\n", "a config of accelerate"),
+        ("{\"architectures\": [\"LlamaForCausalLM\"], \"hidden_size\": 4096}", "the config.json of"),
+    ] {
+        let (what, advice) = likely(text).unwrap_or_else(|| panic!("{text}"));
+        assert!(what.starts_with(told) && advice.contains("spec"), "{what}: {advice}");
+        assert!(!TrainingRun::read(text).is_any(), "{text}");
+    }
+    assert_eq!(likely("hello"), None);
+    assert_eq!(likely(&"\u{20ac}".repeat(40_000)), None);
 }

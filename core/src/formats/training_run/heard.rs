@@ -14,7 +14,7 @@ impl Reader<'_> {
     /// Sorts the arguments by what they decide.
     pub fn hear(&mut self) {
         for (name, value) in &self.run.arguments {
-            let typed = name.replace('_', "-");
+            let typed = listed(name);
             let Some(known) = arguments::find(name) else {
                 self.heard.not_known.push(typed);
                 continue;
@@ -40,7 +40,7 @@ impl Reader<'_> {
 
     /// An argument that is planned otherwise, and how.
     pub fn tell(&mut self, name: &str, how: &str) {
-        let typed = name.replace('_', "-");
+        let typed = listed(name);
         self.heard.used.retain(|used| *used != typed);
         self.heard.not_modelled.insert(typed, how.into());
     }
@@ -50,11 +50,12 @@ impl Arguments {
     /// A line for a person on each kind of argument but those that are used; the most common kind is shortened.
     pub fn told(&self) -> Vec<String> {
         let typed = |names: &[String], most: usize| {
-            let shown: Vec<String> = names.iter().take(most).map(|name| format!("--{name}")).collect();
+            let shown: Vec<String> = names.iter().take(most).map(|name| arguments::typed(name)).collect();
             let more = names.len().saturating_sub(most);
             if more > 0 { format!("{} and {more} more", shown.join(", ")) } else { shown.join(", ") }
         };
-        let mut lines: Vec<String> = self.not_modelled.iter().map(|(name, how)| format!("--{name}: {how}")).collect();
+        let mut lines: Vec<String> =
+            self.not_modelled.iter().map(|(name, how)| format!("{}: {how}", arguments::typed(name))).collect();
         if !self.not_known.is_empty() {
             lines.push(format!("not known, and left out: {}", typed(&self.not_known, 40)));
         }
@@ -63,4 +64,9 @@ impl Arguments {
         }
         lines
     }
+}
+
+/// The name in the lists of arguments: as it is typed, without dashes before it.
+fn listed(name: &str) -> String {
+    arguments::typed(name).trim_start_matches('-').into()
 }

@@ -5,7 +5,7 @@ use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::{String, ToString};
 
-use super::MegatronRun;
+use super::TrainingRun;
 use crate::base::fields::Fault;
 
 /// Names that NeMo alone has, of which a model of its has some.
@@ -30,7 +30,7 @@ const RENAMED: [(&str, &str); 7] = [
 /// The optimizer that shares out its state, by `optim.name`.
 const SHARED_OPTIMIZERS: [&str; 2] = ["distributed_fused_adam", "mcore_distributed_optim"];
 
-impl MegatronRun {
+impl TrainingRun {
     /// Puts Megatron-LM's arguments in the place of NeMo's, where `words` of YAML are NeMo's.
     pub(super) fn read_nemo(&mut self, words: &[String]) {
         let arguments = &mut self.arguments;

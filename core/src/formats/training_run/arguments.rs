@@ -5,90 +5,33 @@
 //! the zero-bubble forks, ms-swift, Megatron-DeepSpeed, slime, NeMo) and of launchers stand apart. `tests/reference/megatron_arguments.txt` has the list, and a
 //! test finds each of its names here.
 
+use alloc::format;
 use alloc::string::String;
 
-/// What is done with an argument.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
-    /// It decides the plan, and is used.
-    Used,
-    /// It does not change the plan.
-    Harmless,
-    /// It changes the plan a little, and is planned otherwise, as this says.
-    Told(&'static str),
-    /// It changes the plan, and no spec can express it, for this reason.
-    Refused(&'static str),
-}
+use super::fields;
+use super::known::Table;
+pub use super::known::{Class, Known, Values};
 
-/// How many values an argument takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Values {
-    /// It is a switch.
-    None,
-    /// One.
-    One,
-    /// One or more, or nobody knows.
-    Many,
-}
-
-/// What is known of an argument.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Known {
-    /// What is done with it.
-    pub class: Class,
-    /// The values that it takes.
-    pub values: Values,
-    /// Values with which it changes nothing, with blanks between them.
-    neutral: &'static str,
-}
-
-impl Known {
-    /// Whether it says nothing with this value, as a log has it.
-    pub fn is_neutral(&self, value: &str) -> bool {
-        matches!(value, "None" | "False" | "false" | "null" | "[]")
-            || !value.is_empty() && self.neutral.split(' ').any(|one| one == value)
-            || self.class != Class::Used && matches!(value, "0" | "0.0")
-    }
-}
-
-/// An argument by its name, with dashes or underscores between its words.
+/// An argument by its name, with dashes or underscores between its words. Those with dots are of torchtitan.
 pub fn find(name: &str) -> Option<Known> {
     let name: String = name.trim_start_matches('-').replace('-', "_");
-    let in_list = |lists: &[&'static str], class| {
-        let entry = lists.iter().flat_map(|list| list.split_whitespace());
-        entry.map(|entry| (entry.trim_end_matches(['=', '+']), entry)).find(|(known, _)| *known == name).map(
-            |(_, entry)| Known {
-                class,
-                values: match entry.chars().next_back() {
-                    Some('=') => Values::One,
-                    Some('+') => Values::Many,
-                    _ => Values::None,
-                },
-                neutral: "",
-            },
-        )
-    };
-    let in_table = |rows: &[(&'static str, &'static str, &'static str)], class: fn(&'static str) -> Class| {
-        let of = |entry: &str| entry.trim_end_matches(['=', '+']) == name;
-        rows.iter().find_map(|(entries, neutral, reason)| {
-            let entry = entries.split_whitespace().find(|entry| of(entry))?;
-            let values = match entry.chars().next_back() {
-                Some('=') => Values::One,
-                Some('+') => Values::Many,
-                _ => Values::None,
-            };
-            Some(Known { class: class(reason), values, neutral })
-        })
-    };
+    if name.contains('.') {
+        return fields::TORCHTITAN.find(&name);
+    }
     // What slime hands on to its engine of rollouts.
     if name.starts_with("sglang_") {
         return Some(Known { class: Class::Harmless, values: Values::Many, neutral: "" });
     }
-    in_list(&USED, Class::Used)
-        .or_else(|| in_table(&TOLD, Class::Told))
-        .or_else(|| in_table(&REFUSED, Class::Refused))
-        .or_else(|| in_list(&HARMLESS, Class::Harmless))
+    MEGATRON.find(&name)
 }
+
+/// An argument as it is typed: `--num-layers`, and `training.seq_len` of a table.
+pub fn typed(name: &str) -> String {
+    if name.contains('.') { name.into() } else { format!("--{}", name.replace('_', "-")) }
+}
+
+/// Those of Megatron-LM, and of its relatives and launchers.
+const MEGATRON: Table = Table { used: &USED, told: &TOLD, refused: &REFUSED, harmless: &HARMLESS };
 
 /// Used. `=` takes one value, `+` several; the second text has names that only logs have, the third those of relatives, the
 /// fourth those of Megatron-DeepSpeed and slime.

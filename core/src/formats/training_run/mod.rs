@@ -1,5 +1,5 @@
-//! A run of Megatron-LM, read from what it prints: the arguments at the start of its log, or those of a command line, a launch
-//! script or a table of YAML, and what the log says of steps and memory.
+//! A run of Megatron-LM or torchtitan, read from what it prints: the arguments at the start of its log, or those of a command line,
+//! a launch script or a config, and what the log says of steps and memory.
 //!
 //! A log has one line for each argument, `  num_layers ...... 32`, with every default. A command line has `--num-layers 32`. A
 //! script is read as a shell reads it, without running anything. Arguments that decide bytes and operations become a spec.
@@ -20,22 +20,28 @@ use crate::plan::verdict::RankMemory;
 use crate::spec::Spec;
 
 pub mod arguments;
+mod fields;
+mod flavours;
 mod heard;
+mod known;
 mod lists;
 mod model;
 mod nemo;
+mod other;
 mod parallel;
 mod rules;
 mod source;
 mod spec;
+mod torchtitan;
 mod training;
 mod yaml;
 
+pub use other::likely;
 use spec::Reader;
 
 /// What a log or a command line says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MegatronRun {
+pub struct TrainingRun {
     /// By name, with `_` between words.
     arguments: BTreeMap<String, String>,
     /// The vocabulary as it was padded, where the log says so.
@@ -44,10 +50,12 @@ pub struct MegatronRun {
     devices: Option<u64>,
     /// The unknown on which their number depends, and what to give.
     devices_asked: Option<(String, String)>,
-    /// Whether the text has arguments of a model.
-    is_megatron: bool,
+    /// Whether the text has arguments of a model, by the names of one of the frameworks.
+    is_known: bool,
     /// Arguments whose values are asked for.
     asked: BTreeSet<String>,
+    /// Files whose text it takes.
+    wanted: BTreeSet<String>,
     /// What is wrong with the text.
     faults: Vec<Fault>,
     /// What was assumed of it.
@@ -101,6 +109,9 @@ pub struct Given {
     pub variables: BTreeMap<String, String>,
     /// Which training command of several, from 1.
     pub command: Option<usize>,
+    /// Texts of the files that a script takes variables from, or a job config, by the paths that
+    /// [`wanted_files`](TrainingRun::wanted_files) tells.
+    pub files: BTreeMap<String, String>,
 }
 
 /// What was done with each argument, by names with dashes.
@@ -116,15 +127,15 @@ pub struct Arguments {
     pub not_known: Vec<String>,
 }
 
-impl MegatronRun {
+impl TrainingRun {
     /// What `text` says, with nothing added to it.
-    pub fn read(text: &str) -> MegatronRun {
-        MegatronRun::read_with(text, &Given::default())
+    pub fn read(text: &str) -> TrainingRun {
+        TrainingRun::read_with(text, &Given::default())
     }
 
     /// What `text` says. Lines of a log that say nothing are passed over.
-    pub fn read_with(text: &str, given: &Given) -> MegatronRun {
-        let mut run = MegatronRun::default();
+    pub fn read_with(text: &str, given: &Given) -> TrainingRun {
+        let mut run = TrainingRun::default();
         let mut printed = BTreeMap::new();
         // Lines beyond are no script's.
         for line in text.lines().take(MOST_LINES).filter(|line| line.len() <= MOST_OF_LINE) {
@@ -136,7 +147,7 @@ impl MegatronRun {
             }
         }
         let is_measured = !run.steps_ns.is_empty() || !run.peaks.is_empty() || run.padded_vocab.is_some();
-        run.is_megatron = ["num-layers", "num_layers"].iter().any(|name| text.contains(name));
+        run.is_known = ["num-layers", "num_layers"].iter().any(|name| text.contains(name));
         if is_measured || printed.contains_key("num_layers") {
             if text.lines().nth(MOST_LINES).is_some() {
                 run.notes.push(format!("lines behind line {MOST_LINES} are not read"));
@@ -144,10 +155,12 @@ impl MegatronRun {
             run.read_lines(text);
             run.devices = number_of(&printed, "world_size").or(run.devices);
             run.arguments.append(&mut printed);
-        } else if run.is_megatron && yaml::is_any(text) {
-            run.read_yaml(text, given);
-        } else if run.is_megatron || text.len() <= shell::MOST_OF_SCRIPT {
-            run.read_script(text, given);
+        } else if !run.read_torchtitan(text) {
+            if run.is_known && yaml::is_any(text) {
+                run.read_yaml(text, given);
+            } else if run.is_known || text.len() <= shell::MOST_OF_SCRIPT {
+                run.read_script(text, given);
+            }
         }
         run.devices = run.devices.filter(|devices| *devices > 0);
         run
@@ -182,8 +195,25 @@ impl MegatronRun {
     /// Whether it says anything of a model, or of how it is trained.
     pub fn is_any(&self) -> bool {
         self.arguments.contains_key("num_layers") && self.arguments.contains_key("hidden_size")
+            || self.is_torchtitan()
             || source::PARALLEL.iter().any(|name| self.arguments.contains_key(*name))
-            || self.is_megatron && !self.faults.is_empty()
+            || self.is_known && !self.faults.is_empty()
+    }
+
+    /// Files that the text takes variables or a job config from, and that are not among [`Given::files`]: paths from its folder,
+    /// or from one above it.
+    pub fn wanted_files(&self) -> &BTreeSet<String> {
+        &self.wanted
+    }
+
+    /// Whether `field` of a fault is one of its arguments, or one that it lacks.
+    pub fn has(&self, field: &str) -> bool {
+        field.starts_with("--") || self.arguments.contains_key(field)
+    }
+
+    /// The framework, for a person.
+    pub fn framework(&self) -> &'static str {
+        if self.is_torchtitan() { "torchtitan" } else { "Megatron-LM" }
     }
 
     /// The step in the middle of those that were reported.
@@ -246,7 +276,7 @@ impl MegatronRun {
             }
             _ => {
                 if faults.is_empty() {
-                    faults.push(Fault::new("the run", "no model", "the arguments of a run of Megatron-LM"));
+                    faults.push(Fault::new("the run", "no model", "the arguments of a run"));
                 }
                 Err(Faults(faults))
             }

@@ -186,7 +186,7 @@ impl Reader<'_> {
 }
 
 /// Layers of each stage: as a rule where they are even, which other schedules can follow.
-fn assigned(counts: &[u64]) -> Value {
+pub(super) fn assigned(counts: &[u64]) -> Value {
     match counts.windows(2).all(|pair| pair[0] == pair[1]) {
         true => json!("layers"),
         false => json!(counts),
