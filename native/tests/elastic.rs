@@ -147,6 +147,37 @@ fn the_command_goes_on_with_as_many_replicas_as_the_batch_can_be_dealt_to() {
     assert!(said(&replan).contains("training.elastic may leave fewer of them"), "{}", said(&replan));
 }
 
+/// Documents that a plan has dealt to microbatches and replicas are packed anew for those that are left.
+#[test]
+fn documents_of_replicas_are_packed_anew_for_fewer() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let elastic = spec(folder.path(), 2, 2, "elastic = true\ndocuments = [[[16], [8]], [[4, 4], [4]]]\n");
+    let data = folder.path().join("data.jsonl");
+    let line = |document: u32| {
+        let tokens: Vec<u32> = (0..3 + document % 9).map(|at| (document * 31 + at * 7) % 250).collect();
+        serde_json::json!({ "input_ids": tokens }).to_string() + "\n"
+    };
+    std::fs::write(&data, (0..60).map(line).collect::<String>()).expect("written");
+    let data = data.to_str().expect("a path");
+    let run = |more: &[&str]| {
+        let arguments = ["run", &elastic, "--data", data, "--steps", "4", "--json"];
+        pipeplan(&[&arguments[..], more].concat()).output().expect("it starts")
+    };
+    let broken = run(&["--fault", "2:death@30"]);
+    let summary: Value =
+        serde_json::from_slice(&broken.stdout).unwrap_or_else(|error| panic!("{error}: {}", said(&broken)));
+    assert_eq!(summary["restarts"][0]["replicas"], 1, "{summary}");
+    // The samples of a step are the same, whatever the order of their gradients.
+    for (found, expected) in losses(&broken).into_iter().zip(losses(&run(&[]))) {
+        let (found, expected) = (f64::from_bits(found), f64::from_bits(expected));
+        assert!((found - expected).abs() < 1e-5 * expected, "{found} {expected}");
+    }
+    // The one microbatch of the slowest replica is like itself.
+    let alike = spec(folder.path(), 2, 1, "documents = [[[16]], [[8, 8]]]\n");
+    let replan = pipeplan(&["run", &alike, "--data", data, "--replan"]).output().expect("it starts");
+    assert!(said(&replan).contains("the plan's microbatches differ (training.documents)"), "{}", said(&replan));
+}
+
 #[test]
 fn processes_go_on_with_fewer_replicas_from_the_latest_checkpoint() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -2,7 +2,7 @@
 
 use pipeplan::runner::{Precision, Workload};
 use pipeplan_core::plan::Plan;
-use pipeplan_core::spec::{ModelWork, Spec, Work};
+use pipeplan_core::spec::{Documents, ModelWork, Spec, Work};
 
 use super::super::failure::Failure;
 use super::super::processes;
@@ -32,6 +32,7 @@ fn on_replicas(spec: &Spec, data: u32) -> Result<Spec, String> {
         return Err(format!("the {whole} microbatches of a step cannot be dealt to {replicas} evenly"));
     }
     work.microbatches = u32::try_from(whole / u64::from(data)).map_err(|error| error.to_string())?;
+    work.batch.documents = of_step(std::mem::take(&mut work.batch.documents), work.layout.data.max(1));
     work.layout.data = data;
     let profile = work.profile.take();
     // What else depends on the number of replicas, such as groups of experts, is refused as in any spec.
@@ -40,6 +41,15 @@ fn on_replicas(spec: &Spec, data: u32) -> Result<Spec, String> {
         work.profile = profile;
     }
     Ok(read)
+}
+
+/// What microbatches and replicas of a plan have been given, as the documents of the step: other replicas pack them anew.
+fn of_step(documents: Documents, replicas: u32) -> Documents {
+    match documents {
+        Documents::OfMicrobatches(lists) => Documents::OfStep(lists.concat().repeat(replicas as usize)),
+        Documents::OfReplicas(replicas) => Documents::OfStep(replicas.concat().concat()),
+        other => other,
+    }
 }
 
 /// The plan of `plan`'s spec on the most replicas below its own that its batch and its layout allow. Those that they do not allow

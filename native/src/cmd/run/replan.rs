@@ -15,7 +15,7 @@ use pipeplan_core::api::measured_profile;
 use pipeplan_core::base::units::Nanos;
 use pipeplan_core::estimate::derive::derive;
 use pipeplan_core::plan::{MAX_FILE_BYTES, Plan};
-use pipeplan_core::spec::{Spec, Work};
+use pipeplan_core::spec::{Documents, Spec, Work};
 use pipeplan_core::trace::analysis::Slow;
 use pipeplan_core::trace::clocks::align;
 use pipeplan_core::trace::{StepTrace, Trace};
@@ -138,10 +138,10 @@ pub fn expect_possible(args: &Args, plan: &Plan) -> Result<(), Failure> {
         )
         .with_help("Leave out --replan, or training.elastic in the spec."));
     }
-    if !matches!(plan.spec.work, Work::Model(_)) {
+    let Work::Model(work) = &plan.spec.work else {
         return Err(Failure::input("--replan plans a model anew, but this plan was made from typed costs"));
-    }
-    if plan.problem.differs() {
+    };
+    if work.batch.documents != Documents::Sequences {
         return Err(Failure::input(
             "--replan measures one time for each stage and job, but the plan's microbatches differ (training.documents)",
         )

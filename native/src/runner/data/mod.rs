@@ -115,8 +115,8 @@ struct Ahead {
     placed: Option<(u32, Placed)>,
     /// Those of the step after it, which a thread reads.
     next: Option<(u32, JoinHandle<Read>)>,
-    /// How many tokens of a step are predicted, where not all are.
-    predicted: Option<(u32, u64)>,
+    /// How many tokens of a step, or of an evaluation, are predicted, where not all are; and of which.
+    predicted: Option<((u32, bool), u64)>,
 }
 
 /// How sources are cut.
@@ -455,22 +455,19 @@ impl Batches {
         if !samples.is_masked() {
             return Ok(None);
         }
-        let known = locked(&self.ahead).predicted.filter(|(known, _)| *known == step && !evaluates);
-        let count = match known {
-            Some((_, count)) => count,
-            None => {
-                let mut count = 0;
+        let mut ahead = locked(&self.ahead);
+        let count = match ahead.predicted {
+            Some((known, count)) if known == (step, evaluates) => count,
+            _ => {
+                let started = Instant::now();
                 let first = u64::from(step) * self.step_sequences();
-                for sample in first..first + self.step_sequences() {
-                    let window = samples.read(sample)?;
-                    count += (1..=samples.sequence).filter(|at| window.predicts(*at)).count() as u64;
-                }
+                let counts = (first..first + self.step_sequences()).map(|sample| samples.predicted(sample));
+                let count = counts.sum::<Result<u64, DataError>>()?;
+                self.waited_ns.fetch_add(started.elapsed().as_nanos() as u64, Ordering::Relaxed);
                 count
             }
         };
-        if !evaluates {
-            locked(&self.ahead).predicted = Some((step, count));
-        }
+        ahead.predicted = Some(((step, evaluates), count));
         Ok(Some(count.max(1) as f64 / (self.replicas * self.part.parts as usize) as f64))
     }
 }

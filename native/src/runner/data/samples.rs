@@ -159,6 +159,19 @@ impl Samples {
         Ok(work)
     }
 
+    /// How many tokens of a sample's sequence are to be predicted.
+    pub(super) fn predicted(&self, sample: u64) -> Result<u64, DataError> {
+        let (windows, window) = self.place(sample);
+        if !windows.source.is_masked && self.within.is_some() {
+            // All but the first ones of documents: their places alone are looked up, and no token is read.
+            let firsts = windows.source.first_tokens(window * self.sequence as u64, self.sequence + self.ahead)?;
+            let masked = firsts.iter().filter(|at| (1..=self.sequence).contains(*at)).count();
+            return Ok((self.sequence - masked) as u64);
+        }
+        let window = self.read(sample)?;
+        Ok((1..=self.sequence).filter(|at| window.predicts(*at)).count() as u64)
+    }
+
     pub(super) fn is_masked(&self) -> bool {
         self.within.is_some() || self.windows.iter().any(|windows| windows.source.is_masked)
     }

@@ -96,7 +96,7 @@ impl Workload {
             microbatches: self.step_microbatches(),
             seed: options.seed,
             vocabulary: model.model.vocab.into(),
-            within: model.planned_work.clone().map(|planned| Within { planned }),
+            within: self.within(model)?,
         };
         let batches = Batches::of(sources, &cut)?.among(self.replicas());
         model.check_masks(&batches, options.device)?;
@@ -114,6 +114,18 @@ impl Workload {
             self.check_weights(model, pretrained)?;
         }
         Ok(Some(batches))
+    }
+
+    /// Where attention stays within documents, the planned work of the microbatches of all replicas.
+    fn within(&self, model: &ModelStages) -> Result<Option<Within>, Refusal> {
+        /// A number for each of them, several times over, in the memory of each rank.
+        const MOST: usize = 1 << 22;
+        let Some(planned) = &model.planned_work else { return Ok(None) };
+        let microbatches = self.step_microbatches();
+        if microbatches > MOST {
+            return Err(Refusal::DocumentsOfMicrobatches { microbatches, most: MOST });
+        }
+        Ok(Some(Within { planned: planned.iter().copied().cycle().take(microbatches).collect() }))
     }
 
     /// Whether the engine completes the program. Every engine takes a group at once, and keeps some sends until they are

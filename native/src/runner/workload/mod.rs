@@ -140,7 +140,8 @@ pub struct ModelStages {
     /// The adapters that train.
     pub lora: Option<Lora>,
     /// Where attention stays within the documents of the data, the work of attention that the plan has for each microbatch of a
-    /// step, of all replicas one after the other: the squares of the lengths of its documents.
+    /// step: the squares of the lengths of its documents. Of one replica where all have the same, else of all replicas one
+    /// after the other.
     pub planned_work: Option<Vec<u64>>,
 }
 
@@ -360,10 +361,7 @@ impl ModelStages {
 fn planned_work(work: &ModelWork) -> Option<Vec<u64>> {
     let of = |lengths: &Vec<u32>| lengths.iter().map(|length| u64::from(*length).pow(2)).sum();
     match work.batch.documents.packed(work.bins(), work.sequence) {
-        Documents::OfMicrobatches(lists) => {
-            let replica: Vec<u64> = lists.iter().map(of).collect();
-            Some(replica.repeat(work.layout.data.max(1) as usize))
-        }
+        Documents::OfMicrobatches(lists) => Some(lists.iter().map(of).collect()),
         Documents::OfReplicas(replicas) => Some(replicas.iter().flatten().map(of).collect()),
         _ => None,
     }

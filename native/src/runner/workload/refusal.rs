@@ -57,6 +57,17 @@ pub enum Refusal {
         /// Where it runs.
         why: &'static str,
     },
+    /// Attention within documents of too many microbatches.
+    #[error(
+        "attention within documents (training.documents) runs with at most {most} microbatches in a step of all replicas; this \
+         plan has {microbatches}: plan larger microbatches"
+    )]
+    DocumentsOfMicrobatches {
+        /// Microbatches of a step.
+        microbatches: usize,
+        /// The most.
+        most: usize,
+    },
     /// The plan cuts sequences into slices.
     #[error(
         "the plan cuts sequences into slices (parallel.sequence_slices), which runs of a model do not: leave that out, or run \
