@@ -390,6 +390,6 @@ fn more_slices_than_a_problem_may_have_are_refused_at_once() {
                 training = { microbatches = 1000000, sequence = 131072 }\n";
     let spec = Spec::read(text).unwrap_or_else(|error| panic!("{error}"));
     let told = planner::plan(&spec, "1f1b").expect_err("refused").to_string();
-    // 8,000,000 ops are 3 for each of 2 stages and 1,333,333 microbatches.
-    assert!(told.contains("found 1024000000, accepted is at most 1333333 with 2 stages"), "{told}");
+    // 8,000,000 ops are 3 for each of 2 stages and 1,333,333 slices: 1,302 microbatches of 1,024.
+    assert!(told.contains("found 1000000, accepted is at most 1302 with 2 stages and 1024 slices"), "{told}");
 }

@@ -104,19 +104,28 @@ pub(super) struct OpLists<'a> {
 }
 
 impl OpLists<'_> {
-    /// A replica whose microbatches take `factors`, and the figure that judges it.
+    /// A replica whose microbatches take `factors`, and the figure that judges it without jitter.
     ///
     /// # Errors
     /// Why such a replica cannot be run.
     pub fn replica(&self, factors: Option<MicrobatchFactors>) -> Result<(Replica, Nanos), String> {
         let problem = self.problem.with_factors(factors.clone()).map_err(|fault| fault.to_string())?;
         let timeline = simulate(&problem, self.schedule).map_err(|deadlock| deadlock.to_string())?;
-        let judged_ns = judged_ns(self.spec, &problem, self.epilogue, self.schedule, &timeline);
+        let carried = WithCommunication::of(self.spec, &problem, self.epilogue, self.schedule);
+        let judged_ns = judged(timeline.cost_ns(problem.objective()), carried, None);
         let (makespan_ns, longest_span_ns) = (timeline.makespan_ns(), timeline.longest_span_ns());
         Ok((Replica { factors, makespan_ns, longest_span_ns }, judged_ns))
     }
 
-    /// The replicas whose microbatches take these factors, in this order.
+    /// `judged_ns` of the slowest replica, with the excess of jitter. Jitter is drawn many times, so it is of one replica alone.
+    pub fn with_jitter(&self, slowest: &Replica, judged_ns: Nanos) -> Nanos {
+        let Ok(problem) = self.problem.with_factors(slowest.factors.clone()) else { return judged_ns };
+        let outcomes = jitter::outcomes(&problem, self.schedule, self.spec.jitter_permille);
+        let cost_ns = slowest.cost_ns(problem.objective());
+        judged_ns.saturating_add(outcomes.map_or(0, |outcomes| outcomes.late_ns.saturating_sub(cost_ns)))
+    }
+
+    /// The replicas whose microbatches take these factors, in this order; the figure of the slowest is with jitter.
     ///
     /// # Errors
     /// The first replica that cannot be run, and why.
@@ -127,7 +136,12 @@ impl OpLists<'_> {
         let replica = |(at, factors): (usize, Option<MicrobatchFactors>)| {
             self.replica(factors).map_err(|error| format!("data parallel replica {at} cannot be run: {error}"))
         };
-        factors.enumerate().map(replica).collect()
+        let mut replicas = factors.enumerate().map(replica).collect::<Result<Vec<_>, String>>()?;
+        let at = slowest(&replicas);
+        if let Some((slowest, judged_ns)) = replicas.get_mut(at) {
+            *judged_ns = self.with_jitter(slowest, *judged_ns);
+        }
+        Ok(replicas)
     }
 }
 

@@ -142,6 +142,7 @@ pub(super) fn check(plan: &Plan) -> Result<(), PlanFileError> {
         }
     }
     let Some(figures) = packing else { return Ok(()) };
+    let most_ns = op_lists.with_jitter(first, most_ns);
     if figures.found_ns != most_ns {
         return untrue("packing.found_ns", figures.found_ns.to_string(), most_ns.to_string());
     }

@@ -1,6 +1,7 @@
 //! Faults of a spec that hide its problem, and sizes beyond what a problem may hold.
 
 use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::base::fields::Fault;
@@ -48,8 +49,11 @@ fn find_count_faults(work: &ModelWork, chunks: usize, faults: &mut Vec<Fault>) {
     let microbatches = u128::from(work.microbatches) * u128::from(work.layout.slices);
     let most = MAX_OPS as u128 / (3 * stages).max(1);
     if microbatches > most {
-        let accepted = format!("at most {most} with {stages} stages ({MAX_OPS} ops)");
-        faults.push(Fault::new("training.microbatches", microbatches, accepted));
+        let slices = work.layout.slices.max(1);
+        let of_each = if slices > 1 { format!(" and {slices} slices") } else { String::new() };
+        let most = most / u128::from(slices);
+        let accepted = format!("at most {most} with {stages} stages{of_each} ({MAX_OPS} ops)");
+        faults.push(Fault::new("training.microbatches", work.microbatches, accepted));
         return;
     }
     let replicas = work.bins().replicas as u128;

@@ -14,7 +14,7 @@ use super::{Answer, Case, PlanError, best_with, derived_case, open_cases, plan_o
 use crate::base::units::Nanos;
 use crate::bounds::packing_bound;
 use crate::estimate::derive::WithinDocuments;
-use crate::plan::judged::OpLists;
+use crate::plan::judged::{OpLists, slowest};
 use crate::plan::{PackingFigures, Plan};
 use crate::problem::op::{Op, OpKind};
 use crate::problem::packing::{Bins, Document, DocumentTimes, Packing};
@@ -408,14 +408,9 @@ impl Placed<'_> {
         let epilogue = case.derived.as_ref().map(|derived| &derived.epilogue);
         let op_lists = OpLists { spec: step.spec, problem: &case.problem, epilogue, schedule };
         let factors = packing.iter().map(|microbatches| within.factors(&lengths_of(microbatches, &step.lengths)));
-        let (mut most, mut slowest) = ([0; 2], 0);
-        for (at, factors) in factors.enumerate() {
-            let (replica, judged_ns) = op_lists.replica(factors).ok()?;
-            if judged_ns > most[0] {
-                slowest = at;
-            }
-            most = [most[0].max(judged_ns), most[1].max(replica.cost_ns(case.problem.objective()))];
-        }
-        Some((most, slowest))
+        let replicas = op_lists.replicas(factors).ok()?;
+        let at = slowest(&replicas);
+        let cost_ns = replicas.iter().map(|(replica, _)| replica.cost_ns(case.problem.objective())).max();
+        Some(([replicas.get(at)?.1, cost_ns?], at))
     }
 }

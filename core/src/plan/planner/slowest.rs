@@ -13,7 +13,7 @@ use crate::schedule::Absent;
 use crate::spec::{Documents, Spec, Work};
 
 /// The data parallel replicas of `spec` under `schedule`, in the order of their documents, each with the figure that judges
-/// it; none where all have the same microbatches. The stages are those of `case`.
+/// it, that of the slowest with jitter; none where all have the same microbatches. The stages are those of `case`.
 ///
 /// # Errors
 /// The first replica that cannot be run, and why.
