@@ -143,7 +143,9 @@ impl<'g> Shell<'g> {
             self.status = Status::Ok;
             return self.list(otherwise);
         };
+        let outer = core::mem::replace(&mut self.is_asked, true);
         let flow = self.list(test)?;
+        self.is_asked = outer;
         if flow != Flow::Next {
             return Ok(flow);
         }
@@ -420,7 +422,7 @@ impl<'g> Shell<'g> {
             return self.apart(&|this| {
                 let outer = this.state.ran.len();
                 if is_batch {
-                    this.begin_batch(BatchJob::of_options(&words.join(" "), BatchJob::of(&script)));
+                    this.begin_batch(BatchJob::of_options(this.batch_options(words), BatchJob::of(&script)));
                 }
                 this.nested(&script, this.line)?;
                 // The launcher's own arguments hold for what it runs.
@@ -447,14 +449,24 @@ impl<'g> Shell<'g> {
             let printed = mark(self.unknown(&format!("the output of `{name}`"), false));
             self.print(&printed)?;
         }
-        // What trains is taken to succeed: a script goes on behind it.
-        let trains =
-            words.iter().any(|word| word.ends_with(".py")) || has_arguments && words.iter().any(|word| word == "-m");
+        // What trains is taken to succeed: a script goes on behind it. Not where just that is asked.
+        let trains = !self.is_asked
+            && (words.iter().any(|word| word.ends_with(".py"))
+                || has_arguments && words.iter().any(|word| word == "-m"));
         if !trains && !name.is_empty() {
             let name = format!("whether `{name}` succeeds");
             self.status = Status::Unknown(self.unknown(&name, false));
         }
         Ok(Flow::Next)
+    }
+
+    /// What `sbatch` is called with before the job's script; all but a job that is given as text.
+    fn batch_options<'w>(&self, words: &'w [String]) -> &'w [String] {
+        let from = words.iter().position(|word| word.rsplit('/').next() == Some("sbatch")).map_or(0, |at| at + 1);
+        let options = &words[from..];
+        let is_job =
+            |word: &String| word == "--wrap" || word.starts_with("--wrap=") || self.state.files.contains_key(word);
+        &options[..options.iter().position(is_job).unwrap_or(options.len())]
     }
 
     /// The commands that a shell is started with: `bash -c '…'`, `sbatch --wrap='…'`, a here-document, or a file that

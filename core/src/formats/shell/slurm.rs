@@ -2,6 +2,9 @@
 
 use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+use super::unknown_in;
 
 /// What a batch job asks Slurm for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -11,18 +14,25 @@ pub struct BatchJob {
     tasks_per_node: Option<u64>,
     gpus_per_node: Option<u64>,
     gpus: Option<u64>,
+    /// The last value that is no known number, with its marks.
+    unknown: Option<String>,
 }
 
 impl BatchJob {
-    /// By the lines `#SBATCH` of a script.
+    /// By the lines `#SBATCH` of a script: those before its first command, as Slurm reads them.
     pub fn of(text: &str) -> BatchJob {
-        let lines = text.lines().filter_map(|line| line.trim_start().strip_prefix("#SBATCH"));
-        lines.fold(BatchJob::default(), |batch, options| BatchJob::of_options(options, batch))
+        let is_comment = |line: &&str| line.trim().is_empty() || line.trim_start().starts_with('#');
+        let lines = text.lines().take_while(is_comment);
+        let options = lines.filter_map(|line| line.trim_start().strip_prefix("#SBATCH"));
+        options.fold(BatchJob::default(), |batch, options| {
+            let words: Vec<&str> = options.split_whitespace().collect();
+            BatchJob::of_options(&words, batch)
+        })
     }
 
     /// By a command's options, before those of `batch`.
-    pub fn of_options(text: &str, mut batch: BatchJob) -> BatchJob {
-        let mut words = text.split_whitespace().peekable();
+    pub fn of_options<W: AsRef<str>>(words: &[W], mut batch: BatchJob) -> BatchJob {
+        let mut words = words.iter().map(AsRef::as_ref).peekable();
         while let Some(word) = words.next() {
             let (name, value) = match word.split_once('=') {
                 Some((name, value)) => (name, Some(value)),
@@ -32,24 +42,42 @@ impl BatchJob {
                 }
                 None => (word, words.peek().copied()),
             };
-            // `gpu:h100:8`, and `4(x2)`.
-            let number = value.and_then(|value| value.rsplit(':').next()?.parse::<u64>().ok());
+            // `gpu:h100:8,nvme:1`.
+            let value = match name {
+                "--gres" => value.and_then(|value| value.split(',').find(|entry| entry.starts_with("gpu"))),
+                _ => value,
+            };
+            let Some(value) = value else { continue };
             let slot = match name {
                 "--nodes" | "-N" => &mut batch.nodes,
                 "--ntasks" | "-n" => &mut batch.tasks,
                 "--ntasks-per-node" | "--tasks-per-node" => &mut batch.tasks_per_node,
                 "--gpus-per-node" => &mut batch.gpus_per_node,
-                "--gres" if value.is_some_and(|value| value.starts_with("gpu")) => &mut batch.gpus_per_node,
+                "--gres" => &mut batch.gpus_per_node,
                 "--gpus" | "-G" => &mut batch.gpus,
                 _ => continue,
             };
-            *slot = number.or(*slot);
+            let number = value.rsplit(':').next().unwrap_or_default();
+            // `--gres=gpu:h100` is one of them.
+            let is_kind = name == "--gres" && !number.starts_with(|letter: char| letter.is_ascii_digit());
+            *slot = if is_kind && unknown_in(value).is_none() { Some(1) } else { number.parse().ok() };
+            if slot.is_none() {
+                batch.unknown = Some(value.to_string());
+            }
         }
         batch
     }
 
-    /// One for each task; where tasks are not said, all that the job has.
+    /// What it asks for that is no known number.
+    pub fn unknown(&self) -> Option<&str> {
+        self.unknown.as_deref()
+    }
+
+    /// One for each task; where tasks are not said, all that the job has. None where part of it is unknown.
     pub fn devices(&self) -> Option<u64> {
+        if self.unknown.is_some() {
+            return None;
+        }
         let nodes = self.nodes.unwrap_or(1);
         let tasks = self.tasks.or(self.tasks_per_node.map(|each| each.saturating_mul(nodes)));
         tasks

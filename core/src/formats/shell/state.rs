@@ -112,6 +112,8 @@ pub(super) struct Shell<'g> {
     pub status: Status,
     /// The unknown on which it depends whether commands run.
     pub only_if: Option<usize>,
+    /// Whether an `if` asks whether commands succeed.
+    pub is_asked: bool,
     pub ended: Option<usize>,
     /// The variable whose new text is read: in `A="$A more"` what nothing has set is empty.
     pub grows: Option<String>,
@@ -140,6 +142,7 @@ impl<'g> Shell<'g> {
             input: None,
             status: Status::Ok,
             only_if: None,
+            is_asked: false,
             ended: None,
             grows: None,
         }

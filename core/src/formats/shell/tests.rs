@@ -113,9 +113,13 @@ fn a_branch_on_an_unknown_is_read_both_ways() {
     assert!(extra.alternatives.contains(&vec!["--y".to_string(), "2".to_string()]), "{extra:?}");
     assert_eq!(trained(&read_with(script, &[("SIZE", "13B"), ("DEBUG", "0")]))[0][2], "40");
     // Nor is it known whether a program succeeds, whatever its options.
-    for test in
-        ["nvidia-smi --query-gpu=name | grep -q H100", "python -c --x", "grep --quiet x file", "which --all x"]
-    {
+    for test in [
+        "nvidia-smi --query-gpu=name | grep -q H100",
+        "python -c --x",
+        "grep --quiet x file",
+        "which --all x",
+        "python check.py",
+    ] {
         let outcome = read_with(&std::format!("if {test}; then N=8; else N=4; fi; train --n $N"), &[]);
         let trained = outcome.ran.iter().find(|ran| ran.words[0] == "train").expect("it trains");
         let unknown = unknown_in(&trained.words[2]).unwrap_or_else(|| panic!("{test}: {:?}", trained.words));
@@ -145,6 +149,16 @@ fn commands_are_found_where_scripts_put_them() {
                echo 'train --n $SLURM_NNODES --g $SLURM_GPUS_PER_NODE --u '$UNKNOWN >> j.sh\nsbatch -N 3 j.sh";
     assert_eq!(commands(job), [["train", "--n", "3", "--g", "4", "--u", "$UNKNOWN"]]);
     assert_eq!(read_with(job, &[]).ran[0].batch.devices(), Some(12));
+    // What the job is called with, and its text, are not options of `sbatch`.
+    let devices = |script: &str| read_with(script, &[]).ran[0].batch.devices();
+    let job = "cat > j.sh <<EOF\n#SBATCH -N 2\n#SBATCH --gres=nvme:1,gpu:h100:8\ntrain --a 1\n#SBATCH -N 7\nEOF\n";
+    assert_eq!(devices(&format!("{job}sbatch j.sh")), Some(16));
+    assert_eq!(devices(&format!("{job}sbatch -N 4 j.sh -n 5")), Some(32));
+    assert_eq!(devices("sbatch -N 2 --ntasks-per-node 8 --wrap 'train --a 1 -N 1'"), Some(16));
+    // An unknown number of nodes is not that of the job's own lines.
+    assert_eq!(devices(&format!("{job}sbatch -N $NODES j.sh")), None);
+    // Lines of a job that a script writes are not its own.
+    assert_eq!(BatchJob::of(&format!("#!/bin/bash\n#SBATCH -n 3\n\n{job}")).devices(), Some(3));
     // Without options to parse, `getopt` says that there are none.
     let options = "A=1; O=$(getopt -o '' --long a:,b -- \"$@\"); eval set -- \"$O\"\nwhile true; do case \"$1\" in \
                    --a) A=$2; shift 2;; --) shift; break;; *) exit 1;; esac; done; train --a $A";

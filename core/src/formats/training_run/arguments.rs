@@ -197,7 +197,9 @@ const TOLD: [(&str, &str, &str); 67] = [
 ];
 
 /// Not planned: names, values that change nothing, the reason.
-const REFUSED: [(&str, &str, &str); 53] = [
+const REFUSED: [(&str, &str, &str); 55] = [
+    ("headscale=", "", "a weight for each head is not planned"),
+    ("transformer_block_type=", "pre_ln", "norms at other places are not planned"),
     (
         "hybrid_override_pattern= hybrid_layer_pattern= is_hybrid_model mtp_hybrid_override_pattern=",
         "",
@@ -549,8 +551,8 @@ const HARMLESS: [&str; 5] = [
      use_cp_send_recv_overlap+ cp_attention_mask_type+ jit_compile+ output_dir+ logging_steps+ streaming+
      add_version+ use_hf+ max_length_npu+ tokenizer_padding_side+ prompt_type+ tokenizer_name_or_path+
      enable_exactly_numeric_match+ zero_bubble_pipeline_timers_start_iter+ zero_bubble_pipeline_timers_end_iter+
-     pre_process+ post_process+ persist_layer_norm+ headscale+ normalize_attention_scores+ attention_type+
-     transformer_block_type+ native_amp_init_scale+ native_amp_growth_interval+ megatron_amp_O2+
+     pre_process+ post_process+ persist_layer_norm+ normalize_attention_scores+ attention_type+
+     native_amp_init_scale+ native_amp_growth_interval+ megatron_amp_O2+
      grad_allreduce_chunk_size_mb+ grad_div_ar_fusion+ bias_activation_fusion+ bias_dropout_add_fusion+
      apply_rope_fusion+ resume_from_checkpoint+ use_cpu_initialization+ apex_transformer_log_level+
      gradient_as_bucket_view+ sync_batch_comm+ do_layer_norm_weight_decay+ use_scaled_init_method+ ffn_dropout+

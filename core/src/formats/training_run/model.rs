@@ -125,6 +125,12 @@ impl Reader<'_> {
         let rotary =
             self.said("position_embedding_type").is_some_and(|kind| kind.starts_with("rope") || kind == "yarn")
                 || self.is_on("use_rotary_position_embeddings");
+        if let Some(kind) = self.said("position_embedding_type").map(str::to_owned)
+            && !matches!(kind.as_str(), "learned_absolute" | "rope" | "yarn" | "mrope" | "none")
+        {
+            let accepted = "learned_absolute, rope, yarn, mrope or none: others are not planned";
+            self.faults.push(Fault::new("--position-embedding-type", format!("\"{kind}\""), accepted));
+        }
         let head_dim = model["head_dim"].as_u64().unwrap_or(hidden / heads);
         if gated {
             if !rotary {

@@ -1,11 +1,13 @@
 //! The names of NeMo 1: in its YAML (`megatron_gpt_config.yaml`) a model of Megatron-LM stands under `model`, and the devices
 //! under `trainer`.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::{String, ToString};
+use alloc::vec::Vec;
 
 use super::TrainingRun;
+use super::yaml::Entry;
 use crate::base::fields::Fault;
 
 /// Names that NeMo alone has, of which a model of its has some.
@@ -27,18 +29,33 @@ const RENAMED: [(&str, &str); 7] = [
     ("ub_tp_comm_overlap", "tp_comm_overlap"),
 ];
 
-/// The optimizer that shares out its state, by `optim.name`.
-const SHARED_OPTIMIZERS: [&str; 2] = ["distributed_fused_adam", "mcore_distributed_optim"];
+/// Whether a YAML's entries are those of NeMo.
+pub(super) fn is_nemo(entries: &[Entry]) -> bool {
+    let has = |name: &str| entries.iter().any(|entry| entry.name == name);
+    has("encoder_seq_length") && ITS_OWN.iter().any(|name| has(name))
+}
+
+/// Whether an entry is of the training: sets of data, loggers and tokenizers have names that it has too.
+pub(super) fn is_of_training(entry: &Entry) -> bool {
+    let is_in =
+        |table: &str| entry.path == table || entry.path.strip_suffix(table).is_some_and(|rest| rest.ends_with('.'));
+    entry.path.is_empty() || is_in("model") || is_in("trainer") || is_in("optim") && entry.name != "name"
+}
 
 impl TrainingRun {
-    /// Puts Megatron-LM's arguments in the place of NeMo's, where `words` of YAML are NeMo's.
-    pub(super) fn read_nemo(&mut self, words: &[String]) {
-        let arguments = &mut self.arguments;
-        if !arguments.contains_key("encoder_seq_length") || !ITS_OWN.iter().any(|name| arguments.contains_key(*name))
-        {
-            return;
-        }
+    /// Puts Megatron-LM's arguments in the place of those of NeMo.
+    pub(super) fn read_nemo(&mut self, entries: &[Entry]) {
         self.notes.push("read as NeMo writes it".to_string());
+        let left_out: BTreeSet<&str> = entries
+            .iter()
+            .filter(|entry| !is_of_training(entry) && entry.name != "name")
+            .map(|entry| &*entry.path)
+            .collect();
+        if !left_out.is_empty() {
+            let tables: Vec<&str> = left_out.into_iter().take(20).collect();
+            self.notes.push(format!("not of the training step, and left out: {}", tables.join(", ")));
+        }
+        let arguments = &mut self.arguments;
         for (name, other) in RENAMED {
             if let Some(value) = arguments.remove(name) {
                 arguments.insert(other.to_string(), value);
@@ -82,8 +99,20 @@ impl TrainingRun {
         if arguments.remove("fp8").is_some_and(|value| matches!(value.as_str(), "True" | "true")) {
             arguments.insert("fp8_format".to_string(), "hybrid".to_string());
         }
-        if words.iter().any(|word| SHARED_OPTIMIZERS.contains(&word.as_str())) {
-            on(arguments, "use_distributed_optimizer");
+        let has_half = arguments.contains_key("bf16") || arguments.contains_key("fp16");
+        if has_half && is_off(Some(arguments.remove("megatron_amp_O2").unwrap_or_else(|| "False".to_string()))) {
+            let note =
+                "without megatron_amp_O2, NeMo keeps f32 weights alone; planned with weights of 16 bits beside them";
+            self.notes.push(note.to_string());
+        }
+        let of_optimizer = |entry: &&Entry| entry.name == "name" && entry.path.ends_with("optim");
+        match entries.iter().find(of_optimizer).map(|entry| entry.value.as_str()) {
+            None | Some("adam" | "adamw" | "fused_adam" | "megatron_fused_adam") => {}
+            Some("distributed_fused_adam" | "mcore_distributed_optim") => on(arguments, "use_distributed_optimizer"),
+            Some(other) => {
+                let accepted = "adam, adamw, fused_adam, distributed_fused_adam or mcore_distributed_optim: others are not planned";
+                self.faults.push(Fault::new("model.optim.name", format!("\"{other}\""), accepted));
+            }
         }
         match arguments.remove("activation").as_deref().map(|name| name.trim_start_matches("fast-")) {
             None | Some("gelu") => {}

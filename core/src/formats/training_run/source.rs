@@ -7,7 +7,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::arguments::{self, Class, Values};
-use super::{Given, TrainingRun, first_word, yaml};
+use super::yaml::Entry;
+use super::{Given, TrainingRun, first_word, nemo, yaml};
 use crate::base::fields::Fault;
 use crate::formats::shell::{self, BatchJob, Outcome, Ran, Unknown};
 
@@ -116,8 +117,36 @@ impl TrainingRun {
                 return self.read_script(script, given);
             }
         }
-        self.read_command(&yaml.words, &Outcome::default(), &BatchJob::default(), &BTreeMap::new());
-        self.read_nemo(&yaml.words);
+        let is_nemo = nemo::is_nemo(&yaml.entries);
+        if !is_nemo {
+            self.find_said_twice(&yaml.entries);
+        }
+        let words = yaml.arguments(|entry| !is_nemo || nemo::is_of_training(entry));
+        self.read_command(&words, &Outcome::default(), &BatchJob::default(), &BTreeMap::new());
+        if is_nemo {
+            self.read_nemo(&yaml.entries);
+        }
+    }
+
+    /// What decides the plan has one value: none of several tables is passed over.
+    fn find_said_twice(&mut self, entries: &[Entry]) {
+        let mut said: BTreeMap<String, &Entry> = BTreeMap::new();
+        for entry in entries {
+            let name = entry.name.replace('-', "_");
+            let class = arguments::find(&name).map(|known| known.class);
+            let Some(first) = said.get(&name) else {
+                said.insert(name, entry);
+                continue;
+            };
+            if first.value != entry.value && matches!(class, Some(Class::Used | Class::Refused(_))) {
+                let place = |entry: &Entry| match entry.path.as_str() {
+                    "" => format!("{} at the top", entry.value),
+                    path => format!("{} in {path}", entry.value),
+                };
+                let found = format!("{} and {}", place(first), place(entry));
+                self.faults.push(Fault::new(argument(&name), found, "one value: leave out the others"));
+            }
+        }
     }
 
     /// Takes a command's arguments and its number of devices.
@@ -214,6 +243,8 @@ impl TrainingRun {
         // Of those that slime has, some train.
         let of_actor = ["actor_num_gpus_per_node", "actor_num_nodes"].map(|name| self.arguments.get(name).cloned());
         let [of_actor_node, actor_nodes] = of_actor;
+        // Where one is said alone, the other has slime's default.
+        let of_actor_node = of_actor_node.or_else(|| actor_nodes.is_some().then(|| "8".to_owned()));
         let per_node =
             of_actor_node.or_else(|| said(&["nproc_per_node", "num_gpus", "NPROC_PER_NODE", "PET_NPROC_PER_NODE"]));
         let nodes = actor_nodes.or_else(|| said(&["nnodes", "num_nodes", "NNODES", "PET_NNODES"]));
@@ -223,12 +254,15 @@ impl TrainingRun {
         } else if ["mpirun", "mpiexec"].into_iter().any(program) {
             let at = launcher.iter().position(|word| matches!(word.as_str(), "-n" | "-np" | "--n" | "--np"));
             number(at.and_then(|at| launcher.get(at + 1)).cloned())
-        } else if program("srun") {
-            let text = launcher.join(" ");
-            let own = BatchJob::of_options(&text, batch.clone());
-            own.devices()
         } else {
-            batch.devices().or_else(|| number(environment.get("WORLD_SIZE").cloned()))
+            let is_step = program("srun");
+            let job = if is_step { BatchJob::of_options(launcher, batch.clone()) } else { batch.clone() };
+            let known = job.devices();
+            if known.is_none() {
+                // What it depends on is asked for.
+                number(job.unknown().map(str::to_owned));
+            }
+            known.or_else(|| number(environment.get("WORLD_SIZE").filter(|_| !is_step).cloned()))
         };
         self.devices = self.devices.or(devices);
         self.devices_asked = asks.filter(|_| devices.is_none());

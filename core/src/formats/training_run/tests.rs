@@ -210,8 +210,12 @@ fn relatives_of_megatron_say_it_in_their_way() {
         (Some(2), &Value::from("materialised"))
     );
     assert!(of.arguments.not_modelled.contains_key("deepspeed-config") && of.arguments.not_known.is_empty());
-    let flash = imported("--nproc_per_node 8 --bf16 --deepspeed --zero-stage 1 --use-flash-attn-v2");
-    assert_eq!(flash.value["training"].get("attention"), None);
+    for switch in
+        ["--use-flash-attn-v1", "--use-flash-attn-v2", "--use-flash-attn-triton", "--use-flash-attn-builder"]
+    {
+        let flash = imported(&format!("--nproc_per_node 8 --bf16 --deepspeed --zero-stage 1 {switch}"));
+        assert_eq!(flash.value["training"].get("attention"), None, "{switch}");
+    }
     let text = format!("{MODEL} --nproc_per_node 8 --deepspeed --ds-sequence-parallel-size 4");
     let faults = TrainingRun::read(&text).spec("h100", None).unwrap_err().to_string();
     assert!(faults.contains("--ds-sequence-parallel-size: found \"4\"") && faults.contains("Ulysses"), "{faults}");
@@ -234,6 +238,39 @@ fn relatives_of_megatron_say_it_in_their_way() {
     );
     let faults = TrainingRun::read(&nemo.replace("fast-swiglu", "reglu")).spec("h100", None).unwrap_err().to_string();
     assert!(faults.contains("activation: found \"reglu\""), "{faults}");
+    // What is evaluated on has a batch of its own, and other tables too.
+    let sets = format!("{nemo}  data:\n    validation_ds:\n      micro_batch_size: 4\n      global_batch_size: 16\n");
+    let run = MegatronRun::read(&sets);
+    let with_sets = run.spec("h100", None).unwrap_or_else(|faults| panic!("{faults}"));
+    assert_eq!(with_sets.value, of.value);
+    assert!(
+        with_sets.notes.iter().any(|note| note.contains("left out: model.data.validation_ds")),
+        "{:?}",
+        with_sets.notes
+    );
+    for (from, to, told) in [
+        ("distributed_fused_adam", "adafactor", "model.optim.name: found \"adafactor\""),
+        (
+            "position_embedding_type: rope",
+            "position_embedding_type: alibi",
+            "--position-embedding-type: found \"alibi\"",
+        ),
+        ("  bias: false", "  bias: false\n  headscale: true", "a weight for each head is not planned"),
+        ("  bias: false", "  bias: false\n  transformer_block_type: normformer", "norms at other places"),
+    ] {
+        let faults = MegatronRun::read(&nemo.replace(from, to)).spec("h100", None).unwrap_err().to_string();
+        assert!(faults.contains(told), "{to}: {faults}");
+    }
+    let neutral =
+        nemo.replace("  bias: false", "  bias: false\n  headscale: False\n  transformer_block_type: 'pre_ln'");
+    let neutral = MegatronRun::read(&neutral).spec("h100", None).unwrap_or_else(|faults| panic!("{faults}"));
+    assert_eq!(neutral.value, of.value);
+    // Elsewhere two values of what decides the plan are asked for.
+    let twice =
+        "A:\n  num_layers: 4\n  hidden_size: 64\nB:\n  num_layers: 8\n  num_workers: 1\nC:\n  num_workers: 2\n";
+    let faults = MegatronRun::read(twice).spec("h100", None).unwrap_err().to_string();
+    assert!(faults.contains("--num-layers: found 4 in A and 8 in B, accepted is one value"), "{faults}");
+    assert!(!faults.contains("--num-workers"), "{faults}");
     // slime: four nodes of eight, 32 prompts of 8 samples, two steps on each rollout.
     let of = imported(
         "--actor-num-nodes 4 --actor-num-gpus-per-node 8 --rollout-num-gpus 64 --rollout-batch-size 32 \
@@ -245,6 +282,11 @@ fn relatives_of_megatron_say_it_in_their_way() {
     assert_eq!((degree("zero"), &of.value["training"]["dtype"]), (1, &Value::from("bf16")));
     assert_eq!(of.value["training"]["global_batch_size"], 128);
     assert!(of.arguments.not_known.is_empty(), "{:?}", of.arguments.not_known);
+    // Without the other, eight on each node.
+    let of =
+        imported("--actor-num-nodes 2 --rollout-batch-size 32 --n-samples-per-prompt 8 --num-steps-per-rollout 2");
+    let degree = |name: &str| of.value["parallel"][name].as_u64().unwrap_or(1);
+    assert_eq!(degree("data") * degree("pipeline") * degree("tensor"), 16);
     // ms-swift.
     let text = format!("{MODEL} --nproc_per_node 8").replace("--seq-length 4096", "--max_length 4096");
     let of = TrainingRun::read(&text).spec("h100", None).expect("it is a run");

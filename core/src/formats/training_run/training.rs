@@ -101,7 +101,13 @@ impl Reader<'_> {
         let backend = self.said("attention_backend").unwrap_or_default();
         let is_local = self.said("transformer_impl") == Some("local") && !self.is_on("use_flash_attn");
         // Megatron-DeepSpeed has no other without an argument.
-        let is_flash = ["use_flash_attn", "use_flash_attn_v1", "use_flash_attn_v2", "use_flash_attn_triton"];
+        let is_flash = [
+            "use_flash_attn",
+            "use_flash_attn_v1",
+            "use_flash_attn_v2",
+            "use_flash_attn_triton",
+            "use_flash_attn_builder",
+        ];
         let is_plain = self.is_deepspeed() && !is_flash.iter().any(|name| self.is_on(name));
         if backend.contains("unfused") || backend.contains("local") || is_local || is_plain {
             say("attention", json!("materialised"));

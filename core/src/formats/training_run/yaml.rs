@@ -9,10 +9,32 @@ use alloc::vec::Vec;
 /// What a text of YAML holds.
 #[derive(Default)]
 pub(super) struct Yaml {
-    /// Words of arguments.
+    /// Words of lists.
     pub words: Vec<String>,
+    /// Entries of tables.
+    pub entries: Vec<Entry>,
     /// Blocks of text that hold commands, and their first lines.
     pub scripts: Vec<(usize, String)>,
+}
+
+/// An entry of a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    /// The names of the tables that it is in, with points between them.
+    pub path: String,
+    /// Its name.
+    pub name: String,
+    /// Its value.
+    pub value: String,
+}
+
+impl Yaml {
+    /// Lists, and those entries that are to be kept, as words of arguments.
+    pub fn arguments(&self, keeps: impl Fn(&Entry) -> bool) -> Vec<String> {
+        let entries = self.entries.iter().filter(|entry| keeps(entry));
+        let entries = entries.flat_map(|Entry { name, value, .. }| [alloc::format!("--{name}"), value.clone()]);
+        self.words.iter().cloned().chain(entries).collect()
+    }
 }
 
 /// Whether a text has an argument as YAML writes it.
@@ -40,6 +62,8 @@ pub(super) fn read(text: &str) -> Yaml {
     let mut yaml = Yaml::default();
     let lines: Vec<&str> = text.lines().collect();
     let mut at = 0;
+    // The tables that are open, each with how far its name stands from the margin.
+    let mut tables: Vec<(usize, &str)> = Vec::new();
     while let Some(line) = lines.get(at) {
         at += 1;
         let content = without_comment(line).trim();
@@ -68,7 +92,14 @@ pub(super) fn read(text: &str) -> Yaml {
             continue;
         }
         if let Some((key, value)) = entry.split_once(": ").or(entry.strip_suffix(':').map(|key| (key, ""))) {
-            put(&mut yaml, unquoted(key.trim()), value.trim());
+            let (key, value) = (unquoted(key.trim()), value.trim());
+            while tables.pop_if(|(depth, _)| *depth >= indent(line)).is_some() {}
+            // More than people write; a path is kept for each entry.
+            let open: Vec<&str> = tables.iter().take(8).map(|(_, name)| *name).collect();
+            put(&mut yaml, open.join("."), key, value);
+            if value.is_empty() {
+                tables.push((indent(line), key));
+            }
         }
     }
     yaml
@@ -95,8 +126,8 @@ fn unquoted(text: &str) -> &str {
     inner('"').or(inner('\'')).unwrap_or(text)
 }
 
-/// An entry of a table as words.
-fn put(yaml: &mut Yaml, key: &str, value: &str) {
+/// Keeps an entry of the tables `path`, where it may be an argument.
+fn put(yaml: &mut Yaml, path: String, key: &str, value: &str) {
     let name = key.trim_start_matches('-');
     let is_name = name.starts_with(|letter: char| letter.is_ascii_lowercase())
         && name.chars().all(|letter| letter.is_ascii_alphanumeric() || matches!(letter, '_' | '-'));
@@ -104,6 +135,5 @@ fn put(yaml: &mut Yaml, key: &str, value: &str) {
     if !is_name || value.is_empty() || matches!(value, "null" | "~" | "None") {
         return;
     }
-    yaml.words.push(alloc::format!("--{name}"));
-    yaml.words.push(unquoted(value).to_string());
+    yaml.entries.push(Entry { path, name: name.to_string(), value: unquoted(value).to_string() });
 }
