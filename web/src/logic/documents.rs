@@ -13,8 +13,10 @@ pub const MOST_LINKED: usize = 4096;
 /// The seed of documents that a link draws.
 const SEED: u64 = 1;
 
-/// `spec` as a link has it: more documents than [`MOST_LINKED`] as a histogram of their lengths.
-pub fn linked(spec: &Spec) -> Cow<'_, Spec> {
+/// `spec` as a link has it: more documents than [`MOST_LINKED`] as a histogram of their lengths, where the step that is drawn of it
+/// has no more documents than a step may have.
+pub fn linked(of_step: &Spec) -> Cow<'_, Spec> {
+    let spec = of_step;
     let Work::Model(work) = &spec.work else { return Cow::Borrowed(spec) };
     let Documents::OfStep(lengths) = &work.batch.documents else { return Cow::Borrowed(spec) };
     if lengths.len() <= MOST_LINKED {
@@ -29,7 +31,11 @@ pub fn linked(spec: &Spec) -> Cow<'_, Spec> {
     if let Work::Model(work) = &mut spec.work {
         work.batch.documents = Documents::Drawn(Draw { lengths, seed: SEED });
     }
-    Cow::Owned(spec)
+    match Spec::from_value(&spec.to_value()) {
+        Ok(read) => Cow::Owned(read),
+        // Short documents that do not fill their microbatches: a draw would.
+        Err(_) => Cow::Borrowed(of_step),
+    }
 }
 
 /// The text of the form's field for these lengths.
@@ -77,6 +83,10 @@ mod tests {
         let few: Vec<u32> = (0..MOST_LINKED as u32).map(|at| 1 + at * 7919 % 1500).collect();
         assert!(matches!(linked(&spec(&few)), Cow::Borrowed(_)));
         assert!(link::write(&spec(&few)).len() < 10_000);
+        // Ten tokens each in room for eight million: a draw would be of more documents than a step may have.
+        let short: Vec<u32> = (0..5000).map(|at| 10 + at % 41).collect();
+        assert!(matches!(linked(&spec(&short)), Cow::Borrowed(_)));
+        assert!(link::read(&link::write(&linked(&spec(&short)))).is_ok());
         let many = [few.clone(), few].concat();
         let linked = linked(&spec(&many)).into_owned();
         let Work::Model(work) = &linked.work else { panic!("a model") };

@@ -35,23 +35,35 @@ impl Item {
             Item::Unlinked => "pipeplan.unlinked",
         }
     }
+
+    /// Of how many addresses it is kept. Forms before, to which Back leads, have documents of their own.
+    fn most(self) -> usize {
+        if self == Item::Documents { 6 } else { 1 }
+    }
 }
 
 /// Stores `text` with the fragment of its address. Returns false if the text is too large for the browser; then the
-/// older text is also removed.
+/// older texts are also removed.
 #[must_use]
 pub fn remember(item: Item, fragment: &str, text: &str) -> bool {
+    let (Some(storage), Some(packed)) = (storage(), compression::pack(text)) else {
+        forget(item);
+        return false;
+    };
+    // Neither fragments nor what is packed have spaces or ends of lines: the address escapes them.
+    let new = format!("{fragment} {packed}");
+    let stored = storage.get_item(item.key()).ok().flatten().unwrap_or_default();
+    let others = stored.lines().filter(|line| line.split_once(' ').is_some_and(|(of, _)| of != fragment));
+    let all = std::iter::once(new.as_str()).chain(others).take(item.most()).collect::<Vec<_>>().join("\n");
     forget(item);
-    let (Some(storage), Some(packed)) = (storage(), compression::pack(text)) else { return false };
-    // Fragments have no spaces: the address escapes them.
-    storage.set_item(item.key(), &format!("{fragment} {packed}")).is_ok()
+    storage.set_item(item.key(), &all).is_ok() || storage.set_item(item.key(), &new).is_ok()
 }
 
 /// The text that was stored under this fragment.
 pub fn recall(item: Item, fragment: &str) -> Option<String> {
     let stored = storage()?.get_item(item.key()).ok()??;
-    let (of, packed) = stored.split_once(' ')?;
-    (of == fragment).then(|| compression::unpack(packed)).flatten()
+    let mut each = stored.lines().filter_map(|line| line.split_once(' '));
+    each.find(|(of, _)| *of == fragment).and_then(|(_, packed)| compression::unpack(packed))
 }
 
 /// Forgets it.

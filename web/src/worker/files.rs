@@ -165,6 +165,8 @@ impl Worker {
             Ok(read) => read,
             Err(reason) => return vec![unreadable("plan", reason)],
         };
+        // Of the question before.
+        self.packing = None;
         let mut response = vec![Response::Opened { spec: plan.spec.to_json(), picture: Box::new(picture) }];
         let spec = self.with_profile(plan.spec.clone());
         response.extend(self.timed(&spec).map(|timed| {

@@ -70,6 +70,10 @@ impl PackingSearch {
         });
         self.stops |= stopped;
         self.finished = self.stops || more != Ok(true);
+        if let Err(error) = more {
+            let reason = text::sentence(&error.to_string());
+            return (id, Some(Response::NoPlan { schedule: self.spec.schedule.clone(), reason, fault: None }));
+        }
         let is_news = self.finished || self.search.least_ns() < known_ns;
         (id, is_news.then(|| self.planned()).flatten())
     }

@@ -27,7 +27,7 @@ impl Worker {
                 response
             }
             Err(faults) => {
-                self.comparison = None;
+                (self.comparison, self.packing) = (None, None);
                 vec![Response::Refused(faults), Response::Done]
             }
         }
@@ -47,6 +47,7 @@ impl Worker {
             Some(picture) => {
                 // The one under way is of another limit.
                 self.comparison = self.comparison.take().filter(|running| running.finished);
+                self.packing = None;
                 vec![Response::Planned(Box::new(picture)), Response::Done]
             }
             None => self.plan_text(id, text, SHOW_BY_HAND_MS),
@@ -146,12 +147,13 @@ impl Worker {
 
     /// Stops the search for the best, if there is one. The answer belongs to the question before.
     pub(super) fn stop(&mut self) -> Vec<Response> {
-        if let Some(running) = self.comparison.as_mut().filter(|running| !running.finished) {
-            running.stops = true;
-        }
+        // The comparison begins once documents are packed: what has not begun is not stopped.
         if let Some(packing) = self.packing.as_mut().filter(|packing| !packing.finished) {
             (packing.stops, packing.finished) = (true, true);
             return self.done().into_iter().collect();
+        }
+        if let Some(running) = self.comparison.as_mut().filter(|running| !running.finished) {
+            running.stops = true;
         }
         Vec::new()
     }

@@ -166,12 +166,9 @@ impl Planner {
         if untrack(|| self.is_faulty()) {
             return;
         }
-        match untrack(|| self.has_more_documents_than_a_link()) {
-            true => {
-                let typed = self.form.with_untracked(|form| form.text(DOCUMENTS).to_owned());
-                self.remember(Item::Documents, link, &typed);
-            }
-            false => session::forget(Item::Documents),
+        if untrack(|| self.has_more_documents_than_a_link()) {
+            let typed = self.form.with_untracked(|form| form.text(DOCUMENTS).to_owned());
+            self.remember(Item::Documents, link, &typed);
         }
     }
 
