@@ -13,6 +13,14 @@ use crate::base::fields::Fault;
 use crate::notation::megatron_layout::{self, Part};
 
 impl Reader<'_> {
+    /// That their number is missing: what it depends on is asked for, where that is known.
+    pub(super) fn missing_devices(&self, accepted: &str) -> Fault {
+        match &self.run.devices_asked {
+            Some((found, asked)) => Fault::new("devices", found, format!("{asked}, or --devices COUNT")),
+            None => Fault::new("devices", "nothing", accepted),
+        }
+    }
+
     /// Microbatches that go through a chunk together.
     pub(super) fn group(&mut self) -> Option<u64> {
         self.either(["microbatch_group_size_per_virtual_pipeline_stage", "microbatch_group_size_per_vp_stage"])
@@ -33,7 +41,7 @@ impl Reader<'_> {
             (None, None) => {
                 let accepted = "the number of devices: neither the log's world size nor the launcher's \
                                 arguments give it";
-                self.faults.push(Fault::new("devices", "nothing", accepted));
+                self.faults.push(self.missing_devices(accepted));
                 1
             }
         };

@@ -240,7 +240,7 @@ fn relatives_of_megatron_say_it_in_their_way() {
     assert!(faults.contains("activation: found \"reglu\""), "{faults}");
     // What is evaluated on has a batch of its own, and other tables too.
     let sets = format!("{nemo}  data:\n    validation_ds:\n      micro_batch_size: 4\n      global_batch_size: 16\n");
-    let run = MegatronRun::read(&sets);
+    let run = TrainingRun::read(&sets);
     let with_sets = run.spec("h100", None).unwrap_or_else(|faults| panic!("{faults}"));
     assert_eq!(with_sets.value, of.value);
     assert!(
@@ -258,17 +258,17 @@ fn relatives_of_megatron_say_it_in_their_way() {
         ("  bias: false", "  bias: false\n  headscale: true", "a weight for each head is not planned"),
         ("  bias: false", "  bias: false\n  transformer_block_type: normformer", "norms at other places"),
     ] {
-        let faults = MegatronRun::read(&nemo.replace(from, to)).spec("h100", None).unwrap_err().to_string();
+        let faults = TrainingRun::read(&nemo.replace(from, to)).spec("h100", None).unwrap_err().to_string();
         assert!(faults.contains(told), "{to}: {faults}");
     }
     let neutral =
         nemo.replace("  bias: false", "  bias: false\n  headscale: False\n  transformer_block_type: 'pre_ln'");
-    let neutral = MegatronRun::read(&neutral).spec("h100", None).unwrap_or_else(|faults| panic!("{faults}"));
+    let neutral = TrainingRun::read(&neutral).spec("h100", None).unwrap_or_else(|faults| panic!("{faults}"));
     assert_eq!(neutral.value, of.value);
     // Elsewhere two values of what decides the plan are asked for.
     let twice =
         "A:\n  num_layers: 4\n  hidden_size: 64\nB:\n  num_layers: 8\n  num_workers: 1\nC:\n  num_workers: 2\n";
-    let faults = MegatronRun::read(twice).spec("h100", None).unwrap_err().to_string();
+    let faults = TrainingRun::read(twice).spec("h100", None).unwrap_err().to_string();
     assert!(faults.contains("--num-layers: found 4 in A and 8 in B, accepted is one value"), "{faults}");
     assert!(!faults.contains("--num-workers"), "{faults}");
     // slime: four nodes of eight, 32 prompts of 8 samples, two steps on each rollout.
@@ -282,6 +282,17 @@ fn relatives_of_megatron_say_it_in_their_way() {
     assert_eq!((degree("zero"), &of.value["training"]["dtype"]), (1, &Value::from("bf16")));
     assert_eq!(of.value["training"]["global_batch_size"], 128);
     assert!(of.arguments.not_known.is_empty(), "{:?}", of.arguments.not_known);
+    // What the number of devices depends on is asked for.
+    for (script, found) in [
+        (format!("torchrun --nproc_per_node 8 --nnodes $NODES pretrain_gpt.py {MODEL}"), "$NODES"),
+        (format!("srun -N $NODES --ntasks-per-node 8 python pretrain_gpt.py {MODEL}"), "$NODES"),
+    ] {
+        let faults = TrainingRun::read(&script).spec("h100", None).unwrap_err().to_string();
+        let asked = format!(
+            "devices: found {found}, accepted is the value of a variable: --set NODES=VALUE, or --devices COUNT"
+        );
+        assert!(faults.contains(&asked), "{script}: {faults}");
+    }
     // Without the other, eight on each node.
     let of =
         imported("--actor-num-nodes 2 --rollout-batch-size 32 --n-samples-per-prompt 8 --num-steps-per-rollout 2");

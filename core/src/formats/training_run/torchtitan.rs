@@ -225,7 +225,7 @@ impl Reader<'_> {
             _ => {
                 let Some(devices) = devices else {
                     let accepted = "the number of devices: data_parallel_shard_degree = -1 takes those that are left";
-                    self.faults.push(Fault::new("devices", "nothing", accepted));
+                    self.faults.push(self.missing_devices(accepted));
                     return None;
                 };
                 if !devices.is_multiple_of(others) {
