@@ -111,7 +111,7 @@ fn what_is_no_run_or_lacks_something_is_refused() {
     };
     assert!(
         refused(&["import", "-", "--device", "h100"], "hello\n")
-            .contains("contains no arguments of Megatron-LM or torchtitan")
+            .contains("contains no arguments of Megatron-LM, torchtitan or verl")
     );
     assert!(refused(&["import", "-", "--device", "h100"], LEONARDO).contains("devices: found nothing"));
     let told = refused(&["import", "-", "--device", "h1000", "--devices", "252"], LEONARDO);

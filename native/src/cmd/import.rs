@@ -20,7 +20,7 @@ Examples:
   pipeplan import llama3_70b.toml --device h100 --devices 256      the job config of torchtitan
   ps -o args= -p PID | pipeplan import - --device a100-80 --devices 8";
 
-/// Make a spec from a run of Megatron-LM or torchtitan: from its log, its command line, its launch script or its config. A
+/// Make a spec from a run of Megatron-LM, torchtitan or verl: from its log, its command line, its launch script or its config. A
 /// script is read, never run, and so are the files beside it that it takes variables from. If a log gives step times and
 /// memory, compare them with the plan.
 #[derive(clap::Args)]
@@ -40,6 +40,9 @@ pub struct Args {
     /// Which training command, if the text has several
     #[arg(long, value_name = "NUMBER")]
     command: Option<usize>,
+    /// The config.json of the model, if the text names one that is not in the catalog
+    #[arg(long, value_name = "FILE")]
+    config: Option<String>,
     /// Write the spec here, as TOML; - for standard output
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: String,
@@ -69,7 +72,12 @@ pub fn run(args: Args) -> Result<(), Failure> {
         path => input::file(path, MAX_LOG_BYTES),
     }?;
     let text = String::from_utf8_lossy(&bytes);
-    let given = Given { variables: args.set.into_iter().collect(), command: args.command, ..Given::default() };
+    let config = match &args.config {
+        Some(path) => Some(String::from_utf8_lossy(&input::file(path, MOST_FILE_BYTES)?).into_owned()),
+        None => None,
+    };
+    let variables = args.set.into_iter().collect();
+    let given = Given { variables, command: args.command, config, ..Given::default() };
     let run = with_files(&text, given, &args.run)?;
     if !run.is_any() && order::looks_like_one(&text) {
         return Err(Failure::input(format!("{} is an order of ops, not a run", args.run))
@@ -80,7 +88,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
             let failure = Failure::input(format!("{} is {what}, and contains no arguments of a run", args.run));
             return Err(failure.with_help(format!("{advice}.")));
         }
-        return Err(Failure::input(format!("{} contains no arguments of Megatron-LM or torchtitan", args.run)).with_help(
+        return Err(Failure::input(format!("{} contains no arguments of Megatron-LM, torchtitan or verl", args.run)).with_help(
             "Accepted are the argument lines at the start of a log, such as `num_layers ...... 32`, arguments such as \
              --num-layers 32, on a command line, in a script or in YAML, and the job config of torchtitan. For a Hugging \
              Face model, write `model.config = \"config.json\"` in a spec.",

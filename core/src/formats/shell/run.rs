@@ -433,7 +433,8 @@ impl<'g> Shell<'g> {
                 Ok(Flow::Next)
             });
         }
-        let has_arguments = words.iter().any(|word| word.starts_with("--") || word.ends_with(".py"));
+        let has_arguments =
+            words.iter().any(|word| word.starts_with("--") || word.ends_with(".py") || is_override(word));
         if has_arguments || only_unknown(name).is_some() {
             let environment = OF_LAUNCHERS.iter().filter_map(|name| {
                 let value = self.variable(name)?;
@@ -529,4 +530,12 @@ pub(super) fn extended(value: Variable, words: Vec<String>) -> Variable {
     let from = list.keys().next_back().map_or(0, |last| last + 1);
     list.extend((from..).zip(words));
     Variable::List(list)
+}
+
+/// Whether a word is an argument as Hydra has it: `trainer.nnodes=2`, `+actor.optim.lr=1e-6`.
+fn is_override(word: &str) -> bool {
+    let name = word.trim_start_matches('+').split_once('=').map_or("", |(name, _)| name);
+    name.contains('.')
+        && name.starts_with(|letter: char| letter.is_ascii_lowercase())
+        && name.chars().all(|letter| super::in_name(letter) || letter == '.')
 }

@@ -12,11 +12,14 @@ use super::fields;
 use super::known::Table;
 pub use super::known::{Class, Known, Values};
 
-/// An argument by its name, with dashes or underscores between its words. Those with dots are of torchtitan.
+/// An argument by its name, with dashes or underscores between its words. Those with dots are of torchtitan or verl.
 pub fn find(name: &str) -> Option<Known> {
     let name: String = name.trim_start_matches('-').replace('-', "_");
     if name.contains('.') {
-        return fields::TORCHTITAN.find(&name);
+        return match fields::of_megatron(&name) {
+            Some(own) => MEGATRON.find(own),
+            None => fields::TORCHTITAN.find(&name).or_else(|| fields::VERL.find(&name)),
+        };
     }
     // What slime hands on to its engine of rollouts.
     if name.starts_with("sglang_") {
@@ -74,8 +77,10 @@ const USED: [&str; 4] = [
      ",
     "\
      num_key_value_heads= rotary_position_embeddings_theta= zero_stage= cpu_optimizer enable_zbh1_pipeline deepspeed
+     post_self_attn_layernorm post_mlp_layernorm
      use_flash_attn_v1 use_flash_attn_v2 use_flash_attn_triton use_flash_attn_builder actor_num_nodes=
-     max_length= actor_num_gpus_per_node= rollout_batch_size= n_samples_per_prompt= num_steps_per_rollout= \
+     max_length= actor_num_gpus_per_node= rollout_batch_size= n_samples_per_prompt= num_steps_per_rollout= model_engine=
+     config_name= \
      ",
 ];
 
@@ -578,7 +583,7 @@ const HARMLESS: [&str; 5] = [
      custom_megatron_before_log_prob_hook_path+ custom_megatron_before_train_step_hook_path+
      custom_pg_loss_reducer_function_path+ custom_reward_post_process_path+ custom_rm_path+
      custom_rollout_log_function_path+ custom_tis_function_path+ custom_update_weight_post_write_path+
-     data_pad_size_multiplier+ data_source_path+ debug_rollout_only+ debug_train_only+
+     data_pad_size_multiplier+ data_source_path+ no_offload_rollout+ no_offload_train+ model_name+ debug_rollout_only+ debug_train_only+
      disable_compute_advantages_and_returns+ disable_grpo_std_normalization+ disable_rewards_normalization+
      disable_rollout_global_dataset+ disable_wandb_random_suffix+ dump_details+ dynamic_sampling_filter_path+
      entropy_coef+ eps_clip+ eps_clip_c+ eps_clip_high+ eval_config+ eval_function_path+ eval_input_key+

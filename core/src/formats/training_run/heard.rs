@@ -40,7 +40,8 @@ impl Reader<'_> {
 
     /// An argument that is planned otherwise, and how.
     pub fn tell(&mut self, name: &str, how: &str) {
-        let typed = listed(name);
+        let from = self.derived.get(name).map(|(_, from)| from.as_str()).filter(|from| !from.is_empty());
+        let typed = listed(from.unwrap_or(name));
         self.heard.used.retain(|used| *used != typed);
         self.heard.not_modelled.insert(typed, how.into());
     }

@@ -34,6 +34,7 @@ mod source;
 mod spec;
 mod torchtitan;
 mod training;
+mod verl;
 mod yaml;
 
 pub use other::likely;
@@ -44,6 +45,10 @@ use spec::Reader;
 pub struct TrainingRun {
     /// By name, with `_` between words.
     arguments: BTreeMap<String, String>,
+    /// What other arguments say by the names of Megatron-LM: the value, and the argument that says it, if one does.
+    derived: BTreeMap<String, (String, String)>,
+    /// The `config.json` of the model, as a person gives it.
+    config: Option<String>,
     /// The vocabulary as it was padded, where the log says so.
     padded_vocab: Option<u64>,
     /// Devices, where the log or the launcher's arguments say so.
@@ -112,6 +117,8 @@ pub struct Given {
     /// Texts of the files that a script takes variables from, or a job config, by the paths that
     /// [`wanted_files`](TrainingRun::wanted_files) tells.
     pub files: BTreeMap<String, String>,
+    /// The `config.json` of the model that the text names.
+    pub config: Option<String>,
 }
 
 /// What was done with each argument, by names with dashes.
@@ -135,7 +142,7 @@ impl TrainingRun {
 
     /// What `text` says. Lines of a log that say nothing are passed over.
     pub fn read_with(text: &str, given: &Given) -> TrainingRun {
-        let mut run = TrainingRun::default();
+        let mut run = TrainingRun { config: given.config.clone(), ..TrainingRun::default() };
         let mut printed = BTreeMap::new();
         // Lines beyond are no script's.
         for line in text.lines().take(MOST_LINES).filter(|line| line.len() <= MOST_OF_LINE) {
@@ -147,7 +154,8 @@ impl TrainingRun {
             }
         }
         let is_measured = !run.steps_ns.is_empty() || !run.peaks.is_empty() || run.padded_vocab.is_some();
-        run.is_known = ["num-layers", "num_layers"].iter().any(|name| text.contains(name));
+        run.is_known = ["num-layers", "num_layers"].iter().any(|name| text.contains(name))
+            || text.contains("actor_rollout_ref.");
         if is_measured || printed.contains_key("num_layers") {
             if text.lines().nth(MOST_LINES).is_some() {
                 run.notes.push(format!("lines behind line {MOST_LINES} are not read"));
@@ -196,6 +204,7 @@ impl TrainingRun {
     pub fn is_any(&self) -> bool {
         self.arguments.contains_key("num_layers") && self.arguments.contains_key("hidden_size")
             || self.is_torchtitan()
+            || self.is_verl()
             || source::PARALLEL.iter().any(|name| self.arguments.contains_key(*name))
             || self.is_known && !self.faults.is_empty()
     }
@@ -213,7 +222,11 @@ impl TrainingRun {
 
     /// The framework, for a person.
     pub fn framework(&self) -> &'static str {
-        if self.is_torchtitan() { "torchtitan" } else { "Megatron-LM" }
+        match () {
+            () if self.is_torchtitan() => "torchtitan",
+            () if self.is_verl() => "verl",
+            () => "Megatron-LM",
+        }
     }
 
     /// The step in the middle of those that were reported.
@@ -252,7 +265,13 @@ impl TrainingRun {
 
     /// What is done with each argument, as far as its name and value tell.
     pub fn sorted_arguments(&self) -> Arguments {
-        let mut reader = Reader { run: self, faults: Vec::new(), notes: Vec::new(), heard: Arguments::default() };
+        let mut reader = Reader {
+            run: self,
+            derived: self.derived.clone(),
+            faults: Vec::new(),
+            notes: Vec::new(),
+            heard: Arguments::default(),
+        };
         reader.hear();
         reader.heard
     }
@@ -262,13 +281,26 @@ impl TrainingRun {
     /// # Errors
     /// The missing arguments, and those that no spec can express, each fault with its argument.
     pub fn spec(&self, device: &str, devices: Option<u64>) -> Result<Imported, Faults> {
-        let mut reader =
-            Reader { run: self, faults: self.faults.clone(), notes: self.notes.clone(), heard: Arguments::default() };
+        let mut reader = Reader {
+            run: self,
+            derived: self.derived.clone(),
+            faults: self.faults.clone(),
+            notes: self.notes.clone(),
+            heard: Arguments::default(),
+        };
         reader.hear();
         // One fault of the text stands for all that it hides.
         let is_hidden = self.arguments.is_empty() && !reader.faults.is_empty();
         let value = if is_hidden { None } else { reader.spec(device, devices.or(self.devices)) };
-        let Reader { mut faults, notes, heard, .. } = reader;
+        let Reader { mut faults, notes, heard, derived, .. } = reader;
+        // A person knows the argument that says it.
+        for fault in &mut faults {
+            let said =
+                derived.iter().find(|(name, _)| arguments::typed(name) == fault.field).map(|(_, (_, from))| from);
+            if let Some(from) = said.filter(|from| !from.is_empty()) {
+                fault.field.clone_from(from);
+            }
+        }
         match value {
             Some(value) if faults.is_empty() => {
                 let spec = Spec::from_value(&value)?;

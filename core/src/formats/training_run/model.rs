@@ -62,6 +62,16 @@ impl Reader<'_> {
     /// Parts that newer models have, of layers with a gate and RMSNorm.
     pub(super) fn newer_parts(&mut self, model: &mut Value, layers: u64, is_llama: bool) {
         let latent = self.is_latent();
+        if self.is_on("post_self_attn_layernorm") && self.is_on("post_mlp_layernorm") && is_llama {
+            model["post_norms"] = json!(true);
+        }
+        let of_plugin = self.said("spec").is_some_and(|spec| spec.contains("qwen3_next") || spec.contains("qwen3_5"));
+        if of_plugin {
+            self.refuse(
+                "spec",
+                "its gated delta nets are planned from the config.json of the model, as model.config of a spec",
+            );
+        }
         if let Some(kind) = self.said("softmax_type").filter(|kind| *kind != "vanilla").map(String::from) {
             match kind == "learnable" && is_llama && !latent {
                 true => model["sinks"] = json!(true),

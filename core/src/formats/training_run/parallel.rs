@@ -89,10 +89,10 @@ impl Reader<'_> {
             Some(ways) => parallel["expert_tensor"] = json!(ways),
             None => {}
         }
-        if self.is_on("moe_enable_deepep")
+        let has_deepep = self.is_on("moe_enable_deepep")
             || self.said("moe_token_dispatcher_type") == Some("flex")
-                && self.said("moe_flex_dispatcher_backend").unwrap_or("deepep") != "hybridep"
-        {
+                && self.said("moe_flex_dispatcher_backend").unwrap_or("deepep") != "hybridep";
+        if has_deepep && self.whole("num_experts").is_some_and(|count| count > 1) {
             parallel["dispatch"] = json!("once-per-node");
         }
         let chunks = self.stages(&mut parallel, pipeline, layers);

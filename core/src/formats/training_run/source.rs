@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 
 use super::arguments::{self, Class, Values};
 use super::yaml::Entry;
-use super::{Given, TrainingRun, first_word, nemo, yaml};
+use super::{Given, TrainingRun, fields, first_word, nemo, yaml};
 use crate::base::fields::Fault;
 use crate::formats::shell::{self, BatchJob, Outcome, Ran, Unknown};
 
@@ -45,7 +45,9 @@ impl TrainingRun {
         for name in &outcome.unused {
             self.faults.push(Fault::new(format!("--set {name}"), "no such variable", "a variable of the script"));
         }
-        let trains = |ran: &&Ran| ran.words.iter().any(|word| TRAINS.contains(&name_of(word).as_str()));
+        let trains = |ran: &&Ran| {
+            ran.words.iter().any(|word| TRAINS.contains(&name_of(word).as_str()) || fields::is_of_verl(word))
+        };
         let mut commands: Vec<&Ran> = outcome.ran.iter().filter(trains).collect();
         if commands.is_empty() {
             let is_parallel = |ran: &&Ran| ran.words.iter().any(|word| PARALLEL.contains(&name_of(word).as_str()));
@@ -163,12 +165,14 @@ impl TrainingRun {
         let mut stray = Vec::new();
         split(launcher, &mut launched, &mut stray);
         stray.clear();
-        split(own, &mut self.arguments, &mut stray);
+        let own = self.read_overrides(own);
+        split(&own, &mut self.arguments, &mut stray);
         self.find_devices(launcher, &launched, outcome, batch, environment);
         for word in stray {
             let Some(unknown) = shell::unknown_in(&word) else { continue };
             self.ask_for_words(unknown, outcome);
         }
+        self.name_model(outcome);
         let names: Vec<String> = self.arguments.keys().cloned().collect();
         for name in names {
             let Some(unknown) = self.arguments.get(&name).and_then(|value| shell::unknown_in(value)) else {
@@ -186,6 +190,9 @@ impl TrainingRun {
             } else {
                 self.arguments.insert(name, shown);
             }
+        }
+        if self.is_verl() {
+            self.read_verl();
         }
     }
 
@@ -245,9 +252,10 @@ impl TrainingRun {
         let [of_actor_node, actor_nodes] = of_actor;
         // Where one is said alone, the other has slime's default.
         let of_actor_node = of_actor_node.or_else(|| actor_nodes.is_some().then(|| "8".to_owned()));
-        let per_node =
-            of_actor_node.or_else(|| said(&["nproc_per_node", "num_gpus", "NPROC_PER_NODE", "PET_NPROC_PER_NODE"]));
-        let nodes = actor_nodes.or_else(|| said(&["nnodes", "num_nodes", "NNODES", "PET_NNODES"]));
+        let per_node = of_actor_node.or_else(|| {
+            said(&["nproc_per_node", "num_gpus", "NPROC_PER_NODE", "PET_NPROC_PER_NODE", "trainer.n_gpus_per_node"])
+        });
+        let nodes = actor_nodes.or_else(|| said(&["nnodes", "num_nodes", "NNODES", "PET_NNODES", "trainer.nnodes"]));
         let devices = if per_node.is_some() {
             let nodes_known = if nodes.is_some() { number(nodes) } else { Some(1) };
             number(per_node).zip(nodes_known).and_then(|(per_node, nodes)| per_node.checked_mul(nodes))

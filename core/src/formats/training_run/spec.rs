@@ -1,6 +1,7 @@
 //! Arguments of Megatron-LM that decide bytes and operations, as a spec.
 
 use alloc::borrow::ToOwned;
+use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -15,6 +16,7 @@ use crate::model::{MAX_LAYERS, MAX_SIZE};
 /// Makes a spec of a run.
 pub(super) struct Reader<'r> {
     pub run: &'r TrainingRun,
+    pub derived: BTreeMap<String, (String, String)>,
     pub faults: Vec<Fault>,
     pub notes: Vec<String>,
     pub heard: Arguments,
@@ -32,6 +34,7 @@ impl Reader<'_> {
         self.run
             .arguments
             .get(name)
+            .or_else(|| self.derived.get(name).map(|(value, _)| value))
             .map(String::as_str)
             .filter(|said| !matches!(*said, "None" | "null"))
             // Its value is asked for already.
@@ -153,9 +156,19 @@ impl Reader<'_> {
             spec.insert("cluster".into(), json!({ "device": device }));
             return Some(Value::Object(spec));
         }
-        let layers = self.needed("num_layers", MAX_LAYERS);
+        let is_verl = self.run.is_verl();
+        let given = if is_verl { self.of_verl(devices) } else { None };
+        let layers = match &given {
+            Some((_, layers)) => Some(*layers),
+            None if is_verl => None,
+            None => self.needed("num_layers", MAX_LAYERS),
+        };
         let tensor = self.whole("tensor_model_parallel_size").unwrap_or(1);
-        let model = self.model(layers, tensor);
+        let model = match given {
+            Some((model, _)) => Some(model),
+            None if is_verl => None,
+            None => self.model(layers, tensor),
+        };
         let pipeline = self.whole("pipeline_model_parallel_size").unwrap_or(1);
         let context = self.whole("context_parallel_size").unwrap_or(1);
         let names = ["seq_length", "encoder_seq_length", "max_length"];
