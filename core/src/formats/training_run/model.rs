@@ -99,6 +99,11 @@ impl Reader<'_> {
         }
     }
 
+    fn is_rotary(&self) -> bool {
+        self.said("position_embedding_type").is_some_and(|kind| kind.starts_with("rope") || kind == "yarn")
+            || self.is_on("use_rotary_position_embeddings")
+    }
+
     pub(super) fn model(&mut self, layers: Option<u64>, tensor: u64) -> Option<Value> {
         let [hidden, heads] = ["hidden_size", "num_attention_heads"].map(|name| self.needed(name, MAX_SIZE));
         let (layers, hidden, heads) = (layers?, hidden?, heads?);
@@ -132,9 +137,7 @@ impl Reader<'_> {
         if let Some(eps) = self.float("norm_epsilon").or_else(|| self.float("layernorm_epsilon")) {
             model["norm_eps"] = json!(eps);
         }
-        let rotary =
-            self.said("position_embedding_type").is_some_and(|kind| kind.starts_with("rope") || kind == "yarn")
-                || self.is_on("use_rotary_position_embeddings");
+        let rotary = self.is_rotary();
         if let Some(kind) = self.said("position_embedding_type").map(str::to_owned)
             && !matches!(kind.as_str(), "learned_absolute" | "rope" | "yarn" | "mrope" | "none")
         {

@@ -190,6 +190,8 @@ fn no_argument_is_passed_over() {
 }
 
 /// Relatives of Megatron-LM say heads of keys, devices, formats and batch by names of their own, or set them themselves.
+///
+/// Long on purpose: a table of relatives, a few lines each.
 #[test]
 fn relatives_of_megatron_say_it_in_their_way() {
     let imported = |more: &str| {
