@@ -10,7 +10,7 @@ use pipeplan_core::estimate::step::{Step, StepEpilogue, Training};
 use pipeplan_core::formats::frameworks::Shown;
 use pipeplan_core::plan::planner::{self, Answer, PlanSearch, gap};
 use pipeplan_core::plan::verdict::{self, RankMemory};
-use pipeplan_core::plan::{Fill, Microbatch, PackingFigures, Plan};
+use pipeplan_core::plan::{Fill, Microbatch, PackingFigures, Plan, holders, layers_of_rank};
 use pipeplan_core::problem::Problem;
 use pipeplan_core::simulate::timeline::Timeline;
 use pipeplan_core::spec::{self, Spec};
@@ -40,9 +40,10 @@ pub fn picture(name: &str, problem: &Problem, timeline: &Timeline) -> Picture {
 /// An answer to `spec` as the page shows it.
 pub fn picture_of(spec: &Spec, answer: &Answer) -> Picture {
     let (problem, timeline) = (&answer.case.problem, &answer.timeline);
-    let memory = answer.case.derived.as_ref().map(|derived| verdict::by_rank(derived, problem, timeline));
     let mut picture = picture(&answer.name, problem, timeline);
-    picture.memory = ranks_bytes(&memory.unwrap_or_default());
+    if let Some(derived) = &answer.case.derived {
+        picture.memory = ranks_bytes((spec, derived, problem), &verdict::by_rank(derived, problem, timeline));
+    }
     picture.figures.step = answer.step(spec).map(|found| step(spec, found));
     picture.figures.tails_ns = tails_ns(answer.case.derived.as_ref().map(|derived| &derived.epilogue));
     let shown = Shown { spec, problem, schedule_name: &answer.name, schedule: &answer.schedule };
@@ -105,9 +106,18 @@ pub fn kinds_of_bytes() -> Vec<&'static str> {
     StaticBytes::default().kinds().iter().map(|(name, _)| *name).collect()
 }
 
-/// Bytes by rank and kind as they travel.
-pub fn ranks_bytes(ranks: &[RankMemory]) -> Vec<RankBytes> {
+/// Bytes by rank and kind as they travel, with what each rank holds of the model.
+pub fn ranks_bytes(whose: (&Spec, &Derived, &Problem), ranks: &[RankMemory]) -> Vec<RankBytes> {
+    let (spec, derived, problem) = whose;
+    let holders = holders(derived, problem);
+    let layers = |rank: usize| {
+        let spec::Work::Model(work) = &spec.work else { return String::new() };
+        let of_rank = holders.iter().filter(|holder| holder.ranks.contains(&rank));
+        let others = of_rank.flat_map(|holder| holder.others(&work.model));
+        std::iter::once(layers_of_rank(&holders, rank)).chain(others).collect::<Vec<_>>().join(", ")
+    };
     let wire = |rank: &RankMemory| RankBytes {
+        layers: layers(rank.rank),
         fixed: rank.fixed.kinds().iter().map(|(_, bytes)| *bytes).collect(),
         activations: rank.activations,
         at: rank.at.map(|op| op.to_string()).unwrap_or_default(),

@@ -82,6 +82,8 @@ pub struct Width {
 /// The bytes of one rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankBytes {
+    /// The layers of its stages by the model's own numbers, and what else they hold: `0-3, 28-31, embedding`.
+    pub layers: String,
     /// Static bytes by kind, in the order of [`kinds_of_bytes`](crate::protocol::from_core::kinds_of_bytes).
     pub fixed: Vec<u64>,
     /// The peak of activations.

@@ -103,7 +103,8 @@ impl Worker {
         let case = case_of(&plan, &plan.spec).or_else(|| case_of(&plan, &self.with_profile(plan.spec.clone())));
         let derived = case.and_then(|case| case.derived);
         if let Some(derived) = &derived {
-            picture.memory = from_core::ranks_bytes(&verdict::by_rank(derived, &plan.problem, &timeline));
+            let ranks = verdict::by_rank(derived, &plan.problem, &timeline);
+            picture.memory = from_core::ranks_bytes((&plan.spec, derived, &plan.problem), &ranks);
         }
         picture.widths = from_core::widths(&plan.spec, &plan.problem, derived.as_ref(), plan.packing);
         Ok((plan, picture))

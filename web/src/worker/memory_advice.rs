@@ -82,11 +82,14 @@ impl MemoryAdvice {
     pub(super) fn unfit(&self) -> Option<(Unfit, Finder)> {
         let (_, name) = self.nearest.as_ref()?;
         let published = schedule::find(name)?;
-        let (_, ranks) = verdict::verdict(&self.spec, &published).ok()?;
+        let (answer, ranks) = verdict::verdict(&self.spec, &published).ok()?;
+        let case = &answer.case;
+        let whose = (&self.spec, case.derived.as_ref()?, &case.problem);
         if ranks.iter().all(RankMemory::fits) {
             return None;
         }
-        let unfit = Unfit { schedule: name.clone(), memory: from_core::ranks_bytes(&ranks), suggestions: Vec::new() };
+        let memory = from_core::ranks_bytes(whose, &ranks);
+        let unfit = Unfit { schedule: name.clone(), memory, suggestions: Vec::new() };
         Some((unfit, Finder::new(&self.spec, &published).ok()?))
     }
 }

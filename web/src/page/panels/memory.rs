@@ -160,6 +160,7 @@ fn Ranks(ranks: Vec<RankBytes>) -> impl IntoView {
                 <td class="number">{text::bytes(bytes.peak)}</td>
                 <td class="number">{room}</td>
                 {on_host.then(|| view! { <td class="number">{text::bytes(bytes.on_host)}</td> })}
+                <td>{bytes.layers.clone()}</td>
             </tr>
         }
     };
@@ -167,7 +168,7 @@ fn Ranks(ranks: Vec<RankBytes>) -> impl IntoView {
     view! {
         <div class="scroll" role="region" aria-label="Memory by rank, table" tabindex="0">
             <table>
-                <thead><tr><th scope="col">"Rank"</th>{heads}<th scope="col" class="number">"activations"</th><th scope="col" class="number">"peak"</th><th scope="col" class="number">"left"</th>{on_host.then(|| view! { <th scope="col" class="number">"in host memory"</th> })}</tr></thead>
+                <thead><tr><th scope="col">"Rank"</th>{heads}<th scope="col" class="number">"activations"</th><th scope="col" class="number">"peak"</th><th scope="col" class="number">"left"</th>{on_host.then(|| view! { <th scope="col" class="number">"in host memory"</th> })}<th scope="col">"layers"</th></tr></thead>
                 <tbody>{rows}</tbody>
             </table>
         </div>
