@@ -77,10 +77,10 @@ impl Workload {
             // known here: each looks for itself.
             check_device(options, self.world())?;
             if carries == MessageCarrier::Threads {
-                self.check_host_memory()?;
+                self.check_host_memory(options)?;
             }
         } else {
-            self.check_memory()?;
+            self.check_memory(options)?;
         }
         let (sequence, microbatch_size) = (model.sequence as usize, model.microbatch_size as usize);
         let ahead = 1 + model.model.variant.multi_token as usize;
@@ -149,21 +149,23 @@ impl Workload {
 
     /// Refuses what the machine's memory cannot hold, where the machine says how much it has. What devices of this machine's
     /// memory keep on the host is in the same.
-    fn check_memory(&self) -> Result<(), Refusal> {
+    fn check_memory(&self, options: &RunOptions) -> Result<(), Refusal> {
         let on_devices = self.of_world(&self.predicted_peak_bytes);
-        let needed = on_devices.saturating_add(self.of_world(&self.host_bytes()));
+        let copies = self.of_world(&self.restart_bytes(options));
+        let needed = on_devices.saturating_add(self.of_world(&self.host_bytes())).saturating_add(copies);
         match available_bytes() {
-            Some(available) if needed > available => Err(Refusal::Memory { needed, available }),
+            Some(available) if needed > available => Err(Refusal::Memory { needed, available, copies }),
             _ => Ok(()),
         }
     }
 
     /// The same of what cards keep on the host: memory that does not move cannot be taken beyond what there is, and a machine
     /// that tries to stands still.
-    fn check_host_memory(&self) -> Result<(), Refusal> {
-        let needed = self.of_world(&self.host_bytes());
+    fn check_host_memory(&self, options: &RunOptions) -> Result<(), Refusal> {
+        let copies = self.of_world(&self.restart_bytes(options));
+        let needed = self.of_world(&self.host_bytes()).saturating_add(copies);
         match available_bytes() {
-            Some(available) if needed > available => Err(Refusal::HostMemory { needed, available }),
+            Some(available) if needed > available => Err(Refusal::HostMemory { needed, available, copies }),
             _ => Ok(()),
         }
     }

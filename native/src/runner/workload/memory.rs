@@ -11,9 +11,9 @@ use pipeplan_core::plan::verdict;
 use pipeplan_core::program::Step;
 
 use super::{Computation, ModelStages, Workload};
-use crate::runner::Device;
 use crate::runner::gradients::{Position, stages_held};
 use crate::runner::optimizer::Rule;
+use crate::runner::{Device, RunOptions};
 
 /// Memory that Linux can still give to programs, and their container to this one; elsewhere unknown.
 pub(crate) fn available_bytes() -> Option<Bytes> {
@@ -58,6 +58,16 @@ impl Workload {
 
     /// What the optimizer of `rank` of a pipeline keeps of its share: its moments, and the master weights of bf16 ones.
     fn state_bytes(&self, model: &ModelStages, rank: usize) -> Bytes {
+        self.optimizer_bytes(model, rank, |weight| u64::from(weight.dtype == Dtype::Bf16))
+    }
+
+    /// The same without master weights.
+    fn moment_bytes(&self, model: &ModelStages, rank: usize) -> Bytes {
+        self.optimizer_bytes(model, rank, |_| 0)
+    }
+
+    /// The moments of the share of `rank` of a pipeline, and so many more values of each element of a weight.
+    fn optimizer_bytes(&self, model: &ModelStages, rank: usize, more: impl Fn(&Tensor) -> u64) -> Bytes {
         let shares = Position { rank, ..self.position(0) }.shares();
         let stages = stages_held(&self.problem, rank);
         let graphs = stages.iter().filter_map(|stage| model.graphs.get(*stage));
@@ -66,12 +76,31 @@ impl Workload {
             let state = |(id, weight): (TensorId, &Tensor)| {
                 let mine = shares.of(weight).of(weight.elements() as usize).len() as u64;
                 let rule = Rule::of(model.optimizer, &weight.shape, of_layers.contains(&id));
-                let values = rule.moments() as u64 + u64::from(weight.dtype == Dtype::Bf16);
+                let values = rule.moments() as u64 + more(weight);
                 mine * weight.dtype.bytes().max(Dtype::F32.bytes()) * values
             };
             graph.weights().filter(|(_, weight)| !weight.is_frozen()).map(state).sum()
         };
         graphs.map(of_graph).sum()
+    }
+
+    /// By rank of a pipeline: what it copies of its weights and optimizer states for restarts, where another rank holds the same.
+    /// The copy of the step before is kept until that of the next one is whole.
+    pub fn restart_bytes(&self, options: &RunOptions) -> Vec<Bytes> {
+        const COPIES: Bytes = 2;
+        let keeps = options.restarting.kept.is_some() && self.has_replicas();
+        let (true, Computation::Model(model)) = (keeps, &self.computation) else {
+            return vec![0; self.problem.ranks()];
+        };
+        let of_rank = |rank: usize| {
+            let graphs = stages_held(&self.problem, rank).into_iter().filter_map(|stage| model.graphs.get(stage));
+            let weights = graphs.flat_map(Graph::weights).map(|(_, weight)| {
+                // Those that train in 16 bits are lent in 32.
+                weight.elements() * weight.dtype.bytes().max(Dtype::F32.bytes())
+            });
+            COPIES * weights.sum::<Bytes>().saturating_add(self.moment_bytes(model, rank))
+        };
+        (0..self.problem.ranks()).map(of_rank).collect()
     }
 
     /// Whether a layer of `rank` of a pipeline keeps what it keeps in host memory.
@@ -99,7 +128,33 @@ impl Workload {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use pipeplan_core::model::catalog;
+    use pipeplan_core::plan::planner;
+    use pipeplan_core::spec::Spec;
+
     use super::*;
+    use crate::runner::restart::{Kept, Restarting};
+
+    /// A rank that holds all of a model keeps two copies of its weights and of both moments, each in f32, and none where nobody
+    /// else holds the same or where nothing is kept.
+    #[test]
+    fn copies_for_restarts_are_weights_and_moments() {
+        let model = catalog::find("tiny-llama").expect("a model").config;
+        for (data, zero, keeps) in [(2, 0, true), (1, 0, false), (2, 1, false)] {
+            let text = format!(
+                "schedule = \"gpipe\"\nmodel.name = \"tiny-llama\"\ncluster.device = \"cpu\"\n[parallel]\npipeline = 1\n\
+                 data = {data}\nzero = {zero}\n[training]\nmicrobatches = 2\nsequence = 16\n"
+            );
+            let plan = planner::plan(&Spec::read(&text).expect("a spec"), "gpipe").expect("a plan");
+            let workload = Workload::of_plan(&plan, None).expect("it runs");
+            let restarting = Restarting { kept: Some(Arc::new(Kept::new(&workload))), ..Restarting::default() };
+            let bytes = workload.restart_bytes(&RunOptions { restarting, ..RunOptions::default() });
+            assert_eq!(bytes, [if keeps { 2 * 3 * 4 * model.parameters() } else { 0 }], "data {data}, zero {zero}");
+            assert_eq!(workload.restart_bytes(&RunOptions::default()), [0]);
+        }
+    }
 
     /// What a container has left is its limit without what programs hold; what it keeps of files makes room. One
     /// without a limit,

@@ -85,26 +85,30 @@ pub enum Refusal {
     Model(Faults),
     /// The ranks need more memory than the machine has.
     #[error(
-        "the ranks of this plan need {} MiB together; this machine has {} MiB free: plan a smaller model, or fewer \
-         or smaller microbatches", needed >> 20, available >> 20
+        "the ranks of this plan need {} MiB together{}; this machine has {} MiB free: plan a smaller model, or fewer \
+         or smaller microbatches", needed >> 20, of_restarts(*copies), available >> 20
     )]
     Memory {
         /// Bytes of all ranks.
         needed: Bytes,
         /// Bytes that the machine can still give.
         available: Bytes,
+        /// Of those that are needed, copies for restarts.
+        copies: Bytes,
     },
-    /// Offload needs more host memory than there is.
+    /// Offload, and copies for restarts, need more host memory than there is.
     #[error(
-        "activation and optimizer offload (training.offload, training.offload_optimizer) need {} MiB of host \
-         memory over all ranks; this machine has {} MiB free: offload fewer layers, or keep the optimizer states \
-         on the device", needed >> 20, available >> 20
+        "all ranks keep {} MiB in host memory, for activation and optimizer offload (training.offload, \
+         training.offload_optimizer){}; this machine has {} MiB free: offload fewer layers, or keep the optimizer states on \
+         the device", needed >> 20, of_restarts(*copies), available >> 20
     )]
     HostMemory {
         /// Bytes of all ranks.
         needed: Bytes,
         /// Bytes that the machine can still give.
         available: Bytes,
+        /// Of those that are needed, copies for restarts.
+        copies: Bytes,
     },
     /// The graphs do not fit the problem.
     #[error("the plan has {stages} stages, but only {graphs} of them have operators")]
@@ -323,6 +327,14 @@ impl Refusal {
             Refusal::Elsewhere { status, .. } => *status,
             _ => 2,
         }
+    }
+}
+
+/// Copies for restarts in words.
+fn of_restarts(copies: Bytes) -> String {
+    match copies {
+        0 => String::new(),
+        _ => format!(", {} MiB of them copies for restarts (--restart, training.elastic)", copies >> 20),
     }
 }
 
