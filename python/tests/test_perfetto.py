@@ -97,6 +97,10 @@ def test_a_plan_is_what_its_table_says(command, exported, tmp_path, schedule):
     # Bytes are those of the same plan in JSON, which another test holds against the plan.
     chrome = json.loads(exported(plan, "chrome-trace"))["traceEvents"]
     names = {event["pid"]: event["args"]["name"] for event in chrome if event["name"] == "process_name"}
+    layers = {names[event["pid"]]: [event["args"]["labels"]] for event in chrome if event["name"] == "process_labels"}
+    ranks = [track.process for track in events.tracks.values() if track.HasField("process")]
+    assert {rank.process_name: list(rank.process_labels) for rank in ranks} == layers and len(layers) == 4
+    assert layers[f"{schedule}: rank 0"][0].startswith("layers 0") and "embedding" in layers[f"{schedule}: rank 0"][0]
     values = [(names[event["pid"]], round(event["ts"] * 1000), event["args"]["bytes"]) for event in chrome if event["ph"] == "C"]
     assert sorted(events.values) == sorted(values) and values
 

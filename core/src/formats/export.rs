@@ -14,7 +14,7 @@ use crate::formats::frameworks::Shown;
 use crate::formats::{megatron_args, paddle_log, svg, text};
 use crate::model::StageLayout;
 use crate::notation::{megatron_layout, torch_csv};
-use crate::plan::Plan;
+use crate::plan::{Plan, holding_of_rank};
 use crate::problem::placement::Placement;
 use crate::schedule::Absent;
 use crate::simulate::Deadlock;
@@ -195,6 +195,12 @@ fn text_of(write: impl FnOnce(Sink<'_>) -> Result<(), ExportError>) -> Result<St
     String::from_utf8(bytes).map_err(|_| ExportError::Binary)
 }
 
+/// What each rank of `plan` holds of its model; nothing where costs are typed.
+fn holds(plan: &Plan) -> Vec<String> {
+    let (Work::Model(work), Some(holders)) = (&plan.spec.work, plan.holders()) else { return Vec::new() };
+    (0..plan.problem.ranks()).map(|rank| holding_of_rank(&holders, rank, &work.model)).collect()
+}
+
 /// Writes `plan` in this format to `sink`, piece by piece.
 ///
 /// # Errors
@@ -203,7 +209,10 @@ pub fn write_plan(plan: &Plan, format: Format, sink: Sink<'_>) -> Result<(), Exp
     let timeline = plan.timeline().map_err(ExportError::Deadlock)?;
     let text = match format {
         Format::ChromeTrace | Format::Perfetto => {
-            with_events(format, sink, |to| events::write_plan(to, &plan.schedule_name, &plan.problem, &timeline));
+            let holds = holds(plan);
+            with_events(format, sink, |to| {
+                events::write_plan(to, &plan.schedule_name, &plan.problem, &timeline, &holds);
+            });
             return Ok(());
         }
         Format::TorchCsv => torch_csv::write(&plan.problem, &plan.schedule).map_err(ExportError::Torch)?,

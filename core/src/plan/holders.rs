@@ -100,6 +100,13 @@ pub fn layers_of_rank(holders: &[StageHolder], rank: usize) -> String {
     }
 }
 
+/// What `rank` holds of `model`: its layers, then all else of its stages: `0-3, 28-31, embedding, head`.
+pub fn holding_of_rank(holders: &[StageHolder], rank: usize, model: &ModelConfig) -> String {
+    let of_rank = holders.iter().filter(|holder| holder.ranks.contains(&rank));
+    let others = of_rank.flat_map(|holder| holder.others(model));
+    core::iter::once(layers_of_rank(holders, rank)).chain(others).collect::<Vec<_>>().join(", ")
+}
+
 /// A range of layers as people write it, both ends named: `0-3`, or `7`.
 pub fn written(layers: &Range<u32>) -> String {
     match layers.len() {

@@ -42,7 +42,7 @@ use alloc::vec::Vec;
 
 pub use checked::{Checked, TRANSPORTS};
 pub use file::{MAX_FILE_BYTES, PlanFileError, VERSION};
-pub use holders::{StageHolder, holders, layers_of_rank, written as written_layers};
+pub use holders::{StageHolder, holders, holding_of_rank, layers_of_rank, written as written_layers};
 
 pub use judged::Replica;
 pub use microbatches::{Fill, Microbatch};

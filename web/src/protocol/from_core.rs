@@ -10,7 +10,7 @@ use pipeplan_core::estimate::step::{Step, StepEpilogue, Training};
 use pipeplan_core::formats::frameworks::Shown;
 use pipeplan_core::plan::planner::{self, Answer, PlanSearch, gap};
 use pipeplan_core::plan::verdict::{self, RankMemory};
-use pipeplan_core::plan::{Fill, Microbatch, PackingFigures, Plan, holders, layers_of_rank};
+use pipeplan_core::plan::{Fill, Microbatch, PackingFigures, Plan, holders, holding_of_rank};
 use pipeplan_core::problem::Problem;
 use pipeplan_core::simulate::timeline::Timeline;
 use pipeplan_core::spec::{self, Spec};
@@ -112,9 +112,7 @@ pub fn ranks_bytes(whose: (&Spec, &Derived, &Problem), ranks: &[RankMemory]) -> 
     let holders = holders(derived, problem);
     let layers = |rank: usize| {
         let spec::Work::Model(work) = &spec.work else { return String::new() };
-        let of_rank = holders.iter().filter(|holder| holder.ranks.contains(&rank));
-        let others = of_rank.flat_map(|holder| holder.others(&work.model));
-        std::iter::once(layers_of_rank(&holders, rank)).chain(others).collect::<Vec<_>>().join(", ")
+        holding_of_rank(&holders, rank, &work.model)
     };
     let wire = |rank: &RankMemory| RankBytes {
         layers: layers(rank.rank),

@@ -29,7 +29,8 @@ impl Scene {
             text.extend_from_slice(piece);
             ControlFlow::Continue(())
         };
-        events::write_plan(&mut Chrome::new(&mut sink), &self.schedule, &self.problem, &self.timeline());
+        let holds: Vec<String> = self.memory.iter().map(|rank| rank.layers.clone()).collect();
+        events::write_plan(&mut Chrome::new(&mut sink), &self.schedule, &self.problem, &self.timeline(), &holds);
         String::from_utf8_lossy(&text).into_owned()
     }
 

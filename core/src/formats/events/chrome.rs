@@ -50,12 +50,18 @@ impl<'a> Chrome<'a> {
 }
 
 impl Events for Chrome<'_> {
-    fn process(&mut self, process: u32, name: &str) {
+    fn process(&mut self, process: u32, name: &str, label: &str) {
         let name = Value::from(name);
         self.event(format_args!(r#"{{"name":"process_name","ph":"M","pid":{process},"args":{{"name":{name}}}}}"#));
         self.event(format_args!(
             r#"{{"name":"process_sort_index","ph":"M","pid":{process},"args":{{"sort_index":{process}}}}}"#
         ));
+        if !label.is_empty() {
+            let label = Value::from(label);
+            self.event(format_args!(
+                r#"{{"name":"process_labels","ph":"M","pid":{process},"args":{{"labels":{label}}}}}"#
+            ));
+        }
     }
 
     fn track(&mut self, Track { process, number }: Track, name: &str) {

@@ -71,8 +71,9 @@ pub struct Slice<'a> {
 
 /// An encoding of events.
 pub trait Events {
-    /// Names a process. Called before anything of it, in the order in which processes are shown.
-    fn process(&mut self, process: u32, name: &str);
+    /// Names a process. Called before anything of it, in the order in which processes are shown. `label` stands beside the name;
+    /// empty where there is none.
+    fn process(&mut self, process: u32, name: &str, label: &str);
     /// Names a track, before anything that stands on it.
     fn track(&mut self, track: Track, name: &str);
     /// Names a track of bytes.
@@ -95,8 +96,10 @@ const MEMORY: u32 = COLLECTIVES + ROOM * Purpose::ALL.len() as u32;
 const ROOM: u32 = 1 << 16;
 
 /// Writes a predicted timeline with the bytes that each rank holds, as a whole file.
-pub fn write_plan(events: &mut dyn Events, name: &str, problem: &Problem, timeline: &Timeline) {
-    Writer::new(events).plan(name, problem, timeline);
+///
+/// `holds` says what each rank holds of the model, beside its name; empty where nobody knows.
+pub fn write_plan(events: &mut dyn Events, name: &str, problem: &Problem, timeline: &Timeline, holds: &[String]) {
+    Writer::new(events).plan(name, problem, timeline, holds);
     events.finish();
 }
 
@@ -122,8 +125,10 @@ impl<'a> Writer<'a> {
         Writer { events, processes: 0, arrows: 0 }
     }
 
-    fn plan(&mut self, name: &str, problem: &Problem, timeline: &Timeline) {
-        let first = self.ranks(timeline.rows.len(), |rank| format!("{name}: {}", padded(rank, timeline.rows.len())));
+    fn plan(&mut self, name: &str, problem: &Problem, timeline: &Timeline, holds: &[String]) {
+        let label = |rank: usize| holds.get(rank).map_or_else(String::new, |held| format!("layers {held}"));
+        let of_rank = |rank| (format!("{name}: {}", padded(rank, timeline.rows.len())), label(rank));
+        let first = self.ranks(timeline.rows.len(), of_rank);
         let ops = timeline.rows.iter().enumerate();
         let ops = ops.flat_map(|(rank, row)| row.iter().map(move |span| (0, rank, span.op)));
         let arrows = self.arrows_of(ops);
@@ -156,7 +161,7 @@ impl<'a> Writer<'a> {
         let steps = self.processes;
         self.processes += 1;
         let of_all = format!("{name}: steps on {} over {}", trace.backend, trace.transport);
-        self.events.process(steps, &of_all);
+        self.events.process(steps, &of_all, "");
         let mut lanes = Lanes::new(steps, OPS, "steps");
         for (step, start) in trace.steps.iter().zip(&starts) {
             let slice = Slice {
@@ -171,7 +176,7 @@ impl<'a> Writer<'a> {
             lanes.place(self.events, slice);
         }
         let rows = trace.steps.iter().map(|step| step.rows.len()).max().unwrap_or(0);
-        let first = self.ranks(rows, |row| format!("{name}: {}", row_name(trace, row, rows)));
+        let first = self.ranks(rows, |row| (format!("{name}: {}", row_name(trace, row, rows)), String::new()));
         let pipelines = trace.replicas.max(1) * trace.context.max(1) * trace.tensor.max(1);
         let ranks = (rows / pipelines).max(1);
         let mut tracks: Vec<RowLanes> = (first..).take(rows).map(RowLanes::new).collect();
@@ -236,11 +241,12 @@ impl<'a> Writer<'a> {
     }
 
     /// Opens a process for each of `count` ranks, and answers the number of the first.
-    fn ranks(&mut self, count: usize, name: impl Fn(usize) -> String) -> u32 {
+    fn ranks(&mut self, count: usize, name_and_label: impl Fn(usize) -> (String, String)) -> u32 {
         let first = self.processes;
         self.processes += count as u32;
         for rank in 0..count {
-            self.events.process(first + rank as u32, &name(rank));
+            let (name, label) = name_and_label(rank);
+            self.events.process(first + rank as u32, &name, &label);
         }
         first
     }

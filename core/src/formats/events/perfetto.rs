@@ -108,6 +108,8 @@ struct ProcessDescriptor {
     pid: Option<i32>,
     #[prost(string, optional, tag = "6")]
     process_name: Option<String>,
+    #[prost(string, repeated, tag = "8")]
+    process_labels: Vec<String>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -206,11 +208,15 @@ impl<'a> Perfetto<'a> {
 }
 
 impl Events for Perfetto<'_> {
-    fn process(&mut self, process: u32, name: &str) {
+    fn process(&mut self, process: u32, name: &str, label: &str) {
         self.descriptor(TrackDescriptor {
             uuid: Some(uuid(process, None)),
             // Process 0 is the kernel's own.
-            process: Some(ProcessDescriptor { pid: Some(process as i32 + 1), process_name: Some(name.to_string()) }),
+            process: Some(ProcessDescriptor {
+                pid: Some(process as i32 + 1),
+                process_name: Some(name.to_string()),
+                process_labels: if label.is_empty() { Vec::new() } else { Vec::from([label.to_string()]) },
+            }),
             child_ordering: Some(EXPLICIT),
             ..TrackDescriptor::default()
         });

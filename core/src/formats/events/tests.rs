@@ -64,10 +64,15 @@ const fn optimizer(start_ns: Nanos, end_ns: Nanos) -> TraceSpan {
 fn every_op_every_byte_and_every_message_is_an_event() {
     let plan = plan("1f1b");
     let timeline = plan.timeline().unwrap();
-    let events = events(|to| write_plan(to, "\"1f1b\"", &plan.problem, &timeline));
+    let events = events(|to| write_plan(to, "\"1f1b\"", &plan.problem, &timeline, &[]));
     // 2 ranks of 3 F and 3 BW; a process and a track of ops for each rank, each with a name and a place.
     assert_eq!((of(&events, "X").len(), of(&events, "M").len()), (12, 8));
     assert_eq!(of(&events, "M")[0]["args"]["name"], "\"1f1b\": rank 0");
+    let holds = ["0-3, embedding".to_string(), "4-7, head".to_string()];
+    let with_layers = super::tests::events(|to| write_plan(to, "1f1b", &plan.problem, &timeline, &holds));
+    let labels = of(&with_layers, "M").into_iter().filter(|event| event["name"] == "process_labels");
+    let labels: Vec<(&Value, &Value)> = labels.map(|event| (&event["pid"], &event["args"]["labels"])).collect();
+    assert_eq!(labels, [(&0.into(), &"layers 0-3, embedding".into()), (&1.into(), &"layers 4-7, head".into())]);
     let first = of(&events, "X")[0];
     assert_eq!((&first["name"], &first["ts"], &first["dur"]), (&"0F0".into(), &0.into(), &1.5.into()));
     assert_eq!(
