@@ -56,7 +56,7 @@ impl TrainingRun {
         if commands.is_empty() {
             // Whose arguments are all unknown.
             let is_python = |ran: &&Ran| {
-                ran.words.iter().any(|word| word.ends_with(".py"))
+                ran.words.iter().any(|word| is_python(word))
                     && ran.words.iter().any(|word| shell::only_unknown(word).is_some())
             };
             commands = outcome.ran.iter().filter(is_python).collect();
@@ -84,7 +84,7 @@ impl TrainingRun {
     fn chosen<'r>(&mut self, commands: &[&'r Ran], number: Option<usize>) -> Option<&'r Ran> {
         let listed = || {
             let program = |ran: &Ran| {
-                let program = ran.words.iter().find(|word| word.ends_with(".py")).or(ran.words.first());
+                let program = ran.words.iter().find(|word| is_python(word)).or(ran.words.first());
                 program.map_or(String::new(), |program| program.rsplit('/').next().unwrap_or_default().to_owned())
             };
             let each = commands.iter().enumerate();
@@ -159,7 +159,7 @@ impl TrainingRun {
         batch: &BatchJob,
         environment: &BTreeMap<String, String>,
     ) {
-        let program = words.iter().position(|word| word.ends_with(".py")).map_or(0, |at| at + 1);
+        let program = words.iter().position(|word| is_python(word)).map_or(0, |at| at + 1);
         let (launcher, own) = words.split_at(program);
         let mut launched = BTreeMap::new();
         let mut stray = Vec::new();
@@ -275,6 +275,11 @@ impl TrainingRun {
         self.devices = self.devices.or(devices);
         self.devices_asked = asks.filter(|_| devices.is_none());
     }
+}
+
+/// Whether a word is a program in Python, and not the value of an override, as in `reward.path=score.py`.
+fn is_python(word: &str) -> bool {
+    word.ends_with(".py") && !word.contains('=')
 }
 
 /// What is accepted in the place of an unknown.

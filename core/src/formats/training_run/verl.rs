@@ -77,8 +77,18 @@ impl TrainingRun {
         let mut say = |name: &str, value: &str, from: &str| {
             derived.insert(name.to_owned(), (value.to_owned(), from.to_owned()));
         };
-        for (name, value) in [("bf16", ""), ("hidden_dropout", "0"), ("attention_dropout", "0")] {
+        for (name, value) in [("hidden_dropout", "0"), ("attention_dropout", "0")] {
             say(name, value, "");
+        }
+        let dtype = "actor_rollout_ref.actor.megatron.dtype";
+        match said(dtype) {
+            None | Some("bfloat16" | "bf16") => say("bf16", "", ""),
+            Some("float16" | "fp16") => say("fp16", "", dtype),
+            Some("float32" | "fp32") => {}
+            Some(other) => {
+                let accepted = "bfloat16, float16 or float32";
+                self.faults.push(Fault::new(dtype, format!("\"{other}\""), accepted));
+            }
         }
         for name in known.keys().filter(|name| !self.asked.contains(*name)) {
             if let (Some(own), Some(value)) = (of_megatron(name), said(name)) {
@@ -89,7 +99,9 @@ impl TrainingRun {
             say("sequence_parallel", "True", "");
             say("use_distributed_optimizer", "True", "");
             for name in known.keys().filter(|name| !self.asked.contains(*name)) {
-                let own = name.strip_prefix("actor_rollout_ref.actor.megatron.").filter(|own| !own.contains('.'));
+                let own = name
+                    .strip_prefix("actor_rollout_ref.actor.megatron.")
+                    .filter(|own| !own.contains('.') && *own != "dtype");
                 if let (Some(own), Some(value)) = (own, said(name)) {
                     say(own, value, name);
                 }

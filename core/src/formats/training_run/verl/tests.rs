@@ -172,3 +172,29 @@ fn what_cannot_be_planned_is_refused_by_its_override() {
     let more = DEEPSEEK_V3.replace("optim.lr=1e-6", "my_own=1");
     assert_eq!(read(&more).arguments.not_known, ["actor_rollout_ref.actor.my_own"]);
 }
+
+/// A program that is the value of an override is not the one that trains, wherever it stands.
+#[test]
+fn the_value_of_an_override_is_no_program() {
+    let own = read(DEEPSEEK_V3);
+    let scored =
+        DEEPSEEK_V3.replace("trainer.n_gpus", "reward.custom_reward_function.path=\"$HOME/score.py\" trainer.n_gpus");
+    assert_eq!(read(&scored).value, own.value);
+}
+
+#[test]
+fn the_dtype_of_weights_is_used_or_refused() {
+    let with = |dtype: &str| {
+        DEEPSEEK_V3
+            .replace("trainer.n_gpus", &format!("actor_rollout_ref.actor.megatron.dtype={dtype} trainer.n_gpus"))
+    };
+    let own = read(DEEPSEEK_V3);
+    assert_eq!(own.value["training"]["dtype"], "bf16");
+    assert_eq!(read(&with("bfloat16")).value, own.value);
+    // As many bytes, and told.
+    let half = read(&with("float16"));
+    assert_eq!(half.value, own.value);
+    assert!(half.notes.iter().any(|note| note.contains("planned as bf16")), "{:?}", half.notes);
+    let faults = TrainingRun::read(&with("fp4")).spec("h100", None).unwrap_err().to_string();
+    assert!(faults.contains("megatron.dtype: found \"fp4\", accepted is bfloat16, float16 or float32"), "{faults}");
+}
