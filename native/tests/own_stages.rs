@@ -22,6 +22,7 @@ use own_stages::{LAYERS, Linears, SAMPLES, WIDTH, plan, samples};
 use pipeplan::backend::staged::{Stage, StageError, StageParameter, StageSeat, StagedModel};
 use pipeplan::runner::checkpoint::{Checkpoint, Saving};
 use pipeplan::runner::optimizer::AdamW;
+use pipeplan::runner::restart::Kept;
 use pipeplan::runner::{
     Ending, Restarting, RunError, RunOptions, RunReport, Silent, Staged, Workload, run, run_process, run_restarting,
 };
@@ -293,6 +294,17 @@ fn stages_go_on_after_a_rank_has_died() {
         assert_eq!((report.losses(), report.weights), (whole.losses(), whole.weights.clone()), "rank {rank} at {at}");
         assert_eq!(report.restarts.len(), 1, "rank {rank} at {at}");
     }
+}
+
+/// What is copied for restarts: weights and both moments of four layers, of two steps.
+#[test]
+fn copies_for_restarts_are_counted() {
+    let plan = plan("1f1b", 2, 4).expect("a plan");
+    let staged = Staged { model: Arc::new(ADAMW), replicas: 2, shares_optimizer: false };
+    let workload = Workload::of_stages(&plan, staged);
+    let restarting = Restarting { kept: Some(Arc::new(Kept::new(&workload))), ..Restarting::default() };
+    assert_eq!(workload.restart_bytes(&RunOptions { restarting, ..options() }), [2 * 3 * 8 * 4 * 64; 2]);
+    assert_eq!(workload.restart_bytes(&options()), [0; 2]);
 }
 
 /// Whole numbers, so that sums over ranks are exact in any order.

@@ -85,7 +85,12 @@ impl Degrees {
         let divides = [
             ("--num-attention-heads", self.heads, tensor, "tensor parallel"),
             ("--num-experts", self.experts, self.expert, "expert parallel"),
-            ("--seq-length", self.sequence, if context > 1 { 2 * context } else { 1 }, "twice context parallel"),
+            (
+                "--seq-length",
+                self.sequence,
+                if context > 1 { context.saturating_mul(2) } else { 1 },
+                "twice context parallel",
+            ),
             ("--seq-length", self.sequence, if self.sequence_parallel { tensor } else { 1 }, "tensor parallel"),
         ];
         for (name, number, by, what) in divides {

@@ -142,7 +142,12 @@ fn with_files(text: &str, mut given: Given, from: &str) -> Result<TrainingRun, F
                 continue;
             }
             let Some(path) = found(folder, name) else { continue };
-            let bytes = input::file(&path.to_string_lossy(), MOST_FILE_BYTES)?;
+            let Ok(bytes) = input::file(&path.to_string_lossy(), MOST_FILE_BYTES) else {
+                output::tell(&format!(
+                    "{name}, which the text takes in, cannot be read, or is longer than {MOST_FILE_BYTES} bytes"
+                ));
+                continue;
+            };
             given.files.insert(name.clone(), String::from_utf8_lossy(&bytes).into_owned());
         }
         // What is read may want more.

@@ -286,11 +286,18 @@ impl Shell<'_> {
         self.parameter(&inner)
     }
 
+    /// All that the script is called with is read.
+    fn use_numbers(&mut self) {
+        let is_number = |name: &&String| name.chars().all(|letter| letter.is_ascii_digit());
+        self.used.extend(self.given.keys().filter(is_number).cloned());
+    }
+
     /// The values of a parameter, and whether it is set.
     fn values(&mut self, of: &Parameter) -> Done<(Values, bool)> {
         let one = |text: &str| Ok((Values::One(text.into()), true));
         match of.name.as_str() {
             "@" | "*" => {
+                self.use_numbers();
                 let values = self.state.called_with.clone();
                 let is_set = !values.is_empty();
                 if !is_set && self.depth <= 1 {
@@ -299,6 +306,7 @@ impl Shell<'_> {
                 return Ok((Values::Many(values, of.name == "*"), is_set));
             }
             "#" => {
+                self.use_numbers();
                 return match self.state.called_with.is_empty() {
                     true => Ok((Values::One(self.unset("#")), true)),
                     false => one(&self.state.called_with.len().to_string()),

@@ -14,8 +14,8 @@ pub struct BatchJob {
     tasks_per_node: Option<u64>,
     gpus_per_node: Option<u64>,
     gpus: Option<u64>,
-    /// The last value that is no known number, with its marks.
-    unknown: Option<String>,
+    /// What is asked for by a value that is no known number, with its marks, by the option's first letter.
+    unknown: BTreeMap<char, String>,
 }
 
 impl BatchJob {
@@ -61,21 +61,29 @@ impl BatchJob {
             // `--gres=gpu:h100` is one of them.
             let is_kind = name == "--gres" && !number.starts_with(|letter: char| letter.is_ascii_digit());
             *slot = if is_kind && unknown_in(value).is_none() { Some(1) } else { number.parse().ok() };
-            if slot.is_none() {
-                batch.unknown = Some(value.to_string());
-            }
+            let what = match name {
+                "--nodes" | "-N" => 'N',
+                "--ntasks" | "-n" => 'n',
+                "--gpus" | "-G" => 'G',
+                "--ntasks-per-node" | "--tasks-per-node" => 't',
+                _ => 'g',
+            };
+            match slot {
+                Some(_) => batch.unknown.remove(&what),
+                None => batch.unknown.insert(what, value.to_string()),
+            };
         }
         batch
     }
 
     /// What it asks for that is no known number.
     pub fn unknown(&self) -> Option<&str> {
-        self.unknown.as_deref()
+        self.unknown.values().next().map(String::as_str)
     }
 
     /// One for each task; where tasks are not said, all that the job has. None where part of it is unknown.
     pub fn devices(&self) -> Option<u64> {
-        if self.unknown.is_some() {
+        if !self.unknown.is_empty() {
             return None;
         }
         let nodes = self.nodes.unwrap_or(1);

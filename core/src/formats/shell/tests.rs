@@ -157,6 +157,9 @@ fn commands_are_found_where_scripts_put_them() {
     assert_eq!(devices("sbatch -N 2 --ntasks-per-node 8 --wrap 'train --a 1 -N 1'"), Some(16));
     // An unknown number of nodes is not that of the job's own lines.
     assert_eq!(devices(&format!("{job}sbatch -N $NODES j.sh")), None);
+    // A later option with a number takes the place of an unknown one.
+    let step = BatchJob::of_options(&["--nodes=2"], BatchJob::of("#SBATCH --nodes=2-4\n#SBATCH --gpus-per-node=8"));
+    assert_eq!((step.devices(), step.unknown()), (Some(16), None));
     // Lines of a job that a script writes are not its own.
     assert_eq!(BatchJob::of(&format!("#!/bin/bash\n#SBATCH -n 3\n\n{job}")).devices(), Some(3));
     // Without options to parse, `getopt` says that there are none.

@@ -106,7 +106,9 @@ pub(super) const VERL: Table = Table {
      actor_rollout_ref.actor.megatron.expert_tensor_parallel_size=
      actor_rollout_ref.actor.megatron.sequence_parallel= actor_rollout_ref.actor.megatron.use_distributed_optimizer=
      actor_rollout_ref.actor.megatron.use_megatron_fsdp= actor_rollout_ref.actor.megatron.dtype=
-     actor_rollout_ref.actor.optim.optimizer= actor_rollout_ref.actor.fsdp_config.strategy=
+     actor_rollout_ref.actor.optim.optimizer= actor_rollout_ref.actor.optim.use_precision_aware_optimizer=
+     actor_rollout_ref.actor.optim.main_grads_dtype= actor_rollout_ref.actor.optim.exp_avg_dtype=
+     actor_rollout_ref.actor.optim.exp_avg_sq_dtype= actor_rollout_ref.actor.fsdp_config.strategy=
      actor_rollout_ref.actor.fsdp_config.fsdp_size= actor_rollout_ref.actor.fsdp_config.reshard_after_forward=
      actor_rollout_ref.actor.fsdp_config.offload_policy= actor_rollout_ref.rollout.n= data.max_prompt_length=
      data.max_response_length= trainer.n_gpus_per_node= trainer.nnodes= \
@@ -146,6 +148,11 @@ pub(super) const VERL: Table = Table {
              actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size=",
             "1",
             "the exchange of DeepSpeed-Ulysses is not planned: take it out, or write parallel.context into a spec",
+        ),
+        (
+            "actor_rollout_ref.actor.ppo_micro_batch_size=",
+            "null None",
+            "write ppo_micro_batch_size_per_gpu, the sequences of one device",
         ),
         ("actor_rollout_ref.actor.megatron.qat.enable= actor_rollout_ref.actor.qat.*", "", "such training is not planned"),
         (

@@ -55,6 +55,8 @@ pub struct TrainingRun {
     devices: Option<u64>,
     /// The unknown on which their number depends, and what to give.
     devices_asked: Option<(String, String)>,
+    /// Whether the text was read as a script.
+    is_script: bool,
     /// Whether the text has arguments of a model, by the names of one of the frameworks.
     is_known: bool,
     /// Arguments whose values are asked for.
@@ -171,7 +173,28 @@ impl TrainingRun {
             }
         }
         run.devices = run.devices.filter(|devices| *devices > 0);
+        run.find_unread(given);
         run
+    }
+
+    /// What a person gives and nothing reads is no part of the plan.
+    fn find_unread(&mut self, given: &Given) {
+        if !self.is_script {
+            for name in given.variables.keys() {
+                self.faults.push(Fault::new(
+                    format!("--set {name}"),
+                    "a text that is no script",
+                    "a script, which has variables",
+                ));
+            }
+            if let Some(number) = given.command {
+                self.faults.push(Fault::new("--command", number, "a script: this text is none"));
+            }
+        }
+        if given.config.is_some() && !self.is_verl() {
+            let accepted = "a command of verl: others have the model in their own arguments";
+            self.faults.push(Fault::new("--config", "a file", accepted));
+        }
     }
 
     /// The arguments among a log's lines: those that begin with one, and command lines.

@@ -38,7 +38,7 @@ pub(super) fn is_nemo(entries: &[Entry]) -> bool {
 /// Whether an entry is of the training: sets of data, loggers and tokenizers have names that it has too.
 pub(super) fn is_of_training(entry: &Entry) -> bool {
     let is_in =
-        |table: &str| entry.path == table || entry.path.strip_suffix(table).is_some_and(|rest| rest.ends_with('.'));
+        |table: &str| &*entry.path == table || entry.path.strip_suffix(table).is_some_and(|rest| rest.ends_with('.'));
     entry.path.is_empty() || is_in("model") || is_in("trainer") || is_in("optim") && entry.name != "name"
 }
 
@@ -54,6 +54,12 @@ impl TrainingRun {
         if !left_out.is_empty() {
             let tables: Vec<&str> = left_out.into_iter().take(20).collect();
             self.notes.push(format!("not of the training step, and left out: {}", tables.join(", ")));
+        }
+        let scheme = entries.iter().find(|entry| entry.name == "peft_scheme" && entry.value != "none");
+        if let Some(scheme) = scheme {
+            let accepted = "null: take it out, and write training.lora or training.frozen into the spec";
+            let path = format!("{}.peft_scheme", scheme.path);
+            self.faults.push(Fault::new(path, format!("\"{}\"", scheme.value), accepted));
         }
         let arguments = &mut self.arguments;
         for (name, other) in RENAMED {

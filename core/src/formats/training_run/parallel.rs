@@ -65,7 +65,7 @@ impl Reader<'_> {
         if data > 1 && zero > 0 {
             parallel["zero"] = json!(zero);
             let groups = self.whole("num_distributed_optimizer_instances").filter(|groups| *groups > 1);
-            let shard = groups.map(|groups| data * context / groups);
+            let shard = groups.map(|groups| data.saturating_mul(context) / groups);
             if let Some(shard) = shard.filter(|shard| *shard > 1) {
                 parallel["shard"] = json!(shard);
             }

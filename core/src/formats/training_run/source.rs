@@ -27,6 +27,7 @@ pub(super) const PARALLEL: [&str; 4] = [
 impl TrainingRun {
     /// The arguments of the commands that a script comes to.
     pub(super) fn read_script(&mut self, text: &str, given: &Given) {
+        self.is_script = true;
         let outcome = match shell::read(text, &given.variables, &given.files) {
             Ok(outcome) => outcome,
             Err(fault) => {
@@ -141,7 +142,7 @@ impl TrainingRun {
                 continue;
             };
             if first.value != entry.value && matches!(class, Some(Class::Used | Class::Refused(_))) {
-                let place = |entry: &Entry| match entry.path.as_str() {
+                let place = |entry: &Entry| match &*entry.path {
                     "" => format!("{} at the top", entry.value),
                     path => format!("{} in {path}", entry.value),
                 };
@@ -180,7 +181,10 @@ impl TrainingRun {
             };
             let shown = self.arguments.get(&name).map(|value| outcome.shown(value)).unwrap_or_default();
             let class = arguments::find(&name).map(|known| known.class);
-            if matches!(name.as_str(), "train_iters" | "train_samples") {
+            if matches!(name.as_str(), "trainer.n_gpus_per_node" | "trainer.nnodes") {
+                // The number of devices is asked for, if nothing else gives it.
+                self.arguments.insert(name, shown);
+            } else if matches!(name.as_str(), "train_iters" | "train_samples") {
                 self.notes
                     .push(format!("{}: {shown} is unknown, and so is the whole training's time", argument(&name)));
                 self.arguments.remove(&name);
@@ -237,7 +241,7 @@ impl TrainingRun {
                 |name: &&str| launched.get(*name).or(self.arguments.get(*name)).or(environment.get(*name)).cloned();
             names.iter().find_map(of)
         };
-        let mut asks = None;
+        let (mut asks, mut of_job) = (None, None);
         let mut number = |value: Option<String>| {
             let value = value?;
             if let Some(unknown) = shell::unknown_in(&value) {
@@ -253,9 +257,9 @@ impl TrainingRun {
         // Where one is said alone, the other has slime's default.
         let of_actor_node = of_actor_node.or_else(|| actor_nodes.is_some().then(|| "8".to_owned()));
         let per_node = of_actor_node.or_else(|| {
-            said(&["nproc_per_node", "num_gpus", "NPROC_PER_NODE", "PET_NPROC_PER_NODE", "trainer.n_gpus_per_node"])
+            said(&["trainer.n_gpus_per_node", "nproc_per_node", "num_gpus", "NPROC_PER_NODE", "PET_NPROC_PER_NODE"])
         });
-        let nodes = actor_nodes.or_else(|| said(&["nnodes", "num_nodes", "NNODES", "PET_NNODES", "trainer.nnodes"]));
+        let nodes = actor_nodes.or_else(|| said(&["trainer.nnodes", "nnodes", "num_nodes", "NNODES", "PET_NNODES"]));
         let devices = if per_node.is_some() {
             let nodes_known = if nodes.is_some() { number(nodes) } else { Some(1) };
             number(per_node).zip(nodes_known).and_then(|(per_node, nodes)| per_node.checked_mul(nodes))
@@ -266,14 +270,15 @@ impl TrainingRun {
             let is_step = program("srun");
             let job = if is_step { BatchJob::of_options(launcher, batch.clone()) } else { batch.clone() };
             let known = job.devices();
-            if known.is_none() {
+            if let Some(unknown) = job.unknown().filter(|_| known.is_none()) {
                 // What it depends on is asked for.
-                number(job.unknown().map(str::to_owned));
+                number(Some(unknown.to_owned()));
+                of_job = Some((outcome.shown(unknown), "a number of nodes, tasks or devices".to_owned()));
             }
             known.or_else(|| number(environment.get("WORLD_SIZE").filter(|_| !is_step).cloned()))
         };
         self.devices = self.devices.or(devices);
-        self.devices_asked = asks.filter(|_| devices.is_none());
+        self.devices_asked = asks.or(of_job).filter(|_| devices.is_none());
     }
 }
 

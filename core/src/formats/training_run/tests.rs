@@ -267,6 +267,13 @@ fn relatives_of_megatron_say_it_in_their_way() {
         nemo.replace("  bias: false", "  bias: false\n  headscale: False\n  transformer_block_type: 'pre_ln'");
     let neutral = TrainingRun::read(&neutral).spec("h100", None).unwrap_or_else(|faults| panic!("{faults}"));
     assert_eq!(neutral.value, of.value);
+    let peft = format!("{nemo}  peft:\n    peft_scheme: lora\n");
+    let faults = TrainingRun::read(&peft).spec("h100", None).unwrap_err().to_string();
+    assert!(faults.contains("model.peft.peft_scheme: found \"lora\""), "{faults}");
+    // Names of tables beyond what people write take no memory for each entry.
+    let tables: String = (0..8).map(|depth| " ".repeat(depth) + &"t".repeat(9000) + ":\n").collect();
+    let entries = yaml::read(&(tables + &"          seed: 1\n".repeat(100))).entries;
+    assert!(entries.len() == 100 && entries.iter().all(|entry| entry.path.len() <= 256));
     // Elsewhere two values of what decides the plan are asked for.
     let twice =
         "A:\n  num_layers: 4\n  hidden_size: 64\nB:\n  num_layers: 8\n  num_workers: 1\nC:\n  num_workers: 2\n";
@@ -295,6 +302,28 @@ fn relatives_of_megatron_say_it_in_their_way() {
         );
         assert!(faults.contains(&asked), "{script}: {faults}");
     }
+    // What is given and read by nothing is no part of the plan.
+    let given = Given { config: Some("{}".into()), ..Given::default() };
+    let text = format!("torchrun --nproc_per_node 8 pretrain_gpt.py {MODEL}");
+    let faults = TrainingRun::read_with(&text, &given).spec("h100", None).unwrap_err().to_string();
+    assert!(faults.contains("--config: found a file, accepted is a command of verl"), "{faults}");
+    let mut given = Given { command: Some(3), ..Given::default() };
+    given.variables.insert("X".into(), "1".into());
+    let faults = TrainingRun::read_with(nemo, &given).spec("h100", None).unwrap_err().to_string();
+    assert!(
+        faults.contains("--set X: found a text that is no script") && faults.contains("--command: found 3"),
+        "{faults}"
+    );
+    // What a script is called with is read where it hands all of it on.
+    let mut given = Given::default();
+    given.variables.insert("1".into(), "--context-parallel-size=2".into());
+    let script = format!("torchrun --nproc_per_node 8 pretrain_gpt.py {MODEL} \"$@\"");
+    let of = TrainingRun::read_with(&script, &given).spec("h100", None).unwrap_or_else(|faults| panic!("{faults}"));
+    assert_eq!(of.value["parallel"]["context"], 2);
+    // Sizes beyond all machines end in words.
+    let text =
+        format!("torchrun --nproc_per_node 8 pretrain_gpt.py {MODEL} --context-parallel-size 18446744073709551615");
+    assert!(TrainingRun::read(&text).spec("h100", None).is_err());
     // Without the other, eight on each node.
     let of =
         imported("--actor-num-nodes 2 --rollout-batch-size 32 --n-samples-per-prompt 8 --num-steps-per-rollout 2");

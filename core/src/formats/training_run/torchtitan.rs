@@ -4,6 +4,7 @@
 //! in TOML, and of `config_manager.py` of those before it, whose tables `experimental` and `training` had the degrees.
 
 use alloc::borrow::ToOwned;
+use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -65,10 +66,16 @@ impl TrainingRun {
         if text.len() > MOST_OF_SCRIPT || !text.contains("flavor") || !text.contains("training") {
             return false;
         }
-        let is_table = |line: &str| matches!(line.trim(), "[model]" | "[training]" | "[job]");
+        // A script may write such a file.
+        let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        // `[ -f x ]` is a command.
+        let is_config = lines
+            .next()
+            .and_then(|first| first.strip_prefix('['))
+            .is_some_and(|name| name.starts_with(|letter: char| letter.is_ascii_alphabetic()));
         let value = match spec::parse(text) {
             Ok(value) => value,
-            Err(error) if text.lines().any(is_table) => {
+            Err(error) if is_config => {
                 self.faults.push(Fault::new("the job config", error, "a table of TOML as torchtitan reads it"));
                 self.is_known = true;
                 return true;
@@ -167,15 +174,20 @@ impl Reader<'_> {
         let layers = model.as_ref().and_then(|model| model["layers"].as_u64());
         let degrees = self.degrees(devices)?;
         let sequence = self.whole_from_1("training.seq_len").unwrap_or(2048);
-        let (schedule, chunks, partition) = self.pipeline_of(&degrees, layers);
+        let (schedule, chunks, counts) = self.pipeline_of(&degrees, layers);
+        let stages = Stages {
+            counts: counts.clone().or(layers.map(|layers| Vec::from([layers]))).unwrap_or_default(),
+            ranks: if counts.is_some() { degrees.pipeline } else { 1 },
+            turns: matches!(schedule.as_str(), "zb-v" | "dualpipe-v"),
+        };
         let mut parallel = self.parallel_of(&degrees);
         let is_gathered = parallel["zero"] == 3;
-        let (training, microbatches) = self.training_of(&degrees, is_gathered, sequence, layers);
+        let (training, microbatches) = self.training_of(&degrees, is_gathered, sequence, &stages);
         if chunks > 1 {
             parallel["chunks"] = json!(chunks);
         }
-        if let Some(partition) = partition {
-            parallel["partition"] = partition;
+        if let Some(counts) = counts {
+            parallel["partition"] = assigned(&counts);
         }
         if schedule == "dualpipe-v" && degrees.pipeline > 1 && parallel.get("expert").is_some() {
             let is_off = self.said("parallelism.pipeline_parallel_expert_parallel_overlap") == Some("false");
@@ -298,7 +310,7 @@ impl Reader<'_> {
     }
 
     /// The schedule, the chunks of a rank, and the layers of each stage.
-    fn pipeline_of(&mut self, degrees: &Degrees, layers: Option<u64>) -> (String, u64, Option<Value>) {
+    fn pipeline_of(&mut self, degrees: &Degrees, layers: Option<u64>) -> (String, u64, Option<Vec<u64>>) {
         let usual = ("1f1b".to_owned(), 1, None);
         if degrees.pipeline == 1 {
             return usual;
@@ -309,6 +321,10 @@ impl Reader<'_> {
             self.faults.push(Fault::new(name, format!("\"{said}\""), names.join(", ")));
             return usual;
         };
+        let model = self.said("model.name").unwrap_or("llama3").to_owned();
+        if ["qwen3", "gpt_oss"].contains(&model.as_str()) {
+            self.note(format!("torchtitan v0.2.2 refuses this run: it has no pipeline for {model}"));
+        }
         let Some(layers) = layers else { return usual };
         let (chunks, counts) = match self.given_stages(layers) {
             Some(counts) => (counts.len() as u64 / degrees.pipeline, Some(counts)),
@@ -324,7 +340,7 @@ impl Reader<'_> {
             self.faults.push(Fault::new(name, found, accepted));
             return usual;
         }
-        ((*schedule).into(), chunks, counts.map(|counts| assigned(&counts)))
+        ((*schedule).into(), chunks, counts)
     }
 
     /// Layers of each stage, where the config lists them.
@@ -333,10 +349,13 @@ impl Reader<'_> {
         if let Some(parts) = self.said(PARTS).filter(|parts| *parts != "[]").map(String::from) {
             let read = serde_json::from_str::<Vec<Vec<String>>>(&parts).ok();
             let of_part = |part: &Vec<String>| part.iter().filter(|name| name.starts_with("layers.")).count() as u64;
-            let counts: Option<Vec<u64>> = read.map(|parts| parts.iter().map(of_part).collect());
-            let counts = counts.filter(|counts| counts.iter().sum::<u64>() == layers);
+            let in_order = read.filter(|parts| are_in_order(parts, layers));
+            let counts: Option<Vec<u64>> = in_order.map(|parts| parts.iter().map(of_part).collect());
             if counts.is_none() {
-                let accepted = format!("a list of lists with each of {layers} layers once, such as layers.0");
+                let accepted = format!(
+                    "a list of lists with each of {layers} layers once and in order, such as layers.0; tok_embeddings first, \
+                     norm and output last"
+                );
                 self.faults.push(Fault::new(PARTS, parts, accepted));
             }
             return counts;
@@ -403,13 +422,7 @@ impl Reader<'_> {
     }
 
     /// Training, and the microbatches of a step.
-    fn training_of(
-        &mut self,
-        degrees: &Degrees,
-        is_gathered: bool,
-        sequence: u64,
-        layers: Option<u64>,
-    ) -> (Value, u64) {
+    fn training_of(&mut self, degrees: &Degrees, is_gathered: bool, sequence: u64, stages: &Stages) -> (Value, u64) {
         const GLOBAL: &str = "training.global_batch_size";
         const OF_PIPELINE: &str = "parallelism.pipeline_parallel_microbatch_size";
         const COUNT: &str = "experimental.pipeline_parallel_microbatches";
@@ -463,7 +476,7 @@ impl Reader<'_> {
             training["tokens"] = json!(tokens);
         }
         self.formats_of(degrees, is_gathered, &mut training);
-        self.checkpointing(layers, &mut training);
+        self.checkpointing(stages, &mut training);
         match self.said("optimizer.name").unwrap_or("AdamW") {
             "AdamW" | "Adam" => {}
             "Muon" => training["optimizer"] = json!("muon"),
@@ -583,7 +596,7 @@ impl Reader<'_> {
     }
 
     /// Activation checkpointing.
-    fn checkpointing(&mut self, layers: Option<u64>, training: &mut Value) {
+    fn checkpointing(&mut self, stages: &Stages, training: &mut Value) {
         const MODE: &str = "activation_checkpoint.mode";
         const OPTION: &str = "activation_checkpoint.selective_ac_option";
         match self.said(MODE).unwrap_or("selective").to_owned().as_str() {
@@ -602,10 +615,9 @@ impl Reader<'_> {
                     self.faults.push(Fault::new(OPTION, format!("\"{option}\""), accepted));
                     return;
                 };
-                training["recompute"] = match (every, layers) {
-                    (0 | 1, _) | (_, None) => json!("full"),
-                    (_, Some(layers)) if every > layers => json!("none"),
-                    (_, Some(layers)) => json!(every_so_many(layers, every)),
+                training["recompute"] = match every {
+                    0 | 1 => json!("full"),
+                    _ => json!(stages.one_in(every)),
                 };
             }
             other => {
@@ -616,15 +628,50 @@ impl Reader<'_> {
     }
 }
 
-/// Every so many layers one is recomputed: `1 none, 1 full, 1 none, 1 full`.
-fn every_so_many(layers: u64, every: u64) -> String {
-    let rounds = layers / every;
-    let mut text = alloc::vec![format!("{} none, 1 full", every - 1); rounds as usize].join(", ");
-    let rest = layers % every;
-    if rest > 0 {
-        text.push_str(&format!(", {rest} none"));
+/// Whether parts of a model have each layer once, in order, and nothing before its place.
+fn are_in_order(parts: &[Vec<String>], layers: u64) -> bool {
+    let mut names = parts.iter().flatten().map(String::as_str).peekable();
+    let starts = names.next_if_eq(&"tok_embeddings").is_some();
+    let in_order = (0..layers).all(|layer| names.next().is_some_and(|name| name == format!("layers.{layer}")));
+    let rest: Vec<&str> = names.collect();
+    let last = parts.last().is_some_and(|part| part.ends_with(&["norm".into(), "output".into()]));
+    starts && in_order && rest == ["norm", "output"] && last
+}
+
+/// Where layers lie.
+struct Stages {
+    /// Layers of each stage.
+    counts: Vec<u64>,
+    /// Ranks that stages go round.
+    ranks: u64,
+    /// Whether every second round goes back, as in a V.
+    turns: bool,
+}
+
+impl Stages {
+    /// Every so many layers of a rank one is recomputed, counted along its stages (`_layer_sac_count`): `1 none, 1 full`.
+    fn one_in(&self, every: u64) -> String {
+        let mut seen: BTreeMap<u64, u64> = BTreeMap::new();
+        let mut runs: Vec<(u64, bool)> = Vec::new();
+        for (stage, count) in self.counts.iter().enumerate() {
+            let (round, along) = (stage as u64 / self.ranks, stage as u64 % self.ranks);
+            let rank = if self.turns && round % 2 == 1 { self.ranks - 1 - along } else { along };
+            let seen = seen.entry(rank).or_default();
+            for _ in 0..*count {
+                *seen += 1;
+                let is_full = seen.is_multiple_of(every);
+                match runs.last_mut().filter(|(_, last)| *last == is_full) {
+                    Some((length, _)) => *length += 1,
+                    None => runs.push((1, is_full)),
+                }
+            }
+        }
+        if runs.iter().all(|(_, is_full)| !is_full) {
+            return "none".into();
+        }
+        let said = |(length, is_full): &(u64, bool)| format!("{length} {}", if *is_full { "full" } else { "none" });
+        runs.iter().map(said).collect::<Vec<_>>().join(", ")
     }
-    text
 }
 
 /// The layers of each stage, where the ends count as so many layers of the first and of the last, and what is left over goes to

@@ -31,6 +31,10 @@ fn override_of(word: &str) -> Option<(&str, &str)> {
 const MODEL: &str = "actor_rollout_ref.model.path";
 const ACTOR: &str = "actor_rollout_ref.actor.";
 
+/// What verl's own settings of the optimizer say of its formats, by the names of Megatron-LM.
+const PRECISIONS: [&str; 4] =
+    ["use_precision_aware_optimizer", "main_grads_dtype", "exp_avg_dtype", "exp_avg_sq_dtype"];
+
 impl TrainingRun {
     /// Whether it is a run of verl.
     pub(super) fn is_verl(&self) -> bool {
@@ -73,6 +77,20 @@ impl TrainingRun {
         let is_megatron = of_actor("strategy").is_some_and(|strategy| strategy == "megatron")
             || ["model_engine", "config_name"].iter().any(|name| is_named(name))
             || known.keys().any(|name| name.starts_with("actor_rollout_ref.actor.megatron."));
+        const ENGINES: [&str; 4] = ["megatron", "fsdp", "fsdp2", "dp"];
+        for name in ["model_engine", "actor_rollout_ref.actor.strategy"] {
+            if let Some(engine) = said(name).filter(|engine| !ENGINES.contains(engine)) {
+                let accepted = "megatron, fsdp, fsdp2 or dp: of verl's engines Megatron-LM and FSDP are planned";
+                self.faults.push(Fault::new(name, format!("\"{engine}\""), accepted));
+            }
+        }
+        if let Some(name) =
+            said("config_name").filter(|name| !matches!(*name, "ppo_trainer" | "ppo_megatron_trainer"))
+        {
+            self.notes.push(format!(
+                "--config-name {name}: what that file says is not read; planned with what the command says, and with verl's defaults"
+            ));
+        }
         let mut derived = BTreeMap::new();
         let mut say = |name: &str, value: &str, from: &str| {
             derived.insert(name.to_owned(), (value.to_owned(), from.to_owned()));
@@ -98,6 +116,13 @@ impl TrainingRun {
         if is_megatron {
             say("sequence_parallel", "True", "");
             say("use_distributed_optimizer", "True", "");
+            // Beside what its table for Megatron Core's optimizer says.
+            for own in PRECISIONS {
+                let name = format!("{ACTOR}optim.{own}");
+                if let Some(value) = said(&name) {
+                    say(own, value, &name);
+                }
+            }
             for name in known.keys().filter(|name| !self.asked.contains(*name)) {
                 let own = name
                     .strip_prefix("actor_rollout_ref.actor.megatron.")
@@ -116,11 +141,6 @@ impl TrainingRun {
             if !said(keeps).is_some_and(|said| matches!(said, "False" | "false")) {
                 say("recompute_granularity", "full", keeps);
             }
-            let size = "actor_rollout_ref.actor.fsdp_config.fsdp_size";
-            let of_group = said(size).and_then(|size| size.parse::<u64>().ok()).filter(|size| *size > 0);
-            if let (Some(of_group), Some(devices)) = (of_group, self.devices) {
-                say("num_distributed_optimizer_instances", &(devices / of_group).max(1).to_string(), size);
-            }
             let policy = "actor_rollout_ref.actor.fsdp_config.offload_policy";
             if said(policy).is_some_and(|said| matches!(said, "True" | "true")) {
                 say("optimizer_cpu_offload", "", policy);
@@ -132,12 +152,20 @@ impl TrainingRun {
         if let Some(optimizer) = of_actor("optim.optimizer") {
             say("optimizer", &optimizer.to_lowercase(), "actor_rollout_ref.actor.optim.optimizer");
         }
-        let of_lora = |own: &str| {
-            let names =
-                [format!("actor_rollout_ref.model.lora.{own}"), format!("actor_rollout_ref.model.lora_{own}")];
-            let other = format!("actor_rollout_ref.model.{own}");
-            names.into_iter().chain([other]).find_map(|name| Some((said(&name)?.to_owned(), name)))
+        // The engine on Megatron-LM has a table, and the one on FSDP names beside the others.
+        let of_engine = |own: &str, is_megatron: bool| match own {
+            _ if is_megatron => format!("actor_rollout_ref.model.lora.{own}"),
+            "target_modules" => format!("actor_rollout_ref.model.{own}"),
+            _ => format!("actor_rollout_ref.model.lora_{own}"),
         };
+        let of_lora = |own: &str| {
+            let name = of_engine(own, is_megatron);
+            Some((said(&name)?.to_owned(), name))
+        };
+        let of_other = of_engine("rank", !is_megatron);
+        if said(&of_other).is_some_and(|rank| rank != "0") {
+            self.notes.push(format!("{of_other}: not read by the actor's engine, and planned without"));
+        }
         if let Some((rank, from)) = of_lora("rank").filter(|(rank, _)| rank != "0") {
             say("train_type", "lora", &from);
             say("lora_rank", &rank, &from);
@@ -156,16 +184,32 @@ impl Reader<'_> {
     pub(super) fn of_verl(&mut self, devices: Option<u64>) -> Option<(Value, u64)> {
         let model = self.verl_model();
         let [sequence, all, size] = self.verl_batch(devices)?;
-        let (model, layers, experts) = model?;
-        for (name, value) in [
-            ("seq_length", sequence),
-            ("global_batch_size", all),
-            ("micro_batch_size", size),
-            ("num_experts", experts),
-        ] {
+        let of_batch = [("seq_length", sequence), ("global_batch_size", all), ("micro_batch_size", size)];
+        let experts = model.as_ref().map(|(_, _, experts)| ("num_experts", *experts));
+        for (name, value) in of_batch.into_iter().chain(experts) {
             self.derived.insert(name.into(), (value.to_string(), String::new()));
         }
-        Some((model, layers))
+        self.shards(devices);
+        model.map(|(model, layers, _)| (model, layers))
+    }
+
+    /// Over how many devices an actor on FSDP shards, where that is said.
+    fn shards(&mut self, devices: Option<u64>) {
+        const SIZE: &str = "actor_rollout_ref.actor.fsdp_config.fsdp_size";
+        let of_group = self.said(SIZE).and_then(|size| size.parse::<u64>().ok()).filter(|size| *size > 0);
+        let (true, Some(of_group), Some(devices)) = (self.is_on("use_torch_fsdp2"), of_group, devices) else {
+            return;
+        };
+        let said = match of_group {
+            1 => ("data_parallel_sharding_strategy", "no_shard".to_string()),
+            _ if !devices.is_multiple_of(of_group) => {
+                let accepted = format!("a number that divides the {devices} devices");
+                self.faults.push(Fault::new(SIZE, of_group, accepted));
+                return;
+            }
+            _ => ("num_distributed_optimizer_instances", (devices / of_group).to_string()),
+        };
+        self.derived.insert(said.0.into(), (said.1, SIZE.into()));
     }
 
     /// Sequence and batch of the actor's training step. What is missing has verl's default.
@@ -184,14 +228,14 @@ impl Reader<'_> {
         let size = match self.is_on(DYNAMIC) {
             true => {
                 let tokens = self.number(MOST_TOKENS).unwrap_or(16_384);
-                let shared = self.whole("context_parallel_size").unwrap_or(1);
+                let shared = self.whole("context_parallel_size").unwrap_or(1).min(crate::model::MAX_SIZE.into());
                 let most = (tokens.saturating_mul(shared) / sequence.max(1)).max(1);
                 let degrees = ["tensor_model_parallel_size", "pipeline_model_parallel_size"];
                 let ranks =
                     degrees.iter().fold(shared, |ranks, name| ranks.saturating_mul(self.whole(name).unwrap_or(1)));
                 // The most that divide what a replica trains on.
                 let share = all / devices.map_or(1, |devices| devices / ranks.max(1)).max(1);
-                let size = (1..=most.min(share)).rev().find(|size| share.is_multiple_of(*size)).unwrap_or(1);
+                let size = largest_divisor(share, most);
                 let how = format!(
                     "planned with microbatches of {size} whole sequence{}: training.documents of a spec has packed ones",
                     if size == 1 { "" } else { "s" }
@@ -199,7 +243,16 @@ impl Reader<'_> {
                 self.tell(DYNAMIC, &how);
                 size
             }
-            false => self.number("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu").unwrap_or(1),
+            false => {
+                const SIZE: &str = "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu";
+                let size = self.number(SIZE);
+                if size.is_none() && !self.run.asked.contains(SIZE) {
+                    self.note(format!(
+                        "neither {SIZE} nor use_dynamic_bsz, which verl wants: planned with microbatches of 1"
+                    ));
+                }
+                size.unwrap_or(1)
+            }
         };
         Some([sequence, all, size])
     }
@@ -255,6 +308,13 @@ impl Reader<'_> {
         let experts = entry.config.variant.experts.map_or(0, |experts| experts.count.into());
         Some((model, entry.config.layers.into(), experts))
     }
+}
+
+/// The largest number that divides `whole` and is at most `most`.
+fn largest_divisor(whole: u64, most: u64) -> u64 {
+    let small = (1..=whole.isqrt()).filter(|divisor| whole.is_multiple_of(*divisor));
+    let both = small.flat_map(|divisor| [divisor, whole / divisor]);
+    both.filter(|divisor| *divisor <= most).max().unwrap_or(1)
 }
 
 /// TOML has none.

@@ -3,6 +3,7 @@
 //!
 //! This is the part of YAML that lists of arguments have: no anchors, no tables in braces.
 
+use alloc::rc::Rc;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
@@ -17,11 +18,14 @@ pub(super) struct Yaml {
     pub scripts: Vec<(usize, String)>,
 }
 
+/// Longest path of a table.
+const MOST_OF_PATH: usize = 256;
+
 /// An entry of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     /// The names of the tables that it is in, with points between them.
-    pub path: String,
+    pub path: Rc<str>,
     /// Its name.
     pub name: String,
     /// Its value.
@@ -62,8 +66,9 @@ pub(super) fn read(text: &str) -> Yaml {
     let mut yaml = Yaml::default();
     let lines: Vec<&str> = text.lines().collect();
     let mut at = 0;
-    // The tables that are open, each with how far its name stands from the margin.
-    let mut tables: Vec<(usize, &str)> = Vec::new();
+    // The tables that are open, each with how far its name stands from the margin, and the path of what is in it.
+    let mut tables: Vec<(usize, Rc<str>)> = Vec::new();
+    let top: Rc<str> = Rc::from("");
     while let Some(line) = lines.get(at) {
         at += 1;
         let content = without_comment(line).trim();
@@ -94,11 +99,14 @@ pub(super) fn read(text: &str) -> Yaml {
         if let Some((key, value)) = entry.split_once(": ").or(entry.strip_suffix(':').map(|key| (key, ""))) {
             let (key, value) = (unquoted(key.trim()), value.trim());
             while tables.pop_if(|(depth, _)| *depth >= indent(line)).is_some() {}
-            // More than people write; a path is kept for each entry.
-            let open: Vec<&str> = tables.iter().take(8).map(|(_, name)| *name).collect();
-            put(&mut yaml, open.join("."), key, value);
-            if value.is_empty() {
-                tables.push((indent(line), key));
+            let path = tables.last().map_or(&top, |(_, path)| path).clone();
+            put(&mut yaml, Rc::clone(&path), key, value);
+            // A path that is longer than people write stays as it is: each table has one.
+            if value.is_empty() && path.len() + key.len() < MOST_OF_PATH {
+                let path = if path.is_empty() { Rc::from(key) } else { alloc::format!("{path}.{key}").into() };
+                tables.push((indent(line), path));
+            } else if value.is_empty() {
+                tables.push((indent(line), path));
             }
         }
     }
@@ -127,7 +135,7 @@ fn unquoted(text: &str) -> &str {
 }
 
 /// Keeps an entry of the tables `path`, where it may be an argument.
-fn put(yaml: &mut Yaml, path: String, key: &str, value: &str) {
+fn put(yaml: &mut Yaml, path: Rc<str>, key: &str, value: &str) {
     let name = key.trim_start_matches('-');
     let is_name = name.starts_with(|letter: char| letter.is_ascii_lowercase())
         && name.chars().all(|letter| letter.is_ascii_alphanumeric() || matches!(letter, '_' | '-'));

@@ -89,8 +89,13 @@ impl Workload {
     pub fn restart_bytes(&self, options: &RunOptions) -> Vec<Bytes> {
         const COPIES: Bytes = 2;
         let keeps = options.restarting.kept.is_some() && self.has_replicas();
-        let (true, Computation::Model(model)) = (keeps, &self.computation) else {
-            return vec![0; self.problem.ranks()];
+        let model = match &self.computation {
+            Computation::Model(model) if keeps => model,
+            Computation::Stages(staged) if keeps => {
+                let of_rank = |rank| COPIES.saturating_mul(staged.state_bytes(&self.problem, rank));
+                return (0..self.problem.ranks()).map(of_rank).collect();
+            }
+            _ => return vec![0; self.problem.ranks()],
         };
         let of_rank = |rank: usize| {
             let graphs = stages_held(&self.problem, rank).into_iter().filter_map(|stage| model.graphs.get(stage));

@@ -98,9 +98,8 @@ pub enum Refusal {
     },
     /// Offload, and copies for restarts, need more host memory than there is.
     #[error(
-        "all ranks keep {} MiB in host memory, for activation and optimizer offload (training.offload, \
-         training.offload_optimizer){}; this machine has {} MiB free: offload fewer layers, or keep the optimizer states on \
-         the device", needed >> 20, of_restarts(*copies), available >> 20
+        "all ranks keep {} MiB in host memory, for {}; this machine has {} MiB free: {}", needed >> 20,
+        of_host(*needed, *copies), available >> 20, less_on_host(*needed, *copies)
     )]
     HostMemory {
         /// Bytes of all ranks.
@@ -327,6 +326,25 @@ impl Refusal {
             Refusal::Elsewhere { status, .. } => *status,
             _ => 2,
         }
+    }
+}
+
+/// What is in host memory.
+fn of_host(needed: Bytes, copies: Bytes) -> String {
+    match copies {
+        copies if copies == needed => "copies for restarts (--restart, training.elastic)".to_string(),
+        copies => format!(
+            "activation and optimizer offload (training.offload, training.offload_optimizer){}",
+            of_restarts(copies)
+        ),
+    }
+}
+
+/// How less of it is.
+fn less_on_host(needed: Bytes, copies: Bytes) -> &'static str {
+    match copies == needed {
+        true => "leave out restarts, or go on from checkpoints alone with parallel.zero = 1",
+        false => "offload fewer layers, or keep the optimizer states on the device",
     }
 }
 

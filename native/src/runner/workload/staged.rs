@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use pipeplan_core::base::units::Bytes;
 use pipeplan_core::graph::optimizer::Optimizer;
 use pipeplan_core::model::Dtype;
 use pipeplan_core::problem::Problem;
@@ -11,6 +12,7 @@ use super::{Refusal, Staged, Workload};
 use crate::backend::staged::StageParameter;
 use crate::runner::checkpoint::CheckpointError;
 use crate::runner::gradients::{Placed, Places, stages_held};
+use crate::runner::optimizer::Rule;
 use crate::runner::shard::Shard;
 use crate::runner::{Device, RunOptions};
 
@@ -31,6 +33,19 @@ impl Staged {
             }
         }
         places
+    }
+
+    /// The weights of `rank` of a pipeline, and what the optimizer remembers of them.
+    pub(super) fn state_bytes(&self, problem: &Problem, rank: usize) -> Bytes {
+        let stages = problem.stage_count();
+        let parameters =
+            stages_held(problem, rank).into_iter().flat_map(|stage| self.model.parameters(stage, stages));
+        let bytes = parameters.map(|StageParameter { shape, decays, .. }| {
+            let sizes: Vec<u64> = shape.iter().map(|size| *size as u64).collect();
+            let values = 1 + Rule::of(self.model.optimizer(), &sizes, decays).moments() as u64;
+            sizes.iter().product::<u64>() * self.model.dtype().bytes() * values
+        });
+        bytes.sum()
     }
 
     /// The type of its weights in checkpoints.
@@ -68,21 +83,26 @@ impl Staged {
             _ => {}
         }
         let stages = workload.problem.stage_count();
-        let mut known: BTreeMap<String, (usize, Vec<usize>)> = BTreeMap::new();
+        let mut known: BTreeMap<String, (usize, Vec<usize>, bool)> = BTreeMap::new();
         for stage in 0..stages {
-            for StageParameter { name, shape, .. } in self.model.parameters(stage, stages) {
+            for StageParameter { name, shape, decays } in self.model.parameters(stage, stages) {
                 match known.get(&name) {
-                    Some((other, _)) if *other == stage => {
+                    Some((other, _, _)) if *other == stage => {
                         return refused(format!("stage {stage} declares two weights named `{name}`"));
                     }
-                    Some((other, was)) if *was != shape => {
+                    Some((other, _, decayed)) if *decayed != decays => {
+                        return refused(format!(
+                            "`{name}` decays in one of the stages {other} and {stage} alone: say the same in both"
+                        ));
+                    }
+                    Some((other, was, _)) if *was != shape => {
                         return refused(format!(
                             "`{name}` has the shape {was:?} in stage {other} and {shape:?} in stage {stage}: give other names \
                              to weights that are not the same"
                         ));
                     }
                     _ => {
-                        known.insert(name, (stage, shape));
+                        known.insert(name, (stage, shape, decays));
                     }
                 }
             }

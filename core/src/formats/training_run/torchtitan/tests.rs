@@ -324,6 +324,12 @@ fn what_no_spec_says_is_refused_by_name() {
             256,
             "each of 80 layers",
         ),
+        (
+            pipeline,
+            "pipeline_parallel_degree = 2\nmodule_fqns_per_model_part = [[\"tok_embeddings\", \"layers.1\"], [\"layers.0\", \"norm\", \"output\"]]",
+            256,
+            "once and in order",
+        ),
         ("max_norm = 1.0", "global_batch_size = 100", 256, "a multiple of 256"),
         ("[job]", "[peft]\nenable_peft = true\n[job]", 256, "training.lora into a spec"),
         ("[job]", "[job", 256, "the job config: found"),
@@ -337,6 +343,38 @@ fn what_no_spec_says_is_refused_by_name() {
     assert!(!TrainingRun::read("model.name = \"llama-3-8b\"\ntraining.sequence = 8192").is_any());
     let of = imported(&LLAMA_3_70B.replace("[job]", "[my]\nown = 1\n[job]"), Some(256));
     assert_eq!(of.arguments.not_known, ["my.own"]);
+}
+
+/// By hand: of five layers in four stages, ranks 0 and 1 count along their own stages, round after round or in a V.
+#[test]
+fn one_in_so_many_layers_of_a_rank_is_recomputed() {
+    let of = |turns, every| Stages { counts: vec![1, 2, 1, 1], ranks: 2, turns }.one_in(every);
+    // Rank 0 has layers 0 and 3, rank 1 has 1, 2 and 4.
+    assert_eq!(of(false, 2), "2 none, 2 full, 1 none");
+    // Rank 0 has layers 0 and 4, rank 1 has 1, 2 and 3.
+    assert_eq!(of(true, 2), "2 none, 1 full, 1 none, 1 full");
+    assert_eq!(of(true, 4), "none");
+}
+
+#[test]
+fn parts_of_a_model_have_its_layers_in_order() {
+    let parts = |text: &str| are_in_order(&serde_json::from_str::<Vec<Vec<String>>>(text).unwrap(), 2);
+    assert!(parts(r#"[["tok_embeddings", "layers.0"], ["layers.1", "norm", "output"]]"#));
+    assert!(!parts(r#"[["tok_embeddings", "layers.1"], ["layers.0", "norm", "output"]]"#));
+    assert!(!parts(r#"[["tok_embeddings", "layers.0", "layers.1", "norm", "output"], []]"#));
+    assert!(!parts(r#"[["layers.0"], ["layers.1", "norm", "output"]]"#));
+}
+
+#[test]
+fn what_torchtitan_has_no_pipeline_for_is_told() {
+    let qwen = LLAMA_3_70B.replace("\"llama3\"", "\"qwen3\"").replace("\"70B\"", "\"8B\"");
+    let of = imported(&qwen.replace("pipeline_parallel_degree = 1", "pipeline_parallel_degree = 2"), Some(256));
+    assert!(of.notes.iter().any(|note| note.contains("it has no pipeline for qwen3")), "{:?}", of.notes);
+    // A script that writes its config is a script.
+    let script =
+        format!("cat > job.toml <<EOF{LLAMA_3_70B}EOF\ntorchrun -m torchtitan.train --job.config_file job.toml");
+    let faults = TrainingRun::read(&script).spec("h100", Some(256)).unwrap_err().to_string();
+    assert!(faults.contains("job.config_file") && !faults.contains("not TOML"), "{faults}");
 }
 
 /// As `run_train.sh` of v0.2.2: what the command says counts, whatever its file says.

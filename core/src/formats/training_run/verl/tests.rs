@@ -104,6 +104,48 @@ fn an_actor_on_fsdp_has_no_pipeline() {
     assert_eq!((work(&of).microbatches, work(&of).microbatch_size), (10, 8));
     let sharded = read(&format!("{text} actor_rollout_ref.actor.fsdp_config.fsdp_size=8"));
     assert_eq!(sharded.value["parallel"]["shard"], 8);
+    // The same where a person says the devices; replicas that do not shard; and a group that does not divide them.
+    let without = text.replace(" trainer.nnodes=2", "").replace("trainer.n_gpus_per_node=8", "");
+    let with = |size: u64| {
+        let text = format!("{without} actor_rollout_ref.actor.fsdp_config.fsdp_size={size}");
+        TrainingRun::read(&text).spec("h100", Some(16))
+    };
+    assert_eq!(with(8).unwrap().value["parallel"], sharded.value["parallel"]);
+    assert_eq!(with(1).unwrap().value["parallel"].get("zero"), None);
+    let faults = with(5).unwrap_err().to_string();
+    assert!(faults.contains("fsdp_size: found 5, accepted is a number that divides the 16 devices"), "{faults}");
+    // Each engine has names of its own for adapters.
+    let adapters = |rank: &str| read(&format!("{text} actor_rollout_ref.model.{rank}"));
+    assert_eq!(adapters("lora_rank=32").value["training"]["lora"]["rank"], 32);
+    let other = adapters("lora.rank=16");
+    assert_eq!(other.value["training"].get("lora"), None);
+    assert!(other.notes.iter().any(|note| note.contains("lora.rank: not read")), "{:?}", other.notes);
+    // A file of values that nobody reads is told.
+    let named = read(&text.replace("main_ppo ", "main_ppo --config-path=./config --config-name='my_run' "));
+    assert!(named.notes.iter().any(|note| note.contains("--config-name my_run: what that file says is not read")));
+}
+
+/// Formats of the optimizer, by verl's own names as by Megatron Core's.
+#[test]
+fn formats_of_the_optimizer_are_those_that_verl_says() {
+    let with = |table: &str| {
+        let line = format!(
+            "{table}main_grads_dtype=bf16 {table}exp_avg_dtype=bf16 {table}exp_avg_sq_dtype=bf16 trainer.n_gpus_per_node"
+        );
+        read(&DEEPSEEK_V3.replace("trainer.n_gpus_per_node", &line)).value["training"].clone()
+    };
+    let own = with("actor_rollout_ref.actor.optim.");
+    assert_eq!((&own["gradients_dtype"], &own["moments_dtype"]), (&json!("bf16"), &json!("bf16")));
+    assert_eq!(with("+actor_rollout_ref.actor.optim.override_optimizer_config."), own);
+}
+
+#[test]
+fn the_largest_divisor_is_found_in_few_steps() {
+    for (whole, most, expected) in
+        [(80, 9, 8), (97, 96, 1), (97, 97, 97), (1, 5, 1), (1 << 44, (1 << 30) + 1, 1 << 30)]
+    {
+        assert_eq!(largest_divisor(whole, most), expected);
+    }
 }
 
 #[test]
@@ -156,11 +198,14 @@ fn what_cannot_be_planned_is_refused_by_its_override() {
         ("optim.lr=1e-6", "optim.optimizer=lion", "actor_rollout_ref.actor.optim.optimizer: found \"lion\""),
         ("optim.lr=1e-6", "ulysses_sequence_parallel_size=4", "DeepSpeed-Ulysses is not planned"),
         ("optim.lr=1e-6", "veomni.fsdp_size=8", "of verl's engines"),
+        ("optim.lr=1e-6", "strategy=veomni", "actor.strategy: found \"veomni\", accepted is megatron, fsdp"),
+        ("model_engine=megatron", "model_engine=automodel", "model_engine: found \"automodel\""),
+        ("optim.lr=1e-6", "ppo_micro_batch_size=8", "write ppo_micro_batch_size_per_gpu"),
         ("recompute_method=uniform", "hybrid_override_pattern=M-M*", "hybrid_override_pattern: found \"M-M*\""),
         (
             "trainer.nnodes=${NNODES}",
             "trainer.nnodes=$N",
-            "trainer.nnodes: found $N, accepted is the value of a variable: --set N=VALUE",
+            "devices: found $N, accepted is the value of a variable: --set N=VALUE, or --devices COUNT",
         ),
         ("data.max_prompt_length=${max_prompt_length}", "data.max_prompt_length=$LENGTH", "--set LENGTH=VALUE"),
     ] {
