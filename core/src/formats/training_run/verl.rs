@@ -68,8 +68,31 @@ impl TrainingRun {
         }
     }
 
+    /// Refuses other engines than those of Megatron-LM and FSDP, and tells of a file that nobody reads.
+    fn find_engine(&mut self) {
+        const ENGINES: [&str; 4] = ["megatron", "fsdp", "fsdp2", "dp"];
+        let known = |name: &str| self.arguments.get(name).filter(|_| !self.asked.contains(name));
+        let mut faults = Vec::new();
+        for name in ["model_engine", "actor_rollout_ref.actor.strategy"] {
+            if let Some(engine) = known(name).filter(|engine| !ENGINES.contains(&engine.as_str())) {
+                let accepted = "megatron, fsdp, fsdp2 or dp: of verl's engines Megatron-LM and FSDP are planned";
+                faults.push(Fault::new(name, format!("\"{engine}\""), accepted));
+            }
+        }
+        let named =
+            known("config_name").filter(|name| !matches!(name.as_str(), "ppo_trainer" | "ppo_megatron_trainer"));
+        let note = named.map(|name| {
+            format!(
+                "--config-name {name}: what that file says is not read; planned with what the command says, and with verl's defaults"
+            )
+        });
+        self.notes.extend(note);
+        self.faults.extend(faults);
+    }
+
     /// What overrides say, by the names of Megatron-LM.
     pub(super) fn read_verl(&mut self) {
+        self.find_engine();
         let known = self.arguments.clone();
         let said = |name: &str| known.get(name).map(String::as_str).filter(|_| !self.asked.contains(name));
         let of_actor = |name: &str| said(&format!("{ACTOR}{name}"));
@@ -77,20 +100,6 @@ impl TrainingRun {
         let is_megatron = of_actor("strategy").is_some_and(|strategy| strategy == "megatron")
             || ["model_engine", "config_name"].iter().any(|name| is_named(name))
             || known.keys().any(|name| name.starts_with("actor_rollout_ref.actor.megatron."));
-        const ENGINES: [&str; 4] = ["megatron", "fsdp", "fsdp2", "dp"];
-        for name in ["model_engine", "actor_rollout_ref.actor.strategy"] {
-            if let Some(engine) = said(name).filter(|engine| !ENGINES.contains(engine)) {
-                let accepted = "megatron, fsdp, fsdp2 or dp: of verl's engines Megatron-LM and FSDP are planned";
-                self.faults.push(Fault::new(name, format!("\"{engine}\""), accepted));
-            }
-        }
-        if let Some(name) =
-            said("config_name").filter(|name| !matches!(*name, "ppo_trainer" | "ppo_megatron_trainer"))
-        {
-            self.notes.push(format!(
-                "--config-name {name}: what that file says is not read; planned with what the command says, and with verl's defaults"
-            ));
-        }
         let mut derived = BTreeMap::new();
         let mut say = |name: &str, value: &str, from: &str| {
             derived.insert(name.to_owned(), (value.to_owned(), from.to_owned()));
@@ -152,17 +161,11 @@ impl TrainingRun {
         if let Some(optimizer) = of_actor("optim.optimizer") {
             say("optimizer", &optimizer.to_lowercase(), "actor_rollout_ref.actor.optim.optimizer");
         }
-        // The engine on Megatron-LM has a table, and the one on FSDP names beside the others.
-        let of_engine = |own: &str, is_megatron: bool| match own {
-            _ if is_megatron => format!("actor_rollout_ref.model.lora.{own}"),
-            "target_modules" => format!("actor_rollout_ref.model.{own}"),
-            _ => format!("actor_rollout_ref.model.lora_{own}"),
-        };
         let of_lora = |own: &str| {
-            let name = of_engine(own, is_megatron);
+            let name = of_adapters(own, is_megatron);
             Some((said(&name)?.to_owned(), name))
         };
-        let of_other = of_engine("rank", !is_megatron);
+        let of_other = of_adapters("rank", !is_megatron);
         if said(&of_other).is_some_and(|rank| rank != "0") {
             self.notes.push(format!("{of_other}: not read by the actor's engine, and planned without"));
         }
@@ -307,6 +310,15 @@ impl Reader<'_> {
         }
         let experts = entry.config.variant.experts.map_or(0, |experts| experts.count.into());
         Some((model, entry.config.layers.into(), experts))
+    }
+}
+
+/// The name of a setting of adapters: the engine on Megatron-LM has a table of them, and the one on FSDP names beside the others.
+fn of_adapters(own: &str, is_megatron: bool) -> String {
+    match own {
+        _ if is_megatron => format!("actor_rollout_ref.model.lora.{own}"),
+        "target_modules" => format!("actor_rollout_ref.model.{own}"),
+        _ => format!("actor_rollout_ref.model.lora_{own}"),
     }
 }
 
