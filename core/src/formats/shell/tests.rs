@@ -76,7 +76,7 @@ fn a_script_comes_to_what_bash_makes_of_it() {
     const PRINTS: &str = "train() { printf '\\001train'; printf '\\002%s' \"$@\"; printf '\\n'; }\n";
     for script in SCRIPTS {
         let bash =
-            Command::new("bash").env_clear().args(["--norc", "-c", &std::format!("{PRINTS}{script}")]).output();
+            Command::new("bash").env_clear().args(["--norc", "-c", &alloc::format!("{PRINTS}{script}")]).output();
         let Ok(bash) = bash else { return };
         let said = String::from_utf8(bash.stdout).unwrap();
         let expected: Vec<Vec<String>> = said
@@ -120,7 +120,7 @@ fn a_branch_on_an_unknown_is_read_both_ways() {
         "which --all x",
         "python check.py",
     ] {
-        let outcome = read_with(&std::format!("if {test}; then N=8; else N=4; fi; train --n $N"), &[]);
+        let outcome = read_with(&alloc::format!("if {test}; then N=8; else N=4; fi; train --n $N"), &[]);
         let trained = outcome.ran.iter().find(|ran| ran.words[0] == "train").expect("it trains");
         let unknown = unknown_in(&trained.words[2]).unwrap_or_else(|| panic!("{test}: {:?}", trained.words));
         let alternatives = &outcome.unknowns[unknown].alternatives;
@@ -206,7 +206,7 @@ fn what_has_no_end_is_refused_with_its_line() {
     }
     for deep in ["(", "{ ", "$(", "\"$(", "if ", "((", "[[ ( ", "${A:-", "! ", "f() ", "case x in a) "] {
         let _ = read(&deep.repeat(20_000), &given, &BTreeMap::new());
-        let _ = read(&std::format!("train {}", deep.repeat(20_000)), &given, &BTreeMap::new());
+        let _ = read(&alloc::format!("train {}", deep.repeat(20_000)), &given, &BTreeMap::new());
     }
     assert!(fault(&"#".repeat(MOST_OF_SCRIPT + 1)).contains("has at most"));
 }

@@ -157,7 +157,7 @@ fn a_model_is_one_of_the_catalog_or_given() {
         ("meta-llama/Llama-3.1-8B-Instruct", Some("llama-3-8b")),
         ("meta-llama/Llama-2-70b-hf", Some("llama-2-70b")),
         ("mistralai/Mixtral-8x7B-v0.1", Some("mixtral-8x7b")),
-        ("/root/models/DeepSeek-V3-0324/", Some("deepseek-v3")),
+        ("models/DeepSeek-V3-0324/", Some("deepseek-v3")),
         ("Qwen/Qwen3-VL-8B-Instruct", None),
         ("Qwen/Qwen2.5-Math-7B", None),
         ("", None),

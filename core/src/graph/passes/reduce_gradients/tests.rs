@@ -5,10 +5,10 @@ use crate::estimate::derive::graph_of;
 use crate::estimate::memory::StaticBytes;
 use crate::model::StageLayout;
 use crate::spec::{ModelWork, Spec, Work};
-use std::collections::BTreeMap;
-use std::format;
-use std::string::String;
-use std::vec;
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec;
 
 use Buffer::{Part, Whole};
 use Phase::{Microbatch, Optimizer};
