@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use common::{Stopper, one_by_one, options, published, train, work};
 use pipeplan::backend::BackendError;
-use pipeplan::runner::{Cause, Failure, Precision, Refusal, RunError, RunOptions, Silent, State, Workload, run};
+use pipeplan::runner::{
+    Cause, Device, Failure, Precision, Refusal, RunError, RunOptions, Silent, State, Workload, run,
+};
 use pipeplan::transport::TransportError;
 use pipeplan::transport::faulty::Faults;
 use pipeplan::transport::threads::ThreadOptions;
@@ -178,29 +180,34 @@ fn what_cannot_be_run_is_refused_with_a_reason() {
         let refusal = refuse(&workload, &options).to_string();
         assert!(refusal.contains(says), "{what}: {refusal}");
     }
-    let mut shared_out = work(1, 2);
-    (shared_out.layout.data, shared_out.layout.zero) = (2, 2);
-    let single = one_by_one(&work(1, 2), Precision::Single);
-    let refusal = Workload::new(&shared_out, &single.problem, &single.program, None).expect_err("ZeRO stage 2");
-    assert_eq!(refusal, Refusal::Zero { zero: 2 });
-    shared_out.layout.zero = 1;
-    shared_out.layout.reduce_gradients = Some(ReduceGradients::EachMicrobatch);
-    let refuse = |work: &ModelWork| Workload::new(work, &single.problem, &single.program, None).err();
-    let refusal = refuse(&shared_out).expect("a reduction for each microbatch");
-    assert_eq!(refusal, Refusal::EachMicrobatch);
-    assert!(refusal.to_string().contains("parallel.reduce_gradients = \"after-accumulation\""), "{refusal}");
-    shared_out.layout.reduce_gradients = Some(ReduceGradients::AfterAccumulation);
-    assert_eq!(refuse(&shared_out), None);
-    // Groups of two of four replicas; two of two are all of them.
-    (shared_out.layout.data, shared_out.layout.shard) = (4, Some(2));
-    let refusal = refuse(&shared_out).expect("replicas in groups");
-    assert_eq!(refusal, Refusal::Shard { shard: 2 });
-    shared_out.layout.data = 2;
-    assert_eq!(refuse(&shared_out), None);
-    shared_out.layout.shard = None;
-    // Nothing is reduced where there are no replicas.
-    (shared_out.layout.data, shared_out.layout.reduce_gradients) = (1, Some(ReduceGradients::EachMicrobatch));
-    assert_eq!(refuse(&shared_out), None);
+}
+
+/// What a GPU does not shard is refused by its name, before the device is looked for.
+#[test]
+fn what_only_the_cpu_shards_is_refused_on_gpus() {
+    use ReduceGradients::{AfterAccumulation, EachMicrobatch};
+    let on_card = RunOptions { device: Device::Emulated, ..options(1) };
+    for (data, zero, shard, reduce, says) in [
+        (2, 3, None, None, "sharded weights (parallel.zero = 3)"),
+        (2, 2, None, None, "sharded gradients (parallel.zero = 2)"),
+        (2, 1, None, Some(EachMicrobatch), "gradients reduced for each microbatch"),
+        (4, 1, Some(2), None, "sharding groups (parallel.shard)"),
+        (2, 2, None, Some(AfterAccumulation), ""),
+        (1, 3, None, None, ""),
+    ] {
+        let mut work = work(1, 2);
+        (work.layout.data, work.layout.zero, work.layout.shard) = (data, zero, shard);
+        work.layout.reduce_gradients = reduce;
+        let single = one_by_one(&common::work(1, 2), Precision::Single);
+        let workload =
+            Workload::new(&work, &single.problem, &single.program, Some(Precision::Single)).expect("a plan");
+        let refusal = match run(&workload, &on_card, &mut Silent) {
+            Err(RunError::Refused(refusal)) => refusal.to_string(),
+            _ => String::new(),
+        };
+        let is_of_sharding = refusal.contains("which run on the CPU only");
+        assert_eq!((is_of_sharding, refusal.contains(says)), (!says.is_empty(), true), "{says}: {refusal}");
+    }
 }
 
 fn with_model(change: impl Fn(&mut ModelWork)) -> Workload {

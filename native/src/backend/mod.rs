@@ -12,14 +12,14 @@
 //! | [`modelled`] | waits for the planned time of each op instead |
 //! | [`expert_parallel`] | which tokens go to which rank in the all-to-all of experts |
 //! | [`documents`] | where documents begin in the sequences of a microbatch |
-//! | [`peers`] | the tensor-, context- and expert-parallel groups of a stage |
+//! | [`peers`] | the tensor-, context- and expert-parallel groups of a stage, and the copies of its weights |
+//! | [`sharding`] | what copies of a weight share out among themselves |
 //! | [`arena`] | the tensors of one microbatch in one stage |
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use pipeplan_core::base::units::Bytes;
-use pipeplan_core::graph::Tensor;
 use pipeplan_core::model::Dtype;
 use pipeplan_core::problem::op::Op;
 use pipeplan_core::program::{P2pOp, Payload, Way};
@@ -30,6 +30,8 @@ use crate::transport::{Buffer, OnCard, TransportError};
 
 use peers::Peers;
 
+pub use self::sharding::{Keeping, Keepings, Sharding, Share};
+
 pub mod arena;
 pub mod cpu;
 #[cfg(feature = "cuda")]
@@ -38,6 +40,7 @@ pub mod documents;
 pub mod expert_parallel;
 pub mod modelled;
 pub mod peers;
+pub mod sharding;
 pub mod staged;
 pub mod stages;
 
@@ -184,47 +187,6 @@ pub enum Values<'a> {
     F32(&'a mut [f32]),
     /// 64-bit floats.
     F64(&'a mut [f64]),
-}
-
-/// Which part of every weight's optimizer state a rank holds and which elements it updates, where data-parallel replicas
-/// share the state out (ZeRO stage 1, arXiv:1910.02054). Elements in order, parts as equal as can be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Share {
-    /// This rank's position in the sharding group.
-    pub member: usize,
-    /// Size of the sharding group, at least 1.
-    pub members: usize,
-}
-
-impl Share {
-    /// All of it.
-    pub const WHOLE: Share = Share { member: 0, members: 1 };
-
-    /// The elements of this share, of `elements` in all.
-    pub fn of(self, elements: usize) -> std::ops::Range<usize> {
-        let members = self.members.max(1);
-        let start = |member: usize| member * (elements / members) + member.min(elements % members);
-        start(self.member)..start(self.member + 1).min(elements)
-    }
-}
-
-/// The shares of a rank: experts have other copies than all else.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shares {
-    /// Of the matrices of experts.
-    pub experts: Share,
-    /// Of all other weights.
-    pub others: Share,
-}
-
-impl Shares {
-    /// All of it.
-    pub const WHOLE: Shares = Shares { experts: Share::WHOLE, others: Share::WHOLE };
-
-    /// That of `weight`.
-    pub fn of(self, weight: &Tensor) -> Share {
-        if weight.expert_ways().is_some() { self.experts } else { self.others }
-    }
 }
 
 /// Why an op cannot run.

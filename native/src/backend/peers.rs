@@ -1,5 +1,5 @@
 //! The ranks that make a stage together with this one, as a backend sees them: its tensor-parallel group, its
-//! context-parallel group, and its expert-parallel group. They come to the same collectives in the same order, since all
+//! context-parallel group, its expert-parallel group, and the data-parallel copies of its weights. They come to the same collectives in the same order, since all
 //! walk the same graph.
 
 use pipeplan_core::base::units::Bytes;
@@ -20,6 +20,15 @@ pub enum Collective {
     Gather,
     /// Each gets its part of the sum: the parts are equal, by member.
     Scatter,
+}
+
+/// Copies of weights of a stage, which see other tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CopiesOf {
+    /// The stage.
+    pub stage: u16,
+    /// Whether of its experts, or of all its other weights: those may have other copies.
+    pub experts: bool,
 }
 
 /// A collective that has begun, by the order of beginning.
@@ -70,6 +79,33 @@ pub trait Peers {
         pieces: Vec<Buffer>,
         counts: &[usize],
     ) -> Result<Vec<Buffer>, BackendError>;
+
+    /// Begins to gather shares of weights over the sharding group of `of`, or to sum gradients over it of which each member gets
+    /// its share; `counts` are the lengths of the shares. Does not wait. `what` is [`Collective::Gather`] or
+    /// [`Collective::Scatter`]. Other collectives may begin and end meanwhile.
+    ///
+    /// # Errors
+    /// As [`Peers::start`].
+    fn begin_shares(
+        &mut self,
+        of: CopiesOf,
+        what: Collective,
+        values: Buffer,
+        counts: Vec<usize>,
+    ) -> Result<Ticket, BackendError>;
+
+    /// What [`Peers::begin_shares`] gives. Those that have begun earlier end, too.
+    ///
+    /// # Errors
+    /// As [`Peers::wait`].
+    fn end_shares(&mut self, ticket: Ticket) -> Result<Buffer, BackendError>;
+
+    /// The sum of `values` over the ranks that hold the same share in other sharding groups of `of`: over all copies, where
+    /// nothing is sharded.
+    ///
+    /// # Errors
+    /// As [`Peers::wait`].
+    fn sum_across(&mut self, of: CopiesOf, values: Buffer) -> Result<Buffer, BackendError>;
 
     /// The ranks along `axis`, in the world, and this one's number among them.
     fn group(&self, axis: Axis) -> (&[usize], usize);
@@ -189,6 +225,25 @@ impl Peers for Alone {
 
     fn expert_all_to_all(&mut self, _: Axis, pieces: Vec<Buffer>, _: &[usize]) -> Result<Vec<Buffer>, BackendError> {
         Ok(pieces)
+    }
+
+    fn begin_shares(
+        &mut self,
+        _: CopiesOf,
+        _: Collective,
+        values: Buffer,
+        _: Vec<usize>,
+    ) -> Result<Ticket, BackendError> {
+        self.begun.push(values);
+        Ok(Ticket(self.begun.len() as u64 - 1))
+    }
+
+    fn end_shares(&mut self, ticket: Ticket) -> Result<Buffer, BackendError> {
+        self.wait(ticket)
+    }
+
+    fn sum_across(&mut self, _: CopiesOf, values: Buffer) -> Result<Buffer, BackendError> {
+        Ok(values)
     }
 
     fn group(&self, _: Axis) -> (&[usize], usize) {

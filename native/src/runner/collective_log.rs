@@ -26,8 +26,20 @@ pub(super) enum Role {
     Copies(u32),
     /// Data parallel ranks, of this weight.
     Replicas(u32),
+    /// Those that hold the same share of this weight in other sharding groups.
+    Across(u32),
+    /// Data parallel ranks of a sharding group, of weights of this stage or gradients of one of its microbatches: of experts or
+    /// of all else, as [`of_stage`] has it.
+    Sharded(u32),
+    /// The same, over sharding groups.
+    ShardedAcross(u32),
     /// The norm of all gradients.
     Norm,
+}
+
+/// The number of experts of a stage, or of all its other weights, in [`Role::Sharded`].
+pub(super) const fn of_stage(stage: u16, of_experts: bool) -> u32 {
+    2 * stage as u32 + of_experts as u32
 }
 
 /// What a collective is.
@@ -62,6 +74,9 @@ impl Noted {
             Role::Copies(weight) => (2, weight),
             Role::Replicas(weight) => (3, weight),
             Role::Norm => (4, 0),
+            Role::Across(weight) => (5, weight),
+            Role::Sharded(stage) => (6, stage),
+            Role::ShardedAcross(stage) => (7, stage),
         };
         let since = |ns: Nanos| ns.saturating_sub(opened) as f64;
         let what = f64::from(role * 8 + kind as u32);
@@ -79,6 +94,9 @@ impl Noted {
             2 => Role::Copies(of),
             3 => Role::Replicas(of),
             4 => Role::Norm,
+            5 => Role::Across(of),
+            6 => Role::Sharded(of),
+            7 => Role::ShardedAcross(of),
             _ => return None,
         };
         let what = What { kind, role };
@@ -204,6 +222,7 @@ fn name_of(workload: &Workload, places: &Places, rank: usize, What { kind, role 
         let what = if stages.all(|stage| stage == first) { format!("stage {own}") } else { name.clone() };
         Some((what, WeightGroups::of(position, placed)))
     };
+    let part = if kind == CollectiveKind::AllGather { "parameters" } else { "gradients" };
     let (group, label, ranks) = match role {
         Role::Along(axis) => {
             let group = match axis {
@@ -214,15 +233,22 @@ fn name_of(workload: &Workload, places: &Places, rank: usize, What { kind, role 
             (group, String::new(), position.group(axis))
         }
         Role::Norm => (GroupKind::World, "gradient norm".to_string(), norm_group(position)),
-        Role::Shares(weight) | Role::Copies(weight) | Role::Replicas(weight) => {
+        Role::Shares(weight) | Role::Copies(weight) | Role::Replicas(weight) | Role::Across(weight) => {
             let (what, groups) = of_weight(weight).unwrap_or_default();
-            let part = if kind == CollectiveKind::AllGather { "parameters" } else { "gradients" };
             let (group, ranks) = match role {
                 Role::Shares(_) => (GroupKind::Tensor, groups.shares),
                 Role::Copies(_) => (GroupKind::Embedding, groups.copies),
+                Role::Across(_) => (GroupKind::Data, groups.across),
                 _ => (GroupKind::Data, groups.replicas),
             };
             (group, format!("{part} of {what}"), ranks)
+        }
+        Role::Sharded(of) | Role::ShardedAcross(of) => {
+            let (stage, of_experts) = (of / 2, of % 2 == 1);
+            let [within, across] = position.sharding_groups(of_experts);
+            let ranks = if matches!(role, Role::Sharded(_)) { within } else { across };
+            let what = if of_experts { "experts of stage" } else { "stage" };
+            (GroupKind::Data, format!("{part} of {what} {stage}"), ranks)
         }
     };
     let mut ranks: Vec<u32> = ranks.into_iter().map(|rank| workload.position(rank).in_trace() as u32).collect();
@@ -237,14 +263,16 @@ mod tests {
     #[test]
     fn what_is_noted_goes_to_another_process_as_numbers() {
         let roles = Axis::ALL.map(Role::Along).into_iter();
-        let roles = roles.chain([Role::Shares(7), Role::Copies(0), Role::Replicas(100_000), Role::Norm]);
+        let roles =
+            roles.chain([Role::Shares(7), Role::Copies(0), Role::Replicas(100_000), Role::Norm, Role::Across(3)]);
+        let roles = roles.chain([Role::Sharded(of_stage(4, true)), Role::ShardedAcross(0)]);
         for (role, (_, kind)) in roles.flat_map(|role| CollectiveKind::NAMED.map(|kind| (role, kind))) {
             let what = What { kind, role };
             let noted = Noted { what, start_ns: 1_005, end_ns: 2_000, bytes: 1 << 40, exposed_ns: 900 };
             let elsewhere = Noted { start_ns: 55, end_ns: 1_050, ..noted };
             assert_eq!(Noted::of_numbers(&noted.numbers(1_000), 50), Some(elsewhere));
         }
-        assert_eq!(Noted::of_numbers(&[8.0 * 5.0, 0.0, 0.0, 0.0, 0.0, 0.0], 0), None);
+        assert_eq!(Noted::of_numbers(&[8.0 * 8.0, 0.0, 0.0, 0.0, 0.0, 0.0], 0), None);
         assert_eq!(Noted::of_numbers(&[6.0, 0.0, 0.0, 0.0, 0.0, 0.0], 0), None);
         assert_eq!(Noted::of_numbers(&[0.0, 3.0, 0.0, 0.0, 0.0, 0.0], 0), None);
     }

@@ -7,12 +7,13 @@ use pipeplan_core::graph::Axis;
 use pipeplan_core::model::Dtype;
 use pipeplan_core::trace::collectives::CollectiveKind;
 
-use super::collective_log::{CollectiveLog, Role, What};
+use super::collective_log::{CollectiveLog, Role, What, of_stage};
 use super::gradients::Position;
 use super::status::{State, StatusBoard};
 use crate::backend::BackendError;
 use crate::backend::cpu::element::Element;
-use crate::backend::peers::{Collective, Peers, Reach, Ticket};
+use crate::backend::peers::{Collective, CopiesOf, Peers, Reach, Ticket};
+use crate::transport::collectives::beside::Beside;
 use crate::transport::collectives::overlapped::Started;
 use crate::transport::collectives::ring::Passing;
 use crate::transport::collectives::{CollectiveError, Collectives, Group, Operation, Reduction, even_counts};
@@ -22,6 +23,8 @@ use crate::transport::{Buffer, OnCard, Transport, TransportError};
 pub struct PeerGroups {
     /// By the number of the axis.
     groups: [Group; Axis::ALL.len()],
+    /// Of weights but experts, and of experts: the sharding group, and those with the same share in other groups.
+    copies: [[Group; 2]; 2],
     single: Begun<f32>,
     double: Begun<f64>,
     tickets: u64,
@@ -36,12 +39,20 @@ struct Begun<T> {
     open: VecDeque<Ticket>,
     /// Passes that have begun, in order. Not while there is anything else.
     passing: VecDeque<(Ticket, Passing<T>)>,
+    /// What has begun beside all that, in order.
+    beside: VecDeque<(Ticket, Beside<T>)>,
     done: Vec<(Ticket, Vec<T>)>,
 }
 
 impl<T> Default for Begun<T> {
     fn default() -> Begun<T> {
-        Begun { started: Started::default(), open: VecDeque::new(), passing: VecDeque::new(), done: Vec::new() }
+        Begun {
+            started: Started::default(),
+            open: VecDeque::new(),
+            passing: VecDeque::new(),
+            beside: VecDeque::new(),
+            done: Vec::new(),
+        }
     }
 }
 
@@ -49,12 +60,10 @@ impl PeerGroups {
     /// Of the rank at `position`.
     pub fn new(position: Position) -> PeerGroups {
         // A rank stands once in each of its groups.
-        let group = |axis| {
-            Group::new(position.group(axis), position.world_rank()).unwrap_or_else(|error| unreachable!("{error}"))
-        };
-        let groups = Axis::ALL.map(group);
+        let group = |ranks| Group::new(ranks, position.world_rank()).unwrap_or_else(|error| unreachable!("{error}"));
         PeerGroups {
-            groups,
+            groups: Axis::ALL.map(|axis| group(position.group(axis))),
+            copies: [false, true].map(|of_experts| position.sharding_groups(of_experts).map(group)),
             single: Begun::default(),
             double: Begun::default(),
             tickets: 0,
@@ -64,7 +73,7 @@ impl PeerGroups {
 
     /// Ready for training step `step`.
     pub fn begin(&mut self, step: u32) {
-        self.groups.iter_mut().for_each(|group| group.begin(step));
+        self.groups.iter_mut().chain(self.copies.iter_mut().flatten()).for_each(|group| group.begin(step));
     }
 
     /// The groups while an op of `rank` runs.
@@ -74,7 +83,7 @@ impl PeerGroups {
         board: &'a StatusBoard,
         rank: usize,
     ) -> Joined<'a> {
-        Joined { groups: self, transport, board, rank, waits_for: Axis::Tensor }
+        Joined { groups: self, transport, board, rank, waits_for: State::Joining }
     }
 
     fn along(&mut self, axis: Axis) -> &mut Group {
@@ -88,8 +97,8 @@ pub struct Joined<'a> {
     transport: &'a mut dyn Transport,
     board: &'a StatusBoard,
     rank: usize,
-    /// The axis of what began last.
-    waits_for: Axis,
+    /// What it is in while it waits for what began last.
+    waits_for: State,
 }
 
 impl Joined<'_> {
@@ -98,7 +107,7 @@ impl Joined<'_> {
         &mut self,
         work: impl FnOnce(&mut PeerGroups, &mut dyn Transport) -> Result<R, CollectiveError>,
     ) -> Result<R, BackendError> {
-        self.board.note_state(self.rank, State::along(self.waits_for));
+        self.board.note_state(self.rank, self.waits_for);
         let result = work(self.groups, self.transport)?;
         self.board.note_state(self.rank, State::Computing);
         Ok(result)
@@ -122,7 +131,7 @@ impl Joined<'_> {
         &mut self,
         work: impl FnOnce(&mut dyn Transport) -> Result<(), TransportError>,
     ) -> Result<(), BackendError> {
-        self.board.note_state(self.rank, State::along(self.waits_for));
+        self.board.note_state(self.rank, self.waits_for);
         work(self.transport)?;
         self.board.note_state(self.rank, State::Computing);
         Ok(())
@@ -144,7 +153,7 @@ impl Peers for Joined<'_> {
     }
 
     fn show(&mut self, axis: Axis, memory: OnCard) -> Result<Vec<OnCard>, BackendError> {
-        self.waits_for = axis;
+        self.waits_for = State::along(axis);
         self.joining(|groups, transport| transport.show(groups.along(axis), memory))
     }
 
@@ -161,7 +170,7 @@ impl Peers for Joined<'_> {
             Collective::Gather => Operation::AllGather,
             Collective::Scatter => Operation::ReduceScatter(Reduction::Sum),
         };
-        self.waits_for = axis;
+        self.waits_for = State::along(axis);
         let begin = |groups: &mut PeerGroups, transport: &mut dyn Transport| {
             transport.begin_from(groups.along(axis), operation, from_to, dtype)
         };
@@ -170,7 +179,7 @@ impl Peers for Joined<'_> {
 
     /// Bytes are passed, of whatever format.
     fn pass_on_card(&mut self, axis: Axis, from_to: (&OnCard, &OnCard)) -> Result<Ticket, BackendError> {
-        self.waits_for = axis;
+        self.waits_for = State::along(axis);
         let begin = |groups: &mut PeerGroups, transport: &mut dyn Transport| {
             transport.begin_from(groups.along(axis), Operation::PassOn, from_to, Dtype::U8)
         };
@@ -183,7 +192,7 @@ impl Peers for Joined<'_> {
         from: (&OnCard, &[Bytes]),
         to: (&OnCard, &[Bytes]),
     ) -> Result<Ticket, BackendError> {
-        self.waits_for = axis;
+        self.waits_for = State::along(axis);
         let begin = |groups: &mut PeerGroups, transport: &mut dyn Transport| {
             transport.deal_from(groups.along(axis), from, to)
         };
@@ -200,7 +209,7 @@ impl Peers for Joined<'_> {
 
     fn start(&mut self, axis: Axis, what: Collective, values: Buffer) -> Result<Ticket, BackendError> {
         let ticket = self.ticket();
-        self.waits_for = axis;
+        self.waits_for = State::along(axis);
         let (began, bytes) = (self.groups.log.now(), values.bytes());
         self.joining(|groups, transport| {
             let PeerGroups { groups, single, double, .. } = groups;
@@ -222,7 +231,7 @@ impl Peers for Joined<'_> {
 
     fn pass(&mut self, axis: Axis, values: Buffer) -> Result<Ticket, BackendError> {
         let ticket = self.ticket();
-        self.waits_for = axis;
+        self.waits_for = State::along(axis);
         let (began, bytes) = (self.groups.log.now(), values.bytes());
         self.joining(|groups, transport| {
             let PeerGroups { groups, single, double, .. } = groups;
@@ -246,7 +255,7 @@ impl Peers for Joined<'_> {
 
     /// By the engine's own way, where it has one and nothing is under way.
     fn run(&mut self, axis: Axis, what: Collective, values: Buffer) -> Result<Buffer, BackendError> {
-        self.waits_for = axis;
+        self.waits_for = State::along(axis);
         let (began, bytes) = (self.groups.log.now(), values.bytes());
         let result = self.joining(|groups, transport| {
             let PeerGroups { groups, single, double, .. } = groups;
@@ -274,13 +283,71 @@ impl Peers for Joined<'_> {
         Ok(result)
     }
 
+    fn begin_shares(
+        &mut self,
+        of: CopiesOf,
+        what: Collective,
+        values: Buffer,
+        counts: Vec<usize>,
+    ) -> Result<Ticket, BackendError> {
+        let ticket = self.ticket();
+        self.waits_for = State::Sharing;
+        let (began, bytes) = (self.groups.log.now(), values.bytes());
+        self.joining(|groups, transport| {
+            let PeerGroups { copies, single, double, .. } = groups;
+            let [within, _] = &mut copies[usize::from(of.experts)];
+            match values {
+                Buffer::F32(values) => single.begin_shares(ticket, what, values, counts, within, transport),
+                Buffer::F64(values) => double.begin_shares(ticket, what, values, counts, within, transport),
+                Buffer::OnCard(_) | Buffer::Nothing => Ok(()),
+            }
+        })?;
+        let role = Role::Sharded(of_stage(of.stage, of.experts));
+        self.groups.log.begun(ticket, What { kind: kind_of(what), role }, bytes, began);
+        Ok(ticket)
+    }
+
+    fn end_shares(&mut self, ticket: Ticket) -> Result<Buffer, BackendError> {
+        self.waits_for = State::Sharing;
+        let waits = self.groups.log.now();
+        let result = self.joining(|groups, transport| {
+            let PeerGroups { single, double, .. } = groups;
+            if let Some(values) = single.end_shares(ticket, transport)? {
+                return Ok(Buffer::F32(values));
+            }
+            Ok(double.end_shares(ticket, transport)?.map_or(Buffer::Nothing, Buffer::F64))
+        })?;
+        self.groups.log.ended(ticket, waits);
+        Ok(result)
+    }
+
+    fn sum_across(&mut self, of: CopiesOf, values: Buffer) -> Result<Buffer, BackendError> {
+        if self.groups.copies[usize::from(of.experts)][1].size() == 1 {
+            return Ok(values);
+        }
+        self.waits_for = State::Sharing;
+        let (began, bytes) = (self.groups.log.now(), values.bytes());
+        let result = self.joining(|groups, transport| {
+            let PeerGroups { copies, single, double, .. } = groups;
+            let [_, across] = &mut copies[usize::from(of.experts)];
+            match values {
+                Buffer::F32(values) => single.run(Collective::Sum, values, across, transport).map(Buffer::F32),
+                Buffer::F64(values) => double.run(Collective::Sum, values, across, transport).map(Buffer::F64),
+                none @ (Buffer::OnCard(_) | Buffer::Nothing) => Ok(none),
+            }
+        })?;
+        let role = Role::ShardedAcross(of_stage(of.stage, of.experts));
+        self.groups.log.waited(What { kind: CollectiveKind::AllReduce, role }, bytes, began);
+        Ok(result)
+    }
+
     fn expert_all_to_all(
         &mut self,
         axis: Axis,
         pieces: Vec<Buffer>,
         counts: &[usize],
     ) -> Result<Vec<Buffer>, BackendError> {
-        self.waits_for = axis;
+        self.waits_for = State::along(axis);
         let (began, bytes) = (self.groups.log.now(), pieces.iter().map(Buffer::bytes).sum());
         let received = self.joining(|groups, transport| {
             let PeerGroups { groups, single, double, .. } = groups;
@@ -297,12 +364,15 @@ impl Peers for Joined<'_> {
 }
 
 fn along(axis: Axis, what: Collective) -> What {
-    let kind = match what {
+    What { kind: kind_of(what), role: Role::Along(axis) }
+}
+
+const fn kind_of(what: Collective) -> CollectiveKind {
+    match what {
         Collective::Sum | Collective::Max => CollectiveKind::AllReduce,
         Collective::Gather => CollectiveKind::AllGather,
         Collective::Scatter => CollectiveKind::ReduceScatter,
-    };
-    What { kind, role: Role::Along(axis) }
+    }
 }
 
 impl<T: Element> Begun<T> {
@@ -338,6 +408,44 @@ impl<T: Element> Begun<T> {
         self.finish(transport)?;
         self.passing.push_back((ticket, Passing::begin(transport, group, values)?));
         Ok(())
+    }
+
+    fn begin_shares(
+        &mut self,
+        ticket: Ticket,
+        what: Collective,
+        values: Vec<T>,
+        counts: Vec<usize>,
+        group: &mut Group,
+        transport: &mut dyn Transport,
+    ) -> Result<(), CollectiveError> {
+        let begun = match what {
+            Collective::Gather => Beside::gather(transport, group, values, counts)?,
+            _ => Beside::scatter(transport, group, &values, counts)?,
+        };
+        self.beside.push_back((ticket, begun));
+        Ok(())
+    }
+
+    fn end_shares(
+        &mut self,
+        ticket: Ticket,
+        transport: &mut dyn Transport,
+    ) -> Result<Option<Vec<T>>, CollectiveError> {
+        if self.beside.iter().any(|(begun, _)| *begun == ticket) {
+            while let Some((first, begun)) = self.beside.pop_front() {
+                self.done.push((first, begun.end(transport)?));
+                if first == ticket {
+                    break;
+                }
+            }
+        }
+        Ok(self.take_done(ticket))
+    }
+
+    fn take_done(&mut self, ticket: Ticket) -> Option<Vec<T>> {
+        let place = self.done.iter().position(|(done, _)| *done == ticket);
+        place.map(|place| self.done.swap_remove(place).1)
     }
 
     fn run(
@@ -380,8 +488,7 @@ impl<T: Element> Begun<T> {
         if self.passing.iter().any(|(passing, _)| *passing == ticket) {
             self.take_until(ticket, transport)?;
         }
-        let place = self.done.iter().position(|(done, _)| *done == ticket);
-        Ok(place.map(|place| self.done.swap_remove(place).1))
+        Ok(self.take_done(ticket))
     }
 
     /// Ends all that has begun: what follows on the same channels must find nothing of it.

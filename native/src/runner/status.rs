@@ -30,6 +30,8 @@ pub enum State {
     Passing,
     /// In one with its expert-parallel group.
     Dealing,
+    /// Gathering weights or reducing gradients of a microbatch with copies of its stage.
+    Sharing,
     /// Writing its part of a checkpoint.
     Saving,
     /// Its op list has failed.
@@ -47,11 +49,11 @@ impl State {
     pub(super) fn of(number: u8) -> State {
         use State::{
             Between, Computing, Connecting, Dealing, Ended, Exchanging, Failed, Joining, Lost, Passing, Refused,
-            Saving, Starting,
+            Saving, Sharing, Starting,
         };
         let all = [
-            Starting, Connecting, Between, Computing, Exchanging, Joining, Passing, Dealing, Saving, Failed, Refused,
-            Lost,
+            Starting, Connecting, Between, Computing, Exchanging, Joining, Passing, Dealing, Sharing, Saving, Failed,
+            Refused, Lost,
         ];
         all.into_iter().find(|state| *state as u8 == number).unwrap_or(Ended)
     }
@@ -122,6 +124,10 @@ impl StatusBoard {
                         position.in_world(problem.rank_of(message.peer_stage(), message.microbatch as usize))
                     })
                     .collect(),
+                _ if state == State::Sharing => {
+                    let groups = [false, true].map(|of_experts| position.sharding_groups(of_experts).concat());
+                    groups.concat().into_iter().filter(|peer| *peer != rank).collect()
+                }
                 _ => {
                     let group = state.axis().map_or_else(Vec::new, |axis| position.group(axis));
                     group.into_iter().filter(|peer| *peer != rank).collect()
@@ -192,6 +198,9 @@ impl fmt::Display for RankReport {
             }
             State::Dealing => {
                 write!(f, "rank {rank}: in an expert-parallel all-to-all with rank {peers} at {at}")
+            }
+            State::Sharing => {
+                write!(f, "rank {rank}: gathering weights or reducing gradients with rank {peers} at {at}")
             }
             State::Failed if self.is_behind() => write!(f, "rank {rank}: failed after training step {training_step}"),
             State::Failed if self.peers.is_empty() => write!(f, "rank {rank}: failed at {at}"),

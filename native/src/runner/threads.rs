@@ -283,7 +283,7 @@ fn backend(
                 seed: options.seed,
                 optimizer: options.optimizer,
                 kind: model.optimizer,
-                shares: position.shares(),
+                keepings: position.keepings(),
                 state_on_host: model.optimizer_on_host,
                 seat: position.seat(),
                 batches: Arc::clone(batches),
@@ -338,7 +338,7 @@ fn backend(
                 replicas: position.replicas,
                 microbatches: problem.microbatches(),
                 optimizer: options.optimizer,
-                share: position.shares().others,
+                share: position.keepings().others.share,
             };
             let held = stages_held(problem, position.rank);
             Box::new(StagedBackend::new(&*staged.model, &held, training, store)?)

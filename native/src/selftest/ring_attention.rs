@@ -125,7 +125,7 @@ impl RingCase {
             members: 1,
             experts: 1,
             whole_experts: false,
-            shares_optimizer: false,
+            sharding: Default::default(),
         };
         let board = StatusBoard::new((0..parts).map(position).collect());
         let ends = threads::world(parts, Default::default());

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use pipeplan_core::program::{P2pOp, Payload};
 
-use collectives::{Call, Operation, Part};
+use collectives::{Call, Lane, Operation, Part};
 
 pub mod collectives;
 pub mod faulty;
@@ -84,8 +84,8 @@ impl Buffer {
     }
 }
 
-/// Channels from one rank to another: activations, gradients, parts of collectives, and parts that follow from parts.
-pub(crate) const CHANNELS: usize = 4;
+/// Channels from one rank to another: activations, gradients, and the lanes of collectives.
+pub(crate) const CHANNELS: usize = 2 + Lane::ALL.len();
 
 /// Memory of a device. Only the backend of that device knows its type.
 #[derive(Clone)]
@@ -152,7 +152,7 @@ impl Tag {
     pub(crate) fn channel(self) -> usize {
         match self.what {
             What::P2pOp(message) => usize::from(message.payload == Payload::Gradient),
-            What::Part(part) => 2 + usize::from(part.follows),
+            What::Part(part) => 2 + part.lane as usize,
         }
     }
 }

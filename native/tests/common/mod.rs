@@ -184,7 +184,7 @@ impl Expected {
         let key = format!(
             "{:?} {:?} {precision:?} {:?} {}",
             work.model,
-            (workload.step_tokens(), form.attention, form.dropout, form.frozen, form.lora),
+            (workload.step_tokens(), work.sequence, form.attention, form.dropout, form.frozen, form.lora),
             options.clip_norm,
             options.steps
         );

@@ -15,7 +15,7 @@ use self::kernels::{Context, Data};
 use super::documents::DocumentStarts;
 use super::peers::Peers;
 use super::stages::{ExpertOverflow, Held, Input, NewParameter, Processor, Stages, Training, Updated};
-use super::{BackendError, Part, Shares, Store, Values};
+use super::{BackendError, Keepings, Part, Store, Values};
 use crate::runner::data::Batches;
 use crate::runner::optimizer::{AdamW, Moments, Rule};
 use crate::runner::random::SplitMix64;
@@ -58,7 +58,7 @@ impl<T: Element> Cpu<T> {
                 seed,
                 optimizer,
                 kind: Optimizer::AdamW,
-                shares: Shares::WHOLE,
+                keepings: Keepings::WHOLE,
                 state_on_host: false,
                 seat: ShardOwner::default(),
                 batches,
@@ -228,9 +228,9 @@ impl<T: Element> Processor for Core<T> {
         step: u32,
         parameter: Updated<'_, Data<T>, Moments<T>>,
     ) -> Result<(), Infallible> {
-        let Updated { weight, gradient, state, mine, decay, clear, .. } = parameter;
+        let Updated { weight, gradient, state, mine, of_gradient, decay, clear, .. } = parameter;
         let gradient = gradient.floats_mut();
-        optimizer.update(step, &mut weight.floats_mut()[mine.clone()], &gradient[mine], state, decay);
+        optimizer.update(step, &mut weight.floats_mut()[mine], &gradient[of_gradient], state, decay);
         if clear {
             gradient.fill(T::ZERO);
         }

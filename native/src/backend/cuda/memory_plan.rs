@@ -483,7 +483,7 @@ mod tests {
                 seed: 0,
                 optimizer: AdamW::default(),
                 kind: model.optimizer,
-                shares: crate::backend::Shares::WHOLE,
+                keepings: crate::backend::Keepings::WHOLE,
                 state_on_host: model.optimizer_on_host,
                 seat: Default::default(),
                 batches: Arc::clone(&batches),

@@ -184,7 +184,7 @@ impl Processor for Queue {
         (_, held): (Rule, usize),
     ) -> Result<NewParameter<Arc<Memory>, State>, CardError> {
         let values: Vec<f32> = initial(training, init, weight);
-        let mine = training.shares.of(weight).of(values.len());
+        let mine = training.keepings.of(weight).share.of(values.len());
         let format = format_of(weight.dtype);
         let master = match format {
             Format::F32 => None,
@@ -402,7 +402,7 @@ impl Processor for Queue {
         step: u32,
         parameter: Updated<'_, Arc<Memory>, State>,
     ) -> Result<(), CardError> {
-        let Updated { tensor, weight, gradient, state, mine, decay, clear } = parameter;
+        let Updated { tensor, weight, gradient, state, mine, decay, clear, .. } = parameter;
         let format = format_of(tensor.dtype);
         let start = mine.start as u64;
         let own = weight.after(start * format.bytes());

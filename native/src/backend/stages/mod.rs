@@ -18,10 +18,12 @@ use pipeplan_core::program::Payload;
 
 use self::collective::PeerOperators;
 use self::execute::execute;
+use self::sharded::{Underway, Weights};
 use self::stage::{Parameter, Stage};
 use super::arena::Lane;
+use super::cpu::element::Element;
 use super::peers::Peers;
-use super::{Backend, BackendError, Parcel, Part, Shares, Store, Values};
+use super::{Backend, BackendError, Keepings, Parcel, Part, Store, Values};
 use crate::runner::data::Batches;
 use crate::runner::optimizer::AdamW;
 use crate::runner::random::SplitMix64;
@@ -31,6 +33,7 @@ use crate::transport::{Buffer, OnCard};
 mod collective;
 mod execute;
 mod processor;
+mod sharded;
 mod stage;
 
 pub use self::processor::{CollectiveOutcome, ExpertOverflow, Held, Input, NewParameter, Processor, Updated};
@@ -61,8 +64,8 @@ pub struct Training {
     pub optimizer: AdamW,
     /// Which optimizer updates the weights.
     pub kind: Optimizer,
-    /// The parts of the optimizer states that this rank holds.
-    pub shares: Shares,
+    /// How this rank keeps weights, of which there may be copies.
+    pub keepings: Keepings,
     /// Whether that state lies in host memory.
     pub state_on_host: bool,
     /// The part of each weight that it holds.
@@ -91,10 +94,9 @@ impl<P: Processor> Stages<P> {
         name: &str,
         work: impl FnOnce(&mut P, Updated<'_, P::Data, P::State>) -> Result<R, P::Error>,
     ) -> Result<R, BackendError> {
-        let Stages { processor, stages, training, .. } = self;
+        let Stages { processor, stages, .. } = self;
         let held = stages.get_mut(&stage);
-        let done =
-            held.and_then(|stage| stage.with_named(name, training.shares, |parameter| work(processor, parameter)));
+        let done = held.and_then(|stage| stage.with_named(name, |parameter| work(processor, parameter)));
         let missing = || BackendError::NoSuchWeight { stage: stage.into(), name: name.to_string() };
         done.ok_or_else(missing)?.map_err(Into::into)
     }
@@ -105,10 +107,9 @@ impl<P: Processor> Stages<P> {
         name: &str,
         work: impl FnOnce(Updated<'_, P::Data, P::State>) -> R,
     ) -> Option<R> {
-        let shares = self.training.shares;
         let stage =
             self.stages.values_mut().find(|stage| stage.graph.weights().any(|(_, tensor)| tensor.name == name));
-        stage?.with_named(name, shares, work)
+        stage?.with_named(name, work)
     }
 
     /// Holds `stages` (number and graph) on `processor`, with weights that follow from the seed and their names:
@@ -141,17 +142,19 @@ impl<P: Processor> Stages<P> {
         self.job_bytes.as_deref().unwrap_or_default()
     }
 
-    /// The gradient of each weight by the weight's name, as gathered so far.
+    /// The gradient of each weight by the weight's name, as gathered so far: what this rank keeps of it.
     pub fn gradients(&self) -> BTreeMap<String, Buffer> {
         self.by_name(|stage, parameter| {
-            self.processor.gradient(stage.persistent[parameter.gradient.tensor()?.index()].as_ref()?)
+            let whole = || stage.persistent[parameter.gradient.tensor()?.index()].as_ref();
+            self.processor.gradient(parameter.reduced.as_ref().or_else(whole)?)
         })
     }
 
-    /// The weights by name, each as [`Part::Weight`] is now.
+    /// The weights by name, each as [`Part::Weight`] is now: what this rank keeps of it.
     pub fn weights(&self) -> BTreeMap<String, Buffer> {
         self.by_name(|stage, parameter| {
-            self.processor.weight(stage.persistent[parameter.weight.index()].as_ref()?, &parameter.state)
+            let whole = || stage.persistent[parameter.weight.index()].as_ref();
+            self.processor.weight(parameter.shard.as_ref().or_else(whole)?, &parameter.state)
         })
     }
 
@@ -174,7 +177,8 @@ impl<P: Processor> Stages<P> {
         let (number, microbatch) = (op.stage() as u16, op.microbatch() as u32);
         let Stages { processor, stages, training, step, .. } = self;
         let stage = stages.get_mut(&number).ok_or(BackendError::NoSuchStage { stage: number.into() })?;
-        let Stage { graph, lifetimes, fused, brief, persistent, stale, lanes, .. } = stage;
+        let Stage { graph, lifetimes, fused, brief, persistent, parameters, of_products, stale, units, lanes } =
+            stage;
         let job = match op.kind() {
             OpKind::F => Job::F,
             OpKind::B | OpKind::BW => Job::B,
@@ -218,18 +222,31 @@ impl<P: Processor> Stages<P> {
         if job == Job::B {
             take_nothing(graph, store, number, microbatch)?;
         }
-        let mut begun = BTreeMap::new();
-        for index in order.into_iter().map(|at| at as usize) {
+        let (mut begun, mut underway) = (BTreeMap::new(), Underway::default());
+        let mut weights = Weights {
+            stage: number,
+            graph,
+            units: &units[op.kind() as usize],
+            parameters,
+            persistent,
+            of_products,
+            stale,
+            meter: &mut store.meter,
+        };
+        for (position, index) in order.into_iter().map(|at| at as usize).enumerate() {
+            underway.before(position, &mut weights, processor, &mut *peers)?;
             let operator = &graph.operators[index];
             let takes_over = lifetimes.takes_over[index];
             let together = &mut PeerOperators { peers: &mut *peers, begun: &mut begun, microbatch };
-            let held = (&mut persistent[..], &mut stale[..]);
-            execute(processor, graph, operator, takes_over, brief, held, lane, &mut store.meter, together)
+            let held = (&mut weights.persistent[..], &mut weights.stale[..]);
+            execute(processor, graph, operator, takes_over, brief, held, lane, weights.meter, together)
                 .map_err(|stuck| stuck.unwrap_or(BackendError::OutOfOrder { op }))?;
             for id in &lifetimes.free_after[index] {
-                lane.remove(graph, *id, &mut store.meter);
+                lane.remove(graph, *id, weights.meter);
             }
+            underway.after(position, &mut weights, processor, &mut *peers)?;
         }
+        underway.end(&mut weights, processor, &mut *peers)?;
         // From here on this waits for the device.
         peers.settle()?;
         let peak = lane.peak();
@@ -269,6 +286,21 @@ impl<P: Processor> Stages<P> {
             lanes.remove(&microbatch);
         }
         processor.finish().map_err(Into::into)
+    }
+}
+
+/// Lends `values`, the elements `mine` of so many, in the place that they have among these, where all others are 0; and keeps
+/// what becomes of them alone.
+fn in_whole(values: Values<'_>, elements: usize, mine: &Range<usize>, work: &mut dyn FnMut(Values<'_>)) {
+    fn placed<T: Element>(values: &mut [T], elements: usize, mine: &Range<usize>, work: &mut dyn FnMut(Values<'_>)) {
+        let mut whole = vec![T::ZERO; elements];
+        whole[mine.clone()].copy_from_slice(values);
+        work(T::values(&mut whole));
+        values.copy_from_slice(&whole[mine.clone()]);
+    }
+    match values {
+        Values::F32(values) => placed(values, elements, mine, work),
+        Values::F64(values) => placed(values, elements, mine, work),
     }
 }
 
@@ -340,9 +372,8 @@ impl<P: Processor> Backend for Stages<P> {
                 if stage.parameters[position].gradient.tensor().is_none() {
                     continue;
                 }
-                let updated = stage.with(position, training.shares, |parameter| {
-                    processor.update(&training.optimizer, *step, parameter)
-                });
+                let updated =
+                    stage.with(position, |parameter| processor.update(&training.optimizer, *step, parameter));
                 updated.transpose().map_err(Into::into)?;
             }
         }
@@ -360,7 +391,13 @@ impl<P: Processor> Backend for Stages<P> {
         part: Part,
         work: &mut dyn FnMut(Values<'_>),
     ) -> Result<(), BackendError> {
-        self.with_parameter(stage, name, |processor, parameter| processor.lend(part, parameter, work))
+        let of_share = self.stages.get(&stage).and_then(|stage| stage.share_kept(name, part));
+        self.with_parameter(stage, name, |processor, parameter| match of_share {
+            None => processor.lend(part, parameter, work),
+            Some((elements, mine)) => {
+                processor.lend(part, parameter, &mut |values| in_whole(values, elements, &mine, work))
+            }
+        })
     }
 
     fn device_bytes(&self) -> Option<Bytes> {
@@ -368,9 +405,8 @@ impl<P: Processor> Backend for Stages<P> {
     }
 
     fn on_card(&mut self, stage: u16, name: &str, part: Part) -> Option<(OnCard, Dtype)> {
-        let Stages { processor, stages, training, .. } = self;
-        let lent =
-            stages.get_mut(&stage)?.with_named(name, training.shares, |parameter| processor.on_card(part, parameter));
+        let Stages { processor, stages, .. } = self;
+        let lent = stages.get_mut(&stage)?.with_named(name, |parameter| processor.on_card(part, parameter));
         lent.flatten()
     }
 

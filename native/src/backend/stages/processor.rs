@@ -80,7 +80,7 @@ pub struct NewParameter<D, S> {
 pub trait Processor {
     /// The data of a tensor.
     type Data;
-    /// The optimizer states of a weight: of this rank's [share](crate::backend::Shares) alone.
+    /// The optimizer states of a weight: of this rank's [share](crate::backend::Share) alone.
     type State;
     /// Why something could not be done.
     type Error: Into<BackendError>;
@@ -345,8 +345,10 @@ pub struct Updated<'a, D, S> {
     pub gradient: &'a mut D,
     /// The optimizer states.
     pub state: &'a mut S,
-    /// The elements of this rank's share.
+    /// The elements of this rank's share, in `weight`.
     pub mine: Range<usize>,
+    /// The same elements in `gradient`: other ones where one of the two is sharded and the other is whole.
+    pub of_gradient: Range<usize>,
     /// Whether weight decay applies.
     pub decay: bool,
     /// Whether the next step adds to the gradient as it stands. Where it begins with a product, that writes it anew.

@@ -1,14 +1,18 @@
 //! One stage of a rank: its graph, its weights with their optimizer state, and the tensors of its microbatches.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
+use pipeplan_core::base::units::Bytes;
 use pipeplan_core::graph::liveness::{Lifetimes, fused_order};
 use pipeplan_core::graph::{Graph, Job, Kernel, Role, Tensor, TensorId};
+use pipeplan_core::problem::op::OpKind;
 
 use super::Training;
 use super::processor::{Processor, Updated};
+use super::sharded::{Units, cut};
 use crate::backend::arena::Lane;
-use crate::backend::{Kind, Meter, Shares};
+use crate::backend::{Keeping, Kind, Meter, Part, Share};
 use crate::runner::optimizer::Rule;
 
 /// A stage of this rank.
@@ -26,6 +30,8 @@ pub(super) struct Stage<D, S> {
     pub(super) of_products: Vec<bool>,
     /// Of those, the ones that this step has not written yet: the first product does not add to what the last step left.
     pub(super) stale: Vec<bool>,
+    /// By kind of op: what it gathers and reduces among copies.
+    pub(super) units: [Units; 4],
     /// By microbatch: what is there now. A lane goes when its last job has ended.
     pub(super) lanes: BTreeMap<u32, Lane<D>>,
 }
@@ -36,6 +42,12 @@ pub(super) struct Parameter<D, S> {
     pub(super) gradient: Accumulator<D>,
     pub(super) decay: bool,
     pub(super) state: S,
+    /// How this rank keeps it.
+    pub(super) keeping: Keeping,
+    /// What it keeps of a sharded weight, which is in the graph's tensor while a job needs it.
+    pub(super) shard: Option<D>,
+    /// Where each microbatch's gradient is reduced: the sums so far. The graph's tensor is that of one job.
+    pub(super) reduced: Option<D>,
 }
 
 /// Where the gradient of a weight adds up.
@@ -72,81 +84,141 @@ impl<D, S> Stage<D, S> {
             graph.tensors().filter_map(|(id, tensor)| accumulates(tensor).map(|of| (of, id))).collect();
         for (of, weight) in graph.weights() {
             let Role::Weight { init, decay, .. } = weight.role else { continue };
+            let keeping = training.keepings.of(weight);
+            let share = keeping.share;
             let Some(gradient_id) = accumulators.get(&of).copied() else {
                 // It does not train: no element has a gradient or optimizer states.
                 let none = Tensor { shape: vec![0], role: Role::WeightGradient { of }, ..weight.clone() };
                 let new = processor.parameter(training, init, weight, &none, (Rule::Sgd, 0))?;
-                meter.take(Kind::Persistent, weight.bytes());
-                persistent[of.index()] = Some(new.weight);
-                let gradient = Accumulator::Frozen(new.gradient);
-                parameters.push(Parameter { weight: of, gradient, decay, state: new.state });
+                let (whole, shard) = kept(processor, new.weight, weight, share, keeping.weight)?;
+                meter.take(Kind::Persistent, bytes_kept(weight, share, keeping.weight));
+                persistent[of.index()] = whole;
+                let (gradient, state) = (Accumulator::Frozen(new.gradient), new.state);
+                parameters.push(Parameter { weight: of, gradient, decay, state, keeping, shard, reduced: None });
                 continue;
             };
             let gradient = &graph[gradient_id];
-            let held = training.shares.of(weight).of(weight.elements() as usize).len();
+            let held = share.of(weight.elements() as usize).len();
             let rule = Rule::of(training.kind, &weight.shape, of_layers.contains(&of));
             let new = processor.parameter(training, init, weight, gradient, (rule, held))?;
-            meter.take(Kind::Persistent, weight.bytes() + gradient.bytes());
+            let (whole, shard) = kept(processor, new.weight, weight, share, keeping.weight)?;
+            persistent[of.index()] = whole;
+            let (sums, of_share) = kept(processor, new.gradient, gradient, share, keeping.gradient)?;
+            let of_gradient = bytes_kept(gradient, share, keeping.gradient);
+            meter.take(Kind::Persistent, bytes_kept(weight, share, keeping.weight) + of_gradient);
             meter.take(if training.state_on_host { Kind::Host } else { Kind::Persistent }, new.state_bytes);
-            persistent[of.index()] = Some(new.weight);
-            persistent[gradient_id.index()] = Some(new.gradient);
-            let gradient = Accumulator::Tensor(gradient_id);
-            parameters.push(Parameter { weight: of, gradient, decay, state: new.state });
+            let (in_graph, reduced) = if keeping.reduces { (None, sums.or(of_share)) } else { (sums, None) };
+            persistent[gradient_id.index()] = in_graph;
+            let (gradient, state) = (Accumulator::Tensor(gradient_id), new.state);
+            parameters.push(Parameter { weight: of, gradient, decay, state, keeping, shard, reduced });
         }
         let brief = brief(&graph, &lifetimes);
         let of_products = of_products(&graph);
         let stale = vec![false; graph.tensors.len()];
         let lanes = BTreeMap::new();
-        Ok(Stage { graph, lifetimes, fused, brief, persistent, parameters, of_products, stale, lanes })
+        let units = units(&graph, &fused.1, &parameters);
+        Ok(Stage { graph, lifetimes, fused, brief, persistent, parameters, of_products, stale, units, lanes })
     }
 
     /// Lends what belongs to the parameter at `position` to `work`; nothing if it is not there.
-    pub(super) fn with<R>(
-        &mut self,
-        position: usize,
-        shares: Shares,
-        work: impl FnOnce(Updated<'_, D, S>) -> R,
-    ) -> Option<R> {
+    pub(super) fn with<R>(&mut self, position: usize, work: impl FnOnce(Updated<'_, D, S>) -> R) -> Option<R> {
         let Stage { graph, persistent, parameters, of_products, stale, .. } = self;
-        let parameter = parameters.get_mut(position)?;
-        let trains = parameter.gradient.tensor();
-        let clear = trains.is_some_and(|gradient| !of_products[gradient.index()] || stale[gradient.index()]);
-        let tensor = &graph[parameter.weight];
-        let mut weight = persistent[parameter.weight.index()].take()?;
-        let gradient = match &mut parameter.gradient {
-            Accumulator::Tensor(id) => persistent[id.index()].as_mut(),
-            Accumulator::Frozen(none) => Some(none),
-        };
+        let Parameter { weight, gradient, decay, state, keeping, shard, reduced } = parameters.get_mut(position)?;
+        let trains = gradient.tensor();
+        let adds = |gradient: TensorId| !of_products[gradient.index()] || stale[gradient.index()];
+        let clear = trains.is_some_and(|gradient| keeping.reduces || adds(gradient));
+        let tensor = &graph[*weight];
         let mine = match trains {
-            Some(_) => shares.of(tensor).of(tensor.elements() as usize),
+            Some(_) => keeping.share.of(tensor.elements() as usize),
             None => 0..0,
         };
-        let result = gradient.map(|gradient| {
-            work(Updated {
-                tensor,
-                weight: &mut weight,
-                gradient,
-                state: &mut parameter.state,
-                mine,
-                decay: parameter.decay,
-                clear,
-            })
+        // Of what is sharded, all that is there is this rank's.
+        let within = |sharded: bool| if sharded { 0..mine.len() } else { mine.clone() };
+        let (mine, of_gradient) = (within(shard.is_some()), within(keeping.gradient));
+        let mut whole = persistent[weight.index()].take();
+        let gradient = match (gradient, reduced.as_mut()) {
+            (Accumulator::Tensor(_), Some(reduced)) => Some(reduced),
+            (Accumulator::Tensor(id), None) => persistent[id.index()].as_mut(),
+            (Accumulator::Frozen(none), _) => Some(none),
+        };
+        let both = shard.as_mut().or(whole.as_mut()).zip(gradient);
+        let result = both.map(|(weight, gradient)| {
+            work(Updated { tensor, weight, gradient, state, mine, of_gradient, decay: *decay, clear })
         });
-        persistent[parameter.weight.index()] = Some(weight);
+        persistent[weight.index()] = whole;
         result
     }
 
     /// Lends what belongs to the weight `name` to `work`; nothing if it is not held.
-    pub(super) fn with_named<R>(
-        &mut self,
-        name: &str,
-        shares: Shares,
-        work: impl FnOnce(Updated<'_, D, S>) -> R,
-    ) -> Option<R> {
-        let named = |parameter: &Parameter<D, S>| self.graph[parameter.weight].name == name;
-        let position = self.parameters.iter().position(named)?;
-        self.with(position, shares, work)
+    pub(super) fn with_named<R>(&mut self, name: &str, work: impl FnOnce(Updated<'_, D, S>) -> R) -> Option<R> {
+        let position = self.position_of(name)?;
+        self.with(position, work)
     }
+
+    fn position_of(&self, name: &str) -> Option<usize> {
+        self.parameters.iter().position(|parameter| self.graph[parameter.weight].name == name)
+    }
+
+    /// Where this rank keeps its share of `part` of the weight `name` alone: elements of the whole, and which of them these are.
+    pub(super) fn share_kept(&self, name: &str, part: Part) -> Option<(usize, Range<usize>)> {
+        let Parameter { weight, keeping, .. } = &self.parameters[self.position_of(name)?];
+        let is_share = match part {
+            Part::Weight => keeping.weight,
+            Part::Gradient => keeping.gradient,
+            Part::Mean | Part::Square => false,
+        };
+        let elements = self.graph[*weight].elements() as usize;
+        is_share.then(|| (elements, keeping.share.of(elements)))
+    }
+}
+
+/// `data` of `tensor` whole, or the elements of `share` alone where that is all that is kept.
+fn kept<P: Processor>(
+    processor: &mut P,
+    data: P::Data,
+    tensor: &Tensor,
+    share: Share,
+    is_share: bool,
+) -> Result<(Option<P::Data>, Option<P::Data>), P::Error> {
+    if !is_share {
+        return Ok((Some(data), None));
+    }
+    let whole = processor.to_host(&data, tensor)?;
+    Ok((None, processor.unpack(cut(&whole, share))))
+}
+
+/// The bytes of that.
+fn bytes_kept(tensor: &Tensor, share: Share, is_share: bool) -> Bytes {
+    match is_share {
+        true => share.of(tensor.elements() as usize).len() as Bytes * tensor.dtype.bytes(),
+        false => tensor.bytes(),
+    }
+}
+
+/// By kind of op, what it gathers and reduces.
+fn units<D, S>(graph: &Graph, fused: &[u32], parameters: &[Parameter<D, S>]) -> [Units; 4] {
+    let numbered = || parameters.iter().enumerate();
+    let weights = numbered().filter(|(_, parameter)| parameter.keeping.weight);
+    let weights: BTreeMap<TensorId, usize> = weights.map(|(at, parameter)| (parameter.weight, at)).collect();
+    let gradients = numbered().filter(|(_, parameter)| parameter.keeping.reduces);
+    let gradients: BTreeMap<TensorId, usize> =
+        gradients.filter_map(|(at, parameter)| Some((parameter.gradient.tensor()?, at))).collect();
+    if weights.is_empty() && gradients.is_empty() {
+        return Default::default();
+    }
+    [OpKind::F, OpKind::B, OpKind::W, OpKind::BW].map(|kind| {
+        let of_job = |job: Job| {
+            let of_job = |at: &u32| graph.operators[*at as usize].job == job;
+            (0..graph.operators.len() as u32).filter(of_job).collect()
+        };
+        let order = match kind {
+            OpKind::F => of_job(Job::F),
+            OpKind::B => of_job(Job::B),
+            OpKind::W => of_job(Job::W),
+            OpKind::BW => fused.to_vec(),
+        };
+        Units::of(graph, &order, &weights, &gradients)
+    })
 }
 
 /// The weight whose gradient adds up in `tensor`.

@@ -194,7 +194,7 @@ impl Writer {
         let mut files = Vec::new();
         let Writer { position, places, together, experts_together, manifest, .. } = self;
         let names = Names::of(&manifest.model);
-        let Position { rank, member, members, shares_optimizer, .. } = *position;
+        let Position { rank, member, members, .. } = *position;
         // Of ranks that hold the same, which one it is.
         let copy = |shard: &Shard| match shard.experts {
             Some(_) => position.expert_copy(),
@@ -240,7 +240,7 @@ impl Writer {
             for (name, stage, shard) in owned {
                 // Of ranks that hold the same, the first writes it.
                 let is_first = shard.experts.is_some() || shard.holders(member, members).start == member;
-                if !(is_first && (copy(shard) == 0 || shares_optimizer)) {
+                if !is_first || copy(shard) >= position.share_of(shard).members {
                     continue;
                 }
                 let start = position.share_of(shard).of(shard.held).start;
@@ -390,14 +390,13 @@ fn optimizer_file(copy: usize, rank: usize, member: usize) -> String {
     format!("optimizer-{copy}-{rank}-{member}.safetensors")
 }
 
-/// The copies, from the first on, whose ranks write what they hold of the optimizer states: all that share it out; else
-/// those of replicas and parts that hold all experts.
+/// The copies, from the first on, whose ranks write what they hold of the optimizer states: those of a sharding group, and those
+/// that hold all experts.
 fn copies_that_write(position: Position) -> usize {
-    match position.shares_optimizer {
-        true => position.copies(),
-        false if position.whole_experts => position.experts.div_ceil(position.members),
-        false => position.experts,
-    }
+    let sharers = |copies| position.sharding.sharers(copies);
+    let routers = sharers(position.expert_copies()) * position.experts;
+    let of_experts = if position.whole_experts { routers.div_ceil(position.members) } else { routers };
+    sharers(position.copies()).max(of_experts)
 }
 
 /// The tensors that hold the weight `name`, whose elements are `values`, and its metadata.

@@ -11,9 +11,11 @@
 //!    each, so that all make the same update and stay equal.
 //! 3. **Replicas.** The data-parallel replicas and the context-parallel ranks average theirs. Each has divided its losses by its own microbatches and tokens, so the average is the gradient of the mean
 //!    over all of them. Where the optimizer states are sharded (ZeRO stage 1), each gets the average of its own
-//!    elements, updates these, and gathers the rest of the weights afterwards. Where experts are split over ranks,
-//!    those that hold the same ones do this among themselves, and what they gather counts for all that have sent tokens
-//!    to them.
+//!    elements, updates these, and gathers the rest of the weights afterwards. With sharding groups (HSDP), the groups then
+//!    average what each has. Where experts are split over ranks, those that hold the same ones do this among themselves, and
+//!    what they gather counts for all that have sent tokens to them. Where gradients are reduced for each microbatch, the
+//!    [stages](crate::backend::stages) have summed them over replicas, and only the division is left; and sharded weights
+//!    (ZeRO stage 3) are gathered there.
 //! 4. **Clipping.** The norm is that of all gradients together, each element of each weight counted once.
 //!
 //! Everything goes by weights in order of name, sums by member, then by stage, by rank and by replica: so all ranks call
@@ -29,7 +31,7 @@ use self::on_card::{add_on_card, copy_on_card, here_on_card, on_card, piece_of, 
 use super::collective_log::{CollectiveLog, Role, What};
 use super::report::Cause;
 use crate::backend::cpu::element::Element;
-use crate::backend::{Backend, BackendError, Part, Share, Values};
+use crate::backend::{Backend, BackendError, Keeping, Part, Share, Values};
 use crate::transport::collectives::{Collectives, Group, Operation, Reduction};
 use crate::transport::{Buffer, OnCard, Transport};
 
@@ -53,10 +55,12 @@ struct Held {
     shares: Option<usize>,
     /// The group of the ranks that hold it, likewise; none where no other does.
     copies: Option<usize>,
-    /// The group of those that hold the same of it for other tokens, likewise.
+    /// The group of those that hold the same of it for other tokens, likewise; of a sharding group alone, where there are such.
     replicas: Option<usize>,
-    /// This rank's share of the optimizer states, among those.
-    share: Share,
+    /// The group of those that hold the same share of it in other sharding groups, likewise.
+    across: Option<usize>,
+    /// How this rank keeps it, among those.
+    keeping: Keeping,
     /// What their average is multiplied with, as a fraction: they are fewer where they gather what others have sent.
     factor: [usize; 2],
     /// Whether its elements count for the norm here.
@@ -87,8 +91,10 @@ pub(super) struct WeightGroups {
     pub(super) shares: Vec<usize>,
     /// The ranks that hold it.
     pub(super) copies: Vec<usize>,
-    /// Those that hold the same of it for other tokens.
+    /// Those that hold the same of it for other tokens; of a sharding group alone, where there are such.
     pub(super) replicas: Vec<usize>,
+    /// Those that hold the same share of it in other sharding groups.
+    pub(super) across: Vec<usize>,
 }
 
 impl WeightGroups {
@@ -97,15 +103,17 @@ impl WeightGroups {
         let holders = if shard.partial { shard.holders(position.member, position.members) } else { 0..0 };
         let mut copies: Vec<usize> = at.iter().map(|(rank, _)| position.in_world(*rank)).collect();
         copies.dedup();
-        let replicas = if shard.experts.is_some() { position.expert_copies_group() } else { position.copies_group() };
+        let [within, across] = position.sharding_groups(shard.experts.is_some());
+        // Without sharding all copies are alike.
+        let (replicas, across) = if position.sharding.optimizer { (within, across) } else { (across, Vec::new()) };
         let shares = holders.map(|member| Position { member, ..position }.world_rank()).collect();
-        WeightGroups { shares, copies, replicas }
+        WeightGroups { shares, copies, replicas, across }
     }
 }
 
 /// Whoever adds to the norm of the gradients with the rank at `position`.
 pub(super) fn norm_group(position: Position) -> Vec<usize> {
-    match position.shares_optimizer || position.is_expert_parallel() {
+    match position.sharding.optimizer || position.is_expert_parallel() {
         true => (0..position.ranks * position.copies() * position.members).collect(),
         // Every rank that holds the same copy.
         false => (0..position.ranks).flat_map(|rank| Position { rank, ..position }.group(Axis::Tensor)).collect(),
@@ -140,24 +148,46 @@ impl Gradients {
             let of_experts = shard.experts.is_some();
             let holders = shard.holders(position.member, position.members);
             let copy = if of_experts { position.expert_copy() } else { position.copy() };
+            let keeping = position.keeping_of(shard);
+            // Of sharding groups the first.
+            let counts = match position.sharding.optimizer {
+                true => copy < keeping.share.members,
+                false => copy == 0 || !position.is_expert_parallel(),
+            };
             let is_owner = at.first().is_some_and(|(rank, _)| *rank == position.rank)
                 && (of_experts && position.whole_experts || holders.start == position.member)
-                && (copy == 0 || position.shares_optimizer || !position.is_expert_parallel());
+                && counts;
             let of_weight = WeightGroups::of(position, placed);
             let factor = match of_experts {
+                // They are summed and not averaged yet.
+                _ if keeping.reduces => [1, position.copies()],
                 true => [position.expert_copies(), position.copies()],
                 false => [1, 1],
             };
             let (shares, copies) = (group_of(of_weight.shares), group_of(of_weight.copies));
-            let (replicas, share) = (group_of(of_weight.replicas), position.share_of(shard));
+            let (replicas, across) = (group_of(of_weight.replicas), group_of(of_weight.across));
             let name = name.clone();
-            let new = Held { name, index, stages, shares, copies, replicas, share, factor, is_owner, frozen: false };
+            let new = Held {
+                name,
+                index,
+                stages,
+                shares,
+                copies,
+                replicas,
+                across,
+                keeping,
+                factor,
+                is_owner,
+                frozen: false,
+            };
             held.push(match shard.frozen {
                 true => Held {
                     shares: None,
                     copies: None,
-                    replicas: None,
-                    share: Share { member: 0, members: 1 },
+                    // Sharded it is gathered like any other.
+                    replicas: replicas.filter(|_| keeping.weight),
+                    across: None,
+                    keeping: if keeping.weight { keeping } else { Keeping::WHOLE },
                     is_owner: false,
                     frozen: true,
                     ..new
@@ -207,7 +237,7 @@ impl Gradients {
                 })?;
             }
             let (groups, log) = (&mut self.groups, &mut self.log);
-            if [held.shares, held.copies, held.replicas].iter().all(Option::is_none) && held.is_average() {
+            if held.is_alone() {
                 // Nobody else has any.
             } else if let Some((memory, _)) = on_card(backend, transport, *first, &held.name, Part::Gradient) {
                 held.reduce_on_card(&memory, groups, transport)?;
@@ -250,7 +280,7 @@ impl Gradients {
         let mut squares = vec![0f64; self.weights];
         for held in self.held.iter().filter(|held| held.is_owner) {
             let Some(stage) = held.stages.first() else { continue };
-            let share = held.share;
+            let share = held.keeping.share;
             if let Some(elements) = here_on_card(backend, *stage, &held.name) {
                 let mine = share.of(elements);
                 let found = backend.squares_on_card(*stage, &held.name, Part::Gradient, mine)?;
@@ -328,12 +358,12 @@ impl Gradients {
     pub fn gather(&mut self, backend: &mut dyn Backend, transport: &mut dyn Transport) -> Result<(), Cause> {
         for held in &self.held {
             let (Some(first), Some(replicas)) = (held.stages.first(), held.replicas) else { continue };
-            if !held.is_shared_out() {
+            if !held.is_shared_out() || held.keeping.weight {
                 continue;
             }
-            let (replicas, share, log) = (&mut self.groups[replicas], held.share, &mut self.log);
+            let (replicas, share, log) = (&mut self.groups[replicas], held.keeping.share, &mut self.log);
             if let Some((memory, dtype)) = on_card(backend, transport, *first, &held.name, Part::Weight) {
-                let counts = counts((memory.bytes() / dtype.bytes()) as usize, share);
+                let counts = share.counts((memory.bytes() / dtype.bytes()) as usize);
                 transport.on_card(replicas, Operation::AllGather, &memory, dtype, (0, &counts))?;
             } else {
                 let began = log.now();
@@ -372,8 +402,8 @@ impl Gradients {
         let mut values = copy_of(backend, stage, name, Part::Weight)?;
         if let Some(replicas) = held.replicas.filter(|_| held.is_shared_out()) {
             match &mut values {
-                Buffer::F32(values) => gather(values, &mut groups[replicas], held.share, transport)?,
-                Buffer::F64(values) => gather(values, &mut groups[replicas], held.share, transport)?,
+                Buffer::F32(values) => gather(values, &mut groups[replicas], held.keeping.share, transport)?,
+                Buffer::F64(values) => gather(values, &mut groups[replicas], held.keeping.share, transport)?,
                 // Of weights there are only these.
                 _ => {}
             }
@@ -449,12 +479,17 @@ fn spread(backend: &mut dyn Backend, held: &Held, part: Part) -> Result<(), Caus
 impl Held {
     /// Whether data-parallel ranks shard the optimizer states of it.
     fn is_shared_out(&self) -> bool {
-        self.share.members > 1
+        self.keeping.share.members > 1
     }
 
-    /// Whether its gradient is the average over replicas as it is.
+    /// Whether its gradient is the average over replicas as it is, or as they average it.
     fn is_average(&self) -> bool {
         self.factor[0] == self.factor[1]
+    }
+
+    /// Whether nobody else has any of its gradient, or all of it is there.
+    fn is_alone(&self) -> bool {
+        [self.shares, self.copies, self.replicas, self.across].iter().all(Option::is_none) && self.is_average()
     }
 
     /// A collective for it.
@@ -462,7 +497,7 @@ impl Held {
         What { kind, role: role(self.index as u32) }
     }
 
-    /// What its average is multiplied with.
+    /// What its average over replicas is multiplied with, or their sum where each microbatch's gradients are summed.
     fn of_average(&self) -> f64 {
         self.factor[0] as f64 / self.factor[1] as f64
     }
@@ -475,29 +510,35 @@ impl Held {
         log: &mut CollectiveLog,
         transport: &mut dyn Transport,
     ) -> Result<(), Cause> {
-        let bytes = bytes_of(values);
-        let mut sum = |at: Option<usize>, role: fn(u32) -> Role| -> Result<(), Cause> {
+        let mine = self.keeping.share.of(values.len());
+        let mut all_reduce = |at: Option<usize>, values: &mut [T], reduction, role: fn(u32) -> Role| {
             let Some(at) = at else { return Ok(()) };
             let began = log.now();
-            transport.all_reduce(&mut groups[at], values, Reduction::Sum)?;
-            log.waited(self.what(CollectiveKind::AllReduce, role), bytes, began);
-            Ok(())
+            transport.all_reduce(&mut groups[at], values, reduction)?;
+            log.waited(self.what(CollectiveKind::AllReduce, role), bytes_of(values), began);
+            Ok::<(), Cause>(())
         };
-        sum(self.shares, Role::Shares)?;
-        sum(self.copies, Role::Copies)?;
-        let mine = self.share.of(values.len());
-        let began = log.now();
+        // Of what is reduced already, only this rank's share is there.
+        let summed = if self.keeping.reduces { &mut values[mine.clone()] } else { &mut values[..] };
+        all_reduce(self.shares, summed, Reduction::Sum, Role::Shares)?;
+        all_reduce(self.copies, summed, Reduction::Sum, Role::Copies)?;
         match self.replicas {
-            None => {}
-            Some(replicas) if !self.is_shared_out() => {
-                transport.all_reduce(&mut groups[replicas], values, Reduction::Avg)?;
-                log.waited(self.what(CollectiveKind::AllReduce, Role::Replicas), bytes, began);
+            _ if self.keeping.reduces => {}
+            Some(_) if !self.is_shared_out() => {
+                all_reduce(self.replicas, values, Reduction::Avg, Role::Replicas)?;
             }
-            Some(replicas) => {
-                let counts = counts(values.len(), self.share);
-                let average = transport.reduce_scatter(&mut groups[replicas], values, &counts, Reduction::Avg)?;
-                log.waited(self.what(CollectiveKind::ReduceScatter, Role::Replicas), bytes, began);
-                values[mine.clone()].copy_from_slice(&average);
+            _ => {
+                if let Some(replicas) = self.replicas {
+                    let (counts, began) = (self.keeping.share.counts(values.len()), log.now());
+                    let average = transport.reduce_scatter(&mut groups[replicas], values, &counts, Reduction::Avg)?;
+                    log.waited(self.what(CollectiveKind::ReduceScatter, Role::Replicas), bytes_of(values), began);
+                    values[mine.clone()].copy_from_slice(&average);
+                }
+                if let Some(across) = self.across {
+                    let (mine, began) = (&mut values[mine.clone()], log.now());
+                    transport.all_reduce(&mut groups[across], mine, Reduction::Avg)?;
+                    log.waited(self.what(CollectiveKind::AllReduce, Role::Across), bytes_of(mine), began);
+                }
             }
         }
         if !self.is_average() {
@@ -557,7 +598,7 @@ impl Held {
         if !self.is_shared_out() {
             return Ok(sum(replicas, Operation::AllReduce(Reduction::Avg), &[])?);
         }
-        let counts = counts((memory.bytes() / 4) as usize, self.share);
+        let counts = self.keeping.share.counts((memory.bytes() / 4) as usize);
         Ok(sum(replicas, Operation::ReduceScatter(Reduction::Avg), &counts)?)
     }
 }
@@ -580,16 +621,11 @@ fn gather<T: Element>(
     share: Share,
     transport: &mut dyn Transport,
 ) -> Result<(), Cause> {
-    let counts = counts(values.len(), share);
+    let counts = share.counts(values.len());
     let mine = values[share.of(values.len())].to_vec();
     let all = transport.all_gather(replicas, &mine, &counts)?;
     values.copy_from_slice(&all);
     Ok(())
-}
-
-/// The elements of every member's share.
-fn counts(elements: usize, share: Share) -> Vec<usize> {
-    (0..share.members).map(|member| Share { member, ..share }.of(elements).len()).collect()
 }
 
 fn sum_of_squares<T: Element>(values: &[T]) -> f64 {

@@ -2,7 +2,7 @@
 
 use pipeplan_core::graph::{Axis, SequencePart};
 
-use crate::backend::{Share, Shares};
+use crate::backend::{Keeping, Keepings, Sharding, Share};
 use crate::runner::shard::{Shard, ShardOwner};
 
 /// Where a rank of the world stands: on the mesh of the axes pipeline, data, context and tensor, the last of which runs
@@ -30,25 +30,41 @@ pub struct Position {
     pub experts: usize,
     /// Whether tensor-parallel ranks each route tokens of their own to experts that are not cut.
     pub whole_experts: bool,
-    /// Whether the [copies](Position::copies) shard the optimizer states.
-    pub shares_optimizer: bool,
+    /// What the [copies](Position::copies) shard.
+    pub sharding: Sharding,
 }
 
 impl Position {
-    /// What the rank holds of the optimizer states.
-    pub fn shares(self) -> Shares {
-        if !self.shares_optimizer {
-            return Shares::WHOLE;
+    /// How the rank keeps weights.
+    pub fn keepings(self) -> Keepings {
+        let keeping = |copy, copies| self.sharding.keeping(self.sharding.share(copy, copies), copies);
+        Keepings {
+            experts: keeping(self.expert_copy(), self.expert_copies()),
+            others: keeping(self.copy(), self.copies()),
         }
-        Shares {
-            experts: Share { member: self.expert_copy(), members: self.expert_copies() },
-            others: Share { member: self.copy(), members: self.copies() },
-        }
+    }
+
+    /// How it keeps a weight that lies as `shard` says.
+    pub fn keeping_of(self, shard: &Shard) -> Keeping {
+        if shard.experts.is_some() { self.keepings().experts } else { self.keepings().others }
     }
 
     /// What it holds of the optimizer states of a weight that lies as `shard` says.
     pub fn share_of(self, shard: &Shard) -> Share {
-        if shard.experts.is_some() { self.shares().experts } else { self.shares().others }
+        self.keeping_of(shard).share
+    }
+
+    /// Copies of a weight, of experts or of any other, in the world: those of this rank's sharding group, and those that hold the
+    /// same share in other groups. Without sharding a group is one rank.
+    pub fn sharding_groups(self, of_experts: bool) -> [Vec<usize>; 2] {
+        let (all, copy) = match of_experts {
+            true => (self.expert_copies_group(), self.expert_copy()),
+            false => (self.copies_group(), self.copy()),
+        };
+        let sharers = self.sharding.sharers(all.len());
+        let first = copy / sharers * sharers;
+        let across = all.iter().skip(copy % sharers).step_by(sharers).copied().collect();
+        [all[first..first + sharers].to_vec(), across]
     }
 
     /// The part that it holds of each weight.

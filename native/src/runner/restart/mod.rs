@@ -355,7 +355,7 @@ impl Workload {
     /// Whether each rank's weights and optimizer states are also those of another rank.
     pub fn has_replicas(&self) -> bool {
         let position = self.position(0);
-        position.copies() > 1 && !position.shares_optimizer && !position.is_expert_parallel()
+        position.copies() > 1 && !position.sharding.optimizer && !position.is_expert_parallel()
     }
 
     /// Refuses restarts of a run that could only start again from nothing. `keeps_memory` where ranks that live go on.
@@ -372,7 +372,7 @@ impl Workload {
             "all processes start anew, so that nothing is left in memory"
         } else if position.copies() == 1 {
             "no two ranks hold the same weights (parallel.data = 1)"
-        } else if position.shares_optimizer {
+        } else if position.sharding.optimizer {
             "replicas share out the optimizer states (parallel.zero), so that no two ranks hold the same"
         } else {
             "experts are split over replicas, so that no two ranks hold the same"

@@ -143,7 +143,7 @@ impl Workload {
                 context: self.parts(),
                 tensor: self.members(),
                 expert: self.experts(),
-                shares_optimizer: self.shares_optimizer(),
+                shares_optimizer: self.sharding().optimizer,
             },
             weights: BTreeMap::new(),
             optimizer_state: Vec::new(),

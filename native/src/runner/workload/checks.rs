@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pipeplan_core::base::units::Bytes;
 use pipeplan_core::check;
 use pipeplan_core::check::Violation;
-use pipeplan_core::graph::layout::{Dispatch, Partition, ReduceGradients};
+use pipeplan_core::graph::layout::{Dispatch, Partition};
 use pipeplan_core::graph::optimizer::Optimizer;
 use pipeplan_core::graph::{Kernel, Recurring};
 use pipeplan_core::model::{Activation, Dtype, RecurrenceKind, Routing, Scores, StageLayout};
@@ -16,6 +16,7 @@ use super::memory::available_bytes;
 use super::ranks::MAX_WORLD;
 use super::refusal::Refusal;
 use super::{Computation, ModelStages, Workload, in_precision};
+use crate::backend::Sharding;
 #[cfg(feature = "cuda")]
 use crate::backend::cuda;
 use crate::data::Format;
@@ -192,6 +193,7 @@ impl ModelStages {
         }
         self.check_parts(device)?;
         self.check_documents(device)?;
+        self.check_sharding(device)?;
         match device {
             Device::Cpu => self.precision().map(|_| ())?,
             Device::Cuda(_) | Device::Emulated => self.check_card_formats()?,
@@ -214,8 +216,6 @@ impl ModelStages {
 
     /// Cards update by AdamW alone. Muon needs each matrix whole, and its state too.
     fn check_optimizer(&self, device: Device) -> Result<(), Refusal> {
-        // Context-parallel ranks shard the state too.
-        let copies = u64::from(self.replicas) * u64::from(self.context);
         let optimizer = self.optimizer.name();
         match self.optimizer {
             Optimizer::AdamW => Ok(()),
@@ -223,7 +223,7 @@ impl ModelStages {
             _ if device != Device::Cpu => {
                 Err(Refusal::Optimizer { optimizer, why: "the runner has on the CPU only" })
             }
-            Optimizer::Muon if self.tensor > 1 || self.shares_optimizer && copies > 1 => Err(Refusal::WholeMatrices),
+            Optimizer::Muon if self.tensor > 1 || self.sharding.optimizer => Err(Refusal::WholeMatrices),
             _ => Ok(()),
         }
     }
@@ -260,6 +260,22 @@ impl ModelStages {
             Device::Cpu => return Ok(()),
         };
         Err(Refusal::WithinDocuments { why })
+    }
+
+    /// Cards shard optimizer states over all replicas, and reduce gradients once per step.
+    fn check_sharding(&self, device: Device) -> Result<(), Refusal> {
+        let Sharding { weights, gradients, group, each_microbatch, .. } = self.sharding;
+        let part = match device {
+            Device::Cpu => return Ok(()),
+            _ if weights => "sharded weights (parallel.zero = 3)",
+            _ if gradients && each_microbatch => "sharded gradients (parallel.zero = 2)",
+            _ if each_microbatch => {
+                "gradients reduced for each microbatch (parallel.reduce_gradients = \"each-microbatch\")"
+            }
+            _ if group > 0 => "sharding groups (parallel.shard)",
+            _ => return Ok(()),
+        };
+        Err(Refusal::ShardingOnCard { part })
     }
 
     /// A card computes in f32 or bf16.
@@ -310,19 +326,8 @@ const fn only_on_cpu(kernel: &Kernel) -> Option<&'static str> {
     }
 }
 
-/// Whether gradients and states are shared out in a way that is run.
+/// Whether the layout is one that is run.
 pub(super) fn check_layout(work: &ModelWork) -> Result<(), Refusal> {
-    if work.layout.zero > 1 && work.layout.copies() > 1 {
-        return Err(Refusal::Zero { zero: work.layout.zero });
-    }
-    if work.layout.reduces_gradients() == ReduceGradients::EachMicrobatch && work.layout.copies() > 1 {
-        return Err(Refusal::EachMicrobatch);
-    }
-    if let Some(shard) = work.layout.shard
-        && work.layout.sharers(work.layout.copies()) < work.layout.copies()
-    {
-        return Err(Refusal::Shard { shard });
-    }
     if work.layout.dispatch == Dispatch::OncePerNode && work.layout.form.expert > 1 {
         return Err(Refusal::OncePerNode);
     }

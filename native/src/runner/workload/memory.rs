@@ -68,13 +68,13 @@ impl Workload {
 
     /// The moments of the share of `rank` of a pipeline, and so many more values of each element of a weight.
     fn optimizer_bytes(&self, model: &ModelStages, rank: usize, more: impl Fn(&Tensor) -> u64) -> Bytes {
-        let shares = Position { rank, ..self.position(0) }.shares();
+        let keepings = Position { rank, ..self.position(0) }.keepings();
         let stages = stages_held(&self.problem, rank);
         let graphs = stages.iter().filter_map(|stage| model.graphs.get(*stage));
         let of_graph = |graph: &Graph| -> Bytes {
             let of_layers = graph.weights_of_layers();
             let state = |(id, weight): (TensorId, &Tensor)| {
-                let mine = shares.of(weight).of(weight.elements() as usize).len() as u64;
+                let mine = keepings.of(weight).share.of(weight.elements() as usize).len() as u64;
                 let rule = Rule::of(model.optimizer, &weight.shape, of_layers.contains(&id));
                 let values = rule.moments() as u64 + more(weight);
                 mine * weight.dtype.bytes().max(Dtype::F32.bytes()) * values

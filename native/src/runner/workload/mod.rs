@@ -23,6 +23,7 @@ use pipeplan_core::spec::{Documents, ModelWork, Work};
 
 use self::checks::check_layout;
 use super::Precision;
+use crate::backend::Sharding;
 use crate::backend::staged::StagedModel;
 
 mod checkpoints;
@@ -129,9 +130,9 @@ pub struct ModelStages {
     pub whole_experts: bool,
     /// Data-parallel replicas, each with its own microbatches.
     pub replicas: u32,
-    /// Whether the copies, and the context-parallel ranks, shard the optimizer states.
-    pub shares_optimizer: bool,
-    /// Whether that state lies in host memory.
+    /// What the copies, and the context-parallel ranks, shard.
+    pub sharding: Sharding,
+    /// Whether the optimizer states lie in host memory.
     pub optimizer_on_host: bool,
     /// Which optimizer updates the weights.
     pub optimizer: Optimizer,
@@ -347,7 +348,7 @@ impl ModelStages {
             expert: work.layout.form.expert.max(1),
             whole_experts: work.layout.form.whole_experts && work.layout.form.tensor > 1,
             replicas: work.layout.data.max(1),
-            shares_optimizer: work.layout.zero == 1,
+            sharding: Sharding::of(&work.layout),
             optimizer_on_host: work.layout.offload_optimizer,
             optimizer: work.layout.optimizer,
             frozen: work.layout.form.frozen,

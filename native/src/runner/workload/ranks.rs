@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use pipeplan_core::program::{Step, Way};
 
 use super::{Computation, ModelStages, Staged, Workload};
+use crate::backend::Sharding;
 use crate::mesh::{Mesh, MeshError};
 use crate::runner::gradients::{Places, Position, places};
 
@@ -70,7 +71,7 @@ impl Workload {
             members,
             experts: self.experts(),
             whole_experts: matches!(&self.computation, Computation::Model(model) if model.whole_experts),
-            shares_optimizer: self.shares_optimizer(),
+            sharding: self.sharding(),
         }
     }
 
@@ -121,14 +122,12 @@ impl Workload {
         }
     }
 
-    /// Whether ranks that hold the same of every weight shard the optimizer states.
-    pub(super) fn shares_optimizer(&self) -> bool {
-        let copies = self.replicas() * self.parts();
-        let shares = match &self.computation {
-            Computation::Model(model) => model.shares_optimizer,
-            Computation::Stages(staged) => staged.shares_optimizer,
-            Computation::PlannedTimes { .. } => false,
-        };
-        shares && copies > 1
+    /// What ranks that hold the same of every weight shard.
+    pub(super) fn sharding(&self) -> Sharding {
+        match &self.computation {
+            Computation::Model(model) => model.sharding,
+            Computation::Stages(staged) if staged.shares_optimizer && self.replicas() > 1 => Sharding::OPTIMIZER,
+            Computation::Stages(_) | Computation::PlannedTimes { .. } => Sharding::default(),
+        }
     }
 }

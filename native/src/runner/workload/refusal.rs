@@ -163,30 +163,15 @@ pub enum Refusal {
         /// Why none is in memory.
         why: &'static str,
     },
-    /// ZeRO stage 2 or 3: sharded gradients or weights.
+    /// More of ZeRO than GPUs run.
     #[error(
-        "the plan shards gradients or weights (zero = {zero}), but the runner shards only optimizer states: plan \
-         with zero = 1"
+        "the plan has {part}, which run on the CPU only: run it there (`--backend cpu`), or plan with parallel.zero = 1 and \
+         without parallel.shard and parallel.reduce_gradients"
     )]
-    Zero {
-        /// The plan's stage of ZeRO.
-        zero: u32,
+    ShardingOnCard {
+        /// What.
+        part: &'static str,
     },
-    /// Optimizer states sharded in groups of replicas (HSDP).
-    #[error(
-        "the plan shards optimizer states over groups of {shard} replicas (parallel.shard), but the runner shards \
-         over all: plan without parallel.shard"
-    )]
-    Shard {
-        /// Of a group.
-        shard: u32,
-    },
-    /// Gradient reduction once per microbatch.
-    #[error(
-        "the plan reduces gradients once per microbatch (parallel.reduce_gradients = \"each-microbatch\"), but the \
-         runner reduces once per step: plan with parallel.reduce_gradients = \"after-accumulation\""
-    )]
-    EachMicrobatch,
     /// Routed tokens go once to each node.
     #[error(
         "the plan sends each token once to each node (parallel.dispatch = \"once-per-node\"), but the runner uses \

@@ -79,7 +79,7 @@ impl Staged {
         }
         match self.model.optimizer() {
             Optimizer::Adafactor => return refused("the runner does not have Adafactor".to_string()),
-            Optimizer::Muon if workload.shares_optimizer() => return Err(Refusal::WholeMatrices),
+            Optimizer::Muon if workload.sharding().optimizer => return Err(Refusal::WholeMatrices),
             _ => {}
         }
         let stages = workload.problem.stage_count();

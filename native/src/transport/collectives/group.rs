@@ -73,9 +73,26 @@ pub struct Part {
     pub call: u32,
     /// Which group: a digest of its ranks.
     pub group: u32,
-    /// Whether it follows from the parts of others and is sent when those have come: on a channel of its own, since when
-    /// that is differs from run to run.
-    pub follows: bool,
+    /// When it is sent.
+    pub lane: Lane,
+}
+
+/// When a part of a collective is sent and taken. Each lane is a channel of its own: parcels of a channel arrive in the order in
+/// which they were sent, and lanes differ in that order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Lane {
+    /// When the collective is called; taken before the next one is.
+    #[default]
+    Called,
+    /// When the parts of others have come, from which it follows: that differs from run to run.
+    Follows,
+    /// When the collective is called; taken while others have been called and ended on the first lane.
+    Beside,
+}
+
+impl Lane {
+    /// All of them, by number.
+    pub(crate) const ALL: [Lane; 3] = [Lane::Called, Lane::Follows, Lane::Beside];
 }
 
 impl fmt::Display for Part {
@@ -172,7 +189,7 @@ impl Group {
     pub(super) fn next(&mut self, operation: Operation) -> (u32, Tag) {
         let call = self.calls;
         self.calls = self.calls.wrapping_add(1);
-        let part = Part { operation, call, group: self.digest, follows: false };
+        let part = Part { operation, call, group: self.digest, lane: Lane::Called };
         (call, Tag { step: self.step, what: What::Part(part) })
     }
 }

@@ -22,6 +22,7 @@ use pipeplan_core::model::Dtype;
 use super::{OnCard, Tag, Transport, TransportError};
 use crate::backend::cpu::element::Element;
 
+pub mod beside;
 pub mod group;
 pub mod overlapped;
 pub mod ring;
@@ -29,7 +30,7 @@ mod session;
 #[cfg(test)]
 mod tests;
 
-pub use group::{Group, GroupError, Operation, Part, Reduction};
+pub use group::{Group, GroupError, Lane, Operation, Part, Reduction};
 use session::Session;
 
 /// The collectives of every transport. Members call the same ones in the same order, each on its own copy of

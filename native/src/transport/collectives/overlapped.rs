@@ -13,7 +13,7 @@
 use std::collections::VecDeque;
 
 use super::session::Session;
-use super::{CollectiveError, Group, Operation, Reduction, SMALL, even_counts, reduced};
+use super::{CollectiveError, Group, Lane, Operation, Reduction, SMALL, even_counts, reduced};
 use crate::backend::cpu::element::Element;
 use crate::transport::Transport;
 
@@ -146,7 +146,7 @@ impl<T: Element> Open<T> {
             return Ok(());
         }
         self.awaits = Awaits::Sums;
-        self.session.follow();
+        self.session.turn_to(Lane::Follows);
         self.session.post(transport, self.session.others.iter().map(|member| (*member, self.mine.clone())).collect())
     }
 }
