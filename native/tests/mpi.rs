@@ -32,10 +32,14 @@ fn processes_over_mpi_train_as_threads_do_bit_for_bit() {
     }
 }
 
-/// Two ranks of a pipeline that are two each, which share matrices, or sequences.
+/// Two ranks of a pipeline that are two each, which share matrices, sequences, or weights.
 #[test]
 fn ranks_that_are_several_train_over_mpi_as_threads_do_bit_for_bit() {
-    for (name, more) in [("mpi-mesh", "tensor = 2\nasync_reduce = true\n"), ("mpi-ring", "context = 2\nzero = 1\n")] {
+    for (name, more) in [
+        ("mpi-mesh", "tensor = 2\nasync_reduce = true\n"),
+        ("mpi-ring", "context = 2\nzero = 1\n"),
+        ("mpi-shards", "data = 2\nzero = 3\n"),
+    ] {
         let plan = tiny::plan_with(name, 2, "1f1b", more);
         let threads = pipeplan(&["run", plan.to_str().expect("a path"), "--steps", "3", "--json"]).output();
         let over_mpi = mpirun(4, &plan, &["--steps", "3", "--json"]).output().expect("mpirun is there");

@@ -94,6 +94,16 @@ fn rings_of_processes_train_as_threads_do_bit_for_bit() {
     assert_eq!(losses(&run(&[&arguments[..], &["--transport", "tcp"]].concat())), threads);
 }
 
+/// So do processes that shard weights and gradients in groups of two.
+#[test]
+fn processes_that_shard_train_as_threads_do_bit_for_bit() {
+    let plan = tiny::plan_with("shards", 2, "1f1b", "data = 4\nzero = 3\nshard = 2\n");
+    let arguments = ["run", plan.to_str().expect("a path"), "--steps", "2", "--json"];
+    let threads = losses(&run(&arguments));
+    assert_eq!(threads.len(), 2);
+    assert_eq!(losses(&run(&[&arguments[..], &["--transport", "tcp"]].concat())), threads);
+}
+
 /// The processes of a run that this test has launched; none outlives it.
 struct Launched(Vec<Child>);
 

@@ -3,8 +3,8 @@
 
 mod common;
 
-use common::{Expected, options, problem, published, resumes_on_any, train, trains_as_one_rank, work};
-use pipeplan::runner::{Precision, RunOptions};
+use common::{Expected, options, problem, published, resumes_on_any, stalled, train, trains_as_one_rank, work};
+use pipeplan::runner::{Cause, Precision, RunOptions};
 use pipeplan_core::estimate::derive::derive;
 use pipeplan_core::graph::form::Recompute;
 use pipeplan_core::graph::layout::ReduceGradients;
@@ -180,4 +180,19 @@ fn a_rank_holds_its_shares_and_two_layers() {
             assert!(memory.high_water_bytes <= problem.static_bytes(rank) + memory.activation_bytes, "{what}");
         }
     }
+}
+
+/// A rank that stands still while weights are gathered is named by its copy, with what they do.
+#[test]
+fn a_copy_that_does_not_come_is_named() {
+    let workload =
+        published(&sharded(work(1, 4), 2, (3, None, None)), "gpipe", Precision::Single).expect("it exists");
+    let failure = stalled(&workload, 3, 0);
+    let text = failure.to_string();
+    assert!(matches!(failure.cause, Cause::Collective(_)), "{text}");
+    assert!(text.contains("all-gather") && text.contains("for rank 1 to send its part of"), "{text}");
+    assert!(
+        text.contains("rank 1 of replica 1: gathering weights or reducing gradients with rank 0 at training"),
+        "{text}"
+    );
 }

@@ -64,7 +64,7 @@
 //! | `parallel.tensor` (`tensor_model_parallel_size`), `.sequence_parallel` | tensor parallel (TP); sequence parallel | 1, false |
 //! | `parallel.async_reduce` (`async_tensor_model_parallel_allreduce`) | whether the TP all-reduce of dX [overlaps the dW matmul](crate::graph::passes::overlap_all_reduce) | false |
 //! | `parallel.data` (`data_parallel_size`), `.zero` (`zero_stage`) | data parallel (DP); ZeRO stage, 0 to 3 | 1, 0 |
-//! | `parallel.shard` (`sharding_group_size`) | sharding group size: how many neighbours of data × context shard their states among themselves; every group has the same shards (HSDP). Planned, not run | `all` |
+//! | `parallel.shard` (`sharding_group_size`) | sharding group size: how many neighbours of data × context shard their states among themselves; every group has the same shards (HSDP) | `all` |
 //! | `parallel.reduce_gradients` (`gradient_reduction`: `once-per-step`, `per-microbatch`) | gradient reduction: `after-accumulation`, or `each-microbatch`, which never keeps sharded gradients whole ([the pass](crate::graph::passes::reduce_gradients)) | `each-microbatch` where `zero` is 2 or 3, else `after-accumulation` |
 //! | `parallel.context` (`context_parallel_size`) | context parallel (CP): devices that share every sequence, [two pieces each](crate::graph::SequencePart). Twice this number divides the sequence | 1 |
 //! | `parallel.sequence_slices` | [sequence slices](crate::problem::Problem::slices): parts of each sequence, cut along its tokens, that go through the pipeline one after the other, as in Seq1F1B, SlimPipe and TeraPipe. Keys and values of earlier slices stay, so later slices take longer. It divides the sequence. Planned, not run | 1 |

@@ -383,3 +383,85 @@ fn of_members<T: Element>(values: &[T], sizes: &[(usize, Share)]) -> Vec<Vec<T>>
 fn add<T: Element>(values: &mut [T], more: &[T]) {
     values.iter_mut().zip(more).for_each(|(value, more)| *value += *more);
 }
+
+#[cfg(test)]
+mod tests {
+    use pipeplan_core::estimate::derive::{derive, graph_of};
+    use pipeplan_core::graph::liveness::fused_order;
+    use pipeplan_core::problem::placement::Placement;
+    use pipeplan_core::spec::{Spec, Work};
+
+    use super::*;
+
+    /// The whole of a model as one stage, tied or not.
+    fn graph(tied: bool) -> Graph {
+        let text = format!(
+            "schedule = \"gpipe\"\nmodel.name = \"tiny-llama\"\nmodel.tied = {tied}\ncluster.device = \"cpu\"\n[parallel]\n\
+             pipeline = 1\n[training]\nmicrobatches = 2\nsequence = 16\nrecompute = \"full\"\n"
+        );
+        let spec = Spec::read(&text).expect("a spec");
+        let Work::Model(work) = &spec.work else { panic!("a model") };
+        graph_of(work, &derive(work, Placement::Linear, 1).expect("it can be cut").stages[0])
+    }
+
+    /// Whatever an operator of F or of both backwards in one needs is there, two units at most are at once, each weight is
+    /// gathered once, and each gradient is reduced once behind all that add to it.
+    #[test]
+    fn a_job_has_what_it_needs_and_no_more_than_two_layers() {
+        for tied in [false, true] {
+            let graph = graph(tied);
+            let numbered = graph.weights().map(|(id, _)| id).enumerate();
+            let weights: BTreeMap<TensorId, usize> = numbered.map(|(number, id)| (id, number)).collect();
+            let gradients: BTreeMap<TensorId, usize> = graph
+                .tensors()
+                .filter_map(|(id, tensor)| match tensor.role {
+                    pipeplan_core::graph::Role::WeightGradient { of } => Some((id, weights[&of])),
+                    _ => None,
+                })
+                .collect();
+            let forward: Vec<u32> = (0..graph.forward_len() as u32).collect();
+            for (order, has_gradients) in [(forward, false), (fused_order(&graph), true)] {
+                let units = Units::of(&graph, &order, &weights, &gradients);
+                let (mut there, mut next, mut most) = (BTreeSet::new(), 0, 0);
+                let (mut made, mut reduced) = (BTreeSet::new(), BTreeSet::new());
+                for (position, at) in order.iter().enumerate() {
+                    made.extend(units.makes.get(&position).into_iter().flatten().copied());
+                    if units.gathers.get(next).is_some_and(|(at, _)| *at == position) {
+                        next += 1;
+                        let ahead = units.gathers.get(next).into_iter().chain([&units.gathers[next - 1]]);
+                        there.extend(ahead.flat_map(|(_, unit)| unit.iter().copied()));
+                        most = most.max(there.len());
+                    }
+                    let operator = &graph.operators[*at as usize];
+                    for input in operator.inputs.iter().filter(|input| input.needs == Needs::Data) {
+                        assert!(weights.get(&input.tensor).is_none_or(|weight| there.contains(weight)));
+                    }
+                    for gradient in operator.outputs.iter().filter_map(|output| gradients.get(output)) {
+                        assert!(made.contains(gradient) && !reduced.contains(gradient), "gradient {gradient}");
+                    }
+                    for freed in units.frees.get(&position).into_iter().flatten() {
+                        assert!(there.remove(freed), "weight {freed} is freed once");
+                    }
+                    for gradient in units.reduces.get(&position).into_iter().flatten() {
+                        assert!(reduced.insert(*gradient), "gradient {gradient} is reduced once");
+                    }
+                }
+                assert_eq!((next, there.len()), (units.gathers.len(), 0));
+                // A layer has nine weights. In F a tied table stays; the backward of the embedding needs none.
+                assert_eq!(most, if tied && !has_gradients { 19 } else { 18 });
+                let layers = graph.operators.iter().filter_map(|operator| operator.layer).max().expect("layers") + 1;
+                assert_eq!(units.gathers.len(), layers as usize + if has_gradients { 1 } else { 2 });
+                let all: BTreeSet<usize> = gradients.values().copied().collect();
+                assert_eq!(reduced, if has_gradients { all } else { BTreeSet::new() });
+            }
+        }
+    }
+
+    /// Two members, weights of 3 and of 2 elements: the shares of the first one, then those of the other.
+    #[test]
+    fn shares_of_members_make_whole_weights() {
+        let share = Share { member: 0, members: 2 };
+        let gathered = of_members(&[1.0f32, 2.0, 10.0, 3.0, 20.0], &[(3, share), (2, share)]);
+        assert_eq!(gathered, [vec![1.0, 2.0, 3.0], vec![10.0, 20.0]]);
+    }
+}
