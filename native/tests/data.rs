@@ -335,6 +335,7 @@ fn reading_takes_microseconds() {
         seed: 0,
         vocabulary: 256,
         within: None,
+        slices: 1,
     };
     let batches = Batches::of(data, &cut).expect("enough").starting_at(0, SequencePart::WHOLE);
     let (mut least, started) = (u64::MAX, Instant::now());

@@ -104,6 +104,16 @@ fn processes_that_shard_train_as_threads_do_bit_for_bit() {
     assert_eq!(losses(&run(&[&arguments[..], &["--transport", "tcp"]].concat())), threads);
 }
 
+/// So do processes through which sequences go in slices.
+#[test]
+fn slices_go_through_processes_as_through_threads_bit_for_bit() {
+    let plan = tiny::plan_with("slices", 2, "seq1f1b", "sequence_slices = 4\n");
+    let arguments = ["run", plan.to_str().expect("a path"), "--steps", "2", "--json"];
+    let threads = losses(&run(&arguments));
+    assert_eq!(threads.len(), 2);
+    assert_eq!(losses(&run(&[&arguments[..], &["--transport", "tcp"]].concat())), threads);
+}
+
 /// The processes of a run that this test has launched; none outlives it.
 struct Launched(Vec<Child>);
 

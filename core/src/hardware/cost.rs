@@ -500,8 +500,8 @@ fn spread_of(kernel: &Kernel) -> Option<(Spread, bool)> {
     }
 }
 
-/// The keys and values of fused attention; none of other operators.
-pub(crate) fn keys_and_values(operator: &Operator) -> Option<&[Use]> {
+/// The keys and values of fused attention, or of its gradient: what slices behind this one read, too. None of other operators.
+pub fn keys_and_values(operator: &Operator) -> Option<&[Use]> {
     let (_, backward) = spread_of(&operator.kernel)?;
     let first = 1 + usize::from(backward);
     operator.inputs.get(first..first + 2)

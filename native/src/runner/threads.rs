@@ -222,7 +222,7 @@ pub(super) fn rank_executor<'s>(
     let mut store = Store::default();
     let (position, places) = (workload.position(rank), workload.places());
     let batches = shared.batches.as_ref().map(|batches| {
-        let first = (position.replica * workload.problem.microbatches()) as u32;
+        let first = (position.replica * workload.microbatches()) as u32;
         Arc::new(batches.starting_at(first, position.sequence_part()))
     });
     let mut backend = backend(rank, shared, batches.as_ref(), tensor_path, &mut store)?;
@@ -286,6 +286,7 @@ fn backend(
                 keepings: position.keepings(),
                 state_on_host: model.optimizer_on_host,
                 seat: position.seat(),
+                slicing: model.slicing(),
                 batches: Arc::clone(batches),
             };
             #[cfg(feature = "cuda")]

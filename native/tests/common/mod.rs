@@ -162,7 +162,7 @@ pub fn assert_close_losses(run: &RunReport, expected: &RunReport, tolerance: f64
 /// One rank that takes `work`'s whole step by itself.
 pub fn alone(work: &ModelWork, precision: Precision) -> Workload {
     let mut work = ModelWork { microbatches: work.microbatches * work.layout.data, ..work.clone() };
-    (work.layout.data, work.layout.zero) = (1, 0);
+    (work.layout.data, work.layout.zero, work.layout.slices) = (1, 0, 1);
     work.layout.form.sequence_parallel = false;
     (work.layout.form.recompute, work.layout.form.whole_experts) = (Recompute::None, false);
     (work.layout.form.async_reduce, work.layout.form.tensor, work.layout.form.context) = (false, 1, 1);

@@ -24,7 +24,9 @@ pub fn graph_and_reports(work: &ModelWork, layout: &StageLayout) -> (Graph, Vec<
 
 fn operators_of(work: &ModelWork, layout: &StageLayout) -> (Graph, Vec<PassReport>) {
     let choices = choices_of(work, layout);
-    stage_graph_with(&work.model, &shape_of(work, layout), work.microbatches, &choices)
+    // The loss of each slice is a share of the mean over all tokens of the step.
+    let microbatches = work.microbatches.saturating_mul(work.layout.slices.max(1));
+    stage_graph_with(&work.model, &shape_of(work, layout), microbatches, &choices)
 }
 
 pub(super) fn choices_of(work: &ModelWork, layout: &StageLayout) -> Choices {

@@ -83,9 +83,16 @@ pub(super) fn with_keys_and_values(graph: &Graph, cost: StageCost) -> StageCost 
     };
     let kept = bytes(&mut tensors.iter().filter(|tensor| !read_again.contains(tensor)));
     let kept = ByteDelta::try_from(kept).unwrap_or(ByteDelta::MAX);
+    // They go at the end of the backward, so what it holds at its most stays.
+    let still = |net: ByteDelta| (net.max(0) - net.saturating_sub(kept).max(0)).unsigned_abs();
+    let whole = cost.backward_input_bytes.saturating_add(cost.backward_weight_bytes);
     StageCost {
         forward_bytes: cost.forward_bytes.saturating_add(kept),
         backward_input_bytes: cost.backward_input_bytes.saturating_sub(kept),
+        backward_input_workspace_bytes: cost
+            .backward_input_workspace_bytes
+            .saturating_add(still(cost.backward_input_bytes)),
+        backward_workspace_bytes: cost.backward_workspace_bytes.map(|bytes| bytes.saturating_add(still(whole))),
         slice_gradient_bytes: bytes(&mut tensors.iter()),
         ..cost
     }

@@ -14,7 +14,7 @@ use self::element::Element;
 use self::kernels::{Context, Data};
 use super::documents::DocumentStarts;
 use super::peers::Peers;
-use super::stages::{ExpertOverflow, Held, Input, NewParameter, Processor, Stages, Training, Updated};
+use super::stages::{ExpertOverflow, Held, Input, NewParameter, Processor, Slice, Stages, Training, Updated};
 use super::{BackendError, Keepings, Part, Store, Values};
 use crate::runner::data::Batches;
 use crate::runner::optimizer::{AdamW, Moments, Rule};
@@ -61,6 +61,7 @@ impl<T: Element> Cpu<T> {
                 keepings: Keepings::WHOLE,
                 state_on_host: false,
                 seat: ShardOwner::default(),
+                slicing: None,
                 batches,
             },
             store,
@@ -171,6 +172,23 @@ impl<T: Element> Processor for Core<T> {
 
     fn stay_within(&mut self, documents: Option<DocumentStarts>) {
         self.context.documents = documents;
+    }
+
+    fn slice(&mut self, positions: Option<[u64; 2]>) {
+        self.context.slice = positions;
+    }
+
+    fn run_in_slice(
+        &mut self,
+        kernel: &Kernel,
+        inputs: &[Input<'_, Data<T>>],
+        outputs: &mut [(&Tensor, Data<T>)],
+        slice: &mut Slice<'_, Data<T>>,
+    ) -> Result<(), Infallible> {
+        self.compute(inputs, outputs, |context, inputs, outputs| {
+            kernels::run_in_slice(context, kernel, inputs, outputs, slice);
+        });
+        Ok(())
     }
 
     fn run(

@@ -486,6 +486,7 @@ mod tests {
                 keepings: crate::backend::Keepings::WHOLE,
                 state_on_host: model.optimizer_on_host,
                 seat: Default::default(),
+                slicing: None,
                 batches: Arc::clone(&batches),
             };
             needed(&held, &training, &workload.program.rows[rank], shows).expect("it walks").on_card

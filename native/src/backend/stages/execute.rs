@@ -4,6 +4,7 @@ use pipeplan_core::graph::{Graph, Kernel, Needs, Operator};
 
 use super::collective::PeerOperators;
 use super::processor::{Held, Input, Processor};
+use super::sliced::Slice;
 use crate::backend::arena::Lane;
 use crate::backend::{BackendError, Meter};
 
@@ -19,6 +20,7 @@ pub(super) fn execute<P: Processor>(
     lane: &mut Lane<P::Data>,
     meter: &mut Meter,
     together: &mut PeerOperators<'_>,
+    slice: Option<&mut Slice<'_, P::Data>>,
 ) -> Result<(), Option<BackendError>> {
     let taken_over = operator.in_place.filter(|_| takes_over).and_then(|input| operator.inputs.get(input as usize));
     let taken_over = taken_over.map(|input| input.tensor);
@@ -64,7 +66,10 @@ pub(super) fn execute<P: Processor>(
         *accumulate = false;
         inputs.truncate(2);
     }
-    if !together.run(processor, operator, &inputs, &mut outputs)? {
+    if let Some(slice) = slice {
+        let run = processor.run_in_slice(&kernel, &inputs, &mut outputs, slice);
+        run.map_err(|error| Some(error.into()))?;
+    } else if !together.run(processor, operator, &inputs, &mut outputs)? {
         together.run_overlapped(processor, &kernel, &inputs, &mut outputs)?;
     }
     for (id, (tensor, data)) in operator.outputs.iter().zip(outputs) {

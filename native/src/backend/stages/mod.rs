@@ -34,9 +34,11 @@ mod collective;
 mod execute;
 mod processor;
 mod sharded;
+mod sliced;
 mod stage;
 
 pub use self::processor::{CollectiveOutcome, ExpertOverflow, Held, Input, NewParameter, Processor, Updated};
+pub use self::sliced::{Slice, Slicing};
 
 /// One job that has run, for comparisons of bytes with the estimate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +72,8 @@ pub struct Training {
     pub state_on_host: bool,
     /// The part of each weight that it holds.
     pub seat: ShardOwner,
+    /// How sequences are cut into slices; nothing for whole ones.
+    pub slicing: Option<Slicing>,
     /// The data.
     pub batches: Arc<Batches>,
 }
@@ -177,8 +181,19 @@ impl<P: Processor> Stages<P> {
         let (number, microbatch) = (op.stage() as u16, op.microbatch() as u32);
         let Stages { processor, stages, training, step, .. } = self;
         let stage = stages.get_mut(&number).ok_or(BackendError::NoSuchStage { stage: number.into() })?;
-        let Stage { graph, lifetimes, fused, brief, persistent, parameters, of_products, stale, units, lanes } =
-            stage;
+        let Stage {
+            graph,
+            lifetimes,
+            fused,
+            brief,
+            persistent,
+            parameters,
+            of_products,
+            stale,
+            units,
+            slices,
+            lanes,
+        } = stage;
         let job = match op.kind() {
             OpKind::F => Job::F,
             OpKind::B | OpKind::BW => Job::B,
@@ -192,12 +207,16 @@ impl<P: Processor> Stages<P> {
         if (job == Job::F) == lanes.contains_key(&microbatch) {
             return Err(BackendError::OutOfOrder { op });
         }
-        let lane = lanes.entry(microbatch).or_insert_with(|| Lane::new(graph));
+        let mut lane = lanes.remove(&microbatch).unwrap_or_else(|| Lane::new(graph));
         let draw = u64::from(*step) << 32 | u64::from(training.batches.number(microbatch));
         let seed = SplitMix64::new(SplitMix64::named(training.seed, "dropout").draw() ^ draw).draw();
         processor.begin(seed, training.seat.member as u64, training.batches.part());
         divide_losses(processor, graph, &training.batches, *step)?;
         processor.stay_within(training.batches.document_starts(*step, microbatch)?);
+        processor.slice(slices.as_ref().map(|slices| slices.positions(microbatch)));
+        if let Some(slices) = slices {
+            slices.begin(op, graph, processor, &mut store.meter)?;
+        }
         lane.restart_peak();
         for id in &lifetimes.arrive[job as usize] {
             let data = match graph[*id].role {
@@ -239,8 +258,16 @@ impl<P: Processor> Stages<P> {
             let takes_over = lifetimes.takes_over[index];
             let together = &mut PeerOperators { peers: &mut *peers, begun: &mut begun, microbatch };
             let held = (&mut weights.persistent[..], &mut weights.stale[..]);
-            execute(processor, graph, operator, takes_over, brief, held, lane, weights.meter, together)
+            let lent = slices.as_mut().map(|slices| slices.lend(op, (index, operator), lanes)).transpose()?;
+            let mut slice = lent.flatten();
+            let sliced = slice.as_mut();
+            execute(processor, graph, operator, takes_over, brief, held, &mut lane, weights.meter, together, sliced)
                 .map_err(|stuck| stuck.unwrap_or(BackendError::OutOfOrder { op }))?;
+            let sums = slice.map(|slice| slice.gradients);
+            if let Some((slices, sums)) = slices.as_mut().zip(sums) {
+                slices.give_back(op, index, sums);
+                slices.keep(op, index, graph, &lane, processor, weights.meter)?;
+            }
             for id in &lifetimes.free_after[index] {
                 lane.remove(graph, *id, weights.meter);
             }
@@ -282,8 +309,11 @@ impl<P: Processor> Stages<P> {
         if let Some(noted) = &mut self.job_bytes {
             noted.push(JobBytes { stage: number, kind: op.kind(), microbatch, peak, kept });
         }
-        if matches!(op.kind(), OpKind::W | OpKind::BW) {
-            lanes.remove(&microbatch);
+        if let Some(slices) = slices {
+            slices.end(op, graph, &mut store.meter);
+        }
+        if !matches!(op.kind(), OpKind::W | OpKind::BW) {
+            lanes.insert(microbatch, lane);
         }
         processor.finish().map_err(Into::into)
     }

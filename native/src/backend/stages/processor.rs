@@ -7,6 +7,7 @@ use pipeplan_core::graph::{Init, Kernel, SequencePart, Tensor};
 use pipeplan_core::model::Dtype;
 
 use super::Training;
+use super::sliced::Slice;
 use crate::backend::documents::DocumentStarts;
 use crate::backend::peers::{Collective, Peers, Ticket};
 use crate::backend::{BackendError, Part, Values};
@@ -176,6 +177,24 @@ pub trait Processor {
 
     /// Attention of the job stays within the documents that begin so. Runs on processors that do not know it are refused.
     fn stay_within(&mut self, _documents: Option<DocumentStarts>) {}
+
+    /// The job is of a slice of its sequences, whose first token has the first of these positions, of all that slices have; or of
+    /// whole sequences. Runs on processors that do not know it are refused.
+    fn slice(&mut self, _positions: Option<[u64; 2]>) {}
+
+    /// As [`Processor::run`], of attention or its gradient in a slice. Runs on processors that do not know it are refused.
+    ///
+    /// # Errors
+    /// As [`Processor::run`].
+    fn run_in_slice(
+        &mut self,
+        kernel: &Kernel,
+        inputs: &[Input<'_, Self::Data>],
+        outputs: &mut [(&Tensor, Self::Data)],
+        _slice: &mut Slice<'_, Self::Data>,
+    ) -> Result<(), Self::Error> {
+        self.run(kernel, inputs, outputs)
+    }
 
     /// Runs `kernel`. An output that adds to an input, or runs in its place, holds that input's data.
     ///

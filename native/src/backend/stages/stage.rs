@@ -11,6 +11,7 @@ use pipeplan_core::problem::op::OpKind;
 use super::Training;
 use super::processor::{Processor, Updated};
 use super::sharded::{Units, cut};
+use super::sliced::Slices;
 use crate::backend::arena::Lane;
 use crate::backend::{Keeping, Kind, Meter, Part, Share};
 use crate::runner::optimizer::Rule;
@@ -32,6 +33,8 @@ pub(super) struct Stage<D, S> {
     pub(super) stale: Vec<bool>,
     /// By kind of op: what it gathers and reduces among copies.
     pub(super) units: [Units; 4],
+    /// What slices of sequences hold for each other; nothing where sequences are whole.
+    pub(super) slices: Option<Slices<D>>,
     /// By microbatch: what is there now. A lane goes when its last job has ended.
     pub(super) lanes: BTreeMap<u32, Lane<D>>,
 }
@@ -117,7 +120,8 @@ impl<D, S> Stage<D, S> {
         let stale = vec![false; graph.tensors.len()];
         let lanes = BTreeMap::new();
         let units = units(&graph, &fused.1, &parameters);
-        Ok(Stage { graph, lifetimes, fused, brief, persistent, parameters, of_products, stale, units, lanes })
+        let slices = Slices::of(&graph, training.slicing.as_ref());
+        Ok(Stage { graph, lifetimes, fused, brief, persistent, parameters, of_products, stale, units, slices, lanes })
     }
 
     /// Lends what belongs to the parameter at `position` to `work`; nothing if it is not there.

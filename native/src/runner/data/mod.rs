@@ -136,6 +136,9 @@ pub struct Cut {
     pub vocabulary: u64,
     /// Where attention stays within documents.
     pub within: Option<Within>,
+    /// Slices into which each sequence is cut, at least 1: those of a microbatch follow each other and are counted as microbatches
+    /// are.
+    pub slices: usize,
 }
 
 /// What every microbatch of a run is trained on.
@@ -148,6 +151,8 @@ pub struct Batches {
     digest: String,
     microbatch_size: usize,
     microbatches: usize,
+    /// Slices of a sequence: what is asked for is one of them.
+    slices: u32,
     /// The first microbatch of a step that is this replica's, which counts its own from 0.
     first: u32,
     /// Which tokens of every sequence are this rank's.
@@ -176,7 +181,16 @@ impl Batches {
         seed: u64,
     ) -> Result<Batches, DataError> {
         let [sequence, ahead] = sizes;
-        let cut = Cut { sequence, ahead, microbatch_size, microbatches, seed, vocabulary: u64::MAX, within: None };
+        let cut = Cut {
+            sequence,
+            ahead,
+            microbatch_size,
+            microbatches,
+            seed,
+            vocabulary: u64::MAX,
+            within: None,
+            slices: 1,
+        };
         Batches::of(Arc::new(Sources::of_text(text)), &cut)
     }
 
@@ -229,6 +243,7 @@ impl Batches {
             sources,
             microbatch_size,
             microbatches,
+            slices: cut.slices.max(1) as u32,
             first: 0,
             part: SequencePart::WHOLE,
             replicas: 1,
@@ -247,6 +262,7 @@ impl Batches {
             digest: self.digest.clone(),
             microbatch_size: self.microbatch_size,
             microbatches: self.microbatches,
+            slices: self.slices,
             first,
             part,
             replicas: self.replicas,
@@ -397,22 +413,28 @@ impl Batches {
         Ok(())
     }
 
-    /// The tokens `ahead` places behind each of this rank's tokens of a microbatch, one sequence after the other. Those to be
-    /// predicted are [`IGNORED`] where they are not to be.
+    /// The tokens `ahead` places behind each of this rank's tokens of a microbatch, or of a slice of one, one sequence after the
+    /// other. Those to be predicted are [`IGNORED`] where they are not to be.
     ///
     /// # Errors
     /// [`DataError`] where they cannot be read.
     pub fn tokens(&self, step: u32, microbatch: u32, ahead: u32) -> Result<Vec<i32>, DataError> {
         let started = Instant::now();
         let (samples, step, evaluates) = self.current(step);
-        let sequence = samples.sequence;
-        let mut tokens = Vec::with_capacity(self.microbatch_size * sequence / self.part.parts as usize);
+        let sequence = samples.sequence as u64;
+        let (slice, slices) = (u64::from(microbatch % self.slices), u64::from(self.slices));
+        let pieces = match slices {
+            1 => self.part.pieces(sequence),
+            // Plans with parts of sequences have no slices.
+            _ => [slice * sequence / slices..(slice + 1) * sequence / slices, 0..0],
+        };
+        let mut tokens = Vec::with_capacity(self.microbatch_size * (sequence / self.part.parts / slices) as usize);
         let mut read = locked(&self.ahead);
-        for sample in self.samples_of(&mut read, (step, microbatch), evaluates)? {
+        for sample in self.samples_of(&mut read, (step, microbatch / self.slices), evaluates)? {
             let known = (!evaluates && read.now.0 == step).then(|| read.now.1.get(&sample)).flatten();
             let fresh = if known.is_none() { samples.read(sample)? } else { Window::default() };
             let window = known.unwrap_or(&fresh);
-            for piece in self.part.pieces(sequence as u64) {
+            for piece in pieces.clone() {
                 let piece = ahead as usize + piece.start as usize..ahead as usize + piece.end as usize;
                 tokens.extend(piece.map(|at| match ahead > 0 && !window.predicts(at) {
                     true => IGNORED,

@@ -6,7 +6,7 @@ use crate::runner::random::SplitMix64;
 
 fn cut(microbatch_size: usize) -> Cut {
     let [sequence, ahead, microbatches] = [4, 1, 1];
-    Cut { sequence, ahead, microbatch_size, microbatches, seed: 3, vocabulary: 256, within: None }
+    Cut { sequence, ahead, microbatch_size, microbatches, seed: 3, vocabulary: 256, within: None, slices: 1 }
 }
 
 fn batches(bytes: usize, seed: u64) -> Batches {

@@ -98,6 +98,7 @@ impl Workload {
             seed: options.seed,
             vocabulary: model.model.vocab.into(),
             within: self.within(model)?,
+            slices: model.slices as usize,
         };
         let batches = Batches::of(sources, &cut)?.among(self.replicas());
         model.check_masks(&batches, options.device)?;
@@ -194,6 +195,7 @@ impl ModelStages {
         self.check_parts(device)?;
         self.check_documents(device)?;
         self.check_sharding(device)?;
+        self.check_slices(device)?;
         match device {
             Device::Cpu => self.precision().map(|_| ())?,
             Device::Cuda(_) | Device::Emulated => self.check_card_formats()?,
@@ -260,6 +262,27 @@ impl ModelStages {
             Device::Cpu => return Ok(()),
         };
         Err(Refusal::WithinDocuments { why })
+    }
+
+    /// The CPU runs slices. Whatever draws or sums over the tokens of a microbatch would know those of a slice alone.
+    fn check_slices(&self, device: Device) -> Result<(), Refusal> {
+        let has = |kind: fn(&Kernel) -> bool| {
+            self.graphs.iter().flat_map(|graph| &graph.operators).any(|operator| kind(&operator.kernel))
+        };
+        let why = match device {
+            _ if self.slices <= 1 => return Ok(()),
+            Device::Cuda(_) | Device::Emulated => "on the CPU only: use --backend cpu",
+            Device::Cpu if self.context > 1 => "without context parallel (parallel.context)",
+            Device::Cpu if has(|kernel| matches!(kernel, Kernel::Dropout { .. })) => {
+                "without dropout (training.dropout)"
+            }
+            Device::Cpu if has(|kernel| matches!(kernel, Kernel::RouterLoss { .. })) => {
+                "without losses of routers (training.moe_aux_loss, training.moe_z_loss), which are over all tokens of a \
+                 microbatch"
+            }
+            Device::Cpu => return Ok(()),
+        };
+        Err(Refusal::Sliced { why })
     }
 
     /// Cards shard optimizer states over all replicas, and reduce gradients once per step.

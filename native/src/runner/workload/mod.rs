@@ -25,6 +25,7 @@ use self::checks::check_layout;
 use super::Precision;
 use crate::backend::Sharding;
 use crate::backend::staged::StagedModel;
+use crate::backend::stages::Slicing;
 
 mod checkpoints;
 mod checks;
@@ -134,6 +135,8 @@ pub struct ModelStages {
     pub sharding: Sharding,
     /// Whether the optimizer states lie in host memory.
     pub optimizer_on_host: bool,
+    /// Slices of a sequence, which go through the stages one after the other.
+    pub slices: u32,
     /// Which optimizer updates the weights.
     pub optimizer: Optimizer,
     /// The weights that do not train.
@@ -242,14 +245,16 @@ impl Workload {
         program: &Program,
         precision: Option<Precision>,
     ) -> Result<Workload, Refusal> {
-        if problem.slices() > 1 || work.layout.slices > 1 {
-            return Err(Refusal::Sliced);
+        let (slices, of_spec) = (problem.slices(), work.layout.slices.max(1) as usize);
+        if slices != of_spec {
+            return Err(Refusal::Slices { problem: slices, spec: of_spec });
         }
-        if problem.microbatches() != work.microbatches as usize {
-            let (problem, spec) = (problem.microbatches(), work.microbatches);
+        if problem.microbatches() != work.microbatches as usize * slices {
+            let (problem, spec) = (problem.microbatches() / slices, work.microbatches);
             return Err(Refusal::Microbatches { problem, spec });
         }
-        if work.batch.factors.is_some() || problem.differs() && work.batch.documents == Documents::Sequences {
+        let differs = slices == 1 && problem.differs() && work.batch.documents == Documents::Sequences;
+        if work.batch.factors.is_some() || differs {
             return Err(Refusal::Differing);
         }
         let derived = derive(work, problem.placement().clone(), problem.chunks()).map_err(Refusal::Model)?;
@@ -303,13 +308,24 @@ impl Workload {
         }
     }
 
-    /// Microbatches of one training step, over all replicas.
+    /// Microbatches of one training step, over all replicas: of whole sequences.
     pub fn step_microbatches(&self) -> usize {
-        self.problem.microbatches().saturating_mul(self.replicas())
+        self.microbatches().saturating_mul(self.replicas())
+    }
+
+    /// Those of one replica.
+    pub(super) fn microbatches(&self) -> usize {
+        self.problem.microbatches() / self.problem.slices().max(1)
     }
 }
 
 impl ModelStages {
+    /// How sequences are cut into slices.
+    pub fn slicing(&self) -> Option<Slicing> {
+        let Self { slices, sequence, model, .. } = *self;
+        (slices > 1).then_some(Slicing { slices, sequence, model })
+    }
+
     /// Tokens of one microbatch.
     pub fn microbatch_tokens(&self) -> u64 {
         u64::from(self.sequence) * u64::from(self.microbatch_size)
@@ -349,6 +365,7 @@ impl ModelStages {
             whole_experts: work.layout.form.whole_experts && work.layout.form.tensor > 1,
             replicas: work.layout.data.max(1),
             sharding: Sharding::of(&work.layout),
+            slices: work.layout.slices.max(1),
             optimizer_on_host: work.layout.offload_optimizer,
             optimizer: work.layout.optimizer,
             frozen: work.layout.form.frozen,

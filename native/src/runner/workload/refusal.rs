@@ -68,12 +68,22 @@ pub enum Refusal {
         /// The most.
         most: usize,
     },
-    /// The plan cuts sequences into slices.
+    /// The plan's slices are not its spec's.
     #[error(
-        "the plan cuts sequences into slices (parallel.sequence_slices), which runs of a model do not: leave that out, or run \
-         the planned times (`--backend modelled`)"
+        "the plan schedules {problem} slices of each sequence, but its spec has {spec} (parallel.sequence_slices)"
     )]
-    Sliced,
+    Slices {
+        /// Slices of the problem.
+        problem: usize,
+        /// Slices of the spec.
+        spec: usize,
+    },
+    /// Slices of sequences, with something that does not go with them.
+    #[error("sequence slices (parallel.sequence_slices) run {why}")]
+    Sliced {
+        /// Where they run.
+        why: &'static str,
+    },
     /// Stages that another program brings.
     #[error("the stages cannot be run: {what}")]
     Staged {

@@ -39,6 +39,12 @@ impl Rows {
         [Rows { row: 0, position: first, count: early }, Rows { row: early, position: second, count: late }]
     }
 
+    /// The rows of one sequence that slice number `slice` has, of slices of `tokens` each.
+    pub fn of_slice(slice: usize, tokens: u64) -> [Rows; 2] {
+        let count = tokens as usize;
+        [Rows { row: 0, position: slice * count, count }, Rows { row: 0, position: 0, count: 0 }]
+    }
+
     /// The same in tiles.
     fn tiles(self) -> impl Iterator<Item = Rows> {
         let Rows { row, position, count } = self;

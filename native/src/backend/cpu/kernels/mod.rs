@@ -16,6 +16,7 @@ use super::gemm::{Gemm, Operand, Size};
 use crate::backend::BackendError;
 use crate::backend::documents::DocumentStarts;
 use crate::backend::peers::Peers;
+use crate::backend::stages::Slice;
 use crate::runner::random::SplitMix64;
 
 mod attention;
@@ -29,6 +30,7 @@ mod norm;
 mod recurrence;
 mod ring_attention;
 pub(crate) mod rope;
+mod slices;
 #[cfg(test)]
 mod tests;
 mod unfused_attention;
@@ -108,7 +110,7 @@ pub struct Input<'a, T> {
 pub struct Context<T> {
     /// Multiplies matrices.
     pub gemm: Box<dyn Gemm<T>>,
-    /// Sines and cosines by sequence, width and base.
+    /// Sines and cosines by positions, width and base.
     rope: BTreeMap<(u64, u64, u64), Vec<(T, T)>>,
     /// Seed of what dropout keeps: the same while a job runs, and again when it is run again.
     pub dropout_seed: u64,
@@ -116,6 +118,8 @@ pub struct Context<T> {
     pub member: u64,
     /// Which tokens of every sequence it has.
     pub part: SequencePart,
+    /// Where sequences are cut into slices: the position of the first token of this one, and the positions of all slices.
+    pub slice: Option<[u64; 2]>,
     /// What losses are divided by, where not all tokens are to be predicted.
     pub loss_divisor: Option<f64>,
     /// Where the documents of the microbatch begin, where attention stays within them.
@@ -127,7 +131,7 @@ impl<T> Context<T> {
     /// document.
     fn position(&self, sequence: u64, row: u64) -> u64 {
         match &self.documents {
-            None => self.part.position(sequence, row),
+            None => self.slice.map_or(0, |[first, _]| first) + self.part.position(sequence, row),
             Some(starts) => {
                 let token = self.part.row(sequence, row);
                 token - starts.of(token as usize) as u64
@@ -145,6 +149,7 @@ impl<T: Element> Context<T> {
             dropout_seed: 0,
             member: 0,
             part: SequencePart::WHOLE,
+            slice: None,
             loss_divisor: None,
             documents: None,
         }
@@ -201,6 +206,37 @@ pub fn run_in_pieces<T: Element>(
     };
     let mut call = Call { inputs, outputs };
     matmul(&*context.gemm, &mut call, *transpose_a, *transpose_b, *accumulate, Some(between));
+}
+
+/// As [`run`], of attention or its gradient in a slice of sequences, which sees the keys and values of the slices before it.
+pub fn run_in_slice<T: Element>(
+    context: &mut Context<T>,
+    kernel: &Kernel,
+    inputs: &[Input<'_, T>],
+    outputs: &mut [Data<T>],
+    slice: &mut Slice<'_, Data<T>>,
+) {
+    let mut call = Call { inputs, outputs };
+    let within = |spread: Spread| Spread { window: slice.window, ..spread };
+    match kernel {
+        Kernel::Attention(heads) => {
+            slices::attention(&*context.gemm, &mut call, &within(alone(heads)), &slice.before);
+        }
+        Kernel::SpreadAttention(spread) => {
+            slices::attention(&*context.gemm, &mut call, &within(*spread), &slice.before);
+        }
+        Kernel::SinkAttention(spread) => {
+            slices::attention(&*context.gemm, &mut call, &within(*spread), &slice.before);
+            newer::take_sinks(&mut call, spread);
+        }
+        Kernel::AttentionGrad(heads) => {
+            slices::attention_grad(&*context.gemm, &mut call, &within(alone(heads)), slice);
+        }
+        Kernel::SpreadAttentionGrad(spread) => {
+            slices::attention_grad(&*context.gemm, &mut call, &within(*spread), slice);
+        }
+        _ => run(context, kernel, inputs, outputs),
+    }
 }
 
 /// As [`run`], of a kernel that talks with `peers` while it runs.
@@ -290,7 +326,8 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
             newer::position_scale(&mut call, |row| context.position(*sequence, row), *tokens, *scale_e12);
         }
         Kernel::SinkAttention(spread) => {
-            newer::sink_attention(&*context.gemm, &mut call, spread, context.documents.as_ref())
+            attention::attention(&*context.gemm, &mut call, spread, context.documents.as_ref());
+            newer::take_sinks(&mut call, spread);
         }
         Kernel::SinkGrad => newer::sink_grad(&mut call),
         Kernel::ExpertBias { ways, shared } => newer::expert_bias(&mut call, *ways, *shared),
@@ -419,8 +456,9 @@ fn rope<T: Element>(
     (heads, width, tail): (u64, u64, u64),
     inverse: bool,
 ) {
-    let key = (sequence, tail, base);
-    context.rope.entry(key).or_insert_with(|| rope::table(sequence, tail, base));
+    let positions = context.slice.map_or(sequence, |[_, positions]| positions);
+    let key = (positions, tail, base);
+    context.rope.entry(key).or_insert_with(|| rope::table(positions, tail, base));
     let context = &*context;
     rope::rope(call, &context.rope[&key], |row| context.position(sequence, row), (heads, width, tail), inverse);
 }

@@ -4,12 +4,9 @@
 use pipeplan_core::graph::{Spread, of_e12};
 
 use super::super::element::{Element, dot};
-use super::super::gemm::Gemm;
-use super::attention;
+use super::Call;
 use super::elementwise::sigmoid;
 use super::experts::Arrivals;
-use super::{Call, Input};
-use crate::backend::documents::DocumentStarts;
 
 /// Where a clamped gate and what stands beside it end, and the factor within the gate's sigmoid (gpt-oss).
 const LIMIT: f64 = 7.0;
@@ -246,16 +243,9 @@ pub fn position_scale<T: Element>(
     }
 }
 
-/// Attention as without sinks, of which each head's then takes its share.
-pub fn sink_attention<T: Element>(
-    gemm: &dyn Gemm<T>,
-    call: &mut Call<'_, '_, T>,
-    spread: &Spread,
-    documents: Option<&DocumentStarts>,
-) {
+/// What attention has made without sinks, of which each head's now takes its share.
+pub fn take_sinks<T: Element>(call: &mut Call<'_, '_, T>, spread: &Spread) {
     let sinks = call.floats(3);
-    let inputs: Vec<Input<'_, T>> = call.inputs[..3].to_vec();
-    attention::attention(gemm, &mut Call { inputs: &inputs, outputs: &mut *call.outputs }, spread, documents);
     let width = spread.value_width as usize;
     let [attended, log_sums] = &mut *call.outputs else { panic!("sink_attention has two outputs") };
     let heads = attended.floats_mut().chunks_exact_mut(width).zip(log_sums.floats_mut());
