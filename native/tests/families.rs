@@ -29,3 +29,10 @@ fn slow_each_family_computes_what_transformers_computes() {
 fn slow_a_run_starts_from_what_transformers_has_saved() {
     judged_by("start.py");
 }
+
+/// The losses of 20 steps, from the same weights and tokens, with f32 and f64, on one rank and on two for each way to split the
+/// work: `families/train.py` prints to how many digits they agree with transformers and torch's AdamW. A minute.
+#[test]
+fn slow_a_run_trains_as_transformers_does() {
+    judged_by("train.py");
+}

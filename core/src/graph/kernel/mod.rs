@@ -567,7 +567,7 @@ pub enum Kernel {
         cap_e12: u64,
     },
     /// `(logits [n, vocab], targets [n]) → (loss [1], l [n])`: `l[i] = ln Σ over j of exp logits[i,j]`,
-    /// `loss = Σ over i, rising, of (l[i] − logits[i, targets[i]]) / (n · microbatches)`. `l` is kept.
+    /// `loss = Σ over i, rising, of (l[i] − logits[i, targets[i]]) / (n · microbatches)`, on the CPU in f64. `l` is kept.
     CrossEntropy {
         /// Microbatches of a step, so that their losses add up to the step's mean.
         microbatches: u64,

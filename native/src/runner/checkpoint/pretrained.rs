@@ -191,6 +191,10 @@ fn not_run(config: &Value) -> Option<&'static str> {
     if thetas.windows(2).any(|pair| pair[0] != pair[1]) {
         return Some("its layers have rotary positions of more than one theta");
     }
+    // The runner has the tanh form. In files of Gemma 1 both names are of this one, as its library says.
+    if kind != "gemma" && matches!(config["hidden_activation"].as_str(), Some("gelu" | "gelu_python")) {
+        return Some("its GELU is the exact one (hidden_activation)");
+    }
     let says = |name: &str, what: bool| config[name].as_bool() == Some(what);
     if says("use_bidirectional_attention", true)
         || says("scale_attn_weights", false)
@@ -230,4 +234,26 @@ fn json(path: &Path) -> Result<Value, CheckpointError> {
     let damaged = |what: String| CheckpointError::Damaged { path: path.to_path_buf(), what };
     let text = String::from_utf8(bytes).map_err(|error| damaged(error.to_string()))?;
     pipeplan_core::base::json::parse(&text).map_err(|error| damaged(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// Both forms of GELU take the same bytes and operations, so that no plan tells them apart; losses do, in the fourth digit.
+    #[test]
+    fn the_exact_form_of_gelu_is_refused_where_the_runner_has_the_other() {
+        let says = |kind: &str, name: &str| {
+            // Gemma 3's library has two thetas where a file says neither.
+            let thetas = json!({ "full_attention": { "rope_theta": 1e4 } });
+            let config = json!({ "model_type": kind, "hidden_act": name, "hidden_activation": name, "rope_parameters": thetas });
+            not_run(&config).is_some()
+        };
+        for kind in ["gemma2", "gemma3_text", "vaultgemma"] {
+            assert!(says(kind, "gelu") && says(kind, "gelu_python"), "{kind}");
+            assert!(!says(kind, "gelu_pytorch_tanh"), "{kind}");
+        }
+        assert!(!says("gemma", "gelu"), "transformers takes it for the tanh form");
+    }
 }

@@ -305,9 +305,7 @@ impl Gradients {
         }
         let norm = libm::sqrt(squares.iter().fold(0.0, |sum, square| sum + square));
         self.norm = Some(norm);
-        // Not "below": a norm that is no number leaves all as it is, and the next loss tells of it.
-        if norm > limit {
-            let factor = limit / norm;
+        if let Some(factor) = clip_factor(norm, limit) {
             for held in self.held.iter().filter(|held| !held.frozen) {
                 for stage in &held.stages {
                     if here_on_card(backend, *stage, &held.name).is_some() {
@@ -628,10 +626,36 @@ fn gather<T: Element>(
     Ok(())
 }
 
+/// What gradients of this norm are multiplied with where they are to be at most `limit` long, if anything: as torch's
+/// `clip_grad_norm_` and Megatron-LM have it, who keep the divisor above 0.
+fn clip_factor(norm: f64, limit: f64) -> Option<f64> {
+    let factor = limit / (norm + 1e-6);
+    // Not "unless it is 1 or more": a norm that is no number leaves all as it is, and the next loss tells of it.
+    (factor < 1.0).then_some(factor)
+}
+
 fn sum_of_squares<T: Element>(values: &[T]) -> f64 {
     values.iter().fold(0.0, |sum, value| sum + value.wide() * value.wide())
 }
 
 fn scale<T: Element>(values: &mut [T], factor: f64) {
     values.iter_mut().for_each(|value| *value = T::of(value.wide() * factor));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As `torch.nn.utils.clip_grad_norm_` has it: `max_norm / (norm + 1e-6)`, and no more than 1.
+    #[test]
+    fn gradients_are_clipped_as_torch_clips_them() {
+        // Of 3 and 4, whose norm is 5.
+        let of_five = clip_factor(5.0, 1.0).expect("it is more than 1");
+        assert!((of_five - 0.199_999_960_000_008).abs() < 1e-15, "{of_five}");
+        // A norm that is the limit, to which 10⁻⁶ is added.
+        assert!(clip_factor(1.0, 1.0).is_some_and(|factor| (factor - 0.999_999_000_001).abs() < 1e-15));
+        for (norm, limit) in [(0.5, 1.0), (0.0, 1.0), (5.0, f64::INFINITY), (f64::NAN, 1.0)] {
+            assert_eq!(clip_factor(norm, limit), None, "{norm}");
+        }
+    }
 }

@@ -261,6 +261,34 @@ fn cross_entropy() {
     assert!((flat[0].data.floats()[0] - 5f64.ln()).abs() < 1e-12);
 }
 
+/// The mean of losses that are all alike is each of them, also of thousands in f32: a sum in 32 bits would lose two digits.
+#[test]
+fn a_loss_in_f32_is_the_mean_of_many() {
+    const ROWS: usize = 30_000;
+    let logits = Data::Floats(vec![0f32; ROWS * 5]);
+    let targets = Data::Tokens(vec![2; ROWS]);
+    let inputs = [
+        Input { shape: &[ROWS as u64, 5], data: Some(&logits) },
+        Input { shape: &[ROWS as u64], data: Some(&targets) },
+    ];
+    let mut outputs = [Data::Floats(vec![0f32]), Data::Floats(vec![0f32; ROWS])];
+    run(&mut Context::new(Box::new(Tuned)), &Kernel::CrossEntropy { microbatches: 1 }, &inputs, &mut outputs);
+    let whole = outputs[0].floats()[0];
+
+    // The same where devices share the vocabulary: the greatest logit, and the sum of exponentials with the target's logit.
+    let most = Data::Floats(vec![0f32; ROWS]);
+    let sums = Data::Floats([5f32, 0.0].repeat(ROWS));
+    let rows = ROWS as u64;
+    let given = [Some(&most), Some(&sums), None, None];
+    let shapes: [&[u64]; 4] = [&[rows], &[rows, 2], &[rows, 5], &[rows]];
+    let inputs: Vec<Input<'_, f32>> =
+        shapes.into_iter().zip(given).map(|(shape, data)| Input { shape, data }).collect();
+    run(&mut Context::new(Box::new(Tuned)), &Kernel::SharedCrossEntropy { microbatches: 1 }, &inputs, &mut outputs);
+    for found in [whole, outputs[0].floats()[0]] {
+        assert!((f64::from(found) - 5f64.ln()).abs() < 2.0 * f64::from(f32::EPSILON), "{found}");
+    }
+}
+
 #[test]
 fn losses_of_routers() {
     let chosen = Tensor { shape: vec![3, 2], ..Tensor::tokens(&[0, 4, 4, 1, 3, 4]) };

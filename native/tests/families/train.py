@@ -1,0 +1,279 @@
+"""Judges training on the CPU by transformers and torch's AdamW: the losses of 20 steps, from the same weights and tokens.
+
+    python native/tests/families/train.py target/debug/pipeplan [FAMILY ...]
+
+transformers makes a small model of each family with random weights and saves it. `pipeplan run --weights` trains from that
+folder: on one rank, and on two for each way to split the work. torch's AdamW trains the model of transformers on the same
+sequences. The table says to how many digits the losses agree: the least -log10 of |ours - theirs| / theirs of all steps.
+`chats` is a fine-tuning: of conversations only what the assistant says is predicted, and both sides make tokens and labels
+of the same messages. `clipped` has gradients clipped, as torch's `clip_grad_norm_` does, warm-up, and a cosine.
+
+The order of the data is made plain: each sequence is a file of its own, and a run takes one from each file in turn.
+
+Where both sides are not told the same by themselves:
+
+- transformers works out norms, softmax, rotary positions and routers in 32-bit floats even where the model has 64 bits, so
+  its own digits end before 9. `Wide` lets its classes work these out in 64 bits; nothing else of them changes.
+- In f32 transformers takes the mean of the losses of tokens in f32. Here it gets the logits in f64, since a mean in f32 is
+  right to 7 digits at best.
+- Rounding grows from step to step. The last column says how far f32 of transformers is from its own f64; two that round
+  otherwise agree to about as many digits.
+- The first step of a warm-up over n steps has 1/n of the rate. That of transformers' own schedules has none.
+- GPT-2's published models have GELU in its tanh form. The runner has the exact one (`activation_function = "gelu"`), and so
+  has the model here. A folder of GPT-2 is not read, so its weights get the runner's names.
+
+Needs torch, transformers and safetensors; the CPU is enough.
+"""
+
+import contextlib
+import json
+import math
+import pathlib
+import random
+import subprocess
+import sys
+import tempfile
+import warnings
+
+import torch
+import transformers
+from families import FAMILIES
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, models, pre_tokenizers
+from torch.nn.functional import cross_entropy
+from torch.overrides import TorchFunctionMode
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+
+STEPS, SEQUENCES, SEQUENCE = 20, 8, 32
+LEARNING_RATE, BETAS, EPSILON, WEIGHT_DECAY = 1e-3, (0.9, 0.95), 1e-8, 0.1
+GPT_2 = dict(model_type="gpt2", vocab_size=256, n_embd=32, n_layer=4, n_head=4, n_positions=64, layer_norm_epsilon=1e-5,
+             activation_function="gelu", resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=None, eos_token_id=None)
+# Of conversations, with tokens that begin and end messages.
+CONVERSATIONS = {**FAMILIES["llama"], "vocab_size": 264}
+JUDGED = {**{kind: FAMILIES[kind] for kind in ("llama", "qwen3", "gemma2", "mixtral", "deepseek_v3")}, "gpt2": GPT_2,
+          "llama, chats": CONVERSATIONS, "qwen3, clipped": FAMILIES["qwen3"]}
+# Where gradients are clipped, and the rate rises and falls.
+CLIP_NORM, WARM_UP, LEAST_RATE = 0.5, 4, 1e-4
+IGNORED = -100
+WORDS = "a pipeline of stages, each with its own layers; what one has done the next one takes. Then it waits: 1 2 3!".split()
+TEMPLATE = """{% for message in messages %}<|{{ message.role }}|>
+{%- if message.role == 'assistant' %}{% generation %}{{ message.content }}<|end|>{% endgeneration %}
+{%- else %}{{ message.content }}<|end|>{% endif %}{% endfor %}"""
+LAYOUTS = {"one rank": {}, "PP 2": {"pipeline": 2}, "TP 2": {"tensor": 2}, "DP 2": {"data": 2}, "CP 2": {"context": 2},
+           "EP 2": {"data": 2, "expert": 2}}
+# Digits that each type has to agree to.
+LEAST = {"f32": 7.0, "f64": 12.0}
+TYPES = {"f32": torch.float32, "f64": torch.float64}
+
+
+class Wide(TorchFunctionMode):
+    """What is asked for in 32-bit floats is in 64 bits."""
+
+    def __torch_function__(self, function, types, words=(), named=None):
+        def wide(value):
+            return torch.float64 if value is torch.float32 else value
+
+        if function is torch.Tensor.float:
+            function = torch.Tensor.double
+        return function(*map(wide, words), **{name: wide(value) for name, value in (named or {}).items()})
+
+
+def exactly(precision):
+    return Wide() if precision == "f64" else contextlib.nullcontext()
+
+
+def run(*words):
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{' '.join(map(str, words[:3]))}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def texts():
+    """As many texts as there are sequences, apart from each other: words by chance."""
+    length = STEPS * SEQUENCES * (SEQUENCE + 1)
+    whole = " ".join(random.Random(7).choices(WORDS, k=length))
+    return [whole[start:start + SEQUENCE + 1] for start in range(0, length, SEQUENCE + 1)]
+
+
+def bytes_of(folder):
+    """What a run gets, and of each sequence its tokens with the one behind it, and which of these are to be predicted."""
+    data, windows = [], []
+    for number, text in enumerate(texts()):
+        file = folder / f"sequence-{number:03}"
+        file.write_bytes(text.encode())
+        data += ["--data", file]
+        windows.append(list(text.encode()))
+    windows = torch.tensor(windows)
+    return data, windows, windows
+
+
+def chats_of(folder):
+    """The same of conversations, of which only what the assistant says is to be predicted."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    letters = Tokenizer(models.BPE(vocab={letter: number for number, letter in enumerate(letters)}, merges=[]))
+    letters.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=letters, eos_token="<|end|>", extra_special_tokens={
+        "user": "<|user|>", "assistant": "<|assistant|>"})
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(folder / "tokenizer")
+    data, windows, labels = ["--tokenizer", folder / "tokenizer"], [], []
+    for number, text in enumerate(texts()):
+        # Questions and answers of other lengths in each.
+        first, second = 5 + number % 4, 14 + number % 7
+        said = [text[:first], text[first:second], text[second:second + 4], text[second + 4:]]
+        messages = [{"role": role, "content": content} for role, content in zip(["user", "assistant"] * 2, said)]
+        file = folder / f"chat-{number:03}.jsonl"
+        file.write_text(json.dumps({"messages": messages}) + "\n")
+        data += ["--data", file]
+        tokens = tokenizer.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
+        pairs = list(zip(tokens["input_ids"], tokens["assistant_masks"], strict=True))[:SEQUENCE + 1]
+        windows.append([token for token, _ in pairs])
+        labels.append([token if is_said else IGNORED for token, is_said in pairs])
+    return data, torch.tensor(windows), torch.tensor(labels)
+
+
+def model_of(config, precision):
+    """The family's class with random weights, which are the same in both types."""
+    described = {**config, "attn_implementation": "eager", "experts_implementation": "eager"}
+
+    def made(precision):
+        torch.manual_seed(3)
+        with exactly(precision):
+            return AutoModelForCausalLM.from_config(AutoConfig.for_model(**described), dtype=TYPES[precision]).eval()
+
+    first, model = made("f32"), made(precision)
+    torch.manual_seed(5)
+    with torch.no_grad():
+        for weight, value in zip(model.parameters(), first.parameters(), strict=True):
+            weight.copy_(value + 0.1 * torch.randn_like(value))
+    return model
+
+
+def rate(step):
+    """The share of the rate that a step has."""
+    if step < WARM_UP:
+        return (step + 1) / WARM_UP
+    least, done = LEAST_RATE / LEARNING_RATE, (step - WARM_UP) / (STEPS - WARM_UP)
+    return least + (1 - least) * (1 + math.cos(math.pi * done)) / 2
+
+
+def theirs(model, windows, labels, precision, clips):
+    """The losses of transformers, with decay of matrices alone."""
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
+    groups = [{"params": [weight for weight in trained if weight.ndim > 1], "weight_decay": WEIGHT_DECAY},
+              {"params": [weight for weight in trained if weight.ndim < 2], "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=LEARNING_RATE, betas=BETAS, eps=EPSILON)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate if clips else lambda step: 1.0)
+    losses = []
+    for tokens, wanted in zip(windows.split(SEQUENCES), labels.split(SEQUENCES), strict=True):
+        with exactly(precision):
+            logits = model(tokens[:, :-1], use_cache=False).logits
+            if logits.dtype != TYPES[precision]:
+                sys.exit(f"logits are in {logits.dtype}")
+        loss = cross_entropy(logits.double().flatten(0, 1), wanted[:, 1:].flatten(), ignore_index=IGNORED)
+        optimizer.zero_grad()
+        loss.backward()
+        if clips and torch.nn.utils.clip_grad_norm_(trained, CLIP_NORM) < CLIP_NORM:
+            sys.exit("no gradient is clipped")
+        optimizer.step()
+        schedule.step()
+        losses.append(loss.item())
+    return losses
+
+
+def as_the_runner_names(model, binary, spec, data, precision, folder):
+    """A folder with the weights of GPT-2 under the runner's names: those of a checkpoint that it writes."""
+    run(binary, "run", spec, "--steps", "1", "--precision", precision, "--checkpoint-dir", folder / "own", *data)
+    own = folder / "own" / "step-000001"
+    names = load_file(own / "model.safetensors")
+    given, at = {}, "model.decoder."
+    theirs = {name: value.detach() for name, value in model.named_parameters()}
+    given[at + "embed_tokens.weight"] = theirs["transformer.wte.weight"]
+    given[at + "embed_positions.weight"] = theirs["transformer.wpe.weight"]
+    parts = {"ln_1": "self_attn_layer_norm", "ln_2": "final_layer_norm", "attn.c_proj": "self_attn.out_proj",
+             "mlp.c_fc": "fc1", "mlp.c_proj": "fc2"}
+    for kind in ("weight", "bias"):
+        given[f"{at}final_layer_norm.{kind}"] = theirs[f"transformer.ln_f.{kind}"]
+        for layer in range(model.config.n_layer):
+            block, own_block = f"transformer.h.{layer}.", f"{at}layers.{layer}."
+            # Matrices lie the other way round there, and those of q, k and v beside each other.
+            for part, value in zip("qkv", theirs[f"{block}attn.c_attn.{kind}"].chunk(3, -1)):
+                given[f"{own_block}self_attn.{part}_proj.{kind}"] = value.T if value.ndim > 1 else value
+            for part, own_part in parts.items():
+                value = theirs[f"{block}{part}.{kind}"]
+                given[f"{own_block}{own_part}.{kind}"] = value.T if value.ndim > 1 else value
+    unlike = {name for name in set(names) ^ set(given) if name != "lm_head.weight"}
+    if unlike:
+        sys.exit(f"gpt2: these weights have no counterpart: {sorted(unlike)}")
+    (folder / "saved" / "config.json").write_text((own / "config.json").read_text())
+    save_file({name: value.contiguous() for name, value in given.items()}, folder / "saved" / "model.safetensors",
+              metadata={"format": "pt"})
+
+
+def judge(binary, kind, precision, folder):
+    """By layout, to how many digits the losses agree; then those of transformers."""
+    config, clips = JUDGED[kind], kind.endswith("clipped")
+    data, windows, labels = chats_of(folder) if config is CONVERSATIONS else bytes_of(folder)
+    model = model_of(config, precision)
+    model.save_pretrained(folder / "saved")
+    counts = [config.get(key) for key in ("num_local_experts", "n_routed_experts")]
+    # Whichever experts the router chooses have room.
+    experts = next((count for count in counts if count), None)
+    found = {}
+    for layout, parallel in LAYOUTS.items():
+        if "expert" in parallel and not experts:
+            continue
+        training = {"microbatches": SEQUENCES // 2 // parallel.get("data", 1), "microbatch_size": 2, "sequence": SEQUENCE,
+                    "expert_imbalance": float(experts or 1)}
+        # What the runner writes of GPT-2 takes the place of its file.
+        described = {key: value for key, value in config.items() if value is not None} if kind == "gpt2" else "saved"
+        spec = folder / f"{layout}.json"
+        spec.write_text(json.dumps({
+            "schedule": "1f1b", "model": {"config": described, "multi_token": 0}, "cluster": {"device": "cpu"},
+            "parallel": {"pipeline": 1, **parallel}, "training": training}))
+        if kind == "gpt2" and not found:
+            as_the_runner_names(model, binary, spec, data, precision, folder)
+        settings = ["--learning-rate", LEARNING_RATE, "--beta1", BETAS[0], "--beta2", BETAS[1], "--eps", EPSILON,
+                    "--weight-decay", WEIGHT_DECAY]
+        if clips:
+            settings += ["--clip-norm", CLIP_NORM, "--warm-up", WARM_UP, "--decay-until", STEPS, "--min-lr", LEAST_RATE]
+        done = run(binary, "run", spec, "--weights", folder / "saved", "--steps", STEPS, "--precision", precision, "--json",
+                   *settings, *data)
+        found[layout] = json.loads(done)["losses"]
+    return found, theirs(model, windows, labels, precision, clips)
+
+
+def digits(ours, theirs):
+    worst = max(abs(own - other) / abs(other) for own, other in zip(ours, theirs, strict=True))
+    return 16.0 if worst == 0 else -math.log10(worst)
+
+
+def main():
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    warnings.filterwarnings("ignore")
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    binary, kinds = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2:] or list(JUDGED)
+    versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
+    print(f"Digits to which losses of {STEPS} steps agree with {versions}")
+    print(f"{'':20}" + "".join(f"{layout:>10}" for layout in LAYOUTS) + f"{'f32 of torch':>14}  losses", flush=True)
+    few = []
+    for kind in kinds:
+        known = {}
+        for precision in ("f64", "f32"):
+            with tempfile.TemporaryDirectory() as folder:
+                found, known[precision] = judge(binary, kind, precision, pathlib.Path(folder))
+            agree = {layout: digits(losses, known[precision]) for layout, losses in found.items()}
+            few += [f"{kind} {precision} {layout}" for layout, count in agree.items() if count < LEAST[precision]]
+            row = "".join(f"{agree[layout]:10.1f}" if layout in agree else f"{'':10}" for layout in LAYOUTS)
+            own = f"{digits(known['f32'], known['f64']):14.1f}" if precision == "f32" else f"{'':14}"
+            ends = f"{known[precision][0]:.6f} to {known[precision][-1]:.6f}"
+            print(f"{kind:14} {precision:5}{row}{own}  {ends}", flush=True)
+    if few:
+        sys.exit(f"they agree to fewer digits than {LEAST}: {', '.join(few)}")
+
+
+if __name__ == "__main__":
+    main()
