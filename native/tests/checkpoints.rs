@@ -6,7 +6,8 @@ use std::fs;
 use std::path::Path;
 
 use common::{Stopper, assert_close_losses, options, published, train, transformers_agrees, work};
-use pipeplan::runner::checkpoint::{Checkpoint, Pretrained, Saving};
+use pipeplan::backend::rotary::RotaryScaling;
+use pipeplan::runner::checkpoint::{Checkpoint, Pretrained, Saving, VERSION_WITH_ROTARY};
 use pipeplan::runner::evaluate::evaluate;
 use pipeplan::runner::optimizer::AdamW;
 use pipeplan::runner::{LastCheckpoint, Precision, RunError, RunOptions, RunReport, Silent, Workload, run};
@@ -723,4 +724,32 @@ fn weights_of_another_model_are_refused_with_what_differs() {
     assert!(open(published.path()).contains("`../model.safetensors`, which is not a file in this folder"));
     fs::remove_file(&config).expect("removed");
     assert!(open(published.path()).contains("it has no config.json"));
+}
+
+/// Scaled rotary positions are in the checkpoint's `config.json`: a run that goes on has them, evaluation too, and another version
+/// keeps readers away that would leave them out.
+#[test]
+fn scaled_rotary_positions_go_on() {
+    let rotary = Some(RotaryScaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 16.0 });
+    let workload = planned(2, 1, 0, "1f1b", Precision::Double);
+    let scaled = |options: RunOptions| RunOptions { rotary, ..options };
+    let whole = train(&workload, &scaled(options(4)));
+    let plain = train(&workload, &options(4));
+    assert!((whole.losses()[0] - plain.losses()[0]).abs() > 1e-6, "the angles decide");
+    let folder = tempfile::tempdir().expect("a folder");
+    train(&workload, &scaled(saving(folder.path(), 2, 0)));
+    let manifest = Checkpoint::open(folder.path()).expect("a checkpoint").manifest;
+    assert_eq!(manifest.version, VERSION_WITH_ROTARY);
+    assert_eq!(manifest.model["rope_scaling"]["rope_type"], "llama3");
+    assert_same(&train(&workload, &resuming(folder.path(), 4)), &whole, "the rest");
+    let checkpoint = Checkpoint::open(folder.path()).expect("a checkpoint");
+    let with = evaluate::<f64>(&checkpoint, &common::text(), 2).expect("it computes").loss;
+    let mut without = checkpoint.clone();
+    without.manifest.model.as_object_mut().expect("fields").remove("rope_scaling");
+    let without = evaluate::<f64>(&without, &common::text(), 2).expect("it computes").loss;
+    assert!((with - without).abs() > 1e-6, "{with} and {without}");
+    let mut unknown = checkpoint;
+    unknown.manifest.model["rope_scaling"]["factor"] = json!(0);
+    let said = refused(&workload, &RunOptions { resume: Some(unknown), ..options(4) });
+    assert!(said.contains("llama3: factor: found 0, accepted is a number above 0"), "{said}");
 }

@@ -13,6 +13,7 @@
 //! | [`expert_parallel`] | which tokens go to which rank in the all-to-all of experts |
 //! | [`documents`] | where documents begin in the sequences of a microbatch |
 //! | [`peers`] | the tensor-, context- and expert-parallel groups of a stage, and the copies of its weights |
+//! | [`rotary`] | rotary positions that are scaled for longer sequences |
 //! | [`sharding`] | what copies of a weight share out among themselves |
 //! | [`arena`] | the tensors of one microbatch in one stage |
 
@@ -40,6 +41,7 @@ pub mod documents;
 pub mod expert_parallel;
 pub mod modelled;
 pub mod peers;
+pub mod rotary;
 pub mod sharding;
 pub mod staged;
 pub mod stages;

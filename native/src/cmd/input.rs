@@ -181,8 +181,8 @@ fn config_file(source: &Source, named: &Path) -> Result<Value, Failure> {
     let config = json::parse(&text).map_err(|error| cannot(&error))?;
     if scales_positions(&config) {
         output::tell(&format!(
-            "note: {shown} scales rotary positions (rope_scaling). Plans do not depend on it; `run` trains and \
-             saves the model without it"
+            "note: {shown} scales rotary positions (rope_scaling). Plans do not depend on it; `run` takes it from the \
+             folder of `--weights`, and trains without it where there is none"
         ));
     }
     for note in hf_config::notes(&config) {

@@ -178,7 +178,10 @@ impl<T: Element> Forward<T> {
             }
             weights[id.index()] = Some(Data::Floats(values));
         }
-        Ok(Forward { graph, weights, context: Context::new(Box::new(Tuned)) })
+        let rotary = checkpoint::rotary_scaling(&checkpoint.manifest.model).map_err(EvaluateError::Mismatch)?;
+        let mut context = Context::new(Box::new(Tuned));
+        context.rotary = rotary;
+        Ok(Forward { graph, weights, context })
     }
 
     /// The loss of one sequence, and its logits.

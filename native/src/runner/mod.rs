@@ -57,6 +57,7 @@ pub use threads::run;
 pub(crate) use workload::available_bytes;
 pub use workload::{Computation, ModelStages, Refusal, Staged, Workload};
 
+use crate::backend::rotary::RotaryScaling;
 use crate::transport::faulty::Faults;
 use crate::transport::threads::ThreadOptions;
 use pipeplan_core::trace::{StepTrace, Trace};
@@ -118,6 +119,8 @@ pub struct RunOptions {
     pub resume: Option<Checkpoint>,
     /// The weights that a run starts from which resumes from no checkpoint; default: weights that follow from the seed.
     pub weights: Option<Pretrained>,
+    /// How rotary positions are scaled, where neither a checkpoint nor given weights say it: of a run that has been restarted.
+    pub rotary: Option<RotaryScaling>,
     /// How threads exchange tensors.
     pub transport: ThreadOptions,
     /// Tensors of GPUs go over NCCL, if ranks are processes.
@@ -163,6 +166,7 @@ impl Default for RunOptions {
             saving: None,
             resume: None,
             weights: None,
+            rotary: None,
             transport: ThreadOptions::default(),
             nccl: false,
             split_gpu: false,
@@ -181,6 +185,17 @@ impl Default for RunOptions {
 }
 
 impl RunOptions {
+    /// How rotary positions are scaled: as the checkpoint or the weights say that the run starts from. A run whose words on it are
+    /// not known is refused before.
+    pub fn rotary_scaling(&self) -> Option<RotaryScaling> {
+        let said = match (&self.resume, &self.weights) {
+            (Some(checkpoint), _) => checkpoint::rotary_scaling(&checkpoint.manifest.model),
+            (None, Some(weights)) => weights.rotary_scaling(),
+            (None, None) => return self.rotary,
+        };
+        said.unwrap_or(None)
+    }
+
     /// Locks the folder of checkpoints for this run, if it writes any.
     ///
     /// # Errors

@@ -286,6 +286,7 @@ fn backend(
                 keepings: position.keepings(),
                 state_on_host: model.optimizer_on_host,
                 seat: position.seat(),
+                rotary: options.rotary_scaling(),
                 slicing: model.slicing(),
                 batches: Arc::clone(batches),
             };

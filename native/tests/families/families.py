@@ -111,6 +111,17 @@ FAMILIES = {
     "youtu": of("youtu", **LATENT),
 }
 
+# Scaled rotary positions, with sizes at which some columns turn slowly, some fast and some are between. A run takes them from the
+# folder that it starts from.
+THETA = {"rope_theta": 10000.0, "original_max_position_embeddings": 64}
+LLAMA_3 = {**THETA, "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+YARN = {**THETA, "rope_type": "yarn", "factor": 4.0, "beta_fast": 8.0}
+STRETCHED = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
+SCALED = {f"{kind}, {rope['rope_type']}": {**FAMILIES[kind], "rope_parameters": rope, "max_position_embeddings": 256}
+          for kind, rope in [("arcee", YARN), ("cwm", LLAMA_3), ("exaone4", LLAMA_3), ("gpt_oss", {**YARN, "truncate": False}),
+                             ("llama", LLAMA_3), ("llama", YARN), ("llama", STRETCHED), ("mistral", YARN), ("qwen2", YARN),
+                             ("qwen2_moe", YARN), ("qwen3", YARN), ("qwen3_moe", YARN)]}
+
 # Families whose norms multiply by one more than their weight.
 ZERO_NORM = {"gemma", "gemma2", "gemma3_text", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "vaultgemma"}
 # Families that turn columns 2j and 2j + 1 of a head together; the runner turns j and j + half.

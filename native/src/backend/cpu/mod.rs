@@ -62,6 +62,7 @@ impl<T: Element> Cpu<T> {
                 state_on_host: false,
                 seat: ShardOwner::default(),
                 slicing: None,
+                rotary: None,
                 batches,
             },
             store,
@@ -70,7 +71,9 @@ impl<T: Element> Cpu<T> {
 
     /// As [`Cpu::new`], with a share of the optimizer states.
     pub fn sharing(stages: impl IntoIterator<Item = (u16, Graph)>, training: Training, store: &mut Store) -> Cpu<T> {
-        let core = Core { context: Context::new(Box::new(gemm::Tuned)) };
+        let mut context = Context::new(Box::new(gemm::Tuned));
+        context.rotary = training.rotary;
+        let core = Core { context };
         Stages::start(core, stages, training, store).unwrap_or_else(|never| match never {})
     }
 

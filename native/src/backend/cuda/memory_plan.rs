@@ -487,6 +487,7 @@ mod tests {
                 state_on_host: model.optimizer_on_host,
                 seat: Default::default(),
                 slicing: None,
+                rotary: None,
                 batches: Arc::clone(&batches),
             };
             needed(&held, &training, &workload.program.rows[rank], shows).expect("it walks").on_card

@@ -23,6 +23,7 @@ use self::stage::{Parameter, Stage};
 use super::arena::Lane;
 use super::cpu::element::Element;
 use super::peers::Peers;
+use super::rotary::RotaryScaling;
 use super::{Backend, BackendError, Keepings, Parcel, Part, Store, Values};
 use crate::runner::data::Batches;
 use crate::runner::optimizer::AdamW;
@@ -72,6 +73,8 @@ pub struct Training {
     pub state_on_host: bool,
     /// The part of each weight that it holds.
     pub seat: ShardOwner,
+    /// How rotary positions are scaled, if at all.
+    pub rotary: Option<RotaryScaling>,
     /// How sequences are cut into slices; nothing for whole ones.
     pub slicing: Option<Slicing>,
     /// The data.

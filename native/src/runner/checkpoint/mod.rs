@@ -41,6 +41,7 @@ mod names;
 mod pretrained;
 mod published;
 mod read;
+mod rotary;
 mod write;
 
 pub use beside::Saves;
@@ -48,6 +49,7 @@ pub use checksums::Sum;
 pub use folder::{Held, hold};
 pub use pretrained::{Pretrained, scales_positions};
 pub use read::Reader;
+pub use rotary::{rotary_scaling, with_scaling};
 pub use write::{WholeWeights, Writer};
 
 use super::optimizer::AdamW;
@@ -188,6 +190,9 @@ pub const VERSION_WITH_ADAPTERS: u32 = 2;
 /// The version of checkpoints whose learning rate does not fall along a cosine: readers before would let it.
 pub const VERSION_WITH_SCHEDULE: u32 = 3;
 
+/// The version of checkpoints with scaled rotary positions: readers before would have plain ones.
+pub const VERSION_WITH_ROTARY: u32 = 4;
+
 /// Where a model that no other library has says of itself what a spec says of it, for whoever evaluates it.
 pub const OWN_WORDS: &str = "pipeplan";
 
@@ -304,7 +309,8 @@ impl Checkpoint {
         if value["format"] != FORMAT {
             return Err(damaged(format!("its `format` is not \"{FORMAT}\"")));
         }
-        let known = version(!value["lora"].is_null(), !value["optimizer"]["schedule"].is_null());
+        let scaled = scales_positions(&value["model"]);
+        let known = version(!value["lora"].is_null(), !value["optimizer"]["schedule"].is_null(), scaled);
         if value["version"] != known {
             return Err(damaged(format!("its version is {}; this pipeplan reads {known}", value["version"])));
         }
@@ -338,11 +344,12 @@ impl Checkpoint {
 }
 
 /// The version of a checkpoint by what is in it.
-pub(super) fn version(has_adapters: bool, has_schedule: bool) -> u32 {
-    match (has_adapters, has_schedule) {
-        (_, true) => VERSION_WITH_SCHEDULE,
-        (true, false) => VERSION_WITH_ADAPTERS,
-        (false, false) => VERSION,
+pub(super) fn version(has_adapters: bool, has_schedule: bool, has_scaling: bool) -> u32 {
+    match (has_adapters, has_schedule, has_scaling) {
+        (_, _, true) => VERSION_WITH_ROTARY,
+        (_, true, false) => VERSION_WITH_SCHEDULE,
+        (true, false, false) => VERSION_WITH_ADAPTERS,
+        (false, false, false) => VERSION,
     }
 }
 

@@ -8,7 +8,8 @@ use pipeplan_core::base::fields::{Fault, Faults};
 use pipeplan_core::model::ModelConfig;
 use serde_json::Value;
 
-use super::{CheckpointError, OWN_WORDS, config, differences, model_of};
+use super::{CheckpointError, OWN_WORDS, config, differences, model_of, rotary_scaling};
+use crate::backend::rotary::RotaryScaling;
 
 /// Longest `config.json` or index that is read: an index names each tensor of a model of a hundred thousand.
 const MAX_TEXT_BYTES: u64 = 64 << 20;
@@ -58,6 +59,10 @@ const JUDGED: [&str; 41] = [
     "smollm3",
     "vaultgemma",
 ];
+
+/// Of those, the ones whose scaled rotary positions `start.py` has judged.
+const SCALED: [&str; 10] =
+    ["arcee", "cwm", "exaone4", "gpt_oss", "llama", "mistral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"];
 
 /// A folder with the weights of a model.
 #[derive(Clone, Debug, PartialEq)]
@@ -127,6 +132,7 @@ impl Pretrained {
                 "weights of the model_type {kind} are not read: their rows may have another order"
             )));
         }
+        self.rotary_scaling().map_err(|what| other(format!("its config.json is not run: {what}")))?;
         if let Some(what) = not_run(&self.config) {
             return Err(other(format!(
                 "{what}, which the runner does not do: its losses would not be those of the model"
@@ -151,6 +157,14 @@ impl Pretrained {
         }
     }
 
+    /// How its rotary positions are scaled.
+    ///
+    /// # Errors
+    /// As [`rotary_scaling`].
+    pub fn rotary_scaling(&self) -> Result<Option<RotaryScaling>, String> {
+        rotary_scaling(&self.config)
+    }
+
     /// What says under which names its tensors lie: the model as this crate writes it, with the kind that the folder names.
     pub(super) fn described(&self, model: &ModelConfig) -> Value {
         let mut described = config(model, "f32", false);
@@ -172,7 +186,8 @@ pub fn scales_positions(config: &Value) -> bool {
 /// What of a `config.json` changes no plan and decides what is computed from given weights, where the runner does without.
 fn not_run(config: &Value) -> Option<&'static str> {
     let kind = config["model_type"].as_str().unwrap_or_default();
-    if scales_positions(config) {
+    // A library that has two tables of angles, or other attention with them, is none of those that were judged.
+    if scales_positions(config) && !SCALED.contains(&kind) {
         return Some("it scales rotary positions (rope_scaling)");
     }
     // Which columns are turned together; of DeepSeek's family neighbours unless said otherwise.
@@ -206,7 +221,7 @@ fn not_run(config: &Value) -> Option<&'static str> {
 }
 
 /// What a `config.json` says of rotary positions: for all layers, or for each kind of layers.
-fn tables(config: &Value) -> impl Iterator<Item = &Value> {
+pub(super) fn tables(config: &Value) -> impl Iterator<Item = &Value> {
     let given =
         ["rope_scaling", "rope_parameters"].into_iter().map(|name| &config[name]).filter(|table| table.is_object());
     given.flat_map(|table| {

@@ -348,7 +348,7 @@ fn next(
         Source::Start | Source::Overtaken => options.resume.clone(),
     };
     let restarting = Restarting { begun: Some(Arc::new(begun)), ..options.restarting.clone() };
-    RunOptions { resume, restarting, ..options.clone() }
+    RunOptions { resume, restarting, rotary: options.rotary_scaling(), ..options.clone() }
 }
 
 impl Workload {

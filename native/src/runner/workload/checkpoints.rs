@@ -25,6 +25,7 @@ impl Workload {
     ) -> Result<(), Refusal> {
         let other = |what: String| CheckpointError::OtherRun { path: checkpoint.folder.clone(), what };
         let was = &checkpoint.manifest;
+        checkpoint::rotary_scaling(&was.model).map_err(other)?;
         let is = self.manifest(options, batches).ok_or(Refusal::NothingToSave)?;
         // A run that fails after its last step is only ended by a restart.
         if was.step >= options.steps && options.restarting.begun.is_none() {
@@ -107,7 +108,10 @@ impl Workload {
                 optimizer: model.optimizer,
                 frozen: model.frozen.texts(),
                 lora: model.lora.as_ref().map(Adapters::of),
-                model: checkpoint::config(&model.model, precision, model.lora.is_some()),
+                model: checkpoint::with_scaling(
+                    checkpoint::config(&model.model, precision, model.lora.is_some()),
+                    options.rotary_scaling(),
+                ),
             },
             // A microbatch counts as one sequence of its own data.
             Computation::Stages(staged) => About {
@@ -122,7 +126,11 @@ impl Workload {
         };
         Some(Manifest {
             format: checkpoint::FORMAT.to_string(),
-            version: checkpoint::version(about.lora.is_some(), options.optimizer.schedule != Schedule::Cosine),
+            version: checkpoint::version(
+                about.lora.is_some(),
+                options.optimizer.schedule != Schedule::Cosine,
+                options.rotary_scaling().is_some(),
+            ),
             step: options.first_step(),
             seed: options.seed,
             precision: precision.to_string(),

@@ -115,6 +115,9 @@ impl Workload {
         if let Some(pretrained) = &options.weights {
             self.check_weights(model, pretrained)?;
         }
+        if options.rotary_scaling().is_some() && options.device != Device::Cpu {
+            return Err(Refusal::NotOnCard { part: "scaled rotary positions (rope_scaling)" });
+        }
         Ok(Some(batches))
     }
 

@@ -16,6 +16,7 @@ use super::gemm::{Gemm, Operand, Size};
 use crate::backend::BackendError;
 use crate::backend::documents::DocumentStarts;
 use crate::backend::peers::Peers;
+use crate::backend::rotary::RotaryScaling;
 use crate::backend::stages::Slice;
 use crate::runner::random::SplitMix64;
 
@@ -112,6 +113,8 @@ pub struct Context<T> {
     pub gemm: Box<dyn Gemm<T>>,
     /// Sines and cosines by positions, width and base.
     rope: BTreeMap<(u64, u64, u64), Vec<(T, T)>>,
+    /// How rotary positions are scaled: the same over a run.
+    pub rotary: Option<RotaryScaling>,
     /// Seed of what dropout keeps: the same while a job runs, and again when it is run again.
     pub dropout_seed: u64,
     /// This rank's number among the tensor-parallel ranks.
@@ -146,6 +149,7 @@ impl<T: Element> Context<T> {
         Context {
             gemm,
             rope: BTreeMap::new(),
+            rotary: None,
             dropout_seed: 0,
             member: 0,
             part: SequencePart::WHOLE,
@@ -457,8 +461,8 @@ fn rope<T: Element>(
     inverse: bool,
 ) {
     let positions = context.slice.map_or(sequence, |[_, positions]| positions);
-    let key = (positions, tail, base);
-    context.rope.entry(key).or_insert_with(|| rope::table(positions, tail, base));
+    let (key, scaling) = ((positions, tail, base), context.rotary);
+    context.rope.entry(key).or_insert_with(|| rope::table(positions, tail, base, scaling.as_ref()));
     let context = &*context;
     rope::rope(call, &context.rope[&key], |row| context.position(sequence, row), (heads, width, tail), inverse);
 }

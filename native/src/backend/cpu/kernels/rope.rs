@@ -2,14 +2,18 @@
 
 use super::super::element::Element;
 use super::Call;
+use crate::backend::rotary::RotaryScaling;
 
 /// Sine and cosine for each position, then each half column.
-pub fn table<T: Element>(sequence: u64, width: u64, base: u64) -> Vec<(T, T)> {
-    let angle =
-        |position: u64, column: u64| position as f64 * libm::pow(base as f64, -2.0 * column as f64 / width as f64);
+pub fn table<T: Element>(sequence: u64, width: u64, base: u64, scaling: Option<&RotaryScaling>) -> Vec<(T, T)> {
+    let plain = |column: u64| libm::pow(base as f64, -2.0 * column as f64 / width as f64);
+    let by_column = |column| scaling.map_or_else(|| plain(column), |scaling| scaling.angle(column, width, base));
+    let attention = scaling.map_or(1.0, RotaryScaling::attention);
+    let columns: Vec<f64> = (0..width / 2).map(by_column).collect();
+    let number = |value: f64| T::of(attention * value);
     (0..sequence)
-        .flat_map(|position| (0..width / 2).map(move |column| angle(position, column)))
-        .map(|angle| (T::of(libm::sin(angle)), T::of(libm::cos(angle))))
+        .flat_map(|position| columns.iter().map(move |angle| position as f64 * angle))
+        .map(|angle| (number(libm::sin(angle)), number(libm::cos(angle))))
         .collect()
 }
 

@@ -70,7 +70,7 @@ impl Context {
         if let Some(table) = self.rope.get(&(sequence, width, base)) {
             return Ok(table.at());
         }
-        let table = rope::table::<f32>(sequence, width, base);
+        let table = rope::table::<f32>(sequence, width, base, None);
         let bytes: Vec<u8> =
             table.iter().flat_map(|(sine, cosine)| [*sine, *cosine]).flat_map(f32::to_ne_bytes).collect();
         let table = self.rope.entry((sequence, width, base)).or_insert(Memory::holding(&self.card, &bytes)?);
