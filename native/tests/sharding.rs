@@ -15,6 +15,9 @@ use pipeplan_core::spec::ModelWork;
 /// ZeRO's stage, copies of a sharding group, and when gradients are reduced where not as usual.
 type Sharded = (u32, Option<u32>, Option<ReduceGradients>);
 
+/// A schedule, its ranks, and what changes a plain model.
+type Case = (&'static str, usize, fn(&mut ModelWork));
+
 const EACH: Option<ReduceGradients> = Some(ReduceGradients::EachMicrobatch);
 const ONCE: Option<ReduceGradients> = Some(ReduceGradients::AfterAccumulation);
 
@@ -69,7 +72,7 @@ fn replicas_that_shard_train_as_one_rank() {
 #[test]
 fn sharding_goes_with_every_other_axis() {
     let mut expected = Expected::default();
-    let all: [(&str, usize, fn(&mut ModelWork)); 6] = [
+    let all: [Case; 6] = [
         ("1f1b", 2, |work| {
             (work.layout.form.tensor, work.layout.form.sequence_parallel) = (2, true);
             work.layout.form.async_reduce = true;

@@ -21,6 +21,9 @@ const EXPERTS: Experts = Experts {
     routing: Routing::USUAL,
 };
 
+/// A name, and what makes a plain model one.
+type Kind = (&'static str, fn(&mut ModelWork));
+
 /// Four layers in slices of 4 or more tokens.
 fn sliced(ranks: usize, slices: u32) -> ModelWork {
     let mut work = work(ranks, 4);
@@ -62,22 +65,22 @@ fn slices_train_as_one_rank() {
 /// adapters.
 #[test]
 fn every_kind_of_attention_goes_on_over_slices() {
-    let kinds: [(&str, &dyn Fn(&mut ModelWork)); 9] = [
-        ("Gemma 2, a window within a slice", &|work| work.model.variant = common::gemma_2(5)),
-        ("a window over slices", &|work| {
+    let kinds: [Kind; 9] = [
+        ("Gemma 2, a window within a slice", |work| work.model.variant = common::gemma_2(5)),
+        ("a window over slices", |work| {
             work.model.variant = Variant { window: Some(Window::sliding(11, 0)), ..Variant::USUAL };
         }),
-        ("DeepSeek", &|work| {
+        ("DeepSeek", |work| {
             let latent = Latent { query_rank: 12, key_value_rank: 10, rope_width: 2, value_width: 3 };
             work.model.variant = Variant { latent: Some(latent), ..Variant::USUAL };
             (work.model.kv_heads, work.model.head_dim) = (work.model.heads, 6);
         }),
-        ("GPT", &|work| (work.model.family, work.model.kv_heads) = (Family::Gpt, work.model.heads)),
-        ("Qwen 3", &|work| work.model.variant = Variant { qk_norm: true, ..Variant::USUAL }),
-        ("sinks", &|work| work.model.variant = Variant { sinks: true, ..Variant::USUAL }),
-        ("experts", &|work| work.model.variant = Variant { experts: Some(EXPERTS), ..Variant::USUAL }),
-        ("frozen layers", &|work| work.layout.form.frozen.add("layers.0-1").expect("layers")),
-        ("adapters", &|work| work.layout.form.lora = Some(Lora { rank: 4, alpha: 8, targets: Targets::ALL })),
+        ("GPT", |work| (work.model.family, work.model.kv_heads) = (Family::Gpt, work.model.heads)),
+        ("Qwen 3", |work| work.model.variant = Variant { qk_norm: true, ..Variant::USUAL }),
+        ("sinks", |work| work.model.variant = Variant { sinks: true, ..Variant::USUAL }),
+        ("experts", |work| work.model.variant = Variant { experts: Some(EXPERTS), ..Variant::USUAL }),
+        ("frozen layers", |work| work.layout.form.frozen.add("layers.0-1").expect("layers")),
+        ("adapters", |work| work.layout.form.lora = Some(Lora { rank: 4, alpha: 8, targets: Targets::ALL })),
     ];
     let mut expected = Expected::default();
     for (at, (kind, change)) in kinds.into_iter().enumerate() {
@@ -143,7 +146,7 @@ fn slices_hold_what_the_plan_predicts() {
 /// What does not go with slices is refused by its name, before anything starts.
 #[test]
 fn what_slices_do_not_run_with_is_refused() {
-    let cases: [(&str, fn(&mut ModelWork)); 3] = [
+    let cases: [Kind; 3] = [
         ("without dropout", |work| work.layout.form.dropout = true),
         ("without context parallel", |work| work.layout.form.context = 2),
         ("without losses of routers", |work| {

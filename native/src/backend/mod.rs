@@ -14,7 +14,7 @@
 //! | [`documents`] | where documents begin in the sequences of a microbatch |
 //! | [`peers`] | the tensor-, context- and expert-parallel groups of a stage, and the copies of its weights |
 //! | [`rotary`] | rotary positions that are scaled for longer sequences |
-//! | [`sharding`] | what copies of a weight share out among themselves |
+//! | [`sharding`] | what copies of a weight shard among themselves |
 //! | [`arena`] | the tensors of one microbatch in one stage |
 
 use std::collections::BTreeMap;

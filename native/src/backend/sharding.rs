@@ -1,12 +1,12 @@
-//! What data-parallel copies of a weight share out among themselves (ZeRO, arXiv:1910.02054), and which elements are whose.
+//! What data-parallel copies of a weight shard among themselves (ZeRO, arXiv:1910.02054), and which elements are whose.
 
 use std::ops::Range;
 
 use pipeplan_core::graph::Tensor;
 use pipeplan_core::graph::layout::{Layout, ReduceGradients};
 
-/// Which part of every weight's states a rank holds and which elements it updates, where data-parallel replicas share them
-/// out. Elements in order, parts as equal as can be.
+/// Which part of every weight's states a rank holds and which elements it updates, where data-parallel replicas shard them.
+/// Elements in order, parts as equal as can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
     /// This rank's position in the sharding group.
@@ -32,7 +32,7 @@ impl Share {
     }
 }
 
-/// What copies share out, and when they reduce gradients.
+/// What data-parallel copies shard, and when they reduce gradients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sharding {
     /// Whether optimizer states are sharded (ZeRO 1 and up).

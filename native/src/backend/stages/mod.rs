@@ -221,26 +221,8 @@ impl<P: Processor> Stages<P> {
             slices.begin(op, graph, processor, &mut store.meter)?;
         }
         lane.restart_peak();
-        for id in &lifetimes.arrive[job as usize] {
-            let data = match graph[*id].role {
-                Role::Tokens { ahead } => {
-                    let tokens = training.batches.tokens(*step, microbatch, ahead)?;
-                    processor.tokens(tokens).map_err(Into::into)?
-                }
-                role => {
-                    let payload = if role == Role::ActivationIn { Payload::Activation } else { Payload::Gradient };
-                    let parcel = Parcel { payload, stage: number, microbatch };
-                    let expected = graph[*id].bytes();
-                    let buffer = store.take(parcel)?;
-                    let found = buffer.bytes();
-                    match processor.unpack(buffer) {
-                        Some(data) if found == expected => data,
-                        _ => return Err(BackendError::WrongSize { parcel, found, expected }),
-                    }
-                }
-            };
-            lane.put(graph, *id, data, &mut store.meter);
-        }
+        let arrives = &lifetimes.arrive[job as usize];
+        arrive(processor, graph, arrives, op, (training, *step), &mut lane, store)?;
         if job == Job::B {
             take_nothing(graph, store, number, microbatch)?;
         }
@@ -280,31 +262,9 @@ impl<P: Processor> Stages<P> {
         // From here on this waits for the device.
         peers.settle()?;
         let peak = lane.peak();
-        for id in &lifetimes.end[job as usize] {
-            let data = lane.remove(graph, *id, &mut store.meter);
-            if graph[*id].role.leaves_after() != Some(job) {
-                continue;
-            }
-            let data = data.ok_or(BackendError::OutOfOrder { op })?;
-            let (payload, stage) = match graph[*id].role {
-                Role::ActivationOut => (Payload::Activation, number + 1),
-                Role::GradientOut => (Payload::Gradient, number.saturating_sub(1)),
-                role => {
-                    let loss = processor.number(&data).map_err(Into::into)?;
-                    if !loss.is_finite() {
-                        return Err(BackendError::NotFinite { microbatch, loss: loss.to_string() });
-                    }
-                    // Those of later tokens (MTP) only train.
-                    if matches!(role, Role::Loss { ahead: 1, .. }) {
-                        self.losses.push((microbatch, loss));
-                    }
-                    continue;
-                }
-            };
-            let stays = self.here.contains(&stage);
-            let buffer = processor.pack(data, &graph[*id], stays).map_err(Into::into)?;
-            store.put(Parcel { payload, stage, microbatch }, buffer);
-        }
+        let ends = &lifetimes.end[job as usize];
+        let loss = leave(processor, graph, (ends, job), op, &self.here, &mut lane, store)?;
+        self.losses.extend(loss.map(|loss| (microbatch, loss)));
         if job == Job::B {
             put_nothing(graph, store, number, microbatch);
         }
@@ -320,6 +280,80 @@ impl<P: Processor> Stages<P> {
         }
         processor.finish().map_err(Into::into)
     }
+}
+
+/// Puts into `lane` what `op` begins with, the tensors `ids`: tokens, and what other stages have sent.
+fn arrive<P: Processor>(
+    processor: &mut P,
+    graph: &Graph,
+    ids: &[TensorId],
+    op: Op,
+    (training, step): (&Training, u32),
+    lane: &mut Lane<P::Data>,
+    store: &mut Store,
+) -> Result<(), BackendError> {
+    let (stage, microbatch) = (op.stage() as u16, op.microbatch() as u32);
+    for id in ids {
+        let data = match graph[*id].role {
+            Role::Tokens { ahead } => {
+                let tokens = training.batches.tokens(step, microbatch, ahead)?;
+                processor.tokens(tokens).map_err(Into::into)?
+            }
+            role => {
+                let payload = if role == Role::ActivationIn { Payload::Activation } else { Payload::Gradient };
+                let parcel = Parcel { payload, stage, microbatch };
+                let expected = graph[*id].bytes();
+                let buffer = store.take(parcel)?;
+                let found = buffer.bytes();
+                match processor.unpack(buffer) {
+                    Some(data) if found == expected => data,
+                    _ => return Err(BackendError::WrongSize { parcel, found, expected }),
+                }
+            }
+        };
+        lane.put(graph, *id, data, &mut store.meter);
+    }
+    Ok(())
+}
+
+/// Takes out of `lane` what `op`, a job of its kind, ends with, the tensors `ids`: parcels for other stages go to `store`, of
+/// which `here` are this rank's. Gives the loss, if there is one.
+fn leave<P: Processor>(
+    processor: &mut P,
+    graph: &Graph,
+    (ids, job): (&[TensorId], Job),
+    op: Op,
+    here: &BTreeSet<u16>,
+    lane: &mut Lane<P::Data>,
+    store: &mut Store,
+) -> Result<Option<f64>, BackendError> {
+    let (number, microbatch) = (op.stage() as u16, op.microbatch() as u32);
+    let mut own = None;
+    for id in ids {
+        let data = lane.remove(graph, *id, &mut store.meter);
+        if graph[*id].role.leaves_after() != Some(job) {
+            continue;
+        }
+        let data = data.ok_or(BackendError::OutOfOrder { op })?;
+        let (payload, stage) = match graph[*id].role {
+            Role::ActivationOut => (Payload::Activation, number + 1),
+            Role::GradientOut => (Payload::Gradient, number.saturating_sub(1)),
+            role => {
+                let loss = processor.number(&data).map_err(Into::into)?;
+                if !loss.is_finite() {
+                    return Err(BackendError::NotFinite { microbatch, loss: loss.to_string() });
+                }
+                // Those of later tokens (MTP) only train.
+                if matches!(role, Role::Loss { ahead: 1, .. }) {
+                    own = Some(loss);
+                }
+                continue;
+            }
+        };
+        let buffer = processor.pack(data, &graph[*id], here.contains(&stage)).map_err(Into::into)?;
+        store.put(Parcel { payload, stage, microbatch }, buffer);
+    }
+    Ok(own)
 }
 
 /// Lends `values`, the elements `mine` of so many, in the place that they have among these, where all others are 0; and keeps

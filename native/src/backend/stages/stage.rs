@@ -176,6 +176,9 @@ impl<D, S> Stage<D, S> {
     }
 }
 
+/// What is kept of a tensor: all of it, or a share.
+type WholeOrShare<D> = (Option<D>, Option<D>);
+
 /// `data` of `tensor` whole, or the elements of `share` alone where that is all that is kept.
 fn kept<P: Processor>(
     processor: &mut P,
@@ -183,7 +186,7 @@ fn kept<P: Processor>(
     tensor: &Tensor,
     share: Share,
     is_share: bool,
-) -> Result<(Option<P::Data>, Option<P::Data>), P::Error> {
+) -> Result<WholeOrShare<P::Data>, P::Error> {
     if !is_share {
         return Ok((Some(data), None));
     }

@@ -190,7 +190,7 @@ pub const VERSION_WITH_ADAPTERS: u32 = 2;
 /// The version of checkpoints whose learning rate does not fall along a cosine: readers before would let it.
 pub const VERSION_WITH_SCHEDULE: u32 = 3;
 
-/// The version of checkpoints with scaled rotary positions: readers before would have plain ones.
+/// The version of checkpoints with scaled rotary positions: readers before know only plain ones.
 pub const VERSION_WITH_ROTARY: u32 = 4;
 
 /// Where a model that no other library has says of itself what a spec says of it, for whoever evaluates it.
