@@ -213,9 +213,12 @@ fn says(table: &Map<String, Value>, key: &str) -> bool {
     table.contains_key(key) || nested.into_iter().flatten().any(|rope| rope.get(key).is_some())
 }
 
+/// Fields with their numbers.
+type Sizes = &'static [(&'static str, f64)];
+
 /// The sizes that the libraries of families fill in (`transformers` 5) and that files leave out, or may. All others are
 /// required. Those that a reader takes as none where they are null are none then.
-const FILLED: &[(&[&str], &[(&str, f64)])] = &[
+const FILLED: &[(&[&str], Sizes)] = &[
     (&["afmoe"], &[("num_shared_experts", 2.0), ("sliding_window", 1024.0)]),
     (&["aria_text"], &[("num_experts", 8.0), ("moe_topk", 2.0), ("num_shared_expert", 2.0)]),
     (&["bamba", "iquestcoder", "nemotron_h"], &[("num_key_value_heads", 8.0)]),
