@@ -102,6 +102,65 @@ pub fn parse(text: &str) -> Result<Value, Syntax> {
     read(text, PhantomData::<Once>).map(|once| once.0)
 }
 
+/// The words that Python's `json` writes in the place of a number, which JSON has not.
+const WORDS: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
+
+/// As [`parse`], of a text that Python may have written: its words `Infinity`, `-Infinity` and `NaN` may stand as values. Such
+/// a value is read as text, so that nobody takes it for a number.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_python(text: &str) -> Result<Value, Syntax> {
+    let plain = parse(text);
+    let found = match &plain {
+        Ok(_) => Vec::new(),
+        Err(_) => words_in(text),
+    };
+    if found.is_empty() {
+        return plain;
+    }
+    let mut quoted = String::with_capacity(text.len() + 2 * found.len());
+    let mut copied = 0;
+    for (start, end) in &found {
+        quoted.push_str(&text[copied..*start]);
+        quoted.push('"');
+        quoted.push_str(&text[*start..*end]);
+        quoted.push('"');
+        copied = *end;
+    }
+    quoted.push_str(&text[copied..]);
+    parse(&quoted).map_err(|error| {
+        // Each word before the place took two more bytes.
+        let offset =
+            found.iter().fold(error.offset, |offset, (start, _)| offset - if *start < offset { 2 } else { 0 });
+        Syntax::at("JSON", text, offset, error.message)
+    })
+}
+
+/// From where to where each of [`WORDS`] stands in `text` as a value.
+fn words_in(text: &str) -> Vec<(usize, usize)> {
+    let bytes = text.as_bytes();
+    let (mut found, mut in_text, mut before, mut at) = (Vec::new(), false, b' ', 0);
+    while let Some(byte) = bytes.get(at) {
+        if in_text {
+            in_text = *byte != b'"';
+            at += if *byte == b'\\' { 2 } else { 1 };
+            continue;
+        }
+        let follows = matches!(before, b':' | b',' | b'[');
+        let word = WORDS.iter().find(|word| follows && bytes[at..].starts_with(word.as_bytes()));
+        let end = at + word.map_or(1, |word| word.len());
+        let behind = bytes[end..].iter().find(|byte| !byte.is_ascii_whitespace());
+        if word.is_some() && matches!(behind, Some(b',' | b']' | b'}')) {
+            found.push((at, end));
+        }
+        in_text = *byte == b'"';
+        before = if byte.is_ascii_whitespace() { before } else { *byte };
+        at = end;
+    }
+    found
+}
+
 /// JSON as `seed` takes it.
 ///
 /// # Errors
@@ -294,6 +353,41 @@ fn offset_of(text: &str, line: usize, column: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The values are those that Python's `json.loads` gives, with text in the place of the three words; what it refuses is
+    /// refused at the place where it stands.
+    #[test]
+    fn words_of_python_stand_as_values_alone() {
+        use serde_json::json;
+        for (text, value) in [
+            (
+                r#"{"a": [0.0, Infinity], "b": -Infinity, "c": NaN}"#,
+                json!({"a": [0.0, "Infinity"], "b": "-Infinity", "c": "NaN"}),
+            ),
+            ("[ NaN\n, 1]", json!(["NaN", 1])),
+            (r#"{"a": "x, NaN, \\", "b": [NaN]}"#, json!({"a": "x, NaN, \\", "b": ["NaN"]})),
+            (
+                r#"{"a": ": Infinity ,\" NaN ]", "Infinity": NaN}"#,
+                json!({"a": ": Infinity ,\" NaN ]", "Infinity": "NaN"}),
+            ),
+            (r#"{"a": 1}"#, json!({"a": 1})),
+        ] {
+            assert_eq!(parse_python(text), Ok(value), "{text}");
+        }
+        for (text, line, column) in [
+            (r#"{"a": [NaN], "b": Infinite}"#, 1, 19),
+            ("{\"a\": [NaN,\nNaN], \"b\": x}", 2, 12),
+            (r#"{Infinity: 1}"#, 1, 2),
+            (r#"{"a": 1, NaN: 1}"#, 1, 10),
+            (r#"{"a": +Infinity}"#, 1, 7),
+            (r#"{"a": NaNa}"#, 1, 7),
+            (r#"{"a": nan}"#, 1, 8),
+            ("NaN", 1, 1),
+        ] {
+            let error = parse_python(text).unwrap_err();
+            assert_eq!((error.line, error.column), (line, column), "{text}: {error}");
+        }
+    }
 
     #[test]
     fn the_format_of_a_file_is_read_without_its_content() {

@@ -136,7 +136,11 @@ fn read_spec(source: &Source) -> Result<Result<Spec, SpecError>, Failure> {
     }
     let mut value = match spec::parse(&source.text) {
         Ok(value) => value,
-        Err(error) => return Ok(Err(error)),
+        // Of a model's own file only its words that JSON has not are wrong.
+        Err(error) => match json::parse_python(&source.text).ok().filter(hf_config::looks_like_one) {
+            Some(config) => config,
+            None => return Ok(Err(error)),
+        },
     };
     if hf_config::looks_like_one(&value) {
         // Only a file has a name that a spec could give.
@@ -178,7 +182,7 @@ fn config_file(source: &Source, named: &Path) -> Result<Value, Failure> {
     let mut text = String::new();
     let file = std::fs::File::open(&path).map_err(|error| cannot(&error))?;
     file.take(MAX_CONFIG_BYTES).read_to_string(&mut text).map_err(|error| cannot(&error))?;
-    let config = json::parse(&text).map_err(|error| cannot(&error))?;
+    let config = json::parse_python(&text).map_err(|error| cannot(&error))?;
     if scales_positions(&config) {
         output::tell(&format!(
             "note: {shown} scales rotary positions (rope_scaling). Plans do not depend on it; `run` takes it from the \

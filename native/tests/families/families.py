@@ -12,7 +12,8 @@ ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 
 def of(kind, **more):
     """The `config.json` of `kind` with `more` than the sizes of all."""
-    rope = {key: more[key] for key in ["partial_rotary_factor"] if key in more}
+    rope = {key: more[key] for key in ["partial_rotary_factor", "mrope_section"] if key in more}
+    more.pop("mrope_section", None)
     config = {**SIZES, "model_type": kind, "rope_parameters": {**ROPE, **rope}, **more}
     return {key: value for key, value in config.items() if not (key == "head_dim" and value is None)}
 
@@ -43,12 +44,17 @@ MIXED = dict(sliding_window=7, layer_types=[SLIDING, SLIDING, SLIDING, FULL])
 FAMILIES = {
     "afmoe": of("afmoe", num_shared_experts=1, num_dense_layers=1, route_scale=2.0, mup_enabled=True, **MIXED, **NARROW),
     "apertus": of("apertus", hidden_act="xielu"),
+    "aria_text": of("aria_text", moe_num_experts=4, moe_topk=2, moe_num_shared_experts=2),
     "arcee": of("arcee", hidden_act="relu2"),
     "bamba": of("bamba", attn_layer_indices=[2], partial_rotary_factor=0.5, **MAMBA),
+    "cosmos3_edge_text": of("cosmos3_edge_text", hidden_act="relu2", mrope_section=[2, 1, 1]),
     "cwm": of("cwm", sliding_window=7, layer_types=[FULL, SLIDING, SLIDING, SLIDING]),
     "deepseek_v3": of("deepseek_v3", first_k_dense_replace=1, n_group=2, topk_group=1, routed_scaling_factor=2.5, **ROUTED,
                       **LATENT),
     "dots1": of("dots1", first_k_dense_replace=1, routed_scaling_factor=1.5, **ROUTED),
+    "deepseek_ocr2_text": of("deepseek_ocr2_text", topk_method="greedy", mlp_layer_types=["dense"] + ["sparse"] * 3,
+                             num_key_value_heads=4, head_dim=None, **{**ROUTED, "norm_topk_prob": False}),
+    "emu3_text_model": of("emu3_text_model", head_dim=None, vocab_size=257, pad_token_id=256),
     "ernie4_5": of("ernie4_5"),
     "ernie4_5_moe": of("ernie4_5_moe", moe_num_experts=4, moe_k=2, moe_intermediate_size=16, moe_num_shared_experts=1,
                        moe_layer_start_index=1, moe_layer_end_index=3),
@@ -66,15 +72,25 @@ FAMILIES = {
                    routed_scaling_factor=1.5, **ROUTED),
     "glm4_moe_lite": of("glm4_moe_lite", mlp_layer_types=["dense"] + ["sparse"] * 3, routed_scaling_factor=1.8, **ROUTED,
                         **LATENT),
+    "glm4v_moe_text": of("glm4v_moe_text", first_k_dense_replace=1, partial_rotary_factor=0.5, attention_bias=True,
+                         routed_scaling_factor=1.5, mrope_section=[1, 1, 0], **ROUTED),
+    "glm4v_text": of("glm4v_text", partial_rotary_factor=0.5, mrope_section=[1, 1, 0]),
+    "glm_ocr_text": of("glm_ocr_text", partial_rotary_factor=0.5, mrope_section=[1, 1, 0]),
     "gpt_oss": of("gpt_oss", sliding_window=7, attention_bias=True, **LOCAL),
     "granite": of("granite", **FACTORS),
+    "granite_swa": of("granite_swa", sliding_window=7, layer_types=[FULL, SLIDING, SLIDING, SLIDING],
+                      layer_rope_theta=[0, 10000.0, 10000.0, 10000.0], **FACTORS),
     "granitemoe": of("granitemoe", **LOCAL, **FACTORS),
+    "granitemoe_swa": of("granitemoe_swa", sliding_window=7, layer_types=[FULL, SLIDING, SLIDING, SLIDING],
+                         layer_rope_theta=[0, 10000.0, 10000.0, 10000.0], shared_intermediate_size=24, **LOCAL, **FACTORS),
     "granitemoehybrid": of("granitemoehybrid", layer_types=["mamba", "mamba", "attention", "mamba"], **GRANITE_4),
     "granitemoehybrid, attention alone": of("granitemoehybrid", layer_types=["attention"] * 4, **GRANITE_4),
     "granitemoeshared": of("granitemoeshared", shared_intermediate_size=24, **LOCAL, **FACTORS),
     "helium": of("helium"),
     "hunyuan_v1_dense": of("hunyuan_v1_dense", use_qk_norm=True),
     "hunyuan_v1_moe": of("hunyuan_v1_moe", num_experts=4, moe_topk=2, num_shared_expert=1, use_qk_norm=True),
+    "hunyuan_vl_text": of("hunyuan_vl_text", use_qk_norm=True, mrope_section=[1, 1, 1, 1]),
+    "hy_v3": of("hy_v3", num_shared_experts=1, router_scaling_factor=2.5, mlp_layer_types=["dense"] + ["sparse"] * 3, **NARROW),
     "hyperclovax": of("hyperclovax", use_post_norm=True, **FACTORS),
     "internlm3": of("internlm3"),
     "llama": of("llama"),
@@ -86,15 +102,19 @@ FAMILIES = {
                  mlp_layer_types=["dense"] + ["sparse"] * 3, rope_parameters=BY_KIND, **NARROW),
     "minicpm3": of("minicpm3", scale_emb=3, scale_depth=1.4, dim_model_base=16, **LATENT),
     "minimax_m2": of("minimax_m2", rotary_dim=4, use_qk_norm=True, **LOCAL),
+    "ministral": of("ministral", sliding_window=7, layer_types=[FULL, SLIDING, SLIDING, SLIDING]),
     "ministral3": of("ministral3", sliding_window=None, rope_parameters={
         **ROPE, "llama_4_scaling_beta": 0.1, "original_max_position_embeddings": 64}),
     "mistral": of("mistral", sliding_window=None),
     "mistral, with a window": of("mistral", sliding_window=7),
+    "mistral4": of("mistral4", first_k_dense_replace=1, routed_scaling_factor=1.5, rope_parameters={
+        **ROPE, "llama_4_scaling_beta": 0.1, "original_max_position_embeddings": 64}, **ROUTED, **LATENT),
     "mixtral": of("mixtral", sliding_window=7, **LOCAL),
     "nemotron_h": of("nemotron_h", layers_block_type=[LINEAR, "moe", FULL, "mlp"], **{**ROUTED, **NEMOTRON}),
     "olmo2": of("olmo2"),
     "olmo3": of("olmo3", sliding_window=7, rope_parameters=BY_KIND),
     "olmoe": of("olmoe", num_experts=4, norm_topk_prob=False, **OF_TWO),
+    "paddleocr_vl_text": of("paddleocr_vl_text", mrope_section=[2, 1, 1]),
     "phi3": of("phi3", partial_rotary_factor=0.75, head_dim=None, hidden_size=64, tie_word_embeddings=True,
                sliding_window=None),
     "qwen2": of("qwen2"),
@@ -103,7 +123,9 @@ FAMILIES = {
     "qwen3_5_moe_text": of("qwen3_5_moe_text", **DELTA_NET, **SHARED),
     "qwen3_5_text": of("qwen3_5_text", **DELTA_NET),
     "qwen3_moe": of("qwen3_moe", norm_topk_prob=True, mlp_only_layers=[1], decoder_sparse_step=1, **NARROW),
+    "qwen3_omni_moe_text": of("qwen3_omni_moe_text", norm_topk_prob=True, mrope_section=[2, 1, 1], **NARROW),
     "qwen3_next": of("qwen3_next", norm_topk_prob=True, **DELTA_NET, **SHARED),
+    "sarvam_mla": of("sarvam_mla", first_k_dense_replace=1, routed_scaling_factor=2.5, **ROUTED, **LATENT),
     "seed_oss": of("seed_oss", attention_bias=True, attention_out_bias=False),
     "smollm3": of("smollm3"),
     "solar_open": of("solar_open", routed_scaling_factor=1.5, **ROUTED),
@@ -135,6 +157,7 @@ RENAMED = {
     "apertus": {"post_attention_layernorm": "feedforward_layernorm", "input_layernorm": "attention_layernorm"},
     "bamba": {"mlp.": "feed_forward.", "post_attention_layernorm": "pre_ff_layernorm",
               "model.norm.": "model.final_layernorm."},
+    "cosmos3_edge_text": {"mlp.up_proj": "mlp.fc1", "mlp.down_proj": "mlp.fc2"},
     "glm4": {"post_attention_layernorm": "post_self_attn_layernorm",
              "pre_feedforward_layernorm": "post_attention_layernorm", "post_feedforward_layernorm": "post_mlp_layernorm"},
     "hunyuan_v1_dense": {"self_attn.q_norm": "self_attn.query_layernorm", "self_attn.k_norm": "self_attn.key_layernorm"},
@@ -157,13 +180,19 @@ EXPERTS = {
     "granitemoe": ("block_sparse_moe.", "router.weight"),
     "granitemoehybrid": ("block_sparse_moe.", "router.weight"),
     "granitemoeshared": ("block_sparse_moe.", "router.weight"),
+    "granitemoe_swa": ("block_sparse_moe.", "router.weight"),
     "hunyuan_v1_moe": ("mlp.", "gate.wg.weight"),
 }
+# Those whose experts are the other way round.
+TRANSPOSED = {"llama4_text": "feed_forward.", "aria_text": "mlp."}
 
 
 def theirs_of(config, weights, written):
     """`weights`, or what is linear in them, as the class of `config` has them; `written` is the kind of the checkpoint."""
     kind = config["model_type"]
+    if kind in ("glm4v_text", "glm_ocr_text"):
+        # Their names and order are those of GLM-4, as which the runner writes them.
+        return dict(weights)
     own = in_their_order(config, joined(weights), written)
     out = {}
 
@@ -179,7 +208,7 @@ def theirs_of(config, weights, written):
         if kind == "phi3":
             parts = taken(at + "self_attn.", [f"{part}_proj.weight" for part in "qkv"])
             out[at + "self_attn.qkv_proj.weight"] = torch.cat(parts)
-        if kind in ("granitemoehybrid", "granitemoeshared"):
+        if kind in ("granitemoehybrid", "granitemoeshared", "granitemoe_swa"):
             shared = at + ("mlp.shared_experts." if at + "mlp.shared_experts.gate_proj.weight" in own else "mlp.")
             gate, up, down = taken(shared, [f"{part}_proj.weight" for part in ("gate", "up", "down")])
             out[at + "shared_mlp.input_linear.weight"] = torch.cat([gate, up])
@@ -216,10 +245,11 @@ def experts_of(kind, at, taken, out):
         out[at + "mlp.experts.down_proj_bias"] = down_bias
         out[at + "mlp.router.weight"] = router
         [out[at + "mlp.router.bias"]] = taken(at + "mlp.", ["gate.bias"])
-    elif kind == "llama4_text":
-        out[at + "feed_forward.experts.gate_up_proj"] = torch.cat([gate, up], 1).transpose(1, 2)
-        out[at + "feed_forward.experts.down_proj"] = down.transpose(1, 2)
-        out[at + "feed_forward.router.weight"] = router
+    elif kind in TRANSPOSED:
+        part = at + TRANSPOSED[kind]
+        out[part + "experts.gate_up_proj"] = torch.cat([gate, up], 1).transpose(1, 2)
+        out[part + "experts.down_proj"] = down.transpose(1, 2)
+        out[part + "router.weight"] = router
     else:
         part, name = EXPERTS.get(kind, ("mlp.", "gate.weight"))
         out[at + part + "experts.gate_up_proj"] = torch.cat([gate, up], 1)
@@ -253,6 +283,9 @@ def by_head(parts, heads):
 def in_their_order(config, own, written):
     """Rows that rotary positions turn where the class of `config` has them. The runner turns the last ones of a head."""
     kind, out = config["model_type"], {}
+    if written == "glm4_moe":
+        # The checkpoint is in this order.
+        return own
     if "kv_lora_rank" in config:
         still, turned, rank = config["qk_nope_head_dim"], config["qk_rope_head_dim"], config["kv_lora_rank"]
         # Checkpoints of DeepSeek's kind are in its order.

@@ -10,11 +10,13 @@ some sums in 32-bit floats, so the two differ by about 1e-6.
 Needs torch, transformers and safetensors; the CPU is enough.
 """
 
+import importlib
 import json
 import pathlib
 import subprocess
 import sys
 import tempfile
+import types
 import warnings
 
 import torch
@@ -68,8 +70,8 @@ def of_the_runner(binary, kind, config, folder):
 
     first = checkpoints / "step-000001"
     manifest = json.loads((first / "manifest.json").read_text())
-    # Its sums are those of the weights that are replaced.
-    manifest["files"] = {}
+    # Its sums are those of the weights that are replaced; a manifest without any is read, too.
+    del manifest["files"], manifest["manifest_crc32"]
     (first / "manifest.json").write_text(json.dumps(manifest))
     trained = load_file(first / "model.safetensors")
     weights = {name: randomised(name, value, config, generator) for name, value in trained.items()}
@@ -103,12 +105,39 @@ def as_checkpoint(folder, slopes):
     return model, wanted
 
 
-def as_class(kind, config, written, weights, slopes):
-    """A model of the family's class with these weights, and the slopes under its names."""
+class OfText(torch.nn.Module):
+    """The decoder of text of a class that takes images, too, with an output layer."""
+
+    def __init__(self, config):
+        super().__init__()
+        module = importlib.import_module(type(config).__module__.replace("configuration_", "modeling_"))
+        classes = [value for name, value in vars(module).items() if name.endswith("Model") and not name.endswith("PreTrainedModel")]
+        [model] = [value for value in classes if getattr(value, "config_class", None) is type(config)]
+        self.model = model(config)
+        self.set_experts_implementation = self.model.set_experts_implementation
+        self.lm_head = torch.nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+
+    def forward(self, tokens, use_cache):
+        hidden = self.model(input_ids=tokens, use_cache=use_cache).last_hidden_state
+        return types.SimpleNamespace(logits=self.lm_head(hidden))
+
+
+def config_of(config):
     sizes = dict(config)
     theirs = AutoConfig.for_model(sizes.pop("model_type"), **sizes)
     theirs._attn_implementation = "eager"
-    model = AutoModelForCausalLM.from_config(theirs).double()
+    return theirs
+
+
+def has_class(config):
+    """Whether the family has a class for the next token, and not only one that takes images."""
+    return type(config_of(config)) in AutoModelForCausalLM._model_mapping.keys()
+
+
+def as_class(kind, config, written, weights, slopes):
+    """A model of the family's class with these weights, and the slopes under its names."""
+    theirs = config_of(config)
+    model = (AutoModelForCausalLM.from_config(theirs) if has_class(config) else OfText(theirs)).double()
     trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     given, wanted = theirs_of(config, weights, written), theirs_of(config, slopes, written)
     if set(given) != set(trained):
@@ -127,7 +156,7 @@ def judge(binary, kind, folder):
     config = FAMILIES[kind]
     checkpoint, weights, slopes, ours = of_the_runner(binary, kind, config, folder)
     written = json.loads((checkpoint / "config.json").read_text())["model_type"]
-    if written == config["model_type"] or written in FUSED:
+    if written == config["model_type"] or written in FUSED and has_class(config):
         model, wanted = as_checkpoint(checkpoint, slopes)
     else:
         model, wanted = as_class(kind, config, written, weights, slopes)

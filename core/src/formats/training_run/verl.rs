@@ -19,6 +19,7 @@ use crate::base::fields::Fault;
 use crate::base::json as bounded;
 use crate::formats::shell::{self, Outcome};
 use crate::model::catalog;
+use crate::model::hf_config::null_says;
 
 /// The name and the value of an override, as Hydra reads it: `+a.b=1` adds, `~a.b` takes out.
 fn override_of(word: &str) -> Option<(&str, &str)> {
@@ -269,7 +270,7 @@ impl Reader<'_> {
     fn verl_model(&mut self) -> Option<(Value, u64, u64)> {
         let path = self.said(MODEL).unwrap_or_default().to_owned();
         if let Some(text) = &self.run.config {
-            let config = match bounded::parse(text) {
+            let config = match bounded::parse_python(text) {
                 Ok(config) => config,
                 Err(error) => {
                     self.faults.push(Fault::new("--config", error, "the config.json of a Hugging Face model"));
@@ -329,11 +330,12 @@ fn largest_divisor(whole: u64, most: u64) -> u64 {
     both.filter(|divisor| *divisor <= most).max().unwrap_or(1)
 }
 
-/// TOML has none.
+/// TOML has none. One that says something of a model stays, in words.
 fn without_nulls(value: Value) -> Value {
     match value {
         Value::Object(table) => table
             .into_iter()
+            .map(|(key, value)| if value.is_null() && null_says(&key) { (key, json!("none")) } else { (key, value) })
             .filter(|(_, value)| !value.is_null())
             .map(|(key, value)| (key, without_nulls(value)))
             .collect(),

@@ -6,7 +6,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::MODEL_TYPES;
 use crate::model::Vision;
@@ -20,21 +20,42 @@ pub(super) struct Decoder {
 /// The keys under which a file has its decoder of text.
 const DECODERS: [&str; 3] = ["text_config", "llm_config", "language_config"];
 
+/// The key of the model that writes, in a file of Qwen Omni that has another one for speech.
+const THINKER: &str = "thinker_config";
+
 /// Decoders inside files, and families with the layers of another, have a `model_type` that stands for one of these.
-const SAME: [(&[&str], &str); 9] = [
-    (&["qwen2_vl_text", "qwen2_5_vl_text", "qwen2_vl", "qwen2_5_vl"], "qwen2"),
+const SAME: [(&[&str], &str); 18] = [
+    (&["qwen2_vl_text", "qwen2_5_vl_text", "qwen2_vl", "qwen2_5_vl", "qwen2_5_omni_text"], "qwen2"),
     (&["qwen3_vl_text", "qwen3_vl"], "qwen3"),
-    (&["qwen3_vl_moe_text", "qwen3_vl_moe"], "qwen3_moe"),
+    (&["qwen3_vl_moe_text", "qwen3_vl_moe", "qwen3_omni_moe_text"], "qwen3_moe"),
     (&["gemma3"], "gemma3_text"),
+    (&["gpt-sw3"], "gpt2"),
     (&["qwen3_5"], "qwen3_5_text"),
     (&["qwen3_5_moe"], "qwen3_5_moe_text"),
-    (&["internlm3", "iquestcoder", "exaone"], "llama"),
-    (&["ministral3"], "mistral"),
+    (&["internlm3", "iquestcoder", "exaone", "emu3_text_model"], "llama"),
+    (&["ministral", "ministral3"], "mistral"),
+    (&["sarvam_mla"], "deepseek_v3"),
+    (&["unlimited_ocr_text"], "deepseek_ocr2_text"),
+    (&["hunyuan_vl_text"], "hunyuan_v1_dense"),
+    (&["paddleocr_vl_text"], "ernie4_5"),
+    (&["granite4_vision_text", "granite_docling_text"], "granite"),
+    (&["cosmos3_edge_text"], "arcee"),
+    (&["apertus1p5_text"], "apertus"),
+    (&["phi4_multimodal"], "phi3"),
     (&["solar_open", "sarvam_moe"], "glm4_moe"),
 ];
 
 /// Fields that a family has under other names than the one whose layers it has.
-const RENAMED: [(&str, &[[&str; 2]]); 3] = [
+const RENAMED: [(&str, &[[&str; 2]]); 5] = [
+    ("aria_text", &[["moe_num_experts", "num_experts"], ["moe_num_shared_experts", "num_shared_expert"]]),
+    (
+        "sarvam_mla",
+        &[
+            ["num_experts", "n_routed_experts"],
+            ["num_local_experts", "n_routed_experts"],
+            ["num_shared_experts", "n_shared_experts"],
+        ],
+    ),
     ("internlm3", &[["qkv_bias", "attention_bias"], ["bias", "mlp_bias"]]),
     (
         "exaone",
@@ -57,6 +78,11 @@ const RENAMED: [(&str, &[[&str; 2]]); 3] = [
 
 /// The decoder of text of the `config.json` `value`, at the field `path`. What is left out is told in `notes`.
 pub(super) fn of(value: &Value, path: &str, notes: &mut Vec<String>) -> Decoder {
+    if let Some(thinker) = value.get(THINKER).filter(|thinker| thinker.is_object()) {
+        notes.push(format!("the model that writes is read from {THINKER}; left out: what speaks"));
+        let path = if path.is_empty() { THINKER.to_owned() } else { format!("{path}.{THINKER}") };
+        return of(thinker, &path, notes);
+    }
     let kind = |value: &Value| value.get("model_type").and_then(Value::as_str).unwrap_or_default().to_owned();
     let inside = DECODERS.into_iter().find_map(|key| Some((key, value.get(key).filter(|value| value.is_object())?)));
     let is_decoder = MODEL_TYPES.contains(&kind(value).as_str());
@@ -75,6 +101,8 @@ pub(super) fn of(value: &Value, path: &str, notes: &mut Vec<String>) -> Decoder 
         }
         None => (value.clone(), path.to_owned()),
     };
+    let nulls = decoder.as_object_mut().into_iter().flatten().filter(|(key, value)| null_says(key) && *value == NONE);
+    nulls.for_each(|(_, value)| *value = Value::Null);
     let name = kind(&decoder);
     rename(&mut decoder, &name);
     fill_in(&mut decoder, &name, inside.is_some() && !is_decoder, notes);
@@ -84,6 +112,9 @@ pub(super) fn of(value: &Value, path: &str, notes: &mut Vec<String>) -> Decoder 
         decoder["model_type"] = json!(name);
     }
     let is_apart = inside.is_some() && !is_decoder;
+    if !is_apart {
+        leave_out_beside(&mut decoder, notes);
+    }
     if let (Some(tower), Some(width)) = (super::tower(value), decoder.get("hidden_size").and_then(Value::as_u64)) {
         tell_tower(&tower, width, is_apart, notes);
         // Of a file whose decoder is not in a table of its own.
@@ -92,6 +123,21 @@ pub(super) fn of(value: &Value, path: &str, notes: &mut Vec<String>) -> Decoder 
         }
     }
     Decoder { value: decoder, path }
+}
+
+/// Takes the tables of what else the model has out of a file whose decoder is in no table of its own, and tells which.
+fn leave_out_beside(decoder: &mut Value, notes: &mut Vec<String>) {
+    let Some(table) = decoder.as_object_mut() else { return };
+    let keys =
+        ["audio_config", "vision_config"].into_iter().filter(|key| table.get(*key).is_some_and(Value::is_object));
+    let keys: Vec<&str> = keys.collect();
+    if table.get("model_type").and_then(Value::as_str) != Some("phi3") || keys.is_empty() {
+        return;
+    }
+    for key in &keys {
+        table.remove(*key);
+    }
+    notes.push(format!("left out: {}, and what joins it to the decoder", keys.join(", ")));
 }
 
 /// Tells the size of a vision tower that is left out; where its decoder is in a table of its own, behind what else is.
@@ -136,13 +182,23 @@ fn tell_left_out(value: &Value, key: &str, notes: &mut Vec<String>) {
 /// Fills in the library's own sizes where the file leaves them out, and tells which. Files of several models are saved
 /// without what is usual.
 fn fill_in(decoder: &mut Value, name: &str, is_inside: bool, notes: &mut Vec<String>) {
-    let Some(usual) = usual(decoder, name, is_inside) else { return };
+    let of_inside = if is_inside { usual_inside(name) } else { None };
+    let alone = FILLED.iter().filter(|(names, _)| names.contains(&name)).flat_map(|(_, sizes)| sizes.iter());
+    let alone = alone.map(|(key, number)| {
+        let whole = *number == libm::trunc(*number);
+        ((*key).to_owned(), if whole { json!(*number as u64) } else { json!(number) })
+    });
+    let computed = computed(decoder, name);
+    let tables = [of_inside, computed].into_iter().flatten().filter_map(|table| table.as_object().cloned());
+    let usual: Vec<(String, Value)> = tables.flatten().chain(alone).collect();
     let Some(table) = decoder.as_object_mut() else { return };
     let mut filled = Vec::new();
-    for (key, value) in usual.as_object().into_iter().flatten() {
-        if !table.contains_key(key) {
-            table.insert(key.clone(), value.clone());
-            filled.push(format!("{key} {value}"));
+    for (key, value) in usual {
+        if !says(table, &key) {
+            if !value.is_null() {
+                filled.push(format!("{key} {value}"));
+            }
+            table.insert(key, value);
         }
     }
     if !filled.is_empty() {
@@ -150,10 +206,119 @@ fn fill_in(decoder: &mut Value, name: &str, is_inside: bool, notes: &mut Vec<Str
     }
 }
 
-/// The sizes of a family that its library fills in (`transformers` 5). Of decoders by themselves only those that published
-/// files leave out.
-fn usual(decoder: &Value, name: &str, is_inside: bool) -> Option<Value> {
-    let usual = match name {
+/// Whether a file says `key`, also where it says it of rotary positions in the table of newer files.
+fn says(table: &Map<String, Value>, key: &str) -> bool {
+    let rope = table.get("rope_parameters");
+    let nested = [rope, rope.and_then(|rope| rope.get("full_attention"))];
+    table.contains_key(key) || nested.into_iter().flatten().any(|rope| rope.get(key).is_some())
+}
+
+/// Fields with their numbers.
+type Sizes = &'static [(&'static str, f64)];
+
+/// The sizes that the libraries of families fill in (`transformers` 5) and that files leave out, or may. All others are
+/// required. Those that a reader takes as none where they are null are none then.
+const FILLED: &[(&[&str], Sizes)] = &[
+    (&["afmoe"], &[("num_shared_experts", 2.0), ("sliding_window", 1024.0)]),
+    (&["aria_text"], &[("num_experts", 8.0), ("moe_topk", 2.0), ("num_shared_expert", 2.0)]),
+    (&["bamba", "iquestcoder", "nemotron_h"], &[("num_key_value_heads", 8.0)]),
+    (&["cosmos3_edge_text"], &[("num_key_value_heads", 8.0), ("head_dim", 128.0), ("rope_theta", 1e8)]),
+    (&["cwm"], &[("num_key_value_heads", 8.0), ("sliding_window", 8192.0)]),
+    (&["deepseek_ocr2_text"], &[("n_shared_experts", 2.0)]),
+    (&["deepseek_v2"], &[("q_lora_rank", 1536.0), ("n_shared_experts", 2.0)]),
+    (&["deepseek_v3", "deepseek_v32"], &[("q_lora_rank", 1536.0), ("n_shared_experts", 1.0)]),
+    (&["emu3_text_model"], &[("num_key_value_heads", 8.0), ("rope_theta", 1e6)]),
+    (&["ernie4_5", "hy_v3", "minimax_m2"], &[("head_dim", 128.0)]),
+    (&["ernie4_5_moe"], &[("moe_num_shared_experts", 2.0)]),
+    (&["exaone"], &[("num_key_value_heads", 8.0), ("rope_theta", 5e5)]),
+    (
+        &["exaone4", "exaone_moe", "gemma2", "gemma3_text", "mistral", "olmo3", "vaultgemma"],
+        &[("sliding_window", 4096.0)],
+    ),
+    (&["glm4_moe", "glm4v_moe_text"], &[("n_shared_experts", 1.0)]),
+    (&["glm4_moe_lite"], &[("q_lora_rank", 768.0), ("n_shared_experts", 1.0)]),
+    (&["glm_moe_dsa"], &[("q_lora_rank", 2048.0), ("n_shared_experts", 1.0)]),
+    (&["gpt_oss", "granite_swa", "granitemoe_swa"], &[("sliding_window", 128.0)]),
+    (
+        &["granite_docling_text"],
+        &[
+            ("num_key_value_heads", 4.0),
+            ("embedding_multiplier", 12.0),
+            ("residual_multiplier", 0.263),
+            ("attention_multiplier", 0.015625),
+            ("logits_scaling", 4.0),
+        ],
+    ),
+    (&["granitemoehybrid"], &[("max_position_embeddings", 2048.0)]),
+    (&["hunyuan_v1_moe"], &[("moe_topk", 1.0), ("num_shared_expert", 1.0)]),
+    (&["internlm3"], &[("num_key_value_heads", 2.0)]),
+    (&["llama4_text"], &[("attention_chunk_size", 8192.0)]),
+    (&["minicpm3"], &[("q_lora_rank", 768.0), ("scale_emb", 12.0), ("scale_depth", 1.4), ("dim_model_base", 256.0)]),
+    (&["ministral3"], &[("rope_theta", 1e6)]),
+    (&["mistral4"], &[("q_lora_rank", 1024.0), ("n_shared_experts", 1.0)]),
+    (&["qwen2_5_omni_text", "qwen3_omni_moe_text"], &[("rope_theta", 1e6)]),
+    (&["qwen3_vl_moe", "qwen3_vl_moe_text"], &[("head_dim", 128.0), ("rope_theta", 5e5)]),
+    (
+        &["sarvam_mla"],
+        &[("first_k_dense_replace", 1.0), ("n_group", 1.0), ("topk_group", 1.0), ("n_shared_experts", 1.0)],
+    ),
+    (
+        &["sarvam_moe"],
+        &[
+            ("first_k_dense_replace", 1.0),
+            ("partial_rotary_factor", 1.0),
+            ("n_shared_experts", 1.0),
+            ("routed_scaling_factor", 2.5),
+            ("rope_theta", 8e6),
+        ],
+    ),
+    (&["smollm3"], &[("num_key_value_heads", 4.0)]),
+    (
+        &["solar_open"],
+        &[
+            ("first_k_dense_replace", 0.0),
+            ("partial_rotary_factor", 1.0),
+            ("n_shared_experts", 1.0),
+            ("head_dim", 128.0),
+            ("rope_theta", 1e6),
+        ],
+    ),
+    (&["youtu"], &[("q_lora_rank", 1536.0)]),
+];
+
+/// Whether a null at `key` says something else than nothing does, which the library fills in. TOML has no null: there
+/// [`NONE`] stands for it.
+pub(crate) fn null_says(key: &str) -> bool {
+    let filled = FILLED.iter().flat_map(|(_, sizes)| sizes.iter()).any(|(known, _)| *known == key);
+    filled || matches!(key, "attn_logit_softcapping" | "final_logit_softcapping")
+}
+
+/// A null in a text of TOML.
+const NONE: &str = "none";
+
+/// As [`FILLED`], what follows from other fields, and flags.
+fn computed(decoder: &Value, name: &str) -> Option<Value> {
+    let size = |key: &str| decoder.get(key).and_then(Value::as_u64);
+    Some(match name {
+        "qwen3_moe" => {
+            let (hidden, heads) = size("hidden_size").zip(size("num_attention_heads"))?;
+            json!({ "head_dim": hidden.checked_div(heads).filter(|_| hidden.is_multiple_of(heads))? })
+        }
+        "solar_open" => json!({
+            "use_qk_norm": false, "intermediate_size": decoder.get("moe_intermediate_size"),
+        }),
+        "sarvam_moe" => json!({ "use_qk_norm": true }),
+        "granite_docling_text" | "hunyuan_vl_text" | "qwen2_5_omni_text" => json!({ "tie_word_embeddings": true }),
+        // The families whose layers these have fill in more.
+        "ministral3" => json!({ "sliding_window": null }),
+        "sarvam_mla" => json!({ "q_lora_rank": null }),
+        _ => return None,
+    })
+}
+
+/// The sizes of a decoder inside a file of several models, which is saved without what is usual.
+fn usual_inside(name: &str) -> Option<Value> {
+    Some(match name {
         "gemma3_text" => json!({
             "vocab_size": 262_208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
             "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "sliding_window": 4096,
@@ -179,16 +344,6 @@ fn usual(decoder: &Value, name: &str, is_inside: bool) -> Option<Value> {
             "max_position_embeddings": 131_072, "rms_norm_eps": 1e-5, "rope_theta": 500_000, "num_local_experts": 16,
             "num_experts_per_tok": 1, "interleave_moe_layer_step": 1, "attention_chunk_size": 8192,
         }),
-        "granitemoehybrid" => json!({ "max_position_embeddings": 2048 }),
-        "solar_open" => json!({
-            "first_k_dense_replace": 0, "partial_rotary_factor": 1.0, "use_qk_norm": false,
-            "intermediate_size": decoder.get("moe_intermediate_size"),
-        }),
-        "sarvam_moe" => json!({ "first_k_dense_replace": 1, "partial_rotary_factor": 1.0, "use_qk_norm": true }),
-        "gpt_oss" if !is_inside => json!({ "sliding_window": 128 }),
-        "olmo3" | "exaone4" if !is_inside => json!({ "sliding_window": 4096 }),
         _ => return None,
-    };
-    let always = ["gpt_oss", "olmo3", "exaone4", "granitemoehybrid", "solar_open", "sarvam_moe"];
-    (is_inside || always.contains(&name)).then_some(usual)
+    })
 }

@@ -8,7 +8,7 @@ use crate::model::{Experts, Latent, MAX_LAYERS, MAX_MULTI_TOKEN, Routing};
 
 /// Whether `name` is a `model_type` with MLA.
 pub(super) fn has_latent_attention(name: &str) -> bool {
-    matches!(name, "deepseek_v2" | "deepseek_v3" | "deepseek_v32")
+    matches!(name, "deepseek_v2" | "deepseek_v3" | "deepseek_v32" | "mistral4")
         || matches!(name, "glm4_moe_lite" | "glm_moe_dsa" | "youtu" | "minicpm3")
 }
 

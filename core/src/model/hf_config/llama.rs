@@ -28,9 +28,8 @@ impl Reader<'_, '_> {
             // The library's default is the number of heads.
             "llama" | "phi3" | "granite" | "granitemoe" | "olmo2" | "olmo3" | "olmoe" | "exaone4" | "arcee"
             | "cwm" | "helium" | "apertus" | "smollm3" | "hunyuan_v1_moe" | "hunyuan_v1_dense"
-            | "granitemoehybrid" | "granitemoeshared" | "hyperclovax" | "bamba" | "flex_olmo" => {
-                self.optional("num_key_value_heads").or(heads)
-            }
+            | "granitemoehybrid" | "granitemoeshared" | "hyperclovax" | "bamba" | "flex_olmo"
+            | "deepseek_ocr2_text" => self.optional("num_key_value_heads").or(heads),
             _ => self.size("num_key_value_heads"),
         };
         let experts = self.experts(name, ffn, layers);
@@ -66,7 +65,8 @@ impl Reader<'_, '_> {
             norm_eps_e12: norm_eps_e12?,
             tied: self.flag(
                 "tie_word_embeddings",
-                is_gemma(name) || matches!(name, "ernie4_5" | "ernie4_5_moe" | "smollm3" | "youtu" | "minicpm3"),
+                is_gemma(name)
+                    || matches!(name, "ernie4_5" | "ernie4_5_moe" | "smollm3" | "youtu" | "minicpm3" | "granite_swa"),
             ),
             variant,
         })
@@ -75,9 +75,14 @@ impl Reader<'_, '_> {
     /// Whether q, k and v have biases.
     fn qkv_bias(&mut self, name: &str) -> bool {
         match name {
-            "qwen2" | "qwen2_moe" => true,
-            "glm" | "glm4_moe" => self.flag("attention_bias", false),
-            "glm4" | "seed_oss" | "gpt_oss" => self.flag("attention_bias", true),
+            "qwen2" => true,
+            "qwen2_moe" => self.flag("qkv_bias", true),
+            "glm4_moe" => self.flag("attention_bias", false),
+            "glm" | "glm4" | "seed_oss" | "gpt_oss" | "glm4v_moe_text" => self.flag("attention_bias", true),
+            "glm4v_text" => {
+                self.is_always("attention_bias");
+                true
+            }
             "smollm3" | "olmo2" | "olmo3" | "olmoe" | "cwm" | "apertus" | "arcee" | "llama" => {
                 // In these the last matrix of attention has one too, which the plan does not have.
                 self.no_biases(&["attention_bias"]);
@@ -99,7 +104,13 @@ impl Reader<'_, '_> {
         latent: Option<Latent>,
     ) -> Variant {
         let rotary = match name {
-            "glm" | "glm4" | "glm4_moe" => Some(self.rotary("partial_rotary_factor", 0.5, head_dim.unwrap_or(0))),
+            "glm4v_text" | "glm_ocr_text" => {
+                let columns = self.rotary("partial_rotary_factor", 1.0, head_dim.unwrap_or(0));
+                Some(columns).filter(|columns| Some(*columns) != head_dim)
+            }
+            "glm" | "glm4" | "glm4_moe" | "glm4v_moe_text" => {
+                Some(self.rotary("partial_rotary_factor", 0.5, head_dim.unwrap_or(0)))
+            }
             "qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text" => {
                 Some(self.rotary("partial_rotary_factor", 0.25, head_dim.unwrap_or(0)))
             }
@@ -116,14 +127,19 @@ impl Reader<'_, '_> {
             qk_norm: match name {
                 "qwen3" | "qwen3_moe" | "gemma3_text" | "dots1" | "qwen3_next" | "qwen3_5_text" => true,
                 "olmo2" | "olmo3" | "olmoe" | "exaone4" | "exaone_moe" | "flex_olmo" | "mellum" | "afmoe" => true,
-                "qwen3_5_moe_text" => true,
+                "qwen3_5_moe_text" | "hy_v3" => true,
                 "hunyuan_v1_moe" | "hunyuan_v1_dense" | "apertus" => self.needed_flag("use_qk_norm"),
-                "llama4_text" | "minimax_m2" => self.flag("use_qk_norm", true),
+                "llama4_text" => self.flag("use_qk_norm", true),
+                "minimax_m2" => {
+                    self.is_always("use_qk_norm");
+                    true
+                }
                 "glm4_moe" => self.flag("use_qk_norm", false),
                 _ => false,
             },
             post_norms: match name {
                 "gemma2" | "gemma3_text" | "glm4" | "olmo2" | "olmo3" | "exaone4" | "flex_olmo" | "afmoe" => true,
+                "glm4v_text" | "glm_ocr_text" => true,
                 "hyperclovax" => self.flag("use_post_norm", true),
                 _ => false,
             },
@@ -159,7 +175,7 @@ impl Reader<'_, '_> {
     /// The multipliers and soft-caps of the family. A multiplier with the usual value is none.
     fn factors_and_caps(&mut self, name: &str, hidden: u32, head_dim: u32) -> (Factors, Caps) {
         let (factors, caps) = match name {
-            "granite" | "granitemoe" | "granitemoehybrid" | "granitemoeshared" => {
+            "granite" | "granitemoe" | "granitemoehybrid" | "granitemoeshared" | "granite_swa" | "granitemoe_swa" => {
                 (self.granite_factors(), Caps::default())
             }
             "hyperclovax" => (self.clova_factors(), Caps::default()),

@@ -33,15 +33,18 @@ mod reader;
 mod tests;
 mod vision;
 
+pub(crate) use self::decoder::null_says;
 pub use self::vision::tower;
 
 /// Every `model_type` that is read.
-pub const MODEL_TYPES: [&str; 60] = [
+pub const MODEL_TYPES: [&str; 69] = [
     "afmoe",
     "apertus",
     "arcee",
+    "aria_text",
     "bamba",
     "cwm",
+    "deepseek_ocr2_text",
     "deepseek_v2",
     "deepseek_v3",
     "deepseek_v32",
@@ -59,18 +62,24 @@ pub const MODEL_TYPES: [&str; 60] = [
     "glm4",
     "glm4_moe",
     "glm4_moe_lite",
+    "glm4v_moe_text",
+    "glm4v_text",
     "glm_moe_dsa",
+    "glm_ocr_text",
     "gpt2",
     "gpt_bigcode",
     "gpt_neox",
     "gpt_oss",
     "granite",
+    "granite_swa",
     "granitemoe",
+    "granitemoe_swa",
     "granitemoehybrid",
     "granitemoeshared",
     "helium",
     "hunyuan_v1_dense",
     "hunyuan_v1_moe",
+    "hy_v3",
     "hyperclovax",
     "kimi_k2",
     "llama",
@@ -79,6 +88,7 @@ pub const MODEL_TYPES: [&str; 60] = [
     "minicpm3",
     "minimax_m2",
     "mistral",
+    "mistral4",
     "mixtral",
     "nemotron_h",
     "olmo2",
@@ -100,11 +110,27 @@ pub const MODEL_TYPES: [&str; 60] = [
 ];
 
 /// Well-known decoders that the graph does not support, each with the part that is missing.
-const UNSUPPORTED: [(&[&str], &str); 13] = [
+const UNSUPPORTED: &[(&[&str], &str)] = &[
     (&["bloom", "mpt"], "attention with ALiBi: a slope for each head"),
-    (&["opt", "jais2", "nemotron", "bitnet"], "an MLP with another activation or norm"),
+    (&["opt"], "an MLP with ReLU, and positions from 2 on"),
+    (&["jais2"], "biases of an MLP with squared ReLU"),
+    (&["nemotron"], "LayerNorm whose gain has 1 added, before an MLP with squared ReLU"),
+    (&["bitnet"], "norms inside attention and MLP, and weights of three values"),
     (&["phi", "gptj", "codegen"], "an output layer with a bias"),
-    (&["cohere", "cohere2", "olmo", "stablelm", "phimoe"], "another LayerNorm"),
+    (&["phimoe"], "LayerNorm before experts, and a router that masks scores far below the best"),
+    (&["stablelm"], "LayerNorm before a gated MLP"),
+    (
+        &["cohere", "cohere2", "cohere_compass_text"],
+        "attention and a gated MLP beside each other, behind a LayerNorm without biases",
+    ),
+    (&["cohere2_moe"], "experts and attention beside each other"),
+    (&["olmo"], "LayerNorm without weights"),
+    (&["nanochat", "dory", "hrm_text"], "norms without weights"),
+    (&["persimmon", "fuyu"], "QK-norm by LayerNorm"),
+    (&["gpt_neo"], "scores that are not scaled"),
+    (&["openai-gpt"], "LayerNorm of each sum"),
+    (&["jetmoe"], "experts of attention"),
+    (&["zaya"], "convolutions before attention, and scaled residuals"),
     (
         &[
             "mamba",
@@ -120,14 +146,62 @@ const UNSUPPORTED: [(&[&str], &str); 13] = [
         ],
         "another recurrence, or one beside attention",
     ),
-    (&["lfm2", "lfm2_moe"], "gated convolutions in the place of attention"),
-    (&["gemma3n", "gemma3n_text", "gemma4", "gemma4_text"], "embeddings of each layer"),
-    (&["minimax", "kimi_linear", "olmo_hybrid", "bailing_hybrid"], "another linear attention"),
-    (&["mimo_v2_flash", "laguna"], "other heads in some layers"),
-    (&["longcat_flash", "deepseek_v4", "hy_v4"], "other connections between layers"),
-    (&["granite_swa", "granitemoe_swa"], "another RoPE theta in some layers"),
+    (&["lfm2", "lfm2_moe", "lfm3"], "gated convolutions in the place of attention"),
+    (&["gemma3n", "gemma3n_text", "qwen4_exp", "qwen4_exp_text"], "embeddings of each layer"),
+    (&["kimi_linear"], "Kimi delta attention: a decay of each channel"),
+    (&["minimax", "olmo_hybrid", "bailing_hybrid", "glm5_next_text"], "another linear attention"),
+    (&["mimo_v2_flash", "laguna", "step3p5"], "other heads in some layers"),
+    (&["longcat_flash", "deepseek_v4", "hy_v4", "hy_v4_vl_text"], "other connections between layers"),
+    (&["axk1"], "a norm behind experts, and none behind attention"),
+    (&["mistral_large4_text"], "trained scales of queries and of RoPE frequencies, and keys shared between layers"),
+    (&["ernie4_5_vl_moe_text"], "experts of text and others of images"),
+    (&["molmo2_text"], "a second table of tokens"),
+    (&["mllama_text_model"], "attention to images in some layers"),
+    (&["blt"], "patches of bytes in the place of tokens"),
     (&["dbrx", "minimax_m3_vl_text"], "clipped or sparse attention of its own kind"),
-    (&["diffllama", "doge", "nanochat"], "attention of its own kind"),
+    (&["diffllama", "doge"], "attention of its own kind"),
+    (
+        &[
+            "bart",
+            "mbart",
+            "marian",
+            "pegasus",
+            "bigbird_pegasus",
+            "blenderbot",
+            "blenderbot-small",
+            "mvp",
+            "plbart",
+            "prophetnet",
+            "t5gemma2",
+            "trocr",
+            "udop",
+            "vision-encoder-decoder",
+            "whisper",
+        ],
+        "an encoder that its decoder attends to",
+    ),
+    (
+        &[
+            "bert",
+            "bert-generation",
+            "big_bird",
+            "camembert",
+            "data2vec-text",
+            "electra",
+            "ernie",
+            "megatron-bert",
+            "rembert",
+            "roberta",
+            "roberta-prelayernorm",
+            "roc_bert",
+            "roformer",
+            "xlm",
+            "xlm-roberta",
+            "xlm-roberta-xl",
+            "xmod",
+        ],
+        "the layers of an encoder",
+    ),
 ];
 
 /// Whether `value` is a `config.json`, and not a spec that contains or names one.
@@ -159,10 +233,18 @@ fn read_and_tell(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Option<(
     let name = kind.as_str().unwrap_or_default();
     if !MODEL_TYPES.contains(&name) {
         let found = if kind.is_null() { "nothing".to_string() } else { shown(&kind) };
-        let missing = UNSUPPORTED.iter().find(|(names, _)| names.contains(&name));
-        let missing = missing.map_or(String::new(), |(_, part)| format!(" (this model has {part})"));
-        let kinds = one_of_like(name, &MODEL_TYPES);
-        let accepted = format!("{kinds}{missing}; or give the sizes of a similar decoder by hand");
+        let missing =
+            UNSUPPORTED.iter().find(|(names, _)| names.contains(&name)).map(|(_, part)| String::from(*part));
+        let missing = gemma::missing_of_gemma_4(name, value).or(missing);
+        let accepted = match missing {
+            Some(part) => format!(
+                "another decoder: this one has {part}, which is not modelled; or the sizes of a similar one by hand"
+            ),
+            None => {
+                let kinds = one_of_like(name, &MODEL_TYPES);
+                format!("{kinds}; or give the sizes of a similar decoder by hand")
+            }
+        };
         faults.push(Fault::new(table.path("model_type"), found, accepted));
         return None;
     }
@@ -176,6 +258,11 @@ fn read_and_tell(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Option<(
         _ => reader.llama_like(name),
     };
     let config = config.filter(|_| reader.faults.len() == before)?;
+    if config.kv_heads > config.heads {
+        let key = if name == "falcon" { "num_kv_heads" } else { "num_key_value_heads" };
+        let accepted = format!("at most {}: each head of queries has one of keys", config.heads);
+        reader.faults.push(Fault::new(reader.table.path(key), config.kv_heads, accepted));
+    }
     reader.judge_unread(&config);
     (reader.faults.len() == before).then_some((config, reader.notes))
 }

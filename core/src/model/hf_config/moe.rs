@@ -13,7 +13,7 @@ impl Reader<'_, '_> {
     /// The experts of the family `name`, if it has any. None at all where a field is missing.
     pub(super) fn experts(&mut self, name: &str, ffn: Option<u32>, layers: Option<u32>) -> Option<Option<Experts>> {
         let experts = match name {
-            "mixtral" | "granitemoe" | "granitemoeshared" => {
+            "mixtral" | "granitemoe" | "granitemoeshared" | "granitemoe_swa" => {
                 let routing = self.routing(name);
                 let shared_ffn = self.optional("shared_intermediate_size").unwrap_or(0);
                 self.mixtral_experts(routing, ffn).map(|experts| Experts { shared_ffn, ..experts })
@@ -35,7 +35,7 @@ impl Reader<'_, '_> {
                 let routing = Routing { normed: true, ..Routing::USUAL };
                 self.mixtral_experts(routing, ffn).map(|experts| Experts { biases: true, ..experts })
             }
-            "hunyuan_v1_moe" => self.hunyuan_experts(ffn),
+            "hunyuan_v1_moe" | "aria_text" => self.hunyuan_experts(name, ffn),
             "llama4_text" => self.llama_4_experts(ffn, layers.unwrap_or(0)),
             "olmoe" | "flex_olmo" => {
                 let normed = self.flag("norm_topk_prob", false);
@@ -49,9 +49,9 @@ impl Reader<'_, '_> {
                 self.qwen_experts(routing, !matches!(name, "qwen3_moe" | "mellum"), layers.unwrap_or(0))
             }
             "ernie4_5_moe" => self.ernie_experts(layers.unwrap_or(0)),
-            "exaone_moe" | "afmoe" => self.exaone_experts(name, layers.unwrap_or(0)),
+            "exaone_moe" | "afmoe" | "hy_v3" => self.exaone_experts(name, layers.unwrap_or(0)),
             "deepseek_v2" | "deepseek_v3" | "deepseek_v32" | "glm4_moe" | "glm4_moe_lite" | "glm_moe_dsa"
-            | "dots1" => {
+            | "dots1" | "glm4v_moe_text" | "mistral4" | "deepseek_ocr2_text" => {
                 let routing = self.routing(name);
                 self.deepseek_experts(routing, layers)
             }
@@ -124,6 +124,7 @@ impl Reader<'_, '_> {
     fn exaone_experts(&mut self, name: &str, layers: u32) -> Option<Experts> {
         let [dense, factor] = match name {
             "afmoe" => ["num_dense_layers", "route_scale"],
+            "hy_v3" => ["first_k_dense_replace", "router_scaling_factor"],
             _ => ["first_k_dense_replace", "routed_scaling_factor"],
         };
         let (count, active) = (self.experts_count(self.experts_key()), self.experts_count("num_experts_per_tok"));
@@ -134,9 +135,18 @@ impl Reader<'_, '_> {
         self.function(&["score_func", "scoring_func"], &["sigmoid"]);
         let normed = match name {
             "afmoe" => self.flag("route_norm", true),
+            "hy_v3" => {
+                self.is_always("route_norm");
+                true
+            }
             _ => self.flag("norm_topk_prob", true),
         };
-        let factor = self.positive(factor).unwrap_or(if name == "afmoe" { 1.0 } else { 2.5 });
+        let usual = match name {
+            "afmoe" => 1.0,
+            "hy_v3" => 2.826,
+            _ => 2.5,
+        };
+        let factor = self.positive(factor).unwrap_or(usual);
         let groups = ["n_group", "topk_group"].map(|key| self.optional(key).unwrap_or(1));
         let routing = Routing {
             scores: Scores::Sigmoid,
@@ -170,10 +180,18 @@ impl Reader<'_, '_> {
     }
 
     /// Hunyuan: shared experts as wide as one, of which a list may say each layer's number.
-    fn hunyuan_experts(&mut self, ffn: Option<u32>) -> Option<Experts> {
+    fn hunyuan_experts(&mut self, name: &str, ffn: Option<u32>) -> Option<Experts> {
         let count = self.experts_count("num_experts");
         let active = self.same_in_all("moe_topk");
+        if self.table.get("moe_topk").is_none() {
+            let accepted = "a number, or a list with the same one for each layer";
+            self.faults.push(Fault::new(self.table.path("moe_topk"), "nothing", accepted));
+        }
         let shared = self.same_in_all("num_shared_expert").unwrap_or(0);
+        if name == "hunyuan_v1_moe" && shared != 1 {
+            let accepted = "1: the library has one shared expert, whatever this says";
+            self.faults.push(Fault::new(self.table.path("num_shared_expert"), shared, accepted));
+        }
         let own = self.same_in_all("moe_intermediate_size").or(ffn);
         if own != ffn {
             let accepted = "the width of intermediate_size: the library has no other";
@@ -218,14 +236,17 @@ impl Reader<'_, '_> {
     /// The routing of the family `name`. Where the file has no field, the library's default.
     fn routing(&mut self, name: &str) -> Routing {
         let (scores, normed, factor, groups) = match name {
-            "mixtral" | "granitemoe" | "granitemoeshared" => return Routing { normed: true, ..Routing::USUAL },
+            "mixtral" | "granitemoe" | "granitemoeshared" | "granitemoe_swa" => {
+                return Routing { normed: true, ..Routing::USUAL };
+            }
             "qwen2_moe" | "qwen3_moe" | "qwen3_next" | "qwen3_5_moe_text" | "mellum" => {
                 let normed = self.flag("norm_topk_prob", !matches!(name, "qwen2_moe" | "qwen3_moe"));
                 return Routing { normed, ..Routing::USUAL };
             }
-            "deepseek_v2" => (Scores::Softmax, false, 1.0, [1, 1]),
+            "mistral4" => return self.mistral_4_routing(),
+            "deepseek_v2" | "deepseek_ocr2_text" => (Scores::Softmax, false, 1.0, [1, 1]),
             "deepseek_v3" | "deepseek_v32" => (Scores::Sigmoid, true, 2.5, [8, 4]),
-            "glm4_moe" => (Scores::Sigmoid, true, 1.0, [1, 1]),
+            "glm4_moe" | "glm4v_moe_text" => (Scores::Sigmoid, true, 1.0, [1, 1]),
             "glm4_moe_lite" => (Scores::Sigmoid, true, 1.8, [1, 1]),
             "glm_moe_dsa" => (Scores::Sigmoid, true, 2.5, [1, 1]),
             _ => (Scores::Sigmoid, false, 1.0, [1, 1]),
@@ -254,6 +275,15 @@ impl Reader<'_, '_> {
             groups: read[0].unwrap_or(groups[0]),
             active_groups: read[1].unwrap_or(groups[1]),
         }
+    }
+
+    /// Mistral 4: softmax, and weights by the sum of the chosen. Its groups have the score of their best two experts, which is
+    /// none of [`Scores::Softmax`].
+    fn mistral_4_routing(&mut self) -> Routing {
+        let normed = self.flag("norm_topk_prob", true);
+        let factor = self.positive("routed_scaling_factor").map(to_e12);
+        ["n_group", "topk_group"].into_iter().for_each(|key| self.must_be(key, 1.0));
+        Routing { normed, factor: factor.filter(|factor| *factor != E12), ..Routing::USUAL }
     }
 
     /// Where a file has the number of experts: `transformers` 5 saves it under another name.

@@ -72,7 +72,10 @@ impl Reader<'_, '_> {
             positions: positions?,
             rope_base: self.rope_base("nemotron_h"),
             norm_eps_e12: norm_eps_e12?,
-            tied: self.flag("tie_word_embeddings", false),
+            tied: {
+                self.never("tie_word_embeddings");
+                false
+            },
             variant,
         })
     }

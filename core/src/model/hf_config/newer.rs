@@ -36,6 +36,9 @@ impl Reader<'_, '_> {
             "olmo2" | "olmo3" | "flex_olmo" => Variant { no_pre_norms: true, qk_norm_of: QkNorm::Whole, ..variant },
             "olmoe" => Variant { qk_norm_of: QkNorm::Whole, ..variant },
             "exaone4" => Variant { no_pre_norms: true, no_rope: self.without_window(layers, &variant), ..variant },
+            "granite_swa" | "granitemoe_swa" => {
+                Variant { sinks: true, no_rope: self.layers_of_theta_0(layers)?, ..variant }
+            }
             "exaone_moe" => Variant { no_rope: self.without_window(layers, &variant), ..variant },
             "afmoe" => Variant {
                 attention_gate: true,
@@ -91,15 +94,49 @@ impl Reader<'_, '_> {
 
     /// A flag without which the family's library does not build the model.
     pub(super) fn needed_flag(&mut self, key: &'static str) -> bool {
+        self.is_always(key);
+        self.flag("qk_norm", true)
+    }
+
+    /// Refuses `false` for a flag that the family's library does not read.
+    pub(super) fn is_always(&mut self, key: &'static str) {
         if !self.flag(key, true) {
             let accepted = "true: the library has no model of this family without it";
             self.faults.push(Fault::new(self.table.path(key), "false", accepted));
         }
-        self.flag("qk_norm", true)
+    }
+
+    /// The layers whose RoPE theta is 0, which have no rotary positions. None at all for a wrong list.
+    #[allow(clippy::option_option, reason = "no such layers, or a fault")]
+    fn layers_of_theta_0(&mut self, layers: u32) -> Option<Option<LayerPattern>> {
+        const KEY: &str = "layer_rope_theta";
+        let Some(value) = self.table.get(KEY) else { return Some(None) };
+        let theta = |value: &Value| value.as_f64().filter(|theta| (0.0..=f64::from(u32::MAX)).contains(theta));
+        let list: Option<Vec<f64>> = value.as_array().and_then(|list| list.iter().map(theta).collect());
+        let Some(list) = list.filter(|list| list.len() == layers as usize) else {
+            let accepted =
+                format!("a list of {layers} layers, each with its RoPE theta, or 0 for no rotary positions");
+            self.faults.push(Fault::new(self.table.path(KEY), shown(value), accepted));
+            return None;
+        };
+        let turned: Vec<f64> = list.iter().copied().filter(|theta| *theta > 0.0).collect();
+        let base = f64::from(self.rope_base("granite_swa"));
+        let others = turned.iter().filter(|theta| **theta != base).count();
+        if others > 0 {
+            self.notes.push(format!(
+                "{others} layers have another RoPE theta than {base}. Plans do not depend on it; `run` trains the model \
+                 without it"
+            ));
+        }
+        let without: Vec<bool> = list.iter().map(|theta| *theta == 0.0).collect();
+        if !without.contains(&true) {
+            return Some(None);
+        }
+        self.pattern(KEY, &without).map(Some)
     }
 
     /// Refuses another number than `usual`.
-    fn must_be(&mut self, key: &'static str, usual: f64) {
+    pub(super) fn must_be(&mut self, key: &'static str, usual: f64) {
         let value = self.table.get(key);
         if let Some(value) = value.filter(|value| value.as_f64() != Some(usual)) {
             self.faults.push(Fault::new(
@@ -238,6 +275,10 @@ impl Reader<'_, '_> {
             Some("auto") => wide / heads.max(1),
             _ => self.optional("mamba_d_head").unwrap_or(wide / heads.max(1)),
         };
+        if heads.saturating_mul(width) != wide {
+            let accepted = format!("{}: mamba_expand × hidden_size / mamba_n_heads", wide / heads.max(1));
+            self.faults.push(Fault::new(self.table.path("mamba_d_head"), width, accepted));
+        }
         self.no_biases(&["mamba_proj_bias"]);
         // Its kernels take any; a size of theirs is no size of the model.
         self.optional("mamba_chunk_size");

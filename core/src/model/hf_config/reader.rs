@@ -113,6 +113,13 @@ impl Reader<'_, '_> {
     /// `head_dim`: from the file, or for most families `hidden_size / num_attention_heads`.
     pub(super) fn head_dim(&mut self, name: &str, hidden: Option<u32>, heads: Option<u32>) -> Option<u32> {
         if let Some(width) = self.optional("head_dim") {
+            let (whole, heads) = (u64::from(hidden?), u64::from(heads?));
+            if matches!(name, "glm4v_text" | "deepseek_ocr2_text" | "helium" | "olmoe")
+                && u64::from(width) != whole / heads
+            {
+                let accepted = format!("{}: hidden_size / num_attention_heads, as the library has it", whole / heads);
+                self.faults.push(Fault::new(self.table.path("head_dim"), width, accepted));
+            }
             return Some(width);
         }
         // In these families `head_dim` does not follow from the number of heads.
@@ -168,10 +175,14 @@ impl Reader<'_, '_> {
             "exaone4" | "exaone_moe" => return self.exaone_window(tokens, layers),
             "afmoe" => self.optional("global_attn_every_n_layers").unwrap_or(4),
             "mistral" | "mixtral" | "phi3" | "starcoder2" => 0,
-            // All layers, or those that a list says.
-            "cwm" => 0,
             // Those that a list says, or none.
             "mellum" => 1,
+            // Every fourth layer sees all, from the first on.
+            "cwm" | "granite_swa" | "granitemoe_swa" => {
+                let by_list = self.windows_by_list(layers);
+                let has_window = by_list.unwrap_or_else(|| (0..layers).map(|layer| layer % 4 != 0).collect());
+                return windowed(tokens?, &has_window);
+            }
             _ => return self.window_from_a_layer_on(tokens, layers),
         };
         let sliding = tokens.map(|tokens| Window::sliding(tokens, full_every));
@@ -257,10 +268,11 @@ fn usual_rope_base(name: &str) -> u32 {
     match name {
         "gpt_oss" => 150_000,
         "helium" => 100_000,
-        "ernie4_5" | "ernie4_5_moe" | "flex_olmo" | "llama4_text" | "olmo3" => 500_000,
+        "ernie4_5" | "ernie4_5_moe" | "flex_olmo" | "llama4_text" | "mellum" | "olmo3" => 500_000,
         "cwm" | "gemma3_text" | "mixtral" => 1_000_000,
         "smollm3" => 2_000_000,
         "minimax_m2" => 5_000_000,
+        "hy_v3" => 11_158_840,
         "apertus" => 12_000_000,
         _ => 10_000,
     }

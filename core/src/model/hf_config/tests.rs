@@ -297,6 +297,151 @@ fn each_decoder_of_the_library_is_exact_or_refused_by_name() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// A file that leaves a field out is what the library makes of it, which fills in its own size: that of the class. Or the
+/// field is refused by name.
+#[test]
+fn a_field_that_is_left_out_is_the_library_s_own() {
+    let mut wrong = Vec::new();
+    let table = include_str!("../../../../tests/reference/parameter_counts.json");
+    let table: Value = serde_json::from_str(table).unwrap();
+    // Of these rows the sizes are the class's own, too.
+    let own = ["mistral-small-4-text", "paddleocr-vl-text", "granite-docling-text", "cosmos3-edge-text", "emu3-text"];
+    let of_text =
+        table["models"].as_array().unwrap().iter().filter(|row| own.iter().any(|name| row["name"] == *name));
+    for row in library_types().iter().chain(of_text) {
+        let Some(whole) = row.get("config") else { continue };
+        let model = read_ok(whole);
+        // The class of DeepSeek-V3 does not build the modules that it says it has.
+        let keys = whole.as_object().into_iter().flatten().map(|(key, _)| key.as_str());
+        for key in keys.filter(|key| !["model_type", "num_nextn_predict_layers"].contains(key)) {
+            let mut without = whole.clone();
+            without.as_object_mut().unwrap().remove(key);
+            let mut faults = Vec::new();
+            match read(&without, "", &mut faults) {
+                Some(other) if other != model => wrong.push(format!("{} {key}", row["name"])),
+                None if faults.is_empty() => wrong.push(format!("{} {key}: no fault", row["name"])),
+                _ => {}
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// What is not read has a fault, whichever field is null.
+#[test]
+fn what_is_not_read_has_a_fault() {
+    let table = include_str!("../../../../tests/reference/parameter_counts.json");
+    let table: Value = serde_json::from_str(table).unwrap();
+    for row in library_types().iter().chain(table["models"].as_array().unwrap()) {
+        let Some(whole) = row.get("config") else { continue };
+        for key in whole.as_object().into_iter().flatten().map(|(key, _)| key) {
+            let mut without = whole.clone();
+            without[key] = Value::Null;
+            let mut faults = Vec::new();
+            let is_read = read(&without, "", &mut faults).is_some();
+            assert_eq!(is_read, faults.is_empty(), "{} {key}", row["name"]);
+        }
+    }
+}
+
+/// A family with the layers of another has its own defaults, also inside a file of several models.
+#[test]
+fn families_with_the_layers_of_another_have_their_own_defaults() {
+    let row = |name: &str| library_types().into_iter().find(|row| row["name"] == name).unwrap();
+    for inside in [false, true] {
+        let of = |name: &str| {
+            let mut config = row(name)["config"].clone();
+            for key in ["sliding_window", "q_lora_rank", "rope_parameters"] {
+                config.as_object_mut().unwrap().remove(key);
+            }
+            if inside { json!({ "model_type": "mistral3", "text_config": config }) } else { config }
+        };
+        assert_eq!(read_ok(&of("mistral")).variant.window, Some(Window::sliding(4096, 0)));
+        let ministral = read_ok(&of("ministral3"));
+        assert_eq!((ministral.variant.window, ministral.rope_base), (None, 1_000_000));
+        assert_eq!(read_ok(&of("deepseek_v3")).variant.latent.unwrap().query_rank, 1536);
+        assert_eq!(read_ok(&of("sarvam_mla")).variant.latent.unwrap().query_rank, 0);
+        // What the newer table says of rotary positions is not filled in over.
+        let mut exaone = row("exaone")["config"].clone();
+        exaone["rope_parameters"]["rope_theta"] = json!(12345.0);
+        assert_eq!(read_ok(&exaone).rope_base, 12345);
+        let mut gemma = of("gemma3_text");
+        let table = if inside { &mut gemma["text_config"] } else { &mut gemma };
+        table["rope_parameters"] = json!({ "full_attention": { "rope_theta": 777.0 } });
+        assert_eq!(read_ok(&gemma).rope_base, 777);
+    }
+}
+
+/// In TOML, which has no null, `none` is one: a missing field is not, where the library fills it in.
+#[test]
+fn none_is_a_null() {
+    for (name, key) in [
+        ("deepseek-v3", "q_lora_rank"),
+        ("mistral-7b", "sliding_window"),
+        ("gemma-2-9b", "attn_logit_softcapping"),
+        ("gemma-2-9b", "sliding_window"),
+    ] {
+        let [mut null, mut none, mut missing] = [(); 3].map(|()| published(name));
+        null[key] = Value::Null;
+        none[key] = json!("none");
+        missing.as_object_mut().unwrap().remove(key);
+        assert_eq!(read_ok(&none), read_ok(&null), "{name} {key}");
+        assert_ne!(read_ok(&none), read_ok(&missing), "{name} {key}");
+    }
+}
+
+/// Words that Python writes for numbers that are none are refused where a number is needed, and pass where none is.
+#[test]
+fn words_of_python_are_no_sizes() {
+    let file = |key: &str, word: &str| {
+        let mut config = published("llama-3-8b");
+        config[key] = json!("HERE");
+        let text = config.to_string().replace("\"HERE\"", word);
+        crate::base::json::parse_python(&text).unwrap()
+    };
+    for word in ["Infinity", "-Infinity", "NaN"] {
+        assert_eq!(read_ok(&file("time_step_limit", &format!("[0.0, {word}]"))), read_ok(&published("llama-3-8b")));
+        for key in
+            ["num_hidden_layers", "hidden_size", "rms_norm_eps", "rope_theta", "head_dim", "tie_word_embeddings"]
+        {
+            let mut faults = Vec::new();
+            assert!(read(&file(key, word), "model.config", &mut faults).is_none(), "{key}");
+            assert_eq!(faults[0].field, format!("model.config.{key}"));
+            assert_eq!(faults[0].found, format!("\"{word}\""));
+        }
+    }
+}
+
+/// Phi-4 multimodal has the decoder of Phi-3 and tables of towers beside its sizes.
+#[test]
+fn towers_beside_the_sizes_are_left_out() {
+    let row = library_types().into_iter().find(|row| row["name"] == "phi3").unwrap();
+    let mut config = row["config"].clone();
+    let alone = read_ok(&config);
+    config["model_type"] = json!("phi4_multimodal");
+    config["vision_config"] = json!({ "hidden_size": 1152 });
+    config["audio_config"] = json!({});
+    assert_eq!(read_ok(&config), alone);
+    assert_eq!(notes(&config), ["left out: audio_config, vision_config, and what joins it to the decoder"]);
+}
+
+/// Of a file with a model that writes and one that speaks, the decoder of the first is read.
+#[test]
+fn the_model_that_writes_is_read() {
+    let table = include_str!("../../../../tests/reference/parameter_counts.json");
+    let table: Value = serde_json::from_str(table).unwrap();
+    let of_text = |row: &&Value| row["name"] == "qwen3-omni-30b-a3b-text";
+    let row = table["models"].as_array().unwrap().iter().find(of_text).unwrap();
+    let thinker = json!({ "model_type": "qwen3_omni_moe_thinker", "text_config": row["config"], "audio_config": {} });
+    let mut whole = json!({ "model_type": "qwen3_omni_moe", "thinker_config": thinker, "talker_config": {} });
+    assert_eq!(Some(read_ok(&whole).parameters()), row["count"].as_u64());
+    assert!(notes(&whole)[0].contains("read from thinker_config"));
+    whole["thinker_config"]["text_config"]["hidden_size"] = json!(0);
+    let mut faults = Vec::new();
+    assert!(read(&whole, "model.config", &mut faults).is_none());
+    assert_eq!(faults[0].field, "model.config.thinker_config.text_config.hidden_size");
+}
+
 fn fault_texts(faults: &[Fault]) -> std::string::String {
     faults.iter().map(|fault| format!("{}: {} ", fault.field, fault.found)).collect()
 }
@@ -383,12 +528,68 @@ fn unsupported_decoders_are_refused_with_the_missing_part() {
             json!({ "model_type": "gemma3n", "text_config": { "model_type": "gemma3n_text" } }),
             "embeddings of each layer",
         ),
+        (
+            json!({ "model_type": "gemma4", "text_config": { "model_type": "gemma4_text", "attention_k_eq_v": true } }),
+            "embeddings of each layer (hidden_size_per_layer_input), another head dim in layers that see all tokens \
+             (global_head_dim), keys that are values, too (attention_k_eq_v), which is",
+        ),
+        (
+            json!({ "model_type": "gemma4_text", "hidden_size_per_layer_input": 0, "global_head_dim": 256, "enable_moe_block": true }),
+            "this one has norms of values without weights, experts beside the MLP (enable_moe_block), which is",
+        ),
         (json!({ "model_type": "qwen_3" }), "perhaps qwen3"),
     ] {
         let mut faults = Vec::new();
         assert!(read(&config, "model.config", &mut faults).is_none());
         assert!(faults[0].field.ends_with("model_type"));
         assert!(faults[0].accepted.contains(part), "{}", faults[0].accepted);
+    }
+}
+
+/// Qwen 2 MoE says whether queries, keys and values have biases; the count without them is that of its class.
+#[test]
+fn biases_of_qwen_2_moe_are_read() {
+    let row = library_types().into_iter().find(|row| row["name"] == "qwen2_moe").unwrap();
+    let mut config = row["config"].clone();
+    config["qkv_bias"] = json!(false);
+    assert_eq!(read_ok(&config).parameters(), 14_315_636_736);
+}
+
+/// What the class of a family does not read, or cannot run, is refused: parameters of the class do not follow such a field.
+#[test]
+fn what_no_class_reads_is_refused() {
+    let table = include_str!("../../../../tests/reference/parameter_counts.json");
+    let table: Value = serde_json::from_str(table).unwrap();
+    for (name, key, as_it_is, other) in [
+        ("glm-4.1v-9b-text", "head_dim", json!(128), json!(64)),
+        ("deepseek-ocr-2-text", "head_dim", json!(128), json!(64)),
+        ("helium-1-2b", "head_dim", json!(128), json!(64)),
+        ("olmoe-1b-7b", "head_dim", json!(128), json!(64)),
+        ("minimax-m2", "use_qk_norm", json!(true), json!(false)),
+        ("hunyuan-a13b", "num_shared_expert", json!(1), json!(2)),
+        ("glm-4.1v-9b-text", "attention_bias", json!(true), json!(false)),
+    ] {
+        let row = table["models"].as_array().unwrap().iter().find(|row| row["name"] == name).unwrap();
+        let mut config = row["config"].clone();
+        config[key] = as_it_is;
+        assert_eq!(Some(read_ok(&config).parameters()), row["count"].as_u64(), "{name} {key}");
+        config[key] = other.clone();
+        let mut faults = Vec::new();
+        assert!(read(&config, "", &mut faults).is_none());
+        assert_eq!((faults[0].field.as_str(), faults[0].found.clone()), (key, other.to_string()), "{name}");
+    }
+}
+
+/// The heads of Mamba 2 together are as wide as the library's classes have them.
+#[test]
+fn heads_of_mamba_are_as_wide_as_the_stream_expanded() {
+    let row = library_types().into_iter().find(|row| row["name"] == "bamba").unwrap();
+    for key in ["mamba_d_head", "mamba_n_heads", "mamba_expand"] {
+        let mut config = row["config"].clone();
+        config[key] = json!(2 * config[key].as_u64().unwrap());
+        let mut faults = Vec::new();
+        assert!(read(&config, "", &mut faults).is_none());
+        assert_eq!(faults[0].field, "mamba_d_head", "{key}");
     }
 }
 
@@ -401,6 +602,7 @@ fn unsupported_fields_are_refused() {
         ("llama-3-8b", "hidden_act", json!("relu")),
         ("gemma-2-9b", "layer_types", json!(["full_attention", "sliding_attention"])),
         ("gemma-2-9b", "layer_types", json!(7)),
+        ("llama-3-8b", "num_key_value_heads", json!(64)),
         ("llama-3-8b", "num_experts", json!(8)),
         ("llama-3-8b", "kv_lora_rank", json!(512)),
         ("qwen-3-8b", "layer_types", json!(["linear_attention"])),
@@ -501,8 +703,40 @@ fn parts_of_newer_families_are_read() {
     let granite = model("granite-4.0-h-small");
     let attends: Vec<u32> = (0..40).filter(|layer| granite.recurrence(*layer).is_none()).collect();
     assert_eq!(attends, [5, 15, 25, 35]);
+    let ministral = model("ministral-8b");
+    assert_eq!((windows(&ministral), ministral.has_window(0), ministral.has_window(1)), (27, false, true));
+    let glm = model("glm-4.1v-9b-text");
+    assert_eq!((glm.variant.rotary, glm.variant.qkv_bias, glm.variant.post_norms), (Some(64), true, true));
+    let mistral = model("mistral-small-4-text").variant.experts.unwrap();
+    assert_eq!(mistral.routing, Routing { normed: true, ..Routing::USUAL });
     let exaone = model("exaone-4.0-32b");
     assert_eq!((without(&exaone), windows(&exaone), exaone.has_window(63)), (16, 48, false));
+}
+
+/// Granite with windows: layers of RoPE theta 0 have no rotary positions, and the first of each four sees all tokens.
+#[test]
+fn layers_of_theta_0_have_no_rotary_positions() {
+    let row = library_types().into_iter().find(|row| row["name"] == "granite_swa").unwrap();
+    let mut config = row["config"].clone();
+    let model = read_ok(&config);
+    assert!(
+        model.variant.sinks
+            && (0..24).all(|layer| model.has_rope(layer) && model.has_window(layer) == (layer % 4 != 0))
+    );
+    config["layer_rope_theta"] =
+        (0..24).map(|layer| if layer % 4 == 0 { json!(0) } else { json!(10000.0) }).collect();
+    let model = read_ok(&config);
+    assert!((0..24).all(|layer| model.has_rope(layer) == (layer % 4 != 0)));
+    assert_eq!(notes(&config), Vec::<String>::new());
+    config["layer_rope_theta"][1] = json!(5000.0);
+    assert_eq!(read_ok(&config), model);
+    assert!(notes(&config)[0].starts_with("1 layers have another RoPE theta than 10000"));
+    for wrong in [json!([0, 10000.0]), json!(3), json!("10000")] {
+        config["layer_rope_theta"] = wrong;
+        let mut faults = Vec::new();
+        assert!(read(&config, "", &mut faults).is_none());
+        assert_eq!(faults[0].field, "layer_rope_theta");
+    }
 }
 
 #[test]

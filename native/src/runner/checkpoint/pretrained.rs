@@ -248,7 +248,7 @@ fn json(path: &Path) -> Result<Value, CheckpointError> {
     file.take(MAX_TEXT_BYTES).read_to_end(&mut bytes).map_err(&failed)?;
     let damaged = |what: String| CheckpointError::Damaged { path: path.to_path_buf(), what };
     let text = String::from_utf8(bytes).map_err(|error| damaged(error.to_string()))?;
-    pipeplan_core::base::json::parse(&text).map_err(|error| damaged(error.to_string()))
+    pipeplan_core::base::json::parse_python(&text).map_err(|error| damaged(error.to_string()))
 }
 
 #[cfg(test)]

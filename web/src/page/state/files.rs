@@ -273,7 +273,7 @@ impl Planner {
 
 /// The value of a text of JSON.
 fn value_of(text: &str) -> Option<Value> {
-    pipeplan_core::base::json::parse(text).ok().filter(Value::is_object)
+    pipeplan_core::base::json::parse_python(text).ok().filter(Value::is_object)
 }
 
 /// A message about the file `name`.
