@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use common::{Stopper, assert_close_losses, options, published, train, transformers_agrees, work};
-use pipeplan::backend::rotary::RotaryScaling;
+use pipeplan::backend::rotary::RopeScaling;
 use pipeplan::runner::checkpoint::{Checkpoint, Pretrained, Saving, VERSION_WITH_ROTARY};
 use pipeplan::runner::evaluate::evaluate;
 use pipeplan::runner::optimizer::AdamW;
@@ -726,11 +726,11 @@ fn weights_of_another_model_are_refused_with_what_differs() {
     assert!(open(published.path()).contains("it has no config.json"));
 }
 
-/// Scaled rotary positions are in the checkpoint's `config.json`: a run that goes on has them, evaluation too, and another version
-/// keeps readers away that would leave them out.
+/// Scaled rotary positions are in the checkpoint's `config.json`: a run that goes on has them, evaluation too, and
+/// another version keeps readers away that would leave them out.
 #[test]
 fn scaled_rotary_positions_go_on() {
-    let rotary = Some(RotaryScaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 16.0 });
+    let rotary = Some(RopeScaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 16.0 });
     let workload = planned(2, 1, 0, "1f1b", Precision::Double);
     let scaled = |options: RunOptions| RunOptions { rotary, ..options };
     let whole = train(&workload, &scaled(options(4)));

@@ -1,5 +1,5 @@
-//! Training on files: every layout takes the same samples, a run that resumes goes on at the next one, masks and evaluation do
-//! what they say, and what is written of a run is read by others.
+//! Training on files: every layout takes the same samples, a run that resumes goes on at the next one, masks and
+//! evaluation do what they say, and what is written of a run is read by others.
 
 mod common;
 
@@ -114,8 +114,8 @@ fn a_run_that_resumes_goes_on_at_the_next_sample() {
     assert!(error.contains("its text is fnv1a64:"), "{error}");
 }
 
-/// The loss of the first step, of weights that nothing has changed, is the mean over what is predicted: so the means of two
-/// masks that leave no token out add up to the mean of all.
+/// The loss of the first step, of weights that nothing has changed, is the mean over what is predicted: so the means
+/// of two masks that leave no token out add up to the mean of all.
 #[test]
 fn masked_tokens_count_neither_in_the_loss_nor_in_its_mean() {
     let folder = folder();
@@ -175,8 +175,8 @@ fn of_documents(path: &Path, documents: &[&[u16]], is_cut: bool) -> Arc<Sources>
     Arc::new(Sources::new(vec![(open(path), None)]))
 }
 
-/// Documents packed into sequences train as sequences of their own do, in every layout. A step takes all data: 96 documents of 6
-/// tokens, which are 96 sequences, or pairs of which are 48.
+/// Documents packed into sequences train as sequences of their own do, in every layout. A step takes all data: 96
+/// documents of 6 tokens, which are 96 sequences, or pairs of which are 48.
 #[test]
 fn documents_in_a_sequence_train_as_sequences_of_their_own() {
     let folder = folder();
@@ -209,7 +209,8 @@ fn documents_in_a_sequence_train_as_sequences_of_their_own() {
     }
 }
 
-/// Documents of any length: the loss of weights that nothing has changed is the mean over what is predicted in each alone.
+/// Documents of any length: the loss of weights that nothing has changed is the mean over what is predicted in each
+/// alone.
 #[test]
 fn documents_of_any_length_are_each_for_themselves() {
     let folder = folder();
@@ -319,8 +320,9 @@ fn only_the_last_checkpoints_are_kept() {
     assert_eq!(names, [".lock", "notes", "step-000008", "step-000009"]);
 }
 
-/// Reading a sequence of 4096 tokens, against a thousandth of the 53 ms that an H200 takes for one of Qwen3 0.6B. Printed, since
-/// a machine that does other things says nothing about a limit; a limit a hundred times as large holds on any.
+/// Reading a sequence of 4096 tokens, against a thousandth of the 53 ms that an H200 takes for one of Qwen3 0.6B.
+/// Printed, since a machine that does other things says nothing about a limit; a limit a hundred times as large holds
+/// on any.
 #[test]
 fn reading_takes_microseconds() {
     const SEQUENCE: usize = 4096;

@@ -193,6 +193,7 @@ fn what_only_the_cpu_shards_is_refused_on_gpus() {
         (2, 1, None, Some(EachMicrobatch), "gradients reduced for each microbatch"),
         (4, 1, Some(2), None, "sharding groups (parallel.shard)"),
         (2, 2, None, Some(AfterAccumulation), ""),
+        (2, 1, Some(2), None, ""),
         (1, 3, None, None, ""),
     ] {
         let mut work = work(1, 2);

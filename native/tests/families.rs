@@ -17,8 +17,8 @@ fn judged_by(script: &str) {
     assert!(judge.status.success(), "{}", String::from_utf8_lossy(&judge.stderr));
 }
 
-/// Logits, the loss and all gradients of a run on the CPU, for each family: `families/judge.py` says by how much they differ.
-/// A minute of two processors.
+/// Logits, the loss and all gradients of a run on the CPU, for each family: `families/judge.py` says by how much they
+/// differ. A minute of two processors.
 #[test]
 fn slow_each_family_computes_what_transformers_computes() {
     judged_by("judge.py");
@@ -30,8 +30,9 @@ fn slow_a_run_starts_from_what_transformers_has_saved() {
     judged_by("start.py");
 }
 
-/// The losses of 20 steps, from the same weights and tokens, with f32 and f64, on one rank and on two for each way to split the
-/// work: `families/train.py` prints to how many digits they agree with transformers and torch's AdamW. A minute.
+/// The losses of 20 steps, from the same weights and tokens, with f32 and f64, on one rank and on two for each way to
+/// split the work: `families/train.py` prints to how many digits they agree with transformers and torch's AdamW. A
+/// minute.
 #[test]
 fn slow_a_run_trains_as_transformers_does() {
     judged_by("train.py");

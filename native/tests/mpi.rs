@@ -152,8 +152,8 @@ fn every_collective_over_mpi_keeps_its_definition() {
     tiny::assert_selftest(&command.output().expect("mpirun is there"), "4 ranks over mpi");
 }
 
-/// mpirun starts nobody again: whoever does, such as a loop of a batch script, gives --restart, and the run goes on from its latest
-/// checkpoint.
+/// mpirun starts nobody again: whoever does, such as a loop of a batch script, gives --restart, and the run goes on
+/// from its latest checkpoint.
 #[test]
 fn a_run_that_mpirun_starts_again_goes_on_from_its_latest_checkpoint() {
     let plan = tiny::plan("mpi-restart", 2, "1f1b");

@@ -34,8 +34,8 @@ fn processes_over_tcp_train_as_threads_do_bit_for_bit() {
     }
 }
 
-/// Eight processes on the mesh of two ranks of a pipeline, two replicas and two that share matrices; and a checkpoint of
-/// theirs, which one process with four that share matrices goes on from.
+/// Eight processes on the mesh of two ranks of a pipeline, two replicas and two that share matrices; and a checkpoint
+/// of theirs, which one process with four that share matrices goes on from.
 #[test]
 fn a_mesh_of_processes_trains_as_threads_do_bit_for_bit() {
     let mesh = "tensor = 2\nsequence_parallel = true\nasync_reduce = true\ndata = 2\nzero = 1\n";

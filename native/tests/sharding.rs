@@ -1,5 +1,5 @@
-//! Whether replicas that shard gradients and weights (ZeRO 2 and 3), in groups too (HSDP), train as one rank does, and hold what
-//! the plan predicts.
+//! Whether replicas that shard gradients and weights (ZeRO 2 and 3), in groups too (HSDP), train as one rank does,
+//! and hold what the plan predicts.
 
 mod common;
 
@@ -67,8 +67,8 @@ fn replicas_that_shard_train_as_one_rank() {
     }
 }
 
-/// With all that ranks do around it: ranks that share matrices, parts of sequences, bidirectional placements whose stages lie on
-/// two ranks, experts dealt to replicas, modules that predict later tokens.
+/// With all that ranks do around it: ranks that share matrices, parts of sequences, bidirectional placements whose
+/// stages lie on two ranks, experts dealt to replicas, modules that predict later tokens.
 #[test]
 fn sharding_goes_with_every_other_axis() {
     let mut expected = Expected::default();
@@ -151,7 +151,8 @@ fn checkpoints_of_sharded_experts_are_whole() {
     resumes_on_any(&layouts, planned, 5);
 }
 
-/// A rank holds what the plan says: its shares, the weights of a layer and of the next one, and the gradients of two layers.
+/// A rank holds what the plan says: its shares, the weights of a layer and of the next one, and the gradients of two
+/// layers.
 #[test]
 fn a_rank_holds_its_shares_and_two_layers() {
     for (name, ranks, way) in [
@@ -173,8 +174,8 @@ fn a_rank_holds_its_shares_and_two_layers() {
         for (rank, memory) in report.memory.iter().enumerate().take(ranks) {
             let planned = derived.static_bytes[rank];
             let what = format!("{name} with {way:?}, rank {rank}: {memory:?}, planned {planned:?}");
-            // Weights that are gathered and gradients under way are at their most at the same time in no job alone: one of
-            // them in any.
+            // Weights that are gathered and gradients under way are at their most at the same time in no job alone:
+            // one of them in any.
             let beside = planned.gathered.min(planned.under_way);
             let most = planned.total() - planned.buffers;
             // With B and W apart, gradients of gains and of matrices are under way in different ones.

@@ -61,8 +61,8 @@ fn slices_train_as_one_rank() {
     }
 }
 
-/// Windows shorter and longer than a slice, latent attention, learned positions, norms of heads, sinks, experts, frozen layers,
-/// adapters.
+/// Windows shorter and longer than a slice, latent attention, learned positions, norms of heads, sinks, experts,
+/// frozen layers, adapters.
 #[test]
 fn every_kind_of_attention_goes_on_over_slices() {
     let kinds: [Kind; 9] = [
@@ -117,7 +117,8 @@ fn checkpoints_go_from_any_slices_to_any() {
     resumes_on_any(&[(1, "1f1b"), (3, "seq1f1b"), (4, "slimpipe")], planned, 5);
 }
 
-/// What a rank holds of its microbatches, keys and values and their gradients among it, is what the plan predicts, to the byte.
+/// What a rank holds of its microbatches, keys and values and their gradients among it, is what the plan predicts, to
+/// the byte.
 #[test]
 fn slices_hold_what_the_plan_predicts() {
     for (name, ranks, slices) in
@@ -137,6 +138,10 @@ fn slices_hold_what_the_plan_predicts() {
                 });
                 let predicted = pipeplan_core::simulate::timeline::peak_bytes(&problem, rank, row);
                 let held = predicted - problem.static_bytes(rank);
+                assert!(
+                    memory.high_water_bytes <= predicted,
+                    "{name} in {slices} slices, {recompute:?}, rank {rank}: {memory:?}"
+                );
                 assert_eq!(memory.activation_bytes, held, "{name} in {slices} slices, {recompute:?}, rank {rank}");
             }
         }

@@ -50,17 +50,17 @@ impl fmt::Display for Syntax {
 
 impl core::error::Error for Syntax {}
 
-/// Most values of a text of JSON: lists, tables, and what is in them. A value takes some 32 bytes of memory, and while its list
-/// grows half as much again.
+/// Most values of a text of JSON: lists, tables, and what is in them. A value takes some 32 bytes of memory, and
+/// while its list grows half as much again.
 pub const MOST_VALUES: usize = 32 << 20;
 
-/// A text whose values are shorter than so many bytes on average is not read beyond [`FEW_VALUES`]: a list of zeros takes
-/// sixteen times its text.
+/// A text whose values are shorter than so many bytes on average is not read beyond [`FEW_VALUES`]: a list of zeros
+/// takes sixteen times its text.
 const LEAST_BYTES: usize = 4;
 const FEW_VALUES: usize = 1 << 18;
 
-/// Whether a text of TOML or JSON has at most `most` values, and not so short ones that reading it takes more than twelve times
-/// its length of memory, and 12 MiB.
+/// Whether a text of TOML or JSON has at most `most` values, and not so short ones that reading it takes more than
+/// twelve times its length of memory, and 12 MiB.
 ///
 /// # Errors
 /// [`Syntax`] at the value that is too many.
@@ -105,8 +105,8 @@ pub fn parse(text: &str) -> Result<Value, Syntax> {
 /// The words that Python's `json` writes in the place of a number, which JSON has not.
 const WORDS: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
 
-/// As [`parse`], of a text that Python may have written: its words `Infinity`, `-Infinity` and `NaN` may stand as values. Such
-/// a value is read as text, so that nobody takes it for a number.
+/// As [`parse`], of a text that Python may have written: its words `Infinity`, `-Infinity` and `NaN` may stand as
+/// values. Such a value is read as text, so that nobody takes it for a number.
 ///
 /// # Errors
 /// As [`parse`].
@@ -177,8 +177,8 @@ pub(crate) fn read<'de, S: DeserializeSeed<'de>>(text: &'de str, seed: S) -> Res
     })
 }
 
-/// The `format` that a file says it has, a plan, a trace or a proof, and that of a profile, which is known by its operators
-/// and the device that it measured; none for anything else, such as a spec.
+/// The `format` that a file says it has, a plan, a trace or a proof, and that of a profile, which is known by its
+/// operators and the device that it measured; none for anything else, such as a spec.
 pub fn format_of(text: &str) -> Option<&'static str> {
     // Only JSON objects have one: the rest is not parsed for this.
     text.trim_start().strip_prefix('{')?;
@@ -354,8 +354,8 @@ fn offset_of(text: &str, line: usize, column: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// The values are those that Python's `json.loads` gives, with text in the place of the three words; what it refuses is
-    /// refused at the place where it stands.
+    /// The values are those that Python's `json.loads` gives, with text in the place of the three words; what it
+    /// refuses is refused at the place where it stands.
     #[test]
     fn words_of_python_stand_as_values_alone() {
         use serde_json::json;

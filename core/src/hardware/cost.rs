@@ -1,6 +1,7 @@
-//! How long an operator takes on a device, by a roofline: the longer of its arithmetic, its bytes at the memory's rate, and
-//! its launch. What arithmetic takes follows from the shapes of its products, where the device's multiprocessors are known
-//! (`rates`), else from a share of the matmul rate. An estimate until a measured profile replaces it.
+//! How long an operator takes on a device, by a roofline: the longer of its arithmetic, its bytes at the memory's
+//! rate, and its launch. What arithmetic takes follows from the shapes of its products, where the device's
+//! multiprocessors are known (`rates`), else from a share of the matmul rate. An estimate until a measured profile
+//! replaces it.
 //!
 //! Whole numbers throughout, rounded up, so that every machine gets the same nanoseconds.
 //!
@@ -24,9 +25,9 @@
 //! | steps without a pipeline whose devices share out weights: Llama 3 on 64 A100 and H100, Qwen 3 30B-A3B on 8 H100 (torchtitan, NeMo AutoModel) | 9.1 %, 13.0 % |
 //!
 //! What a framework's host cannot launch fast enough takes longer: two more rows of the model zoo's table, with small
-//! microbatches and experts within a node, took 1.6 and 1.8 times what is estimated. So do kernels that give the same bits each
-//! time (`--deterministic-mode` of Megatron-LM). Nor are cards counted that run below their data sheet, such as torchtitan's
-//! H100 of 500 W and 2.4 TB/s, on which Llama 3 8B took 1.6 times as long.
+//! microbatches and experts within a node, took 1.6 and 1.8 times what is estimated. So do kernels that give the same
+//! bits each time (`--deterministic-mode` of Megatron-LM). Nor are cards counted that run below their data sheet,
+//! such as torchtitan's H100 of 500 W and 2.4 TB/s, on which Llama 3 8B took 1.6 times as long.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -40,31 +41,32 @@ use crate::hardware::rates::{self, Attends, Products, Shape};
 use crate::model::{Dtype, RecurrenceKind};
 
 /// Share of what the device's best matmuls reach ([`Device::matmul_permille`]) that the largest ones of a model come
-/// near, in thousandths, where their shapes or the device's multiprocessors are not known: 840 of an A100's data sheet.
-/// Smaller ones reach less of it (a ramp): 700 for 2·10¹¹ operations on an A100, 770 for 10¹². Both this and the ramp are
-/// fitted to the iteration times of arXiv:2205.05198, table 5.
+/// near, in thousandths, where their shapes or the device's multiprocessors are not known: 840 of an A100's data
+/// sheet. Smaller ones reach less of it (a ramp): 700 for 2·10¹¹ operations on an A100, 770 for 10¹². Both this and
+/// the ramp are fitted to the iteration times of arXiv:2205.05198, table 5.
 pub const MATMUL_PER_MILLE: u64 = 967;
 /// Launches that the ramp of a matmul is worth.
 const RAMP_LAUNCHES: u64 = 10;
 /// Share of a link's rate that collectives reach, in thousandths: 230 to 240 of 300 GB/s on eight A100 by NCCL's own
 /// tests.
 pub const COLLECTIVE_PER_MILLE: u64 = 780;
-/// Share of the matmul rate that the forward of flash attention reaches, where its shape or the device's multiprocessors are
-/// not known. Up to 730 on A100 (arXiv:2307.08691 §4.1), with a causal mask
-/// and common widths less.
+/// Share of the matmul rate that the forward of flash attention reaches, where its shape or the device's
+/// multiprocessors are not known. Up to 730 on A100 (arXiv:2307.08691 §4.1), with a causal mask and common widths
+/// less.
 pub const ATTENTION_PER_MILLE: u64 = 550;
 /// The same for its gradient: up to 630 there.
 pub const ATTENTION_GRAD_PER_MILLE: u64 = 450;
 /// Share of the memory's rate that operators reach which only pass over their tensors. A copy reaches 880 on an H100;
-/// operators of a model also reduce, and read what lies apart. Fitted to the iteration times of arXiv:2205.05198, table 5.
+/// operators of a model also reduce, and read what lies apart. Fitted to the iteration times of arXiv:2205.05198,
+/// table 5.
 pub const MEMORY_PER_MILLE: u64 = 680;
 
 /// Share of an exchange of tokens that is hidden by what computes beside it, in thousandths: the exchange takes 20 of
 /// an H800's 132 multiprocessors (arXiv:2412.19437 §3.2.2), so that this takes so much longer.
 pub const EXCHANGE_PER_MILLE: u64 = 848;
 
-/// By how much a collective of `time` slows what computes beside it: by the multiprocessors that it takes, which are about as
-/// many for a gather by NCCL as for an exchange of tokens ([`EXCHANGE_PER_MILLE`]).
+/// By how much a collective of `time` slows what computes beside it: by the multiprocessors that it takes, which are
+/// about as many for a gather by NCCL as for an exchange of tokens ([`EXCHANGE_PER_MILLE`]).
 pub fn slowed_by(time: Nanos) -> Nanos {
     (u128::from(time) * u128::from(1000 - EXCHANGE_PER_MILLE) / 1000) as Nanos
 }
@@ -136,9 +138,9 @@ impl Load {
         Load { flops: flops(graph, operator), bytes, sent: sent(graph, operator), copied, quantized }
     }
 
-    /// The time on `device`, whose peers in a collective are reached as `peers` says: for one that starts a collective,
-    /// that of the collective. Only an operator without effect of its own takes none. The shapes of products are not known
-    /// here, so that small ones take what a ramp says: [`operator_time`] has them.
+    /// The time on `device`, whose peers in a collective are reached as `peers` says: for one that starts a
+    /// collective, that of the collective. Only an operator without effect of its own takes none. The shapes of
+    /// products are not known here, so that small ones take what a ramp says: [`operator_time`] has them.
     pub fn time(&self, kernel: &Kernel, device: &Device, peers: &Peers) -> Nanos {
         self.time_of_shape(kernel, None, device, peers)
     }
@@ -314,8 +316,8 @@ fn flops(graph: &Graph, operator: &Operator) -> u128 {
     }
 }
 
-/// Pairs of a token and one that it sees, over `length` tokens under the causal mask: itself and those before it, at most
-/// `window` in all.
+/// Pairs of a token and one that it sees, over `length` tokens under the causal mask: itself and those before it, at
+/// most `window` in all.
 pub(crate) fn causal_pairs(length: u64, window: u64) -> u128 {
     let [length, window] = [length, window.min(length)].map(u128::from);
     window * (window + 1) / 2 + (length - window) * window
@@ -341,15 +343,16 @@ fn spread_product(query_elements: u128, spread: Spread, [with_keys, with_values]
     keys.saturating_mul(with_keys).saturating_add(values.saturating_mul(with_values))
 }
 
-/// Operations of a recurrence in chunks of `c` tokens, whose output is `output`: for each token and head of width `e`, with
-/// keys of width `d`, twice the multiplications of its products. Tiles within a chunk are whole, whatever of them is hidden.
+/// Operations of a recurrence in chunks of `c` tokens, whose output is `output`: for each token and head of width
+/// `e`, with keys of width `d`, twice the multiplications of its products. Tiles within a chunk are whole, whatever
+/// of them is hidden.
 fn recurrence_flops(graph: &Graph, output: Option<TensorId>, of: Recurring) -> u128 {
     let rows = output.and_then(|id| graph[id].shape.first().copied()).unwrap_or(0);
     let [rows, c, heads, key_heads, d, e] =
         [rows, of.chunk().min(of.sequence), of.heads, of.key_heads, of.key_width, of.width].map(u128::from);
     let products = match of.kind {
-        // Keys with keys, queries with keys, what a chunk corrects of keys and of values, its output; a read of the state
-        // by keys and by queries, and what is written to it (arXiv:2412.06464 §3.3).
+        // Keys with keys, queries with keys, what a chunk corrects of keys and of values, its output; a read of the
+        // state by keys and by queries, and what is written to it (arXiv:2412.06464 §3.3).
         RecurrenceKind::DeltaNet => heads * (c * (3 * d + 2 * e) + 3 * d * e),
         // C with B for each group, that with x; the state of the chunk, and the read of it (arXiv:2405.21060 §6).
         RecurrenceKind::Mamba2 => key_heads * c * d + heads * (c * e + 2 * d * e),
@@ -412,7 +415,8 @@ impl JobTimes {
     }
 }
 
-/// The time of `operator` of `graph` on `device`, as [`Load::time`], with the shapes of its products and of its attention.
+/// The time of `operator` of `graph` on `device`, as [`Load::time`], with the shapes of its products and of its
+/// attention.
 pub fn operator_time(graph: &Graph, operator: &Operator, device: &Device, peers: &Peers) -> Nanos {
     let shape = shape_of(graph, operator);
     Load::of(graph, operator).time_of_shape(&operator.kernel, shape, device, peers)
@@ -469,8 +473,8 @@ fn shape_of(graph: &Graph, operator: &Operator) -> Option<Shape> {
     }
 }
 
-/// The products of materialised attention, one for each sequence and head: of scores, `[sequence, sequence]` over the width of
-/// a head, or to what is as wide as `by_token`, over the sequence.
+/// The products of materialised attention, one for each sequence and head: of scores, `[sequence, sequence]` over the
+/// width of a head, or to what is as wide as `by_token`, over the sequence.
 fn batched(heads: Heads, by_token: &Tensor, scores: bool) -> Products {
     let Heads { sequence, query, width, .. } = heads;
     let count = by_token.elements() / (sequence * query.max(1) * width).max(1);
@@ -500,16 +504,17 @@ fn spread_of(kernel: &Kernel) -> Option<(Spread, bool)> {
     }
 }
 
-/// The keys and values of fused attention, or of its gradient: what slices behind this one read, too. None of other operators.
+/// The keys and values of fused attention, or of its gradient: what slices behind this one read, too. None of other
+/// operators.
 pub fn keys_and_values(operator: &Operator) -> Option<&[Use]> {
     let (_, backward) = spread_of(&operator.kernel)?;
     let first = 1 + usize::from(backward);
     operator.inputs.get(first..first + 2)
 }
 
-/// The time of fused attention on a slice of sequences behind `before` slices as long, where a token sees `window` tokens:
-/// operations for its pairs of tokens, and the keys and values of all these slices read, and sent around a ring. The
-/// backward also adds to the gradients of those before. None for other operators.
+/// The time of fused attention on a slice of sequences behind `before` slices as long, where a token sees `window`
+/// tokens: operations for its pairs of tokens, and the keys and values of all these slices read, and sent around a
+/// ring. The backward also adds to the gradients of those before. None for other operators.
 pub(crate) fn slice_time(
     graph: &Graph,
     operator: &Operator,

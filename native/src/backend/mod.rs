@@ -31,7 +31,7 @@ use crate::transport::{Buffer, OnCard, TransportError};
 
 use peers::Peers;
 
-pub use self::sharding::{Keeping, Keepings, Sharding, Share};
+pub use self::sharding::{Sharding, Share, WeightSharding, WeightShardings};
 
 pub mod arena;
 pub mod cpu;
@@ -104,7 +104,8 @@ pub trait Backend {
         None
     }
 
-    /// The device memory that holds `part`, and its format, for operations that stay on devices: 32-bit floats, or a weight in the format of the operators. Nothing if it is in host memory.
+    /// The device memory that holds `part`, and its format, for operations that stay on devices: 32-bit floats, or a
+    /// weight in the format of the operators. Nothing if it is in host memory.
     fn on_card(&mut self, _stage: u16, _name: &str, _part: Part) -> Option<(OnCard, Dtype)> {
         None
     }
@@ -117,8 +118,8 @@ pub trait Backend {
         Ok(())
     }
 
-    /// A copy of the numbers `range` of `part`, which other ranks on the device may read: complete. Nothing where it is the
-    /// host's.
+    /// A copy of the numbers `range` of `part`, which other ranks on the device may read: complete. Nothing where it
+    /// is the host's.
     ///
     /// # Errors
     /// As [`Backend::lend`].
@@ -133,8 +134,8 @@ pub trait Backend {
     }
 
     /// As many numbers of `part`, from `start` on, as each of `from` has become their sum, in that order: of at most
-    /// [`Backend::most_on_card`] copies as ranks on the device [show](Backend::copied_on_card) them, which it no longer reads
-    /// when it returns.
+    /// [`Backend::most_on_card`] copies as ranks on the device [show](Backend::copied_on_card) them, which it no
+    /// longer reads when it returns.
     ///
     /// # Errors
     /// As [`Backend::lend`].
@@ -172,7 +173,8 @@ pub trait Backend {
 /// A part of the state of a weight on a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
-    /// The weight itself, in the optimizer's format; beyond this rank's [`Share`] only as exactly as the operators take it.
+    /// The weight itself, in the optimizer's format; beyond this rank's [`Share`] only as exactly as the operators
+    /// take it.
     Weight,
     /// The gradient accumulated since the last update.
     Gradient,

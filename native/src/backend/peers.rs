@@ -1,6 +1,6 @@
 //! The ranks that make a stage together with this one, as a backend sees them: its tensor-parallel group, its
-//! context-parallel group, its expert-parallel group, and the data-parallel copies of its weights. They come to the same collectives in the same order, since all
-//! walk the same graph.
+//! context-parallel group, its expert-parallel group, and the data-parallel copies of its weights. They come to the
+//! same collectives in the same order, since all walk the same graph.
 
 use pipeplan_core::base::units::Bytes;
 use pipeplan_core::graph::Axis;
@@ -24,7 +24,7 @@ pub enum Collective {
 
 /// Copies of weights of a stage, which see other tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct CopiesOf {
+pub struct CopyGroup {
     /// The stage.
     pub stage: u16,
     /// Whether of its experts, or of all its other weights: those may have other copies.
@@ -54,8 +54,8 @@ pub trait Peers {
     /// Where the transport fails.
     fn start(&mut self, axis: Axis, what: Collective, values: Buffer) -> Result<Ticket, BackendError>;
 
-    /// What a collective that has begun gives. Collectives end in the order in which they began, so this may end earlier
-    /// ones too.
+    /// What a collective that has begun gives. Collectives end in the order in which they began, so this may end
+    /// earlier ones too.
     ///
     /// # Errors
     /// Where the transport fails, or another rank does not come.
@@ -80,15 +80,15 @@ pub trait Peers {
         counts: &[usize],
     ) -> Result<Vec<Buffer>, BackendError>;
 
-    /// Begins to gather shares of weights over the sharding group of `of`, or to sum gradients over it of which each member gets
-    /// its share; `counts` are the lengths of the shares. Does not wait. `what` is [`Collective::Gather`] or
-    /// [`Collective::Scatter`]. Other collectives may begin and end meanwhile.
+    /// Begins to gather shares of weights over the sharding group of `of`, or to sum gradients over it of which each
+    /// member gets its share; `counts` are the lengths of the shares. Does not wait. `what` is [`Collective::Gather`]
+    /// or [`Collective::Scatter`]. Other collectives may begin and end meanwhile.
     ///
     /// # Errors
     /// As [`Peers::start`].
     fn begin_shares(
         &mut self,
-        of: CopiesOf,
+        of: CopyGroup,
         what: Collective,
         values: Buffer,
         counts: Vec<usize>,
@@ -100,12 +100,12 @@ pub trait Peers {
     /// As [`Peers::wait`].
     fn end_shares(&mut self, ticket: Ticket) -> Result<Buffer, BackendError>;
 
-    /// The sum of `values` over the ranks that hold the same share in other sharding groups of `of`: over all copies, where
-    /// nothing is sharded.
+    /// The sum of `values` over the ranks that hold the same share in other sharding groups of `of`: over all copies,
+    /// where nothing is sharded.
     ///
     /// # Errors
     /// As [`Peers::wait`].
-    fn sum_across(&mut self, of: CopiesOf, values: Buffer) -> Result<Buffer, BackendError>;
+    fn sum_across(&mut self, of: CopyGroup, values: Buffer) -> Result<Buffer, BackendError>;
 
     /// The ranks along `axis`, in the world, and this one's number among them.
     fn group(&self, axis: Axis) -> (&[usize], usize);
@@ -123,8 +123,8 @@ pub trait Peers {
         Reach::Host
     }
 
-    /// The memory that each member along `axis` shows, by member, where they [reach](Reach::Members) it: complete, and not
-    /// written any more. What is shown stays until all have let go of it.
+    /// The memory that each member along `axis` shows, by member, where they [reach](Reach::Members) it: complete,
+    /// and not written any more. What is shown stays until all have let go of it.
     ///
     /// # Errors
     /// Where the transport fails, or another rank does not come.
@@ -132,8 +132,8 @@ pub trait Peers {
         Ok(vec![memory])
     }
 
-    /// Begins a collective along `axis` on memory of devices, where an [engine](Reach::Engine) does: behind all that this
-    /// rank's device has been asked for, and at the same time as its next work. `from` and `to` may be the same.
+    /// Begins a collective along `axis` on memory of devices, where an [engine](Reach::Engine) does: behind all that
+    /// this rank's device has been asked for, and at the same time as its next work. `from` and `to` may be the same.
     ///
     /// # Errors
     /// As [`Peers::show`].
@@ -147,8 +147,8 @@ pub trait Peers {
         Ok(Ticket(0))
     }
 
-    /// Begins to send what lies in the device's memory at `from` to the next member along `axis`, and to take that of the
-    /// member before this one at `to`, as [`Peers::begin_on_card`] begins: all have equally much.
+    /// Begins to send what lies in the device's memory at `from` to the next member along `axis`, and to take that of
+    /// the member before this one at `to`, as [`Peers::begin_on_card`] begins: all have equally much.
     ///
     /// # Errors
     /// As [`Peers::show`].
@@ -157,9 +157,8 @@ pub trait Peers {
     }
 
     /// Begins to send what lies in the device's memory at `from`, one piece of the given bytes behind the other, to
-    /// the members
-    /// along `axis`, and to take their pieces, of so many bytes, one behind the other at `to`, as [`Peers::begin_on_card`]
-    /// begins. The two lie apart.
+    /// the members along `axis`, and to take their pieces, of so many bytes, one behind the other at `to`, as
+    /// [`Peers::begin_on_card`] begins. The two lie apart.
     ///
     /// # Errors
     /// As [`Peers::show`], and where the lengths do not fit.
@@ -172,8 +171,8 @@ pub trait Peers {
         Ok(Ticket(0))
     }
 
-    /// What this rank's device is asked for from here on comes behind what has [begun](Peers::begin_on_card) there; the rank
-    /// itself does not wait.
+    /// What this rank's device is asked for from here on comes behind what has [begun](Peers::begin_on_card) there;
+    /// the rank itself does not wait.
     ///
     /// # Errors
     /// As [`Peers::show`].
@@ -229,7 +228,7 @@ impl Peers for Alone {
 
     fn begin_shares(
         &mut self,
-        _: CopiesOf,
+        _: CopyGroup,
         _: Collective,
         values: Buffer,
         _: Vec<usize>,
@@ -242,7 +241,7 @@ impl Peers for Alone {
         self.wait(ticket)
     }
 
-    fn sum_across(&mut self, _: CopiesOf, values: Buffer) -> Result<Buffer, BackendError> {
+    fn sum_across(&mut self, _: CopyGroup, values: Buffer) -> Result<Buffer, BackendError> {
         Ok(values)
     }
 

@@ -1,15 +1,16 @@
 //! Rotary positions that are scaled, so that a model sees longer sequences than it was first trained on.
 
-/// How the angles of rotary positions are scaled. Sources: the papers named, and `modeling_rope_utils.py` of `transformers`.
+/// How the angles of rotary positions are scaled. Sources: the papers named, and `modeling_rope_utils.py` of
+/// `transformers`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum RotaryScaling {
+pub enum RopeScaling {
     /// Positions are divided by `factor` (arXiv:2306.15595).
     Linear {
         /// By how much.
         factor: f64,
     },
-    /// Llama 3.1's: angles that turn less than `low` times in `original` tokens are divided by `factor`, those that turn more than
-    /// `high` times are left, and those between are mixed of both.
+    /// Llama 3.1's: angles that turn less than `low` times in `original` tokens are divided by `factor`, those that
+    /// turn more than `high` times are left, and those between are mixed of both.
     Llama3 {
         /// By how much.
         factor: f64,
@@ -20,8 +21,8 @@ pub enum RotaryScaling {
         /// Tokens of the sequences before.
         original: f64,
     },
-    /// YaRN (arXiv:2309.00071 §3): as between `slow` and `fast` turns in `original` tokens, along a line of columns; sines and
-    /// cosines are multiplied with `attention`.
+    /// YaRN (arXiv:2309.00071 §3): as between `slow` and `fast` turns in `original` tokens, along a line of columns;
+    /// sines and cosines are multiplied with `attention`.
     Yarn {
         /// By how much.
         factor: f64,
@@ -38,23 +39,24 @@ pub enum RotaryScaling {
     },
 }
 
-impl RotaryScaling {
+impl RopeScaling {
     /// What sines and cosines are multiplied with.
     pub fn attention(&self) -> f64 {
         match self {
-            RotaryScaling::Yarn { attention, .. } => *attention,
-            RotaryScaling::Linear { .. } | RotaryScaling::Llama3 { .. } => 1.0,
+            RopeScaling::Yarn { attention, .. } => *attention,
+            RopeScaling::Linear { .. } | RopeScaling::Llama3 { .. } => 1.0,
         }
     }
 
-    /// The angle by which a position turns column `column` of the first half of `width`, instead of `base^(-2 · column / width)`.
-    pub fn angle(&self, column: u64, width: u64, base: u64) -> f64 {
+    /// The angle by which a position turns column `column` of the first half of `width`, instead of `base^(-2 ·
+    /// column / width)`.
+    pub fn inverse_frequency(&self, column: u64, width: u64, base: u64) -> f64 {
         let (width, base) = (width as f64, base as f64);
         let plain = libm::pow(base, -2.0 * column as f64 / width);
         let turn = 2.0 * std::f64::consts::PI;
         match *self {
-            RotaryScaling::Linear { factor } => plain / factor,
-            RotaryScaling::Llama3 { factor, low, high, original } => {
+            RopeScaling::Linear { factor } => plain / factor,
+            RopeScaling::Llama3 { factor, low, high, original } => {
                 let turns = original * plain / turn;
                 if turns < low {
                     plain / factor
@@ -65,7 +67,7 @@ impl RotaryScaling {
                     (1.0 - kept) * plain / factor + kept * plain
                 }
             }
-            RotaryScaling::Yarn { factor, slow, fast, original, whole_columns, .. } => {
+            RopeScaling::Yarn { factor, slow, fast, original, whole_columns, .. } => {
                 let column_of = |turns: f64| width * libm::log(original / (turns * turn)) / (2.0 * libm::log(base));
                 let (first, last) = match whole_columns {
                     true => (libm::floor(column_of(fast)), libm::ceil(column_of(slow))),
@@ -85,12 +87,12 @@ impl RotaryScaling {
 mod tests {
     use super::*;
 
-    /// Angles of `transformers` 5.24 (`ROPE_INIT_FUNCTIONS`), which has them in f32: of Llama 3.2 1B, of Qwen's YaRN for four times the
-    /// tokens, and of gpt-oss.
+    /// Angles of `transformers` 5.24 (`ROPE_INIT_FUNCTIONS`), which has them in f32: of Llama 3.2 1B, of Qwen's YaRN
+    /// for four times the tokens, and of gpt-oss.
     #[test]
     fn angles_are_those_of_the_library() {
-        let llama = RotaryScaling::Llama3 { factor: 32.0, low: 1.0, high: 4.0, original: 8192.0 };
-        let qwen = RotaryScaling::Yarn {
+        let llama = RopeScaling::Llama3 { factor: 32.0, low: 1.0, high: 4.0, original: 8192.0 };
+        let qwen = RopeScaling::Yarn {
             factor: 4.0,
             slow: 1.0,
             fast: 32.0,
@@ -98,7 +100,7 @@ mod tests {
             attention: 1.0 + 0.1 * 4f64.ln(),
             whole_columns: true,
         };
-        let gpt_oss = RotaryScaling::Yarn {
+        let gpt_oss = RopeScaling::Yarn {
             factor: 32.0,
             slow: 1.0,
             fast: 32.0,
@@ -113,7 +115,7 @@ mod tests {
         ] {
             assert!((scaling.attention() - attention).abs() < 1e-12);
             for (column, expected) in expected {
-                let found = scaling.angle(column, width, base);
+                let found = scaling.inverse_frequency(column, width, base);
                 assert!(
                     (found - expected).abs() < 2e-6 * expected,
                     "{scaling:?}, column {column}: {found}, {expected}"

@@ -5,8 +5,8 @@ use std::ops::Range;
 use pipeplan_core::graph::Tensor;
 use pipeplan_core::graph::layout::{Layout, ReduceGradients};
 
-/// Which part of every weight's states a rank holds and which elements it updates, where data-parallel replicas shard them.
-/// Elements in order, parts as equal as can be.
+/// Which part of every weight's states a rank holds and which elements it updates, where data-parallel replicas shard
+/// them. Elements in order, parts as equal as can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
     /// This rank's position in the sharding group.
@@ -60,14 +60,10 @@ impl Sharding {
             optimizer: from(1),
             gradients: from(2),
             weights: from(3),
-            group: layout.shard.filter(|_| from(1)).map_or(0, |shard| shard as usize),
+            // A group of all copies is none.
+            group: layout.shard.filter(|shard| from(1) && u64::from(*shard) < layout.copies()).unwrap_or(0) as usize,
             each_microbatch: is_shared && layout.reduces_gradients() == ReduceGradients::EachMicrobatch,
         }
-    }
-
-    /// Whether that is more than optimizer states over all copies.
-    pub fn is_beyond_optimizer(self) -> bool {
-        self.weights || self.group > 0 || self.each_microbatch
     }
 
     /// Of `copies` of a weight, those of a sharding group; 1 where nothing is sharded.
@@ -86,10 +82,10 @@ impl Sharding {
     }
 
     /// How a weight is kept of which this rank holds `share`, and of which there are `copies`.
-    pub fn keeping(self, share: Share, copies: usize) -> Keeping {
+    pub fn of_weight(self, share: Share, copies: usize) -> WeightSharding {
         let is_shared = share.members > 1;
         let reduces = self.each_microbatch && copies > 1;
-        Keeping {
+        WeightSharding {
             share,
             weight: self.weights && is_shared,
             reduces,
@@ -100,7 +96,7 @@ impl Sharding {
 
 /// How a rank keeps a weight and its gradient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Keeping {
+pub struct WeightSharding {
     /// Its part of the optimizer states, and of what else is sharded.
     pub share: Share,
     /// Whether it keeps its share of the weight alone.
@@ -111,26 +107,28 @@ pub struct Keeping {
     pub gradient: bool,
 }
 
-impl Keeping {
+impl WeightSharding {
     /// All of it, whole.
-    pub const WHOLE: Keeping = Keeping { share: Share::WHOLE, weight: false, reduces: false, gradient: false };
+    pub const WHOLE: WeightSharding =
+        WeightSharding { share: Share::WHOLE, weight: false, reduces: false, gradient: false };
 }
 
 /// The same of all weights of a rank: experts have other copies than all else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Keepings {
+pub struct WeightShardings {
     /// Of the matrices of experts.
-    pub experts: Keeping,
+    pub experts: WeightSharding,
     /// Of all other weights.
-    pub others: Keeping,
+    pub others: WeightSharding,
 }
 
-impl Keepings {
+impl WeightShardings {
     /// All of it, whole.
-    pub const WHOLE: Keepings = Keepings { experts: Keeping::WHOLE, others: Keeping::WHOLE };
+    pub const WHOLE: WeightShardings =
+        WeightShardings { experts: WeightSharding::WHOLE, others: WeightSharding::WHOLE };
 
     /// That of `weight`.
-    pub fn of(self, weight: &Tensor) -> Keeping {
+    pub fn of(self, weight: &Tensor) -> WeightSharding {
         if weight.expert_ways().is_some() { self.experts } else { self.others }
     }
 }
@@ -145,7 +143,7 @@ mod tests {
         let layout = |zero, shard| Layout { data: 6, zero, shard, ..Layout::default() };
         let of = |zero| {
             let sharding = Sharding::of(&layout(zero, None));
-            let kept = sharding.keeping(sharding.share(4, 6), 6);
+            let kept = sharding.of_weight(sharding.share(4, 6), 6);
             (kept.share, kept.gradient, kept.weight)
         };
         let sixth = Share { member: 4, members: 6 };
@@ -154,6 +152,7 @@ mod tests {
         assert_eq!([of(0), of(1), of(2), of(3)], expected);
         let sharding = Sharding::of(&layout(3, Some(2)));
         assert_eq!((sharding.sharers(6), sharding.share(5, 6)), (2, Share { member: 1, members: 2 }));
+        assert_eq!(Sharding::of(&layout(1, Some(6))), Sharding::OPTIMIZER, "one group of all");
         // A group is never larger than the copies of experts.
         assert_eq!(sharding.sharers(1), 1);
         assert_eq!(Sharding::of(&Layout { zero: 3, ..Layout::default() }), Sharding::default(), "one copy");

@@ -186,7 +186,7 @@ fn config_file(source: &Source, named: &Path) -> Result<Value, Failure> {
     if scales_positions(&config) {
         output::tell(&format!(
             "note: {shown} scales rotary positions (rope_scaling). Plans do not depend on it; `run` takes it from the \
-             folder of `--weights`, and trains without it where there is none"
+             folder of `--weights` or from the checkpoint, and trains without it where there is neither"
         ));
     }
     for note in hf_config::notes(&config) {

@@ -1,7 +1,7 @@
 //! Which collectives a rank takes part in, and when, for traces.
 //!
-//! A rank notes numbers alone. What they are called, and which ranks they have, follows from the workload: whoever puts the trace
-//! together works it out once.
+//! A rank notes numbers alone. What they are called, and which ranks they have, follows from the workload: whoever
+//! puts the trace together works it out once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,8 +28,8 @@ pub(super) enum Role {
     Replicas(u32),
     /// Those that hold the same share of this weight in other sharding groups.
     Across(u32),
-    /// Data parallel ranks of a sharding group, of weights of this stage or gradients of one of its microbatches: of experts or
-    /// of all else, as [`of_stage`] has it.
+    /// Data parallel ranks of a sharding group, of weights of this stage or gradients of one of its microbatches: of
+    /// experts or of all else, as [`of_stage`] has it.
     Sharded(u32),
     /// The same, over sharding groups.
     ShardedAcross(u32),

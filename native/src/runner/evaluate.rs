@@ -1,7 +1,7 @@
 //! What the weights of a checkpoint make of a text, without training: its loss, and the logits of every token.
 //!
-//! The forward of a whole model runs operator by operator with the kernels of a run, on one thread, one sequence after the
-//! other. So what another program computes from the same weights can be held against it, number by number.
+//! The forward of a whole model runs operator by operator with the kernels of a run, on one thread, one sequence
+//! after the other. So what another program computes from the same weights can be held against it, number by number.
 
 use pipeplan_core::base::fields::Faults;
 use pipeplan_core::graph::build::forward_graph;
@@ -47,8 +47,8 @@ pub enum EvaluateError {
     Mismatch(String),
 }
 
-/// The first `windows` sequences of `text` through the weights of `checkpoint`, in `T`. Sequences are as long as those that
-/// it was trained on.
+/// The first `windows` sequences of `text` through the weights of `checkpoint`, in `T`. Sequences are as long as
+/// those that it was trained on.
 ///
 /// # Errors
 /// [`EvaluateError`].
@@ -178,7 +178,7 @@ impl<T: Element> Forward<T> {
             }
             weights[id.index()] = Some(Data::Floats(values));
         }
-        let rotary = checkpoint::rotary_scaling(&checkpoint.manifest.model).map_err(EvaluateError::Mismatch)?;
+        let rotary = checkpoint::rope_scaling(&checkpoint.manifest.model).map_err(EvaluateError::Mismatch)?;
         let mut context = Context::new(Box::new(Tuned));
         context.rotary = rotary;
         Ok(Forward { graph, weights, context })

@@ -5,9 +5,8 @@
 //! - Knows: backends and transports. No scheduler: the order is that of the program, and nothing changes it at run time.
 //!
 //! The loop of a rank (`rank_loop`) has three kinds of step: an op goes to the [backend](crate::backend), a group of
-//! transfers
-//! to the [transport](crate::transport), the optimizer step to the backend. All ranks start a training step together, so that
-//! the times of one step share one start.
+//! transfers to the [transport](crate::transport), the optimizer step to the backend. All ranks start a training step
+//! together, so that the times of one step share one start.
 //!
 //! # What a run promises
 //! - The same workload, options and machine give the same losses and weights, bit for bit. If every weight accumulates
@@ -57,7 +56,7 @@ pub use threads::run;
 pub(crate) use workload::available_bytes;
 pub use workload::{Computation, ModelStages, Refusal, Staged, Workload};
 
-use crate::backend::rotary::RotaryScaling;
+use crate::backend::rotary::RopeScaling;
 use crate::transport::faulty::Faults;
 use crate::transport::threads::ThreadOptions;
 use pipeplan_core::trace::{StepTrace, Trace};
@@ -119,8 +118,9 @@ pub struct RunOptions {
     pub resume: Option<Checkpoint>,
     /// The weights that a run starts from which resumes from no checkpoint; default: weights that follow from the seed.
     pub weights: Option<Pretrained>,
-    /// How rotary positions are scaled, where neither a checkpoint nor given weights say it: of a run that has been restarted.
-    pub rotary: Option<RotaryScaling>,
+    /// How rotary positions are scaled, where neither a checkpoint nor given weights say it: of a run that has been
+    /// restarted.
+    pub rotary: Option<RopeScaling>,
     /// How threads exchange tensors.
     pub transport: ThreadOptions,
     /// Tensors of GPUs go over NCCL, if ranks are processes.
@@ -185,12 +185,12 @@ impl Default for RunOptions {
 }
 
 impl RunOptions {
-    /// How rotary positions are scaled: as the checkpoint or the weights say that the run starts from. A run whose words on it are
-    /// not known is refused before.
-    pub fn rotary_scaling(&self) -> Option<RotaryScaling> {
+    /// How rotary positions are scaled: as the checkpoint or the weights say that the run starts from. A run whose
+    /// words on it are not known is refused before.
+    pub fn rope_scaling(&self) -> Option<RopeScaling> {
         let said = match (&self.resume, &self.weights) {
-            (Some(checkpoint), _) => checkpoint::rotary_scaling(&checkpoint.manifest.model),
-            (None, Some(weights)) => weights.rotary_scaling(),
+            (Some(checkpoint), _) => checkpoint::rope_scaling(&checkpoint.manifest.model),
+            (None, Some(weights)) => weights.rope_scaling(),
             (None, None) => return self.rotary,
         };
         said.unwrap_or(None)
@@ -240,8 +240,9 @@ pub trait Observer {
     /// All ranks ended a step.
     fn step_ended(&mut self, step: &StepReport);
 
-    /// What ranks did in the step that has ended. Where hosts do not share a clock, or ranks share processors, `began_ns` is none:
-    /// the time from one rank to another then says nothing of their link. `clocks` are the hosts whose clocks rows have.
+    /// What ranks did in the step that has ended. Where hosts do not share a clock, or ranks share processors,
+    /// `began_ns` is none: the time from one rank to another then says nothing of their link. `clocks` are the hosts
+    /// whose clocks rows have.
     fn measured(&mut self, _step: &StepTrace, _clocks: &[usize]) {}
 
     /// Recording has ended because somebody asked for it: the trace so far.

@@ -12,10 +12,10 @@ use super::gradients::Position;
 use super::status::{State, StatusBoard};
 use crate::backend::BackendError;
 use crate::backend::cpu::element::Element;
-use crate::backend::peers::{Collective, CopiesOf, Peers, Reach, Ticket};
-use crate::transport::collectives::beside::Beside;
+use crate::backend::peers::{Collective, CopyGroup, Peers, Reach, Ticket};
 use crate::transport::collectives::overlapped::Started;
 use crate::transport::collectives::ring::Passing;
+use crate::transport::collectives::shares::ShareCollective;
 use crate::transport::collectives::{CollectiveError, Collectives, Group, Operation, Reduction, even_counts};
 use crate::transport::{Buffer, OnCard, Transport, TransportError};
 
@@ -40,7 +40,7 @@ struct Begun<T> {
     /// Passes that have begun, in order. Not while there is anything else.
     passing: VecDeque<(Ticket, Passing<T>)>,
     /// What has begun beside all that, in order.
-    beside: VecDeque<(Ticket, Beside<T>)>,
+    of_shares: VecDeque<(Ticket, ShareCollective<T>)>,
     done: Vec<(Ticket, Vec<T>)>,
 }
 
@@ -50,7 +50,7 @@ impl<T> Default for Begun<T> {
             started: Started::default(),
             open: VecDeque::new(),
             passing: VecDeque::new(),
-            beside: VecDeque::new(),
+            of_shares: VecDeque::new(),
             done: Vec::new(),
         }
     }
@@ -285,7 +285,7 @@ impl Peers for Joined<'_> {
 
     fn begin_shares(
         &mut self,
-        of: CopiesOf,
+        of: CopyGroup,
         what: Collective,
         values: Buffer,
         counts: Vec<usize>,
@@ -321,7 +321,7 @@ impl Peers for Joined<'_> {
         Ok(result)
     }
 
-    fn sum_across(&mut self, of: CopiesOf, values: Buffer) -> Result<Buffer, BackendError> {
+    fn sum_across(&mut self, of: CopyGroup, values: Buffer) -> Result<Buffer, BackendError> {
         if self.groups.copies[usize::from(of.experts)][1].size() == 1 {
             return Ok(values);
         }
@@ -420,10 +420,10 @@ impl<T: Element> Begun<T> {
         transport: &mut dyn Transport,
     ) -> Result<(), CollectiveError> {
         let begun = match what {
-            Collective::Gather => Beside::gather(transport, group, values, counts)?,
-            _ => Beside::scatter(transport, group, &values, counts)?,
+            Collective::Gather => ShareCollective::gather(transport, group, values, counts)?,
+            _ => ShareCollective::scatter(transport, group, &values, counts)?,
         };
-        self.beside.push_back((ticket, begun));
+        self.of_shares.push_back((ticket, begun));
         Ok(())
     }
 
@@ -432,8 +432,8 @@ impl<T: Element> Begun<T> {
         ticket: Ticket,
         transport: &mut dyn Transport,
     ) -> Result<Option<Vec<T>>, CollectiveError> {
-        if self.beside.iter().any(|(begun, _)| *begun == ticket) {
-            while let Some((first, begun)) = self.beside.pop_front() {
+        if self.of_shares.iter().any(|(begun, _)| *begun == ticket) {
+            while let Some((first, begun)) = self.of_shares.pop_front() {
                 self.done.push((first, begun.end(transport)?));
                 if first == ticket {
                     break;

@@ -283,10 +283,10 @@ fn backend(
                 seed: options.seed,
                 optimizer: options.optimizer,
                 kind: model.optimizer,
-                keepings: position.keepings(),
+                shardings: position.shardings(),
                 state_on_host: model.optimizer_on_host,
                 seat: position.seat(),
-                rotary: options.rotary_scaling(),
+                rotary: options.rope_scaling(),
                 slicing: model.slicing(),
                 batches: Arc::clone(batches),
             };
@@ -304,8 +304,8 @@ fn backend(
                 };
                 let card = card.map_err(BackendError::from)?;
                 let row = workload.row(rank);
-                // What is sent goes as a copy, and so does what ranks of one card sum, pass on or deal out: gradients, if
-                // nothing else.
+                // What is sent goes as a copy, and so does what ranks of one card sum, pass on or deal out:
+                // gradients, if nothing else.
                 let shows = matches!(tensor_path, TensorPath::Threads);
                 // And gradients of its own stages' copies of a weight, piece by piece.
                 let copies = if super::gradients::has_copies(&workload.places(), position.rank) {
@@ -340,7 +340,7 @@ fn backend(
                 replicas: position.replicas,
                 microbatches: problem.microbatches(),
                 optimizer: options.optimizer,
-                share: position.keepings().others.share,
+                share: position.shardings().others.share,
             };
             let held = stages_held(problem, position.rank);
             Box::new(StagedBackend::new(&*staged.model, &held, training, store)?)
@@ -446,7 +446,8 @@ impl<'a> Coordinator<'a> {
         Ok(self.report())
     }
 
-    /// Waits for the other ranks within the grace period. The first cause that is not the abort of another rank is reported.
+    /// Waits for the other ranks within the grace period. The first cause that is not the abort of another rank is
+    /// reported.
     fn fail(
         &self,
         first: (usize, Cause, Vec<RankReport>),

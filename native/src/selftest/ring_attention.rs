@@ -1,5 +1,5 @@
-//! Attention over keys and values that ranks pass around a ring, all of them on one card, against the CPU in `f64` over whole
-//! sequences.
+//! Attention over keys and values that ranks pass around a ring, all of them on one card, against the CPU in `f64`
+//! over whole sequences.
 
 use std::sync::Arc;
 use std::thread;
@@ -28,8 +28,8 @@ pub struct RingCase {
     format: Dtype,
 }
 
-/// In both formats: pieces that fill no tile, of several tiles and of less than one; windows shorter and longer than a piece;
-/// caps; grouped-query attention; values of another width than keys; kernels with and without tensor cores.
+/// In both formats: pieces that fill no tile, of several tiles and of less than one; windows shorter and longer than
+/// a piece; caps; grouped-query attention; values of another width than keys; kernels with and without tensor cores.
 pub fn cases() -> Vec<RingCase> {
     let spread = |parts, sequence, heads: [u64; 2], [width, value_width]: [u64; 2], window: Option<u64>| Spread {
         heads: Heads { cap_e12: window.map(|_| 3_000_000_000_000), ..Heads::usual(sequence, heads, width) },

@@ -1,6 +1,6 @@
-//! How ranks exchange tensors: one small trait, engines for ranks in one process ([`threads`]) and in one process each
-//! ([`processes`], over TCP or MPI; `nccl` between GPUs), and wrappers that observe ([`traced`]) or break ([`faulty`]) any
-//! engine. [`collectives`] use only the trait, so every engine has them.
+//! How ranks exchange tensors: one small trait, engines for ranks in one process ([`threads`]) and in one process
+//! each ([`processes`], over TCP or MPI; `nccl` between GPUs), and wrappers that observe ([`traced`]) or break
+//! ([`faulty`]) any engine. [`collectives`] use only the trait, so every engine has them.
 //!
 //! - In: parcels of a rank for other ranks, and the parcels that it expects.
 //! - Out: the parcels that arrive, or an error that names the peer.
@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use pipeplan_core::program::{P2pOp, Payload};
 
-use collectives::{Call, Lane, Operation, Part};
+use collectives::{Call, Channel, Operation, Part};
 
 pub mod collectives;
 pub mod faulty;
@@ -84,8 +84,8 @@ impl Buffer {
     }
 }
 
-/// Channels from one rank to another: activations, gradients, and the lanes of collectives.
-pub(crate) const CHANNELS: usize = 2 + Lane::ALL.len();
+/// Channels from one rank to another: activations, gradients, and the channels of collectives.
+pub(crate) const CHANNELS: usize = 2 + Channel::ALL.len();
 
 /// Memory of a device. Only the backend of that device knows its type.
 #[derive(Clone)]
@@ -152,7 +152,7 @@ impl Tag {
     pub(crate) fn channel(self) -> usize {
         match self.what {
             What::P2pOp(message) => usize::from(message.payload == Payload::Gradient),
-            What::Part(part) => 2 + part.lane as usize,
+            What::Part(part) => 2 + part.channel as usize,
         }
     }
 }
@@ -334,8 +334,8 @@ pub trait Transport: Send {
         false
     }
 
-    /// What `receives` ask for, each on a channel of its own, where all of it has come; nothing where some has not, or where
-    /// the engine cannot tell. Does not wait.
+    /// What `receives` ask for, each on a channel of its own, where all of it has come; nothing where some has not,
+    /// or where the engine cannot tell. Does not wait.
     ///
     /// # Errors
     /// As [`Transport::exchange`].
@@ -376,9 +376,9 @@ pub trait Transport: Send {
         false
     }
 
-    /// Begins one of them, from memory to memory, which may be the same: behind all that this rank's device has been asked
-    /// for, and beside what it is asked for next. Both stay until it is [joined](Transport::join_on_card), under the number
-    /// given. Called only where [`Transport::has_own_on_card`] says so.
+    /// Begins one of them, from memory to memory, which may be the same: behind all that this rank's device has been
+    /// asked for, and beside what it is asked for next. Both stay until it is [joined](Transport::join_on_card),
+    /// under the number given. Called only where [`Transport::has_own_on_card`] says so.
     ///
     /// # Errors
     /// As [`Transport::exchange`].
@@ -395,8 +395,8 @@ pub trait Transport: Send {
         Ok(())
     }
 
-    /// Waits until all collectives on memory of devices have ended that have begun: before the rank waits for its device,
-    /// which could then wait for others without end.
+    /// Waits until all collectives on memory of devices have ended that have begun: before the rank waits for its
+    /// device, which could then wait for others without end.
     ///
     /// # Errors
     /// As [`Transport::exchange`].

@@ -5,7 +5,7 @@
 //! | 0 | kind: 0 message, 1 part of a collective, 2 last words, 3 goodbye |
 //! | 1 | format of the values: 0 none, 1 `f32`, 2 `f64` |
 //! | 2 | message: way and payload; part: operation; last words: state |
-//! | 3 | part: whether it follows from others' parts; else 0 |
+//! | 3 | part: the channel of collectives, 0 to 2; else 0 |
 //! | 4–7 | training step |
 //! | 8–11 | message: microbatch; part: call; last words: position in the row |
 //! | 12–15 | message: stage; part: group |
@@ -15,7 +15,7 @@
 
 use pipeplan_core::program::{P2pOp, Payload, Way};
 
-use super::collectives::{Lane, Operation, Part, Reduction};
+use super::collectives::{Channel, Operation, Part, Reduction};
 use super::{Buffer, Tag, What};
 
 /// The bytes before the values.
@@ -78,21 +78,21 @@ impl Frame {
         let mut bytes = Vec::with_capacity(HEADER + values);
         bytes.resize(HEADER, 0);
         let mut put = |at: usize, number: u32| bytes[at..at + 4].copy_from_slice(&number.to_le_bytes());
-        let (kind, format, detail, lane) = match self {
+        let (kind, format, detail, channel) = match self {
             Frame::Parcel(tag, buffer) => {
                 put(4, tag.step);
-                let (kind, detail, lane) = match tag.what {
+                let (kind, detail, channel) = match tag.what {
                     What::P2pOp(message) => {
                         put(8, message.microbatch);
                         put(12, message.stage.into());
                         let way = u8::from(message.way == Way::Receive);
-                        (0, way + 2 * u8::from(message.payload == Payload::Gradient), Lane::Called)
+                        (0, way + 2 * u8::from(message.payload == Payload::Gradient), Channel::InOrder)
                     }
                     What::Part(part) => {
                         put(8, part.call);
                         put(12, part.group);
                         let operation = OPERATIONS.iter().position(|operation| *operation == part.operation);
-                        (1, operation.unwrap_or(OPERATIONS.len()) as u8, part.lane)
+                        (1, operation.unwrap_or(OPERATIONS.len()) as u8, part.channel)
                     }
                 };
                 let format = match buffer {
@@ -101,16 +101,16 @@ impl Frame {
                     Buffer::F32(_) => 1,
                     Buffer::F64(_) => 2,
                 };
-                (kind, format, detail, lane)
+                (kind, format, detail, channel)
             }
             Frame::Words(words) => {
                 put(4, words.training_step);
                 put(8, words.index);
-                (2, 0, words.state, Lane::Called)
+                (2, 0, words.state, Channel::InOrder)
             }
-            Frame::Goodbye => (3, 0, 0, Lane::Called),
+            Frame::Goodbye => (3, 0, 0, Channel::InOrder),
         };
-        bytes[..4].copy_from_slice(&[kind, format, detail, lane as u8]);
+        bytes[..4].copy_from_slice(&[kind, format, detail, channel as u8]);
         match self {
             Frame::Parcel(_, Buffer::F32(values)) => {
                 put_numbers(&mut bytes, values, |value| value.to_le_bytes());
@@ -146,9 +146,9 @@ fn read(bytes: &[u8]) -> Option<Frame> {
     let (header, body) = bytes.split_at_checked(HEADER)?;
     let number = |at: usize| header.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes);
     let (step, second, third) = (number(4)?, number(8)?, number(12)?);
-    let lane = match (header[0], header[3]) {
-        (_, 0) => Lane::Called,
-        (1, lane) => *Lane::ALL.get(usize::from(lane))?,
+    let channel = match (header[0], header[3]) {
+        (_, 0) => Channel::InOrder,
+        (1, channel) => *Channel::ALL.get(usize::from(channel))?,
         _ => return None,
     };
     let what = match (header[0], header[2]) {
@@ -160,7 +160,7 @@ fn read(bytes: &[u8]) -> Option<Frame> {
         }),
         (1, detail) => {
             let operation = *OPERATIONS.get(usize::from(detail))?;
-            What::Part(Part { operation, call: second, group: third, lane })
+            What::Part(Part { operation, call: second, group: third, channel })
         }
         (2, state) => {
             let cause = String::from_utf8_lossy(body).into_owned();
@@ -212,9 +212,9 @@ mod tests {
     }
 
     fn part() -> impl Strategy<Value = What> {
-        let lane = proptest::sample::select(&Lane::ALL[..]);
-        (proptest::sample::select(&OPERATIONS[..]), any::<u32>(), any::<u32>(), lane)
-            .prop_map(|(operation, call, group, lane)| What::Part(Part { operation, call, group, lane }))
+        let channel = proptest::sample::select(&Channel::ALL[..]);
+        (proptest::sample::select(&OPERATIONS[..]), any::<u32>(), any::<u32>(), channel)
+            .prop_map(|(operation, call, group, channel)| What::Part(Part { operation, call, group, channel }))
     }
 
     fn buffer() -> impl Strategy<Value = Buffer> {

@@ -99,8 +99,9 @@ pub fn published(work: &ModelWork, name: &str, precision: Precision) -> Option<W
     }
 }
 
-/// Losses and weights of `run`, in the format of `work`, as near to those `expected` as rounding lets them be: AdamW's steps
-/// are about as long whatever the gradient, so a gradient near 0 that changes its sign moves a weight by two steps.
+/// Losses and weights of `run`, in the format of `work`, as near to those `expected` as rounding lets them be:
+/// AdamW's steps are about as long whatever the gradient, so a gradient near 0 that changes its sign moves a weight
+/// by two steps.
 fn assert_near(run: &RunReport, expected: &RunReport, work: &ModelWork, what: &str) {
     let (of_losses, of_weights) = match (work.dtype, work.model.variant.experts.is_some()) {
         (Dtype::Bf16, false) => (5e-3, 2e-2),
@@ -211,8 +212,8 @@ pub fn assert_close_weights(run: &RunReport, expected: &RunReport, what: &str) {
     }
 }
 
-/// `work` as `name` for 20 steps: in `f64` losses and weights within 1e-10 of one rank's, in `f32` losses within 1e-5 of
-/// it, and a second run to the bit. False where there is no such schedule.
+/// `work` as `name` for 20 steps: in `f64` losses and weights within 1e-10 of one rank's, in `f32` losses within 1e-5
+/// of it, and a second run to the bit. False where there is no such schedule.
 pub fn trains_as_one_rank(work: &ModelWork, name: &str, options: &RunOptions, expected: &mut Expected) -> bool {
     let Some(double) = published(work, name, Precision::Double) else { return false };
     let what = format!("{name} on {} ranks of {:?}", work.pipeline, work.layout);
@@ -258,8 +259,8 @@ impl Observer for Stopper {
     }
 }
 
-/// Each of `layouts` goes on from its own checkpoint to the bit, and from that of the one before within rounding of what one
-/// run of the first layout trains; `steps` in all, three of them before the checkpoint.
+/// Each of `layouts` goes on from its own checkpoint to the bit, and from that of the one before within rounding of
+/// what one run of the first layout trains; `steps` in all, three of them before the checkpoint.
 pub fn resumes_on_any<L: Copy + Debug>(layouts: &[L], planned: impl Fn(L) -> Workload, steps: u32) {
     const FIRST: u32 = 3;
     let resuming = |folder: &Path| {

@@ -81,6 +81,9 @@ pub(super) fn static_by_rank(
         let rank = rank_of_stage[stage];
         let bytes = if rank_of_stage.get(stage + 1) == Some(&rank) { &part.before_own } else { &part.apart };
         let rank = usize::from(rank);
+        // Each of several chunks may take all slices of a sequence before the next chunk or rank has taken them.
+        let waiting = if chunks > 1 { u64::from(work.layout.slices.max(1)) } else { 1 };
+        let bytes = &StaticBytes { buffers: bytes.buffers.saturating_mul(waiting), ..*bytes };
         by_rank[rank] = by_rank[rank].plus(bytes);
         if *placement == Placement::Bidirectional {
             let mirrored = ranks - 1 - rank;

@@ -1,9 +1,10 @@
 //! What slices of sequences take.
 //!
-//! The graph is that of the first slice, whose tokens see only each other. A slice behind others also reads their keys and
-//! values, so its operators that attend take longer ([`cost::slice_time`]); all others take the same. Keys and values of a
-//! slice stay until its own backward, which is the last to need them. Most of them stay for that backward anyway; where
-//! layers are recomputed, they stay besides. Their gradients add up from the backward of the last slice to their own.
+//! The graph is that of the first slice, whose tokens see only each other. A slice behind others also reads their
+//! keys and values, so its operators that attend take longer ([`cost::slice_time`]); all others take the same. Keys
+//! and values of a slice stay until its own backward, which is the last to need them. Most of them stay for that
+//! backward anyway; where layers are recomputed, they stay besides. Their gradients add up from the backward of the
+//! last slice to their own.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -31,7 +32,8 @@ pub(super) fn average(graph: &Graph, work: &ModelWork, own: &[Nanos]) -> Vec<Nan
     sums.into_iter().map(|sum| sum.div_ceil(slices)).collect()
 }
 
-/// By operator, what the roofline says of the slice behind `before` others; none of one that takes the same in all slices.
+/// By operator, what the roofline says of the slice behind `before` others; none of one that takes the same in all
+/// slices.
 fn times_of(graph: &Graph, work: &ModelWork, before: u64) -> Vec<Option<Nanos>> {
     let (sequence, peers) = (u64::from(work.sequence), peers(work));
     let of = |operator: &Operator| {

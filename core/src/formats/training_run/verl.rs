@@ -1,8 +1,8 @@
 //! verl, which trains by reinforcement learning: overrides of its configuration, such as
 //! `actor_rollout_ref.actor.megatron.tensor_model_parallel_size=4`. Of a run the training step of the actor is planned.
 //!
-//! Names and defaults are facts of `verl/trainer/config` (2026-08-22). An actor on Megatron-LM has its arguments by names of verl's;
-//! an actor on FSDP has no pipeline.
+//! Names and defaults are facts of `verl/trainer/config` (2026-08-22). An actor on Megatron-LM has its arguments by
+//! names of verl's; an actor on FSDP has no pipeline.
 
 use alloc::borrow::ToOwned;
 use alloc::collections::BTreeMap;
@@ -314,7 +314,8 @@ impl Reader<'_> {
     }
 }
 
-/// The name of a setting of adapters: the engine on Megatron-LM has a table of them, and the one on FSDP names beside the others.
+/// The name of a setting of adapters: the engine on Megatron-LM has a table of them, and the one on FSDP names beside
+/// the others.
 fn of_adapters(own: &str, is_megatron: bool) -> String {
     match own {
         _ if is_megatron => format!("actor_rollout_ref.model.lora.{own}"),
@@ -343,8 +344,8 @@ fn without_nulls(value: Value) -> Value {
     }
 }
 
-/// The model of the catalog that a path on the Hugging Face Hub names: `Qwen/Qwen3-30B-A3B-Base`. Models of one name with other
-/// training have the same sizes.
+/// The model of the catalog that a path on the Hugging Face Hub names: `Qwen/Qwen3-30B-A3B-Base`. Models of one name
+/// with other training have the same sizes.
 fn in_catalog(path: &str) -> Option<&'static catalog::Entry> {
     let plain = |name: &str| name.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_lowercase();
     let mut name = path.trim_end_matches('/').rsplit('/').next()?.to_lowercase();

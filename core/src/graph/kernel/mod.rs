@@ -216,8 +216,8 @@ pub enum Kernel {
     },
     /// `(p, x) → (y)`: waits for what began as `p` from `x`. May run in place of `p`.
     ReduceScatterWait,
-    /// RMSNorm of each head: `(x [n, a·d], gain [d]) → (y [n, a·d], r [n, a])`, or with gains `[a·d]`, as [`Kernel::RmsNorm`] on the `a`
-    /// heads of each row. Source: arXiv:2505.09388 §2 (on queries and keys).
+    /// RMSNorm of each head: `(x [n, a·d], gain [d]) → (y [n, a·d], r [n, a])`, or with gains `[a·d]`, as
+    /// [`Kernel::RmsNorm`] on the `a` heads of each row. Source: arXiv:2505.09388 §2 (on queries and keys).
     HeadNorm {
         /// `eps` in units of 10⁻¹². See [`of_e12`].
         eps_e12: u64,
@@ -284,8 +284,8 @@ pub enum Kernel {
         /// How experts were weighted.
         routing: Routing,
     },
-    /// What a router is trained on besides the loss of its tokens, for one microbatch: `(logits [n, experts], chosen [n,
-    /// active]) → (loss [1])`. Of the experts' shares `p` of a token and the tokens `c` of an expert,
+    /// What a router is trained on besides the loss of its tokens, for one microbatch: `(logits [n, experts], chosen
+    /// [n, active]) → (loss [1])`. Of the experts' shares `p` of a token and the tokens `c` of an expert,
     ///
     /// - load balancing, `balance · experts / (active · n²) · Σ c(e) · Σ p(t, e)` (arXiv:2101.03961 §2.2; with `active`
     ///   and the sum over tokens as Megatron-LM's `switch_load_balancing_loss_func`). `p` are the softmax of the
@@ -387,16 +387,16 @@ pub enum Kernel {
     SquaredRelu,
     /// `(dy, x) → (dx)`: `dx = 2 dy ∘ max(x, 0)`. May run in place of `dy`.
     SquaredReluGrad,
-    /// As [`Kernel::SquaredRelu`], each row times its share: `(x [m, f], shares [m, 1]) → (y [m, f])`, where experts have no
-    /// gate; see [`Kernel::WeightedGlu`].
+    /// As [`Kernel::SquaredRelu`], each row times its share: `(x [m, f], shares [m, 1]) → (y [m, f])`, where experts
+    /// have no gate; see [`Kernel::WeightedGlu`].
     WeightedSquaredRelu,
     /// `(dy, x, shares) → (dx, dshares [m, 1])`. `dx` may take the place of `dy`.
     WeightedSquaredReluGrad,
     /// xIELU: `(x [n, f], p [1], m [1]) → (y [n, f])`: with `a = ln(1 + e^p)` and `b = ½ + ln(1 + e^m)`,
     /// `y = a x² + x/2` for `x > 0`, and else `y = b (e^x − 1 − x) + x/2`. Source: arXiv:2411.13010.
     Xielu,
-    /// `(dy, x, p, m) → (dx)`: `dx = dy ∘ (2 a x + ½)` for `x > 0`, and else `dy ∘ (b (e^x − 1) + ½)`. May run in place of
-    /// `dy`.
+    /// `(dy, x, p, m) → (dx)`: `dx = dy ∘ (2 a x + ½)` for `x > 0`, and else `dy ∘ (b (e^x − 1) + ½)`. May run in
+    /// place of `dy`.
     XieluGrad,
     /// `(dy, x, w [1], G [1]) → (G)`, `w` being `p`, or with `below` `m`: `G += σ(w) · Σ dy ∘ x²` over `x > 0`, or
     /// `G += σ(w) · Σ dy ∘ (e^x − 1 − x)` over the others.
@@ -404,7 +404,8 @@ pub enum Kernel {
         /// Whether it is the weight of what is not above 0.
         below: bool,
     },
-    /// Each element weighted by its gate: `(x [n, w], g [n, w]) → (y [n, w])`: `y = x ∘ σ(g)`. Source: arXiv:2505.06708.
+    /// Each element weighted by its gate: `(x [n, w], g [n, w]) → (y [n, w])`: `y = x ∘ σ(g)`. Source:
+    /// arXiv:2505.06708.
     SigmoidGate,
     /// `(dy, x, g) → (dx, dg)`. `dx` may take the place of `dy`.
     SigmoidGateGrad,
@@ -413,8 +414,8 @@ pub enum Kernel {
     RowSquares,
     /// `(ds [n, 1], x [n, w]) → (dx [n, w])`: `dx[i,j] = 2 · ds[i] · x[i,j]`.
     RowSquaresGrad,
-    /// RMSNorm of rows that devices share, with the squares of all: `(x [n, w], gain [w], s [n, 1]) → (y [n, w], r [n])`:
-    /// `r[i] = (s[i] / columns + eps)^(−1/2)`, `y[i,j] = x[i,j] · r[i] · gain[j]`, or with `1 + gain[j]`.
+    /// RMSNorm of rows that devices share, with the squares of all: `(x [n, w], gain [w], s [n, 1]) → (y [n, w], r
+    /// [n])`: `r[i] = (s[i] / columns + eps)^(−1/2)`, `y[i,j] = x[i,j] · r[i] · gain[j]`, or with `1 + gain[j]`.
     SharedRmsNorm {
         /// `eps` in units of 10⁻¹².
         eps_e12: u64,
@@ -454,16 +455,17 @@ pub enum Kernel {
         /// The scale in units of 10⁻¹².
         scale_e12: u64,
     },
-    /// As [`Kernel::SpreadAttention`] on one device, with a sink: `(q, k, v, s [a]) → (o, l)`: the sum of exponentials of
-    /// query head `h` also has `exp s[h]`, which attends to nothing. Its gradient is [`Kernel::SpreadAttentionGrad`] with
-    /// this `l`, and [`Kernel::SinkGrad`]. Source: arXiv:2309.17453; gpt-oss's own code.
+    /// As [`Kernel::SpreadAttention`] on one device, with a sink: `(q, k, v, s [a]) → (o, l)`: the sum of
+    /// exponentials of query head `h` also has `exp s[h]`, which attends to nothing. Its gradient is
+    /// [`Kernel::SpreadAttentionGrad`] with this `l`, and [`Kernel::SinkGrad`]. Source: arXiv:2309.17453; gpt-oss's
+    /// own code.
     SinkAttention(Spread),
     /// `(do [n, a·e], o [n, a·e], l [n, a], s [a], G [a]) → (G)`:
     /// `G[h] −= Σ over i of exp(s[h] − l[i,h]) · (do[i] · o[i])` of head `h`.
     SinkGrad,
-    /// The bias of each row's expert: `(x [m, o], b [experts, o], arrivals) → (y [m, o])` with `shared` also of the row's
-    /// share: `(x, b, arrivals, shares [m, 1])`: `y[i] = x[i] + shares[i] · b[e] / ways`. Rows that are nobody's stay. May
-    /// run in place.
+    /// The bias of each row's expert: `(x [m, o], b [experts, o], arrivals) → (y [m, o])` with `shared` also of the
+    /// row's share: `(x, b, arrivals, shares [m, 1])`: `y[i] = x[i] + shares[i] · b[e] / ways`. Rows that are
+    /// nobody's stay. May run in place.
     ExpertBias {
         /// Devices that each add a part to the same sum.
         ways: u64,
@@ -489,14 +491,17 @@ pub enum Kernel {
     /// greatest `Σ over heads of w · max(q · k, 0)` among the tokens up to each of the `m` rows of one device. Source:
     /// the report of DeepSeek-V3.2 §2.1.
     IndexKeys(Indexing),
-    /// `(q, k, w, chosen) → (dq, dk, dw)`: by the divergence between attention over what was chosen and the index's own.
+    /// `(q, k, w, chosen) → (dq, dk, dw)`: by the divergence between attention over what was chosen and the index's
+    /// own.
     IndexKeysGrad(Indexing),
-    /// As [`Kernel::SpreadAttention`] over the tokens that were chosen, as many as its window: `(q, k, v, chosen) → (o, l)`.
+    /// As [`Kernel::SpreadAttention`] over the tokens that were chosen, as many as its window: `(q, k, v, chosen) →
+    /// (o, l)`.
     SparseAttention(Spread),
     /// `(do, q, k, v, o, l, chosen) → (dq, dk, dv)`.
     SparseAttentionGrad(Spread),
-    /// A convolution over the tokens before each, channel by channel, and SiLU: `(x [n, c], w [c, t]) → (y [n, c])`, or with
-    /// a bias `(x, w, b [c])`: `y[i,j] = silu(b[j] + Σ over s < t of w[j,s] · x[i − t + 1 + s, j])` within a sequence.
+    /// A convolution over the tokens before each, channel by channel, and SiLU: `(x [n, c], w [c, t]) → (y [n, c])`,
+    /// or with a bias `(x, w, b [c])`: `y[i,j] = silu(b[j] + Σ over s < t of w[j,s] · x[i − t + 1 + s, j])` within a
+    /// sequence.
     Convolution {
         /// Tokens of one sequence.
         sequence: u64,
@@ -513,10 +518,10 @@ pub enum Kernel {
         /// Whether `G` is that of the bias.
         bias: bool,
     },
-    /// A recurrence over the tokens of a sequence in chunks: of a gated delta net `(q [n, g·d], k [n, g·d], v [n, a·e],
-    /// steps [n, a], rates [n, a], decay [a], bias [a]) → (o [n, a·e], states)`, of Mamba 2 `(C [n, g·d], B [n, g·d], x
-    /// [n, a·e], steps [n, a], decay [a], bias [a], skip [a]) → (o, states)`. `states` are those between chunks, which the
-    /// gradient computes again. Sources: arXiv:2412.06464 §3, arXiv:2405.21060 §6.
+    /// A recurrence over the tokens of a sequence in chunks: of a gated delta net `(q [n, g·d], k [n, g·d], v [n,
+    /// a·e], steps [n, a], rates [n, a], decay [a], bias [a]) → (o [n, a·e], states)`, of Mamba 2 `(C [n, g·d], B [n,
+    /// g·d], x [n, a·e], steps [n, a], decay [a], bias [a], skip [a]) → (o, states)`. `states` are those between
+    /// chunks, which the gradient computes again. Sources: arXiv:2412.06464 §3, arXiv:2405.21060 §6.
     Recurrence(Recurring),
     /// `(do, …) → (dq, dk, dv, dsteps, …)`: gradients of all that depends on the token, and by token and head those of
     /// `decay` and `skip`.
@@ -566,8 +571,8 @@ pub enum Kernel {
         /// `c` in units of 10⁻¹².
         cap_e12: u64,
     },
-    /// `(logits [n, vocab], targets [n]) → (loss [1], l [n])`: `l[i] = ln Σ over j of exp logits[i,j]`,
-    /// `loss = Σ over i, rising, of (l[i] − logits[i, targets[i]]) / (n · microbatches)`, on the CPU in f64. `l` is kept.
+    /// `(logits [n, vocab], targets [n]) → (loss [1], l [n])`: `l[i] = ln Σ over j of exp logits[i,j]`, `loss = Σ
+    /// over i, rising, of (l[i] − logits[i, targets[i]]) / (n · microbatches)`, on the CPU in f64. `l` is kept.
     CrossEntropy {
         /// Microbatches of a step, so that their losses add up to the step's mean.
         microbatches: u64,

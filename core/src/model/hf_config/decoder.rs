@@ -1,5 +1,5 @@
-//! The decoder of text in a `config.json`: the file itself, or a table in it where the model also takes images or sound. Sizes
-//! that the family's library fills in where people leave them out.
+//! The decoder of text in a `config.json`: the file itself, or a table in it where the model also takes images or
+//! sound. Sizes that the family's library fills in where people leave them out.
 
 use alloc::borrow::ToOwned;
 use alloc::format;

@@ -1,5 +1,5 @@
-//! DeepSeek-V2 and V3, Kimi K2, and the families with the same experts (GLM-4.5, dots.llm1): multi-head latent attention
-//! (MLA), experts behind the first k dense layers, multi-token prediction (MTP) modules.
+//! DeepSeek-V2 and V3, Kimi K2, and the families with the same experts (GLM-4.5, dots.llm1): multi-head latent
+//! attention (MLA), experts behind the first k dense layers, multi-token prediction (MTP) modules.
 
 use alloc::vec::Vec;
 

@@ -205,8 +205,8 @@ const MULTI_TOKEN: [&str; 6] = [
 ];
 
 impl Reader<'_, '_> {
-    /// Judges every field that nothing has read: a fault for one that decides the model, and a note of those that are not
-    /// known. Nothing is said of what is known to change no plan, or is off.
+    /// Judges every field that nothing has read: a fault for one that decides the model, and a note of those that are
+    /// not known. Nothing is said of what is known to change no plan, or is off.
     pub(super) fn judge_unread(&mut self, model: &ModelConfig) {
         let (mut unknown, mut modules) = (Vec::new(), Vec::new());
         for key in self.table.unread() {

@@ -1,5 +1,5 @@
-//! Families with Llama's layer: RMSNorm, rotary positions, grouped-query attention, a gated MLP. Parts that differ come from
-//! the files of Gemma, Granite, DeepSeek and of mixtures of experts.
+//! Families with Llama's layer: RMSNorm, rotary positions, grouped-query attention, a gated MLP. Parts that differ
+//! come from the files of Gemma, Granite, DeepSeek and of mixtures of experts.
 
 use super::deepseek::has_latent_attention;
 use super::gemma::is_gemma;

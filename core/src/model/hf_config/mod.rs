@@ -1,12 +1,12 @@
 //! A model's sizes from the `config.json` of a Hugging Face checkpoint. One file here for each family of models.
 //!
-//! The reader takes `model_type` and the fields that give a layer its sizes and operators. These include the multipliers of
-//! Gemma and Granite, their soft-caps, and the routing of experts. Of a file that also describes images or sound it takes the
-//! decoder of text, and tells what it leaves out. A missing size is a fault. It is a default only where the family's library
-//! defines one; those that people leave out are filled in and told.
+//! The reader takes `model_type` and the fields that give a layer its sizes and operators. These include the
+//! multipliers of Gemma and Granite, their soft-caps, and the routing of experts. Of a file that also describes
+//! images or sound it takes the decoder of text, and tells what it leaves out. A missing size is a fault. It is a
+//! default only where the family's library defines one; those that people leave out are filled in and told.
 //!
-//! No field is passed over. One that no reader asks for is known to change no plan (`fields`: dropout, tokens, versions,
-//! quantisation, scaled positions), is refused where it decides the model, or is told.
+//! No field is passed over. One that no reader asks for is known to change no plan (`fields`: dropout, tokens,
+//! versions, quantisation, scaled positions), is refused where it decides the model, or is told.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -210,14 +210,14 @@ pub fn looks_like_one(value: &Value) -> bool {
     (has("model_type") || has("architectures")) && !has("model") && !has("problem")
 }
 
-/// The model that `value` describes: the content of a `config.json` at the field `path`. None where a field is missing or
-/// wrong; then every fault is in `faults`.
+/// The model that `value` describes: the content of a `config.json` at the field `path`. None where a field is
+/// missing or wrong; then every fault is in `faults`.
 pub fn read(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Option<ModelConfig> {
     read_and_tell(value, path, faults).map(|(config, _)| config)
 }
 
-/// What a person should know of the model that was read from `value`: parts that are left out, sizes that the family's library
-/// fills in, fields that change nothing here. Empty where it cannot be read.
+/// What a person should know of the model that was read from `value`: parts that are left out, sizes that the
+/// family's library fills in, fields that change nothing here. Empty where it cannot be read.
 pub fn notes(value: &Value) -> Vec<String> {
     read_and_tell(value, "", &mut Vec::new()).map_or(Vec::new(), |(_, notes)| notes)
 }

@@ -215,8 +215,8 @@ impl Reader<'_, '_> {
         number
     }
 
-    /// Llama 4: experts in every n-th layer or those of a list, one shared expert as wide as one, and a router that weights
-    /// what experts take in.
+    /// Llama 4: experts in every n-th layer or those of a list, one shared expert as wide as one, and a router that
+    /// weights what experts take in.
     fn llama_4_experts(&mut self, ffn: Option<u32>, layers: u32) -> Option<Experts> {
         let (count, active) = (self.experts_count("num_local_experts"), self.experts_count("num_experts_per_tok"));
         let step = self.optional("interleave_moe_layer_step").unwrap_or(1).max(1);
@@ -277,8 +277,8 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// Mistral 4: softmax, and weights by the sum of the chosen. Its groups have the score of their best two experts, which is
-    /// none of [`Scores::Softmax`].
+    /// Mistral 4: softmax, and weights by the sum of the chosen. Its groups have the score of their best two experts,
+    /// which is none of [`Scores::Softmax`].
     fn mistral_4_routing(&mut self) -> Routing {
         let normed = self.flag("norm_topk_prob", true);
         let factor = self.positive("routed_scaling_factor").map(to_e12);

@@ -1,6 +1,6 @@
-//! Parts of newer families with Llama's layer: post-norms of attention and MLP alone (OLMo 2 and 3, EXAONE 4), layers without
-//! rotary positions (SmolLM 3, Llama 4, EXAONE 4), attention sinks (gpt-oss), chunks (Llama 4), recurrences (Qwen3-Next,
-//! Granite 4), and an indexer (DeepSeek-V3.2).
+//! Parts of newer families with Llama's layer: post-norms of attention and MLP alone (OLMo 2 and 3, EXAONE 4), layers
+//! without rotary positions (SmolLM 3, Llama 4, EXAONE 4), attention sinks (gpt-oss), chunks (Llama 4), recurrences
+//! (Qwen3-Next, Granite 4), and an indexer (DeepSeek-V3.2).
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -167,7 +167,8 @@ impl Reader<'_, '_> {
         self.pattern("layer_types", &sees_all).filter(|_| sees_all.contains(&true))
     }
 
-    /// The layers without rotary positions: a list that has 0 for them, or else every n-th. None at all for a wrong list.
+    /// The layers without rotary positions: a list that has 0 for them, or else every n-th. None at all for a wrong
+    /// list.
     #[allow(clippy::option_option, reason = "no such layers, or a fault")]
     fn layers_without_rope(&mut self, layers: u32) -> Option<Option<LayerPattern>> {
         let without = self.rope_list(layers)?;
@@ -195,8 +196,8 @@ impl Reader<'_, '_> {
         without
     }
 
-    /// Llama 4: chunks in layers with rotary positions, whose queries and keys have their lengths normed; all tokens in the
-    /// others, whose queries are scaled by position.
+    /// Llama 4: chunks in layers with rotary positions, whose queries and keys have their lengths normed; all tokens
+    /// in the others, whose queries are scaled by position.
     fn llama_4(&mut self, layers: u32, variant: Variant) -> Option<Variant> {
         let without = self.rope_list(layers)?;
         let chunk = self.optional("attention_chunk_size").filter(|tokens| *tokens > 0);

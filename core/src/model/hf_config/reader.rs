@@ -56,8 +56,8 @@ impl Reader<'_, '_> {
         self.table.flag(key, self.faults).unwrap_or(otherwise)
     }
 
-    /// RoPE theta: at the top under one of two names, or in the `rope_parameters` of newer files; else what the library of
-    /// the family `name` fills in.
+    /// RoPE theta: at the top under one of two names, or in the `rope_parameters` of newer files; else what the
+    /// library of the family `name` fills in.
     pub(super) fn rope_base(&mut self, name: &str) -> u32 {
         let most = f64::from(u32::MAX);
         let own = ["rope_theta", "rotary_emb_base"].map(|key| self.table.positive(key, most, self.faults));
@@ -202,7 +202,8 @@ impl Reader<'_, '_> {
         windowed(tokens, &has_window)
     }
 
-    /// EXAONE 4: a number, or a letter for each layer of a period, of which `L` has the window. The last layer has none.
+    /// EXAONE 4: a number, or a letter for each layer of a period, of which `L` has the window. The last layer has
+    /// none.
     fn exaone_window(&mut self, tokens: Option<u32>, layers: u32) -> Option<Window> {
         const KEY: &str = "sliding_window_pattern";
         let by_letter = match self.table.get(KEY) {

@@ -176,8 +176,8 @@ fn counts_of_published_files_are_the_checkpoints() {
     }
 }
 
-/// The same for GPT-like and later families. Pythia: arXiv:2304.01373, table 1, which leaves out both embedding tables. The
-/// others: their published checkpoints.
+/// The same for GPT-like and later families. Pythia: arXiv:2304.01373, table 1, which leaves out both embedding
+/// tables. The others: their published checkpoints.
 #[test]
 fn counts_of_other_families_are_the_published_ones() {
     let neox = |layers: u64, hidden: u64, heads: u64, vocab: u64| {
@@ -280,8 +280,8 @@ fn library_types() -> Vec<Value> {
     table["models"].as_array().unwrap().clone()
 }
 
-/// Each class of `transformers` that predicts the next token is read with its count of parameters, or refused by its type or
-/// by the name of a field.
+/// Each class of `transformers` that predicts the next token is read with its count of parameters, or refused by its
+/// type or by the name of a field.
 #[test]
 fn each_decoder_of_the_library_is_exact_or_refused_by_name() {
     let mut wrong = Vec::new();
@@ -297,8 +297,8 @@ fn each_decoder_of_the_library_is_exact_or_refused_by_name() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A file that leaves a field out is what the library makes of it, which fills in its own size: that of the class. Or the
-/// field is refused by name.
+/// A file that leaves a field out is what the library makes of it, which fills in its own size: that of the class. Or
+/// the field is refused by name.
 #[test]
 fn a_field_that_is_left_out_is_the_library_s_own() {
     let mut wrong = Vec::new();
@@ -555,7 +555,8 @@ fn biases_of_qwen_2_moe_are_read() {
     assert_eq!(read_ok(&config).parameters(), 14_315_636_736);
 }
 
-/// What the class of a family does not read, or cannot run, is refused: parameters of the class do not follow such a field.
+/// What the class of a family does not read, or cannot run, is refused: parameters of the class do not follow such a
+/// field.
 #[test]
 fn what_no_class_reads_is_refused() {
     let table = include_str!("../../../../tests/reference/parameter_counts.json");

@@ -15,7 +15,7 @@ use self::kernels::{Context, Data};
 use super::documents::DocumentStarts;
 use super::peers::Peers;
 use super::stages::{ExpertOverflow, Held, Input, NewParameter, Processor, Slice, Stages, Training, Updated};
-use super::{BackendError, Keepings, Part, Store, Values};
+use super::{BackendError, Part, Store, Values, WeightShardings};
 use crate::runner::data::Batches;
 use crate::runner::optimizer::{AdamW, Moments, Rule};
 use crate::runner::random::SplitMix64;
@@ -58,7 +58,7 @@ impl<T: Element> Cpu<T> {
                 seed,
                 optimizer,
                 kind: Optimizer::AdamW,
-                keepings: Keepings::WHOLE,
+                shardings: WeightShardings::WHOLE,
                 state_on_host: false,
                 seat: ShardOwner::default(),
                 slicing: None,

@@ -1,8 +1,8 @@
 //! How much memory a rank takes of a card: found out before it starts, by running its op list in a dry run.
 //!
-//! The walk is that of the real run ([`Stages`]), with a [`Processor`] that only notes when which bytes are taken and given
-//! back. What [`Heap`] then needs to deal them out is what the rank reserves, in one piece: the bytes of the plan, and what
-//! the gaps between tensors cost, which is known and tested here.
+//! The walk is that of the real run ([`Stages`]), with a [`Processor`] that only notes when which bytes are taken and
+//! given back. What [`Heap`] then needs to deal them out is what the rank reserves, in one piece: the bytes of the
+//! plan, and what the gaps between tensors cost, which is known and tested here.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -67,9 +67,9 @@ fn dealt_from(events: &[Event], unit: Bytes) -> Bytes {
     sizes.find(|size| replay(events, *size).is_some()).unwrap_or(least)
 }
 
-/// The most bytes of messages that `rank` of a pipeline, which holds `stages`, has made and others may not have taken yet:
-/// what its memory for those must hold, in whatever order ranks get on. What is given back is seen now and then, so of each
-/// receiver the last message that is known to be taken is still held.
+/// The most bytes of messages that `rank` of a pipeline, which holds `stages`, has made and others may not have taken
+/// yet: what its memory for those must hold, in whatever order ranks get on. What is given back is seen now and then,
+/// so of each receiver the last message that is known to be taken is still held.
 pub fn leaving(problem: &Problem, program: &Program, rank: usize, stages: &[(u16, Graph)]) -> Bytes {
     let known = known_to_be_taken(problem, program, rank);
     let bytes = |message: &P2pOp| {
@@ -131,11 +131,11 @@ fn receiver(problem: &Problem, message: &P2pOp) -> usize {
     problem.rank_of(message.peer_stage(), message.microbatch as usize)
 }
 
-/// For each message that `rank` sends, from which step of its row on it is certain that it has been taken: something has
-/// come since that was sent behind that. Beyond every row where that is never so.
+/// For each message that `rank` sends, from which step of its row on it is certain that it has been taken: something
+/// has come since that was sent behind that. Beyond every row where that is never so.
 ///
-/// Every rank walks as far as it can, none waiting for its sends, and learns with what it receives how far the receivers of
-/// `rank` had come, as far as the sender knew.
+/// Every rank walks as far as it can, none waiting for its sends, and learns with what it receives how far the
+/// receivers of `rank` had come, as far as the sender knew.
 fn known_to_be_taken(problem: &Problem, program: &Program, rank: usize) -> BTreeMap<P2pOp, usize> {
     let sends = || program.rows.get(rank).into_iter().flatten().flat_map(|step| messages_of(step, Way::Send));
     let mut known: BTreeMap<P2pOp, usize> = sends().map(|message| (*message, usize::MAX)).collect();
@@ -483,7 +483,7 @@ mod tests {
                 seed: 0,
                 optimizer: AdamW::default(),
                 kind: model.optimizer,
-                keepings: crate::backend::Keepings::WHOLE,
+                shardings: crate::backend::WeightShardings::WHOLE,
                 state_on_host: model.optimizer_on_host,
                 seat: Default::default(),
                 slicing: None,
@@ -543,8 +543,9 @@ mod tests {
         }
     }
 
-    /// Of four ranks, the first has as many activations on the way as the pipe holds or, where no gradient comes in between,
-    /// all; the last knows that a gradient has been taken two activations later. The optimizer's step tells nothing.
+    /// Of four ranks, the first has as many activations on the way as the pipe holds or, where no gradient comes in
+    /// between, all; the last knows that a gradient has been taken two activations later. The optimizer's step tells
+    /// nothing.
     #[test]
     fn messages_on_the_way_are_as_many_as_can_be() {
         let mut work = Sizes::large().expect("a cpu is in the catalog").work;
@@ -563,8 +564,8 @@ mod tests {
         assert_eq!(on_the_way("1f1b", 3), 3.0);
     }
 
-    /// The model of the selftest, of half a billion parameters, and a GPT of the same size: what a rank takes of a card is
-    /// within 3 % of what the plan says, although tensors lie in one piece each.
+    /// The model of the selftest, of half a billion parameters, and a GPT of the same size: what a rank takes of a
+    /// card is within 3 % of what the plan says, although tensors lie in one piece each.
     #[test]
     fn what_a_rank_takes_is_what_the_plan_says() {
         let large = Sizes::large().expect("a cpu is in the catalog").work;

@@ -85,8 +85,8 @@ impl Drop for Queue {
 }
 
 impl Cuda {
-    /// Holds the stages in `stages` (number and graph) on `card`, with the weights that [`Cpu`](crate::backend::cpu::Cpu) would
-    /// start with. Counts their bytes in `store`.
+    /// Holds the stages in `stages` (number and graph) on `card`, with the weights that
+    /// [`Cpu`](crate::backend::cpu::Cpu) would start with. Counts their bytes in `store`.
     ///
     /// # Errors
     /// [`CardError`], such as a card too small for them.
@@ -108,8 +108,8 @@ impl Cuda {
     }
 }
 
-/// The products of matrices in `stages`, each once, with what [`jobs::fused`] may make of them; where their operands lie is
-/// not said.
+/// The products of matrices in `stages`, each once, with what [`jobs::fused`] may make of them; where their operands
+/// lie is not said.
 fn products(stages: &[(u16, Graph)]) -> Vec<Product> {
     let mut products: Vec<Product> = Vec::new();
     let mut note = |product: Product| {
@@ -184,7 +184,7 @@ impl Processor for Queue {
         (_, held): (Rule, usize),
     ) -> Result<NewParameter<Arc<Memory>, State>, CardError> {
         let values: Vec<f32> = initial(training, init, weight);
-        let mine = training.keepings.of(weight).share.of(values.len());
+        let mine = training.shardings.of(weight).share.of(values.len());
         let format = format_of(weight.dtype);
         let master = match format {
             Format::F32 => None,

@@ -1,4 +1,5 @@
-//! The stages of one rank: their weights, the tensors of their microbatches, and the operators of a job one after the other.
+//! The stages of one rank: their weights, the tensors of their microbatches, and the operators of a job one after the
+//! other.
 //!
 //! - In: an op, and the parcels that it needs.
 //! - Out: parcels for other stages, losses, and updated weights.
@@ -23,8 +24,8 @@ use self::stage::{Parameter, Stage};
 use super::arena::Lane;
 use super::cpu::element::Element;
 use super::peers::Peers;
-use super::rotary::RotaryScaling;
-use super::{Backend, BackendError, Keepings, Parcel, Part, Store, Values};
+use super::rotary::RopeScaling;
+use super::{Backend, BackendError, Parcel, Part, Store, Values, WeightShardings};
 use crate::runner::data::Batches;
 use crate::runner::optimizer::AdamW;
 use crate::runner::random::SplitMix64;
@@ -68,13 +69,13 @@ pub struct Training {
     /// Which optimizer updates the weights.
     pub kind: Optimizer,
     /// How this rank keeps weights, of which there may be copies.
-    pub keepings: Keepings,
+    pub shardings: WeightShardings,
     /// Whether that state lies in host memory.
     pub state_on_host: bool,
     /// The part of each weight that it holds.
     pub seat: ShardOwner,
     /// How rotary positions are scaled, if at all.
-    pub rotary: Option<RotaryScaling>,
+    pub rotary: Option<RopeScaling>,
     /// How sequences are cut into slices; nothing for whole ones.
     pub slicing: Option<Slicing>,
     /// The data.
@@ -316,8 +317,8 @@ fn arrive<P: Processor>(
     Ok(())
 }
 
-/// Takes out of `lane` what `op`, a job of its kind, ends with, the tensors `ids`: parcels for other stages go to `store`, of
-/// which `here` are this rank's. Gives the loss, if there is one.
+/// Takes out of `lane` what `op`, a job of its kind, ends with, the tensors `ids`: parcels for other stages go to
+/// `store`, of which `here` are this rank's. Gives the loss, if there is one.
 fn leave<P: Processor>(
     processor: &mut P,
     graph: &Graph,
@@ -356,8 +357,8 @@ fn leave<P: Processor>(
     Ok(own)
 }
 
-/// Lends `values`, the elements `mine` of so many, in the place that they have among these, where all others are 0; and keeps
-/// what becomes of them alone.
+/// Lends `values`, the elements `mine` of so many, in the place that they have among these, where all others are 0;
+/// and keeps what becomes of them alone.
 fn in_whole(values: Values<'_>, elements: usize, mine: &Range<usize>, work: &mut dyn FnMut(Values<'_>)) {
     fn placed<T: Element>(values: &mut [T], elements: usize, mine: &Range<usize>, work: &mut dyn FnMut(Values<'_>)) {
         let mut whole = vec![T::ZERO; elements];
@@ -371,7 +372,8 @@ fn in_whole(values: Values<'_>, elements: usize, mine: &Range<usize>, work: &mut
     }
 }
 
-/// Tells the processor of a stage with targets what losses of `step` are divided by, where some are not to be predicted.
+/// Tells the processor of a stage with targets what losses of `step` are divided by, where some are not to be
+/// predicted.
 fn divide_losses<P: Processor>(
     processor: &mut P,
     graph: &Graph,

@@ -135,8 +135,8 @@ pub trait Processor {
     /// Where it cannot be read.
     fn number(&mut self, data: &Self::Data) -> Result<f64, Self::Error>;
 
-    /// Runs or begins a collective of the tensor-parallel ranks without host memory, where that can be done. All of them
-    /// come to the same answer. The input is `from`, or lies where the output `to` does.
+    /// Runs or begins a collective of the tensor-parallel ranks without host memory, where that can be done. All of
+    /// them come to the same answer. The input is `from`, or lies where the output `to` does.
     ///
     /// # Errors
     /// Where the device or the transport fails.
@@ -171,18 +171,20 @@ pub trait Processor {
     /// tensor-parallel ranks, and with `part` of every sequence.
     fn begin(&mut self, dropout_seed: u64, member: u64, part: SequencePart);
 
-    /// What losses of the job are divided by, where some targets are not to be predicted: those are below 0. Else by all of the
-    /// step's tokens. Runs on processors that do not know it are refused.
+    /// What losses of the job are divided by, where some targets are not to be predicted: those are below 0. Else by
+    /// all of the step's tokens. Runs on processors that do not know it are refused.
     fn divide_losses(&mut self, _divisor: Option<f64>) {}
 
-    /// Attention of the job stays within the documents that begin so. Runs on processors that do not know it are refused.
+    /// Attention of the job stays within the documents that begin so. Runs on processors that do not know it are
+    /// refused.
     fn stay_within(&mut self, _documents: Option<DocumentStarts>) {}
 
-    /// The job is of a slice of its sequences, whose first token has the first of these positions, of all that slices have; or of
-    /// whole sequences. Runs on processors that do not know it are refused.
+    /// The job is of a slice of its sequences, whose first token has the first of these positions, of all that slices
+    /// have; or of whole sequences. Runs on processors that do not know it are refused.
     fn slice(&mut self, _positions: Option<[u64; 2]>) {}
 
-    /// As [`Processor::run`], of attention or its gradient in a slice. Runs on processors that do not know it are refused.
+    /// As [`Processor::run`], of attention or its gradient in a slice. Runs on processors that do not know it are
+    /// refused.
     ///
     /// # Errors
     /// As [`Processor::run`].
@@ -207,7 +209,8 @@ pub trait Processor {
         outputs: &mut [(&Tensor, Self::Data)],
     ) -> Result<(), Self::Error>;
 
-    /// As [`Processor::run`], and calls `between` now and then while the operator runs, where it can, and when it has run.
+    /// As [`Processor::run`], and calls `between` now and then while the operator runs, where it can, and when it has
+    /// run.
     ///
     /// # Errors
     /// As [`Processor::run`].

@@ -1,6 +1,6 @@
 //! Weights that copies of a stage shard, and gradients that they reduce for each microbatch.
 //!
-//! - In: the operators of a job, and how each weight is [kept](Keeping).
+//! - In: the operators of a job, and how each weight is [kept](WeightSharding).
 //! - Out: weights gathered before the operators that need them; gradients summed over copies behind those that make them.
 //! - Knows: units of a job, which are its runs of operators of one layer, as torchtitan wraps them (`apply_fsdp`).
 //!
@@ -22,12 +22,12 @@ use pipeplan_core::graph::{Graph, Needs, TensorId};
 use super::processor::Processor;
 use super::stage::Parameter;
 use crate::backend::cpu::element::Element;
-use crate::backend::peers::{Collective, CopiesOf, Peers, Ticket};
-use crate::backend::{BackendError, Keeping, Kind, Meter, Share};
+use crate::backend::peers::{Collective, CopyGroup, Peers, Ticket};
+use crate::backend::{BackendError, Kind, Meter, Share, WeightSharding};
 use crate::transport::Buffer;
 
-/// What a job does with sharded weights and reduced gradients, by positions in its order of operators. Weights and gradients
-/// are numbers of parameters.
+/// What a job does with sharded weights and reduced gradients, by positions in its order of operators. Weights and
+/// gradients are numbers of parameters.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Units {
     /// Weights that are gathered together, and the operator before which they are needed, in order.
@@ -41,8 +41,8 @@ pub(super) struct Units {
 }
 
 impl Units {
-    /// Of a job that runs the operators `order` of `graph`. `weights` are those that are sharded and `gradients` those that are
-    /// reduced, with the numbers of their parameters.
+    /// Of a job that runs the operators `order` of `graph`. `weights` are those that are sharded and `gradients`
+    /// those that are reduced, with the numbers of their parameters.
     pub(super) fn of(
         graph: &Graph,
         order: &[u32],
@@ -107,7 +107,7 @@ pub(super) struct Underway {
 /// Parameters of one kind that are gathered or reduced together.
 #[derive(Debug)]
 struct Begun {
-    of: CopiesOf,
+    of: CopyGroup,
     /// None where all copies hold all of it.
     ticket: Option<Ticket>,
     parameters: Vec<usize>,
@@ -193,8 +193,8 @@ impl Underway {
 }
 
 impl<P: Processor> Weights<'_, P> {
-    fn keeping(&self, parameter: usize) -> Keeping {
-        self.parameters[parameter].keeping
+    fn sharding(&self, parameter: usize) -> WeightSharding {
+        self.parameters[parameter].sharding
     }
 
     fn elements(&self, parameter: usize) -> usize {
@@ -202,12 +202,12 @@ impl<P: Processor> Weights<'_, P> {
     }
 
     /// By kind, those of `parameters` that have the same copies.
-    fn kinds(&self, parameters: &[usize]) -> Vec<(CopiesOf, Vec<usize>)> {
+    fn kinds(&self, parameters: &[usize]) -> Vec<(CopyGroup, Vec<usize>)> {
         let is_of_experts = |at: &usize| self.graph[self.parameters[*at].weight].expert_ways().is_some();
         let (experts, others) = parameters.iter().copied().partition::<Vec<_>, _>(is_of_experts);
         let mut kinds = vec![(false, others), (true, experts)];
         kinds.retain(|(_, parameters)| !parameters.is_empty());
-        let of = |experts: bool| CopiesOf { stage: self.stage, experts };
+        let of = |experts: bool| CopyGroup { stage: self.stage, experts };
         kinds.into_iter().map(|(experts, parameters)| (of(experts), parameters)).collect()
     }
 
@@ -215,7 +215,7 @@ impl<P: Processor> Weights<'_, P> {
     fn counts(&self, parameters: &[usize]) -> Vec<usize> {
         let mut counts = Vec::new();
         for parameter in parameters {
-            let of_one = self.keeping(*parameter).share.counts(self.elements(*parameter));
+            let of_one = self.sharding(*parameter).share.counts(self.elements(*parameter));
             counts.resize(of_one.len(), 0);
             counts.iter_mut().zip(of_one).for_each(|(sum, count)| *sum += count);
         }
@@ -256,7 +256,7 @@ impl<P: Processor> Weights<'_, P> {
         let Begun { ticket, parameters, values, .. } = begun;
         let gathered = ticket.map_or(Ok(values), |ticket| peers.end_shares(ticket))?;
         let sizes: Vec<(usize, Share)> =
-            parameters.iter().map(|at| (self.elements(*at), self.keeping(*at).share)).collect();
+            parameters.iter().map(|at| (self.elements(*at), self.sharding(*at).share)).collect();
         let whole: Vec<Buffer> = match gathered {
             Buffer::F32(values) => of_members(&values, &sizes).into_iter().map(Buffer::F32).collect(),
             Buffer::F64(values) => of_members(&values, &sizes).into_iter().map(Buffer::F64).collect(),
@@ -287,7 +287,7 @@ impl<P: Processor> Weights<'_, P> {
                 let (id, data) = found.ok_or_else(|| self.missing(*parameter))?;
                 wholes.push(processor.to_host(&data, &self.graph[id]).map_err(Into::into)?);
             }
-            let shares: Vec<Share> = parameters.iter().map(|at| self.keeping(*at).share).collect();
+            let shares: Vec<Share> = parameters.iter().map(|at| self.sharding(*at).share).collect();
             let members = shares.first().map_or(1, |share| share.members);
             let by_member = match members {
                 1 => joined(wholes),
@@ -315,11 +315,11 @@ impl<P: Processor> Weights<'_, P> {
         let summed = peers.sum_across(of, summed)?;
         let mut start = 0;
         for parameter in parameters {
-            let (keeping, elements) = (self.keeping(parameter), self.elements(parameter));
-            let mine = keeping.share.of(elements);
+            let (sharding, elements) = (self.sharding(parameter), self.elements(parameter));
+            let mine = sharding.share.of(elements);
             let from = start..start + mine.len();
             start = from.end;
-            let to = if keeping.gradient { 0..mine.len() } else { mine };
+            let to = if sharding.gradient { 0..mine.len() } else { mine };
             let missing = self.missing(parameter);
             let Parameter { gradient, reduced, .. } = &mut self.parameters[parameter];
             let (Some(id), Some(sum)) = (gradient.tensor(), reduced.as_mut()) else { return Err(missing) };
@@ -404,8 +404,8 @@ mod tests {
         graph_of(work, &derive(work, Placement::Linear, 1).expect("it can be cut").stages[0])
     }
 
-    /// Whatever an operator of F or of both backwards in one needs is there, two units at most are at once, each weight is
-    /// gathered once, and each gradient is reduced once behind all that add to it.
+    /// Whatever an operator of F or of both backwards in one needs is there, two units at most are at once, each
+    /// weight is gathered once, and each gradient is reduced once behind all that add to it.
     #[test]
     fn a_job_has_what_it_needs_and_no_more_than_two_layers() {
         for tied in [false, true] {

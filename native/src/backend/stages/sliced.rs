@@ -1,5 +1,5 @@
-//! Sequences that go through a stage in slices: which keys and values the attention of a slice sees besides its own, and where
-//! their gradients add up.
+//! Sequences that go through a stage in slices: which keys and values the attention of a slice sees besides its own,
+//! and where their gradients add up.
 //!
 //! - In: the operators of a stage, and which slice an op is of.
 //! - Out: the keys and values of the slices before it, and sums for the gradients of those.
@@ -133,8 +133,8 @@ impl<D> Slices<D> {
         Ok(())
     }
 
-    /// What the operator at `at`, `operator`, of `op` sees and adds to, where it attends; an error without it where something is
-    /// not there. `lanes` are those of all microbatches but its own.
+    /// What the operator at `at`, `operator`, of `op` sees and adds to, where it attends; an error without it where
+    /// something is not there. `lanes` are those of all microbatches but its own.
     pub(super) fn lend<'a>(
         &'a mut self,
         op: Op,

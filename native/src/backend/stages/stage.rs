@@ -13,7 +13,7 @@ use super::processor::{Processor, Updated};
 use super::sharded::{Units, cut};
 use super::sliced::Slices;
 use crate::backend::arena::Lane;
-use crate::backend::{Keeping, Kind, Meter, Part, Share};
+use crate::backend::{Kind, Meter, Part, Share, WeightSharding};
 use crate::runner::optimizer::Rule;
 
 /// A stage of this rank.
@@ -29,7 +29,8 @@ pub(super) struct Stage<D, S> {
     pub(super) parameters: Vec<Parameter<D, S>>,
     /// By tensor: whether it is a gradient that nothing but products add to.
     pub(super) of_products: Vec<bool>,
-    /// Of those, the ones that this step has not written yet: the first product does not add to what the last step left.
+    /// Of those, the ones that this step has not written yet: the first product does not add to what the last step
+    /// left.
     pub(super) stale: Vec<bool>,
     /// By kind of op: what it gathers and reduces among copies.
     pub(super) units: [Units; 4],
@@ -46,7 +47,7 @@ pub(super) struct Parameter<D, S> {
     pub(super) decay: bool,
     pub(super) state: S,
     /// How this rank keeps it.
-    pub(super) keeping: Keeping,
+    pub(super) sharding: WeightSharding,
     /// What it keeps of a sharded weight, which is in the graph's tensor while a job needs it.
     pub(super) shard: Option<D>,
     /// Where each microbatch's gradient is reduced: the sums so far. The graph's tensor is that of one job.
@@ -87,33 +88,33 @@ impl<D, S> Stage<D, S> {
             graph.tensors().filter_map(|(id, tensor)| accumulates(tensor).map(|of| (of, id))).collect();
         for (of, weight) in graph.weights() {
             let Role::Weight { init, decay, .. } = weight.role else { continue };
-            let keeping = training.keepings.of(weight);
-            let share = keeping.share;
+            let sharding = training.shardings.of(weight);
+            let share = sharding.share;
             let Some(gradient_id) = accumulators.get(&of).copied() else {
                 // It does not train: no element has a gradient or optimizer states.
                 let none = Tensor { shape: vec![0], role: Role::WeightGradient { of }, ..weight.clone() };
                 let new = processor.parameter(training, init, weight, &none, (Rule::Sgd, 0))?;
-                let (whole, shard) = kept(processor, new.weight, weight, share, keeping.weight)?;
-                meter.take(Kind::Persistent, bytes_kept(weight, share, keeping.weight));
+                let (whole, shard) = kept(processor, new.weight, weight, share, sharding.weight)?;
+                meter.take(Kind::Persistent, bytes_kept(weight, share, sharding.weight));
                 persistent[of.index()] = whole;
                 let (gradient, state) = (Accumulator::Frozen(new.gradient), new.state);
-                parameters.push(Parameter { weight: of, gradient, decay, state, keeping, shard, reduced: None });
+                parameters.push(Parameter { weight: of, gradient, decay, state, sharding, shard, reduced: None });
                 continue;
             };
             let gradient = &graph[gradient_id];
             let held = share.of(weight.elements() as usize).len();
             let rule = Rule::of(training.kind, &weight.shape, of_layers.contains(&of));
             let new = processor.parameter(training, init, weight, gradient, (rule, held))?;
-            let (whole, shard) = kept(processor, new.weight, weight, share, keeping.weight)?;
+            let (whole, shard) = kept(processor, new.weight, weight, share, sharding.weight)?;
             persistent[of.index()] = whole;
-            let (sums, of_share) = kept(processor, new.gradient, gradient, share, keeping.gradient)?;
-            let of_gradient = bytes_kept(gradient, share, keeping.gradient);
-            meter.take(Kind::Persistent, bytes_kept(weight, share, keeping.weight) + of_gradient);
+            let (sums, of_share) = kept(processor, new.gradient, gradient, share, sharding.gradient)?;
+            let of_gradient = bytes_kept(gradient, share, sharding.gradient);
+            meter.take(Kind::Persistent, bytes_kept(weight, share, sharding.weight) + of_gradient);
             meter.take(if training.state_on_host { Kind::Host } else { Kind::Persistent }, new.state_bytes);
-            let (in_graph, reduced) = if keeping.reduces { (None, sums.or(of_share)) } else { (sums, None) };
+            let (in_graph, reduced) = if sharding.reduces { (None, sums.or(of_share)) } else { (sums, None) };
             persistent[gradient_id.index()] = in_graph;
             let (gradient, state) = (Accumulator::Tensor(gradient_id), new.state);
-            parameters.push(Parameter { weight: of, gradient, decay, state, keeping, shard, reduced });
+            parameters.push(Parameter { weight: of, gradient, decay, state, sharding, shard, reduced });
         }
         let brief = brief(&graph, &lifetimes);
         let of_products = of_products(&graph);
@@ -127,18 +128,18 @@ impl<D, S> Stage<D, S> {
     /// Lends what belongs to the parameter at `position` to `work`; nothing if it is not there.
     pub(super) fn with<R>(&mut self, position: usize, work: impl FnOnce(Updated<'_, D, S>) -> R) -> Option<R> {
         let Stage { graph, persistent, parameters, of_products, stale, .. } = self;
-        let Parameter { weight, gradient, decay, state, keeping, shard, reduced } = parameters.get_mut(position)?;
+        let Parameter { weight, gradient, decay, state, sharding, shard, reduced } = parameters.get_mut(position)?;
         let trains = gradient.tensor();
         let adds = |gradient: TensorId| !of_products[gradient.index()] || stale[gradient.index()];
-        let clear = trains.is_some_and(|gradient| keeping.reduces || adds(gradient));
+        let clear = trains.is_some_and(|gradient| sharding.reduces || adds(gradient));
         let tensor = &graph[*weight];
         let mine = match trains {
-            Some(_) => keeping.share.of(tensor.elements() as usize),
+            Some(_) => sharding.share.of(tensor.elements() as usize),
             None => 0..0,
         };
         // Of what is sharded, all that is there is this rank's.
         let within = |sharded: bool| if sharded { 0..mine.len() } else { mine.clone() };
-        let (mine, of_gradient) = (within(shard.is_some()), within(keeping.gradient));
+        let (mine, of_gradient) = (within(shard.is_some()), within(sharding.gradient));
         let mut whole = persistent[weight.index()].take();
         let gradient = match (gradient, reduced.as_mut()) {
             (Accumulator::Tensor(_), Some(reduced)) => Some(reduced),
@@ -163,16 +164,17 @@ impl<D, S> Stage<D, S> {
         self.parameters.iter().position(|parameter| self.graph[parameter.weight].name == name)
     }
 
-    /// Where this rank keeps its share of `part` of the weight `name` alone: elements of the whole, and which of them these are.
+    /// Where this rank keeps its share of `part` of the weight `name` alone: elements of the whole, and which of them
+    /// these are.
     pub(super) fn share_kept(&self, name: &str, part: Part) -> Option<(usize, Range<usize>)> {
-        let Parameter { weight, keeping, .. } = &self.parameters[self.position_of(name)?];
+        let Parameter { weight, sharding, .. } = &self.parameters[self.position_of(name)?];
         let is_share = match part {
-            Part::Weight => keeping.weight,
-            Part::Gradient => keeping.gradient,
+            Part::Weight => sharding.weight,
+            Part::Gradient => sharding.gradient,
             Part::Mean | Part::Square => false,
         };
         let elements = self.graph[*weight].elements() as usize;
-        is_share.then(|| (elements, keeping.share.of(elements)))
+        is_share.then(|| (elements, sharding.share.of(elements)))
     }
 }
 
@@ -205,9 +207,9 @@ fn bytes_kept(tensor: &Tensor, share: Share, is_share: bool) -> Bytes {
 /// By kind of op, what it gathers and reduces.
 fn units<D, S>(graph: &Graph, fused: &[u32], parameters: &[Parameter<D, S>]) -> [Units; 4] {
     let numbered = || parameters.iter().enumerate();
-    let weights = numbered().filter(|(_, parameter)| parameter.keeping.weight);
+    let weights = numbered().filter(|(_, parameter)| parameter.sharding.weight);
     let weights: BTreeMap<TensorId, usize> = weights.map(|(at, parameter)| (parameter.weight, at)).collect();
-    let gradients = numbered().filter(|(_, parameter)| parameter.keeping.reduces);
+    let gradients = numbered().filter(|(_, parameter)| parameter.sharding.reduces);
     let gradients: BTreeMap<TensorId, usize> =
         gradients.filter_map(|(at, parameter)| Some((parameter.gradient.tensor()?, at))).collect();
     if weights.is_empty() && gradients.is_empty() {
@@ -238,7 +240,8 @@ const fn accumulates(tensor: &Tensor) -> Option<TensorId> {
 
 /// By tensor: whether its buffer is given back in the job that takes it.
 pub(super) fn brief(graph: &Graph, lifetimes: &Lifetimes) -> Vec<bool> {
-    // The job in which a buffer is given back, from the last operator on: one that is taken over goes on under another name.
+    // The job in which a buffer is given back, from the last operator on: one that is taken over goes on under
+    // another name.
     let mut ends: Vec<Option<Job>> = vec![None; graph.tensors.len()];
     let mut brief = vec![false; graph.tensors.len()];
     for (index, operator) in graph.operators.iter().enumerate().rev() {

@@ -1,5 +1,5 @@
-//! Planning inside a run: where a rank or a link is slower than planned, plan anew with what the last steps took, and go on
-//! with the new plan from the next checkpoint.
+//! Planning inside a run: where a rank or a link is slower than planned, plan anew with what the last steps took, and
+//! go on with the new plan from the next checkpoint.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -146,6 +146,12 @@ pub fn expect_possible(args: &Args, plan: &Plan) -> Result<(), Failure> {
             "--replan measures one time for each stage and job, but the plan's microbatches differ (training.documents)",
         )
         .with_help("Leave out --replan, or training.documents in the spec."));
+    }
+    if plan.problem.slices() > 1 {
+        return Err(Failure::input(
+            "--replan measures one time for each stage and job, but slices of a sequence differ (parallel.sequence_slices)",
+        )
+        .with_help("Leave out --replan, or parallel.sequence_slices in the spec."));
     }
     Ok(())
 }
@@ -382,8 +388,8 @@ struct Planning<'a> {
 }
 
 impl Planning<'_> {
-    /// What the watched steps measured, with clocks put right; of a slow rank, the pipeline that has it: the slowest replica
-    /// decides the step.
+    /// What the watched steps measured, with clocks put right; of a slow rank, the pipeline that has it: the slowest
+    /// replica decides the step.
     fn trace(&self, stragglers: &[Straggler], clocks: &[usize]) -> Trace {
         let ranks = self.plan.problem.ranks();
         let mut trace = Trace { steps: self.watched.steps().cloned().collect(), ..self.shape.clone() };

@@ -14,9 +14,9 @@
 //! | `optimizer-COPY-RANK-MEMBER.safetensors` | what the optimizer remembers of each weight, AdamW two means, flat, in pieces `mean/START/NAME` and `square/START/NAME` whose first element is element `START` of the weight; where ranks share matrices, `mean/START/PIECE.PIECES.DIMENSION/NAME`, and `START` counts within that piece of the weight, cut along that dimension; of experts that are split over ranks, a piece of the same form comes first, and the other is cut out of it. The weight is the graph's: experts' matrices are one, and rows lie as the kernels have them |
 //!
 //! Nothing in it depends on how stages were dealt: any layout can go on from any checkpoint. It is written beside
-//! training, into a folder with a temporary name, which gets its own when all ranks have written their part and all is on
-//! disk; so a folder `step-…` is always whole. Beside them lies `.lock`, by which a run keeps others out while it lives.
-//! `examples/transformers_check.py` compares the logits with `transformers`.
+//! training, into a folder with a temporary name, which gets its own when all ranks have written their part and all
+//! is on disk; so a folder `step-…` is always whole. Beside them lies `.lock`, by which a run keeps others out while
+//! it lives. `examples/transformers_check.py` compares the logits with `transformers`.
 
 use std::io::Read as _;
 use std::path::{Component, Path, PathBuf};
@@ -49,7 +49,7 @@ pub use checksums::Sum;
 pub use folder::{Held, hold};
 pub use pretrained::{Pretrained, scales_positions};
 pub use read::Reader;
-pub use rotary::{rotary_scaling, with_scaling};
+pub use rotary::{rope_scaling, with_scaling};
 pub use write::{WholeWeights, Writer};
 
 use super::optimizer::AdamW;
@@ -108,8 +108,8 @@ pub struct Manifest {
     /// What each of these files was when it was written; nothing in checkpoints from before that was kept.
     #[serde(default)]
     pub files: BTreeMap<String, Sum>,
-    /// The CRC-32 of the manifest's own text, with zeros in the place of these eight digits; nothing in checkpoints from
-    /// before it had one.
+    /// The CRC-32 of the manifest's own text, with zeros in the place of these eight digits; nothing in checkpoints
+    /// from before it had one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub manifest_crc32: Option<String>,
 }
@@ -435,8 +435,8 @@ pub fn config(model: &ModelConfig, precision: &str, has_adapters: bool) -> Value
     config
 }
 
-/// The model that a checkpoint's `config.json` describes, in whosever words. None where it describes none; then `faults` say
-/// why.
+/// The model that a checkpoint's `config.json` describes, in whosever words. None where it describes none; then
+/// `faults` say why.
 pub fn model_of(config: &Value, faults: &mut Vec<Fault>) -> Option<ModelConfig> {
     match config.get(OWN_WORDS) {
         Some(table) => spec::read_model_table(table, OWN_WORDS, faults),
@@ -518,7 +518,8 @@ fn particulars(model: &ModelConfig) -> Option<Value> {
     }))
 }
 
-/// The same of newer models without experts: SmolLM 3, OLMo 2 and 3, and EXAONE 4. Who asks compares what is read from it.
+/// The same of newer models without experts: SmolLM 3, OLMo 2 and 3, and EXAONE 4. Who asks compares what is read
+/// from it.
 fn particulars_of_newer(model: &ModelConfig) -> Option<Value> {
     let Variant { qk_norm, qk_norm_of, no_pre_norms, window, no_rope, .. } = model.variant;
     let layers = 0..model.layers;
@@ -561,8 +562,8 @@ fn particulars_of_experts(model: &ModelConfig, experts: &Experts) -> Option<Valu
     let mut config = json!({ "hidden_act": "silu", "num_experts_per_tok": experts.active });
     if let Some(latent) = latent {
         let sigmoid = scores == Scores::Sigmoid;
-        // The library norms latents with this `eps`, whatever the file says, always has shared experts, and looks at two
-        // experts of each group.
+        // The library norms latents with this `eps`, whatever the file says, always has shared experts, and looks at
+        // two experts of each group.
         let is_known = model.norm_eps_e12 == to_e12(1e-6) && experts.shared_ffn > 0;
         if !is_known || sigmoid && experts.count / groups.max(1) < 2 {
             return None;

@@ -1,5 +1,6 @@
-//! Weights to start from, in a folder that `transformers` or another library has written: `config.json`, and tensors in
-//! `model.safetensors` or in the files that `model.safetensors.index.json` names. Of a checkpoint of ours the weights alone.
+//! Weights to start from, in a folder that `transformers` or another library has written: `config.json`, and tensors
+//! in `model.safetensors` or in the files that `model.safetensors.index.json` names. Of a checkpoint of ours the
+//! weights alone.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -8,8 +9,8 @@ use pipeplan_core::base::fields::{Fault, Faults};
 use pipeplan_core::model::ModelConfig;
 use serde_json::Value;
 
-use super::{CheckpointError, OWN_WORDS, config, differences, model_of, rotary_scaling};
-use crate::backend::rotary::RotaryScaling;
+use super::{CheckpointError, OWN_WORDS, config, differences, model_of, rope_scaling};
+use crate::backend::rotary::RopeScaling;
 
 /// Longest `config.json` or index that is read: an index names each tensor of a model of a hundred thousand.
 const MAX_TEXT_BYTES: u64 = 64 << 20;
@@ -132,7 +133,7 @@ impl Pretrained {
                 "weights of the model_type {kind} are not read: their rows may have another order"
             )));
         }
-        self.rotary_scaling().map_err(|what| other(format!("its config.json is not run: {what}")))?;
+        self.rope_scaling().map_err(|what| other(format!("its config.json is not run: {what}")))?;
         if let Some(what) = not_run(&self.config) {
             return Err(other(format!(
                 "{what}, which the runner does not do: its losses would not be those of the model"
@@ -160,12 +161,13 @@ impl Pretrained {
     /// How its rotary positions are scaled.
     ///
     /// # Errors
-    /// As [`rotary_scaling`].
-    pub fn rotary_scaling(&self) -> Result<Option<RotaryScaling>, String> {
-        rotary_scaling(&self.config)
+    /// As [`rope_scaling`].
+    pub fn rope_scaling(&self) -> Result<Option<RopeScaling>, String> {
+        rope_scaling(&self.config)
     }
 
-    /// What says under which names its tensors lie: the model as this crate writes it, with the kind that the folder names.
+    /// What says under which names its tensors lie: the model as this crate writes it, with the kind that the folder
+    /// names.
     pub(super) fn described(&self, model: &ModelConfig) -> Value {
         let mut described = config(model, "f32", false);
         if let Some(kind) = self.config.get("model_type").filter(|kind| kind.is_string()) {
@@ -175,15 +177,14 @@ impl Pretrained {
     }
 }
 
-/// Whether a `config.json` stretches its rotary positions for longer sequences (Llama 3.1's and YaRN's ways, and others).
+/// Whether a `config.json` scales its rotary positions for longer sequences (Llama 3.1's and YaRN's ways, and
+/// others), as far as can be told.
 pub fn scales_positions(config: &Value) -> bool {
-    let kind = |table: &Value| {
-        table.get("rope_type").or_else(|| table.get("type")).and_then(Value::as_str).map(str::to_owned)
-    };
-    tables(config).filter_map(kind).any(|kind| kind != "default")
+    !matches!(rope_scaling(config), Ok(None))
 }
 
-/// What of a `config.json` changes no plan and decides what is computed from given weights, where the runner does without.
+/// What of a `config.json` changes no plan and decides what is computed from given weights, where the runner does
+/// without.
 fn not_run(config: &Value) -> Option<&'static str> {
     let kind = config["model_type"].as_str().unwrap_or_default();
     // A library that has two tables of angles, or other attention with them, is none of those that were judged.
@@ -199,9 +200,11 @@ fn not_run(config: &Value) -> Option<&'static str> {
     let usual = (kind == "gemma3_text").then_some([1_000_000.0, 10_000.0]);
     let said = |name: &str, at: usize| config[name].as_f64().or_else(|| usual.map(|usual| usual[at]));
     let by_kind: Vec<f64> = tables(config).filter_map(|table| table["rope_theta"].as_f64()).collect();
-    let thetas = match by_kind.is_empty() {
+    // One at the top is not read where a table has another.
+    let at_top = config["rope_theta"].as_f64();
+    let thetas: Vec<f64> = match by_kind.is_empty() {
         true => [said("rope_theta", 0), said("rope_local_base_freq", 1)].into_iter().flatten().collect(),
-        false => by_kind,
+        false => by_kind.into_iter().chain(at_top).collect(),
     };
     if thetas.windows(2).any(|pair| pair[0] != pair[1]) {
         return Some("its layers have rotary positions of more than one theta");
@@ -221,7 +224,7 @@ fn not_run(config: &Value) -> Option<&'static str> {
 }
 
 /// What a `config.json` says of rotary positions: for all layers, or for each kind of layers.
-pub(super) fn tables(config: &Value) -> impl Iterator<Item = &Value> {
+fn tables(config: &Value) -> impl Iterator<Item = &Value> {
     let given =
         ["rope_scaling", "rope_parameters"].into_iter().map(|name| &config[name]).filter(|table| table.is_object());
     given.flat_map(|table| {
@@ -256,7 +259,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// Both forms of GELU take the same bytes and operations, so that no plan tells them apart; losses do, in the fourth digit.
+    /// Both forms of GELU take the same bytes and operations, so that no plan tells them apart; losses do, in the
+    /// fourth digit.
     #[test]
     fn the_exact_form_of_gelu_is_refused_where_the_runner_has_the_other() {
         let says = |kind: &str, name: &str| {

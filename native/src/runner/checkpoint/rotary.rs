@@ -3,27 +3,27 @@
 use pipeplan_core::base::fields::Fault;
 use serde_json::{Value, json};
 
-use super::pretrained::tables;
-use crate::backend::rotary::RotaryScaling;
+use crate::backend::rotary::RopeScaling;
 
 /// What `config` says of it; nothing where they are plain.
 ///
 /// # Errors
 /// What the runner does not do, or cannot read.
-pub fn rotary_scaling(config: &Value) -> Result<Option<RotaryScaling>, String> {
-    let kind = |table: &Value| {
-        let kind = table.get("rope_type").or_else(|| table.get("type")).and_then(Value::as_str);
-        kind.filter(|kind| *kind != "default").map(str::to_owned)
+pub fn rope_scaling(config: &Value) -> Result<Option<RopeScaling>, String> {
+    let Some((table, inner)) = tables(config)? else { return Ok(None) };
+    let kind = |table: &Value| -> Result<Option<String>, String> {
+        match table.get("rope_type").or_else(|| table.get("type")) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::String(kind)) => Ok(Some(kind.clone()).filter(|kind| kind != "default")),
+            Some(other) => Err(Fault::new("rope_type", other.clone(), "a text").to_string()),
+        }
     };
-    let all: Vec<(&Value, Option<String>)> = tables(config).map(|table| (table, kind(table))).collect();
-    let Some((table, kind)) = all.iter().find_map(|(table, kind)| Some((*table, kind.clone()?))) else {
-        return Ok(None);
-    };
-    // What one kind of layers alone has, others have not.
-    let plain = |(table, kind): &(&Value, Option<String>)| kind.is_none() && table.get("rope_theta").is_some();
-    if all.iter().filter(|(_, kind)| kind.is_some()).count() > 1 || all.iter().any(plain) {
-        return Err("it scales rotary positions of some layers alone (rope_parameters)".to_string());
+    for of_layers in inner {
+        if kind(of_layers)?.is_some() {
+            return Err("it scales rotary positions of some layers alone (rope_parameters)".to_string());
+        }
     }
+    let Some(kind) = kind(table)? else { return Ok(None) };
     let number = |name: &str, usual: Option<f64>| -> Result<f64, String> {
         let field = format!("{kind}: {name}");
         let value = match table.get(name).filter(|value| !value.is_null()) {
@@ -35,19 +35,23 @@ pub fn rotary_scaling(config: &Value) -> Result<Option<RotaryScaling>, String> {
             false => Err(Fault::new(field, table[name].clone(), "a number above 0").to_string()),
         }
     };
+    // The library asks the top level first.
     let original = || {
-        let beside = ["original_max_position_embeddings", "max_position_embeddings"];
-        let beside = beside.into_iter().find_map(|name| config[name].as_f64());
-        number("original_max_position_embeddings", beside)
+        let name = "original_max_position_embeddings";
+        let given = [&config[name], &table[name], &config["max_position_embeddings"]];
+        let given = given.into_iter().find(|value| !value.is_null()).unwrap_or(&Value::Null);
+        let tokens = given.as_u64().filter(|tokens| (1..=u64::from(u32::MAX)).contains(tokens));
+        let accepted = "a whole number of tokens from 1 to 4294967295";
+        tokens.map(|tokens| tokens as f64).ok_or_else(|| Fault::new(name, given.clone(), accepted).to_string())
     };
     let scaling = match kind.as_str() {
-        "linear" => RotaryScaling::Linear { factor: number("factor", None)? },
+        "linear" => RopeScaling::Linear { factor: number("factor", None)? },
         "llama3" => {
             let (low, high) = (number("low_freq_factor", None)?, number("high_freq_factor", None)?);
             if low >= high {
                 return Err(format!("llama3: low_freq_factor is {low}, and high_freq_factor is {high}: give more"));
             }
-            RotaryScaling::Llama3 { factor: number("factor", None)?, low, high, original: original()? }
+            RopeScaling::Llama3 { factor: number("factor", None)?, low, high, original: original()? }
         }
         "yarn" => {
             let (factor, original) = (number("factor", None)?, original()?);
@@ -56,7 +60,7 @@ pub fn rotary_scaling(config: &Value) -> Result<Option<RotaryScaling>, String> {
                 [Some(own), Some(all)] if own != 0.0 && all != 0.0 => stretched(own) / stretched(all),
                 _ => stretched(1.0),
             };
-            RotaryScaling::Yarn {
+            RopeScaling::Yarn {
                 factor,
                 slow: number("beta_slow", Some(1.0))?,
                 fast: number("beta_fast", Some(32.0))?,
@@ -70,19 +74,38 @@ pub fn rotary_scaling(config: &Value) -> Result<Option<RotaryScaling>, String> {
     Ok(Some(scaling))
 }
 
+/// The table of rotary positions of all layers, and those of kinds of layers within it: `rope_scaling` decides alone
+/// where it is there, as in `transformers`.
+type Tables<'a> = (&'a Value, Vec<&'a Value>);
+
+/// Those of `config`.
+fn tables(config: &Value) -> Result<Option<Tables<'_>>, String> {
+    for name in ["rope_scaling", "rope_parameters"] {
+        match &config[name] {
+            Value::Null => {}
+            Value::Object(fields) if fields.is_empty() => {}
+            table @ Value::Object(fields) => {
+                return Ok(Some((table, fields.values().filter(|inner| inner.is_object()).collect())));
+            }
+            other => return Err(Fault::new(name, other.clone(), "a table").to_string()),
+        }
+    }
+    Ok(None)
+}
+
 /// `config` with `scaling`, in the words of `transformers`.
-pub fn with_scaling(mut config: Value, scaling: Option<RotaryScaling>) -> Value {
+pub fn with_scaling(mut config: Value, scaling: Option<RopeScaling>) -> Value {
     let Some(scaling) = scaling else { return config };
     let said = match scaling {
-        RotaryScaling::Linear { factor } => json!({ "rope_type": "linear", "factor": factor }),
-        RotaryScaling::Llama3 { factor, low, high, original } => json!({
+        RopeScaling::Linear { factor } => json!({ "rope_type": "linear", "factor": factor }),
+        RopeScaling::Llama3 { factor, low, high, original } => json!({
             "rope_type": "llama3",
             "factor": factor,
             "low_freq_factor": low,
             "high_freq_factor": high,
             "original_max_position_embeddings": original as u64,
         }),
-        RotaryScaling::Yarn { factor, slow, fast, original, attention, whole_columns } => json!({
+        RopeScaling::Yarn { factor, slow, fast, original, attention, whole_columns } => json!({
             "rope_type": "yarn",
             "factor": factor,
             "beta_slow": slow,
@@ -106,14 +129,15 @@ pub fn with_scaling(mut config: Value, scaling: Option<RotaryScaling>) -> Value 
 mod tests {
     use super::*;
 
-    /// Llama 3.2 1B's own words, a Qwen's with what the library fills in, and newer words; what is written is read back.
+    /// Llama 3.2 1B's own words, a Qwen's with what the library fills in, and newer words; what is written is read
+    /// back.
     #[test]
     fn what_files_say_is_read_and_written() {
         let llama = json!({ "rope_theta": 500000.0, "rope_scaling": { "factor": 32.0, "high_freq_factor": 4.0,
             "low_freq_factor": 1.0, "original_max_position_embeddings": 8192, "rope_type": "llama3" } });
         let qwen = json!({ "max_position_embeddings": 32768, "rope_scaling": { "type": "yarn", "factor": 4.0 } });
         let newer = json!({ "rope_parameters": { "rope_type": "linear", "rope_theta": 1e4, "factor": 8.0 } });
-        let yarn = RotaryScaling::Yarn {
+        let yarn = RopeScaling::Yarn {
             factor: 4.0,
             slow: 1.0,
             fast: 32.0,
@@ -122,19 +146,19 @@ mod tests {
             whole_columns: true,
         };
         for (config, scaling) in [
-            (llama, RotaryScaling::Llama3 { factor: 32.0, low: 1.0, high: 4.0, original: 8192.0 }),
+            (llama, RopeScaling::Llama3 { factor: 32.0, low: 1.0, high: 4.0, original: 8192.0 }),
             (qwen, yarn),
-            (newer, RotaryScaling::Linear { factor: 8.0 }),
+            (newer, RopeScaling::Linear { factor: 8.0 }),
         ] {
-            assert_eq!(rotary_scaling(&config), Ok(Some(scaling)));
+            assert_eq!(rope_scaling(&config), Ok(Some(scaling)));
             for plain in [json!({}), json!({ "rope_parameters": { "rope_type": "default", "rope_theta": 1e4 } })] {
-                assert_eq!(rotary_scaling(&with_scaling(plain, Some(scaling))), Ok(Some(scaling)));
+                assert_eq!(rope_scaling(&with_scaling(plain, Some(scaling))), Ok(Some(scaling)));
             }
         }
         for plain in
             [json!({}), json!({ "rope_scaling": null }), json!({ "rope_parameters": { "rope_type": "default" } })]
         {
-            assert_eq!(rotary_scaling(&plain), Ok(None));
+            assert_eq!(rope_scaling(&plain), Ok(None));
             assert_eq!(with_scaling(plain.clone(), None), plain);
         }
     }
@@ -149,8 +173,14 @@ mod tests {
             (json!({ "rope_scaling": { "type": "linear", "factor": -1 } }), "linear: factor: found -1"),
             (json!({ "rope_scaling": { "type": "linear", "factor": "2" } }), "linear: factor: found \"2\""),
             (by_kind, "some layers alone"),
+            (json!({ "rope_scaling": "yarn" }), "rope_scaling: found \"yarn\", accepted is a table"),
+            (json!({ "rope_scaling": { "rope_type": ["yarn"] } }), "rope_type: found [\"yarn\"]"),
+            (
+                json!({ "rope_scaling": { "type": "yarn", "factor": 2, "original_max_position_embeddings": 0.5 } }),
+                "original_max_position_embeddings: found 0.5",
+            ),
         ] {
-            let error = rotary_scaling(&config).expect_err("not run");
+            let error = rope_scaling(&config).expect_err("not run");
             assert!(error.contains(says), "{error}");
         }
     }

@@ -91,8 +91,8 @@ impl WholeWeights {
 type Tensors = Vec<(String, Stored)>;
 
 impl Writer {
-    /// Begins one where it is due after `step` steps: what it holds is copied, and written beside the steps to come. Gives
-    /// the folder of one that has become whole since.
+    /// Begins one where it is due after `step` steps: what it holds is copied, and written beside the steps to come.
+    /// Gives the folder of one that has become whole since.
     ///
     /// # Errors
     /// Where the disk, a weight or another rank fails, now or since one was begun.
@@ -183,8 +183,8 @@ impl Writer {
         Ok(())
     }
 
-    /// What this rank writes, file by file: the weights that it owns, gathered over copies that share out the optimizer states
-    /// of them and over tensor-parallel ranks, and its share of their optimizer state.
+    /// What this rank writes, file by file: the weights that it owns, gathered over copies that share out the
+    /// optimizer states of them and over tensor-parallel ranks, and its share of their optimizer state.
     fn copy(
         &mut self,
         backend: &mut dyn Backend,
@@ -369,8 +369,8 @@ fn write_adapters(
     Ok([(model, model_sum), (config, config_sum)].map(named).into())
 }
 
-/// The folder of the adapters in a checkpoint. A library that finds them beside the weights would take these for the base
-/// of another place.
+/// The folder of the adapters in a checkpoint. A library that finds them beside the weights would take these for the
+/// base of another place.
 const ADAPTER_FOLDER: &str = "adapter";
 
 /// The file of the weights of each rank that owns some.
@@ -390,8 +390,8 @@ fn optimizer_file(copy: usize, rank: usize, member: usize) -> String {
     format!("optimizer-{copy}-{rank}-{member}.safetensors")
 }
 
-/// The copies, from the first on, whose ranks write what they hold of the optimizer states: those of a sharding group, and those
-/// that hold all experts.
+/// The copies, from the first on, whose ranks write what they hold of the optimizer states: those of a sharding
+/// group, and those that hold all experts.
 fn copies_that_write(position: Position) -> usize {
     let sharers = |copies| position.sharding.sharers(copies);
     let routers = sharers(position.expert_copies()) * position.experts;

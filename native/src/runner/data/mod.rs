@@ -1,16 +1,17 @@
 //! Training data as ranks take it: sources cut into sequences, in an order that follows from the seed.
 //!
-//! A source is cut into windows of one sequence and the token after it, or as many as the model reads ahead: those are the
-//! first of the next window, so that every token has all that is predicted from it. Documents follow each other, so a window
-//! may hold the end of one and the start of the next. Each pass over a source (an epoch) takes all windows once, in an order
-//! that follows from the seed. Step `t` takes the next `microbatches · microbatch_size` samples, microbatch `m` the `m`-th
-//! `microbatch_size` of these: so a microbatch is the same data whatever the schedule, and a run that resumes after step `t`
-//! goes on at the very next sample.
+//! A source is cut into windows of one sequence and the token after it, or as many as the model reads ahead: those
+//! are the first of the next window, so that every token has all that is predicted from it. Documents follow each
+//! other, so a window may hold the end of one and the start of the next. Each pass over a source (an epoch) takes all
+//! windows once, in an order that follows from the seed. Step `t` takes the next `microbatches · microbatch_size`
+//! samples, microbatch `m` the `m`-th `microbatch_size` of these: so a microbatch is the same data whatever the
+//! schedule, and a run that resumes after step `t` goes on at the very next sample.
 //!
-//! Where attention stays within documents ([`Within`]), a window is cut where its documents begin, and the first token of a
-//! document is not predicted from the end of the one before. Then microbatches of a step differ, and each takes the place that
-//! the plan has for one like it: the one with the most work is where the plan has its longest, and so on. So what a step is
-//! trained on stays the same, and its microbatches come in the order that was planned, to balanced replicas.
+//! Where attention stays within documents ([`Within`]), a window is cut where its documents begin, and the first
+//! token of a document is not predicted from the end of the one before. Then microbatches of a step differ, and each
+//! takes the place that the plan has for one like it: the one with the most work is where the plan has its longest,
+//! and so on. So what a step is trained on stays the same, and its microbatches come in the order that was planned,
+//! to balanced replicas.
 //!
 //! Of several sources, [`SLOTS`] samples in a row take as many from each as its share says, spread evenly.
 //!
@@ -19,8 +20,8 @@
 //! | `samples` | samples by their number: windows of sources, and how they are read |
 //! | `places` | which microbatch takes which place of a step |
 //!
-//! Ranks read ahead: while they compute a step, a thread reads the samples of the next one. Where these cannot be read, the
-//! run ends after the step, with its checkpoint ([`Batches::prepare`]).
+//! Ranks read ahead: while they compute a step, a thread reads the samples of the next one. Where these cannot be
+//! read, the run ends after the step, with its checkpoint ([`Batches::prepare`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -136,8 +137,8 @@ pub struct Cut {
     pub vocabulary: u64,
     /// Where attention stays within documents.
     pub within: Option<Within>,
-    /// Slices into which each sequence is cut, at least 1: those of a microbatch follow each other and are counted as microbatches
-    /// are.
+    /// Slices into which each sequence is cut, at least 1: those of a microbatch follow each other and are counted as
+    /// microbatches are.
     pub slices: usize,
 }
 
@@ -253,7 +254,8 @@ impl Batches {
         })
     }
 
-    /// The same, for a rank with `part` of every sequence in a replica whose microbatch 0 is microbatch `first` of the step.
+    /// The same, for a rank with `part` of every sequence in a replica whose microbatch 0 is microbatch `first` of
+    /// the step.
     pub fn starting_at(&self, first: u32, part: SequencePart) -> Batches {
         Batches {
             sources: Arc::clone(&self.sources),
@@ -369,8 +371,8 @@ impl Batches {
         Ok(samples_at(step, placed_at(&placed, number), microbatches, size))
     }
 
-    /// Has the data of `step` there before it begins, and the next one's read meanwhile. Where it cannot be read, the reason is
-    /// noted for [`Sources::failure`].
+    /// Has the data of `step` there before it begins, and the next one's read meanwhile. Where it cannot be read, the
+    /// reason is noted for [`Sources::failure`].
     ///
     /// # Errors
     /// That reason: the run is to end before the step.
@@ -413,8 +415,8 @@ impl Batches {
         Ok(())
     }
 
-    /// The tokens `ahead` places behind each of this rank's tokens of a microbatch, or of a slice of one, one sequence after the
-    /// other. Those to be predicted are [`IGNORED`] where they are not to be.
+    /// The tokens `ahead` places behind each of this rank's tokens of a microbatch, or of a slice of one, one
+    /// sequence after the other. Those to be predicted are [`IGNORED`] where they are not to be.
     ///
     /// # Errors
     /// [`DataError`] where they cannot be read.
@@ -467,8 +469,8 @@ impl Batches {
         Ok(Some(starts))
     }
 
-    /// What a rank divides the sum of its losses by where some tokens of the step are not to be predicted: so the mean over ranks
-    /// that see other tokens is the mean over all that are. Nothing where all tokens are predicted.
+    /// What a rank divides the sum of its losses by where some tokens of the step are not to be predicted: so the
+    /// mean over ranks that see other tokens is the mean over all that are. Nothing where all tokens are predicted.
     ///
     /// # Errors
     /// As [`Batches::tokens`].

@@ -51,8 +51,8 @@ fn a_step_has_the_same_rows_however_it_is_cut() {
     }
 }
 
-/// A step has the samples that it has without places, each document begins where it does, and microbatches with more work are
-/// where more is planned.
+/// A step has the samples that it has without places, each document begins where it does, and microbatches with more
+/// work are where more is planned.
 #[test]
 fn microbatches_take_the_places_that_the_plan_has_for_them() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -146,7 +146,8 @@ fn a_text_shorter_than_a_sequence_is_refused() {
     assert!(Batches::new(vec![0; 6], [4, 2], 1, 1, 0).is_ok());
 }
 
-/// Counts of a long run, sample by sample: each source's share to one in [`SLOTS`], and each of its windows once an epoch.
+/// Counts of a long run, sample by sample: each source's share to one in [`SLOTS`], and each of its windows once an
+/// epoch.
 #[test]
 fn a_blend_takes_shares_and_every_window_once_an_epoch() {
     let text = |bytes: usize| Arc::new(Source::of_text((0..bytes).map(|at| at as u8).collect()));

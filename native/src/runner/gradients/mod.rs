@@ -1,4 +1,5 @@
-//! Gradient sync: what ranks do with their gradients between the last backward of a training step and the optimizer step.
+//! Gradient sync: what ranks do with their gradients between the last backward of a training step and the optimizer
+//! step.
 //!
 //! - In: accumulated gradients of a rank, and its position.
 //! - Out: reduced, averaged and clipped gradients; after the update, all-gathered weights.
@@ -18,8 +19,8 @@
 //!    (ZeRO stage 3) are gathered there.
 //! 4. **Clipping.** The norm is that of all gradients together, each element of each weight counted once.
 //!
-//! Everything goes by weights in order of name, sums by member, then by stage, by rank and by replica: so all ranks call
-//! their collectives in the same order, none waits in a circle, and a second run has the same bits.
+//! Everything goes by weights in order of name, sums by member, then by stage, by rank and by replica: so all ranks
+//! call their collectives in the same order, none waits in a circle, and a second run has the same bits.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +32,7 @@ use self::on_card::{add_on_card, copy_on_card, here_on_card, on_card, piece_of, 
 use super::collective_log::{CollectiveLog, Role, What};
 use super::report::Cause;
 use crate::backend::cpu::element::Element;
-use crate::backend::{Backend, BackendError, Keeping, Part, Share, Values};
+use crate::backend::{Backend, BackendError, Part, Share, Values, WeightSharding};
 use crate::transport::collectives::{Collectives, Group, Operation, Reduction};
 use crate::transport::{Buffer, OnCard, Transport};
 
@@ -55,12 +56,13 @@ struct Held {
     shares: Option<usize>,
     /// The group of the ranks that hold it, likewise; none where no other does.
     copies: Option<usize>,
-    /// The group of those that hold the same of it for other tokens, likewise; of a sharding group alone, where there are such.
+    /// The group of those that hold the same of it for other tokens, likewise; of a sharding group alone, where there
+    /// are such.
     replicas: Option<usize>,
     /// The group of those that hold the same share of it in other sharding groups, likewise.
     across: Option<usize>,
     /// How this rank keeps it, among those.
-    keeping: Keeping,
+    sharding: WeightSharding,
     /// What their average is multiplied with, as a fraction: they are fewer where they gather what others have sent.
     factor: [usize; 2],
     /// Whether its elements count for the norm here.
@@ -148,10 +150,10 @@ impl Gradients {
             let of_experts = shard.experts.is_some();
             let holders = shard.holders(position.member, position.members);
             let copy = if of_experts { position.expert_copy() } else { position.copy() };
-            let keeping = position.keeping_of(shard);
+            let sharding = position.sharding_of(shard);
             // Of sharding groups the first.
             let counts = match position.sharding.optimizer {
-                true => copy < keeping.share.members,
+                true => copy < sharding.share.members,
                 false => copy == 0 || !position.is_expert_parallel(),
             };
             let is_owner = at.first().is_some_and(|(rank, _)| *rank == position.rank)
@@ -160,7 +162,7 @@ impl Gradients {
             let of_weight = WeightGroups::of(position, placed);
             let factor = match of_experts {
                 // They are summed and not averaged yet.
-                _ if keeping.reduces => [1, position.copies()],
+                _ if sharding.reduces => [1, position.copies()],
                 true => [position.expert_copies(), position.copies()],
                 false => [1, 1],
             };
@@ -175,7 +177,7 @@ impl Gradients {
                 copies,
                 replicas,
                 across,
-                keeping,
+                sharding,
                 factor,
                 is_owner,
                 frozen: false,
@@ -185,9 +187,9 @@ impl Gradients {
                     shares: None,
                     copies: None,
                     // Sharded it is gathered like any other.
-                    replicas: replicas.filter(|_| keeping.weight),
+                    replicas: replicas.filter(|_| sharding.weight),
                     across: None,
-                    keeping: if keeping.weight { keeping } else { Keeping::WHOLE },
+                    sharding: if sharding.weight { sharding } else { WeightSharding::WHOLE },
                     is_owner: false,
                     frozen: true,
                     ..new
@@ -280,7 +282,7 @@ impl Gradients {
         let mut squares = vec![0f64; self.weights];
         for held in self.held.iter().filter(|held| held.is_owner) {
             let Some(stage) = held.stages.first() else { continue };
-            let share = held.keeping.share;
+            let share = held.sharding.share;
             if let Some(elements) = here_on_card(backend, *stage, &held.name) {
                 let mine = share.of(elements);
                 let found = backend.squares_on_card(*stage, &held.name, Part::Gradient, mine)?;
@@ -356,10 +358,10 @@ impl Gradients {
     pub fn gather(&mut self, backend: &mut dyn Backend, transport: &mut dyn Transport) -> Result<(), Cause> {
         for held in &self.held {
             let (Some(first), Some(replicas)) = (held.stages.first(), held.replicas) else { continue };
-            if !held.is_shared_out() || held.keeping.weight {
+            if !held.is_shared_out() || held.sharding.weight {
                 continue;
             }
-            let (replicas, share, log) = (&mut self.groups[replicas], held.keeping.share, &mut self.log);
+            let (replicas, share, log) = (&mut self.groups[replicas], held.sharding.share, &mut self.log);
             if let Some((memory, dtype)) = on_card(backend, transport, *first, &held.name, Part::Weight) {
                 let counts = share.counts((memory.bytes() / dtype.bytes()) as usize);
                 transport.on_card(replicas, Operation::AllGather, &memory, dtype, (0, &counts))?;
@@ -400,8 +402,8 @@ impl Gradients {
         let mut values = copy_of(backend, stage, name, Part::Weight)?;
         if let Some(replicas) = held.replicas.filter(|_| held.is_shared_out()) {
             match &mut values {
-                Buffer::F32(values) => gather(values, &mut groups[replicas], held.keeping.share, transport)?,
-                Buffer::F64(values) => gather(values, &mut groups[replicas], held.keeping.share, transport)?,
+                Buffer::F32(values) => gather(values, &mut groups[replicas], held.sharding.share, transport)?,
+                Buffer::F64(values) => gather(values, &mut groups[replicas], held.sharding.share, transport)?,
                 // Of weights there are only these.
                 _ => {}
             }
@@ -477,7 +479,7 @@ fn spread(backend: &mut dyn Backend, held: &Held, part: Part) -> Result<(), Caus
 impl Held {
     /// Whether data-parallel ranks shard the optimizer states of it.
     fn is_shared_out(&self) -> bool {
-        self.keeping.share.members > 1
+        self.sharding.share.members > 1
     }
 
     /// Whether its gradient is the average over replicas as it is, or as they average it.
@@ -508,7 +510,7 @@ impl Held {
         log: &mut CollectiveLog,
         transport: &mut dyn Transport,
     ) -> Result<(), Cause> {
-        let mine = self.keeping.share.of(values.len());
+        let mine = self.sharding.share.of(values.len());
         let mut all_reduce = |at: Option<usize>, values: &mut [T], reduction, role: fn(u32) -> Role| {
             let Some(at) = at else { return Ok(()) };
             let began = log.now();
@@ -517,17 +519,17 @@ impl Held {
             Ok::<(), Cause>(())
         };
         // Of what is reduced already, only this rank's share is there.
-        let summed = if self.keeping.reduces { &mut values[mine.clone()] } else { &mut values[..] };
+        let summed = if self.sharding.reduces { &mut values[mine.clone()] } else { &mut values[..] };
         all_reduce(self.shares, summed, Reduction::Sum, Role::Shares)?;
         all_reduce(self.copies, summed, Reduction::Sum, Role::Copies)?;
         match self.replicas {
-            _ if self.keeping.reduces => {}
+            _ if self.sharding.reduces => {}
             Some(_) if !self.is_shared_out() => {
                 all_reduce(self.replicas, values, Reduction::Avg, Role::Replicas)?;
             }
             _ => {
                 if let Some(replicas) = self.replicas {
-                    let (counts, began) = (self.keeping.share.counts(values.len()), log.now());
+                    let (counts, began) = (self.sharding.share.counts(values.len()), log.now());
                     let average = transport.reduce_scatter(&mut groups[replicas], values, &counts, Reduction::Avg)?;
                     log.waited(self.what(CollectiveKind::ReduceScatter, Role::Replicas), bytes_of(values), began);
                     values[mine.clone()].copy_from_slice(&average);
@@ -596,7 +598,7 @@ impl Held {
         if !self.is_shared_out() {
             return Ok(sum(replicas, Operation::AllReduce(Reduction::Avg), &[])?);
         }
-        let counts = self.keeping.share.counts((memory.bytes() / 4) as usize);
+        let counts = self.sharding.share.counts((memory.bytes() / 4) as usize);
         Ok(sum(replicas, Operation::ReduceScatter(Reduction::Avg), &counts)?)
     }
 }

@@ -2,7 +2,7 @@
 
 use pipeplan_core::graph::{Axis, SequencePart};
 
-use crate::backend::{Keeping, Keepings, Sharding, Share};
+use crate::backend::{Sharding, Share, WeightSharding, WeightShardings};
 use crate::runner::shard::{Shard, ShardOwner};
 
 /// Where a rank of the world stands: on the mesh of the axes pipeline, data, context and tensor, the last of which runs
@@ -36,26 +36,26 @@ pub struct Position {
 
 impl Position {
     /// How the rank keeps weights.
-    pub fn keepings(self) -> Keepings {
-        let keeping = |copy, copies| self.sharding.keeping(self.sharding.share(copy, copies), copies);
-        Keepings {
-            experts: keeping(self.expert_copy(), self.expert_copies()),
-            others: keeping(self.copy(), self.copies()),
+    pub fn shardings(self) -> WeightShardings {
+        let sharding = |copy, copies| self.sharding.of_weight(self.sharding.share(copy, copies), copies);
+        WeightShardings {
+            experts: sharding(self.expert_copy(), self.expert_copies()),
+            others: sharding(self.copy(), self.copies()),
         }
     }
 
     /// How it keeps a weight that lies as `shard` says.
-    pub fn keeping_of(self, shard: &Shard) -> Keeping {
-        if shard.experts.is_some() { self.keepings().experts } else { self.keepings().others }
+    pub fn sharding_of(self, shard: &Shard) -> WeightSharding {
+        if shard.experts.is_some() { self.shardings().experts } else { self.shardings().others }
     }
 
     /// What it holds of the optimizer states of a weight that lies as `shard` says.
     pub fn share_of(self, shard: &Shard) -> Share {
-        self.keeping_of(shard).share
+        self.sharding_of(shard).share
     }
 
-    /// Copies of a weight, of experts or of any other, in the world: those of this rank's sharding group, and those that hold the
-    /// same share in other groups. Without sharding a group is one rank.
+    /// Copies of a weight, of experts or of any other, in the world: those of this rank's sharding group, and those
+    /// that hold the same share in other groups. Without sharding a group is one rank.
     pub fn sharding_groups(self, of_experts: bool) -> [Vec<usize>; 2] {
         let (all, copy) = match of_experts {
             true => (self.expert_copies_group(), self.expert_copy()),
@@ -72,8 +72,8 @@ impl Position {
         ShardOwner { member: self.member, dealt: self.router() % self.experts }
     }
 
-    /// Ranks, in the same place of the pipeline, that send other tokens to experts: those of one copy of these follow each
-    /// other.
+    /// Ranks, in the same place of the pipeline, that send other tokens to experts: those of one copy of these follow
+    /// each other.
     fn routers(self) -> usize {
         if self.whole_experts { self.copies() * self.members } else { self.copies() }
     }
@@ -128,8 +128,8 @@ impl Position {
         (rank * self.copies() + self.copy()) * self.members + self.member
     }
 
-    /// Which of the pipelines it is in, where each member of each part of each replica is one: those of replica 0 first,
-    /// and of these those of its first part.
+    /// Which of the pipelines it is in, where each member of each part of each replica is one: those of replica 0
+    /// first, and of these those of its first part.
     pub fn pipeline(self) -> usize {
         self.copy() * self.members + self.member
     }

@@ -4,10 +4,10 @@
 //! - Out: a next generation of ranks, which starts from the latest state that all of them can reach.
 //! - Knows: steps and copies of ranks. Nothing of how ranks are started.
 //!
-//! A rank keeps a copy of its weights and optimizer states from the start of each step, where another rank holds the same
-//! ([`Workload::has_replicas`]). Between two steps all ranks vote, so no two ranks are further apart than one step, and a
-//! rank whose step was broken goes back to its copy. A rank that is gone gets the copy of a rank that holds the same. Where
-//! there is none, all ranks go back to the latest whole checkpoint, or to the start of the run.
+//! A rank keeps a copy of its weights and optimizer states from the start of each step, where another rank holds the
+//! same ([`Workload::has_replicas`]). Between two steps all ranks vote, so no two ranks are further apart than one
+//! step, and a rank whose step was broken goes back to its copy. A rank that is gone gets the copy of a rank that
+//! holds the same. Where there is none, all ranks go back to the latest whole checkpoint, or to the start of the run.
 //!
 //! Data and learning rate follow from the number of the step, so a run that goes on has the bits of an unbroken one.
 
@@ -84,7 +84,8 @@ pub struct Restart {
     pub step: u32,
     /// Steps that some rank had made before and that were made again.
     pub redone: u32,
-    /// From when the failure was noticed to the start of the first step that had not been made before, or to the next failure.
+    /// From when the failure was noticed to the start of the first step that had not been made before, or to the next
+    /// failure.
     pub lost: Duration,
 }
 
@@ -114,7 +115,8 @@ pub struct RankState {
     parts: Vec<Buffer>,
 }
 
-/// The parts of the state of the rank at `position`, in an order that all ranks with the same place in the pipeline have.
+/// The parts of the state of the rank at `position`, in an order that all ranks with the same place in the pipeline
+/// have.
 fn keys(position: Position, places: &Places) -> impl Iterator<Item = (u16, &str, Part)> {
     places.iter().flat_map(move |(name, placed)| {
         let stages = placed.at.iter().filter(move |(rank, _)| *rank == position.rank);
@@ -306,9 +308,9 @@ impl Inner {
     }
 }
 
-/// The latest state that all ranks can reach. `held` says by rank after which steps it holds its state, and `copies` which
-/// ranks hold the same as a rank, itself among them; `checkpoint` is the step of the latest whole checkpoint, and `first`
-/// the one that the run started from.
+/// The latest state that all ranks can reach. `held` says by rank after which steps it holds its state, and `copies`
+/// which ranks hold the same as a rank, itself among them; `checkpoint` is the step of the latest whole checkpoint,
+/// and `first` the one that the run started from.
 fn choose(
     held: &[Vec<u32>],
     copies: impl Fn(usize) -> Vec<usize>,
@@ -348,7 +350,7 @@ fn next(
         Source::Start | Source::Overtaken => options.resume.clone(),
     };
     let restarting = Restarting { begun: Some(Arc::new(begun)), ..options.restarting.clone() };
-    RunOptions { resume, restarting, rotary: options.rotary_scaling(), ..options.clone() }
+    RunOptions { resume, restarting, rotary: options.rope_scaling(), ..options.clone() }
 }
 
 impl Workload {

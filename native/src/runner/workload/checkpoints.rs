@@ -25,7 +25,7 @@ impl Workload {
     ) -> Result<(), Refusal> {
         let other = |what: String| CheckpointError::OtherRun { path: checkpoint.folder.clone(), what };
         let was = &checkpoint.manifest;
-        checkpoint::rotary_scaling(&was.model).map_err(other)?;
+        checkpoint::rope_scaling(&was.model).map_err(other)?;
         let is = self.manifest(options, batches).ok_or(Refusal::NothingToSave)?;
         // A run that fails after its last step is only ended by a restart.
         if was.step >= options.steps && options.restarting.begun.is_none() {
@@ -46,8 +46,8 @@ impl Workload {
         if let Some((what, was, is)) = differs.into_iter().find(|(_, was, is)| was != is) {
             return Err(other(format!("its {what} is {was}, but this run's is {is}: give the same")).into());
         }
-        // Its number format may be another one; whatever else the model is decides what is computed. What it says of itself
-        // once more need not be there.
+        // Its number format may be another one; whatever else the model is decides what is computed. What it says of
+        // itself once more need not be there.
         let same = |value: &Value| {
             let mut value = value.clone();
             for field in ["torch_dtype", checkpoint::OWN_WORDS] {
@@ -110,7 +110,7 @@ impl Workload {
                 lora: model.lora.as_ref().map(Adapters::of),
                 model: checkpoint::with_scaling(
                     checkpoint::config(&model.model, precision, model.lora.is_some()),
-                    options.rotary_scaling(),
+                    options.rope_scaling(),
                 ),
             },
             // A microbatch counts as one sequence of its own data.
@@ -129,7 +129,7 @@ impl Workload {
             version: checkpoint::version(
                 about.lora.is_some(),
                 options.optimizer.schedule != Schedule::Cosine,
-                options.rotary_scaling().is_some(),
+                options.rope_scaling().is_some(),
             ),
             step: options.first_step(),
             seed: options.seed,
@@ -197,8 +197,8 @@ struct About {
     model: Value,
 }
 
-/// The step of the last checkpoint that is there when a run begins, as far as it matters to it. A state from memory may have
-/// no checkpoint.
+/// The step of the last checkpoint that is there when a run begins, as far as it matters to it. A state from memory
+/// may have no checkpoint.
 fn written(options: &RunOptions) -> u32 {
     let first = options.first_step();
     match &options.restarting.begun {

@@ -74,8 +74,8 @@ impl Workload {
         }
         model.check(options.device)?;
         if matches!(options.device, Device::Cuda(_)) {
-            // The card's memory is not the machine's; it says itself when it is full. Which processes share a machine is not
-            // known here: each looks for itself.
+            // The card's memory is not the machine's; it says itself when it is full. Which processes share a machine
+            // is not known here: each looks for itself.
             check_device(options, self.world())?;
             if carries == MessageCarrier::Threads {
                 self.check_host_memory(options)?;
@@ -115,7 +115,7 @@ impl Workload {
         if let Some(pretrained) = &options.weights {
             self.check_weights(model, pretrained)?;
         }
-        if options.rotary_scaling().is_some() && options.device != Device::Cpu {
+        if options.rope_scaling().is_some() && options.device != Device::Cpu {
             return Err(Refusal::NotOnCard { part: "scaled rotary positions (rope_scaling)" });
         }
         Ok(Some(batches))
@@ -133,8 +133,8 @@ impl Workload {
         Ok(Some(Within { planned: planned.iter().copied().cycle().take(microbatches).collect() }))
     }
 
-    /// Whether the engine completes the program. Every engine takes a group at once, and keeps some sends until they are
-    /// taken: so it completes whatever groups alone or buffers alone do.
+    /// Whether the engine completes the program. Every engine takes a group at once, and keeps some sends until they
+    /// are taken: so it completes whatever groups alone or buffers alone do.
     fn check_program(&self, options: &RunOptions, carries: MessageCarrier) -> Result<(), Refusal> {
         let (problem, program) = (&self.problem, &self.program);
         let buffered = match carries {
@@ -152,8 +152,8 @@ impl Workload {
         Err(Refusal::Invalid { violations })
     }
 
-    /// Refuses what the machine's memory cannot hold, where the machine says how much it has. What devices of this machine's
-    /// memory keep on the host is in the same.
+    /// Refuses what the machine's memory cannot hold, where the machine says how much it has. What devices of this
+    /// machine's memory keep on the host is in the same.
     fn check_memory(&self, options: &RunOptions) -> Result<(), Refusal> {
         let on_devices = self.of_world(&self.predicted_peak_bytes);
         let copies = self.of_world(&self.restart_bytes(options));
@@ -164,8 +164,8 @@ impl Workload {
         }
     }
 
-    /// The same of what cards keep on the host: memory that does not move cannot be taken beyond what there is, and a machine
-    /// that tries to stands still.
+    /// The same of what cards keep on the host: memory that does not move cannot be taken beyond what there is, and a
+    /// machine that tries to stands still.
     fn check_host_memory(&self, options: &RunOptions) -> Result<(), Refusal> {
         let copies = self.of_world(&self.restart_bytes(options));
         let needed = self.of_world(&self.host_bytes()).saturating_add(copies);
@@ -251,7 +251,8 @@ impl ModelStages {
         Ok(())
     }
 
-    /// Attention stays within documents on the CPU. A recurrence would go on beyond them, and an MTP module predicts from them.
+    /// Attention stays within documents on the CPU. A recurrence would go on beyond them, and an MTP module predicts
+    /// from them.
     fn check_documents(&self, device: Device) -> Result<(), Refusal> {
         let mut operators = self.graphs.iter().flat_map(|graph| &graph.operators);
         let goes_on = |kernel: &Kernel| matches!(kernel, Kernel::Convolution { .. } | Kernel::Recurrence(_));

@@ -26,8 +26,8 @@ pub(crate) fn available_bytes() -> Option<Bytes> {
     machine().into_iter().chain(left_in_container(Path::new("/sys/fs/cgroup"))).min()
 }
 
-/// What the control group (version 2) whose files are in `group` may still take; none where it has no limit. Files that are
-/// kept in memory make room.
+/// What the control group (version 2) whose files are in `group` may still take; none where it has no limit. Files
+/// that are kept in memory make room.
 fn left_in_container(group: &Path) -> Option<Bytes> {
     let read = |name: &str| std::fs::read_to_string(group.join(name)).ok();
     let limit: Bytes = read("memory.max")?.trim().parse().ok()?;
@@ -68,13 +68,13 @@ impl Workload {
 
     /// The moments of the share of `rank` of a pipeline, and so many more values of each element of a weight.
     fn optimizer_bytes(&self, model: &ModelStages, rank: usize, more: impl Fn(&Tensor) -> u64) -> Bytes {
-        let keepings = Position { rank, ..self.position(0) }.keepings();
+        let shardings = Position { rank, ..self.position(0) }.shardings();
         let stages = stages_held(&self.problem, rank);
         let graphs = stages.iter().filter_map(|stage| model.graphs.get(*stage));
         let of_graph = |graph: &Graph| -> Bytes {
             let of_layers = graph.weights_of_layers();
             let state = |(id, weight): (TensorId, &Tensor)| {
-                let mine = keepings.of(weight).share.of(weight.elements() as usize).len() as u64;
+                let mine = shardings.of(weight).share.of(weight.elements() as usize).len() as u64;
                 let rule = Rule::of(model.optimizer, &weight.shape, of_layers.contains(&id));
                 let values = rule.moments() as u64 + more(weight);
                 mine * weight.dtype.bytes().max(Dtype::F32.bytes()) * values
@@ -84,8 +84,8 @@ impl Workload {
         graphs.map(of_graph).sum()
     }
 
-    /// By rank of a pipeline: what it copies of its weights and optimizer states for restarts, where another rank holds the same.
-    /// The copy of the step before is kept until that of the next one is whole.
+    /// By rank of a pipeline: what it copies of its weights and optimizer states for restarts, where another rank
+    /// holds the same. The copy of the step before is kept until that of the next one is whole.
     pub fn restart_bytes(&self, options: &RunOptions) -> Vec<Bytes> {
         const COPIES: Bytes = 2;
         let keeps = options.restarting.kept.is_some() && self.has_replicas();
@@ -116,8 +116,8 @@ impl Workload {
         graphs.flat_map(|graph| &graph.operators).any(|operator| operator.kernel.copies())
     }
 
-    /// How much longer ranks may need to get ready than others that keep nothing on the host: its memory is pinned page by
-    /// page, some gigabytes a second, perhaps for all ranks of a machine in turn.
+    /// How much longer ranks may need to get ready than others that keep nothing on the host: its memory is pinned
+    /// page by page, some gigabytes a second, perhaps for all ranks of a machine in turn.
     pub fn pinning(&self, device: Device) -> Duration {
         const BYTES_PER_S: Bytes = 2_000_000_000;
         const OF_MACHINE: usize = 8;
@@ -142,8 +142,8 @@ mod tests {
     use super::*;
     use crate::runner::restart::{Kept, Restarting};
 
-    /// A rank that holds all of a model keeps two copies of its weights and of both moments, each in f32, and none where nobody
-    /// else holds the same or where nothing is kept.
+    /// A rank that holds all of a model keeps two copies of its weights and of both moments, each in f32, and none
+    /// where nobody else holds the same or where nothing is kept.
     #[test]
     fn copies_for_restarts_are_weights_and_moments() {
         let model = catalog::find("tiny-llama").expect("a model").config;

@@ -53,7 +53,8 @@ pub struct Workload {
     pub predicted_peak_bytes: Vec<Bytes>,
     /// Whether the plan predicts times; a test has none.
     pub is_timed: bool,
-    /// The step epilogue (gradient sync and optimizer) by the times of the plan; empty for typed costs or without times.
+    /// The step epilogue (gradient sync and optimizer) by the times of the plan; empty for typed costs or without
+    /// times.
     pub epilogue: StepEpilogue,
 }
 
@@ -143,9 +144,9 @@ pub struct ModelStages {
     pub frozen: Frozen,
     /// The adapters that train.
     pub lora: Option<Lora>,
-    /// Where attention stays within the documents of the data, the work of attention that the plan has for each microbatch of a
-    /// step: the squares of the lengths of its documents. Of one replica where all have the same, else of all replicas one
-    /// after the other.
+    /// Where attention stays within the documents of the data, the work of attention that the plan has for each
+    /// microbatch of a step: the squares of the lengths of its documents. Of one replica where all have the same,
+    /// else of all replicas one after the other.
     pub planned_work: Option<Vec<u64>>,
 }
 
@@ -182,8 +183,9 @@ impl Workload {
         Workload::without_prediction(&plan.problem, &plan.program, computation).with_prediction_of(plan)
     }
 
-    /// The order of `plan`, with stages that another program brings in the place of those of its spec. Nothing of the spec
-    /// counts but what its plan says: ranks, stages, microbatches, op lists, and the times beside which the trace lies.
+    /// The order of `plan`, with stages that another program brings in the place of those of its spec. Nothing of the
+    /// spec counts but what its plan says: ranks, stages, microbatches, op lists, and the times beside which the
+    /// trace lies.
     pub fn of_stages(plan: &Plan, staged: Staged) -> Workload {
         Workload::without_prediction(&plan.problem, &plan.program, Computation::Stages(staged))
             .with_prediction_of(plan)
@@ -207,8 +209,9 @@ impl Workload {
         Workload { plan_digest: plan.digest(), predicted_peak_bytes, is_timed: true, epilogue, ..self }
     }
 
-    /// What a step takes by the plan's times, as transfers are placed and where `slots` messages of a channel may wait to be
-    /// taken; nothing where no times are known. With fewer `processors` than ranks they take [turns](in_turns_ns).
+    /// What a step takes by the plan's times, as transfers are placed and where `slots` messages of a channel may
+    /// wait to be taken; nothing where no times are known. With fewer `processors` than ranks they take
+    /// [turns](in_turns_ns).
     pub(super) fn predicted(&self, slots: usize, processors: usize) -> Option<Predicted> {
         // Every engine takes a group at once; ops of a pair run one after the other.
         let carrier = Carrier { grouped: true, slots };

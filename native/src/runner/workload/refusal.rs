@@ -313,8 +313,8 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// The exit status for it: 1 where a place for checkpoints cannot be written, since that is no fault of the input, and
-    /// 2 else.
+    /// The exit status for it: 1 where a place for checkpoints cannot be written, since that is no fault of the
+    /// input, and 2 else.
     pub fn exit_status(&self) -> u8 {
         match self {
             Refusal::Checkpoint(error) if error.is_of_writing() => 1,

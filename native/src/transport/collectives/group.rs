@@ -74,25 +74,25 @@ pub struct Part {
     /// Which group: a digest of its ranks.
     pub group: u32,
     /// When it is sent.
-    pub lane: Lane,
+    pub channel: Channel,
 }
 
-/// When a part of a collective is sent and taken. Each lane is a channel of its own: parcels of a channel arrive in the order in
-/// which they were sent, and lanes differ in that order.
+/// When a part of a collective is sent and taken. Parcels of a channel arrive in the order in which they were sent,
+/// and channels differ in that order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Lane {
+pub enum Channel {
     /// When the collective is called; taken before the next one is.
     #[default]
-    Called,
+    InOrder,
     /// When the parts of others have come, from which it follows: that differs from run to run.
     Follows,
-    /// When the collective is called; taken while others have been called and ended on the first lane.
-    Beside,
+    /// When the collective is called; taken while others have been called and ended on the first channel.
+    Overlapped,
 }
 
-impl Lane {
+impl Channel {
     /// All of them, by number.
-    pub(crate) const ALL: [Lane; 3] = [Lane::Called, Lane::Follows, Lane::Beside];
+    pub(crate) const ALL: [Channel; 3] = [Channel::InOrder, Channel::Follows, Channel::Overlapped];
 }
 
 impl fmt::Display for Part {
@@ -189,7 +189,7 @@ impl Group {
     pub(super) fn next(&mut self, operation: Operation) -> (u32, Tag) {
         let call = self.calls;
         self.calls = self.calls.wrapping_add(1);
-        let part = Part { operation, call, group: self.digest, lane: Lane::Called };
+        let part = Part { operation, call, group: self.digest, channel: Channel::InOrder };
         (call, Tag { step: self.step, what: What::Part(part) })
     }
 }

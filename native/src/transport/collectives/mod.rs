@@ -13,8 +13,8 @@
 //! - **Faults are found at once.** Each part carries the group and the number of its call in the group, so members that
 //!   disagree get an error at the first wrong part.
 //!
-//! Each member sends `(n − 1) / n` of the data in a reduce-scatter or an all-gather and twice that in an all-reduce, which is
-//! the least possible (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009).
+//! Each member sends `(n − 1) / n` of the data in a reduce-scatter or an all-gather and twice that in an all-reduce,
+//! which is the least possible (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009).
 
 use pipeplan_core::base::units::Bytes;
 use pipeplan_core::model::Dtype;
@@ -22,15 +22,15 @@ use pipeplan_core::model::Dtype;
 use super::{OnCard, Tag, Transport, TransportError};
 use crate::backend::cpu::element::Element;
 
-pub mod beside;
 pub mod group;
 pub mod overlapped;
 pub mod ring;
 mod session;
+pub mod shares;
 #[cfg(test)]
 mod tests;
 
-pub use group::{Group, GroupError, Lane, Operation, Part, Reduction};
+pub use group::{Channel, Group, GroupError, Operation, Part, Reduction};
 use session::Session;
 
 /// The collectives of every transport. Members call the same ones in the same order, each on its own copy of
@@ -159,10 +159,10 @@ pub trait Collectives: Transport {
     }
 
     /// Any of all-reduce, reduce, reduce-scatter, all-gather and broadcast on the values of `memory`, of format
-    /// `dtype`, in place, on an engine that [has its own](Transport::has_own_on_card). `counts` are the lengths of the
-    /// members' pieces, one after the other: of a reduce-scatter only the own piece is then of use, of an all-gather
-    /// only that piece has to be there before. In which order numbers are summed is the engine's affair. The rank waits for
-    /// nothing: what its device is asked for next comes behind it.
+    /// `dtype`, in place, on an engine that [has its own](Transport::has_own_on_card). `counts` are the lengths of
+    /// the members' pieces, one after the other: of a reduce-scatter only the own piece is then of use, of an
+    /// all-gather only that piece has to be there before. In which order numbers are summed is the engine's affair.
+    /// The rank waits for nothing: what its device is asked for next comes behind it.
     ///
     /// # Errors
     /// As [`Collectives::all_reduce`]; and where `counts` do not fit the group or the memory.
@@ -184,9 +184,9 @@ pub trait Collectives: Transport {
         begun.and_then(|begun| self.join_on_card(begun)).map_err(|source| call.failed(source))
     }
 
-    /// Begins an all-reduce, a reduce-scatter or an all-gather in equal pieces of what is at `from`, or passes it on in the
-    /// ring of the group, as [`Transport::begin_on_card`] says; the result goes to `to`, which is `from` or (in a ring
-    /// always) apart from it.
+    /// Begins an all-reduce, a reduce-scatter or an all-gather in equal pieces of what is at `from`, or passes it on
+    /// in the ring of the group, as [`Transport::begin_on_card`] says; the result goes to `to`, which is `from` or
+    /// (in a ring always) apart from it.
     ///
     /// # Errors
     /// As [`Collectives::all_reduce`]; and where the sizes do not fit the group.
@@ -209,9 +209,9 @@ pub trait Collectives: Transport {
         self.begin_on_card(&call.call(dtype), from, to).map_err(|source| call.failed(source))
     }
 
-    /// Begins to send the pieces at `from`, which lie one behind the other, each of so many bytes, to the members, and to
-    /// take one of so many bytes from each, one behind the other, at `to`, as [`Transport::begin_on_card`] says. The two lie
-    /// apart.
+    /// Begins to send the pieces at `from`, which lie one behind the other, each of so many bytes, to the members,
+    /// and to take one of so many bytes from each, one behind the other, at `to`, as [`Transport::begin_on_card`]
+    /// says. The two lie apart.
     ///
     /// # Errors
     /// As [`Collectives::all_reduce`]; and where the lengths do not fit the group or the memory.

@@ -1,19 +1,20 @@
 //! Reductions that start now and end later, so that the work in between overlaps them.
 //!
 //! All that a member has to send goes out when a reduction begins, as far as it can: with two members or few values
-//! everything to everyone, else each piece to the member that sums it. What follows from the pieces of others, the sums to
-//! everyone, goes out as soon as a look finds that those have come ([`Started::go_on`]), which whoever computes beside the
-//! reduction takes now and then. So all of it moves in the meantime. What has not come by the wait is waited for.
+//! everything to everyone, else each piece to the member that sums it. What follows from the pieces of others, the
+//! sums to everyone, goes out as soon as a look finds that those have come ([`Started::go_on`]), which whoever
+//! computes beside the reduction takes now and then. So all of it moves in the meantime. What has not come by the
+//! wait is waited for.
 //!
-//! Parcels of a channel arrive in the order in which they were sent. So all reductions that have begun end together, in
-//! the order in which they began, at the first wait for one of them and before any other collective of the group; and
-//! sums have a channel of their own, since it depends on when a member looks whether they go out before or after what it
-//! begins next.
+//! Parcels of a channel arrive in the order in which they were sent. So all reductions that have begun end together,
+//! in the order in which they began, at the first wait for one of them and before any other collective of the group;
+//! and sums have a channel of their own, since it depends on when a member looks whether they go out before or after
+//! what it begins next.
 
 use std::collections::VecDeque;
 
 use super::session::Session;
-use super::{CollectiveError, Group, Lane, Operation, Reduction, SMALL, even_counts, reduced};
+use super::{Channel, CollectiveError, Group, Operation, Reduction, SMALL, even_counts, reduced};
 use crate::backend::cpu::element::Element;
 use crate::transport::Transport;
 
@@ -146,7 +147,7 @@ impl<T: Element> Open<T> {
             return Ok(());
         }
         self.awaits = Awaits::Sums;
-        self.session.turn_to(Lane::Follows);
+        self.session.turn_to(Channel::Follows);
         self.session.post(transport, self.session.others.iter().map(|member| (*member, self.mine.clone())).collect())
     }
 }

@@ -2,7 +2,7 @@
 
 use pipeplan_core::model::Dtype;
 
-use super::{ANY_LENGTH, Call, CollectiveError, Group, Lane, Operation, Reduction, reduced};
+use super::{ANY_LENGTH, Call, Channel, CollectiveError, Group, Operation, Reduction, reduced};
 use crate::backend::cpu::element::Element;
 use crate::transport::{Buffer, Incoming, OnCard, Outgoing, Tag, Transport, TransportError, What};
 
@@ -137,10 +137,10 @@ impl<'a> Session<'a> {
         buffers.map(|buffers| self.all_unpacked(from, buffers)).transpose()
     }
 
-    /// From here on, its parts are sent on `lane`.
-    pub(super) fn turn_to(&mut self, lane: Lane) {
+    /// From here on, its parts are sent on `channel`.
+    pub(super) fn turn_to(&mut self, channel: Channel) {
         if let What::Part(part) = &mut self.tag.what {
-            part.lane = lane;
+            part.channel = channel;
         }
     }
 

@@ -1,8 +1,8 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::beside::Beside;
 use super::ring::Passing;
+use super::shares::ShareCollective;
 use super::*;
 use crate::runner::random::SplitMix64;
 use crate::transport::faulty::{Faults, Faulty};
@@ -223,8 +223,8 @@ fn what_has_begun_goes_on_without_being_waited_for() {
     }
 }
 
-/// A gather and a reduction that have begun leave room for other collectives of the same ranks, in another order of ends too,
-/// and give what they give alone: shares of unequal length, also of none.
+/// A gather and a reduction that have begun leave room for other collectives of the same ranks, in another order of
+/// ends too, and give what they give alone: shares of unequal length, also of none.
 #[test]
 fn what_goes_on_beside_does_not_disturb_what_is_called() {
     let (ranks, counts, whole) = ([0, 1, 2], vec![700, 0, 801], 1501);
@@ -232,12 +232,12 @@ fn what_goes_on_beside_does_not_disturb_what_is_called() {
         let rank = end.rank();
         let (mut group, mut other) =
             (Group::new(ranks.to_vec(), rank).expect("a group"), Group::new(ranks.to_vec(), rank).expect("a group"));
-        let gather =
-            Beside::gather(end, &mut group, values::<f32>(1, rank, counts[rank]), counts.clone()).expect("begun");
+        let gather = ShareCollective::gather(end, &mut group, values::<f32>(1, rank, counts[rank]), counts.clone())
+            .expect("begun");
         let mut sum = values::<f32>(2, rank, 2000);
         end.all_reduce(&mut other, &mut sum, Reduction::Sum).expect("summed");
         let scatter =
-            Beside::scatter(end, &mut group, &values::<f32>(3, rank, whole), counts.clone()).expect("begun");
+            ShareCollective::scatter(end, &mut group, &values::<f32>(3, rank, whole), counts.clone()).expect("begun");
         end.group_barrier(&mut other).expect("all come");
         let gathered = gather.end(end).expect("gathered");
         (bits(&gathered), bits(&sum), bits(&scatter.end(end).expect("reduced")))

@@ -1,10 +1,11 @@
 //! Causal attention in tiles, so that scores are never all held (FlashAttention-2, arXiv:2307.08691).
 //!
 //! A tile is [`TILE`] queries by [`TILE`] keys of one head of one sequence. Tiles above the diagonal, and those that
-//! lie before every window or document, are skipped; in the others, scores of keys that a query does not see are left out.
+//! lie before every window or document, are skipped; in the others, scores of keys that a query does not see are left
+//! out.
 //!
-//! Queries meet keys block by block, where those of other devices come by. What is made of one block is kept normalised,
-//! with the logarithm of its sum, and goes on as a sum of 1 relative to that.
+//! Queries meet keys block by block, where those of other devices come by. What is made of one block is kept
+//! normalised, with the logarithm of its sum, and goes on as a sum of 1 relative to that.
 
 use pipeplan_core::graph::{SequencePart, Spread};
 
@@ -128,8 +129,8 @@ impl<'a> Layout<'a> {
         row * self.value_row() + head * self.key_heads / self.query_heads * self.value_width
     }
 
-    /// The first position that the query at `position` sees, in the sequence whose first row on the device is `first_row`. It
-    /// is no later for an earlier query.
+    /// The first position that the query at `position` sees, in the sequence whose first row on the device is
+    /// `first_row`. It is no later for an earlier query.
     fn first_seen(&self, first_row: usize, position: usize) -> usize {
         let sequence = first_row / self.rows.max(1) * self.sequence;
         let document = self.documents.map_or(0, |starts| starts.of(sequence + position).saturating_sub(sequence));
@@ -175,8 +176,8 @@ pub fn before_any_block<T: Element>(o: &mut [T], log_sums: &mut [T]) {
     log_sums.fill(T::LOWEST);
 }
 
-/// Adds what the queries, at `[queries, keys]` in each sequence, see in one block of keys and values, to the outputs and
-/// log-sum-exps of the blocks before it.
+/// Adds what the queries, at `[queries, keys]` in each sequence, see in one block of keys and values, to the outputs
+/// and log-sum-exps of the blocks before it.
 pub fn attention_block<T: Element>(
     gemm: &dyn Gemm<T>,
     (spread, documents): (&Spread, Option<&DocumentStarts>),
@@ -300,8 +301,8 @@ impl<'a, T: Element> Seen<'a, T> {
     }
 }
 
-/// Adds the gradients, of queries, keys and values, of what the queries, at `[queries, keys]` in each sequence, see in one
-/// block of keys and values.
+/// Adds the gradients, of queries, keys and values, of what the queries, at `[queries, keys]` in each sequence, see
+/// in one block of keys and values.
 pub fn attention_grad_block<T: Element>(
     gemm: &dyn Gemm<T>,
     (spread, documents): (&Spread, Option<&DocumentStarts>),

@@ -16,7 +16,7 @@ use super::gemm::{Gemm, Operand, Size};
 use crate::backend::BackendError;
 use crate::backend::documents::DocumentStarts;
 use crate::backend::peers::Peers;
-use crate::backend::rotary::RotaryScaling;
+use crate::backend::rotary::RopeScaling;
 use crate::backend::stages::Slice;
 use crate::runner::random::SplitMix64;
 
@@ -114,14 +114,15 @@ pub struct Context<T> {
     /// Sines and cosines by positions, width and base.
     rope: BTreeMap<(u64, u64, u64), Vec<(T, T)>>,
     /// How rotary positions are scaled: the same over a run.
-    pub rotary: Option<RotaryScaling>,
+    pub rotary: Option<RopeScaling>,
     /// Seed of what dropout keeps: the same while a job runs, and again when it is run again.
     pub dropout_seed: u64,
     /// This rank's number among the tensor-parallel ranks.
     pub member: u64,
     /// Which tokens of every sequence it has.
     pub part: SequencePart,
-    /// Where sequences are cut into slices: the position of the first token of this one, and the positions of all slices.
+    /// Where sequences are cut into slices: the position of the first token of this one, and the positions of all
+    /// slices.
     pub slice: Option<[u64; 2]>,
     /// What losses are divided by, where not all tokens are to be predicted.
     pub loss_divisor: Option<f64>,
@@ -130,8 +131,8 @@ pub struct Context<T> {
 }
 
 impl<T> Context<T> {
-    /// The position of this rank's row `row`, in sequences of `sequence` tokens: where attention stays within documents, in its
-    /// document.
+    /// The position of this rank's row `row`, in sequences of `sequence` tokens: where attention stays within
+    /// documents, in its document.
     fn position(&self, sequence: u64, row: u64) -> u64 {
         match &self.documents {
             None => self.slice.map_or(0, |[first, _]| first) + self.part.position(sequence, row),
@@ -196,7 +197,8 @@ impl<'a, T: Element> Call<'a, '_, T> {
     }
 }
 
-/// As [`run`], and calls `between` when it has run, and between the pieces of a matrix product, which change no bit of it.
+/// As [`run`], and calls `between` when it has run, and between the pieces of a matrix product, which change no bit
+/// of it.
 pub fn run_in_pieces<T: Element>(
     context: &mut Context<T>,
     kernel: &Kernel,
@@ -212,7 +214,8 @@ pub fn run_in_pieces<T: Element>(
     matmul(&*context.gemm, &mut call, *transpose_a, *transpose_b, *accumulate, Some(between));
 }
 
-/// As [`run`], of attention or its gradient in a slice of sequences, which sees the keys and values of the slices before it.
+/// As [`run`], of attention or its gradient in a slice of sequences, which sees the keys and values of the slices
+/// before it.
 pub fn run_in_slice<T: Element>(
     context: &mut Context<T>,
     kernel: &Kernel,

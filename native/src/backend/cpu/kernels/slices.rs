@@ -1,7 +1,8 @@
-//! Attention of a slice of sequences, which sees the keys and values of the slices before it (Seq1F1B, arXiv:2406.03488 §3.2).
+//! Attention of a slice of sequences, which sees the keys and values of the slices before it (Seq1F1B,
+//! arXiv:2406.03488 §3.2).
 //!
-//! All slices are as long. In the gradient, what queries of this slice add to keys and values of slices before it goes to sums
-//! for those, and what later slices have added to its own goes to its own gradients.
+//! All slices are as long. In the gradient, what queries of this slice add to keys and values of slices before it
+//! goes to sums for those, and what later slices have added to its own goes to its own gradients.
 
 use pipeplan_core::graph::Spread;
 
@@ -10,6 +11,13 @@ use super::super::gemm::Gemm;
 use super::attention::{Rows, Seen, attention_block, attention_grad_block, before_any_block};
 use super::{Call, Data};
 use crate::backend::stages::Slice;
+
+/// The first slice that some query of slice number `slice` sees within the window.
+fn first_seen(spread: &Spread, slice: usize) -> usize {
+    let tokens = spread.heads.sequence.max(1);
+    let position = slice as u64 * tokens;
+    ((position + 1).saturating_sub(spread.window) / tokens) as usize
+}
 
 pub fn attention<T: Element>(
     gemm: &dyn Gemm<T>,
@@ -24,7 +32,7 @@ pub fn attention<T: Element>(
     let (o, log_sums) = (o.floats_mut(), log_sums.floats_mut());
     before_any_block(o, log_sums);
     let all = before.iter().map(|[k, v]| [k.floats(), v.floats()]).chain([[k, v]]);
-    for (slice, [k, v]) in all.enumerate() {
+    for (slice, [k, v]) in all.enumerate().skip(first_seen(spread, before.len())) {
         attention_block(gemm, (spread, None), [q, k, v], [&mut *o, &mut *log_sums], [queries, rows(slice)]);
     }
 }
@@ -42,7 +50,8 @@ pub fn attention_grad<T: Element>(
     let [dq, dk, dv, ..] = &mut *call.outputs else { panic!("attention_grad has three outputs") };
     let (dq, dk, dv) = (dq.floats_mut(), dk.floats_mut(), dv.floats_mut());
     dq.fill(T::ZERO);
-    for (number, ([k, v], [dk, dv])) in slice.before.iter().zip(&mut slice.gradients).enumerate() {
+    let first = first_seen(spread, slice.before.len());
+    for (number, ([k, v], [dk, dv])) in slice.before.iter().zip(&mut slice.gradients).enumerate().skip(first) {
         let gradients = [&mut *dq, dk.floats_mut(), dv.floats_mut()];
         let rows = [queries, rows(number)];
         attention_grad_block(gemm, (spread, None), &seen, [k.floats(), v.floats()], gradients, rows);

@@ -261,7 +261,8 @@ fn cross_entropy() {
     assert!((flat[0].data.floats()[0] - 5f64.ln()).abs() < 1e-12);
 }
 
-/// The mean of losses that are all alike is each of them, also of thousands in f32: a sum in 32 bits would lose two digits.
+/// The mean of losses that are all alike is each of them, also of thousands in f32: a sum in 32 bits would lose two
+/// digits.
 #[test]
 fn a_loss_in_f32_is_the_mean_of_many() {
     const ROWS: usize = 30_000;
@@ -275,7 +276,8 @@ fn a_loss_in_f32_is_the_mean_of_many() {
     run(&mut Context::new(Box::new(Tuned)), &Kernel::CrossEntropy { microbatches: 1 }, &inputs, &mut outputs);
     let whole = outputs[0].floats()[0];
 
-    // The same where devices share the vocabulary: the greatest logit, and the sum of exponentials with the target's logit.
+    // The same where devices share the vocabulary: the greatest logit, and the sum of exponentials with the target's
+    // logit.
     let most = Data::Floats(vec![0f32; ROWS]);
     let sums = Data::Floats([5f32, 0.0].repeat(ROWS));
     let rows = ROWS as u64;
@@ -301,7 +303,8 @@ fn losses_of_routers() {
         // Each of three devices has a third.
         let third = Tensor { shape: vec![1], data: Data::Floats(vec![1.0 / 3.0]) };
         assert_gradient(kernel, &[&logits, &chosen], &[&[1]], &third, 0, found);
-        // Where all shares are alike, tokens may go where they go: balance counts its coefficient, and z the square of ln 5.
+        // Where all shares are alike, tokens may go where they go: balance counts its coefficient, and z the square
+        // of ln 5.
         let even = run_kernel(kernel, &[&Tensor::zeros(&[3, 5]), &chosen], &[&[1]]);
         let expected = (0.2 + 0.02 * 5f64.ln().powi(2)) / 2.0;
         assert!((even[0].data.floats()[0] - expected).abs() < 1e-12);
@@ -362,11 +365,12 @@ fn attention() {
     }
 }
 
-/// Attention within documents is attention over each document alone; rotary and learned positions, and those of attention
-/// temperature, start again with each.
+/// Attention within documents is attention over each document alone; rotary and learned positions, and those of
+/// attention temperature, start again with each.
 #[test]
 fn documents_are_sequences_of_their_own() {
-    // Documents shorter and longer than a tile, and of one token, in two sequences; the second starts in the middle of one.
+    // Documents shorter and longer than a tile, and of one token, in two sequences; the second starts in the middle
+    // of one.
     const SEQUENCE: u64 = 150;
     let cut: [&[usize]; 2] = [&[0, 1, 71, 140], &[10, 74]];
     let lengths: [u64; 7] = [1, 70, 69, 10, 10, 64, 76];

@@ -1,22 +1,22 @@
-//! Gathers and reductions of shares that begin now and end later, while the member goes on to other collectives, also with the
-//! same ranks: they have a [lane](Lane::Beside) of their own.
+//! Gathers and reductions of shares that begin now and end later, while the member goes on to other collectives, also
+//! with the same ranks: they have a [channel](Channel::Overlapped) of their own.
 //!
 //! What a member has to send goes out when one begins. What comes is taken at its end, in the order of beginning.
 
 use super::session::Session;
-use super::{CollectiveError, Group, Lane, Operation, Reduction, reduced};
+use super::{Channel, CollectiveError, Group, Operation, Reduction, reduced};
 use crate::backend::cpu::element::Element;
 use crate::transport::Transport;
 
 /// One that has begun.
-pub struct Beside<T> {
+pub struct ShareCollective<T> {
     session: Session<'static>,
     /// The lengths of the members' shares.
     counts: Vec<usize>,
     mine: Vec<T>,
 }
 
-impl<T: Element> Beside<T> {
+impl<T: Element> ShareCollective<T> {
     /// Begins to gather the shares of all, of which this member's are `values`.
     ///
     /// # Errors
@@ -26,13 +26,13 @@ impl<T: Element> Beside<T> {
         group: &mut Group,
         values: Vec<T>,
         counts: Vec<usize>,
-    ) -> Result<Beside<T>, CollectiveError> {
+    ) -> Result<ShareCollective<T>, CollectiveError> {
         let mut session = Session::new(group, Operation::AllGather, &[], 0);
         session.check(counts.len(), session.ranks.len(), "lengths")?;
         session.check(values.len(), counts[session.member], "values")?;
-        session.turn_to(Lane::Beside);
+        session.turn_to(Channel::Overlapped);
         session.post(transport, session.others.iter().map(|member| (*member, values.clone())).collect())?;
-        Ok(Beside { session, counts, mine: values })
+        Ok(ShareCollective { session, counts, mine: values })
     }
 
     /// Begins to sum `values` of all, of which each member gets its share.
@@ -44,17 +44,17 @@ impl<T: Element> Beside<T> {
         group: &mut Group,
         values: &[T],
         counts: Vec<usize>,
-    ) -> Result<Beside<T>, CollectiveError> {
+    ) -> Result<ShareCollective<T>, CollectiveError> {
         let mut session = Session::new(group, Operation::ReduceScatter(Reduction::Sum), &[], 0);
         session.check(counts.len(), session.ranks.len(), "lengths")?;
         session.check(values.len(), counts.iter().sum(), "values")?;
-        session.turn_to(Lane::Beside);
+        session.turn_to(Channel::Overlapped);
         let starts: Vec<usize> =
             counts.iter().scan(0, |end, count| Some(std::mem::replace(end, *end + count))).collect();
         let share = |member: usize| values[starts[member]..starts[member] + counts[member]].to_vec();
         session.post(transport, session.others.iter().map(|member| (*member, share(*member))).collect())?;
         let mine = share(session.member);
-        Ok(Beside { session, counts, mine })
+        Ok(ShareCollective { session, counts, mine })
     }
 
     /// Waits for the others: the shares of all, one after the other, or this member's share of the sum.
@@ -62,7 +62,7 @@ impl<T: Element> Beside<T> {
     /// # Errors
     /// [`CollectiveError`], which names the member that did not come.
     pub fn end<X: Transport + ?Sized>(self, transport: &mut X) -> Result<Vec<T>, CollectiveError> {
-        let Beside { session, counts, mine } = self;
+        let ShareCollective { session, counts, mine } = self;
         let gathers = session.operation == Operation::AllGather;
         let length = |member: usize| if gathers { counts[member] } else { mine.len() };
         let from: Vec<(usize, usize)> = session.others.iter().map(|member| (*member, length(*member))).collect();
