@@ -150,8 +150,9 @@ fn words_in(text: &str) -> Vec<(usize, usize)> {
         let follows = matches!(before, b':' | b',' | b'[');
         let word = WORDS.iter().find(|word| follows && bytes[at..].starts_with(word.as_bytes()));
         let end = at + word.map_or(1, |word| word.len());
-        let behind = bytes[end..].iter().find(|byte| !byte.is_ascii_whitespace());
-        if word.is_some() && matches!(behind, Some(b',' | b']' | b'}')) {
+        // Looked for behind a word alone: each byte is then passed once, or twice.
+        let behind = word.and_then(|_| bytes[end..].iter().find(|byte| !byte.is_ascii_whitespace()));
+        if matches!(behind, Some(b',' | b']' | b'}')) {
             found.push((at, end));
         }
         in_text = *byte == b'"';

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use pipeplan::runner::checkpoint::scales_positions;
+use pipeplan::runner::checkpoint::note_on_positions;
 use pipeplan_core::base::fields::Faults;
 use pipeplan_core::base::json::{self, Syntax, format_of};
 use pipeplan_core::formats::torch_profile;
@@ -183,11 +183,8 @@ fn config_file(source: &Source, named: &Path) -> Result<Value, Failure> {
     let file = std::fs::File::open(&path).map_err(|error| cannot(&error))?;
     file.take(MAX_CONFIG_BYTES).read_to_string(&mut text).map_err(|error| cannot(&error))?;
     let config = json::parse_python(&text).map_err(|error| cannot(&error))?;
-    if scales_positions(&config) {
-        output::tell(&format!(
-            "note: {shown} scales rotary positions (rope_scaling). Plans do not depend on it; `run` takes it from the \
-             folder of `--weights` or from the checkpoint, and trains without it where there is neither"
-        ));
+    if let Some(note) = note_on_positions(&config) {
+        output::tell(&format!("note: {shown} scales rotary positions (rope_scaling). {note}"));
     }
     for note in hf_config::notes(&config) {
         output::tell(&format!("note: {shown}: {note}"));

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use serde_json::{Map, Value, json};
 
 use super::MODEL_TYPES;
-use crate::model::Vision;
+use crate::model::{MAX_SIZE, Vision};
 
 /// A decoder, and the field that it stands at.
 pub(super) struct Decoder {
@@ -24,7 +24,7 @@ const DECODERS: [&str; 3] = ["text_config", "llm_config", "language_config"];
 const THINKER: &str = "thinker_config";
 
 /// Decoders inside files, and families with the layers of another, have a `model_type` that stands for one of these.
-const SAME: [(&[&str], &str); 18] = [
+const SAME: [(&[&str], &str); 19] = [
     (&["qwen2_vl_text", "qwen2_5_vl_text", "qwen2_vl", "qwen2_5_vl", "qwen2_5_omni_text"], "qwen2"),
     (&["qwen3_vl_text", "qwen3_vl"], "qwen3"),
     (&["qwen3_vl_moe_text", "qwen3_vl_moe", "qwen3_omni_moe_text"], "qwen3_moe"),
@@ -36,8 +36,9 @@ const SAME: [(&[&str], &str); 18] = [
     (&["ministral", "ministral3"], "mistral"),
     (&["sarvam_mla"], "deepseek_v3"),
     (&["unlimited_ocr_text"], "deepseek_ocr2_text"),
-    (&["hunyuan_vl_text"], "hunyuan_v1_dense"),
-    (&["paddleocr_vl_text"], "ernie4_5"),
+    (&["hunyuan_vl_text", "hunyuan_vl"], "hunyuan_v1_dense"),
+    (&["paddleocr_vl_text", "paddleocr_vl"], "ernie4_5"),
+    (&["glm4v"], "glm4v_text"),
     (&["granite4_vision_text", "granite_docling_text"], "granite"),
     (&["cosmos3_edge_text"], "arcee"),
     (&["apertus1p5_text"], "apertus"),
@@ -79,9 +80,16 @@ const RENAMED: [(&str, &[[&str; 2]]); 5] = [
 /// The decoder of text of the `config.json` `value`, at the field `path`. What is left out is told in `notes`.
 pub(super) fn of(value: &Value, path: &str, notes: &mut Vec<String>) -> Decoder {
     if let Some(thinker) = value.get(THINKER).filter(|thinker| thinker.is_object()) {
-        notes.push(format!("the model that writes is read from {THINKER}; left out: what speaks"));
+        let speaks = value.get("talker_config").is_some_and(Value::is_object);
+        let left_out = if speaks { "; left out: what speaks" } else { "" };
+        notes.push(format!("the model that writes is read from {THINKER}{left_out}"));
         let path = if path.is_empty() { THINKER.to_owned() } else { format!("{path}.{THINKER}") };
-        return of(thinker, &path, notes);
+        let mut thinker = thinker.clone();
+        // Whether its tables are one it says itself, not the decoder within: where it does not, they are two.
+        if thinker.get("tie_word_embeddings").is_none() {
+            thinker["tie_word_embeddings"] = json!(false);
+        }
+        return of(&thinker, &path, notes);
     }
     let kind = |value: &Value| value.get("model_type").and_then(Value::as_str).unwrap_or_default().to_owned();
     let inside = DECODERS.into_iter().find_map(|key| Some((key, value.get(key).filter(|value| value.is_object())?)));
@@ -142,7 +150,14 @@ fn leave_out_beside(decoder: &mut Value, notes: &mut Vec<String>) {
 
 /// Tells the size of a vision tower that is left out; where its decoder is in a table of its own, behind what else is.
 fn tell_tower(tower: &Vision, width: u64, is_apart: bool, notes: &mut Vec<String>) {
-    let parameters = tower.parameters(u32::try_from(width).unwrap_or(u32::MAX));
+    // Sizes beyond those of any tower are not told: products of them have no number.
+    let Vision { layers, hidden, ffn, positions, patch, merge, deepstack, .. } = *tower;
+    let long = [ffn, positions, tower.width].into_iter().all(|size| size <= MAX_SIZE);
+    let short =
+        [layers, patch].into_iter().all(|size| size <= 1 << 12) && [merge, deepstack].iter().all(|n| *n <= 256);
+    let is_known = long && short && hidden <= 1 << 17;
+    let Some(width) = u32::try_from(width).ok().filter(|width| is_known && *width <= MAX_SIZE) else { return };
+    let parameters = tower.parameters(width);
     let told =
         format!("a vision tower of {parameters} parameters, unless model.vision says how many images a sequence has");
     match notes.first_mut().filter(|_| is_apart) {
@@ -308,7 +323,9 @@ fn computed(decoder: &Value, name: &str) -> Option<Value> {
             "use_qk_norm": false, "intermediate_size": decoder.get("moe_intermediate_size"),
         }),
         "sarvam_moe" => json!({ "use_qk_norm": true }),
-        "granite_docling_text" | "hunyuan_vl_text" | "qwen2_5_omni_text" => json!({ "tie_word_embeddings": true }),
+        "granite_docling_text" | "hunyuan_vl_text" | "hunyuan_vl" | "paddleocr_vl" => {
+            json!({ "tie_word_embeddings": true })
+        }
         // The families whose layers these have fill in more.
         "ministral3" => json!({ "sliding_window": null }),
         "sarvam_mla" => json!({ "q_lora_rank": null }),

@@ -12,6 +12,9 @@ use crate::model::ModelConfig;
 
 /// Fields that change neither parameters nor operations, bytes or time.
 const HARMLESS: &[&str] = &[
+    // A number beside `use_cla`, which decides.
+    "cla_share_factor",
+    "mtp_use_dedicated_embeddings",
     "_attn_implementation",
     "_attn_implementation_autoset",
     "_name_or_path",
@@ -28,6 +31,7 @@ const HARMLESS: &[&str] = &[
     "expand",
     "load_balance_coeff",
     "mamba_ssm_cache_dtype",
+    "mamba_ssm_dtype",
     "moe_norm_min",
     "moe_shared_expert_overlap",
     "mtp_hybrid_override_pattern",
@@ -195,12 +199,13 @@ const DECIDING: &[(&str, &str)] = &[
 ];
 
 /// Fields that say that the model has modules for multi-token prediction, which the family's library does not build.
-const MULTI_TOKEN: [&str; 6] = [
+const MULTI_TOKEN: [&str; 7] = [
     "num_nextn_predict_layers",
     "num_mtp_modules",
     "mtp_transformer_layers",
     "use_mtp",
     "mtp_num_layers",
+    "mtp_num_hidden_layers",
     "num_mtp_layers",
 ];
 

@@ -24,7 +24,10 @@ impl Reader<'_, '_> {
         let latent = if has_latent_attention(name) { self.latent() } else { None };
         let kv_heads = match name {
             // MLA expands keys for every head.
-            _ if has_latent_attention(name) => heads,
+            _ if has_latent_attention(name) => {
+                self.table.get("num_key_value_heads");
+                heads
+            }
             // The library's default is the number of heads.
             "llama" | "phi3" | "granite" | "granitemoe" | "olmo2" | "olmo3" | "olmoe" | "exaone4" | "arcee"
             | "cwm" | "helium" | "apertus" | "smollm3" | "hunyuan_v1_moe" | "hunyuan_v1_dense"

@@ -154,7 +154,7 @@ const UNSUPPORTED: &[(&[&str], &str)] = &[
     (&["longcat_flash", "deepseek_v4", "hy_v4", "hy_v4_vl_text"], "other connections between layers"),
     (&["axk1"], "a norm behind experts, and none behind attention"),
     (&["mistral_large4_text"], "trained scales of queries and of RoPE frequencies, and keys shared between layers"),
-    (&["ernie4_5_vl_moe_text"], "experts of text and others of images"),
+    (&["ernie4_5_vl_moe_text", "ernie4_5_moe_vl"], "experts of text and others of images"),
     (&["molmo2_text"], "a second table of tokens"),
     (&["mllama_text_model"], "attention to images in some layers"),
     (&["blt"], "patches of bytes in the place of tokens"),

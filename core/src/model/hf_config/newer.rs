@@ -51,6 +51,7 @@ impl Reader<'_, '_> {
             },
             "minimax_m2" => {
                 self.function(&["qk_norm_type"], &["per_layer"]);
+                self.every_layer_is_1("attn_type_list");
                 Variant { qk_norm_of: if variant.qk_norm { QkNorm::Whole } else { QkNorm::Heads }, ..variant }
             }
             "hunyuan_v1_moe" | "hunyuan_v1_dense" => Variant { qk_norm_of: QkNorm::RotatedHeads, ..variant },
@@ -72,6 +73,7 @@ impl Reader<'_, '_> {
                 Variant { indexer: Some(Indexer { heads: heads?, head_dim: head_dim?, tokens: tokens? }), ..variant }
             }
             "qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text" => {
+                self.is_always("attn_output_gate");
                 Variant { attention_gate: true, recurrence: Some(self.gated_delta_net(layers)?), ..variant }
             }
             "granitemoehybrid" | "bamba" => self.granite_4(layers, hidden, variant)?,
@@ -103,6 +105,15 @@ impl Reader<'_, '_> {
         if !self.flag(key, true) {
             let accepted = "true: the library has no model of this family without it";
             self.faults.push(Fault::new(self.table.path(key), "false", accepted));
+        }
+    }
+
+    /// A list of kinds of layers by number, all of which are 1: attention to all tokens.
+    fn every_layer_is_1(&mut self, key: &'static str) {
+        let Some(value) = self.table.get(key) else { return };
+        let is_1 = |list: &Vec<Value>| list.iter().all(|kind| kind.as_u64() == Some(1));
+        if !value.as_array().is_some_and(is_1) {
+            self.faults.push(Fault::new(self.table.path(key), shown(value), "a list of 1: attention to all tokens"));
         }
     }
 

@@ -183,7 +183,7 @@ impl Reader<'_, '_> {
                 let has_window = by_list.unwrap_or_else(|| (0..layers).map(|layer| layer % 4 != 0).collect());
                 return windowed(tokens?, &has_window);
             }
-            _ => return self.window_from_a_layer_on(tokens, layers),
+            _ => return self.window_from_a_layer_on(name, tokens, layers),
         };
         let sliding = tokens.map(|tokens| Window::sliding(tokens, full_every));
         match self.windows_by_list(layers) {
@@ -193,8 +193,12 @@ impl Reader<'_, '_> {
     }
 
     /// The window of families whose first layers have none, where the file uses it.
-    fn window_from_a_layer_on(&mut self, tokens: Option<u32>, layers: u32) -> Option<Window> {
+    fn window_from_a_layer_on(&mut self, name: &str, tokens: Option<u32>, layers: u32) -> Option<Window> {
         let uses = self.flag("use_sliding_window", false);
+        if uses && matches!(name, "qwen2_moe" | "qwen3_moe" | "smollm3") {
+            let accepted = "false: this family's library gives the window to other layers than are planned";
+            self.faults.push(Fault::new(self.table.path("use_sliding_window"), "true", accepted));
+        }
         let first = self.optional("max_window_layers").unwrap_or(28);
         let by_list = self.windows_by_list(layers);
         let tokens = tokens.filter(|_| uses)?;

@@ -714,6 +714,92 @@ fn parts_of_newer_families_are_read() {
     assert_eq!((without(&exaone), windows(&exaone), exaone.has_window(63)), (16, 48, false));
 }
 
+/// Fields of files on the Hub that say what the family does anyway; and what they decide where they say another thing.
+#[test]
+fn fields_that_say_what_a_family_does_change_nothing() {
+    let table = include_str!("../../../../tests/reference/parameter_counts.json");
+    let table: Value = serde_json::from_str(table).unwrap();
+    let counted = table["models"].as_array().unwrap().clone();
+    let row = |name: &str| {
+        let row = library_types().into_iter().chain(counted.clone()).find(|row| row["name"] == name).unwrap();
+        row["config"].clone()
+    };
+    let with = |config: &Value, more: &Value| {
+        let mut config = config.clone();
+        more.as_object().into_iter().flatten().for_each(|(key, value)| config[key] = value.clone());
+        config
+    };
+    for (name, usual, other) in [
+        (
+            "qwen3_5_text",
+            json!({ "mamba_ssm_dtype": "float32", "attn_output_gate": true, "mtp_use_dedicated_embeddings": false }),
+            json!({ "attn_output_gate": false }),
+        ),
+        ("minimax_m2", json!({ "attn_type_list": [1, 1, 1] }), json!({ "attn_type_list": [1, 0, 1] })),
+        ("hunyuan-7b", json!({ "use_cla": false, "cla_share_factor": 2 }), json!({ "use_cla": true })),
+        ("deepseek_v3", json!({ "num_key_value_heads": 128 }), json!({ "num_hidden_layers": 0 })),
+        ("qwen2_moe", json!({ "use_sliding_window": false }), json!({ "use_sliding_window": true })),
+        ("smollm3", json!({ "use_sliding_window": false }), json!({ "use_sliding_window": true })),
+    ] {
+        let config = row(name);
+        let said = with(&config, &usual);
+        assert_eq!(read_ok(&said), read_ok(&config), "{name}");
+        assert_eq!(notes(&said), notes(&config), "{name}");
+        let mut faults = Vec::new();
+        read(&with(&config, &other), "", &mut faults);
+        assert_eq!(
+            faults.first().map(|fault| &fault.field[..]),
+            other.as_object().unwrap().keys().next().map(|key| &key[..])
+        );
+    }
+}
+
+/// Qwen 2.5 Omni: the whole of what writes says whether its tables are one, and they are two where it does not
+/// (`Qwen2_5OmniThinkerForConditionalGeneration`), whatever the decoder within says.
+#[test]
+fn a_thinker_says_whether_its_tables_are_one() {
+    let table = include_str!("../../../../tests/reference/parameter_counts.json");
+    let table: Value = serde_json::from_str(table).unwrap();
+    let row = table["models"].as_array().unwrap().iter().find(|row| row["name"] == "qwen2.5-omni-7b-text").unwrap();
+    let mut text = row["config"].clone();
+    for (inner, outer, tied) in [
+        (Value::Null, Value::Null, false),
+        (json!(true), Value::Null, false),
+        (json!(true), json!(false), false),
+        (json!(false), json!(true), true),
+    ] {
+        text.as_object_mut().unwrap().remove("tie_word_embeddings");
+        if !inner.is_null() {
+            text["tie_word_embeddings"] = inner;
+        }
+        let mut thinker = json!({ "model_type": "qwen2_5_omni_thinker", "text_config": text });
+        if !outer.is_null() {
+            thinker["tie_word_embeddings"] = outer;
+        }
+        let whole = json!({ "model_type": "qwen2_5_omni", "thinker_config": thinker });
+        let model = read_ok(&whole);
+        assert_eq!(model.tied, tied, "{whole}");
+        let head = u64::from(model.vocab) * u64::from(model.hidden);
+        assert_eq!(model.parameters(), row["count"].as_u64().unwrap() - if tied { head } else { 0 });
+    }
+}
+
+/// A tower of sizes that none has is not told, and no product of them overflows.
+#[test]
+fn towers_without_end_are_not_told() {
+    let most = u32::MAX;
+    for config in [
+        json!({ "model_type": "qwen2_5_vl", "vision_config": { "depth": most, "hidden_size": most, "intermediate_size": most,
+            "num_heads": 1, "patch_size": most, "spatial_merge_size": most, "out_hidden_size": most } }),
+        json!({ "model_type": "mistral3", "vision_config": { "hidden_size": 1024 },
+            "text_config": { "model_type": "mistral", "hidden_size": most } }),
+    ] {
+        let mut faults = Vec::new();
+        assert!(read(&config, "", &mut faults).is_none());
+        notes(&config);
+    }
+}
+
 /// Granite with windows: layers of RoPE theta 0 have no rotary positions, and the first of each four sees all tokens.
 #[test]
 fn layers_of_theta_0_have_no_rotary_positions() {

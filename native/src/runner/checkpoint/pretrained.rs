@@ -177,9 +177,23 @@ impl Pretrained {
     }
 }
 
-/// Whether a `config.json` scales its rotary positions for longer sequences (Llama 3.1's and YaRN's ways, and
-/// others), as far as can be told.
-pub fn scales_positions(config: &Value) -> bool {
+/// What to tell of a `config.json` whose rotary positions are scaled for longer sequences, alone or in the table of its
+/// decoder.
+pub fn note_on_positions(config: &Value) -> Option<&'static str> {
+    let inner = ["text_config", "llm_config", "language_config"].into_iter().map(|name| &config[name]);
+    let decoder = inner.into_iter().find(|table| table.is_object()).unwrap_or(config);
+    match rope_scaling(decoder) {
+        Ok(None) => None,
+        Ok(Some(_)) if decoder["model_type"].as_str().is_some_and(|kind| SCALED.contains(&kind)) => Some(
+            "Plans do not depend on it; `run` takes it from the folder of `--weights` or from the checkpoint, and trains \
+             without it where there is neither",
+        ),
+        _ => Some("Plans do not depend on it; `run` trains the model without it, and refuses its weights"),
+    }
+}
+
+/// Whether a `config.json` scales its rotary positions.
+pub(super) fn scales_positions(config: &Value) -> bool {
     !matches!(rope_scaling(config), Ok(None))
 }
 

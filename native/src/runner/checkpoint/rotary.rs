@@ -14,7 +14,10 @@ pub fn rope_scaling(config: &Value) -> Result<Option<RopeScaling>, String> {
     let kind = |table: &Value| -> Result<Option<String>, String> {
         match table.get("rope_type").or_else(|| table.get("type")) {
             None | Some(Value::Null) => Ok(None),
-            Some(Value::String(kind)) => Ok(Some(kind.clone()).filter(|kind| kind != "default")),
+            // Positions of images have several numbers (mrope), which no text needs.
+            Some(Value::String(kind)) => {
+                Ok(Some(kind.clone()).filter(|kind| !matches!(kind.as_str(), "default" | "mrope")))
+            }
             Some(other) => Err(Fault::new("rope_type", other.clone(), "a text").to_string()),
         }
     };
