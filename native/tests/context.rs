@@ -4,12 +4,12 @@ mod common;
 
 #[cfg(feature = "cuda")]
 use common::trains_on_cards;
-use common::{Expected, options, published, resumes_on_any, stalled, trains_as_one_rank};
+use common::{EXPERTS, Expected, options, published, resumes_on_any, stalled, trains_as_one_rank};
 use pipeplan::runner::{Cause, Precision, RunOptions, State};
 use pipeplan_core::graph::form::Recompute;
 #[cfg(feature = "cuda")]
 use pipeplan_core::model::Dtype;
-use pipeplan_core::model::{Experts, Family, Latent, Routing, Variant, Window};
+use pipeplan_core::model::{Experts, Family, Latent, Variant, Window};
 use pipeplan_core::spec::ModelWork;
 
 /// Ranks of a pipeline, parts of a sequence, tensor-parallel ranks, replicas.
@@ -49,17 +49,7 @@ fn kinds() -> Vec<Kind> {
         ("GPT", |work| (work.model.family, work.model.kv_heads) = (Family::Gpt, work.model.heads)),
         ("turned in part", |work| work.model.variant = Variant { rotary: Some(2), ..common::granite() }),
         ("experts", |work| {
-            let experts = Experts {
-                count: 4,
-                active: 2,
-                ffn: 16,
-                shared_ffn: 8,
-                shared_gate: false,
-                dense_layers: 1,
-                layers: None,
-                biases: false,
-                routing: Routing::USUAL,
-            };
+            let experts = EXPERTS;
             work.model.variant = Variant { experts: Some(experts), ..Variant::USUAL };
         }),
     ]
@@ -119,17 +109,7 @@ fn rings_train_as_one_rank_in_every_layout() {
         work.model.variant.multi_token = u32::from(at % 4 == 3);
         if at % 4 == 0 {
             // Dealt to ranks of one ring, which see other tokens.
-            let experts = Experts {
-                count: 4,
-                active: 2,
-                ffn: 16,
-                shared_ffn: 0,
-                shared_gate: false,
-                dense_layers: 1,
-                layers: None,
-                biases: false,
-                routing: Routing::USUAL,
-            };
+            let experts = Experts { shared_ffn: 0, ..EXPERTS };
             work.model.variant = Variant { experts: Some(experts), ..Variant::USUAL };
             (work.layout.form.expert, work.layout.form.imbalance_permille) = (2, 4000);
         }

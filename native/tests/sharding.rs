@@ -3,13 +3,15 @@
 
 mod common;
 
-use common::{Expected, options, problem, published, resumes_on_any, stalled, train, trains_as_one_rank, work};
+use common::{
+    EXPERTS, Expected, options, problem, published, resumes_on_any, stalled, train, trains_as_one_rank, work,
+};
 use pipeplan::runner::{Cause, Precision, RunOptions};
 use pipeplan_core::estimate::derive::derive;
 use pipeplan_core::graph::form::Recompute;
 use pipeplan_core::graph::layout::ReduceGradients;
 use pipeplan_core::graph::post_training::{Lora, Targets};
-use pipeplan_core::model::{Experts, Latent, Routing, Variant};
+use pipeplan_core::model::{Latent, Variant};
 use pipeplan_core::spec::ModelWork;
 
 /// ZeRO's stage, copies of a sharding group, and when gradients are reduced where not as usual.
@@ -37,18 +39,6 @@ fn sharded(mut work: ModelWork, data: u32, (zero, shard, reduce): Sharded) -> Mo
     work.layout.reduce_gradients = reduce;
     work
 }
-
-const EXPERTS: Experts = Experts {
-    count: 4,
-    active: 2,
-    ffn: 16,
-    shared_ffn: 8,
-    shared_gate: false,
-    dense_layers: 1,
-    layers: None,
-    biases: false,
-    routing: Routing::USUAL,
-};
 
 /// Every way of sharding, on schedules with B and W in one and apart, several stages a rank, and replicas of one rank.
 #[test]

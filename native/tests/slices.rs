@@ -2,24 +2,12 @@
 
 mod common;
 
-use common::{Expected, options, problem, published, resumes_on_any, train, trains_as_one_rank, work};
+use common::{EXPERTS, Expected, options, problem, published, resumes_on_any, train, trains_as_one_rank, work};
 use pipeplan::runner::{Precision, Refusal, RunError, RunOptions, Silent, Workload, run};
 use pipeplan_core::graph::form::Recompute;
 use pipeplan_core::graph::post_training::{Lora, Targets};
-use pipeplan_core::model::{Experts, Family, Latent, Routing, Variant, Window};
+use pipeplan_core::model::{Family, Latent, Variant, Window};
 use pipeplan_core::spec::ModelWork;
-
-const EXPERTS: Experts = Experts {
-    count: 4,
-    active: 2,
-    ffn: 16,
-    shared_ffn: 8,
-    shared_gate: false,
-    dense_layers: 1,
-    layers: None,
-    biases: false,
-    routing: Routing::USUAL,
-};
 
 /// A name, and what makes a plain model one.
 type Kind = (&'static str, fn(&mut ModelWork));

@@ -14,7 +14,9 @@ use pipeplan::transport::faulty::Faults;
 use pipeplan::transport::threads::ThreadOptions;
 use pipeplan_core::graph::form::Recompute;
 use pipeplan_core::hardware::cluster;
-use pipeplan_core::model::{Activation, Caps, Dtype, E12, Factors, Family, ModelConfig, Variant, Window};
+use pipeplan_core::model::{
+    Activation, Caps, Dtype, E12, Experts, Factors, Family, ModelConfig, Routing, Variant, Window,
+};
 use pipeplan_core::problem::Schedule;
 use pipeplan_core::problem::{Objective, Problem};
 use pipeplan_core::spec::ModelWork;
@@ -68,6 +70,19 @@ pub fn work(ranks: usize, microbatches: usize) -> ModelWork {
         profile: None,
     }
 }
+
+/// Two of four experts for each token, and a shared one, behind a dense layer.
+pub const EXPERTS: Experts = Experts {
+    count: 4,
+    active: 2,
+    ffn: 16,
+    shared_ffn: 8,
+    shared_gate: false,
+    dense_layers: 1,
+    layers: None,
+    biases: false,
+    routing: Routing::USUAL,
+};
 
 /// Gemma 2's layers, every other one of which sees `tokens`, with caps that bind small models.
 pub fn gemma_2(tokens: u32) -> Variant {
