@@ -282,8 +282,25 @@ impl Builder {
             Some(matrix) => self.times(x, matrix, vocab, "logits"),
             None => self.linear(x, "lm_head", vocab, "logits", split),
         };
+        let logits = self.with_head_bias(logits, vocab, split);
         let logits = self.scaled(logits, self.model.variant.factors.logits, "logits scaled");
         self.capped(logits, self.model.variant.caps.logits, "logits capped")
+    }
+
+    /// `logits` with the bias of the output layer, where the model has one.
+    fn with_head_bias(&mut self, logits: TensorId, vocab: u64, split: Option<Split>) -> TensorId {
+        if !self.model.variant.head_bias {
+            return logits;
+        }
+        let bias = self.weight_of("lm_head.bias".to_string(), vec![vocab], Init::Zeros, false, split);
+        self.apply(Kernel::AddBias, &[logits, bias], "logits", vocab)
+    }
+
+    /// `x` clipped on both sides of 0, where the model does so.
+    pub(super) fn clipped(&mut self, x: TensorId, limit: Option<u64>, name: &str) -> TensorId {
+        let Some(limit_e12) = limit else { return x };
+        let width = self.width_of(x);
+        self.apply(Kernel::Clip { limit_e12 }, &[x], name, width)
     }
 
     /// The rows of `table` for `tokens`, of which each device keeps its own where tokens are shared out.

@@ -1,17 +1,17 @@
-//! A Llama-like decoder: RMSNorm, rotary positions, grouped KV heads, SwiGLU, no biases, and what newer models of the
+//! A Llama-like decoder: RMSNorm, rotary positions, grouped KV heads, SwiGLU, no biases, and what other models of the
 //! kind change in it ([`Variant`](crate::model::Variant)). Names and shapes of weights are those of Hugging Face's
 //! checkpoints; the matrices of a layer's experts are held as one.
 //!
 //! Source: arXiv:2302.13971 §2.2; arXiv:2307.09288 §2.2 (grouped KV heads).
 
 use alloc::format;
-use alloc::string::{String, ToString};
+use alloc::string::String;
 use alloc::vec;
 
 use super::builder::Builder;
-use super::parts::{head_length, head_norm, mlp, rms_norm, rotate, whole_norm};
+use super::parts::{head_norm, layer_norm_of_heads, length, mlp, rms_norm, rotate, stream_norm, whole_norm};
 use super::{Init, Kernel, TensorId, experts, latent, recurrence};
-use crate::model::{QkNorm, Temperature};
+use crate::model::{Arrangement, QkNorm, Temperature};
 
 const TABLE: &str = "model.embed_tokens.weight";
 
@@ -19,15 +19,44 @@ const TABLE: &str = "model.embed_tokens.weight";
 pub(super) fn embedding(build: &mut Builder, tokens: TensorId) -> TensorId {
     let table = build.table(TABLE);
     let x = build.embedded(tokens, table, "embedding");
-    let x = build.scaled(x, build.model.variant.factors.embedding, "embedding scaled");
+    let mut x = build.scaled(x, build.model.variant.factors.embedding, "embedding scaled");
+    if build.model.variant.embedding_norm {
+        x = stream_norm(build, x, "model.embedding_norm", "embedding normed");
+    }
     build.dropout(x, "embedding with dropout")
 }
 
 /// One decoder layer on the residual stream `x`.
 pub(super) fn layer(build: &mut Builder, x: TensorId, layer: u32) -> TensorId {
     let weight = |part: &str| format!("model.layers.{layer}.{part}");
+    if build.model.variant.arrangement != Arrangement::InTurn {
+        return beside(build, x, layer, &weight);
+    }
     let x = if build.model.has_mixer(layer) { mixed(build, x, layer, &weight) } else { x };
     if build.model.has_mlp(layer) { fed_forward(build, x, layer, &weight) } else { x }
+}
+
+/// `x` with what attention and the MLP add to it, which work on the same stream. What both make is summed over devices
+/// once.
+fn beside(build: &mut Builder, x: TensorId, layer: u32, weight: &dyn Fn(&str) -> String) -> TensorId {
+    let (hidden, variant) = (build.hidden(), build.model.variant);
+    let normed = stream_norm(build, x, &weight("input_layernorm"), "attention input");
+    let other = match variant.arrangement {
+        Arrangement::BesideOneNorm => None,
+        _ => Some(stream_norm(build, x, &weight("post_attention_layernorm"), "feed-forward input")),
+    };
+    let entered = build.enter_split(normed, "attention input of all devices");
+    let other = other.map_or(entered, |other| build.enter_split(other, "feed-forward input of all devices"));
+    let attended = attention(build, entered, layer, weight);
+    let attended = last_of_attention(build, attended, build.model.head_dim, weight);
+    let down = mlp(build, other, build.model.ffn, &weight("mlp"));
+    let both = build.apply(Kernel::Add, &[attended, down], "both parts", hidden);
+    let both = build.leave_split(both, "both parts of all devices");
+    let both = last_bias(build, both, variant.o_bias, weight("self_attn.o_proj.bias"), "both parts");
+    let both = last_bias(build, both, variant.mlp_bias, weight("mlp.down_proj.bias"), "both parts");
+    let both = build.dropout(both, "both with dropout");
+    let both = build.scaled(both, variant.factors.residual, "both scaled");
+    build.apply(Kernel::Add, &[x, both], "output", hidden)
 }
 
 /// `x` with what attention adds to it, or a recurrence in its place.
@@ -35,14 +64,14 @@ fn mixed(build: &mut Builder, x: TensorId, layer: u32, weight: &dyn Fn(&str) -> 
     let (hidden, variant) = (build.hidden(), build.model.variant);
     let normed = match variant.no_pre_norms {
         true => x,
-        false => rms_norm(build, x, weight("input_layernorm.weight"), "attention input"),
+        false => stream_norm(build, x, &weight("input_layernorm"), "attention input"),
     };
     let mut projected = match build.model.recurrence(layer) {
         Some(recurrence) => recurrence::mixed(build, normed, recurrence, weight),
         None => attended(build, normed, layer, weight),
     };
     if variant.post_norms {
-        projected = rms_norm(build, projected, weight("post_attention_layernorm.weight"), "attention normed");
+        projected = stream_norm(build, projected, &weight("post_attention_layernorm"), "attention normed");
     }
     let projected = build.dropout(projected, "attention with dropout");
     let projected = build.scaled(projected, variant.factors.residual, "attention scaled");
@@ -55,18 +84,19 @@ fn fed_forward(build: &mut Builder, x: TensorId, layer: u32, weight: &dyn Fn(&st
     let before = if variant.post_norms { "pre_feedforward_layernorm" } else { "post_attention_layernorm" };
     let normed = match variant.no_pre_norms {
         true => x,
-        false => rms_norm(build, x, weight(&format!("{before}.weight")), "feed-forward input"),
+        false => stream_norm(build, x, &weight(before), "feed-forward input"),
     };
     let mut down = match variant.experts {
         Some(part) if build.model.has_experts(layer) => experts::feed_forward(build, normed, part, weight),
         _ => {
             let entered = build.enter_split(normed, "feed-forward input of all devices");
             let down = mlp(build, entered, build.model.ffn, &weight("mlp"));
-            build.leave_split(down, "feed-forward of all devices")
+            let down = build.leave_split(down, "feed-forward of all devices");
+            last_bias(build, down, variant.mlp_bias, weight("mlp.down_proj.bias"), "feed-forward projected")
         }
     };
     if variant.post_norms {
-        down = rms_norm(build, down, weight("post_feedforward_layernorm.weight"), "feed-forward normed");
+        down = stream_norm(build, down, &weight("post_feedforward_layernorm"), "feed-forward normed");
     }
     let down = build.dropout(down, "feed-forward with dropout");
     let down = build.scaled(down, variant.factors.residual, "feed-forward scaled");
@@ -75,37 +105,57 @@ fn fed_forward(build: &mut Builder, x: TensorId, layer: u32, weight: &dyn Fn(&st
 
 /// Attention with its last matrix, summed over devices.
 fn attended(build: &mut Builder, normed: TensorId, layer: u32, weight: &dyn Fn(&str) -> String) -> TensorId {
-    let (hidden, latent) = (build.hidden(), build.model.variant.latent);
+    let latent = build.model.variant.latent;
     let attended = match latent {
         Some(latent) => latent::attention(build, normed, latent, weight),
-        None => attention(build, normed, layer, weight),
+        None => {
+            let entered = build.enter_split(normed, "attention input of all devices");
+            attention(build, entered, layer, weight)
+        }
     };
     let value_width = latent.map_or(build.model.head_dim, |latent| latent.value_width);
-    let split = build.split(1, build.model.heads.saturating_mul(value_width));
-    let projected = build.linear(attended, &weight("self_attn.o_proj"), hidden, "attention projected", split);
+    let projected = last_of_attention(build, attended, value_width, weight);
     let projected = build.leave_split(projected, "attention of all devices");
-    if !build.model.variant.o_bias {
-        return projected;
-    }
-    let bias = build.new_weight(weight("self_attn.o_proj.bias"), vec![hidden], Init::Zeros, false);
-    build.apply(Kernel::AddBias, &[projected, bias], "attention projected", hidden)
+    let o_bias = build.model.variant.o_bias;
+    last_bias(build, projected, o_bias, weight("self_attn.o_proj.bias"), "attention projected")
 }
 
-/// Attention of this device's heads, before its last matrix.
-fn attention(build: &mut Builder, normed: TensorId, layer: u32, weight: &dyn Fn(&str) -> String) -> TensorId {
+/// What heads of so wide values attend to times the last matrix of attention, not yet summed over devices.
+fn last_of_attention(
+    build: &mut Builder,
+    attended: TensorId,
+    value_width: u32,
+    weight: &dyn Fn(&str) -> String,
+) -> TensorId {
+    let hidden = build.hidden();
+    let split = build.split(1, build.model.heads.saturating_mul(value_width));
+    build.linear(attended, &weight("self_attn.o_proj"), hidden, "attention projected", split)
+}
+
+/// `x`, which is summed over devices, with the bias `bias` where there is one.
+fn last_bias(build: &mut Builder, x: TensorId, has_bias: bool, bias: String, name: &str) -> TensorId {
+    if !has_bias {
+        return x;
+    }
+    let hidden = build.hidden();
+    let bias = build.new_weight(bias, vec![hidden], Init::Zeros, false);
+    build.apply(Kernel::AddBias, &[x, bias], name, hidden)
+}
+
+/// Attention of this device's heads to what all devices have `entered`, before its last matrix.
+fn attention(build: &mut Builder, entered: TensorId, layer: u32, weight: &dyn Fn(&str) -> String) -> TensorId {
     let heads = build.heads();
-    let normed = build.enter_split(normed, "attention input of all devices");
     let (query, key_value) = (build.model.heads, build.model.kv_heads);
     let mut projected = |name: &str, part: &str, whole: u32, heads: u64| {
         let width = heads * u64::from(build.model.head_dim);
         let split = build.split_heads(whole, build.model.head_dim.into());
-        let x = build.linear(normed, &weight(&format!("self_attn.{part}_proj")), width, name, split);
-        if !build.model.variant.qkv_bias {
-            return x;
+        let mut x = build.linear(entered, &weight(&format!("self_attn.{part}_proj")), width, name, split);
+        if build.model.variant.qkv_bias {
+            let bias = format!("self_attn.{part}_proj.bias");
+            let bias = build.weight_of(weight(&bias), vec![width], Init::Zeros, false, split);
+            x = build.apply(Kernel::AddBias, &[x, bias], name, width);
         }
-        let bias = format!("self_attn.{part}_proj.bias");
-        let bias = build.weight_of(weight(&bias), vec![width], Init::Zeros, false, split);
-        build.apply(Kernel::AddBias, &[x, bias], name, width)
+        build.clipped(x, build.model.variant.qkv_clip, name)
     };
     let q = projected("q before rotation", "q", query, heads.query);
     let k = projected("k before rotation", "k", key_value, heads.key_value);
@@ -113,10 +163,11 @@ fn attention(build: &mut Builder, normed: TensorId, layer: u32, weight: &dyn Fn(
     let variant = build.model.variant;
     let gate = variant.attention_gate.then(|| {
         let split = build.split_heads(query, heads.width);
-        build.linear(normed, &weight("self_attn.gate_proj"), heads.query * heads.width, "attention gate", split)
+        build.linear(entered, &weight("self_attn.gate_proj"), heads.query * heads.width, "attention gate", split)
     });
     let norms = [weight("self_attn.q_norm.weight"), weight("self_attn.k_norm.weight")];
-    let [q, k] = qk_norm(build, [q, k], &norms, |norm| matches!(norm, QkNorm::Heads | QkNorm::Whole));
+    let [q, k] =
+        qk_norm(build, [q, k], &norms, |norm| matches!(norm, QkNorm::Heads | QkNorm::Whole | QkNorm::LayerHeads));
     let rotated = build.model.has_rope(layer);
     let [mut q, mut k] = [q, k];
     if rotated {
@@ -126,7 +177,7 @@ fn attention(build: &mut Builder, normed: TensorId, layer: u32, weight: &dyn Fn(
     let [mut q, k] = qk_norm(build, [q, k], &norms, |norm| match norm {
         QkNorm::RotatedHeads => true,
         QkNorm::RotatedLengths => rotated,
-        QkNorm::Heads | QkNorm::Whole => false,
+        QkNorm::Heads | QkNorm::Whole | QkNorm::LayerHeads => false,
     });
     if let Some(Temperature { tokens, scale_e12 }) = variant.temperature.filter(|_| !rotated) {
         let kernel = Kernel::PositionScale { sequence: build.sequence, tokens: tokens.into(), scale_e12 };
@@ -166,13 +217,14 @@ fn qk_norm(
     parts.map(|(x, heads, whole, weight)| match variant.qk_norm_of {
         QkNorm::Heads | QkNorm::RotatedHeads => head_norm(build, x, heads, weight),
         QkNorm::Whole => whole_norm(build, x, [whole, build.model.head_dim], weight),
-        QkNorm::RotatedLengths => head_length(build, x, heads),
+        QkNorm::RotatedLengths => length(build, x, build.model.head_dim.into(), "normed heads"),
+        QkNorm::LayerHeads => layer_norm_of_heads(build, x, whole, weight),
     })
 }
 
 /// The residual stream to logits.
 pub(super) fn head(build: &mut Builder, x: TensorId) -> TensorId {
-    let normed = rms_norm(build, x, "model.norm.weight".to_string(), "head input");
+    let normed = stream_norm(build, x, "model.norm", "head input");
     let normed = build.enter_split(normed, "head input of all devices");
     build.logits(normed, TABLE)
 }

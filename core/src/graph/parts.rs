@@ -5,8 +5,9 @@ use alloc::string::String;
 use alloc::vec;
 
 use super::builder::Builder;
+use super::gpt::layer_norm;
 use super::{Init, Kernel, Split, TensorId};
-use crate::model::Activation;
+use crate::model::{Activation, Norm};
 
 /// The norm of each head.
 pub(super) fn head_norm(build: &mut Builder, x: TensorId, heads: u64, weight: String) -> TensorId {
@@ -62,16 +63,58 @@ pub(super) fn whole_norm(build: &mut Builder, x: TensorId, [whole, head]: [u32; 
     normed
 }
 
-/// The norm of each head without weights.
-pub(super) fn head_length(build: &mut Builder, x: TensorId, heads: u64) -> TensorId {
-    let width = u64::from(build.model.head_dim);
-    let inverse = build.statistic("inverse rms of heads", Some(heads));
+/// RMSNorm without weights of each `width` columns.
+pub(super) fn length(build: &mut Builder, x: TensorId, width: u64, name: &str) -> TensorId {
+    let columns = build.width_of(x);
+    let inverse = build.statistic("inverse rms", Some(columns / width.max(1)));
     let kernel = Kernel::HeadLength { eps_e12: build.model.norm_eps_e12, width };
-    let normed = build.apply(kernel, &[x], "normed heads", heads * width);
+    let normed = build.apply(kernel, &[x], name, columns);
     if let Some(operator) = build.graph.operators.last_mut() {
         operator.outputs.push(inverse);
     }
     normed
+}
+
+/// LayerNorm without biases of each of `whole` heads over all devices, with a gain for each column.
+pub(super) fn layer_norm_of_heads(build: &mut Builder, x: TensorId, whole: u32, weight: String) -> TensorId {
+    let (columns, width) = (build.width_of(x), u64::from(build.model.head_dim));
+    let init = if build.model.variant.norm_offset { Init::Zeros } else { Init::Ones };
+    let split = build.split_heads(whole, width);
+    let gain = build.weight_of(weight, vec![columns], init, false, split);
+    parts_layer_norm(build, &[x, gain], width, "normed heads")
+}
+
+/// LayerNorm of each `width` columns of the first of `inputs`, with the gain and the bias behind it, or without.
+fn parts_layer_norm(build: &mut Builder, inputs: &[TensorId], width: u64, name: &str) -> TensorId {
+    let columns = build.width_of(inputs[0]);
+    let parts = columns / width.max(1);
+    let [mean, inverse] = ["mean", "inverse deviation"].map(|name| build.statistic(name, Some(parts)));
+    let (eps_e12, offset) = (build.model.norm_eps_e12, build.model.variant.norm_offset);
+    let normed = build.apply(Kernel::HeadLayerNorm { eps_e12, width, offset }, inputs, name, columns);
+    if let Some(operator) = build.graph.operators.last_mut() {
+        operator.outputs.extend([mean, inverse]);
+    }
+    normed
+}
+
+/// The norm of the residual stream `x`, with the weights `{weight}.weight` and `{weight}.bias`, where it has some.
+pub(super) fn stream_norm(build: &mut Builder, x: TensorId, weight: &str, name: &str) -> TensorId {
+    let (hidden, norm) = (build.width_of(x), build.model.variant.norm);
+    match norm {
+        Norm::Rms => rms_norm(build, x, format!("{weight}.weight"), name),
+        Norm::RmsWithoutWeights => length(build, x, hidden, name),
+        Norm::Layer if !build.model.variant.norm_offset => layer_norm(build, x, weight.into(), name),
+        Norm::Layer | Norm::LayerWithoutBias | Norm::LayerWithoutWeights => {
+            let mut inputs = vec![x];
+            if norm.weights() > 0 {
+                inputs.push(gain(build, format!("{weight}.weight"), hidden).0);
+            }
+            if norm == Norm::Layer {
+                inputs.push(build.new_weight(format!("{weight}.bias"), vec![hidden], Init::Zeros, false));
+            }
+            parts_layer_norm(build, &inputs, hidden, name)
+        }
+    }
 }
 
 /// The gain of a norm, and whether it is one more than what is held; it starts as 1 either way.
@@ -83,23 +126,38 @@ fn gain(build: &mut Builder, weight: String, width: u64) -> (TensorId, bool) {
 
 /// A gated feed-forward part of inner width `whole` over all devices, its result not yet summed over them.
 pub(super) fn gated(build: &mut Builder, x: TensorId, whole: u32, weight: &str) -> TensorId {
-    let (hidden, ffn, rows) = (build.hidden(), build.share(whole), build.split(0, whole));
-    let gate = build.linear(x, &format!("{weight}.gate_proj"), ffn, "gate", rows);
-    let up = build.linear(x, &format!("{weight}.up_proj"), ffn, "up", rows);
+    let hidden = build.hidden();
+    let ffn = build.share(whole);
+    let gate = inner(build, x, whole, &format!("{weight}.gate_proj"), "gate");
+    let up = inner(build, x, whole, &format!("{weight}.up_proj"), "up");
     let product = build.apply(gate_kernel(build.model.variant.activation), &[gate, up], "gated", ffn);
     let columns = build.split(1, whole);
     build.linear(product, &format!("{weight}.down_proj"), hidden, "feed-forward projected", columns)
 }
 
-/// The MLP of inner width `whole` over all devices, with a gate or without one, its result not yet summed over them.
+/// A matrix of the MLP with `whole` rows over all devices, and its bias where it has one.
+fn inner(build: &mut Builder, x: TensorId, whole: u32, weight: &str, name: &str) -> TensorId {
+    let (ffn, rows) = (build.share(whole), build.split(0, whole));
+    let product = build.linear(x, weight, ffn, name, rows);
+    if !build.model.variant.mlp_bias {
+        return product;
+    }
+    let bias = build.weight_of(format!("{weight}.bias"), vec![ffn], Init::Zeros, false, rows);
+    build.apply(Kernel::AddBias, &[product, bias], name, ffn)
+}
+
+/// The MLP of inner width `whole` over all devices, with a gate or without one, its result not yet summed over them and
+/// without the bias behind that.
 pub(super) fn mlp(build: &mut Builder, x: TensorId, whole: u32, weight: &str) -> TensorId {
     let activation = build.model.variant.activation;
     if activation.is_gated() {
         return gated(build, x, whole, weight);
     }
-    let (hidden, ffn, rows) = (build.hidden(), build.share(whole), build.split(0, whole));
-    let up = build.linear(x, &format!("{weight}.up_proj"), ffn, "feed-forward inner", rows);
+    let (hidden, ffn) = (build.hidden(), build.share(whole));
+    let up = inner(build, x, whole, &format!("{weight}.up_proj"), "feed-forward inner");
     let product = match activation {
+        Activation::PlainGelu => build.apply(Kernel::Gelu, &[up], "activated", ffn),
+        Activation::PlainGeluTanh => build.apply(Kernel::GeluTanh, &[up], "activated", ffn),
         Activation::Xielu => {
             let mut number =
                 |name: &str| build.new_weight(format!("{weight}.act_fn.{name}"), vec![1], Init::Zeros, false);
@@ -118,7 +176,11 @@ pub(super) const fn gate_kernel(activation: Activation) -> Kernel {
         Activation::Gelu => Kernel::GeGlu,
         Activation::ClampedSilu => Kernel::ClampedGlu,
         // Those without a gate are not asked for here.
-        Activation::Silu | Activation::SquaredRelu | Activation::Xielu => Kernel::SwiGlu,
+        Activation::Silu
+        | Activation::SquaredRelu
+        | Activation::Xielu
+        | Activation::PlainGelu
+        | Activation::PlainGeluTanh => Kernel::SwiGlu,
     }
 }
 

@@ -16,7 +16,8 @@ use super::post_training::{Frozen, Lora, Targets};
 use super::*;
 use crate::model::catalog;
 use crate::model::{
-    Activation, Arrangement, Caps, Experts, Factors, Family, Latent, ModelConfig, Routing, Scores, Variant, Window,
+    Activation, Arrangement, Caps, Experts, Factors, Family, Latent, ModelConfig, Norm, QkNorm, Routing, Scores,
+    Variant, Window,
 };
 
 fn variant() -> impl Strategy<Value = Variant> {
@@ -87,27 +88,61 @@ fn gpt_variant() -> impl Strategy<Value = Variant> {
     )
 }
 
+/// Norms, biases, and how attention and MLP are arranged, for Llama-like decoders.
+fn norms() -> impl Strategy<Value = (Norm, Arrangement, Activation, [bool; 4])> {
+    let of = |all: &[Activation]| prop::sample::select(all.to_vec());
+    (
+        prop::sample::select(Norm::ALL.to_vec()),
+        prop::sample::select(Arrangement::ALL.to_vec()),
+        of(&Activation::ALL),
+        any::<[bool; 4]>(),
+    )
+}
+
+/// `variant` with them, where its other parts go with that.
+fn normed(variant: Variant, norms: (Norm, Arrangement, Activation, [bool; 4])) -> Variant {
+    let (norm, arrangement, activation, [embedding_norm, mlp_bias, head_bias, clipped]) = norms;
+    if variant.latent.is_some() || variant.experts.is_some() || variant.multi_token > 0 {
+        return variant;
+    }
+    Variant {
+        norm,
+        norm_offset: variant.norm_offset && norm.weights() > 0,
+        arrangement: if variant.post_norms { Arrangement::InTurn } else { arrangement },
+        activation,
+        embedding_norm,
+        mlp_bias,
+        head_bias,
+        qkv_clip: clipped.then_some(crate::model::E12),
+        qk_norm_of: if variant.qk_norm && clipped { QkNorm::LayerHeads } else { variant.qk_norm_of },
+        ..variant
+    }
+}
+
 fn config() -> impl Strategy<Value = ModelConfig> {
     let sizes = (1u32..5, 1u32..5, 1u32..4, 1u32..4, 1u32..9, 2u32..20);
-    let kind = (any::<bool>(), any::<bool>(), variant(), gpt_variant());
-    (sizes, kind).prop_map(|((layers, hidden, kv_heads, group, ffn, vocab), (llama, tied, variant, of_gpt))| {
-        let latent = llama && variant.latent.is_some();
-        ModelConfig {
-            family: if llama { Family::Llama } else { Family::Gpt },
-            layers,
-            hidden: 2 * hidden,
-            heads: kv_heads * group,
-            kv_heads: if latent { kv_heads * group } else { kv_heads },
-            head_dim: if latent { 4 } else { 2 },
-            ffn,
-            vocab,
-            positions: 16,
-            rope_base: 10_000,
-            norm_eps_e12: 10_000_000,
-            tied,
-            variant: if llama { variant } else { of_gpt },
-        }
-    })
+    let kind = (any::<bool>(), any::<bool>(), variant(), gpt_variant(), norms());
+    (sizes, kind).prop_map(
+        |((layers, hidden, kv_heads, group, ffn, vocab), (llama, tied, variant, of_gpt, norms))| {
+            let variant = normed(variant, norms);
+            let latent = llama && variant.latent.is_some();
+            ModelConfig {
+                family: if llama { Family::Llama } else { Family::Gpt },
+                layers,
+                hidden: 2 * hidden,
+                heads: kv_heads * group,
+                kv_heads: if latent { kv_heads * group } else { kv_heads },
+                head_dim: if latent { 4 } else { 2 },
+                ffn,
+                vocab,
+                positions: 16,
+                rope_base: 10_000,
+                norm_eps_e12: 10_000_000,
+                tied,
+                variant: if llama { variant } else { of_gpt },
+            }
+        },
+    )
 }
 
 fn form() -> impl Strategy<Value = Form> {

@@ -57,16 +57,19 @@ impl ModelConfig {
         let table = u64::from(self.vocab) * u64::from(self.hidden);
         let head = if self.tied { 0 } else { table };
         let norm = match self.family {
-            Family::Llama => u64::from(self.hidden),
+            Family::Llama => self.norm_parameters(),
             Family::Gpt => 2 * u64::from(self.hidden),
         };
+        let extras = if self.variant.embedding_norm { norm } else { 0 }
+            + if self.variant.head_bias { u64::from(self.vocab) } else { 0 };
         let positions = match self.family {
             Family::Llama => 0,
             Family::Gpt if self.variant.rotary.is_some() => 0,
             Family::Gpt => u64::from(self.positions) * u64::from(self.hidden),
         };
-        (0..self.layers)
-            .fold(table + positions + norm + head, |sum, layer| sum.saturating_add(self.layer_parameters(layer)))
+        (0..self.layers).fold(table + positions + norm + head + extras, |sum, layer| {
+            sum.saturating_add(self.layer_parameters(layer))
+        })
     }
 
     /// Parameters that a token uses: of the experts only its top-k.
@@ -153,6 +156,11 @@ impl ModelConfig {
             })
     }
 
+    /// Parameters of one norm of the residual stream.
+    fn norm_parameters(&self) -> u64 {
+        self.variant.norm.weights() * u64::from(self.hidden)
+    }
+
     /// Parameters of the matrices of an MLP of this inner width.
     fn mlp_parameters(&self, ffn: u32) -> u64 {
         let matrices = if self.variant.activation.is_gated() { 3 } else { 2 };
@@ -171,15 +179,17 @@ impl ModelConfig {
         let attention = hidden * (2 * query + 2 * key_value);
         match self.family {
             Family::Llama => {
-                let norms = (u64::from(!self.variant.no_pre_norms) + u64::from(self.variant.post_norms)) * hidden;
+                let each = self.norm_parameters();
+                let norms = (u64::from(!self.variant.no_pre_norms) + u64::from(self.variant.post_norms)) * each;
                 let mixer = match (self.recurrence(layer), self.variant.latent) {
                     (Some(recurrence), _) => self.recurrence_parameters(&recurrence),
                     (None, Some(latent)) => self.latent_parameters(&latent),
                     (None, None) => attention + self.attention_extras(query, key_value),
                 };
                 let mixer = if self.has_mixer(layer) { mixer + norms } else { 0 };
+                let of_mlp = if self.variant.arrangement == Arrangement::BesideOneNorm { 0 } else { norms };
                 match self.has_mlp(layer) {
-                    true => (mixer + norms).saturating_add(self.feed_forward_parameters(layer)),
+                    true => (mixer + of_mlp).saturating_add(self.feed_forward_parameters(layer)),
                     false => mixer,
                 }
             }
@@ -203,7 +213,12 @@ impl ModelConfig {
                     .saturating_add(self.mlp_parameters(experts.shared_ffn))
                     .saturating_add(if experts.shared_gate { hidden } else { 0 })
             }
-            _ => self.mlp_parameters(self.ffn) + if self.variant.activation == Activation::Xielu { 2 } else { 0 },
+            _ => {
+                let inner = if self.variant.activation.is_gated() { 2 } else { 1 } * u64::from(self.ffn);
+                let biases = if self.variant.mlp_bias { inner + hidden } else { 0 };
+                let numbers = if self.variant.activation == Activation::Xielu { 2 } else { 0 };
+                self.mlp_parameters(self.ffn) + biases + numbers
+            }
         }
     }
 
@@ -213,7 +228,7 @@ impl ModelConfig {
         let if_so = |is_so: bool, parameters: u64| if is_so { parameters } else { 0 };
         let norm = match variant.qk_norm_of {
             QkNorm::Heads | QkNorm::RotatedHeads => 2 * u64::from(self.head_dim),
-            QkNorm::Whole => query + key_value,
+            QkNorm::Whole | QkNorm::LayerHeads => query + key_value,
             QkNorm::RotatedLengths => 0,
         };
         if_so(variant.qkv_bias, query + 2 * key_value)

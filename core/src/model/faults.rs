@@ -7,7 +7,8 @@ use core::fmt::Display;
 
 use super::config::{MAX_EXPERT_GROUPS, MAX_EXPERTS, MAX_LAYERS, MAX_MULTI_TOKEN, MAX_SIZE, ModelConfig};
 use super::variant::{
-    Activation, Arrangement, E12, Experts, Family, Latent, MAX_FACTOR, QkNorm, Recurrence, Routing, Scores, Variant,
+    Activation, Arrangement, E12, Experts, Family, Latent, MAX_FACTOR, Norm, QkNorm, Recurrence, Routing, Scores,
+    Variant,
 };
 use crate::base::fields::Fault;
 
@@ -138,17 +139,61 @@ impl ModelConfig {
                 ("norm_offset", variant.norm_offset != of_gpt.norm_offset),
                 ("factors", variant.factors != of_gpt.factors),
                 ("caps", variant.caps != of_gpt.caps),
+                ("norm", variant.norm != of_gpt.norm),
+                ("embedding_norm", variant.embedding_norm != of_gpt.embedding_norm),
+                ("mlp_bias", variant.mlp_bias != of_gpt.mlp_bias),
+                ("head_bias", variant.head_bias != of_gpt.head_bias),
+                ("qkv_clip", variant.qkv_clip != of_gpt.qkv_clip),
             ];
             let named: Vec<&str> = named.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect();
             let accepted = format!("llama: only this family has {}", named.join(", "));
             fault("family", &self.family.name(), accepted);
         }
-        if self.family == Family::Llama && (arrangement != Arrangement::InTurn || no_bias) {
-            let accepted = "nothing: only family gpt has this field";
-            match no_bias {
-                true => fault("no_bias", &no_bias, accepted.into()),
-                false => fault("arrangement", &arrangement.name(), accepted.into()),
+        if self.family == Family::Llama && no_bias {
+            fault("no_bias", &no_bias, "nothing: only family gpt has this field".into());
+        }
+        if self.family == Family::Llama && arrangement != Arrangement::InTurn {
+            self.find_arrangement_faults(fault);
+        }
+        self.find_norm_faults(fault);
+    }
+
+    /// Parts that do not go with attention and MLP beside each other.
+    fn find_arrangement_faults(&self, fault: &mut impl FnMut(&str, &dyn Display, String)) {
+        let variant = &self.variant;
+        let others = [
+            ("experts", variant.experts.is_some()),
+            ("latent", variant.latent.is_some()),
+            ("recurrence", variant.recurrence.is_some()),
+            ("post_norms", variant.post_norms),
+            ("no_mixer", variant.no_mixer.is_some()),
+            ("no_mlp", variant.no_mlp.is_some()),
+            ("multi_token", variant.multi_token > 0),
+        ];
+        let others: Vec<&str> = others.into_iter().filter(|(_, has)| *has).map(|(name, _)| name).collect();
+        if !others.is_empty() {
+            let accepted = format!("in-turn with {}", others.join(", "));
+            fault("arrangement", &variant.arrangement.name(), accepted);
+        }
+    }
+
+    /// Norms that do not go with another part.
+    fn find_norm_faults(&self, fault: &mut impl FnMut(&str, &dyn Display, String)) {
+        let Variant { norm, norm_offset, multi_token, latent, .. } = self.variant;
+        if norm_offset && norm.weights() == 0 {
+            fault("norm_offset", &true, format!("false with norm {}, which has no weights", norm.name()));
+        }
+        // Norms of latents and of MTP modules have one weight a column.
+        for (field, has) in [("multi_token", multi_token > 0), ("latent", latent.is_some())] {
+            if has && norm != Norm::Rms {
+                fault("norm", &norm.name(), format!("{} with {field}", Norm::Rms.name()));
             }
+        }
+        if self.variant.mlp_bias && self.variant.experts.is_some() {
+            fault("mlp_bias", &true, "false with experts, whose biases are experts.biases".into());
+        }
+        if self.variant.head_bias && multi_token > 0 {
+            fault("head_bias", &true, "false with multi_token".into());
         }
     }
 
@@ -201,8 +246,9 @@ impl ModelConfig {
         if let Some(recurrence) = variant.recurrence {
             find_recurrence_faults(&recurrence, fault);
         }
-        if variant.experts.is_some() && variant.activation == Activation::Xielu {
-            let accepted = "another: experts with xIELU are not supported";
+        let without_gate = [Activation::Xielu, Activation::PlainGelu, Activation::PlainGeluTanh];
+        if variant.experts.is_some() && without_gate.contains(&variant.activation) {
+            let accepted = "another: of those without a gate, experts have squared-relu alone";
             fault("activation", &variant.activation.name(), accepted.into());
         }
         let activation = variant.activation.name();
@@ -250,6 +296,7 @@ impl ModelConfig {
             ("factors.logits", factors.logits),
             ("caps.attention", caps.attention),
             ("caps.logits", caps.logits),
+            ("qkv_clip", variant.qkv_clip),
             ("experts.factor", variant.experts.and_then(|experts| experts.routing.factor)),
         ] {
             if value.is_some_and(|value| value == 0 || value as f64 > MAX_FACTOR * E12 as f64) {

@@ -22,7 +22,49 @@ impl Family {
     }
 }
 
-/// The activation of the gated MLP.
+/// The norm of the residual stream, before attention, before the MLP and before the head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Norm {
+    /// RMSNorm (arXiv:1910.07467).
+    #[default]
+    Rms,
+    /// RMSNorm without weights (nanochat).
+    RmsWithoutWeights,
+    /// LayerNorm (arXiv:1607.06450).
+    Layer,
+    /// LayerNorm without biases (Command R).
+    LayerWithoutBias,
+    /// LayerNorm without weights and biases (OLMo, arXiv:2402.00838 §2.1).
+    LayerWithoutWeights,
+}
+
+impl Norm {
+    /// All of them.
+    pub const ALL: [Norm; 5] =
+        [Norm::Rms, Norm::RmsWithoutWeights, Norm::Layer, Norm::LayerWithoutBias, Norm::LayerWithoutWeights];
+
+    /// The name in a spec.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Norm::Rms => "rms",
+            Norm::RmsWithoutWeights => "rms-without-weights",
+            Norm::Layer => "layer",
+            Norm::LayerWithoutBias => "layer-without-bias",
+            Norm::LayerWithoutWeights => "layer-without-weights",
+        }
+    }
+
+    /// Weights for each column: a gain, a bias, both or none.
+    pub const fn weights(self) -> u64 {
+        match self {
+            Norm::RmsWithoutWeights | Norm::LayerWithoutWeights => 0,
+            Norm::Rms | Norm::LayerWithoutBias => 1,
+            Norm::Layer => 2,
+        }
+    }
+}
+
+/// The activation of the MLP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Activation {
     /// `x · σ(x)`: SwiGLU.
@@ -36,16 +78,27 @@ pub enum Activation {
     SquaredRelu,
     /// xIELU, with two trained numbers in each layer and without a gate (arXiv:2411.13010).
     Xielu,
+    /// GELU in its exact form, in an MLP without a gate (arXiv:1606.08415).
+    PlainGelu,
+    /// GELU in its tanh form, in an MLP without a gate.
+    PlainGeluTanh,
 }
 
 impl Activation {
     /// All of them.
-    pub const ALL: [Activation; 5] =
-        [Activation::Silu, Activation::Gelu, Activation::ClampedSilu, Activation::SquaredRelu, Activation::Xielu];
+    pub const ALL: [Activation; 7] = [
+        Activation::Silu,
+        Activation::Gelu,
+        Activation::ClampedSilu,
+        Activation::SquaredRelu,
+        Activation::Xielu,
+        Activation::PlainGelu,
+        Activation::PlainGeluTanh,
+    ];
 
     /// Whether the MLP has a gate, and so three matrices; else it has two.
     pub const fn is_gated(self) -> bool {
-        !matches!(self, Activation::SquaredRelu | Activation::Xielu)
+        matches!(self, Activation::Silu | Activation::Gelu | Activation::ClampedSilu)
     }
 
     /// The name in a spec.
@@ -56,6 +109,8 @@ impl Activation {
             Activation::ClampedSilu => "clamped-silu",
             Activation::SquaredRelu => "squared-relu",
             Activation::Xielu => "xielu",
+            Activation::PlainGelu => "plain-gelu",
+            Activation::PlainGeluTanh => "plain-gelu-tanh",
         }
     }
 }
@@ -192,11 +247,15 @@ pub enum QkNorm {
     RotatedHeads,
     /// Each head by itself, without weights, after rotary positions, and only where there are some (Llama 4).
     RotatedLengths,
+    /// Each head by itself, by LayerNorm without biases and with weights of its own, before rotary positions (Command
+    /// R+).
+    LayerHeads,
 }
 
 impl QkNorm {
     /// All of them.
-    pub const ALL: [QkNorm; 4] = [QkNorm::Heads, QkNorm::Whole, QkNorm::RotatedHeads, QkNorm::RotatedLengths];
+    pub const ALL: [QkNorm; 5] =
+        [QkNorm::Heads, QkNorm::Whole, QkNorm::RotatedHeads, QkNorm::RotatedLengths, QkNorm::LayerHeads];
 
     /// The name in a spec.
     pub const fn name(self) -> &'static str {
@@ -205,6 +264,7 @@ impl QkNorm {
             QkNorm::Whole => "whole",
             QkNorm::RotatedHeads => "rotated-heads",
             QkNorm::RotatedLengths => "rotated-lengths",
+            QkNorm::LayerHeads => "layer-heads",
         }
     }
 }
@@ -306,7 +366,7 @@ pub fn to_e12(number: f64) -> u64 {
 /// The greatest of such numbers, as a plain number.
 pub const MAX_FACTOR: f64 = 1e6;
 
-/// How attention and MLP of a layer of [`Family::Gpt`] are arranged.
+/// How attention and MLP of a layer are arranged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Arrangement {
     /// The MLP follows attention.
@@ -332,7 +392,7 @@ impl Arrangement {
     }
 }
 
-/// What differs from a family's usual layer. `arrangement` and `no_bias` are for [`Family::Gpt`], the window, the rotary
+/// What differs from a family's usual layer. `no_bias` is for [`Family::Gpt`], the arrangement, the window, the rotary
 /// dim and the vision tower for both families, all else for [`Family::Llama`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Variant {
@@ -383,6 +443,16 @@ pub struct Variant {
     pub no_bias: bool,
     /// Whether norms multiply by one more than their weight (Gemma).
     pub norm_offset: bool,
+    /// The norm of the residual stream.
+    pub norm: Norm,
+    /// Whether the stream is normed behind the embedding, too (nanochat).
+    pub embedding_norm: bool,
+    /// Whether the matrices of the MLP have biases.
+    pub mlp_bias: bool,
+    /// Whether the output layer has a bias (Phi).
+    pub head_bias: bool,
+    /// The greatest absolute value of queries, keys and values, in units of 10⁻¹²; beyond it they are clipped (OLMo).
+    pub qkv_clip: Option<u64>,
     /// Multipliers that usual models do not have.
     pub factors: Factors,
     /// Soft-caps.
@@ -417,6 +487,11 @@ impl Variant {
         arrangement: Arrangement::InTurn,
         no_bias: false,
         norm_offset: false,
+        norm: Norm::Rms,
+        embedding_norm: false,
+        mlp_bias: false,
+        head_bias: false,
+        qkv_clip: None,
         factors: Factors { embedding: None, residual: None, attention: None, logits: None },
         caps: Caps { attention: None, logits: None },
         vision: None,

@@ -35,17 +35,20 @@
 //! | `model.positions` (`max_position_embeddings`) | the longest sequence | the catalog's; `training.sequence` by hand |
 //! | `model.config` | the content of a Hugging Face `config.json` ([how it is read](crate::model::hf_config)), instead of a name or sizes. On the command line: its path | none |
 //! | `model.qkv_bias` (`add_qkv_bias`), `.qk_norm` (`qk_layernorm`), `.post_norms` (`sandwich_norm`) | biases of q, k and v; QK-norm; post-norms of attention and MLP | the catalog's; false by hand |
-//! | `model.activation` | activation of the MLP: with a gate `silu`, `gelu` or `clamped-silu` (gpt-oss); without one `squared-relu` or `xielu` | the catalog's; `silu` by hand |
+//! | `model.activation` | activation of the MLP: with a gate `silu`, `gelu` or `clamped-silu` (gpt-oss); without one `squared-relu`, `xielu`, or GELU in its exact form (`plain-gelu`) or its tanh form (`plain-gelu-tanh`) | the catalog's; `silu` by hand |
 //! | `model.experts` (`moe`) | mixture of experts, or `none`: a table of `count` (`num_experts`), `active` (`moe_router_topk`), `ffn` (`moe_ffn_hidden_size`), `shared_ffn` (`moe_shared_expert_intermediate_size`; 0), `dense_layers` (`first_k_dense_replace`; 0), `layers` (instead: a pattern of the layers with experts), `biases` (of the router and of every expert matrix; false), `shared_gate` (`moe_shared_expert_gate`; false), `scores` (`moe_router_score_function`: `softmax`, `sigmoid`, or `input-sigmoid`, which weights what experts take in; `softmax`), `normed` (`norm_topk_prob`: whether the weights of a token's experts add up to 1; false), `factor` (`moe_router_topk_scaling_factor`; 1), `groups` (`moe_router_num_groups`; 1) and `active_groups` (`moe_router_group_topk`; 1) | the catalog's; `none` by hand |
 //! | `model.latent` (`mla`) | multi-head latent attention (MLA), or `none`: a table of `query_rank` (`q_lora_rank`; 0), `key_value_rank` (`kv_lora_rank`), `rope_width` (`qk_rope_head_dim`) and `value_width` (`v_head_dim`) | the catalog's; `none` by hand |
 //! | `model.window` | sliding window, or `none`: a table of `tokens`, `full_every` (the period of layers with full attention; 0: no layer has it), or `layers` (instead: a pattern of the layers with the window), and `chunked` (chunks that see only themselves; false) | the catalog's; `none` by hand |
 //! | `model.multi_token` (`mtp_num_layers`) | multi-token prediction (MTP) modules, on the last stage unless a layout says otherwise. The mean of their losses counts for 0.1 in training | the catalog's; 0 by hand |
 //! | `model.rotary` (`rotary_dim`) | partial rotary dim, or `none`: the whole head in family `llama`, learned positions in `gpt` | the catalog's; `none` by hand |
-//! | `model.arrangement` (`parallel_residual`: `false`, `true` or `one-norm`), `.no_bias` (`disable_bias_linear`) | in family `gpt`: attention and MLP one after the other (`in-turn`), in parallel (`beside`), or in parallel behind one norm (`beside-one-norm`); no linear biases | the catalog's; `in-turn`, false by hand |
+//! | `model.arrangement` (`parallel_residual`: `false`, `true` or `one-norm`), `.no_bias` (`disable_bias_linear`) | attention and MLP one after the other (`in-turn`), in parallel (`beside`), or in parallel behind one norm (`beside-one-norm`); in family `gpt`: no linear biases | the catalog's; `in-turn`, false by hand |
 //! | `model.factors` | multipliers of `embedding`, `residual` (what a layer adds to the residual stream), `attention` (scores; usually 1/√head_dim) and `logits`: a table of numbers. Each number, and the table, may be `none` | the catalog's; `none` by hand |
 //! | `model.caps` (`soft_caps`) | soft-caps of `attention` (`attn_logit_softcapping`) and `logits` (`final_logit_softcapping`): a table of numbers. Each number, and the table, may be `none` | the catalog's; `none` by hand |
 //! | `model.norm_offset` (`layernorm_zero_centered_gamma`) | whether norms multiply by one more than their weight | the catalog's; false by hand |
-//! | `model.qk_norm_of` | with `qk_norm`, what is normed: each head (`heads`), all heads together (`whole`), or each head after rotary positions with weights (`rotated-heads`) or without (`rotated-lengths`) | `heads` |
+//! | `model.qk_norm_of` | with `qk_norm`, what is normed: each head (`heads`), all heads together (`whole`), each head after rotary positions with weights (`rotated-heads`) or without (`rotated-lengths`), or each head by LayerNorm with weights of its own (`layer-heads`) | `heads` |
+//! | `model.norm` | in family `llama`: the norm of the residual stream, `rms`, `rms-without-weights`, `layer` (LayerNorm with biases), `layer-without-bias` or `layer-without-weights` | the catalog's; `rms` by hand |
+//! | `model.embedding_norm`, `.mlp_bias`, `.head_bias` | in family `llama`: a norm behind the embedding; biases of the MLP's matrices; a bias of the output layer | false |
+//! | `model.qkv_clip` | the greatest absolute value of queries, keys and values, or `none` | `none` |
 //! | `model.no_pre_norms`, `.o_bias`, `.sinks`, `.attention_gate` | post-norms of attention and MLP alone, with `post_norms`; a bias of the last matrix of attention; attention sinks, one a head; a gate of what each head attends to | false |
 //! | `model.no_rope` | the layers without rotary positions, as a pattern: a 0 or 1 for each of the first layers and, in parentheses, of those that repeat, such as `000(1)` or `(0001)` | `none` |
 //! | `model.no_mixer` | the layers without attention or a recurrence, as such a pattern: of a model whose layers have one part each (Nemotron-H) | `none` |
@@ -152,7 +155,7 @@ use crate::graph::optimizer::Optimizer;
 use crate::graph::post_training::Lora;
 use crate::hardware::cluster::{Device, Link, Nodes};
 use crate::hardware::profile::Profile;
-use crate::model::{Dtype, E12, Factors, Indexer, ModelConfig, QkNorm, Temperature, Variant, Vision, catalog};
+use crate::model::{Dtype, E12, Factors, Indexer, ModelConfig, Norm, QkNorm, Temperature, Variant, Vision, catalog};
 use crate::notation::megatron_layout;
 use crate::problem::packing::Bins;
 use crate::problem::{Objective, Statement};
@@ -733,7 +736,16 @@ fn write_newer_parts(variant: &Variant, model: &mut Value) {
     if variant.qk_norm_of != QkNorm::Heads {
         model["qk_norm_of"] = json!(variant.qk_norm_of.name());
     }
+    if variant.norm != Norm::Rms {
+        model["norm"] = json!(variant.norm.name());
+    }
+    if let Some(limit) = variant.qkv_clip {
+        model["qkv_clip"] = json!(of_e12(limit));
+    }
     let flags = [
+        ("embedding_norm", variant.embedding_norm),
+        ("mlp_bias", variant.mlp_bias),
+        ("head_bias", variant.head_bias),
         ("no_pre_norms", variant.no_pre_norms),
         ("o_bias", variant.o_bias),
         ("sinks", variant.sinks),

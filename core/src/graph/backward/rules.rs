@@ -27,9 +27,10 @@ impl Backward<'_> {
                 Some(())
             }
             Kernel::Embedding | Kernel::Positions { .. } => self.embedding(operator, arriving?),
-            Kernel::RmsNorm { .. } | Kernel::LayerNorm { .. } | Kernel::HeadNorm { .. } => {
-                self.norm(operator, arriving?)
-            }
+            Kernel::RmsNorm { .. }
+            | Kernel::LayerNorm { .. }
+            | Kernel::HeadLayerNorm { .. }
+            | Kernel::HeadNorm { .. } => self.norm(operator, arriving?),
             Kernel::RowSquares | Kernel::SharedRmsNorm { .. } | Kernel::HeadLength { .. } => {
                 self.shared_norm(operator, arriving?)
             }
@@ -44,6 +45,7 @@ impl Backward<'_> {
             | Kernel::Cast
             | Kernel::Scale { .. }
             | Kernel::SoftCap { .. }
+            | Kernel::Clip { .. }
             | Kernel::PositionScale { .. }
             | Kernel::Add => self.linear(operator, arriving?),
             Kernel::Rope { .. }
@@ -69,6 +71,7 @@ impl Backward<'_> {
             | Kernel::ClampedGlu
             | Kernel::WeightedGlu { .. }
             | Kernel::Gelu
+            | Kernel::GeluTanh
             | Kernel::SquaredRelu
             | Kernel::WeightedSquaredRelu
             | Kernel::Xielu
@@ -99,6 +102,8 @@ impl Backward<'_> {
             | Kernel::RmsNormGainGrad
             | Kernel::LayerNormInputGrad
             | Kernel::LayerNormGainGrad
+            | Kernel::HeadLayerNormInputGrad { .. }
+            | Kernel::HeadLayerNormGainGrad { .. }
             | Kernel::BiasGrad
             | Kernel::AttentionGrad(_)
             | Kernel::SpreadAttentionGrad(_)
@@ -120,8 +125,10 @@ impl Backward<'_> {
             | Kernel::AttendGrad(_)
             | Kernel::DropoutGrad
             | Kernel::SoftCapGrad { .. }
+            | Kernel::ClipGrad { .. }
             | Kernel::SwiGluGrad
             | Kernel::GeluGrad
+            | Kernel::GeluTanhGrad
             | Kernel::ClampedGluGrad
             | Kernel::SquaredReluGrad
             | Kernel::WeightedSquaredReluGrad
@@ -187,6 +194,18 @@ impl Backward<'_> {
                 self.accumulate(Kernel::LayerNormGainGrad, &[dy, x, mean, inverse], gain);
                 self.accumulate(Kernel::BiasGrad, &[dy], bias);
                 self.contribute_by(x, Kernel::LayerNormInputGrad, &[dy, x, mean, inverse, gain]);
+            }
+            Kernel::HeadLayerNorm { width, offset, .. } => {
+                let (x, mean, inverse) = (input(0)?, output(1)?, output(2)?);
+                let mut inputs = [dy, x, mean, inverse].to_vec();
+                if let Some(gain) = input(1) {
+                    self.accumulate(Kernel::HeadLayerNormGainGrad { width }, &inputs, gain);
+                    inputs.push(gain);
+                }
+                if let Some(bias) = input(2) {
+                    self.accumulate(Kernel::BiasGrad, &[dy], bias);
+                }
+                self.contribute_by(x, Kernel::HeadLayerNormInputGrad { width, offset }, &inputs);
             }
             Kernel::HeadNorm { width, offset, .. } => {
                 let (x, gain, inverse) = (input(0)?, input(1)?, output(1)?);
@@ -318,6 +337,9 @@ impl Backward<'_> {
             kernel @ Kernel::PositionScale { .. } => self.contribute_by(input(0)?, kernel, &[dy]),
             Kernel::SoftCap { cap_e12 } => {
                 self.contribute_by(input(0)?, Kernel::SoftCapGrad { cap_e12 }, &[dy, output(0)?]);
+            }
+            Kernel::Clip { limit_e12 } => {
+                self.contribute_by(input(0)?, Kernel::ClipGrad { limit_e12 }, &[dy, output(0)?]);
             }
             Kernel::Add => {
                 self.contribute(input(0)?, dy);
@@ -510,6 +532,10 @@ impl Backward<'_> {
             Kernel::Gelu => {
                 let x = input(0)?;
                 self.contribute_by(x, Kernel::GeluGrad, &[dy, x]);
+            }
+            Kernel::GeluTanh => {
+                let x = input(0)?;
+                self.contribute_by(x, Kernel::GeluTanhGrad, &[dy, x]);
             }
             Kernel::Dropout { .. } => self.contribute_by(input(0)?, Kernel::DropoutGrad, &[dy, output(1)?]),
             _ => return None,

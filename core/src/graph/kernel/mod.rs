@@ -86,6 +86,29 @@ pub enum Kernel {
     /// `(dy [n, h], x [n, h], mean [n], r [n], G [h]) → (G)`:
     /// `G[j] += Σ over i of dy[i,j] · (x[i,j] − mean[i]) · r[i]`. The bias's gradient is [`Kernel::BiasGrad`].
     LayerNormGainGrad,
+    /// LayerNorm of each head, or of whole rows as one head, with fewer or other weights than [`Kernel::LayerNorm`]:
+    /// `(x [n, a·d]) → (y [n, a·d], mean [n, a], r [n, a])`, or with gains `[a·d]` `(x, gain)`, or with both `(x, gain,
+    /// bias [a·d])`. Sources: arXiv:2402.00838 §2.1 (without weights); the code of Command R and Nemotron.
+    HeadLayerNorm {
+        /// `eps` in units of 10⁻¹². See [`of_e12`].
+        eps_e12: u64,
+        /// Width of one head, `d`.
+        width: u64,
+        /// Whether gains are one more than what is held.
+        offset: bool,
+    },
+    /// `(dy, x, mean, r) → (dx)`, or with gains `(dy, x, mean, r, gain)`. May run in place of `dy`.
+    HeadLayerNormInputGrad {
+        /// Width of one head.
+        width: u64,
+        /// Whether gains are one more than what is held.
+        offset: bool,
+    },
+    /// `(dy, x, mean, r, G [a·d]) → (G)`. The bias's gradient is [`Kernel::BiasGrad`].
+    HeadLayerNormGainGrad {
+        /// Width of one head.
+        width: u64,
+    },
     /// `(x [n, h], bias [h]) → (y [n, h])`: `y[i,j] = x[i,j] + bias[j]`. May run in place of `x`. Its gradient
     /// for `x` is `dy` itself.
     AddBias,
@@ -378,6 +401,11 @@ pub enum Kernel {
     /// `(dy [n, f], x [n, f]) → (dx [n, f])`: `dx = dy ∘ ((1 + erf(x/√2)) / 2 + x · e^(−x²/2) / √(2π))`. May run
     /// in place of `dy`.
     GeluGrad,
+    /// `(x [n, f]) → (y [n, f])`: GELU in its tanh form, `y = x · (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2`. Source:
+    /// arXiv:1606.08415 §2.
+    GeluTanh,
+    /// `(dy [n, f], x [n, f]) → (dx [n, f])`. May run in place of `dy`.
+    GeluTanhGrad,
     /// `(gate [n, f], up [n, f]) → (y [n, f])`: with `g` the gate, at most 7, and `u` between −7 and 7,
     /// `y = g ∘ σ(1.702 g) ∘ (1 + u)`. Source: gpt-oss's own code.
     ClampedGlu,
@@ -570,6 +598,17 @@ pub enum Kernel {
     SoftCapGrad {
         /// `c` in units of 10⁻¹².
         cap_e12: u64,
+    },
+    /// `(x) → (y)`: `y = x` within ±`limit`, and the nearer of both beyond. May run in place: the gradient needs `y`
+    /// alone. Source: arXiv:2402.00838, on queries, keys and values.
+    Clip {
+        /// The limit in units of 10⁻¹². See [`of_e12`].
+        limit_e12: u64,
+    },
+    /// `(dy, y) → (dx)`: `dx = dy` within the limits, and 0 at them. May run in place of `dy`.
+    ClipGrad {
+        /// The limit in units of 10⁻¹².
+        limit_e12: u64,
     },
     /// `(logits [n, vocab], targets [n]) → (loss [1], l [n])`: `l[i] = ln Σ over j of exp logits[i,j]`, `loss = Σ
     /// over i, rising, of (l[i] − logits[i, targets[i]]) / (n · microbatches)`, on the CPU in f64. `l` is kept.

@@ -20,6 +20,9 @@ impl Kernel {
             Kernel::LayerNorm { .. } => "layer_norm",
             Kernel::LayerNormInputGrad => "layer_norm_input_grad",
             Kernel::LayerNormGainGrad => "layer_norm_gain_grad",
+            Kernel::HeadLayerNorm { .. } => "head_layer_norm",
+            Kernel::HeadLayerNormInputGrad { .. } => "head_layer_norm_input_grad",
+            Kernel::HeadLayerNormGainGrad { .. } => "head_layer_norm_gain_grad",
             Kernel::AddBias => "add_bias",
             Kernel::BiasGrad => "bias_grad",
             Kernel::MatMul { .. } => "matmul",
@@ -82,6 +85,8 @@ impl Kernel {
             Kernel::SwiGluGrad => "swiglu_grad",
             Kernel::Gelu => "gelu",
             Kernel::GeluGrad => "gelu_grad",
+            Kernel::GeluTanh => "gelu_tanh",
+            Kernel::GeluTanhGrad => "gelu_tanh_grad",
             Kernel::ClampedGlu => "clamped_glu",
             Kernel::ClampedGluGrad => "clamped_glu_grad",
             Kernel::SquaredRelu => "squared_relu",
@@ -131,6 +136,8 @@ impl Kernel {
             Kernel::Scale { .. } => "scale",
             Kernel::SoftCap { .. } => "soft_cap",
             Kernel::SoftCapGrad { .. } => "soft_cap_grad",
+            Kernel::Clip { .. } => "clip",
+            Kernel::ClipGrad { .. } => "clip_grad",
             Kernel::HidePadding { .. } => "hide_padding",
             Kernel::RowMax => "row_max",
             Kernel::ExpSums => "exp_sums",
@@ -197,6 +204,10 @@ impl Kernel {
             | Kernel::SquaredReluGrad
             | Kernel::WeightedSquaredReluGrad
             | Kernel::XieluGrad
+            | Kernel::GeluTanhGrad
+            | Kernel::HeadLayerNormInputGrad { .. }
+            | Kernel::Clip { .. }
+            | Kernel::ClipGrad { .. }
             | Kernel::SigmoidGateGrad => &[0],
             Kernel::HeadLengthGrad { .. } | Kernel::PositionScale { .. } | Kernel::ExpertBias { .. } => &[0],
             Kernel::Scale { .. } | Kernel::SoftCap { .. } | Kernel::SoftCapGrad { .. } => &[0],

@@ -188,6 +188,7 @@ fn is_cheap(kernel: &Kernel) -> bool {
         kernel,
         Kernel::RmsNorm { .. }
             | Kernel::LayerNorm { .. }
+            | Kernel::HeadLayerNorm { .. }
             | Kernel::HeadNorm { .. }
             | Kernel::SwiGlu
             | Kernel::GeGlu
@@ -198,6 +199,7 @@ fn is_cheap(kernel: &Kernel) -> bool {
             | Kernel::Xielu
             | Kernel::HeadLength { .. }
             | Kernel::Gelu
+            | Kernel::GeluTanh
     )
 }
 

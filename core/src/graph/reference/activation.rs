@@ -31,6 +31,11 @@ pub(super) fn compute(given: &Given) -> Vec<Vec<f64>> {
             let bell = (-v * v / 2.0).exp() / (2.0 * core::f64::consts::PI).sqrt();
             x[0][e] * ((1.0 + libm::erf(v / 2f64.sqrt())) / 2.0 + v * bell)
         })],
+        Kernel::GeluTanh => vec![by_element(&|e| x[0][e] * gelu_share(x[0][e]).0)],
+        Kernel::GeluTanhGrad => vec![by_element(&|e| {
+            let (share, slope) = gelu_share(x[1][e]);
+            x[0][e] * (share + x[1][e] * slope)
+        })],
         Kernel::Dropout { site, ways, blocks, .. } => {
             let place = |e| given.place(e, x[0].len(), ways, blocks) as u64;
             let kept = by_element(&|e| f64::from(number(site * 1000 + place(e)) < 0.8));
@@ -82,7 +87,9 @@ fn passed(activation: Activation, x: f64) -> (f64, f64) {
         }
         Activation::Gelu => gelu_share(x),
         Activation::ClampedSilu => return newer::clamped(x),
-        Activation::SquaredRelu | Activation::Xielu => panic!("{} has no gate", activation.name()),
+        Activation::SquaredRelu | Activation::Xielu | Activation::PlainGelu | Activation::PlainGeluTanh => {
+            panic!("{} has no gate", activation.name())
+        }
     };
     (x * share, share + x * slope)
 }

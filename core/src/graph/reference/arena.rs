@@ -116,6 +116,9 @@ impl<'g> Arena<'g> {
             | Kernel::LayerNorm { .. }
             | Kernel::LayerNormInputGrad
             | Kernel::LayerNormGainGrad
+            | Kernel::HeadLayerNorm { .. }
+            | Kernel::HeadLayerNormInputGrad { .. }
+            | Kernel::HeadLayerNormGainGrad { .. }
             | Kernel::HeadNorm { .. }
             | Kernel::HeadNormInputGrad { .. }
             | Kernel::HeadNormGainGrad { .. } => norm::compute(&given),
@@ -158,6 +161,8 @@ impl<'g> Arena<'g> {
             | Kernel::SwiGluGrad
             | Kernel::Gelu
             | Kernel::GeluGrad
+            | Kernel::GeluTanh
+            | Kernel::GeluTanhGrad
             | Kernel::Dropout { .. }
             | Kernel::DropoutGrad
             | Kernel::GeGlu
@@ -166,6 +171,8 @@ impl<'g> Arena<'g> {
             | Kernel::WeightedGluGrad { .. } => activation::compute(&given),
             Kernel::SoftCap { .. }
             | Kernel::SoftCapGrad { .. }
+            | Kernel::Clip { .. }
+            | Kernel::ClipGrad { .. }
             | Kernel::CrossEntropy { .. }
             | Kernel::HidePadding { .. }
             | Kernel::RowMax

@@ -1,4 +1,4 @@
-//! Soft-caps of logits and the cross-entropy loss.
+//! Soft-caps and clipping, and the cross-entropy loss.
 
 use std::vec;
 use std::vec::Vec;
@@ -18,6 +18,13 @@ pub(super) fn compute(given: &Given) -> Vec<Vec<f64>> {
         Kernel::SoftCap { cap_e12 } => {
             let hidden = |x: f64| x == f64::NEG_INFINITY;
             vec![by_element(&|e| if hidden(x[0][e]) { x[0][e] } else { capped(x[0][e], Some(cap_e12)) })]
+        }
+        Kernel::Clip { limit_e12 } => {
+            let limit = of_e12(limit_e12);
+            vec![by_element(&|e| x[0][e].clamp(-limit, limit))]
+        }
+        Kernel::ClipGrad { limit_e12 } => {
+            vec![by_element(&|e| if x[1][e].abs() < of_e12(limit_e12) { x[0][e] } else { 0.0 })]
         }
         Kernel::SoftCapGrad { cap_e12 } => vec![by_element(&|e| match x[1][e] {
             f64::NEG_INFINITY => 0.0,

@@ -64,6 +64,9 @@ pub(super) fn compute(given: &Given) -> Vec<Vec<f64>> {
             (0..x[0].len()).for_each(|e| sum[e % h] += x[0][e] * (x[1][e] - x[2][e / h]) * x[3][e / h]);
             vec![sum]
         }
+        Kernel::HeadLayerNorm { .. }
+        | Kernel::HeadLayerNormInputGrad { .. }
+        | Kernel::HeadLayerNormGainGrad { .. } => layer_norm_of_heads(given),
         Kernel::HeadNorm { eps_e12, width, offset } => {
             let width = width as usize;
             let r: Vec<f64> = x[0]
@@ -87,6 +90,47 @@ pub(super) fn compute(given: &Given) -> Vec<Vec<f64>> {
             let mut sum = x[3].clone();
             let gains = sum.len();
             (0..x[0].len()).for_each(|e| sum[e % gains] += x[0][e] * x[1][e] * x[2][e / width as usize]);
+            vec![sum]
+        }
+        other => panic!("{} is of another family", other.name()),
+    }
+}
+
+/// LayerNorm of each head, and its gradients.
+fn layer_norm_of_heads(given: &Given) -> Vec<Vec<f64>> {
+    let x = &given.x[..];
+    let gain = |of: Option<&&Vec<f64>>, e: usize, offset| match of {
+        Some(gains) => gains[e % gains.len()] + one_more(offset),
+        None => 1.0,
+    };
+    match given.kernel {
+        Kernel::HeadLayerNorm { eps_e12, width, offset } => {
+            let d = width as usize;
+            let mean: Vec<f64> = x[0].chunks(d).map(|head| head.iter().sum::<f64>() / d as f64).collect();
+            let variance =
+                |(head, mean): (&[f64], &f64)| head.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / d as f64;
+            let spread = x[0].chunks(d).zip(&mean).map(variance);
+            let r: Vec<f64> = spread.map(|variance| (variance + of_e12(eps_e12)).sqrt().recip()).collect();
+            let bias = |e: usize| x.get(2).map_or(0.0, |biases| biases[e % biases.len()]);
+            let y = |e: usize| (x[0][e] - mean[e / d]) * r[e / d] * gain(x.get(1), e, offset) + bias(e);
+            vec![(0..x[0].len()).map(y).collect(), mean, r]
+        }
+        Kernel::HeadLayerNormInputGrad { width, offset } => {
+            let (dy, v, mean, r, d) = (x[0], x[1], x[2], x[3], width as usize);
+            let u = |e: usize| dy[e] * gain(x.get(4), e, offset);
+            let z = |e: usize| (v[e] - mean[e / d]) * r[e / d];
+            let dx = |e: usize| {
+                let head = e / d * d..(e / d + 1) * d;
+                let mean_u = head.clone().map(u).sum::<f64>() / d as f64;
+                let mean_uz = head.map(|k| u(k) * z(k)).sum::<f64>() / d as f64;
+                r[e / d] * (u(e) - mean_u - z(e) * mean_uz)
+            };
+            vec![(0..dy.len()).map(dx).collect()]
+        }
+        Kernel::HeadLayerNormGainGrad { width } => {
+            let (mut sum, d) = (x[4].clone(), width as usize);
+            let gains = sum.len();
+            (0..x[0].len()).for_each(|e| sum[e % gains] += x[0][e] * (x[1][e] - x[2][e / d]) * x[3][e / d]);
             vec![sum]
         }
         other => panic!("{} is of another family", other.name()),

@@ -10,8 +10,8 @@ use crate::graph::build::stage_graph_with;
 use crate::graph::form::{AttentionForm, Form, Offload, Recompute, RouterLosses, StageShape};
 use crate::graph::{Graph, Kernel};
 use crate::model::{
-    Activation, Caps, Dtype, E12, Experts, Factors, Family, Latent, LayerPattern, ModelConfig, QkNorm, Recurrence,
-    RecurrenceKind, Routing, Scores, Temperature, Variant, Window,
+    Activation, Arrangement, Caps, Dtype, E12, Experts, Factors, Family, Latent, LayerPattern, ModelConfig, Norm,
+    QkNorm, Recurrence, RecurrenceKind, Routing, Scores, Temperature, Variant, Window,
 };
 
 fn check_gradients(model: ModelConfig, form: Form, cuts: &[u32]) {
@@ -187,7 +187,7 @@ fn modules_apart_from_the_head_compute_the_same() {
 /// The parts of newer models, each by itself and as their families have them.
 #[test]
 fn so_they_are_with_the_parts_of_newer_models() {
-    for variant in newer_variants() {
+    for variant in newer_variants().into_iter().chain(normed_otherwise()) {
         let model = ModelConfig { variant, ..tiny(Family::Llama, false) };
         check_gradients(model, Form::default(), &[]);
         check_gradients(model, Form { recompute: Recompute::Cheap, ..Form::default() }, &[1]);
@@ -278,6 +278,49 @@ fn newer_variants() -> Vec<Variant> {
         Variant { activation: Activation::Xielu, qk_norm: true, ..usual },
         Variant { no_mixer: pattern("(10)"), no_mlp: pattern("(01)"), activation: Activation::SquaredRelu, ..usual },
         Variant { experts: Some(Experts { shared_ffn: 4, ..experts }), activation: Activation::SquaredRelu, ..usual },
+    ]
+}
+
+/// Other norms than RMSNorm, biases, and attention and MLP beside each other.
+fn normed_otherwise() -> Vec<Variant> {
+    let usual = Variant::USUAL;
+    let cohere = Variant {
+        norm: Norm::LayerWithoutBias,
+        arrangement: Arrangement::BesideOneNorm,
+        window: Some(Window::sliding(2, 2)),
+        no_rope: LayerPattern::read_text("(01)"),
+        ..usual
+    };
+    let phi = Variant {
+        norm: Norm::Layer,
+        arrangement: Arrangement::Beside,
+        activation: Activation::PlainGeluTanh,
+        rotary: Some(2),
+        qkv_bias: true,
+        o_bias: true,
+        mlp_bias: true,
+        head_bias: true,
+        ..usual
+    };
+    let nanochat = Variant {
+        norm: Norm::RmsWithoutWeights,
+        embedding_norm: true,
+        qk_norm: true,
+        qk_norm_of: QkNorm::RotatedLengths,
+        activation: Activation::SquaredRelu,
+        ..usual
+    };
+    vec![
+        cohere,
+        Variant { qk_norm: true, qk_norm_of: QkNorm::LayerHeads, qkv_bias: true, o_bias: true, ..cohere },
+        phi,
+        Variant { activation: Activation::PlainGelu, arrangement: Arrangement::InTurn, ..phi },
+        Variant { arrangement: Arrangement::BesideOneNorm, ..phi },
+        nanochat,
+        Variant { norm: Norm::Layer, norm_offset: true, activation: Activation::SquaredRelu, ..usual },
+        // Of random queries and keys about a third is beyond.
+        Variant { norm: Norm::LayerWithoutWeights, qkv_clip: Some(E12 / 2), ..usual },
+        Variant { norm: Norm::Layer, mlp_bias: true, post_norms: true, ..usual },
     ]
 }
 
@@ -502,6 +545,11 @@ fn devices_that_share_matrices_compute_what_one_does() {
         (Family::Llama, newer_variants()[7]),
         (Family::Llama, newer_variants()[8]),
         (Family::Llama, newer_variants()[10]),
+        (Family::Llama, normed_otherwise()[1]),
+        (Family::Llama, normed_otherwise()[2]),
+        (Family::Llama, normed_otherwise()[3]),
+        (Family::Llama, normed_otherwise()[5]),
+        (Family::Llama, normed_otherwise()[7]),
         (Family::Gpt, usual),
         (Family::Gpt, part_turned),
         (Family::Gpt, Variant { arrangement: crate::model::Arrangement::Beside, ..part_turned }),

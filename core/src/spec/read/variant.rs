@@ -10,7 +10,7 @@ use super::vision::read_vision;
 use crate::base::fields::{Fault, Table, shown};
 use crate::model::{
     Activation, Arrangement, Caps, E12, Experts, Factors, Indexer, Latent, LayerPattern, MAX_EXPERTS, MAX_FACTOR,
-    MAX_MULTI_TOKEN, MAX_PATTERN, MAX_SIZE, QkNorm, Recurrence, RecurrenceKind, Routing, Scores, Temperature,
+    MAX_MULTI_TOKEN, MAX_PATTERN, MAX_SIZE, Norm, QkNorm, Recurrence, RecurrenceKind, Routing, Scores, Temperature,
     Variant, Window, to_e12,
 };
 
@@ -31,6 +31,7 @@ pub(super) fn read_variant(table: &mut Table<'_>, known: Variant, faults: &mut V
     let caps = if is_none(table, "caps") { Caps::default() } else { read_caps(table, known.caps, faults) };
     let arrangements = Arrangement::ALL.map(|arrangement| (arrangement.name(), arrangement));
     let norms = QkNorm::ALL.map(|norm| (norm.name(), norm));
+    let of_stream = Norm::ALL.map(|norm| (norm.name(), norm));
     Variant {
         qkv_bias: table.flag("qkv_bias", faults).unwrap_or(known.qkv_bias),
         qk_norm: table.flag("qk_norm", faults).unwrap_or(known.qk_norm),
@@ -55,6 +56,11 @@ pub(super) fn read_variant(table: &mut Table<'_>, known: Variant, faults: &mut V
         arrangement: table.choice("arrangement", &arrangements, faults).unwrap_or(known.arrangement),
         no_bias: table.flag("no_bias", faults).unwrap_or(known.no_bias),
         norm_offset: table.flag("norm_offset", faults).unwrap_or(known.norm_offset),
+        norm: table.choice("norm", &of_stream, faults).unwrap_or(known.norm),
+        embedding_norm: table.flag("embedding_norm", faults).unwrap_or(known.embedding_norm),
+        mlp_bias: table.flag("mlp_bias", faults).unwrap_or(known.mlp_bias),
+        head_bias: table.flag("head_bias", faults).unwrap_or(known.head_bias),
+        qkv_clip: part_number(table, "qkv_clip", known.qkv_clip, faults),
         factors,
         caps,
         vision: read_vision(table, known.vision, faults),

@@ -338,7 +338,12 @@ const fn only_on_cpu(kernel: &Kernel) -> Option<&'static str> {
         Kernel::Xielu => Some("xIELU"),
         Kernel::SigmoidGate => Some("an attention gate"),
         Kernel::SharedRmsNorm { .. } => Some("QK-norm over all heads with tensor parallelism"),
-        Kernel::HeadLength { .. } => Some("QK-norm without weights"),
+        Kernel::HeadLength { .. } => Some("RMSNorm without weights"),
+        Kernel::HeadLayerNorm { .. } => {
+            Some("LayerNorm without biases, without weights, of heads, or with gains of one more")
+        }
+        Kernel::GeluTanh => Some("an MLP without a gate, with the tanh form of GELU"),
+        Kernel::Clip { .. } => Some("clipped queries, keys and values"),
         Kernel::PositionScale { .. } => Some("attention temperature"),
         Kernel::SinkAttention(_) => Some("attention sinks"),
         Kernel::ExpertBias { .. } => Some("biases of experts"),

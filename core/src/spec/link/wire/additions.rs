@@ -16,7 +16,7 @@ use crate::graph::post_training::{Frozen, Lora, MAX_ALPHA, MAX_RANK, Targets};
 use crate::hardware::cluster::{usual_fp4_flops, usual_fp8_flops, usual_host_bytes_per_s, usual_multiprocessors};
 use crate::model::vision::{Encoder, Projector};
 use crate::model::{
-    Activation, Arrangement, Caps, Dtype, Factors, Indexer, LayerPattern, MAX_LAYERS, MAX_MULTI_TOKEN, QkNorm,
+    Activation, Arrangement, Caps, Dtype, Factors, Indexer, LayerPattern, MAX_LAYERS, MAX_MULTI_TOKEN, Norm, QkNorm,
     Recurrence, RecurrenceKind, Routing, Scores, Temperature, Variant, Vision, Window, to_e12,
 };
 use crate::problem::StageCost;
@@ -169,6 +169,16 @@ pub(super) enum Addition {
     LogNormalDocuments([u32; 2], u64),
     /// Documents are drawn: lengths and how many have them; seed.
     HistogramDocuments(Vec<[u32; 2]>, u64),
+    /// The norm of the residual stream.
+    Norm(u8),
+    /// The stream is normed behind the embedding.
+    EmbeddingNorm,
+    /// The matrices of the MLP have biases.
+    MlpBias,
+    /// The output layer has a bias.
+    HeadBias,
+    /// Queries, keys and values are clipped: the limit in units of 10⁻¹².
+    QkvClip(u64),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -358,11 +368,18 @@ fn add_newer_parts(variant: &Variant, more: &mut Vec<Addition>) {
     if variant.qk_norm_of != QkNorm::Heads {
         more.extend(place_in(&QkNorm::ALL, &variant.qk_norm_of).map(Addition::QkNormOf));
     }
+    if variant.norm != Norm::Rms {
+        more.extend(place_in(&Norm::ALL, &variant.norm).map(Addition::Norm));
+    }
+    more.extend(variant.qkv_clip.map(Addition::QkvClip));
     let flags = [
         (variant.no_pre_norms, Addition::NoPreNorms),
         (variant.o_bias, Addition::OutputBias),
         (variant.sinks, Addition::Sinks),
         (variant.attention_gate, Addition::AttentionGate),
+        (variant.embedding_norm, Addition::EmbeddingNorm),
+        (variant.mlp_bias, Addition::MlpBias),
+        (variant.head_bias, Addition::HeadBias),
     ];
     more.extend(flags.into_iter().filter(|(has, _)| *has).map(|(_, more)| more));
     more.extend(variant.no_rope.map(|pattern| Addition::NoRope(pattern.text())));
@@ -397,6 +414,11 @@ fn apply_newer_part(variant: &mut Variant, more: Addition) -> Option<()> {
         Addition::WindowLayers(text) => variant.window.as_mut()?.layers = Some(pattern(&text)?),
         Addition::Chunked => variant.window.as_mut()?.chunked = true,
         Addition::QkNormOf(place) => variant.qk_norm_of = *QkNorm::ALL.get(usize::from(place))?,
+        Addition::Norm(place) => variant.norm = *Norm::ALL.get(usize::from(place))?,
+        Addition::EmbeddingNorm => variant.embedding_norm = true,
+        Addition::MlpBias => variant.mlp_bias = true,
+        Addition::HeadBias => variant.head_bias = true,
+        Addition::QkvClip(limit) => variant.qkv_clip = Some(limit),
         Addition::NoPreNorms => variant.no_pre_norms = true,
         Addition::OutputBias => variant.o_bias = true,
         Addition::Sinks => variant.sinks = true,

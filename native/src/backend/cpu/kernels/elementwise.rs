@@ -68,6 +68,22 @@ pub fn soft_cap_grad<T: Element>(call: &mut Call<'_, '_, T>, cap_e12: u64) {
     }
 }
 
+pub fn clip<T: Element>(call: &mut Call<'_, '_, T>, limit_e12: u64) {
+    let limit = T::of(of_e12(limit_e12));
+    for x in call.started(0) {
+        *x = if *x > limit { limit } else { x.greater(-limit) };
+    }
+}
+
+pub fn clip_grad<T: Element>(call: &mut Call<'_, '_, T>, limit_e12: u64) {
+    let (y, limit) = (call.floats(1), T::of(of_e12(limit_e12)));
+    for (dx, y) in call.started(0).iter_mut().zip(y) {
+        if *y >= limit || *y <= -limit {
+            *dx = T::ZERO;
+        }
+    }
+}
+
 pub(super) fn sigmoid<T: Element>(x: T) -> T {
     T::ONE / (T::ONE + (-x).exp())
 }
@@ -123,9 +139,7 @@ fn share_of<T: Element>(activation: Activation, x: T) -> (T, T) {
     let (share, slope) = match activation {
         Activation::Silu => (sigmoid(x), T::ONE),
         Activation::Gelu => gelu_share(x),
-        Activation::ClampedSilu | Activation::SquaredRelu | Activation::Xielu => {
-            panic!("`{}` is no share of itself", activation.name())
-        }
+        other => panic!("`{}` is no share of itself", other.name()),
     };
     (share, share * (T::ONE - share) * slope)
 }
@@ -197,5 +211,20 @@ pub fn gelu_grad<T: Element>(call: &mut Call<'_, '_, T>) {
     for (dx, x) in call.started(0).iter_mut().zip(x) {
         let density = density_at_0 * (T::of(-0.5) * *x * *x).exp();
         *dx *= normal_share(*x) + *x * density;
+    }
+}
+
+pub fn gelu_tanh<T: Element>(call: &mut Call<'_, '_, T>) {
+    let x = call.floats(0);
+    for (y, x) in call.outputs[0].floats_mut().iter_mut().zip(x) {
+        *y = *x * gelu_share(*x).0;
+    }
+}
+
+pub fn gelu_tanh_grad<T: Element>(call: &mut Call<'_, '_, T>) {
+    let x = call.floats(1);
+    for (dx, x) in call.started(0).iter_mut().zip(x) {
+        let (share, slope) = gelu_share(*x);
+        *dx *= share + *x * share * (T::ONE - share) * slope;
     }
 }

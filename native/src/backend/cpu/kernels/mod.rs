@@ -289,9 +289,16 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
         Kernel::RmsNorm { eps_e12, offset } => norm::rms_norm(&mut call, *eps_e12, *offset, None),
         Kernel::RmsNormInputGrad { offset } => norm::rms_norm_input_grad(&mut call, *offset, None),
         Kernel::RmsNormGainGrad => norm::rms_norm_gain_grad(&mut call, None),
-        Kernel::LayerNorm { eps_e12 } => norm::layer_norm(&mut call, *eps_e12),
-        Kernel::LayerNormInputGrad => norm::layer_norm_input_grad(&mut call),
-        Kernel::LayerNormGainGrad => norm::layer_norm_gain_grad(&mut call),
+        Kernel::LayerNorm { eps_e12 } => norm::layer_norm(&mut call, *eps_e12, false, None),
+        Kernel::LayerNormInputGrad => norm::layer_norm_input_grad(&mut call, false, None),
+        Kernel::LayerNormGainGrad => norm::layer_norm_gain_grad(&mut call, None),
+        Kernel::HeadLayerNorm { eps_e12, width, offset } => {
+            norm::layer_norm(&mut call, *eps_e12, *offset, Some(*width));
+        }
+        Kernel::HeadLayerNormInputGrad { width, offset } => {
+            norm::layer_norm_input_grad(&mut call, *offset, Some(*width));
+        }
+        Kernel::HeadLayerNormGainGrad { width } => norm::layer_norm_gain_grad(&mut call, Some(*width)),
         Kernel::AddBias => elementwise::add_bias(&mut call),
         Kernel::BiasGrad => elementwise::bias_grad(&mut call),
         Kernel::MatMul { transpose_a, transpose_b, accumulate } => {
@@ -309,6 +316,8 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
         Kernel::SwiGlu => elementwise::swiglu(&mut call),
         Kernel::SwiGluGrad => elementwise::swiglu_grad(&mut call),
         Kernel::Gelu => elementwise::gelu(&mut call),
+        Kernel::GeluTanh => elementwise::gelu_tanh(&mut call),
+        Kernel::GeluTanhGrad => elementwise::gelu_tanh_grad(&mut call),
         Kernel::GeluGrad => elementwise::gelu_grad(&mut call),
         Kernel::ClampedGlu => newer::clamped_glu(&mut call),
         Kernel::ClampedGluGrad => newer::clamped_glu_grad(&mut call),
@@ -360,6 +369,8 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
         Kernel::Scale { factor_e12 } => elementwise::scale(&mut call, *factor_e12),
         Kernel::SoftCap { cap_e12 } => elementwise::soft_cap(&mut call, *cap_e12),
         Kernel::SoftCapGrad { cap_e12 } => elementwise::soft_cap_grad(&mut call, *cap_e12),
+        Kernel::Clip { limit_e12 } => elementwise::clip(&mut call, *limit_e12),
+        Kernel::ClipGrad { limit_e12 } => elementwise::clip_grad(&mut call, *limit_e12),
         Kernel::CrossEntropy { microbatches } => loss::cross_entropy(&mut call, *microbatches, context.loss_divisor),
         Kernel::HidePadding { vocab } => loss::hide_padding(&mut call, *vocab, context.member),
         Kernel::RowMax => loss::row_max(&mut call),

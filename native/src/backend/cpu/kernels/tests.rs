@@ -183,6 +183,47 @@ fn layer_norm() {
     assert_gradient(kernel, &[&x, &gain, &bias], &outputs, &dy, 2, dbias);
 }
 
+/// Of two heads a row, with a gain for each column and with fewer weights.
+#[test]
+fn layer_norm_of_heads() {
+    let [x, dy] = [1, 2].map(|seed| Tensor::random(&[3, 10], seed));
+    let [gain, bias] = [3, 4].map(|seed| Tensor::random(&[10], seed));
+    let outputs: [&[u64]; 3] = [&[3, 10], &[3, 2], &[3, 2]];
+    for (weights, offset) in [(&[][..], false), (&[&gain], false), (&[&gain, &bias], true)] {
+        let kernel = Kernel::HeadLayerNorm { eps_e12: 10_000_000, width: 5, offset };
+        let given: Vec<&Tensor> = [&x].into_iter().chain(weights.iter().copied()).collect();
+        let kept = run_kernel(kernel, &given, &outputs);
+        let mut inputs = vec![&dy, &x, &kept[1], &kept[2]];
+        if let Some(gain) = weights.first() {
+            let zeros = Tensor::zeros(&[10]);
+            let with_sum = [&inputs[..], &[&zeros]].concat();
+            let dgain = &run_kernel(Kernel::HeadLayerNormGainGrad { width: 5 }, &with_sum, &[&[10]])[0];
+            assert_gradient(kernel, &given, &outputs, &dy, 1, dgain);
+            inputs.push(gain);
+        }
+        let gradient = Kernel::HeadLayerNormInputGrad { width: 5, offset };
+        let dx = &run_kernel(gradient, &inputs, &[&[3, 10]])[0];
+        assert_gradient(kernel, &given, &outputs, &dy, 0, dx);
+        assert_in_place(gradient, &inputs, &[&[3, 10]]);
+    }
+}
+
+#[test]
+fn clipping() {
+    let (x, dy) = (Tensor::random(&[3, 4], 1), Tensor::random(&[3, 4], 2));
+    let kernel = Kernel::Clip { limit_e12: E12 / 4 };
+    let y = run_kernel(kernel, &[&x], &[&[3, 4]]).remove(0);
+    for (y, x) in y.data.floats().iter().zip(x.data.floats()) {
+        assert_eq!(*y, x.clamp(-0.25, 0.25));
+    }
+    assert!(y.data.floats().contains(&0.25) && y.data.floats().iter().any(|y| y.abs() < 0.25), "both occur");
+    let gradient = Kernel::ClipGrad { limit_e12: E12 / 4 };
+    let dx = &run_kernel(gradient, &[&dy, &y], &[&[3, 4]])[0];
+    assert_gradient(kernel, &[&x], &[&[3, 4]], &dy, 0, dx);
+    assert_in_place(kernel, &[&x], &[&[3, 4]]);
+    assert_in_place(gradient, &[&dy, &y], &[&[3, 4]]);
+}
+
 #[test]
 fn biases() {
     let (x, bias, dy) = (Tensor::random(&[3, 4], 1), Tensor::random(&[4], 2), Tensor::random(&[3, 4], 3));
@@ -239,9 +280,11 @@ fn weighted_gated_units() {
 #[test]
 fn gelu() {
     let (x, dy) = (Tensor::random(&[3, 4], 1), Tensor::random(&[3, 4], 2));
-    let dx = &run_kernel(Kernel::GeluGrad, &[&dy, &x], &[&[3, 4]])[0];
-    assert_gradient(Kernel::Gelu, &[&x], &[&[3, 4]], &dy, 0, dx);
-    assert_in_place(Kernel::GeluGrad, &[&dy, &x], &[&[3, 4]]);
+    for (kernel, gradient) in [(Kernel::Gelu, Kernel::GeluGrad), (Kernel::GeluTanh, Kernel::GeluTanhGrad)] {
+        let dx = &run_kernel(gradient, &[&dy, &x], &[&[3, 4]])[0];
+        assert_gradient(kernel, &[&x], &[&[3, 4]], &dy, 0, dx);
+        assert_in_place(gradient, &[&dy, &x], &[&[3, 4]]);
+    }
 }
 
 #[test]
