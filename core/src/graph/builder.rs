@@ -12,7 +12,10 @@ use crate::model::{Dtype, ModelConfig, Scores};
 /// Appends tensors and forward operators to a graph.
 pub(super) struct Builder {
     pub(super) graph: Graph,
+    /// With the sizes of attention in the layer that is being built.
     pub(super) model: ModelConfig,
+    /// With those that most layers have.
+    usual: ModelConfig,
     pub(super) tokens: u64,
     pub(super) sequence: u64,
     pub(super) layer: Option<u32>,
@@ -36,6 +39,7 @@ impl Builder {
         Builder {
             graph: Graph::default(),
             model,
+            usual: model,
             tokens,
             sequence: shape.sequence.into(),
             layer: None,
@@ -52,6 +56,11 @@ impl Builder {
     /// What follows belongs to `layer`.
     pub(super) fn enter_layer(&mut self, layer: u32) {
         (self.layer, self.dropouts) = (Some(layer), 0);
+        self.model = self.usual;
+        if let Some(global) = self.usual.global(layer) {
+            (self.model.head_dim, self.model.kv_heads) = (global.head_dim, global.kv_heads);
+            self.model.variant.rotary = global.rotary;
+        }
     }
 
     /// Columns of `x`.

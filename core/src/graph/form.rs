@@ -337,8 +337,10 @@ impl Form {
         let shared_ffn = model.variant.experts.map_or(0, |experts| experts.shared_ffn);
         let part = sequence / self.context.max(1);
         let divides = |tensor: u32| {
+            let shares = |kv_heads: u32| kv_heads.is_multiple_of(tensor) || tensor.is_multiple_of(kv_heads.max(1));
             let heads = model.heads.is_multiple_of(tensor)
-                && (model.kv_heads.is_multiple_of(tensor) || tensor.is_multiple_of(model.kv_heads.max(1)));
+                && shares(model.kv_heads)
+                && model.variant.global.is_none_or(|global| shares(global.kv_heads));
             let widths = [model.ffn, expert_ffn, shared_ffn].iter().all(|width| width.is_multiple_of(tensor));
             let recurs = model.variant.recurrence.is_none_or(|of| {
                 let keys = of.key_heads.max(1);

@@ -11,7 +11,7 @@ use alloc::vec;
 use super::builder::Builder;
 use super::parts::{head_norm, layer_norm_of_heads, length, mlp, rms_norm, rotate, stream_norm, whole_norm};
 use super::{Init, Kernel, TensorId, experts, latent, recurrence};
-use crate::model::{Arrangement, QkNorm, Temperature};
+use crate::model::{Arrangement, E12, QkNorm, Temperature};
 
 const TABLE: &str = "model.embed_tokens.weight";
 
@@ -29,11 +29,19 @@ pub(super) fn embedding(build: &mut Builder, tokens: TensorId) -> TensorId {
 /// One decoder layer on the residual stream `x`.
 pub(super) fn layer(build: &mut Builder, x: TensorId, layer: u32) -> TensorId {
     let weight = |part: &str| format!("model.layers.{layer}.{part}");
+    let mut x = x;
     if build.model.variant.arrangement != Arrangement::InTurn {
-        return beside(build, x, layer, &weight);
+        x = beside(build, x, layer, &weight);
+    } else {
+        if build.model.has_mixer(layer) {
+            x = mixed(build, x, layer, &weight);
+        }
+        if build.model.has_mlp(layer) {
+            x = fed_forward(build, x, layer, &weight);
+        }
     }
-    let x = if build.model.has_mixer(layer) { mixed(build, x, layer, &weight) } else { x };
-    if build.model.has_mlp(layer) { fed_forward(build, x, layer, &weight) } else { x }
+    let scale = build.model.variant.layer_scale.then_some(E12);
+    build.scaled(x, scale, "output scaled")
 }
 
 /// `x` with what attention and the MLP add to it, which work on the same stream. What both make is summed over devices
@@ -146,6 +154,7 @@ fn last_bias(build: &mut Builder, x: TensorId, has_bias: bool, bias: String, nam
 fn attention(build: &mut Builder, entered: TensorId, layer: u32, weight: &dyn Fn(&str) -> String) -> TensorId {
     let heads = build.heads();
     let (query, key_value) = (build.model.heads, build.model.kv_heads);
+    let keys_are_values = build.model.global(layer).is_some_and(|global| global.keys_are_values);
     let mut projected = |name: &str, part: &str, whole: u32, heads: u64| {
         let width = heads * u64::from(build.model.head_dim);
         let split = build.split_heads(whole, build.model.head_dim.into());
@@ -159,8 +168,11 @@ fn attention(build: &mut Builder, entered: TensorId, layer: u32, weight: &dyn Fn
     };
     let q = projected("q before rotation", "q", query, heads.query);
     let k = projected("k before rotation", "k", key_value, heads.key_value);
-    let v = projected("v", "v", key_value, heads.key_value);
+    let mut v = if keys_are_values { k } else { projected("v", "v", key_value, heads.key_value) };
     let variant = build.model.variant;
+    if variant.value_norm {
+        v = length(build, v, heads.width, "v normed");
+    }
     let gate = variant.attention_gate.then(|| {
         let split = build.split_heads(query, heads.width);
         build.linear(entered, &weight("self_attn.gate_proj"), heads.query * heads.width, "attention gate", split)

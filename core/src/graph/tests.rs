@@ -16,8 +16,8 @@ use super::post_training::{Frozen, Lora, Targets};
 use super::*;
 use crate::model::catalog;
 use crate::model::{
-    Activation, Arrangement, Caps, Experts, Factors, Family, Latent, ModelConfig, Norm, QkNorm, Routing, Scores,
-    Variant, Window,
+    Activation, Arrangement, Caps, Experts, Factors, Family, Global, Latent, ModelConfig, Norm, QkNorm, Routing,
+    Scores, Variant, Window,
 };
 
 fn variant() -> impl Strategy<Value = Variant> {
@@ -115,6 +115,14 @@ fn normed(variant: Variant, norms: (Norm, Arrangement, Activation, [bool; 4])) -
         head_bias,
         qkv_clip: clipped.then_some(crate::model::E12),
         qk_norm_of: if variant.qk_norm && clipped { QkNorm::LayerHeads } else { variant.qk_norm_of },
+        value_norm: mlp_bias,
+        layer_scale: head_bias,
+        global: variant.window.filter(|_| embedding_norm).map(|_| Global {
+            head_dim: 4,
+            kv_heads: 1,
+            rotary: clipped.then_some(2),
+            keys_are_values: head_bias,
+        }),
         ..variant
     }
 }

@@ -1,6 +1,8 @@
 //! The sizes of a decoder, and its parameter counts.
 
-use super::variant::{Activation, Arrangement, Family, Indexer, Latent, QkNorm, Recurrence, RecurrenceKind, Variant};
+use super::variant::{
+    Activation, Arrangement, Family, Global, Indexer, Latent, QkNorm, Recurrence, RecurrenceKind, Variant,
+};
 
 /// The sizes of a decoder-only transformer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -121,6 +123,16 @@ impl ModelConfig {
         })
     }
 
+    /// What attention of `layer` has of its own, where it has no window.
+    pub fn global(&self, layer: u32) -> Option<Global> {
+        self.variant.global.filter(|_| !self.has_window(layer))
+    }
+
+    /// Head dim, and key and value heads, of attention in `layer`.
+    pub fn attention_sizes(&self, layer: u32) -> [u32; 2] {
+        self.global(layer).map_or([self.head_dim, self.kv_heads], |global| [global.head_dim, global.kv_heads])
+    }
+
     /// Whether `layer` has rotary positions, where the model has any.
     pub fn has_rope(&self, layer: u32) -> bool {
         !self.variant.no_rope.is_some_and(|pattern| pattern.has(self.like(layer)))
@@ -175,8 +187,10 @@ impl ModelConfig {
     /// Parameters of the decoder layer `layer`.
     pub fn layer_parameters(&self, layer: u32) -> u64 {
         let (hidden, ffn) = (u64::from(self.hidden), u64::from(self.ffn));
-        let (query, key_value) = (self.query_width(), u64::from(self.kv_heads) * u64::from(self.head_dim));
-        let attention = hidden * (2 * query + 2 * key_value);
+        let [head_dim, kv_heads] = self.attention_sizes(layer).map(u64::from);
+        let (query, key_value) = (u64::from(self.heads) * head_dim, kv_heads * head_dim);
+        let values = if self.global(layer).is_some_and(|global| global.keys_are_values) { 0 } else { key_value };
+        let attention = hidden * (2 * query + key_value + values);
         match self.family {
             Family::Llama => {
                 let each = self.norm_parameters();
@@ -184,7 +198,7 @@ impl ModelConfig {
                 let mixer = match (self.recurrence(layer), self.variant.latent) {
                     (Some(recurrence), _) => self.recurrence_parameters(&recurrence),
                     (None, Some(latent)) => self.latent_parameters(&latent),
-                    (None, None) => attention + self.attention_extras(query, key_value),
+                    (None, None) => attention + self.attention_extras(query, key_value, head_dim),
                 };
                 let mixer = if self.has_mixer(layer) { mixer + norms } else { 0 };
                 let of_mlp = if self.variant.arrangement == Arrangement::BesideOneNorm { 0 } else { norms };
@@ -223,11 +237,11 @@ impl ModelConfig {
     }
 
     /// Parameters of attention beside its four matrices.
-    fn attention_extras(&self, query: u64, key_value: u64) -> u64 {
+    fn attention_extras(&self, query: u64, key_value: u64, head_dim: u64) -> u64 {
         let variant = &self.variant;
         let if_so = |is_so: bool, parameters: u64| if is_so { parameters } else { 0 };
         let norm = match variant.qk_norm_of {
-            QkNorm::Heads | QkNorm::RotatedHeads => 2 * u64::from(self.head_dim),
+            QkNorm::Heads | QkNorm::RotatedHeads => 2 * head_dim,
             QkNorm::Whole | QkNorm::LayerHeads => query + key_value,
             QkNorm::RotatedLengths => 0,
         };

@@ -7,8 +7,8 @@ use core::fmt::Display;
 
 use super::config::{MAX_EXPERT_GROUPS, MAX_EXPERTS, MAX_LAYERS, MAX_MULTI_TOKEN, MAX_SIZE, ModelConfig};
 use super::variant::{
-    Activation, Arrangement, E12, Experts, Family, Latent, MAX_FACTOR, Norm, QkNorm, Recurrence, Routing, Scores,
-    Variant,
+    Activation, Arrangement, E12, Experts, Family, Global, Latent, MAX_FACTOR, Norm, QkNorm, Recurrence, Routing,
+    Scores, Variant,
 };
 use crate::base::fields::Fault;
 
@@ -102,6 +102,9 @@ impl ModelConfig {
                 fault("window.full_every", &window.full_every, format!("0 with window.layers {}", pattern.text()));
             }
         }
+        if let Some(global) = self.variant.global {
+            self.find_global_faults(&global, fault);
+        }
         if let Some(experts) = self.variant.experts {
             self.find_expert_faults(&experts, fault);
         }
@@ -144,6 +147,9 @@ impl ModelConfig {
                 ("mlp_bias", variant.mlp_bias != of_gpt.mlp_bias),
                 ("head_bias", variant.head_bias != of_gpt.head_bias),
                 ("qkv_clip", variant.qkv_clip != of_gpt.qkv_clip),
+                ("value_norm", variant.value_norm != of_gpt.value_norm),
+                ("layer_scale", variant.layer_scale != of_gpt.layer_scale),
+                ("global", variant.global != of_gpt.global),
             ];
             let named: Vec<&str> = named.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect();
             let accepted = format!("llama: only this family has {}", named.join(", "));
@@ -174,6 +180,35 @@ impl ModelConfig {
         if !others.is_empty() {
             let accepted = format!("in-turn with {}", others.join(", "));
             fault("arrangement", &variant.arrangement.name(), accepted);
+        }
+    }
+
+    /// Sizes of attention in layers without a window that are out of range.
+    fn find_global_faults(&self, global: &Global, fault: &mut impl FnMut(&str, &dyn Display, String)) {
+        let Global { head_dim, kv_heads, rotary, .. } = *global;
+        let most = MAX_SIZE / self.heads.max(1) / 2 * 2;
+        if head_dim == 0 || head_dim > most || !head_dim.is_multiple_of(2) {
+            fault(
+                "global.head_dim",
+                &head_dim,
+                format!("an even number from 2 to {most}: rotary positions rotate pairs"),
+            );
+        }
+        if kv_heads == 0 || !self.heads.is_multiple_of(kv_heads) {
+            fault("global.kv_heads", &kv_heads, format!("a divisor of heads ({})", self.heads));
+        }
+        if let Some(columns) = rotary.filter(|columns| *columns == 0 || *columns > head_dim || columns % 2 == 1) {
+            fault("global.rotary", &columns, format!("an even number from 2 to {head_dim} (global.head_dim)"));
+        }
+        let Variant { window, latent, recurrence, .. } = self.variant;
+        for (field, is_so) in [
+            ("without window", window.is_none()),
+            ("with latent", latent.is_some()),
+            ("with recurrence", recurrence.is_some()),
+        ] {
+            if is_so {
+                fault("global.head_dim", &head_dim, format!("nothing {field}"));
+            }
         }
     }
 

@@ -20,7 +20,7 @@ pub(crate) use faults::no_width;
 pub use pattern::{LayerPattern, MAX_PATTERN};
 pub use stage::{Modules, StageLayout};
 pub use variant::{
-    Activation, Arrangement, Caps, E12, Experts, Factors, Family, Indexer, Latent, MAX_FACTOR, Norm, QkNorm,
+    Activation, Arrangement, Caps, E12, Experts, Factors, Family, Global, Indexer, Latent, MAX_FACTOR, Norm, QkNorm,
     Recurrence, RecurrenceKind, Routing, Scores, Temperature, Variant, Window, to_e12,
 };
 pub use vision::Vision;

@@ -333,6 +333,19 @@ pub struct Recurrence {
     pub convolution_bias: bool,
 }
 
+/// What attention of layers without a window has of its own (Gemma 4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Global {
+    /// Head dim of queries and keys.
+    pub head_dim: u32,
+    /// Key and value heads; divides those of queries.
+    pub kv_heads: u32,
+    /// Partial rotary dim. None: the whole head.
+    pub rotary: Option<u32>,
+    /// Whether values are what keys are before their norm, and have no matrix.
+    pub keys_are_values: bool,
+}
+
 /// Multipliers, each in units of 10⁻¹²; none: as usual.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Factors {
@@ -453,6 +466,12 @@ pub struct Variant {
     pub head_bias: bool,
     /// The greatest absolute value of queries, keys and values, in units of 10⁻¹²; beyond it they are clipped (OLMo).
     pub qkv_clip: Option<u64>,
+    /// Whether the values of each head are normed without weights (Gemma 4).
+    pub value_norm: bool,
+    /// Whether each layer multiplies the stream by a number of its own that no gradient trains (Gemma 4).
+    pub layer_scale: bool,
+    /// What attention of layers without a window has of its own.
+    pub global: Option<Global>,
     /// Multipliers that usual models do not have.
     pub factors: Factors,
     /// Soft-caps.
@@ -492,6 +511,9 @@ impl Variant {
         mlp_bias: false,
         head_bias: false,
         qkv_clip: None,
+        value_norm: false,
+        layer_scale: false,
+        global: None,
         factors: Factors { embedding: None, residual: None, attention: None, logits: None },
         caps: Caps { attention: None, logits: None },
         vision: None,

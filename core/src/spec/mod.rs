@@ -48,6 +48,8 @@
 //! | `model.qk_norm_of` | with `qk_norm`, what is normed: each head (`heads`), all heads together (`whole`), each head after rotary positions with weights (`rotated-heads`) or without (`rotated-lengths`), or each head by LayerNorm with weights of its own (`layer-heads`) | `heads` |
 //! | `model.norm` | in family `llama`: the norm of the residual stream, `rms`, `rms-without-weights`, `layer` (LayerNorm with biases), `layer-without-bias` or `layer-without-weights` | the catalog's; `rms` by hand |
 //! | `model.embedding_norm`, `.mlp_bias`, `.head_bias` | in family `llama`: a norm behind the embedding; biases of the MLP's matrices; a bias of the output layer | false |
+//! | `model.value_norm`, `.layer_scale` | in family `llama`: a norm of each head's values without weights; a number of each layer that multiplies the stream and is not trained (Gemma 4) | false |
+//! | `model.global` | with `window`, what attention of the layers without it has of its own (Gemma 4), or `none`: a table of `head_dim`, `kv_heads`, `rotary` (partial rotary dim; `none`) and `keys_are_values` (no matrix of values; false). Planned, not run | `none` |
 //! | `model.qkv_clip` | the greatest absolute value of queries, keys and values, or `none` | `none` |
 //! | `model.no_pre_norms`, `.o_bias`, `.sinks`, `.attention_gate` | post-norms of attention and MLP alone, with `post_norms`; a bias of the last matrix of attention; attention sinks, one a head; a gate of what each head attends to | false |
 //! | `model.no_rope` | the layers without rotary positions, as a pattern: a 0 or 1 for each of the first layers and, in parentheses, of those that repeat, such as `000(1)` or `(0001)` | `none` |
@@ -155,7 +157,9 @@ use crate::graph::optimizer::Optimizer;
 use crate::graph::post_training::Lora;
 use crate::hardware::cluster::{Device, Link, Nodes};
 use crate::hardware::profile::Profile;
-use crate::model::{Dtype, E12, Factors, Indexer, ModelConfig, Norm, QkNorm, Temperature, Variant, Vision, catalog};
+use crate::model::{
+    Dtype, E12, Factors, Global, Indexer, ModelConfig, Norm, QkNorm, Temperature, Variant, Vision, catalog,
+};
 use crate::notation::megatron_layout;
 use crate::problem::packing::Bins;
 use crate::problem::{Objective, Statement};
@@ -739,11 +743,19 @@ fn write_newer_parts(variant: &Variant, model: &mut Value) {
     if variant.norm != Norm::Rms {
         model["norm"] = json!(variant.norm.name());
     }
+    if let Some(Global { head_dim, kv_heads, rotary, keys_are_values }) = variant.global {
+        model["global"] = json!({
+            "head_dim": head_dim, "kv_heads": kv_heads, "keys_are_values": keys_are_values,
+            "rotary": rotary.map_or(json!("none"), |columns| json!(columns)),
+        });
+    }
     if let Some(limit) = variant.qkv_clip {
         model["qkv_clip"] = json!(of_e12(limit));
     }
     let flags = [
         ("embedding_norm", variant.embedding_norm),
+        ("value_norm", variant.value_norm),
+        ("layer_scale", variant.layer_scale),
         ("mlp_bias", variant.mlp_bias),
         ("head_bias", variant.head_bias),
         ("no_pre_norms", variant.no_pre_norms),

@@ -10,8 +10,8 @@ use crate::graph::build::stage_graph_with;
 use crate::graph::form::{AttentionForm, Form, Offload, Recompute, RouterLosses, StageShape};
 use crate::graph::{Graph, Kernel};
 use crate::model::{
-    Activation, Arrangement, Caps, Dtype, E12, Experts, Factors, Family, Latent, LayerPattern, ModelConfig, Norm,
-    QkNorm, Recurrence, RecurrenceKind, Routing, Scores, Temperature, Variant, Window,
+    Activation, Arrangement, Caps, Dtype, E12, Experts, Factors, Family, Global, Latent, LayerPattern, ModelConfig,
+    Norm, QkNorm, Recurrence, RecurrenceKind, Routing, Scores, Temperature, Variant, Window,
 };
 
 fn check_gradients(model: ModelConfig, form: Form, cuts: &[u32]) {
@@ -321,6 +321,16 @@ fn normed_otherwise() -> Vec<Variant> {
         // Of random queries and keys about a third is beyond.
         Variant { norm: Norm::LayerWithoutWeights, qkv_clip: Some(E12 / 2), ..usual },
         Variant { norm: Norm::Layer, mlp_bias: true, post_norms: true, ..usual },
+        Variant {
+            post_norms: true,
+            activation: Activation::Gelu,
+            qk_norm: true,
+            value_norm: true,
+            layer_scale: true,
+            window: Some(Window::sliding(2, 2)),
+            global: Some(Global { head_dim: 6, kv_heads: 1, rotary: Some(2), keys_are_values: true }),
+            ..usual
+        },
     ]
 }
 
@@ -550,6 +560,7 @@ fn devices_that_share_matrices_compute_what_one_does() {
         (Family::Llama, normed_otherwise()[3]),
         (Family::Llama, normed_otherwise()[5]),
         (Family::Llama, normed_otherwise()[7]),
+        (Family::Llama, normed_otherwise()[9]),
         (Family::Gpt, usual),
         (Family::Gpt, part_turned),
         (Family::Gpt, Variant { arrangement: crate::model::Arrangement::Beside, ..part_turned }),

@@ -24,11 +24,12 @@ const DECODERS: [&str; 3] = ["text_config", "llm_config", "language_config"];
 const THINKER: &str = "thinker_config";
 
 /// Decoders inside files, and families with the layers of another, have a `model_type` that stands for one of these.
-const SAME: [(&[&str], &str); 19] = [
+const SAME: [(&[&str], &str); 20] = [
     (&["qwen2_vl_text", "qwen2_5_vl_text", "qwen2_vl", "qwen2_5_vl", "qwen2_5_omni_text"], "qwen2"),
     (&["qwen3_vl_text", "qwen3_vl"], "qwen3"),
     (&["qwen3_vl_moe_text", "qwen3_vl_moe", "qwen3_omni_moe_text"], "qwen3_moe"),
     (&["gemma3"], "gemma3_text"),
+    (&["gemma4", "gemma4_unified", "gemma4_unified_text"], "gemma4_text"),
     (&["gpt-sw3"], "gpt2"),
     (&["qwen3_5"], "qwen3_5_text"),
     (&["qwen3_5_moe"], "qwen3_5_moe_text"),
@@ -238,6 +239,8 @@ const FILLED: &[(&[&str], Sizes)] = &[
     (&["aria_text"], &[("num_experts", 8.0), ("moe_topk", 2.0), ("num_shared_expert", 2.0)]),
     (&["bamba", "iquestcoder", "nemotron_h"], &[("num_key_value_heads", 8.0)]),
     (&["cosmos3_edge_text"], &[("num_key_value_heads", 8.0), ("head_dim", 128.0), ("rope_theta", 1e8)]),
+    (&["cohere"], &[("logit_scale", 0.0625)]),
+    (&["cohere2"], &[("logit_scale", 0.0625), ("sliding_window", 4096.0)]),
     (&["cwm"], &[("num_key_value_heads", 8.0), ("sliding_window", 8192.0)]),
     (&["deepseek_ocr2_text"], &[("n_shared_experts", 2.0)]),
     (&["deepseek_v2"], &[("q_lora_rank", 1536.0), ("n_shared_experts", 2.0)]),
@@ -250,6 +253,7 @@ const FILLED: &[(&[&str], Sizes)] = &[
         &["exaone4", "exaone_moe", "gemma2", "gemma3_text", "mistral", "olmo3", "vaultgemma"],
         &[("sliding_window", 4096.0)],
     ),
+    (&["gemma4_text"], &[("sliding_window", 512.0)]),
     (&["glm4_moe", "glm4v_moe_text"], &[("n_shared_experts", 1.0)]),
     (&["glm4_moe_lite"], &[("q_lora_rank", 768.0), ("n_shared_experts", 1.0)]),
     (&["glm_moe_dsa"], &[("q_lora_rank", 2048.0), ("n_shared_experts", 1.0)]),

@@ -1,4 +1,4 @@
-//! Families with GPT-2's layer: GPT-2, GPT-BigCode, GPT-NeoX, Falcon and StarCoder 2. LayerNorm and an MLP of two matrices.
+//! Families with GPT-2's layer: GPT-2, GPT-BigCode and Falcon. LayerNorm and an MLP of two matrices.
 
 use super::reader::{GELU, Reader};
 use crate::base::fields::Fault;
@@ -13,9 +13,7 @@ impl Reader<'_, '_> {
         };
         let [ffn, positions, eps, function] = match name {
             "gpt2" | "gpt_bigcode" => ["n_inner", "n_positions", "layer_norm_epsilon", "activation_function"],
-            "gpt_neox" => ["intermediate_size", "max_position_embeddings", "layer_norm_eps", "hidden_act"],
-            "falcon" => ["ffn_hidden_size", "max_position_embeddings", "layer_norm_epsilon", "activation"],
-            _ => ["intermediate_size", "max_position_embeddings", "norm_epsilon", "hidden_act"],
+            _ => ["ffn_hidden_size", "max_position_embeddings", "layer_norm_epsilon", "activation"],
         };
         let layers = self.layers(layers);
         let hidden = self.size(hidden);
@@ -27,14 +25,11 @@ impl Reader<'_, '_> {
             _ => self.size(positions),
         };
         let norm_eps_e12 = self.eps(eps);
-        let ffn = match name {
-            "gpt_neox" | "starcoder2" => self.size(ffn),
-            // The library's default is 4 times the hidden size.
-            _ => self.optional(ffn).or(hidden.map(|hidden| hidden.saturating_mul(4))),
-        };
+        // The library's default is 4 times the hidden size.
+        let ffn = self.optional(ffn).or(hidden.map(|hidden| hidden.saturating_mul(4)));
         self.function(&[function], &GELU);
         let head_dim = self.head_dim(name, hidden, heads);
-        let (variant, kv_heads) = self.gpt_variant(name, [head_dim.unwrap_or(0), layers.unwrap_or(0)], heads);
+        let (variant, kv_heads) = self.gpt_variant(name, head_dim.unwrap_or(0), heads);
         Some(ModelConfig {
             family: Family::Gpt,
             layers: layers?,
@@ -47,41 +42,18 @@ impl Reader<'_, '_> {
             positions: positions?,
             rope_base: self.rope_base(name),
             norm_eps_e12: norm_eps_e12?,
-            tied: self.flag("tie_word_embeddings", name != "gpt_neox"),
+            tied: self.flag("tie_word_embeddings", true),
             variant,
         })
     }
 
     /// What differs from GPT-2's layer, and the number of key and value heads.
-    fn gpt_variant(
-        &mut self,
-        name: &str,
-        [head_dim, layers]: [u32; 2],
-        heads: Option<u32>,
-    ) -> (Variant, Option<u32>) {
+    fn gpt_variant(&mut self, name: &str, head_dim: u32, heads: Option<u32>) -> (Variant, Option<u32>) {
         match name {
             "gpt_bigcode" if self.flag("multi_query", true) => (Variant::USUAL, Some(1)),
-            "gpt_neox" => (self.neox_variant(head_dim), heads),
             "falcon" => self.falcon_variant(head_dim, heads),
-            "starcoder2" => {
-                let no_bias = !self.flag("use_bias", true);
-                let window = self.window(name, layers);
-                let variant = Variant { rotary: Some(head_dim), no_bias, window, ..Variant::USUAL };
-                (variant, self.size("num_key_value_heads"))
-            }
             _ => (Variant::USUAL, heads),
         }
-    }
-
-    fn neox_variant(&mut self, head_dim: u32) -> Variant {
-        let rotary = Some(self.rotary("rotary_pct", 0.25, head_dim));
-        let is_parallel = self.flag("use_parallel_residual", true);
-        if !self.flag("attention_bias", true) {
-            let accepted = "true: biases on only some of the matrices are not supported";
-            self.faults.push(Fault::new(self.table.path("attention_bias"), "false", accepted));
-        }
-        let arrangement = if is_parallel { Arrangement::Beside } else { Arrangement::InTurn };
-        Variant { rotary, arrangement, ..Variant::USUAL }
     }
 
     fn falcon_variant(&mut self, head_dim: u32, heads: Option<u32>) -> (Variant, Option<u32>) {

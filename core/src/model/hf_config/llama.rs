@@ -52,7 +52,10 @@ impl Reader<'_, '_> {
         let variant =
             self.llama_variant(name, [hidden.unwrap_or(0), count], head_dim, latent.map(|(latent, _)| latent));
         let variant = self.newer_variant(name, [count, hidden.unwrap_or(0)], Variant { qkv_bias, ..variant });
-        let variant = Variant { experts: experts?, ..variant? };
+        let mut variant = Variant { experts: experts?, ..variant? };
+        if name == "gemma4_text" {
+            variant = self.gemma_4(kv_heads, variant);
+        }
         let ffn = self.mlp_width(name, ffn);
         Some(ModelConfig {
             family: Family::Llama,
@@ -128,7 +131,9 @@ impl Reader<'_, '_> {
         let (factors, caps) = self.factors_and_caps(name, hidden, head_dim.unwrap_or(0));
         Variant {
             qk_norm: match name {
-                "qwen3" | "qwen3_moe" | "gemma3_text" | "dots1" | "qwen3_next" | "qwen3_5_text" => true,
+                "qwen3" | "qwen3_moe" | "gemma3_text" | "gemma4_text" | "dots1" | "qwen3_next" | "qwen3_5_text" => {
+                    true
+                }
                 "olmo2" | "olmo3" | "olmoe" | "exaone4" | "exaone_moe" | "flex_olmo" | "mellum" | "afmoe" => true,
                 "qwen3_5_moe_text" | "hy_v3" => true,
                 "hunyuan_v1_moe" | "hunyuan_v1_dense" | "apertus" => self.needed_flag("use_qk_norm"),
@@ -141,7 +146,8 @@ impl Reader<'_, '_> {
                 _ => false,
             },
             post_norms: match name {
-                "gemma2" | "gemma3_text" | "glm4" | "olmo2" | "olmo3" | "exaone4" | "flex_olmo" | "afmoe" => true,
+                "gemma2" | "gemma3_text" | "gemma4_text" | "glm4" | "olmo2" | "olmo3" | "exaone4" | "flex_olmo"
+                | "afmoe" => true,
                 "glm4v_text" | "glm_ocr_text" => true,
                 "hyperclovax" => self.flag("use_post_norm", true),
                 _ => false,
@@ -168,7 +174,8 @@ impl Reader<'_, '_> {
                 _ => 0,
             },
             rotary,
-            norm_offset: is_gemma(name) || matches!(name, "qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text"),
+            norm_offset: is_gemma(name) && name != "gemma4_text"
+                || matches!(name, "qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text"),
             factors,
             caps,
             ..Variant::USUAL

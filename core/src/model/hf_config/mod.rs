@@ -28,6 +28,7 @@ mod llama;
 mod moe;
 mod nemotron;
 mod newer;
+mod norms;
 mod reader;
 #[cfg(test)]
 mod tests;
@@ -37,12 +38,15 @@ pub(crate) use self::decoder::null_says;
 pub use self::vision::tower;
 
 /// Every `model_type` that is read.
-pub const MODEL_TYPES: [&str; 69] = [
+pub const MODEL_TYPES: [&str; 80] = [
     "afmoe",
     "apertus",
     "arcee",
     "aria_text",
     "bamba",
+    "codegen",
+    "cohere",
+    "cohere2",
     "cwm",
     "deepseek_ocr2_text",
     "deepseek_v2",
@@ -58,6 +62,7 @@ pub const MODEL_TYPES: [&str; 69] = [
     "gemma",
     "gemma2",
     "gemma3_text",
+    "gemma4_text",
     "glm",
     "glm4",
     "glm4_moe",
@@ -70,6 +75,7 @@ pub const MODEL_TYPES: [&str; 69] = [
     "gpt_bigcode",
     "gpt_neox",
     "gpt_oss",
+    "gptj",
     "granite",
     "granite_swa",
     "granitemoe",
@@ -81,6 +87,7 @@ pub const MODEL_TYPES: [&str; 69] = [
     "hunyuan_v1_moe",
     "hy_v3",
     "hyperclovax",
+    "jais2",
     "kimi_k2",
     "llama",
     "llama4_text",
@@ -90,10 +97,14 @@ pub const MODEL_TYPES: [&str; 69] = [
     "mistral",
     "mistral4",
     "mixtral",
+    "nanochat",
+    "nemotron",
     "nemotron_h",
+    "olmo",
     "olmo2",
     "olmo3",
     "olmoe",
+    "phi",
     "phi3",
     "qwen2",
     "qwen2_moe",
@@ -104,6 +115,7 @@ pub const MODEL_TYPES: [&str; 69] = [
     "qwen3_next",
     "seed_oss",
     "smollm3",
+    "stablelm",
     "starcoder2",
     "vaultgemma",
     "youtu",
@@ -113,19 +125,12 @@ pub const MODEL_TYPES: [&str; 69] = [
 const UNSUPPORTED: &[(&[&str], &str)] = &[
     (&["bloom", "mpt"], "attention with ALiBi: a slope for each head"),
     (&["opt"], "an MLP with ReLU, and positions from 2 on"),
-    (&["jais2"], "biases of an MLP with squared ReLU"),
-    (&["nemotron"], "LayerNorm whose gain has 1 added, before an MLP with squared ReLU"),
     (&["bitnet"], "norms inside attention and MLP, and weights of three values"),
-    (&["phi", "gptj", "codegen"], "an output layer with a bias"),
     (&["phimoe"], "LayerNorm before experts, and a router that masks scores far below the best"),
-    (&["stablelm"], "LayerNorm before a gated MLP"),
-    (
-        &["cohere", "cohere2", "cohere_compass_text"],
-        "attention and a gated MLP beside each other, behind a LayerNorm without biases",
-    ),
+    (&["cohere_compass_text"], "rotary positions of their own in each kind of layers"),
     (&["cohere2_moe"], "experts and attention beside each other"),
-    (&["olmo"], "LayerNorm without weights"),
-    (&["nanochat", "dory", "hrm_text"], "norms without weights"),
+    (&["dory"], "norms within attention and MLP"),
+    (&["hrm_text"], "layers that a token passes several times"),
     (&["persimmon", "fuyu"], "QK-norm by LayerNorm"),
     (&["gpt_neo"], "scores that are not scaled"),
     (&["openai-gpt"], "LayerNorm of each sum"),
@@ -231,11 +236,12 @@ fn read_and_tell(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Option<(
     let mut table = Table::of(value, path, faults)?;
     let kind = table.get("model_type").cloned().unwrap_or(Value::Null);
     let name = kind.as_str().unwrap_or_default();
-    if !MODEL_TYPES.contains(&name) {
+    let missing_of_gemma = gemma::missing_of_gemma_4(name, value);
+    if !MODEL_TYPES.contains(&name) || missing_of_gemma.is_some() {
         let found = if kind.is_null() { "nothing".to_string() } else { shown(&kind) };
         let missing =
             UNSUPPORTED.iter().find(|(names, _)| names.contains(&name)).map(|(_, part)| String::from(*part));
-        let missing = gemma::missing_of_gemma_4(name, value).or(missing);
+        let missing = missing_of_gemma.or(missing);
         let accepted = match missing {
             Some(part) => format!(
                 "another decoder: this one has {part}, which is not modelled; or the sizes of a similar one by hand"
@@ -251,7 +257,8 @@ fn read_and_tell(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Option<(
     let before = faults.len();
     let mut reader = Reader { table, faults, notes };
     let config = match name {
-        "gpt2" | "gpt_bigcode" | "gpt_neox" | "falcon" | "starcoder2" => reader.gpt_like(name),
+        "gpt2" | "gpt_bigcode" | "falcon" => reader.gpt_like(name),
+        _ if norms::FAMILIES.contains(&name) => reader.normed_otherwise(name),
         // Kimi K2 has the layers of DeepSeek-V3 and another `model_type`.
         "kimi_k2" => reader.llama_like("deepseek_v3"),
         "nemotron_h" => reader.nemotron_h(),

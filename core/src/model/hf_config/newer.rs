@@ -168,7 +168,7 @@ impl Reader<'_, '_> {
     }
 
     /// The layers that see all tokens, of a model with windows.
-    fn without_window(&mut self, layers: u32, variant: &Variant) -> Option<LayerPattern> {
+    pub(super) fn without_window(&mut self, layers: u32, variant: &Variant) -> Option<LayerPattern> {
         let window = variant.window?;
         let has_window = |layer: u32| match window.layers {
             Some(pattern) => pattern.has(layer),

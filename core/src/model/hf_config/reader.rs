@@ -114,9 +114,18 @@ impl Reader<'_, '_> {
     pub(super) fn head_dim(&mut self, name: &str, hidden: Option<u32>, heads: Option<u32>) -> Option<u32> {
         if let Some(width) = self.optional("head_dim") {
             let (whole, heads) = (u64::from(hidden?), u64::from(heads?));
-            if matches!(name, "glm4v_text" | "deepseek_ocr2_text" | "helium" | "olmoe")
-                && u64::from(width) != whole / heads
-            {
+            let is_whole = [
+                "codegen",
+                "cohere2",
+                "deepseek_ocr2_text",
+                "glm4v_text",
+                "gpt_neox",
+                "gptj",
+                "helium",
+                "olmoe",
+                "stablelm",
+            ];
+            if is_whole.contains(&name) && u64::from(width) != whole / heads {
                 let accepted = format!("{}: hidden_size / num_attention_heads, as the library has it", whole / heads);
                 self.faults.push(Fault::new(self.table.path("head_dim"), width, accepted));
             }
@@ -127,6 +136,7 @@ impl Reader<'_, '_> {
             "gemma",
             "gemma2",
             "gemma3_text",
+            "gemma4_text",
             "vaultgemma",
             "qwen3",
             "qwen3_moe",
@@ -172,11 +182,20 @@ impl Reader<'_, '_> {
             "gemma2" | "gpt_oss" | "vaultgemma" => 2,
             "gemma3_text" => self.optional("sliding_window_pattern").unwrap_or(6),
             "olmo3" => 4,
+            "cohere2" => self.optional("sliding_window_pattern").unwrap_or(4),
             "exaone4" | "exaone_moe" => return self.exaone_window(tokens, layers),
             "afmoe" => self.optional("global_attn_every_n_layers").unwrap_or(4),
             "mistral" | "mixtral" | "phi3" | "starcoder2" => 0,
             // Those that a list says, or none.
             "mellum" => 1,
+            // Five of six, and never the last.
+            "gemma4_text" => {
+                let by_list = self.windows_by_list(layers);
+                let has_window = by_list.unwrap_or_else(|| (1..=layers).map(|layer| layer % 6 != 0).collect());
+                let but_last = has_window.into_iter().enumerate();
+                let has_window: Vec<bool> = but_last.map(|(at, has)| has && at + 1 < layers as usize).collect();
+                return windowed(tokens?, &has_window);
+            }
             // Every fourth layer sees all, from the first on.
             "cwm" | "granite_swa" | "granitemoe_swa" => {
                 let by_list = self.windows_by_list(layers);
@@ -273,8 +292,9 @@ fn usual_rope_base(name: &str) -> u32 {
     match name {
         "gpt_oss" => 150_000,
         "helium" => 100_000,
+        "cohere" => 500_000,
         "ernie4_5" | "ernie4_5_moe" | "flex_olmo" | "llama4_text" | "mellum" | "olmo3" => 500_000,
-        "cwm" | "gemma3_text" | "mixtral" => 1_000_000,
+        "cwm" | "gemma3_text" | "gemma4_text" | "mixtral" => 1_000_000,
         "smollm3" => 2_000_000,
         "minimax_m2" => 5_000_000,
         "hy_v3" => 11_158_840,

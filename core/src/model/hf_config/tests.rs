@@ -2,7 +2,10 @@
 
 use super::*;
 use crate::model::catalog;
-use crate::model::{Caps, E12, Factors, QkNorm, Routing, Scores, Temperature, Variant, Window, to_e12};
+use crate::model::{
+    Activation, Arrangement, Caps, E12, Factors, Global, QkNorm, Routing, Scores, Temperature, Variant, Window,
+    to_e12,
+};
 use serde_json::json;
 
 fn read_ok(value: &Value) -> ModelConfig {
@@ -530,12 +533,11 @@ fn unsupported_decoders_are_refused_with_the_missing_part() {
         ),
         (
             json!({ "model_type": "gemma4", "text_config": { "model_type": "gemma4_text", "attention_k_eq_v": true } }),
-            "embeddings of each layer (hidden_size_per_layer_input), another head dim in layers that see all tokens \
-             (global_head_dim), keys that are values, too (attention_k_eq_v), which is",
+            "this one has embeddings of each layer (hidden_size_per_layer_input), which is",
         ),
         (
             json!({ "model_type": "gemma4_text", "hidden_size_per_layer_input": 0, "global_head_dim": 256, "enable_moe_block": true }),
-            "this one has norms of values without weights, experts beside the MLP (enable_moe_block), which is",
+            "this one has experts beside the MLP (enable_moe_block), which is",
         ),
         (json!({ "model_type": "qwen_3" }), "perhaps qwen3"),
     ] {
@@ -553,6 +555,118 @@ fn biases_of_qwen_2_moe_are_read() {
     let mut config = row["config"].clone();
     config["qkv_bias"] = json!(false);
     assert_eq!(read_ok(&config).parameters(), 14_315_636_736);
+}
+
+/// A published file of `parameter_counts.json`.
+fn counted(name: &str) -> Value {
+    let table = include_str!("../../../../tests/reference/parameter_counts.json");
+    let table: Value = serde_json::from_str(table).unwrap();
+    let row = table["models"].as_array().unwrap().iter().find(|row| row["name"] == name).unwrap();
+    row["config"].clone()
+}
+
+/// Flags and sizes that change what parameters a family has. Counts by the classes of `transformers` 5.24.
+#[test]
+fn parts_of_families_with_other_norms_are_counted() {
+    for (name, key, value, count) in [
+        ("command-r7b", "attention_bias", json!(true), 8_028_360_704),
+        ("command-r-35b", "use_qk_norm", json!(true), 34_981_486_592),
+        ("minitron-4b", "attention_bias", json!(true), 4_190_771_200),
+        ("minitron-4b", "mlp_bias", json!(true), 4_190_902_272),
+        ("stablelm-2-1.6b", "qk_layernorm", json!(true), 1_644_613_632),
+        ("stablelm-2-1.6b", "use_parallel_residual", json!(true), 1_644_417_024),
+        ("stablelm-2-1.6b", "use_qkv_bias", json!(false), 1_644_367_872),
+        ("olmo-1b", "attention_bias", json!(true), 1_176_895_488),
+        ("nanochat-d32", "attention_bias", json!(true), 1_879_310_336),
+        ("nanochat-d32", "num_key_value_heads", json!(4), 1_677_721_600),
+        ("starcoder2-15b", "use_bias", json!(false), 15_956_127_744),
+        ("gpt-j-6b", "n_inner", json!(8192), 4_171_605_216),
+        ("phi-2", "num_key_value_heads", json!(8), 2_464_988_160),
+        ("phi-2", "tie_word_embeddings", json!(true), 2_648_611_840),
+    ] {
+        let mut config = counted(name);
+        config[key] = value;
+        assert_eq!(read_ok(&config).parameters(), count, "{name} {key}");
+    }
+    let library = |kind: &str| library_types().into_iter().find(|row| row["name"] == kind).unwrap()["config"].clone();
+    for (kind, key, count) in [
+        ("jais2", "attention_bias", 8_089_975_296),
+        ("jais2", "mlp_bias", 8_089_442_816),
+        ("gpt_neox", "attention_bias", 20_553_486_336),
+    ] {
+        let mut config = library(kind);
+        config[key] = json!(false);
+        assert_eq!(read_ok(&config).parameters(), count, "{kind} {key}");
+    }
+}
+
+/// Gemma 4: one layer of six sees all, with wider heads of which a quarter turns; the last one sees all whatever a list
+/// says. The count without shared keys and values is that of the class.
+#[test]
+fn layers_of_gemma_4_that_see_all_have_heads_of_their_own() {
+    let config = counted("gemma-4-31b-text");
+    let model = read_ok(&config);
+    let global = Global { head_dim: 512, kv_heads: 4, rotary: Some(128), keys_are_values: true };
+    assert_eq!((model.global(4), model.global(5)), (None, Some(global)));
+    assert_eq!((model.attention_sizes(4), model.attention_sizes(5)), ([256, 16], [512, 4]));
+    let mut apart = config.clone();
+    apart["attention_k_eq_v"] = json!(false);
+    assert_eq!(read_ok(&apart).parameters(), 31_468_048_640);
+    let mut last = config.clone();
+    last["layer_types"] = json!(std::vec!["sliding_attention"; 60]);
+    let last = read_ok(&last);
+    assert!((0..60).all(|layer| last.has_window(layer) == (layer < 59)));
+    for (key, value) in [("attention_bias", json!(true)), ("use_bidirectional_attention", json!("all"))] {
+        let mut other = config.clone();
+        other[key] = value;
+        let mut faults = Vec::new();
+        assert!(read(&other, "", &mut faults).is_none());
+        assert_eq!(faults[0].field, key);
+    }
+}
+
+/// What no count of parameters tells of these families, as the code of their classes has it.
+#[test]
+fn parts_without_parameters_of_families_with_other_norms_are_read() {
+    let model = |name: &str| read_ok(&counted(name));
+    let command = model("command-r7b");
+    let of = |has: fn(&ModelConfig, u32) -> bool| (0..command.layers).filter(|layer| has(&command, *layer)).count();
+    assert_eq!((of(ModelConfig::has_window), of(ModelConfig::has_rope)), (24, 24));
+    assert!((0..command.layers).all(|layer| command.has_window(layer) == command.has_rope(layer)));
+    assert_eq!(command.variant.arrangement, Arrangement::BesideOneNorm);
+    assert_eq!(command.variant.factors.logits, Some(to_e12(0.25)));
+    let mut all = counted("command-r7b");
+    all["sliding_window"] = Value::Null;
+    let all = read_ok(&all);
+    assert!((0..all.layers).all(|layer| !all.has_window(layer) && !all.has_rope(layer)), "as the class has it");
+
+    let olmo = model("olmo-1.7-7b");
+    assert_eq!((olmo.variant.qkv_clip, olmo.norm_eps_e12), (Some(8 * E12), 10_000_000));
+    assert_eq!(model("nanochat-d32").variant.caps.logits, Some(15 * E12));
+    assert_eq!(model("phi-2").variant.rotary, Some(32));
+    assert_eq!(model("minitron-4b").variant.rotary, Some(64));
+    assert_eq!(model("gpt-j-6b").variant.rotary, Some(64));
+    assert_eq!(model("phi-2").variant.activation, Activation::PlainGeluTanh);
+    let mut exact = counted("phi-2");
+    exact["hidden_act"] = json!("gelu");
+    assert_eq!(read_ok(&exact).variant.activation, Activation::PlainGelu);
+    for (name, key, value) in [
+        ("phi-2", "qk_layernorm", json!(true)),
+        ("command-r7b", "layer_switch", json!(3)),
+        ("command-r7b", "position_embedding_type", json!("alibi")),
+        ("command-r7b", "use_parallel_block", json!(false)),
+        ("command-r7b", "head_dim", json!(64)),
+        ("stablelm-2-12b", "head_dim", json!(64)),
+        ("olmo-1b", "hidden_act", json!("gelu")),
+        ("minitron-4b", "hidden_act", json!("silu")),
+        ("phi-2", "mlp_bias", json!(true)),
+    ] {
+        let mut config = counted(name);
+        config[key] = value;
+        let mut faults = Vec::new();
+        assert!(read(&config, "", &mut faults).is_none(), "{name} {key}");
+        assert_eq!(faults[0].field, key, "{name}");
+    }
 }
 
 /// What the class of a family does not read, or cannot run, is refused: parameters of the class do not follow such a

@@ -9,9 +9,9 @@ use serde_json::Value;
 use super::vision::read_vision;
 use crate::base::fields::{Fault, Table, shown};
 use crate::model::{
-    Activation, Arrangement, Caps, E12, Experts, Factors, Indexer, Latent, LayerPattern, MAX_EXPERTS, MAX_FACTOR,
-    MAX_MULTI_TOKEN, MAX_PATTERN, MAX_SIZE, Norm, QkNorm, Recurrence, RecurrenceKind, Routing, Scores, Temperature,
-    Variant, Window, to_e12,
+    Activation, Arrangement, Caps, E12, Experts, Factors, Global, Indexer, Latent, LayerPattern, MAX_EXPERTS,
+    MAX_FACTOR, MAX_MULTI_TOKEN, MAX_PATTERN, MAX_SIZE, Norm, QkNorm, Recurrence, RecurrenceKind, Routing, Scores,
+    Temperature, Variant, Window, to_e12,
 };
 
 /// The variant: fields of the input, else those of `known`.
@@ -61,6 +61,9 @@ pub(super) fn read_variant(table: &mut Table<'_>, known: Variant, faults: &mut V
         mlp_bias: table.flag("mlp_bias", faults).unwrap_or(known.mlp_bias),
         head_bias: table.flag("head_bias", faults).unwrap_or(known.head_bias),
         qkv_clip: part_number(table, "qkv_clip", known.qkv_clip, faults),
+        value_norm: table.flag("value_norm", faults).unwrap_or(known.value_norm),
+        layer_scale: table.flag("layer_scale", faults).unwrap_or(known.layer_scale),
+        global: read_global(table, known.global, faults),
         factors,
         caps,
         vision: read_vision(table, known.vision, faults),
@@ -108,6 +111,26 @@ fn read_window(table: &mut Table<'_>, known: Option<Window>, faults: &mut Vec<Fa
     let chunked = table.flag("chunked", faults).unwrap_or(known.is_some_and(|known| known.chunked));
     table.finish(faults);
     Some(Window { layers: pattern, chunked, ..Window::sliding(tokens?, full_every?) })
+}
+
+fn read_global(table: &mut Table<'_>, known: Option<Global>, faults: &mut Vec<Fault>) -> Option<Global> {
+    if is_none(table, "global") {
+        return None;
+    }
+    let Some(mut table) = table.table("global", faults) else { return known };
+    let head_dim = part_size(&mut table, "head_dim", known.map(|known| known.head_dim), faults);
+    let kv_heads = part_size(&mut table, "kv_heads", known.map(|known| known.kv_heads), faults);
+    let known_rotary = known.and_then(|known| known.rotary);
+    let rotary = if is_none(&mut table, "rotary") {
+        None
+    } else {
+        let columns = table.whole("rotary", 0..=u64::from(MAX_SIZE), faults);
+        columns.map(|columns| columns as u32).or(known_rotary)
+    };
+    let keys_are_values = table.flag("keys_are_values", faults);
+    let keys_are_values = keys_are_values.unwrap_or(known.is_some_and(|known| known.keys_are_values));
+    table.finish(faults);
+    Some(Global { head_dim: head_dim?, kv_heads: kv_heads?, rotary, keys_are_values })
 }
 
 fn read_temperature(

@@ -165,6 +165,41 @@ fn a_model_has_one_source() {
     assert!(partition.contains("a layout in Megatron-LM's form, such as Et*3|t*4|t*3L"), "{partition}");
 }
 
+/// Norms, biases and what else such families have, each by itself and all together.
+#[test]
+fn norms_and_biases_are_written_and_linked() {
+    let lines = [
+        "norm = \"layer\"",
+        "norm = \"rms-without-weights\"",
+        "norm = \"layer-without-bias\"\narrangement = \"beside-one-norm\"",
+        "qk_norm = true\nqk_norm_of = \"layer-heads\"",
+        "embedding_norm = true",
+        "mlp_bias = true\nactivation = \"plain-gelu-tanh\"",
+        "head_bias = true\nactivation = \"plain-gelu\"",
+        "qkv_clip = 8.0",
+        "value_norm = true\nlayer_scale = true",
+        "window = { tokens = 512, full_every = 6 }\nglobal = { head_dim = 256, kv_heads = 4, rotary = 64, keys_are_values = true }",
+    ];
+    let all = lines[3..].join("\n").replacen("\nactivation = \"plain-gelu\"", "", 1);
+    let mut seen = std::vec![model_work(&of_llama("")).model];
+    for line in lines.into_iter().chain([all.as_str()]) {
+        let text = of_llama(line);
+        let spec = Spec::read(&text).unwrap();
+        let model = model_work(&text).model;
+        assert!(!seen.contains(&model), "{line} says something");
+        seen.push(model);
+        assert_eq!(Spec::read(&spec.to_json()).unwrap(), spec, "{line}");
+        assert_eq!(crate::spec::link::read(&crate::spec::link::write(&spec)).unwrap(), spec, "{line}");
+    }
+}
+
+fn of_llama(line: &str) -> std::string::String {
+    format!(
+        "[model]\nname = \"llama-3-8b\"\n{line}\n[cluster]\ndevice = \"h100\"\n[parallel]\npipeline = 8\n\
+         [training]\nmicrobatches = 32\n"
+    )
+}
+
 #[test]
 fn parallel_residuals_and_partial_rotary_dims_are_written_and_linked() {
     let text = "[model]\nname = \"gpt-3-175b\"\nrotary = 32\narrangement = \"beside\"\nno_bias = true\n[cluster]\n\
@@ -179,7 +214,15 @@ fn parallel_residuals_and_partial_rotary_dims_are_written_and_linked() {
         ("rotary = 0", "such as 2"),
         ("rotary = 4000", "such as 128"),
         ("family = \"llama\"\nno_bias = true", "model.no_bias: found true"),
-        ("family = \"llama\"\narrangement = \"beside\"", "model.arrangement: found beside"),
+        (
+            "family = \"llama\"\narrangement = \"beside\"\npost_norms = true",
+            "model.arrangement: found beside, accepted is in-turn with post_norms",
+        ),
+        (
+            "family = \"llama\"\nnorm = \"layer-without-weights\"\nnorm_offset = true",
+            "model.norm_offset: found true, accepted is false with norm layer-without-weights",
+        ),
+        ("norm = \"layer\"", "only this family has norm"),
         ("qk_norm = true", "model.family: found gpt"),
         (
             "hidden = 4097\nheads = 32",

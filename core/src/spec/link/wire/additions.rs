@@ -16,8 +16,8 @@ use crate::graph::post_training::{Frozen, Lora, MAX_ALPHA, MAX_RANK, Targets};
 use crate::hardware::cluster::{usual_fp4_flops, usual_fp8_flops, usual_host_bytes_per_s, usual_multiprocessors};
 use crate::model::vision::{Encoder, Projector};
 use crate::model::{
-    Activation, Arrangement, Caps, Dtype, Factors, Indexer, LayerPattern, MAX_LAYERS, MAX_MULTI_TOKEN, Norm, QkNorm,
-    Recurrence, RecurrenceKind, Routing, Scores, Temperature, Variant, Vision, Window, to_e12,
+    Activation, Arrangement, Caps, Dtype, Factors, Global, Indexer, LayerPattern, MAX_LAYERS, MAX_MULTI_TOKEN, Norm,
+    QkNorm, Recurrence, RecurrenceKind, Routing, Scores, Temperature, Variant, Vision, Window, to_e12,
 };
 use crate::problem::StageCost;
 use crate::problem::factors::{Factors as MicrobatchValues, MicrobatchFactors};
@@ -179,6 +179,12 @@ pub(super) enum Addition {
     HeadBias,
     /// Queries, keys and values are clipped: the limit in units of 10⁻¹².
     QkvClip(u64),
+    /// The values of each head are normed.
+    ValueNorm,
+    /// Each layer multiplies the stream by a number.
+    LayerScale,
+    /// Attention of layers without a window: head dim, key and value heads, and rotary dim.
+    Global { sizes: [u32; 2], rotary: Option<u32>, keys_are_values: bool },
 }
 
 #[derive(Serialize, Deserialize)]
@@ -372,12 +378,19 @@ fn add_newer_parts(variant: &Variant, more: &mut Vec<Addition>) {
         more.extend(place_in(&Norm::ALL, &variant.norm).map(Addition::Norm));
     }
     more.extend(variant.qkv_clip.map(Addition::QkvClip));
+    more.extend(variant.global.map(|Global { head_dim, kv_heads, rotary, keys_are_values }| Addition::Global {
+        sizes: [head_dim, kv_heads],
+        rotary,
+        keys_are_values,
+    }));
     let flags = [
         (variant.no_pre_norms, Addition::NoPreNorms),
         (variant.o_bias, Addition::OutputBias),
         (variant.sinks, Addition::Sinks),
         (variant.attention_gate, Addition::AttentionGate),
         (variant.embedding_norm, Addition::EmbeddingNorm),
+        (variant.value_norm, Addition::ValueNorm),
+        (variant.layer_scale, Addition::LayerScale),
         (variant.mlp_bias, Addition::MlpBias),
         (variant.head_bias, Addition::HeadBias),
     ];
@@ -419,6 +432,11 @@ fn apply_newer_part(variant: &mut Variant, more: Addition) -> Option<()> {
         Addition::MlpBias => variant.mlp_bias = true,
         Addition::HeadBias => variant.head_bias = true,
         Addition::QkvClip(limit) => variant.qkv_clip = Some(limit),
+        Addition::ValueNorm => variant.value_norm = true,
+        Addition::LayerScale => variant.layer_scale = true,
+        Addition::Global { sizes: [head_dim, kv_heads], rotary, keys_are_values } => {
+            variant.global = Some(Global { head_dim, kv_heads, rotary, keys_are_values });
+        }
         Addition::NoPreNorms => variant.no_pre_norms = true,
         Addition::OutputBias => variant.o_bias = true,
         Addition::Sinks => variant.sinks = true,
