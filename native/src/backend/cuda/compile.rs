@@ -211,7 +211,7 @@ mod tests {
     /// many a store took rotary positions to a fifth of a copy's rate on an H200.
     #[test]
     fn whole_rows_are_stored_in_packs() {
-        const ROWS: [&str; 27] = [
+        const ROWS: [&str; 29] = [
             "add",
             "scale",
             "soft_cap",
@@ -222,6 +222,8 @@ mod tests {
             "geglu_grad",
             "gelu",
             "gelu_grad",
+            "gelu_tanh",
+            "gelu_tanh_grad",
             "add_rows",
             "rope",
             "embedding",

@@ -286,6 +286,8 @@ fn elementwise_cases(t: Dtype) -> Vec<Case> {
     cases.push(Case::new(Kernel::Cast, t, vec![sum(wide, 28)], &[(wide, t)]));
     cases.push(Case::new(Kernel::Gelu, t, inputs[..1].to_vec(), &[(wide, t)]));
     cases.push(Case::new(Kernel::GeluGrad, t, inputs[..2].to_vec(), &[(wide, t)]));
+    cases.push(Case::new(Kernel::GeluTanh, t, inputs[..1].to_vec(), &[(wide, t)]));
+    cases.push(Case::new(Kernel::GeluTanhGrad, t, inputs[..2].to_vec(), &[(wide, t)]));
     cases.push(Case::new(Kernel::Add, t, inputs[..2].to_vec(), &[(wide, t)]));
     cases.push(Case::new(Kernel::Scale { factor_e12: 1_700_000_000_000 }, t, inputs[..1].to_vec(), &[(wide, t)]));
     cases

@@ -161,6 +161,26 @@ struct GeluGrad {
 template <class T> __device__ void gelu_grad(const Args& a) { map2<T>(a.p[0], a.p[1], a.p[2], a.n[0], GeluGrad()); }
 KERNEL(gelu_grad)
 
+// The tanh form.
+struct GeluTanh {
+    __device__ __forceinline__ float operator()(float x) const { return x * gelu_share(x); }
+};
+
+template <class T> __device__ void gelu_tanh(const Args& a) { map1<T>(a.p[0], a.p[1], a.n[0], GeluTanh()); }
+KERNEL(gelu_tanh)
+
+struct GeluTanhGrad {
+    __device__ __forceinline__ float operator()(float dy, float x) const {
+        float s = gelu_share(x), slope = TWICE_ROOT * (1.0f + 3.0f * 0.044715f * x * x);
+        return dy * (s + x * s * (1.0f - s) * slope);
+    }
+};
+
+template <class T> __device__ void gelu_tanh_grad(const Args& a) {
+    map2<T>(a.p[0], a.p[1], a.p[2], a.n[0], GeluTanhGrad());
+}
+KERNEL(gelu_tanh_grad)
+
 // y[i, j] = x[i, j] + table[position of first + i, j]: learned positions, and biases of sequences of 1. p: x, table, y
 // (may be x). n: rows, columns, sequence, first, the rank's part of each sequence, parts.
 template <class T> __device__ void add_rows(const Args& a) {

@@ -59,6 +59,13 @@ impl Context {
                 let args = args(&[input(0), input(1), output(0)], &[elements], &[]);
                 self.over_elements("gelu_grad", format, elements, args)
             }
+            Kernel::GeluTanh => {
+                self.over_elements("gelu_tanh", format, elements, args(&[input(0), output(0)], &[elements], &[]))
+            }
+            Kernel::GeluTanhGrad => {
+                let args = args(&[input(0), input(1), output(0)], &[elements], &[]);
+                self.over_elements("gelu_tanh_grad", format, elements, args)
+            }
             // The same numbers, elsewhere or where they are.
             Kernel::Cast | Kernel::Replicate { .. } if inputs[0].dtype == outputs[0].dtype => {
                 if input(0) == output(0) {

@@ -170,6 +170,8 @@ impl Context {
             | Kernel::GeGluGrad
             | Kernel::Gelu
             | Kernel::GeluGrad
+            | Kernel::GeluTanh
+            | Kernel::GeluTanhGrad
             | Kernel::Cast
             | Kernel::Replicate { .. }
             | Kernel::Add
