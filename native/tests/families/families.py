@@ -41,12 +41,22 @@ NEMOTRON = dict(moe_shared_expert_intermediate_size=24, ssm_state_size=6, mamba_
                 conv_kernel=4, layer_norm_epsilon=1e-5, routed_scaling_factor=2.5, time_step_min=1e-4)
 MIXED = dict(sliding_window=7, layer_types=[SLIDING, SLIDING, SLIDING, FULL])
 
+# Of families that have other norms; the last ones know no width of a head.
+LAYER = dict(layer_norm_eps=1e-5)
+NARROW_HEADS = dict(head_dim=None, **LAYER)
+OF_GPT_J = dict(n_embd=32, n_layer=4, n_head=4, n_positions=64, n_inner=48, rotary_dim=4, layer_norm_epsilon=1e-5,
+                activation_function="gelu_new", head_dim=None)
+
 FAMILIES = {
     "afmoe": of("afmoe", num_shared_experts=1, num_dense_layers=1, route_scale=2.0, mup_enabled=True, **MIXED, **NARROW),
     "apertus": of("apertus", hidden_act="xielu"),
     "aria_text": of("aria_text", moe_num_experts=4, moe_topk=2, moe_num_shared_experts=2),
     "arcee": of("arcee", hidden_act="relu2"),
     "bamba": of("bamba", attn_layer_indices=[2], partial_rotary_factor=0.5, **MAMBA),
+    "codegen": of("codegen", num_key_value_heads=4, **OF_GPT_J),
+    "cohere": of("cohere", logit_scale=0.25, **LAYER),
+    "cohere, with QK-norm": of("cohere", logit_scale=0.25, use_qk_norm=True, attention_bias=True, **LAYER),
+    "cohere2": of("cohere2", logit_scale=0.25, **MIXED, **NARROW_HEADS),
     "cosmos3_edge_text": of("cosmos3_edge_text", hidden_act="relu2", mrope_section=[2, 1, 1]),
     "cwm": of("cwm", sliding_window=7, layer_types=[FULL, SLIDING, SLIDING, SLIDING]),
     "deepseek_v3": of("deepseek_v3", first_k_dense_replace=1, n_group=2, topk_group=1, routed_scaling_factor=2.5, **ROUTED,
@@ -76,6 +86,10 @@ FAMILIES = {
                          routed_scaling_factor=1.5, mrope_section=[1, 1, 0], **ROUTED),
     "glm4v_text": of("glm4v_text", partial_rotary_factor=0.5, mrope_section=[1, 1, 0]),
     "glm_ocr_text": of("glm_ocr_text", partial_rotary_factor=0.5, mrope_section=[1, 1, 0]),
+    "gpt_neox": of("gpt_neox", partial_rotary_factor=0.5, hidden_act="gelu", num_key_value_heads=4, **NARROW_HEADS),
+    "gpt_neox, in turn": of("gpt_neox", partial_rotary_factor=0.5, hidden_act="gelu_new", use_parallel_residual=False,
+                            attention_bias=False, num_key_value_heads=4, **NARROW_HEADS),
+    "gptj": of("gptj", num_key_value_heads=4, **OF_GPT_J),
     "gpt_oss": of("gpt_oss", sliding_window=7, attention_bias=True, **LOCAL),
     "granite": of("granite", **FACTORS),
     "granite_swa": of("granite_swa", sliding_window=7, layer_types=[FULL, SLIDING, SLIDING, SLIDING],
@@ -93,6 +107,7 @@ FAMILIES = {
     "hy_v3": of("hy_v3", num_shared_experts=1, router_scaling_factor=2.5, mlp_layer_types=["dense"] + ["sparse"] * 3, **NARROW),
     "hyperclovax": of("hyperclovax", use_post_norm=True, **FACTORS),
     "internlm3": of("internlm3"),
+    "jais2": of("jais2", hidden_act="relu2", **LAYER),
     "llama": of("llama"),
     "llama4_text": of("llama4_text", num_local_experts=4, num_experts_per_tok=1, intermediate_size_mlp=40,
                       interleave_moe_layer_step=2, attention_chunk_size=8, floor_scale=4, use_qk_norm=True),
@@ -110,11 +125,18 @@ FAMILIES = {
     "mistral4": of("mistral4", first_k_dense_replace=1, routed_scaling_factor=1.5, rope_parameters={
         **ROPE, "llama_4_scaling_beta": 0.1, "original_max_position_embeddings": 64}, **ROUTED, **LATENT),
     "mixtral": of("mixtral", sliding_window=7, **LOCAL),
+    "nanochat": of("nanochat", hidden_act="relu2", final_logit_softcapping=15.0),
+    "nemotron": of("nemotron", hidden_act="relu2", norm_eps=1e-5, partial_rotary_factor=0.5),
+    "nemotron, with biases": of("nemotron", hidden_act="relu2", norm_eps=1e-5, attention_bias=True, mlp_bias=True,
+                                partial_rotary_factor=0.5),
     "nemotron_h": of("nemotron_h", layers_block_type=[LINEAR, "moe", FULL, "mlp"], **{**ROUTED, **NEMOTRON}),
+    "olmo": of("olmo"),
+    "olmo, clipped": of("olmo", clip_qkv=0.5),
     "olmo2": of("olmo2"),
     "olmo3": of("olmo3", sliding_window=7, rope_parameters=BY_KIND),
     "olmoe": of("olmoe", num_experts=4, norm_topk_prob=False, **OF_TWO),
     "paddleocr_vl_text": of("paddleocr_vl_text", mrope_section=[2, 1, 1]),
+    "phi": of("phi", hidden_act="gelu_new", partial_rotary_factor=0.5, **NARROW_HEADS),
     "phi3": of("phi3", partial_rotary_factor=0.75, head_dim=None, hidden_size=64, tie_word_embeddings=True,
                sliding_window=None),
     "qwen2": of("qwen2"),
@@ -129,6 +151,10 @@ FAMILIES = {
     "seed_oss": of("seed_oss", attention_bias=True, attention_out_bias=False),
     "smollm3": of("smollm3"),
     "solar_open": of("solar_open", routed_scaling_factor=1.5, **ROUTED),
+    "stablelm": of("stablelm", partial_rotary_factor=0.5, use_qkv_bias=True, **NARROW_HEADS),
+    "stablelm, in parallel": of("stablelm", partial_rotary_factor=0.25, qk_layernorm=True, use_parallel_residual=True,
+                                **NARROW_HEADS),
+    "starcoder2": of("starcoder2", hidden_act="gelu_pytorch_tanh", norm_epsilon=1e-5, sliding_window=7, head_dim=None),
     "vaultgemma": of("vaultgemma", **GEMMA_2),
     "youtu": of("youtu", **LATENT),
 }
@@ -145,7 +171,7 @@ SCALED = {f"{kind}, {rope['rope_type']}": {**FAMILIES[kind], "rope_parameters": 
                              ("qwen2_moe", YARN), ("qwen3", YARN), ("qwen3_moe", YARN)]}
 
 # Families whose norms multiply by one more than their weight.
-ZERO_NORM = {"gemma", "gemma2", "gemma3_text", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "vaultgemma"}
+ZERO_NORM = {"gemma", "gemma2", "gemma3_text", "nemotron", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "vaultgemma"}
 # Families that turn columns 2j and 2j + 1 of a head together; the runner turns j and j + half.
 IN_PAIRS = {"glm", "glm4", "helium", "ernie4_5", "ernie4_5_moe", "llama4_text"}
 # Families that hold gate and up of the MLP in one.

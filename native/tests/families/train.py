@@ -50,7 +50,8 @@ GPT_2 = dict(model_type="gpt2", vocab_size=256, n_embd=32, n_layer=4, n_head=4, 
              activation_function="gelu", resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=None, eos_token_id=None)
 # Of conversations, with tokens that begin and end messages.
 CONVERSATIONS = {**FAMILIES["llama"], "vocab_size": 264}
-JUDGED = {**{kind: FAMILIES[kind] for kind in ("llama", "qwen3", "gemma2", "mixtral", "deepseek_v3")}, "gpt2": GPT_2,
+JUDGED = {**{kind: FAMILIES[kind] for kind in ("llama", "qwen3", "gemma2", "mixtral", "deepseek_v3", "phi",
+                                                          "cohere, with QK-norm", "nemotron, with biases", "nanochat")}, "gpt2": GPT_2,
           "llama, chats": CONVERSATIONS, "qwen3, clipped": FAMILIES["qwen3"]}
 # Where gradients are clipped, and the rate rises and falls.
 CLIP_NORM, WARM_UP, LEAST_RATE = 0.5, 4, 1e-4
@@ -160,9 +161,12 @@ def rate(step):
 
 def theirs(model, windows, labels, precision, clips):
     """The losses of transformers, with decay of matrices alone."""
-    trained = [weight for weight in model.parameters() if weight.requires_grad]
-    groups = [{"params": [weight for weight in trained if weight.ndim > 1], "weight_decay": WEIGHT_DECAY},
-              {"params": [weight for weight in trained if weight.ndim < 2], "weight_decay": 0.0}]
+    named = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
+    trained = [weight for _, weight in named]
+    # Norms of all heads may be one tensor of two sizes.
+    matrices = [weight for name, weight in named if weight.ndim > 1 and "norm" not in name]
+    others = [weight for name, weight in named if weight.ndim < 2 or "norm" in name]
+    groups = [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=LEARNING_RATE, betas=BETAS, eps=EPSILON)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate if clips else lambda step: 1.0)
     losses = []

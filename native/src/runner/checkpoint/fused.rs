@@ -33,6 +33,10 @@ enum Form {
     Transposed,
     /// `[experts, rows of each]`, of biases `[experts, rows]`, by turns.
     ByTurns,
+    /// `[rows]`, of biases.
+    Vector,
+    /// `[heads, rows of each]`, of weights `[heads · rows]`.
+    Heads,
 }
 
 /// A weight of the graph in a tensor.
@@ -62,14 +66,31 @@ impl Fused {
                 matrix(
                     ".self_attn.qkv_proj.weight",
                     1,
-                    &[
-                        (".self_attn.q_proj.weight", heads * head_dim),
-                        (".self_attn.k_proj.weight", key_values * head_dim),
-                        (".self_attn.v_proj.weight", key_values * head_dim),
-                    ],
+                    &[q(heads * head_dim), k(key_values * head_dim), v(key_values * head_dim)],
                 ),
             ],
             "gpt_oss" => of_gpt_oss(size("num_local_experts"), size("hidden_size"), ffn),
+            "cohere" if config["use_qk_norm"] == true => {
+                let norm = |name, heads| Fused { form: Form::Heads, ..matrix(name, heads, &[(name, head_dim)]) };
+                vec![norm(".self_attn.q_norm.weight", heads), norm(".self_attn.k_norm.weight", key_values)]
+            }
+            "codegen" => {
+                // Four parts of the heads, each with its queries, values and keys.
+                let quarter = heads * head_dim / 4;
+                let parts = [q(quarter), v(quarter), k(quarter)];
+                vec![matrix(".attn.qkv_proj.weight", 4, &parts)]
+            }
+            "gpt_neox" => {
+                let biases = [
+                    (".self_attn.q_proj.bias", head_dim),
+                    (".self_attn.k_proj.bias", head_dim),
+                    (".self_attn.v_proj.bias", head_dim),
+                ];
+                vec![
+                    matrix(".attention.query_key_value.weight", heads, &[q(head_dim), k(head_dim), v(head_dim)]),
+                    Fused { form: Form::Vector, ..matrix(".attention.query_key_value.bias", heads, &biases) },
+                ]
+            }
             "granitemoe" => {
                 let experts = size("num_local_experts");
                 let stacked = |theirs, parts: &[(&'static str, usize)]| Fused {
@@ -106,8 +127,8 @@ impl Fused {
         if matches!(self.form, Form::Transposed | Form::ByTurns) {
             return self.by_turns(at, shape).map(|(sizes, lies)| (theirs, sizes, lies));
         }
-        let columns = shape.last().copied()?;
-        let all: usize = shape[..shape.len() - 1].iter().product();
+        let columns = if matches!(self.form, Form::Vector | Form::Heads) { 1 } else { shape.last().copied()? };
+        let all = shape.iter().product::<usize>().checked_div(columns)?;
         if rows == 0 || all != rows * self.groups {
             return None;
         }
@@ -115,6 +136,8 @@ impl Fused {
             Form::Matrix => vec![self.groups * self.group(), columns],
             Form::Experts => vec![self.groups, self.group(), columns],
             Form::Convolution => vec![self.groups * self.group(), 1, columns],
+            Form::Vector => vec![self.groups * self.group()],
+            Form::Heads => vec![self.groups, self.group()],
             Form::Transposed | Form::ByTurns => return None,
         };
         let before: usize = self.parts[..at].iter().map(|(_, rows)| rows).sum();
@@ -160,7 +183,7 @@ impl Fused {
         let layer = stored.strip_suffix(self.theirs)?;
         let columns = match (self.form, shape) {
             (Form::Transposed, [_, columns, _]) => *columns,
-            (Form::ByTurns, _) => 1,
+            (Form::ByTurns | Form::Vector | Form::Heads, _) => 1,
             _ => shape.last().copied()?,
         };
         let all: usize = shape.iter().product();
@@ -172,6 +195,7 @@ impl Fused {
             shape: match self.form {
                 Form::Experts | Form::Transposed => vec![self.groups, *rows, columns],
                 Form::ByTurns => vec![self.groups, *rows],
+                Form::Vector | Form::Heads => vec![self.groups * rows],
                 Form::Matrix | Form::Convolution => vec![self.groups * rows, columns],
             },
         };
@@ -182,6 +206,21 @@ impl Fused {
 /// One whose rows are those of a matrix.
 fn matrix(theirs: &'static str, groups: usize, parts: &[(&'static str, usize)]) -> Fused {
     Fused { theirs, parts: parts.to_vec(), groups, form: Form::Matrix }
+}
+
+/// So many rows of the queries.
+const fn q(rows: usize) -> (&'static str, usize) {
+    (".self_attn.q_proj.weight", rows)
+}
+
+/// Of the keys.
+const fn k(rows: usize) -> (&'static str, usize) {
+    (".self_attn.k_proj.weight", rows)
+}
+
+/// Of the values.
+const fn v(rows: usize) -> (&'static str, usize) {
+    (".self_attn.v_proj.weight", rows)
 }
 
 /// Those of gpt-oss's experts.

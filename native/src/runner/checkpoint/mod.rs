@@ -677,6 +677,31 @@ mod tests {
             let mut faults = Vec::new();
             assert_eq!(hf_config::read(&config, "", &mut faults), Some(model), "{faults:?}");
         }
+        // Published files, each with what its family may have.
+        let table = include_str!("../../../../tests/reference/parameter_counts.json");
+        let table: Value = serde_json::from_str(table).expect("JSON");
+        for name in [
+            "command-r-35b",
+            "command-r-plus-104b",
+            "command-r7b",
+            "minitron-4b",
+            "stablelm-2-1.6b",
+            "stablelm-2-12b",
+            "olmo-1b",
+            "olmo-1.7-7b",
+            "starcoder2-15b",
+            "nanochat-d32",
+            "phi-2",
+            "gpt-j-6b",
+            "gpt-neox-20b",
+        ] {
+            let row = table["models"].as_array().expect("a list").iter().find(|row| row["name"] == name);
+            let published = &row.unwrap_or_else(|| panic!("no {name}"))["config"];
+            let model = hf_config::read(published, "", &mut Vec::new()).expect("it is read");
+            let written = config(&model, "f32", false);
+            assert_eq!(written["model_type"], published["model_type"], "{name}");
+            assert_eq!(hf_config::read(&written, "", &mut Vec::new()), Some(model), "{name}");
+        }
         // Earlier checkpoints said numbers of Mixtral twice.
         let mixtral = named("mixtral-8x7b");
         let mut twice = config(&mixtral, "f32", false);

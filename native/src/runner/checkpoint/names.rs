@@ -18,6 +18,11 @@ pub struct Names {
     head: [usize; 2],
     /// Parts of names that differ.
     renamed: &'static [Renamed],
+    /// Beginnings of names that differ.
+    begin: &'static [Renamed],
+    /// Weights of which each head has a tensor of its own, as so many numbers: in the graph's words, and what stands before
+    /// the number of the head.
+    of_heads: Option<([Renamed; 2], usize)>,
     /// Whether those that come first lie in pairs: columns `2j` and `2j + 1` are turned together.
     in_pairs: bool,
     /// Tensors that hold several weights.
@@ -32,10 +37,54 @@ type Renamed = [&'static str; 2];
 const QUERY_LAYERNORM: Renamed = [".self_attn.q_norm.", ".self_attn.query_layernorm."];
 const KEY_LAYERNORM: Renamed = [".self_attn.k_norm.", ".self_attn.key_layernorm."];
 
+const FC: [Renamed; 2] = [[".mlp.up_proj.", ".mlp.fc1."], [".mlp.down_proj.", ".mlp.fc2."]];
+
+const OF_GPT_J: &[Renamed] = &[
+    [".self_attn.o_proj.", ".attn.out_proj."],
+    [".self_attn.", ".attn."],
+    [".mlp.up_proj.", ".mlp.fc_in."],
+    [".mlp.down_proj.", ".mlp.fc_out."],
+    [".input_layernorm.", ".ln_1."],
+];
+
+/// By `model_type`, beginnings of names that differ; they are replaced beside parts.
+const BEGIN: [(&str, &[Renamed]); 3] = [
+    ("codegen", BEGIN_GPT_J),
+    ("gptj", BEGIN_GPT_J),
+    (
+        "gpt_neox",
+        &[
+            ["model.layers.", "gpt_neox.layers."],
+            ["model.embed_tokens.", "gpt_neox.embed_in."],
+            ["model.norm.", "gpt_neox.final_layer_norm."],
+            ["lm_head.", "embed_out."],
+        ],
+    ),
+];
+
+const BEGIN_GPT_J: &[Renamed] = &[
+    ["model.layers.", "transformer.h."],
+    ["model.embed_tokens.", "transformer.wte."],
+    ["model.norm.", "transformer.ln_f."],
+];
+
 const SHARED_EXPERT: Renamed = [".mlp.shared_experts.", ".mlp.shared_expert."];
 
 /// By `model_type`, parts of names that differ. Of each name the first part that fits is replaced.
-const RENAMED: [(&str, &[Renamed]); 10] = [
+const RENAMED: [(&str, &[Renamed]); 16] = [
+    ("codegen", OF_GPT_J),
+    ("gptj", OF_GPT_J),
+    (
+        "gpt_neox",
+        &[
+            [".self_attn.o_proj.", ".attention.dense."],
+            [".mlp.up_proj.", ".mlp.dense_h_to_4h."],
+            [".mlp.down_proj.", ".mlp.dense_4h_to_h."],
+        ],
+    ),
+    ("nanochat", &FC),
+    ("phi", &[[".self_attn.o_proj.", ".self_attn.dense."], FC[0], FC[1], ["model.norm.", "model.final_layernorm."]]),
+    ("starcoder2", &[[".mlp.up_proj.", ".mlp.c_fc."], [".mlp.down_proj.", ".mlp.c_proj."]]),
     ("hunyuan_v1_dense", &[QUERY_LAYERNORM, KEY_LAYERNORM]),
     (
         "hunyuan_v1_moe",
@@ -131,19 +180,27 @@ impl Names {
             known => known,
         };
         let turned = match name {
-            "minimax_m2" => Some(size("rotary_dim")),
-            "glm" | "glm4" | "glm4_moe" | "phi3" | "qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text" => {
-                share.map(|share| (width as f64 * share) as usize)
-            }
+            "minimax_m2" | "gptj" | "codegen" => Some(size("rotary_dim")),
+            "glm" | "glm4" | "glm4_moe" | "phi3" | "qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text"
+            | "gpt_neox" | "nemotron" | "phi" | "stablelm" => share.map(|share| (width as f64 * share) as usize),
+            "cohere" | "cohere2" => Some(width),
+            // It turns the other way, which is the same with both halves of a head in the other's place.
+            "nanochat" => Some(width / 2),
             _ => None,
         };
         let head = turned.and_then(|turned| Some([width.checked_sub(turned)?, turned]));
+        let of_heads = [
+            [".self_attn.q_norm.weight", ".self_attn.q_layernorm.norms."],
+            [".self_attn.k_norm.weight", ".self_attn.k_layernorm.norms."],
+        ];
         Names {
             kind,
             query: [size("qk_nope_head_dim"), rope],
             latent: [size("kv_lora_rank"), rope],
             head: head.unwrap_or_default(),
-            in_pairs: matches!(name, "glm" | "glm4"),
+            in_pairs: matches!(name, "glm" | "glm4" | "cohere" | "cohere2" | "gptj" | "codegen"),
+            begin: BEGIN.into_iter().find(|(other, _)| *other == name).map_or(&[], |(_, begin)| begin),
+            of_heads: (name == "stablelm" && width > 0).then_some((of_heads, width)),
             fused: Fused::of(config),
             renamed: RENAMED.into_iter().find(|(other, _)| *other == name).map_or(&[], |(_, renamed)| renamed),
             correction: match name {
@@ -161,8 +218,11 @@ impl Names {
         if self.is_fused(name) {
             let runs = self.rows(name, shape);
             if let Some((name, shape, runs)) = self.fused.iter().find_map(|fused| fused.stored(name, shape, &runs)) {
-                return vec![Stored { name, shape, runs }];
+                return vec![Stored { name: self.begun(&name), shape, runs }];
             }
+        }
+        if let Some(stored) = self.by_head(name, shape) {
+            return stored;
         }
         let (true, [experts, sizes @ ..]) = (self.kind != Kind::Own && shape.len() == 3, shape) else {
             let runs = self.rows(name, shape);
@@ -177,6 +237,36 @@ impl Names {
         (0..*experts).map(of_expert).collect()
     }
 
+    /// The tensors of the heads of the weight `name`, where each has one.
+    fn by_head(&self, name: &str, shape: &[usize]) -> Option<Vec<Stored>> {
+        let (parts, width) = self.of_heads?;
+        let [own, theirs] = parts.into_iter().find(|[own, _]| name.ends_with(own))?;
+        let layer = name.strip_suffix(own)?;
+        let [elements] = shape else { return None };
+        let runs = self.rows(name, shape);
+        let of_head = |head: usize| {
+            let first = head * width;
+            let is_within = |run: &&Run| (first..first + width).contains(&run.held);
+            let moved = |run: &Run| Run { held: run.held - first, ..*run };
+            // Where no rows have another place, one run is of all heads.
+            let mut runs: Vec<Run> = runs.iter().filter(is_within).map(moved).collect();
+            if self.head[1] == 0 {
+                runs = vec![Run { held: 0, whole: first, length: width }];
+            }
+            Stored { name: format!("{layer}{theirs}{head}{MATRIX}"), shape: vec![width], runs }
+        };
+        Some((0..elements / width).map(of_head).collect())
+    }
+
+    /// The sizes of the weight `own` of which there are tensors of `sizes`, of so many experts or heads.
+    pub(super) fn whole(&self, own: &str, parts: Option<usize>, sizes: &[usize]) -> Vec<usize> {
+        let is_of_heads = self.of_heads.is_some_and(|(names, _)| names.iter().any(|[name, _]| own.ends_with(name)));
+        match parts {
+            Some(heads) if is_of_heads => vec![heads * sizes.iter().product::<usize>()],
+            _ => parts.into_iter().chain(sizes.iter().copied()).collect(),
+        }
+    }
+
     /// Whether a tensor holds the weight `name` with others. Adapters are held by themselves.
     fn is_fused(&self, name: &str) -> bool {
         !self.fused.is_empty() && !name.contains(ADAPTER)
@@ -184,11 +274,21 @@ impl Names {
 
     /// The weights that the tensor called `stored` of this shape holds, if it holds several.
     pub(super) fn held(&self, stored: &str, shape: &[usize]) -> Option<Vec<Held>> {
-        self.fused.iter().find_map(|fused| fused.held(stored, shape))
+        let stored = self.own_begin(stored);
+        self.fused.iter().find_map(|fused| fused.held(&stored, shape))
     }
 
     /// The weight that a tensor called `stored` belongs to, and which expert's part it is.
     pub fn own(&self, stored: &str) -> (String, Option<usize>) {
+        let stored = &self.own_begin(stored);
+        let of_head = self.of_heads.and_then(|(parts, _)| {
+            let [own, theirs] = parts.into_iter().find(|[_, theirs]| stored.contains(theirs))?;
+            let (layer, head) = stored.split_once(theirs)?;
+            Some((format!("{layer}{own}"), head.strip_suffix(MATRIX)?.parse().ok()?))
+        });
+        if let Some((own, head)) = of_head {
+            return (own, Some(head));
+        }
         let own = match self.kind {
             Kind::Mixtral => stored.replacen(".block_sparse_moe.", ".mlp.", 1),
             _ => match self.renamed.iter().find(|[_, theirs]| stored.contains(theirs)) {
@@ -213,7 +313,24 @@ impl Names {
         Some(format!("{router}{}", self.correction?))
     }
 
+    /// `name` with the beginning that the checkpoint has.
+    fn begun(&self, name: &str) -> String {
+        let other = |[own, theirs]: &Renamed| Some([theirs, name.strip_prefix(own)?].concat());
+        self.begin.iter().find_map(other).unwrap_or_else(|| name.to_string())
+    }
+
+    /// The name `stored` of a checkpoint with the beginning that the graph has.
+    fn own_begin(&self, stored: &str) -> String {
+        let other = |[own, theirs]: &Renamed| Some([own, stored.strip_prefix(theirs)?].concat());
+        self.begin.iter().find_map(other).unwrap_or_else(|| stored.to_string())
+    }
+
     fn renamed(&self, name: &str) -> String {
+        let name = &self.part_renamed(name);
+        self.begun(name)
+    }
+
+    fn part_renamed(&self, name: &str) -> String {
         match self.kind {
             Kind::Mixtral => match name.split_once(".mlp.") {
                 None => name.to_string(),
@@ -338,6 +455,81 @@ mod tests {
             assert_eq!(names.stored(&own, sizes)[0].name, published);
             assert_eq!(names.own(&published), (own, None));
         }
+    }
+
+    /// Names as in the indices of the published checkpoints: Phi 2, StarCoder 2, GPT-J, and Pythia.
+    #[test]
+    fn families_with_layer_norm_have_the_published_names() {
+        for (kind, own, published) in [
+            ("phi", "model.layers.3.self_attn.o_proj.bias", "model.layers.3.self_attn.dense.bias"),
+            ("phi", "model.layers.3.mlp.up_proj.weight", "model.layers.3.mlp.fc1.weight"),
+            ("phi", "model.norm.bias", "model.final_layernorm.bias"),
+            ("starcoder2", "model.layers.3.mlp.down_proj.bias", "model.layers.3.mlp.c_proj.bias"),
+            ("nanochat", "model.layers.3.mlp.down_proj.weight", "model.layers.3.mlp.fc2.weight"),
+            ("gptj", "model.layers.3.self_attn.q_proj.weight", "transformer.h.3.attn.q_proj.weight"),
+            ("gptj", "model.layers.3.self_attn.o_proj.weight", "transformer.h.3.attn.out_proj.weight"),
+            ("gptj", "model.layers.3.input_layernorm.bias", "transformer.h.3.ln_1.bias"),
+            ("gptj", "model.embed_tokens.weight", "transformer.wte.weight"),
+            ("gptj", "lm_head.bias", "lm_head.bias"),
+            ("gpt_neox", "model.layers.3.self_attn.o_proj.bias", "gpt_neox.layers.3.attention.dense.bias"),
+            ("gpt_neox", "model.layers.3.mlp.up_proj.bias", "gpt_neox.layers.3.mlp.dense_h_to_4h.bias"),
+            ("gpt_neox", "lm_head.weight", "embed_out.weight"),
+            ("gpt_neox", "model.norm.weight", "gpt_neox.final_layer_norm.weight"),
+        ] {
+            let names = Names::of(&json!({ "model_type": kind }));
+            assert_eq!(names.stored(own, &[6])[0].name, published);
+            assert_eq!(names.own(published), (own.to_string(), None));
+        }
+    }
+
+    /// StableLM 2 12B has a tensor of each head; Command R+ has one of all heads, in two sizes, and pairs of rows that turn
+    /// together follow each other.
+    #[test]
+    fn norms_of_heads_lie_as_their_families_have_them() {
+        let config = json!({
+            "model_type": "stablelm", "hidden_size": 12, "num_attention_heads": 2, "partial_rotary_factor": 0.4,
+        });
+        let names = Names::of(&config);
+        let own = "model.layers.3.self_attn.q_norm.weight";
+        let stored = names.stored(own, &[12]);
+        assert_eq!(stored[1].name, "model.layers.3.self_attn.q_layernorm.norms.1.weight");
+        assert_eq!((stored.len(), &stored[1].shape[..]), (2, &[6][..]));
+        // Of a head, those that turn come first there, and last here.
+        let runs = |of: &Stored| of.runs.iter().map(|run| (run.held, run.whole, run.length)).collect::<Vec<_>>();
+        assert_eq!(runs(&stored[1]), [(2, 6, 4), (0, 10, 2)]);
+        assert_eq!(names.own(&stored[1].name), (own.to_string(), Some(1)));
+        assert_eq!(names.whole(own, Some(2), &[6]), [12]);
+
+        let config = json!({
+            "model_type": "cohere", "hidden_size": 8, "num_attention_heads": 2, "num_key_value_heads": 1,
+            "use_qk_norm": true,
+        });
+        let names = Names::of(&config);
+        let stored = names.stored(own, &[8]).remove(0);
+        assert_eq!((stored.name.as_str(), &stored.shape[..]), (own, &[2, 4][..]));
+        let rows: Vec<usize> = stored.runs.iter().filter(|run| run.length > 0).map(|run| run.held).collect();
+        assert_eq!(rows, [0, 2, 1, 3, 4, 6, 5, 7]);
+        assert_eq!(names.held(own, &[2, 4]).unwrap()[0].shape, [8]);
+    }
+
+    /// GPT-NeoX has the queries, keys and values of a head behind each other; CodeGen those of a quarter of the heads, values
+    /// before keys.
+    #[test]
+    fn queries_keys_and_values_lie_as_one() {
+        let sizes =
+            |kind: &str| json!({ "model_type": kind, "hidden_size": 8, "num_attention_heads": 4, "rotary_dim": 0 });
+        let held = |kind: &str, part: &str, shape: &[usize]| {
+            let name = format!("model.layers.3.self_attn.{part}");
+            let stored = Names::of(&sizes(kind)).stored(&name, shape).remove(0);
+            let lies = stored.runs.iter().flat_map(|run| run.held..run.held + run.length).collect::<Vec<usize>>();
+            (stored.name, stored.shape, lies)
+        };
+        let (name, shape, lies) = held("gpt_neox", "v_proj.bias", &[8]);
+        assert_eq!((name.as_str(), &shape[..]), ("gpt_neox.layers.3.attention.query_key_value.bias", &[24][..]));
+        assert_eq!(lies, [4, 5, 10, 11, 16, 17, 22, 23]);
+        let (name, shape, lies) = held("codegen", "v_proj.weight", &[8, 1]);
+        assert_eq!((name.as_str(), &shape[..]), ("transformer.h.3.attn.qkv_proj.weight", &[24, 1][..]));
+        assert_eq!(lies, [2, 3, 8, 9, 14, 15, 20, 21]);
     }
 
     /// Of heads of six rows, of which the last four turn: a checkpoint has those first.

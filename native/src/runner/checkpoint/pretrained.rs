@@ -17,8 +17,11 @@ const MAX_TEXT_BYTES: u64 = 64 << 20;
 
 /// Kinds of models whose tensors lie as those of the models that this crate writes, by `model_type`; `start.py` of
 /// `native/tests/families` has judged each. Of others, rows may have another order, which no name or shape tells.
-const JUDGED: [&str; 41] = [
+const JUDGED: [&str; 53] = [
     "arcee",
+    "codegen",
+    "cohere",
+    "cohere2",
     "cwm",
     "deepseek_v3",
     "dots1",
@@ -31,13 +34,16 @@ const JUDGED: [&str; 41] = [
     "glm",
     "glm4",
     "glm4_moe",
+    "gpt_neox",
     "gpt_oss",
+    "gptj",
     "granite",
     "granitemoe",
     "hunyuan_v1_dense",
     "hunyuan_v1_moe",
     "hyperclovax",
     "internlm3",
+    "jais2",
     "llama",
     "mellum",
     "minicpm3",
@@ -45,9 +51,13 @@ const JUDGED: [&str; 41] = [
     "ministral3",
     "mistral",
     "mixtral",
+    "nanochat",
+    "nemotron",
+    "olmo",
     "olmo2",
     "olmo3",
     "olmoe",
+    "phi",
     "phi3",
     "qwen2",
     "qwen2_moe",
@@ -58,6 +68,8 @@ const JUDGED: [&str; 41] = [
     "qwen3_next",
     "seed_oss",
     "smollm3",
+    "stablelm",
+    "starcoder2",
     "vaultgemma",
 ];
 

@@ -2,7 +2,7 @@
 //! read as the model.
 
 use pipeplan_core::graph::of_e12;
-use pipeplan_core::model::{Experts, Factors, ModelConfig, Variant};
+use pipeplan_core::model::{Activation, Arrangement, Experts, Factors, ModelConfig, Norm, Variant};
 use serde_json::{Value, json};
 
 use super::extend;
@@ -19,6 +19,7 @@ pub(super) fn candidates(model: &ModelConfig) -> Vec<Value> {
         of("HyperCLOVAXForCausalLM", "hyperclovax", clova(model)),
     ];
     all.extend(fused_candidates(model));
+    all.extend(candidates_of_other_norms(model));
     if let Some(window) = window {
         let tokens = json!({ "sliding_window": window.tokens, "layer_types": layer_types(model) });
         let gemma = with(gelu(), with(of_scores(model), tokens));
@@ -175,6 +176,75 @@ fn candidates_with(model: &ModelConfig, experts: &Experts) -> Vec<Value> {
     }
     all.push(of("HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe", hunyuan));
     all
+}
+
+/// Those with other norms than RMSNorm.
+fn candidates_of_other_norms(model: &ModelConfig) -> Vec<Value> {
+    let Variant { norm, qkv_bias, mlp_bias, qk_norm, arrangement, window, rotary, qkv_clip, .. } = model.variant;
+    if norm == Norm::Rms {
+        return Vec::new();
+    }
+    let turned = rotary.unwrap_or(model.head_dim);
+    let share = f64::from(turned) / f64::from(model.head_dim.max(1));
+    let eps = model.norm_eps_e12 as f64 / 1e12;
+    let mut rope = rope(model);
+    extend(&mut rope, json!({ "partial_rotary_factor": share }));
+    let whole = json!({ "layer_norm_eps": eps, "attention_bias": qkv_bias });
+    let part = with(whole.clone(), json!({ "partial_rotary_factor": share, "rope_parameters": rope }));
+    let is_parallel = arrangement != Arrangement::InTurn;
+    let scale = model.variant.factors.logits.map_or(1.0, of_e12);
+    let cohere = with(whole.clone(), json!({ "logit_scale": scale, "use_qk_norm": qk_norm }));
+    let windows = json!({ "sliding_window": window.map(|window| window.tokens), "layer_types": layer_types(model) });
+    let relu = json!({ "hidden_act": "relu2", "mlp_bias": mlp_bias });
+    let gelu = match model.variant.activation {
+        Activation::PlainGelu => "gelu",
+        _ => "gelu_pytorch_tanh",
+    };
+    let gelu = json!({ "hidden_act": gelu, "activation_function": gelu });
+    let gpt_j = json!({
+        "n_embd": model.hidden,
+        "n_layer": model.layers,
+        "n_head": model.heads,
+        "n_inner": model.ffn,
+        "n_positions": model.positions,
+        "rotary_dim": turned,
+        "layer_norm_epsilon": eps,
+    });
+    let gpt_j = with(gpt_j, gelu.clone());
+    let star_coder = json!({
+        "norm_epsilon": eps, "use_bias": qkv_bias, "sliding_window": window.map(|window| window.tokens),
+    });
+    vec![
+        of("CohereForCausalLM", "cohere", cohere.clone()),
+        of("Cohere2ForCausalLM", "cohere2", with(cohere, windows)),
+        of("NemotronForCausalLM", "nemotron", with(with(part.clone(), relu.clone()), json!({ "norm_eps": eps }))),
+        of(
+            "StableLmForCausalLM",
+            "stablelm",
+            with(
+                part.clone(),
+                json!({ "use_qkv_bias": qkv_bias, "qk_layernorm": qk_norm, "use_parallel_residual": is_parallel }),
+            ),
+        ),
+        of("OlmoForCausalLM", "olmo", with(whole.clone(), json!({ "clip_qkv": qkv_clip.map(of_e12) }))),
+        of("Jais2ForCausalLM", "jais2", with(whole.clone(), relu.clone())),
+        of(
+            "NanoChatForCausalLM",
+            "nanochat",
+            with(with(whole, relu), json!({ "final_logit_softcapping": model.variant.caps.logits.map(of_e12) })),
+        ),
+        of("Starcoder2ForCausalLM", "starcoder2", with(gelu.clone(), star_coder)),
+        of("PhiForCausalLM", "phi", with(part.clone(), gelu.clone())),
+        of(
+            "GPTNeoXForCausalLM",
+            "gpt_neox",
+            with(
+                with(part, gelu),
+                json!({ "use_parallel_residual": is_parallel, "rotary_pct": share, "rotary_emb_base": model.rope_base }),
+            ),
+        ),
+        of("GPTJForCausalLM", "gptj", gpt_j),
+    ]
 }
 
 /// What `class` says.

@@ -333,13 +333,13 @@ fn weights(names: &Names, stored: BTreeMap<String, Piece>) -> Result<BTreeMap<St
             continue;
         };
         let experts = first.map(|_| parts.len());
-        let shape: Vec<usize> = experts.into_iter().chain(piece.shape.iter().copied()).collect();
+        let shape = names.whole(&own, experts, &piece.shape);
         let mut pieces = Vec::new();
         for part in names.stored(&own, &shape) {
             let damaged = |what: &str| piece.damaged(format!("`{}` {what}", part.name));
-            let piece = stored.get(&part.name).ok_or_else(|| damaged("is missing, but other experts are there"))?;
+            let piece = stored.get(&part.name).ok_or_else(|| damaged("is missing, but others like it are there"))?;
             if piece.shape != part.shape {
-                return Err(damaged("does not have the shape of the other experts"));
+                return Err(damaged("does not have the shape of the others like it"));
             }
             pieces.push(Extent { piece: piece.clone(), runs: part.runs });
         }
@@ -429,7 +429,17 @@ fn fill<T: Element>(values: &mut [T], runs: &[Run], pieces: &[Extent]) -> Result
 /// Longest header that is read: as in the `safetensors` crate.
 const MAX_HEADER: u64 = 100_000_000;
 
-/// The tensors of one file.
+/// How names of masks and wavelengths end that old checkpoints have beside weights. They follow from the model.
+const BUFFERS: [&str; 6] = [
+    ".attention.bias",
+    ".attention.masked_bias",
+    ".attn.bias",
+    ".attn.masked_bias",
+    ".attn.causal_mask",
+    ".rotary_emb.inv_freq",
+];
+
+/// The tensors of one file, without [`BUFFERS`].
 fn tensors(path: &Path) -> Result<Vec<(String, Piece)>, CheckpointError> {
     let failed = CheckpointError::file(path, "read");
     let damaged = |what: String| CheckpointError::Damaged { path: path.to_path_buf(), what };
@@ -445,7 +455,8 @@ fn tensors(path: &Path) -> Result<Vec<(String, Piece)>, CheckpointError> {
     file.read_exact(&mut header).map_err(&failed)?;
     let metadata: Metadata = serde_json::from_slice(&header).map_err(|error| damaged(error.to_string()))?;
     let mut found = Vec::new();
-    for (name, info) in metadata.tensors() {
+    let is_weight = |name: &str| !BUFFERS.iter().any(|end| name.ends_with(end));
+    for (name, info) in metadata.tensors().into_iter().filter(|(name, _)| is_weight(name)) {
         let format = match info.dtype {
             Dtype::F64 => Format::F64,
             Dtype::F32 => Format::F32,

@@ -240,6 +240,12 @@ impl ModelStages {
         if on_card && weights.any(|(_, weight)| weight.is_frozen()) {
             return Err(Refusal::NotOnCard { part: "frozen weights (training.frozen, training.lora)" });
         }
+        let variant = &self.model.variant;
+        if variant.global.is_some() || variant.layer_scale {
+            let part = "other heads and RoPE thetas in layers without a window, or a scale of each layer (model.global, \
+                        model.layer_scale)";
+            return Err(Refusal::OnlyPlanned { part });
+        }
         for operator in self.graphs.iter().flat_map(|graph| &graph.operators) {
             if let Some(part) = only_planned(&operator.kernel) {
                 return Err(Refusal::OnlyPlanned { part });
@@ -342,7 +348,6 @@ const fn only_on_cpu(kernel: &Kernel) -> Option<&'static str> {
         Kernel::HeadLayerNorm { .. } => {
             Some("LayerNorm without biases, without weights, of heads, or with gains of one more")
         }
-        Kernel::GeluTanh => Some("an MLP without a gate, with the tanh form of GELU"),
         Kernel::Clip { .. } => Some("clipped queries, keys and values"),
         Kernel::PositionScale { .. } => Some("attention temperature"),
         Kernel::SinkAttention(_) => Some("attention sinks"),
