@@ -52,19 +52,14 @@ impl Context {
                 let args = args(&[input(0), input(1), input(2), output(0), output(1)], &[elements], &[]);
                 self.over_elements("geglu_grad", format, elements, args)
             }
-            Kernel::Gelu => {
-                self.over_elements("gelu", format, elements, args(&[input(0), output(0)], &[elements], &[]))
+            // Their kernels have their names.
+            Kernel::Gelu | Kernel::GeluTanh => {
+                let args = args(&[input(0), output(0)], &[elements], &[]);
+                self.over_elements(kernel.name(), format, elements, args)
             }
-            Kernel::GeluGrad => {
+            Kernel::GeluGrad | Kernel::GeluTanhGrad => {
                 let args = args(&[input(0), input(1), output(0)], &[elements], &[]);
-                self.over_elements("gelu_grad", format, elements, args)
-            }
-            Kernel::GeluTanh => {
-                self.over_elements("gelu_tanh", format, elements, args(&[input(0), output(0)], &[elements], &[]))
-            }
-            Kernel::GeluTanhGrad => {
-                let args = args(&[input(0), input(1), output(0)], &[elements], &[]);
-                self.over_elements("gelu_tanh_grad", format, elements, args)
+                self.over_elements(kernel.name(), format, elements, args)
             }
             // The same numbers, elsewhere or where they are.
             Kernel::Cast | Kernel::Replicate { .. } if inputs[0].dtype == outputs[0].dtype => {
