@@ -5,7 +5,7 @@ mod common;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use common::{options, problem, published, train, work};
+use common::{options, problem, published, train, wide, work};
 use pipeplan::backend::cpu::Cpu;
 use pipeplan::backend::peers::Alone;
 use pipeplan::backend::{Backend, Kind, Parcel, Store};
@@ -39,7 +39,12 @@ const FORMS: [(AttentionForm, bool, Recompute); 5] = [
 /// keeps are those of the estimate, to the byte.
 #[test]
 fn every_job_holds_what_liveness_says() {
-    let kinds = [(Family::Llama, Dtype::F32), (Family::Llama, Dtype::F64), (Family::Gpt, Dtype::F32)];
+    let kinds = [
+        (Family::Llama, Dtype::F32),
+        (Family::Llama, Dtype::F64),
+        (Family::Gpt, Dtype::F32),
+        (Family::Llama, Dtype::Bf16),
+    ];
     for ((family, dtype), (attention, dropout, recompute)) in
         kinds.into_iter().flat_map(|kind| FORMS.map(|form| (kind, form)))
     {
@@ -182,7 +187,11 @@ fn jobs<T: pipeplan::backend::cpu::element::Element>(
                 _ => false,
             };
             if arrives {
-                store.put(Parcel { payload, stage, microbatch }, T::pack(vec![T::of(0.01); boundary]));
+                let parcel = match work.dtype {
+                    Dtype::Bf16 => Buffer::Bf16(vec![half::bf16::from_f32(0.01); boundary]),
+                    _ => T::pack(vec![T::of(0.01); boundary]),
+                };
+                store.put(Parcel { payload, stage, microbatch }, parcel);
             }
             let op = Op::new(stage.into(), kind, microbatch as usize);
             cpu.compute(op, &mut store, &mut Alone::default()).expect("it runs");
@@ -436,17 +445,64 @@ fn the_high_water_mark_is_the_predicted_peak() {
         work.model.vocab += tensor - 1;
         change(&mut work);
         let what = format!("{name} on {ranks} ranks of {tensor}");
-        let workload = published(&work, name, Precision::Single).unwrap_or_else(|| panic!("{what} exists"));
-        let report = train(&workload, &options(2));
-        let shape = pipeplan_core::schedule::find(name).expect("published").shape;
-        let (placement, chunks) = shape(work.chunks as usize);
-        let derived = derive(&work, placement.clone(), chunks).expect("the model can be cut");
-        let problem = problem(&work, placement, chunks).expect("the model can be cut");
-        assert_eq!(report.memory.len(), ranks * work.layout.devices_per_rank() as usize);
-        for at in 0..report.memory.len() {
-            let what = format!("{what}, rank {} of {at}", at % ranks);
-            assert_as_predicted(&what, &workload, &work, (&problem, &derived), &report, (at, ranks));
+        assert_peak_as_predicted(name, &work, &what);
+    }
+}
+
+/// So it is where numbers take fewer bits than those that the CPU computes in: all of a model in bf16, gradients and
+/// moments too, and operands of products in FP8 and FP4.
+#[test]
+fn numbers_in_fewer_bits_take_the_predicted_bytes() {
+    let bf16: Change = |work| work.dtype = Dtype::Bf16;
+    let all_bf16: Change = |work| {
+        (work.dtype, work.layout.form.bf16_gradients, work.layout.bf16_moments) = (Dtype::Bf16, true, true);
+    };
+    let products =
+        |dtype| move |work: &mut ModelWork| (work.dtype, work.layout.form.matmul_dtype) = (Dtype::Bf16, Some(dtype));
+    let [fp8, mxfp8, mxfp4, nvfp4] = Dtype::OF_MATMULS.map(products);
+    let formats: [(&str, &dyn Fn(&mut ModelWork)); 6] = [
+        ("bf16", &bf16),
+        ("bf16 gradients and moments", &all_bf16),
+        ("fp8", &fp8),
+        ("mxfp8", &mxfp8),
+        ("mxfp4", &mxfp4),
+        ("nvfp4", &nvfp4),
+    ];
+    // A number of cases that is no multiple of the formats' gives each one others.
+    for (at, (name, ranks, tensor, change)) in peak_cases().into_iter().enumerate().skip(1).step_by(3) {
+        let (format, set) = &formats[at / 3 % formats.len()];
+        let mut work = wide(ranks, 8);
+        work.layout.form.tensor = tensor;
+        work.layout.form.sequence_parallel = tensor == 4;
+        change(&mut work);
+        set(&mut work);
+        assert_peak_as_predicted(name, &work, &format!("{name} on {ranks} ranks of {tensor} in {format}"));
+    }
+    for (format, set) in formats {
+        for recompute in [Recompute::None, Recompute::Selective, Recompute::Full] {
+            let mut work = wide(2, 2);
+            set(&mut work);
+            work.layout.form.recompute = recompute;
+            holds_what_liveness_says(&work, &format!("{format}, {recompute:?}"));
         }
+    }
+}
+
+/// What ranks hold in a run of `work` as `name` is what the plan predicts.
+fn assert_peak_as_predicted(name: &str, work: &ModelWork, what: &str) {
+    let precision = (work.dtype == Dtype::F32).then_some(Precision::Single);
+    let workload = pipeplan::runner::published_workloads::published(work, name, precision);
+    let workload = workload.unwrap_or_else(|error| panic!("{what}: {error}"));
+    let report = train(&workload, &options(2));
+    let shape = pipeplan_core::schedule::find(name).expect("published").shape;
+    let (placement, chunks) = shape(work.chunks as usize);
+    let derived = derive(work, placement.clone(), chunks).expect("the model can be cut");
+    let problem = problem(work, placement, chunks).expect("the model can be cut");
+    let ranks = workload.program.rows.len();
+    assert_eq!(report.memory.len(), ranks * work.layout.devices_per_rank() as usize);
+    for at in 0..report.memory.len() {
+        let what = format!("{what}, rank {} of {at}", at % ranks);
+        assert_as_predicted(&what, &workload, work, (&problem, &derived), &report, (at, ranks));
     }
 }
 

@@ -170,7 +170,6 @@ fn what_cannot_be_run_is_refused_with_a_reason() {
     let cases: Vec<(&str, Workload, RunOptions, &str)> = vec![
         ("no steps", good(), options(0), "at least 1 step"),
         ("short text", good(), RunOptions { text: b"too short".to_vec(), ..options(1) }, "give a longer text"),
-        ("half precision", in_format(Dtype::Bf16), options(1), "use `--precision f32`"),
         ("small vocabulary", with_model(|work| work.model.vocab = 100), options(1), "vocabulary of 256"),
         ("lost message", without_a_message(), options(1), "1RECV_F0"),
         ("no norm", good(), RunOptions { clip_norm: Some(f64::NAN), ..options(1) }, "above 0"),
@@ -215,12 +214,6 @@ fn with_model(change: impl Fn(&mut ModelWork)) -> Workload {
     let mut work = work(1, 2);
     change(&mut work);
     one_by_one(&work, Precision::Single)
-}
-
-fn in_format(dtype: Dtype) -> Workload {
-    let work = ModelWork { dtype, ..work(1, 2) };
-    let single = one_by_one(&work, Precision::Single);
-    Workload::new(&work, &single.problem, &single.program, None).expect("stages")
 }
 
 fn without_a_message() -> Workload {

@@ -129,8 +129,8 @@ impl Load {
                 .fold(0, |sum: Bytes, id| sum.saturating_add(graph[id].bytes())),
         };
         let format = operator.inputs.first().map(|input| graph[input.tensor].dtype);
-        let quantized =
-            format.filter(|dtype| operator.kernel != Kernel::Quantize && Dtype::OF_MATMULS.contains(dtype));
+        let quantized = format
+            .filter(|dtype| !matches!(operator.kernel, Kernel::Quantize { .. }) && Dtype::OF_MATMULS.contains(dtype));
         let copied = match (operator.kernel.copies(), operator.outputs.first()) {
             (true, Some(copy)) => graph[*copy].bytes(),
             _ => 0,

@@ -92,8 +92,8 @@
 //! | `training.tokens` (`train_tokens`) | training tokens, such as `"15T"`: the time of the whole training is then told with the step | none |
 //! | `training.sequence` (`seq_length`) | sequence length | the catalog's |
 //! | `training.dtype` (`precision`) | precision: `bf16`, `f32` or `f64` | the device's usual one |
-//! | `training.matmul_dtype` (`gemm_precision`) | GEMM precision: `fp8`, `mxfp8`, `mxfp4` or `nvfp4` [runs the matmuls of layers in it](crate::graph::passes::quantize), with weights in bf16. Planned, not run | as `training.dtype` |
-//! | `training.gradients_dtype` (`gradient_accumulation_dtype`), `.moments_dtype` (`optimizer_state_dtype`) | `bf16`: the dtype in which gradients of bf16 weights are accumulated and reduced; the dtype of both moments of the optimizer. Planned, not run | f32, or f64 with f64 |
+//! | `training.matmul_dtype` (`gemm_precision`) | GEMM precision: `fp8`, `mxfp8`, `mxfp4` or `nvfp4` [runs the matmuls of layers in it](crate::graph::passes::quantize), with weights in bf16. Run on the CPU | as `training.dtype` |
+//! | `training.gradients_dtype` (`gradient_accumulation_dtype`), `.moments_dtype` (`optimizer_state_dtype`) | `bf16`: the dtype in which gradients of bf16 weights are accumulated and reduced; the dtype of both moments of the optimizer. Run on the CPU | f32, or f64 with f64 |
 //! | `training.optimizer` | `adamw`; `sgd`; `sgd-momentum`; `muon` for the matrices of layers, with `adamw` for other weights; `adafactor` without momentum, planned and not run. The runner has `adamw` on the CPU and on GPUs, the others on the CPU | `adamw` |
 //! | `training.frozen` | weights that do not train: [modules](crate::graph::post_training::Module) (`embedding`, `head`, `attention`, `mlp`, `experts`, `shared-experts`, `router`, `norms`, `vision`, `projector`) and ranges of layers (`layers.0-15`), as a list. They have no gradient, no master copy, no optimizer states and no W op; where nothing before a layer trains, its backward ends there. The runner has them on the CPU | all train |
 //! | `training.lora` | [LoRA](crate::graph::post_training): adapters train and all else is frozen; a table of the following, or `none`. The runner has it on the CPU | `none` |
@@ -402,8 +402,8 @@ impl ModelWork {
         }
     }
 
-    /// The field of the spec with a number format that no backend computes in.
-    pub const fn format_not_run(&self) -> Option<&'static str> {
+    /// The field of the spec with a number format that the runner keeps on the CPU alone.
+    pub const fn format_of_cpu(&self) -> Option<&'static str> {
         match self.layout.form {
             Form { matmul_dtype: Some(Dtype::MxFp8), .. } => Some("training.matmul_dtype = \"mxfp8\""),
             Form { matmul_dtype: Some(Dtype::MxFp4), .. } => Some("training.matmul_dtype = \"mxfp4\""),

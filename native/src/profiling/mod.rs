@@ -170,9 +170,9 @@ pub fn on(device: Device, work: &ModelWork, sharing: Sharing) -> Result<Box<dyn 
             "the experts have fewer rows than routed tokens: write training.expert_imbalance = 1 or more",
         ));
     }
-    if let Some(said) = work.format_not_run() {
+    if let Some(said) = work.format_of_cpu() {
         return Err(format!(
-            "{said} is not supported by the runner: measure without it; the times stay valid for the operators \
+            "operators with {said} are not measured: measure without it; the times stay valid for the operators \
              that it does not change"
         ));
     }

@@ -134,6 +134,16 @@ impl<T: Element> Moments<T> {
         Moments { rule, mean: of(rule.moments() > 0), square: of(rule.moments() > 1) }
     }
 
+    /// Of a parameter whose values are remembered elsewhere between updates.
+    pub(crate) const fn of(rule: Rule, mean: Vec<T>, square: Vec<T>) -> Moments<T> {
+        Moments { rule, mean, square }
+    }
+
+    /// The rule, and the values as [`Moments::of`] takes them.
+    pub(crate) fn into_values(self) -> (Rule, [Vec<T>; 2]) {
+        (self.rule, [self.mean, self.square])
+    }
+
     /// The bytes of what is remembered.
     pub fn bytes(&self) -> u64 {
         (self.mean.len() + self.square.len()) as u64 * T::DTYPE.bytes()

@@ -217,8 +217,8 @@ impl Peers for Joined<'_> {
             match values {
                 Buffer::F32(values) => single.start(ticket, what, values, group, transport),
                 Buffer::F64(values) => double.start(ticket, what, values, group, transport),
-                // No processor gives anything else.
-                Buffer::OnCard(_) | Buffer::Nothing => Ok(()),
+                // No processor gives anything else: what is in bf16 adds up in f32.
+                Buffer::Bf16(_) | Buffer::OnCard(_) | Buffer::Nothing => Ok(()),
             }
         })?;
         match what {
@@ -239,7 +239,7 @@ impl Peers for Joined<'_> {
             match values {
                 Buffer::F32(values) => single.pass(ticket, values, group, transport),
                 Buffer::F64(values) => double.pass(ticket, values, group, transport),
-                Buffer::OnCard(_) | Buffer::Nothing => Ok(()),
+                Buffer::Bf16(_) | Buffer::OnCard(_) | Buffer::Nothing => Ok(()),
             }
         })?;
         let what = What { kind: CollectiveKind::Ring, role: Role::Along(axis) };
@@ -263,7 +263,7 @@ impl Peers for Joined<'_> {
             match values {
                 Buffer::F32(values) => single.run(what, values, group, transport).map(Buffer::F32),
                 Buffer::F64(values) => double.run(what, values, group, transport).map(Buffer::F64),
-                none @ (Buffer::OnCard(_) | Buffer::Nothing) => Ok(none),
+                none @ (Buffer::Bf16(_) | Buffer::OnCard(_) | Buffer::Nothing) => Ok(none),
             }
         })?;
         self.note(along(axis, what), bytes, began);
@@ -299,7 +299,7 @@ impl Peers for Joined<'_> {
             match values {
                 Buffer::F32(values) => single.begin_shares(ticket, what, values, counts, within, transport),
                 Buffer::F64(values) => double.begin_shares(ticket, what, values, counts, within, transport),
-                Buffer::OnCard(_) | Buffer::Nothing => Ok(()),
+                Buffer::Bf16(_) | Buffer::OnCard(_) | Buffer::Nothing => Ok(()),
             }
         })?;
         let role = Role::Sharded(of_stage(of.stage, of.experts));
@@ -333,7 +333,7 @@ impl Peers for Joined<'_> {
             match values {
                 Buffer::F32(values) => single.run(Collective::Sum, values, across, transport).map(Buffer::F32),
                 Buffer::F64(values) => double.run(Collective::Sum, values, across, transport).map(Buffer::F64),
-                none @ (Buffer::OnCard(_) | Buffer::Nothing) => Ok(none),
+                none @ (Buffer::Bf16(_) | Buffer::OnCard(_) | Buffer::Nothing) => Ok(none),
             }
         })?;
         let role = Role::ShardedAcross(of_stage(of.stage, of.experts));

@@ -285,6 +285,7 @@ fn backend(
                 kind: model.optimizer,
                 shardings: position.shardings(),
                 state_on_host: model.optimizer_on_host,
+                bf16_moments: model.bf16_moments,
                 seat: position.seat(),
                 rotary: options.rope_scaling(),
                 slicing: model.slicing(),

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use half::bf16;
+
 use super::collectives::{Call, Operation};
 use super::{Buffer, Incoming, Outgoing, Transport, TransportError};
 use crate::runner::random::SplitMix64;
@@ -163,6 +165,10 @@ fn shortened(buffer: Buffer) -> Buffer {
             values.pop();
             Buffer::F64(values)
         }
+        Buffer::Bf16(mut values) => {
+            values.pop();
+            Buffer::Bf16(values)
+        }
         unchanged @ (Buffer::OnCard(_) | Buffer::Nothing) => unchanged,
     }
 }
@@ -178,6 +184,11 @@ fn corrupted(buffer: &mut Buffer) -> bool {
         Buffer::F64(values) if !values.is_empty() => {
             let middle = values.len() / 2;
             values[middle] = f64::from_bits(values[middle].to_bits() ^ 1 << 62);
+            true
+        }
+        Buffer::Bf16(values) if !values.is_empty() => {
+            let middle = values.len() / 2;
+            values[middle] = bf16::from_bits(values[middle].to_bits() ^ 1 << 14);
             true
         }
         _ => false,

@@ -21,6 +21,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use half::bf16;
 use pipeplan_core::program::{P2pOp, Payload};
 
 use collectives::{Call, Channel, Operation, Part};
@@ -47,6 +48,8 @@ pub enum Buffer {
     F32(Vec<f32>),
     /// 64-bit floats.
     F64(Vec<f64>),
+    /// bfloat16: the upper half of a 32-bit float.
+    Bf16(Vec<bf16>),
     /// Memory of a device, which stays there.
     OnCard(OnCard),
     /// No data, if only the time of a run is modelled.
@@ -59,6 +62,7 @@ impl Buffer {
         match self {
             Buffer::F32(values) => 4 * values.len() as u64,
             Buffer::F64(values) => 8 * values.len() as u64,
+            Buffer::Bf16(values) => 2 * values.len() as u64,
             Buffer::OnCard(memory) => memory.bytes,
             Buffer::Nothing => 0,
         }
@@ -69,6 +73,7 @@ impl Buffer {
         match self {
             Buffer::F32(values) => values.len(),
             Buffer::F64(values) => values.len(),
+            Buffer::Bf16(values) => values.len(),
             Buffer::OnCard(_) | Buffer::Nothing => 0,
         }
     }
@@ -78,6 +83,7 @@ impl Buffer {
         match self {
             Buffer::F32(_) => "f32",
             Buffer::F64(_) => "f64",
+            Buffer::Bf16(_) => "bf16",
             Buffer::OnCard(_) => "device",
             Buffer::Nothing => "untyped",
         }

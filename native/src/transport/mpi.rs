@@ -261,7 +261,8 @@ impl Link for Mpi {
         self.going = match input {
             Buffer::F32(values) => self.started(call, values, Buffer::F32),
             Buffer::F64(values) => self.started(call, values, Buffer::F64),
-            Buffer::OnCard(_) | Buffer::Nothing => self.started(call, Vec::new(), Buffer::F32),
+            // A collective of a run adds up in f32 or f64.
+            Buffer::Bf16(_) | Buffer::OnCard(_) | Buffer::Nothing => self.started(call, Vec::new(), Buffer::F32),
         };
     }
 

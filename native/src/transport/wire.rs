@@ -3,7 +3,7 @@
 //! | bytes | what |
 //! |---|---|
 //! | 0 | kind: 0 message, 1 part of a collective, 2 last words, 3 goodbye |
-//! | 1 | format of the values: 0 none, 1 `f32`, 2 `f64` |
+//! | 1 | format of the values: 0 none, 1 `f32`, 2 `f64`, 3 bf16 |
 //! | 2 | message: way and payload; part: operation; last words: state |
 //! | 3 | part: the channel of collectives, 0 to 2; else 0 |
 //! | 4–7 | training step |
@@ -13,6 +13,7 @@
 //!
 //! All numbers are little-endian. The length of a frame is known from what carries it.
 
+use half::bf16;
 use pipeplan_core::program::{P2pOp, Payload, Way};
 
 use super::collectives::{Channel, Operation, Part, Reduction};
@@ -100,6 +101,7 @@ impl Frame {
                     Buffer::Nothing | Buffer::OnCard(_) => 0,
                     Buffer::F32(_) => 1,
                     Buffer::F64(_) => 2,
+                    Buffer::Bf16(_) => 3,
                 };
                 (kind, format, detail, channel)
             }
@@ -116,6 +118,9 @@ impl Frame {
                 put_numbers(&mut bytes, values, |value| value.to_le_bytes());
             }
             Frame::Parcel(_, Buffer::F64(values)) => {
+                put_numbers(&mut bytes, values, |value| value.to_le_bytes());
+            }
+            Frame::Parcel(_, Buffer::Bf16(values)) => {
                 put_numbers(&mut bytes, values, |value| value.to_le_bytes());
             }
             Frame::Words(words) => bytes.extend_from_slice(words.cause.as_bytes()),
@@ -179,6 +184,7 @@ fn read(bytes: &[u8]) -> Option<Frame> {
         0 if body.is_empty() => Buffer::Nothing,
         1 => Buffer::F32(numbers(body, f32::from_le_bytes)?),
         2 => Buffer::F64(numbers(body, f64::from_le_bytes)?),
+        3 => Buffer::Bf16(numbers(body, bf16::from_le_bytes)?),
         _ => return None,
     };
     Some(Frame::Parcel(Tag { step, what }, buffer))
@@ -222,6 +228,7 @@ mod tests {
             Just(Buffer::Nothing),
             proptest::collection::vec(-1e30f32..1e30, 0..40).prop_map(Buffer::F32),
             proptest::collection::vec(-1e300f64..1e300, 0..40).prop_map(Buffer::F64),
+            proptest::collection::vec((-1e30f32..1e30).prop_map(bf16::from_f32), 0..40).prop_map(Buffer::Bf16),
         ]
     }
 

@@ -71,6 +71,15 @@ pub fn work(ranks: usize, microbatches: usize) -> ModelWork {
     }
 }
 
+/// A model whose widths products in FP8 and FP4 take, on up to 4 ranks of a tensor-parallel group.
+pub fn wide(ranks: usize, microbatches: usize) -> ModelWork {
+    let mut work = work(ranks, microbatches);
+    (work.model.hidden, work.model.ffn, work.model.head_dim) = (64, 128, 32);
+    // One that has such products.
+    work.device = cluster::find("b200").expect("it is in the catalog").device(Dtype::Bf16);
+    work
+}
+
 /// Two of four experts for each token, and a shared one, behind a dense layer.
 pub const EXPERTS: Experts = Experts {
     count: 4,
@@ -117,7 +126,7 @@ pub fn published(work: &ModelWork, name: &str, precision: Precision) -> Option<W
 /// Losses and weights of `run`, in the format of `work`, as near to those `expected` as rounding lets them be:
 /// AdamW's steps are about as long whatever the gradient, so a gradient near 0 that changes its sign moves a weight
 /// by two steps.
-fn assert_near(run: &RunReport, expected: &RunReport, work: &ModelWork, what: &str) {
+pub fn assert_near(run: &RunReport, expected: &RunReport, work: &ModelWork, what: &str) {
     let (of_losses, of_weights) = match (work.dtype, work.model.variant.experts.is_some()) {
         (Dtype::Bf16, false) => (5e-3, 2e-2),
         // A token between two experts may go to the other.

@@ -82,7 +82,7 @@ impl Backward<'_> {
             | Kernel::AllGather { .. }
             | Kernel::ReduceScatter { .. } => self.collective(operator, arriving?),
             // Only passes over forward and backward make these.
-            Kernel::Quantize
+            Kernel::Quantize { .. }
             | Kernel::Offload
             | Kernel::OffloadWait
             | Kernel::Reload

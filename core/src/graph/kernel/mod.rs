@@ -578,9 +578,13 @@ pub enum Kernel {
     ReloadWait,
     /// Operands of matrix products in fp8: `(x [n, w]) → (rows [n, w], columns [n, w])`, both the numbers of `x`,
     /// scaled so that they fill the format: `rows` for products that sum along rows of `x`, `columns`, which lies
-    /// transposed, for those that sum along its columns. Only planned: no backend runs it. Source: arXiv:2412.19437
-    /// §3.3.
-    Quantize,
+    /// transposed, for those that sum along its columns. Run on the CPU, where both lie as `x` does. Source:
+    /// arXiv:2412.19437 §3.3.
+    Quantize {
+        /// Whether `x` is the gradient of an activation, of which FP8 with one scale keeps the wider format E5M2
+        /// (arXiv:2209.05433 §3).
+        of_gradient: bool,
+    },
     /// `(a, b) → (c)`: `c = a + b`, by element. May run in place of either.
     Add,
     /// `(x) → (y)`: `y = factor · x`, by element; its gradient is the same of `dy`. May run in place.

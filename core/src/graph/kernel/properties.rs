@@ -131,7 +131,7 @@ impl Kernel {
             Kernel::OffloadWait => "offload_wait",
             Kernel::Reload => "reload",
             Kernel::ReloadWait => "reload_wait",
-            Kernel::Quantize => "quantize",
+            Kernel::Quantize { .. } => "quantize",
             Kernel::Add => "add",
             Kernel::Scale { .. } => "scale",
             Kernel::SoftCap { .. } => "soft_cap",

@@ -158,7 +158,9 @@ impl Pass<'_> {
         if !is_weight {
             // W's gradient of a matrix stands before B's of its input in the list, and B runs first.
             let job = if job == Job::W { Job::B } else { job };
-            self.operators.push(operator(Kernel::Quantize, job, layer, &[id], &made));
+            // What a product of the forward reads is quantized there.
+            let of_gradient = job != Job::F;
+            self.operators.push(operator(Kernel::Quantize { of_gradient }, job, layer, &[id], &made));
             let bytes = self.graph[made[ROWS]].bytes();
             self.account.done.push(Entry::new(&name, layer, "is quantized", bytes));
         }

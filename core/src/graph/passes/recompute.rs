@@ -157,7 +157,7 @@ fn groups(graph: &Graph, forward: usize, choices: &Choices) -> Vec<Option<u32>> 
         };
         // Quantized again is what is made again, and nothing else: the quantized takes less than what it is made of.
         let chosen = match operator.kernel {
-            Kernel::Quantize => operator.inputs.iter().all(|input| made_again[input.tensor.index()]),
+            Kernel::Quantize { .. } => operator.inputs.iter().all(|input| made_again[input.tensor.index()]),
             Kernel::AllGather { .. } => true,
             _ => chosen,
         };

@@ -126,7 +126,7 @@ impl<'g> Arena<'g> {
             | Kernel::BiasGrad
             | Kernel::MatMul { .. }
             | Kernel::Cast
-            | Kernel::Quantize
+            | Kernel::Quantize { .. }
             | Kernel::Add
             | Kernel::Scale { .. } => linear::compute(&given),
             Kernel::Rope { .. }

@@ -40,7 +40,7 @@ pub(super) fn compute(given: &Given) -> Vec<Vec<f64>> {
             vec![sum]
         }
         Kernel::Cast => vec![x[0].clone()],
-        Kernel::Quantize => vec![x[0].clone(), x[0].clone()],
+        Kernel::Quantize { .. } => vec![x[0].clone(), x[0].clone()],
         Kernel::Add => vec![by_element(&|e| x[0][e] + x[1][e])],
         Kernel::Scale { factor_e12 } => vec![by_element(&|e| x[0][e] * factor_e12 as f64 * 1e-12)],
         other => panic!("{} is of another family", other.name()),

@@ -2,22 +2,25 @@
 //!
 //! - In: an operator with its tensors.
 //! - Out: its outputs, from loops in Rust and matrix products of a tuned crate.
-//! - Knows: kernels, f32 and f64. Nothing of ranks but the groups of a stage ([`Peers`]).
+//! - Knows: kernels in f32 and f64, and how numbers of other formats are kept ([`storage`]). Nothing of ranks but the groups of a stage ([`Peers`]).
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pipeplan_core::graph::optimizer::Optimizer;
 use pipeplan_core::graph::{Graph, INIT_STD, Init, Kernel, SequencePart, Tensor};
+use pipeplan_core::model::Dtype;
 
 use self::element::Element;
 use self::kernels::{Context, Data};
+use self::state::State;
+use self::storage::{Along, Format, Quantized};
 use super::documents::DocumentStarts;
 use super::peers::Peers;
 use super::stages::{ExpertOverflow, Held, Input, NewParameter, Processor, Slice, Stages, Training, Updated};
 use super::{BackendError, Part, Store, Values, WeightShardings};
 use crate::runner::data::Batches;
-use crate::runner::optimizer::{AdamW, Moments, Rule};
+use crate::runner::optimizer::{AdamW, Rule};
 use crate::runner::random::SplitMix64;
 use crate::runner::shard::{Shard, ShardOwner};
 use crate::transport::Buffer;
@@ -26,6 +29,8 @@ pub mod element;
 mod expert_parallel;
 pub mod gemm;
 pub mod kernels;
+mod state;
+pub mod storage;
 
 /// Executes graphs on the calling thread.
 pub type Cpu<T> = Stages<Core<T>>;
@@ -60,6 +65,7 @@ impl<T: Element> Cpu<T> {
                 kind: Optimizer::AdamW,
                 shardings: WeightShardings::WHOLE,
                 state_on_host: false,
+                bf16_moments: false,
                 seat: ShardOwner::default(),
                 slicing: None,
                 rotary: None,
@@ -79,7 +85,9 @@ impl<T: Element> Cpu<T> {
 
     /// Changes element `index` of weight `name` to `value`.
     pub fn set_weight(&mut self, name: &str, index: usize, value: T) {
-        self.with_weight(name, |parameter| parameter.weight.floats_mut()[index] = value);
+        self.with_weight(name, |parameter| {
+            parameter.state.lend(parameter.weight, parameter.mine, |values| values[index] = value);
+        });
     }
 }
 
@@ -91,31 +99,78 @@ impl<T: Element> Core<T> {
         outputs: &mut [(&Tensor, Data<T>)],
         work: impl FnOnce(&mut Context<T>, &[kernels::Input<'_, T>], &mut [Data<T>]) -> R,
     ) -> R {
+        let widened = widened(inputs);
         let inputs: Vec<kernels::Input<'_, T>> = inputs
             .iter()
-            .map(|input| {
+            .zip(&widened)
+            .map(|(input, widened)| {
                 let data = if let Held::Here(data) = input.data { Some(data) } else { None };
-                kernels::Input { shape: &input.tensor.shape, data }
+                kernels::Input { shape: &input.tensor.shape, data: widened.as_ref().or(data) }
             })
             .collect();
         // A kernel has its outputs side by side.
         let empty = || Data::Floats(Vec::new());
-        let mut data: Vec<Data<T>> = outputs.iter_mut().map(|(_, data)| std::mem::replace(data, empty())).collect();
+        let taken = outputs.iter_mut().map(|(_, data)| std::mem::replace(data, empty()));
+        let mut data: Vec<Data<T>> = taken.map(|data| data.widened().unwrap_or(data)).collect();
         let done = work(&mut self.context, &inputs, &mut data);
-        for ((_, output), data) in outputs.iter_mut().zip(data) {
-            *output = data;
+        for ((tensor, output), data) in outputs.iter_mut().zip(data) {
+            *output = kept(data, tensor.dtype);
         }
         done
     }
+
+    /// Runs what needs no kernel of numbers: a copy, and operands of products in fewer bits. Says whether it has.
+    fn run_on_storage(
+        &self,
+        kernel: &Kernel,
+        inputs: &[Input<'_, Data<T>>],
+        outputs: &mut [(&Tensor, Data<T>)],
+    ) -> bool {
+        let Some(Input { data: Held::Here(from), tensor }) = inputs.first() else { return false };
+        match (kernel, outputs) {
+            // Host memory is the core's own: what starts here is done.
+            (Kernel::Offload | Kernel::Reload, [(_, to)]) => to.clone_from(from),
+            (Kernel::Quantize { of_gradient }, [(rows, of_rows), (columns, of_columns)]) => {
+                *of_rows = quantized(from, tensor, rows.dtype, *of_gradient, Along::Rows);
+                *of_columns = quantized(from, tensor, columns.dtype, *of_gradient, Along::Columns);
+            }
+            _ => return false,
+        }
+        true
+    }
+}
+
+/// What of the inputs kernels read in another form than it is kept in.
+fn widened<T: Element>(inputs: &[Input<'_, Data<T>>]) -> Vec<Option<Data<T>>> {
+    let widened = |input: &Input<'_, Data<T>>| match input.data {
+        Held::Here(data) => data.widened(),
+        _ => None,
+    };
+    inputs.iter().map(widened).collect()
+}
+
+/// What a kernel has written, as a tensor of `dtype` keeps it.
+fn kept<T: Element>(data: Data<T>, dtype: Dtype) -> Data<T> {
+    match data {
+        Data::Floats(values) => Data::kept(values, dtype),
+        other => other,
+    }
+}
+
+/// `from`, which is `tensor`, as an operand of products in `dtype`.
+fn quantized<T: Element>(from: &Data<T>, tensor: &Tensor, dtype: Dtype, of_gradient: bool, along: Along) -> Data<T> {
+    let values: Vec<f32> = from.wide().iter().map(|value| value.wide() as f32).collect();
+    let columns = tensor.shape.last().map_or(1, |columns| *columns as usize);
+    Data::Quantized(Quantized::of(&values, columns, Format { dtype, of_gradient, along }))
 }
 
 impl<T: Element> Processor for Core<T> {
     type Data = Data<T>;
-    type State = Moments<T>;
+    type State = State<T>;
     type Error = Infallible;
 
     fn allocate(&mut self, tensor: &Tensor, _: bool) -> Result<Data<T>, Infallible> {
-        Ok(Data::zeros(tensor.dtype, tensor.elements() as usize))
+        Ok(Data::room(tensor.dtype, tensor.elements() as usize))
     }
 
     fn tokens(&mut self, tokens: Vec<i32>) -> Result<Data<T>, Infallible> {
@@ -129,39 +184,55 @@ impl<T: Element> Processor for Core<T> {
         weight: &Tensor,
         gradient: &Tensor,
         (rule, held): (Rule, usize),
-    ) -> Result<NewParameter<Data<T>, Moments<T>>, Infallible> {
-        let elements = gradient.elements() as usize;
-        let state = Moments::new(rule, held);
+    ) -> Result<NewParameter<Data<T>, State<T>>, Infallible> {
+        let values = initial(training, init, weight);
+        let start = training.shardings.of(weight).share.of(values.len()).start;
+        let state = State::new(rule, &values, start..start + held, weight.dtype, training.bf16_moments);
         Ok(NewParameter {
-            weight: Data::Floats(initial(training, init, weight)),
-            gradient: Data::Floats(vec![T::ZERO; elements]),
+            weight: Data::kept(values, weight.dtype),
+            gradient: Data::room(gradient.dtype, gradient.elements() as usize),
             state_bytes: state.bytes(),
             state,
         })
     }
 
-    fn unpack(&mut self, buffer: Buffer) -> Option<Data<T>> {
-        T::unpack(buffer).map(Data::Floats)
+    fn unpack(&mut self, buffer: Buffer, tensor: &Tensor) -> Option<Data<T>> {
+        match buffer {
+            Buffer::Bf16(values) => Some(Data::Bf16(values)),
+            buffer => T::unpack(buffer).map(|values| Data::kept(values, tensor.dtype)),
+        }
     }
 
     fn pack(&mut self, data: Data<T>, _: &Tensor, _: bool) -> Result<Buffer, Infallible> {
-        Ok(T::pack(data.into_floats()))
+        Ok(match data {
+            Data::Bf16(values) => Buffer::Bf16(values),
+            data => T::pack(data.into_floats()),
+        })
     }
 
     fn number(&mut self, data: &Data<T>) -> Result<f64, Infallible> {
-        Ok(data.floats().first().map_or(0.0, |number| number.wide()))
+        Ok(data.wide().first().map_or(0.0, |number| number.wide()))
     }
 
     fn to_host(&mut self, data: &Data<T>, _: &Tensor) -> Result<Buffer, Infallible> {
-        Ok(T::pack(data.floats().to_vec()))
+        Ok(T::pack(data.wide().into_owned()))
     }
 
-    fn fill(&mut self, data: &mut Data<T>, _: &Tensor, values: Buffer) -> Result<(), Infallible> {
+    fn fill(&mut self, data: &mut Data<T>, tensor: &Tensor, values: Buffer) -> Result<(), Infallible> {
         // Its size is the tensor's: a collective says so otherwise.
         if let Some(values) = T::unpack(values) {
-            *data = Data::Floats(values);
+            *data = Data::kept(values, tensor.dtype);
         }
         Ok(())
+    }
+
+    fn quantize(&mut self, from: (&Tensor, &Data<T>), to: [&Tensor; 2]) -> Result<[Data<T>; 2], Infallible> {
+        let (tensor, data) = from;
+        let [rows, columns] = to.map(|tensor| tensor.dtype);
+        Ok([
+            quantized(data, tensor, rows, false, Along::Rows),
+            quantized(data, tensor, columns, false, Along::Columns),
+        ])
     }
 
     fn begin(&mut self, dropout_seed: u64, member: u64, part: SequencePart) {
@@ -188,6 +259,9 @@ impl<T: Element> Processor for Core<T> {
         outputs: &mut [(&Tensor, Data<T>)],
         slice: &mut Slice<'_, Data<T>>,
     ) -> Result<(), Infallible> {
+        if self.run_on_storage(kernel, inputs, outputs) {
+            return Ok(());
+        }
         self.compute(inputs, outputs, |context, inputs, outputs| {
             kernels::run_in_slice(context, kernel, inputs, outputs, slice);
         });
@@ -200,7 +274,9 @@ impl<T: Element> Processor for Core<T> {
         inputs: &[Input<'_, Data<T>>],
         outputs: &mut [(&Tensor, Data<T>)],
     ) -> Result<(), Infallible> {
-        self.compute(inputs, outputs, |context, inputs, outputs| kernels::run(context, kernel, inputs, outputs));
+        if !self.run_on_storage(kernel, inputs, outputs) {
+            self.compute(inputs, outputs, |context, inputs, outputs| kernels::run(context, kernel, inputs, outputs));
+        }
         Ok(())
     }
 
@@ -211,6 +287,10 @@ impl<T: Element> Processor for Core<T> {
         outputs: &mut [(&Tensor, Data<T>)],
         between: &mut dyn FnMut(),
     ) -> Result<(), Infallible> {
+        if self.run_on_storage(kernel, inputs, outputs) {
+            between();
+            return Ok(());
+        }
         self.compute(inputs, outputs, |context, inputs, outputs| {
             kernels::run_in_pieces(context, kernel, inputs, outputs, between);
         });
@@ -236,7 +316,30 @@ impl<T: Element> Processor for Core<T> {
         outputs: &mut [(&Tensor, Data<T>)],
         peers: &mut dyn Peers,
     ) -> Result<Option<ExpertOverflow>, BackendError> {
-        expert_parallel::run(kernel, inputs, outputs, peers)
+        let widened = widened(inputs);
+        let read: Vec<Input<'_, Data<T>>> = inputs
+            .iter()
+            .zip(&widened)
+            .map(|(input, widened)| {
+                let data = match (widened, &input.data) {
+                    (Some(widened), _) => Held::Here(widened),
+                    (None, Held::Here(data)) => Held::Here(*data),
+                    (None, Held::InOutput(at)) => Held::InOutput(*at),
+                    (None, Held::Nowhere) => Held::Nowhere,
+                };
+                Input { tensor: input.tensor, data }
+            })
+            .collect();
+        for (_, data) in outputs.iter_mut() {
+            if let Some(widened) = data.widened() {
+                *data = widened;
+            }
+        }
+        let done = expert_parallel::run(kernel, &read, outputs, peers);
+        for (tensor, data) in outputs.iter_mut() {
+            *data = kept(std::mem::replace(data, Data::Floats(Vec::new())), tensor.dtype);
+        }
+        done
     }
 
     fn finish(&mut self) -> Result<(), Infallible> {
@@ -247,37 +350,39 @@ impl<T: Element> Processor for Core<T> {
         &mut self,
         optimizer: &AdamW,
         step: u32,
-        parameter: Updated<'_, Data<T>, Moments<T>>,
+        parameter: Updated<'_, Data<T>, State<T>>,
     ) -> Result<(), Infallible> {
         let Updated { weight, gradient, state, mine, of_gradient, decay, clear, .. } = parameter;
-        let gradient = gradient.floats_mut();
-        optimizer.update(step, &mut weight.floats_mut()[mine], &gradient[of_gradient], state, decay);
+        let of_share = &gradient.wide()[of_gradient];
+        state.update(weight, mine, |weight, moments| optimizer.update(step, weight, of_share, moments, decay));
         if clear {
-            gradient.fill(T::ZERO);
+            gradient.change(|values| values.fill(T::ZERO));
         }
         Ok(())
     }
 
-    fn weight(&self, weight: &Data<T>, _: &Moments<T>) -> Option<Buffer> {
-        Some(T::pack(weight.floats().to_vec()))
+    fn weight(&self, weight: &Data<T>, state: &State<T>) -> Option<Buffer> {
+        Some(T::pack(state.exact(weight)))
     }
 
     fn gradient(&self, gradient: &Data<T>) -> Option<Buffer> {
-        Some(T::pack(gradient.floats().to_vec()))
+        Some(T::pack(gradient.wide().into_owned()))
     }
 
     fn lend(
         &mut self,
         part: Part,
-        parameter: Updated<'_, Data<T>, Moments<T>>,
+        parameter: Updated<'_, Data<T>, State<T>>,
         work: &mut dyn FnMut(Values<'_>),
     ) -> Result<(), Infallible> {
-        work(T::values(match part {
-            Part::Weight => parameter.weight.floats_mut(),
-            Part::Gradient => parameter.gradient.floats_mut(),
-            Part::Mean => parameter.state.mean_mut(),
-            Part::Square => parameter.state.square_mut(),
-        }));
+        let Updated { weight, gradient, state, mine, .. } = parameter;
+        let mut work = |values: &mut [T]| work(T::values(values));
+        match part {
+            Part::Weight => state.lend(weight, mine, &mut work),
+            Part::Gradient => gradient.change(work),
+            Part::Mean => state.moments(|moments| work(moments.mean_mut())),
+            Part::Square => state.moments(|moments| work(moments.square_mut())),
+        }
         Ok(())
     }
 }

@@ -356,7 +356,7 @@ impl Processor for Noting {
         })
     }
 
-    fn unpack(&mut self, buffer: Buffer) -> Option<Arc<Place>> {
+    fn unpack(&mut self, buffer: Buffer, _: &Tensor) -> Option<Arc<Place>> {
         match buffer {
             Buffer::OnCard(parcel) => parcel.content().downcast().ok(),
             _ => None,
@@ -485,6 +485,7 @@ mod tests {
                 kind: model.optimizer,
                 shardings: crate::backend::WeightShardings::WHOLE,
                 state_on_host: model.optimizer_on_host,
+                bf16_moments: model.bf16_moments,
                 seat: Default::default(),
                 slicing: None,
                 rotary: None,

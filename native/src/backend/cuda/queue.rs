@@ -210,7 +210,7 @@ impl Processor for Queue {
         })
     }
 
-    fn unpack(&mut self, buffer: Buffer) -> Option<Arc<Memory>> {
+    fn unpack(&mut self, buffer: Buffer, _: &Tensor) -> Option<Arc<Memory>> {
         match buffer {
             Buffer::OnCard(parcel) => parcel.content().downcast::<Memory>().ok(),
             _ => None,

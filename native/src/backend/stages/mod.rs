@@ -72,6 +72,8 @@ pub struct Training {
     pub shardings: WeightShardings,
     /// Whether that state lies in host memory.
     pub state_on_host: bool,
+    /// Whether moments of bf16 weights are in bf16.
+    pub bf16_moments: bool,
     /// The part of each weight that it holds.
     pub seat: ShardOwner,
     /// How rotary positions are scaled, if at all.
@@ -185,6 +187,7 @@ impl<P: Processor> Stages<P> {
         let (number, microbatch) = (op.stage() as u16, op.microbatch() as u32);
         let Stages { processor, stages, training, step, .. } = self;
         let stage = stages.get_mut(&number).ok_or(BackendError::NoSuchStage { stage: number.into() })?;
+        stage.renew_copies(processor).map_err(Into::into)?;
         let Stage {
             graph,
             lifetimes,
@@ -197,6 +200,7 @@ impl<P: Processor> Stages<P> {
             units,
             slices,
             lanes,
+            ..
         } = stage;
         let job = match op.kind() {
             OpKind::F => Job::F,
@@ -306,7 +310,7 @@ fn arrive<P: Processor>(
                 let expected = graph[*id].bytes();
                 let buffer = store.take(parcel)?;
                 let found = buffer.bytes();
-                match processor.unpack(buffer) {
+                match processor.unpack(buffer, &graph[*id]) {
                     Some(data) if found == expected => data,
                     _ => return Err(BackendError::WrongSize { parcel, found, expected }),
                 }
@@ -411,6 +415,7 @@ impl<P: Processor> Backend for Stages<P> {
         self.losses.clear();
         for stage in self.stages.values_mut() {
             stage.stale.clone_from(&stage.of_products);
+            stage.copies_are_old = true;
         }
     }
 

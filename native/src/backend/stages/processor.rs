@@ -112,8 +112,8 @@ pub trait Processor {
         ruled: (Rule, usize),
     ) -> Result<NewParameter<Self::Data, Self::State>, Self::Error>;
 
-    /// What a parcel holds; nothing where that is not this processor's.
-    fn unpack(&mut self, buffer: Buffer) -> Option<Self::Data>;
+    /// What a parcel holds, or host memory has, of `tensor`; nothing where that is not this processor's.
+    fn unpack(&mut self, buffer: Buffer, tensor: &Tensor) -> Option<Self::Data>;
 
     /// What a transfer has brought, made this processor's own.
     ///
@@ -166,6 +166,16 @@ pub trait Processor {
     /// # Errors
     /// Where it cannot be written.
     fn fill(&mut self, data: &mut Self::Data, tensor: &Tensor, values: Buffer) -> Result<(), Self::Error>;
+
+    /// A weight in the formats `to`, the operands of products along its rows and along its columns
+    /// ([`Role::WeightCopy`](pipeplan_core::graph::Role::WeightCopy)). Runs on processors that have no such products are
+    /// refused.
+    ///
+    /// # Errors
+    /// As [`Processor::allocate`].
+    fn quantize(&mut self, _from: (&Tensor, &Self::Data), to: [&Tensor; 2]) -> Result<[Self::Data; 2], Self::Error> {
+        Ok([self.allocate(to[0], false)?, self.allocate(to[1], false)?])
+    }
 
     /// A job starts whose dropouts draw from `dropout_seed`, on the rank with the number `member` among the
     /// tensor-parallel ranks, and with `part` of every sequence.

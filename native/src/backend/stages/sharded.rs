@@ -260,11 +260,13 @@ impl<P: Processor> Weights<'_, P> {
         let whole: Vec<Buffer> = match gathered {
             Buffer::F32(values) => of_members(&values, &sizes).into_iter().map(Buffer::F32).collect(),
             Buffer::F64(values) => of_members(&values, &sizes).into_iter().map(Buffer::F64).collect(),
-            Buffer::OnCard(_) | Buffer::Nothing => Vec::new(),
+            // A processor lends its numbers widened.
+            Buffer::Bf16(_) | Buffer::OnCard(_) | Buffer::Nothing => Vec::new(),
         };
         let mut whole = whole.into_iter();
         for parameter in parameters {
-            let data = whole.next().and_then(|values| processor.unpack(values));
+            let tensor = &self.graph[self.parameters[parameter].weight];
+            let data = whole.next().and_then(|values| processor.unpack(values, tensor));
             let data = data.ok_or_else(|| self.missing(parameter))?;
             self.persistent[self.parameters[parameter].weight.index()] = Some(data);
         }
@@ -359,7 +361,8 @@ pub(super) fn cut(whole: &Buffer, share: Share) -> Buffer {
     match whole {
         Buffer::F32(values) => Buffer::F32(values[share.of(values.len())].to_vec()),
         Buffer::F64(values) => Buffer::F64(values[share.of(values.len())].to_vec()),
-        Buffer::OnCard(_) | Buffer::Nothing => Buffer::Nothing,
+        // A processor lends its numbers widened.
+        Buffer::Bf16(_) | Buffer::OnCard(_) | Buffer::Nothing => Buffer::Nothing,
     }
 }
 

@@ -192,7 +192,7 @@ impl<D> Slices<D> {
         for ((copy, tensor), _) in copies.iter_mut().zip(tensors).zip(copied).filter(|(_, copied)| **copied) {
             let data = lane.get(*tensor).ok_or(BackendError::OutOfOrder { op })?;
             let values = processor.to_host(data, &graph[*tensor]).map_err(Into::into)?;
-            *copy = processor.unpack(values);
+            *copy = processor.unpack(values, &graph[*tensor]);
             meter.take(Kind::Activation, graph[*tensor].bytes());
         }
         if copies.iter().any(Option::is_some) {

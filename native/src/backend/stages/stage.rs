@@ -32,6 +32,10 @@ pub(super) struct Stage<D, S> {
     /// Of those, the ones that this step has not written yet: the first product does not add to what the last step
     /// left.
     pub(super) stale: Vec<bool>,
+    /// Weights, each with its copies in the format of products.
+    pub(super) copies: Vec<(TensorId, [TensorId; 2])>,
+    /// Whether these are not yet those of this step's weights.
+    pub(super) copies_are_old: bool,
     /// By kind of op: what it gathers and reduces among copies.
     pub(super) units: [Units; 4],
     /// What slices of sequences hold for each other; nothing where sequences are whole.
@@ -116,13 +120,46 @@ impl<D, S> Stage<D, S> {
             let (gradient, state) = (Accumulator::Tensor(gradient_id), new.state);
             parameters.push(Parameter { weight: of, gradient, decay, state, sharding, shard, reduced });
         }
+        let copies = copies(&graph);
+        let of_copies = copies.iter().flat_map(|(_, copies)| copies).map(|copy| graph[*copy].bytes());
+        meter.take(Kind::Persistent, of_copies.sum());
         let brief = brief(&graph, &lifetimes);
         let of_products = of_products(&graph);
         let stale = vec![false; graph.tensors.len()];
         let lanes = BTreeMap::new();
         let units = units(&graph, &fused.1, &parameters);
         let slices = Slices::of(&graph, training.slicing.as_ref());
-        Ok(Stage { graph, lifetimes, fused, brief, persistent, parameters, of_products, stale, units, slices, lanes })
+        Ok(Stage {
+            graph,
+            lifetimes,
+            fused,
+            brief,
+            persistent,
+            parameters,
+            of_products,
+            stale,
+            copies,
+            copies_are_old: true,
+            units,
+            slices,
+            lanes,
+        })
+    }
+
+    /// Makes the copies of weights in the format of products, where these are of other weights.
+    pub(super) fn renew_copies<P: Processor<Data = D, State = S>>(
+        &mut self,
+        processor: &mut P,
+    ) -> Result<(), P::Error> {
+        if std::mem::take(&mut self.copies_are_old) {
+            let graph = &self.graph;
+            for (weight, to) in &self.copies {
+                let Some(data) = self.persistent[weight.index()].as_ref() else { continue };
+                let made = processor.quantize((&graph[*weight], data), to.map(|to| &graph[to]))?;
+                to.iter().zip(made).for_each(|(to, made)| self.persistent[to.index()] = Some(made));
+            }
+        }
+        Ok(())
     }
 
     /// Lends what belongs to the parameter at `position` to `work`; nothing if it is not there.
@@ -193,7 +230,7 @@ fn kept<P: Processor>(
         return Ok((Some(data), None));
     }
     let whole = processor.to_host(&data, tensor)?;
-    Ok((None, processor.unpack(cut(&whole, share))))
+    Ok((None, processor.unpack(cut(&whole, share), tensor)))
 }
 
 /// The bytes of that.
@@ -202,6 +239,19 @@ fn bytes_kept(tensor: &Tensor, share: Share, is_share: bool) -> Bytes {
         true => share.of(tensor.elements() as usize).len() as Bytes * tensor.dtype.bytes(),
         false => tensor.bytes(),
     }
+}
+
+/// The weights of which `graph` has copies in the format of products, each with its two.
+fn copies(graph: &Graph) -> Vec<(TensorId, [TensorId; 2])> {
+    let mut of_weights: BTreeMap<TensorId, Vec<TensorId>> = BTreeMap::new();
+    for (id, tensor) in graph.tensors() {
+        if let Role::WeightCopy { of } = tensor.role {
+            of_weights.entry(of).or_default().push(id);
+        }
+    }
+    // In the order of their making: along rows first.
+    let pairs = of_weights.into_iter().map(|(weight, copies)| Some((weight, copies.try_into().ok()?)));
+    pairs.flatten().collect()
 }
 
 /// By kind of op, what it gathers and reduces.

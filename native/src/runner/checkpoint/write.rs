@@ -77,7 +77,8 @@ impl WholeWeights {
             Buffer::F64(held) => {
                 transport.gather(group, 0, held)?.map(|all| all.into_iter().map(Buffer::F64).collect())
             }
-            Buffer::OnCard(_) | Buffer::Nothing => None,
+            // Weights are lent in f32 or f64.
+            Buffer::Bf16(_) | Buffer::OnCard(_) | Buffer::Nothing => None,
         };
         let mut whole = Buffer::Nothing;
         for (seat, part) in self.seats.iter().zip(parts.into_iter().flatten()) {
@@ -405,7 +406,7 @@ fn tensors_of(names: &Names, name: &str, shape: &[usize], values: &Buffer) -> Ve
         let values = match values {
             Buffer::F32(values) => Buffer::F32(gathered(values, &runs, shape.iter().product())),
             Buffer::F64(values) => Buffer::F64(gathered(values, &runs, shape.iter().product())),
-            Buffer::Nothing | Buffer::OnCard(_) => Buffer::Nothing,
+            Buffer::Nothing | Buffer::Bf16(_) | Buffer::OnCard(_) => Buffer::Nothing,
         };
         (name, Stored { shape, values })
     };
@@ -457,7 +458,7 @@ impl View for Stored {
         match &self.values {
             Buffer::F32(values) => bytes_of(values, f32::to_le_bytes).into(),
             Buffer::F64(values) => bytes_of(values, f64::to_le_bytes).into(),
-            Buffer::Nothing | Buffer::OnCard(_) => Cow::Borrowed(&[]),
+            Buffer::Nothing | Buffer::Bf16(_) | Buffer::OnCard(_) => Cow::Borrowed(&[]),
         }
     }
 

@@ -311,8 +311,11 @@ impl ModelStages {
         Err(Refusal::ShardingOnCard { part })
     }
 
-    /// A card computes in f32 or bf16.
+    /// A card computes in f32 or bf16, and sums gradients in f32.
     fn check_card_formats(&self) -> Result<(), Refusal> {
+        if let Some(said) = self.format_of_cpu {
+            return Err(Refusal::NumberFormat { said });
+        }
         for (stage, graph) in self.graphs.iter().enumerate() {
             if graph.tensors.iter().any(|tensor| tensor.dtype == Dtype::F64) {
                 return Err(Refusal::CardFormat { stage });
@@ -382,7 +385,7 @@ pub(super) fn check_layout(work: &ModelWork) -> Result<(), Refusal> {
     if work.layout.overlap_exchanges {
         return Err(Refusal::OverlapExchanges);
     }
-    work.format_not_run().map_or(Ok(()), |said| Err(Refusal::NumberFormat { said }))
+    Ok(())
 }
 
 /// Whether the device can be used at all, so that a run is refused before its ranks start.

@@ -58,16 +58,21 @@ impl Workload {
 
     /// What the optimizer of `rank` of a pipeline keeps of its share: its moments, and the master weights of bf16 ones.
     fn state_bytes(&self, model: &ModelStages, rank: usize) -> Bytes {
-        self.optimizer_bytes(model, rank, |weight| u64::from(weight.dtype == Dtype::Bf16))
+        let of = |weight: &Tensor, moments: u64| match weight.dtype {
+            Dtype::Bf16 if model.bf16_moments => Dtype::F32.bytes() + Dtype::Bf16.bytes() * moments,
+            Dtype::Bf16 => Dtype::F32.bytes() * (1 + moments),
+            dtype => dtype.bytes() * moments,
+        };
+        self.optimizer_bytes(model, rank, of)
     }
 
-    /// The same without master weights.
+    /// The same without master weights, as it is lent: in f32 where it is in 16 bits.
     fn moment_bytes(&self, model: &ModelStages, rank: usize) -> Bytes {
-        self.optimizer_bytes(model, rank, |_| 0)
+        self.optimizer_bytes(model, rank, |weight, moments| weight.dtype.bytes().max(Dtype::F32.bytes()) * moments)
     }
 
-    /// The moments of the share of `rank` of a pipeline, and so many more values of each element of a weight.
-    fn optimizer_bytes(&self, model: &ModelStages, rank: usize, more: impl Fn(&Tensor) -> u64) -> Bytes {
+    /// The share of `rank` of a pipeline, with so many bytes of each element of a weight that has so many moments.
+    fn optimizer_bytes(&self, model: &ModelStages, rank: usize, of: impl Fn(&Tensor, u64) -> u64) -> Bytes {
         let shardings = Position { rank, ..self.position(0) }.shardings();
         let stages = stages_held(&self.problem, rank);
         let graphs = stages.iter().filter_map(|stage| model.graphs.get(*stage));
@@ -76,8 +81,7 @@ impl Workload {
             let state = |(id, weight): (TensorId, &Tensor)| {
                 let mine = shardings.of(weight).share.of(weight.elements() as usize).len() as u64;
                 let rule = Rule::of(model.optimizer, &weight.shape, of_layers.contains(&id));
-                let values = rule.moments() as u64 + more(weight);
-                mine * weight.dtype.bytes().max(Dtype::F32.bytes()) * values
+                mine * of(weight, rule.moments() as u64)
             };
             graph.weights().filter(|(_, weight)| !weight.is_frozen()).map(state).sum()
         };

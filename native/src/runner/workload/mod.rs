@@ -136,6 +136,10 @@ pub struct ModelStages {
     pub sharding: Sharding,
     /// Whether the optimizer states lie in host memory.
     pub optimizer_on_host: bool,
+    /// Whether the moments of bf16 weights are in bf16.
+    pub bf16_moments: bool,
+    /// The field of the spec with number formats that no GPU runs.
+    pub format_of_cpu: Option<&'static str>,
     /// Slices of a sequence, which go through the stages one after the other.
     pub slices: u32,
     /// Which optimizer updates the weights.
@@ -334,11 +338,10 @@ impl ModelStages {
         u64::from(self.sequence) * u64::from(self.microbatch_size)
     }
 
-    /// The type that the stages are in.
+    /// The type that the CPU computes in: numbers in bf16, FP8 or FP4 are widened for it, and rounded where they are kept.
     ///
     /// # Errors
-    /// [`Refusal::Format`] where it is none that the CPU computes in, or not the
-    /// same everywhere.
+    /// [`Refusal::Format`] where stages are in f64 and in another type.
     pub fn precision(&self) -> Result<Precision, Refusal> {
         let formats = self.graphs.iter().enumerate().flat_map(|(stage, graph)| {
             graph
@@ -348,8 +351,8 @@ impl ModelStages {
         });
         let mut first = None;
         for (stage, dtype) in formats {
-            let known = matches!(dtype, Dtype::F32 | Dtype::F64);
-            if !known || *first.get_or_insert(dtype) != dtype {
+            let computed = if dtype == Dtype::F64 { Dtype::F64 } else { Dtype::F32 };
+            if *first.get_or_insert(computed) != computed {
                 return Err(Refusal::Format { stage, dtype });
             }
         }
@@ -370,6 +373,8 @@ impl ModelStages {
             sharding: Sharding::of(&work.layout),
             slices: work.layout.slices.max(1),
             optimizer_on_host: work.layout.offload_optimizer,
+            bf16_moments: work.layout.bf16_moments,
+            format_of_cpu: work.format_of_cpu(),
             optimizer: work.layout.optimizer,
             frozen: work.layout.form.frozen,
             lora: work.layout.form.lora,
@@ -388,12 +393,17 @@ fn planned_work(work: &ModelWork) -> Option<Vec<u64>> {
     }
 }
 
-/// `work` as it is computed where that is not in its own format.
+/// `work` as it is computed, all in one type where that is asked for.
 fn in_precision(work: &ModelWork, precision: Option<Precision>) -> ModelWork {
     let dtype = match precision {
         None => work.dtype,
         Some(Precision::Single) => Dtype::F32,
         Some(Precision::Double) => Dtype::F64,
     };
-    ModelWork { dtype, ..work.clone() }
+    let mut work = ModelWork { dtype, ..work.clone() };
+    if precision.is_some() {
+        (work.layout.form.matmul_dtype, work.layout.form.bf16_gradients, work.layout.bf16_moments) =
+            (None, false, false);
+    }
+    work
 }

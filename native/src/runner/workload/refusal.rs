@@ -156,8 +156,8 @@ pub enum Refusal {
         /// The stage.
         stage: usize,
     },
-    /// A dtype that the CPU does not compute in.
-    #[error("the CPU computes in f32 or f64, but the plan is in {}: use `--precision f32`", dtype.name())]
+    /// Stages in f64 and in another dtype.
+    #[error("stage {stage} is in {}, and others are not: use `--precision f32`", dtype.name())]
     Format {
         /// The stage.
         stage: usize,
@@ -223,8 +223,8 @@ pub enum Refusal {
         /// The part.
         part: &'static str,
     },
-    /// A dtype that no backend computes in, such as FP8.
-    #[error("the plan has {said}, which the runner does not support: plan without it")]
+    /// Numbers in FP8 or FP4, or in bf16 where GPUs keep f32.
+    #[error("the plan has {said}, which runs on the CPU only: run it there (`--backend cpu`), or plan without it")]
     NumberFormat {
         /// The field and its value.
         said: &'static str,

@@ -64,6 +64,7 @@ impl Tensor {
             }
             Data::Tokens(tokens) => tokens.iter().flat_map(|token| token.to_ne_bytes()).collect(),
             Data::Bytes(bytes) => bytes.clone(),
+            Data::Bf16(_) | Data::Quantized(_) => panic!("{KEPT}"),
         }
     }
 
@@ -72,9 +73,13 @@ impl Tensor {
             Data::Floats(values) => values.clone(),
             Data::Tokens(tokens) => tokens.iter().map(|token| f64::from(*token)).collect(),
             Data::Bytes(bytes) => bytes.iter().map(|byte| f64::from(*byte)).collect(),
+            Data::Bf16(_) | Data::Quantized(_) => panic!("{KEPT}"),
         }
     }
 }
+
+/// Why no case has such data.
+const KEPT: &str = "what a case compares is in f64, whatever a device keeps it in";
 
 /// An operator with its inputs and the sizes of its outputs.
 pub struct Case {

@@ -8,11 +8,13 @@
 
 use std::collections::BTreeMap;
 
+use half::bf16;
 use pipeplan_core::graph::{Heads, Kernel, SequencePart, Spread};
 use pipeplan_core::model::Dtype;
 
 use super::element::Element;
 use super::gemm::{Gemm, Operand, Size};
+use super::storage::Quantized;
 use crate::backend::BackendError;
 use crate::backend::documents::DocumentStarts;
 use crate::backend::peers::Peers;
@@ -39,8 +41,12 @@ mod unfused_attention;
 /// The data of a tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Data<T> {
-    /// Floats.
+    /// Floats, in the type that kernels compute in.
     Floats(Vec<T>),
+    /// Numbers in bf16. Kernels see them [widened](super::storage).
+    Bf16(Vec<bf16>),
+    /// Operands of products in FP8 or FP4, likewise.
+    Quantized(Quantized),
     /// Tokens.
     Tokens(Vec<i32>),
     /// What dropout keeps.
@@ -48,7 +54,7 @@ pub enum Data<T> {
 }
 
 impl<T: Element> Data<T> {
-    /// All 0, for a tensor of `dtype`.
+    /// All 0, for a tensor of `dtype`, as kernels read and write it.
     pub fn zeros(dtype: Dtype, elements: usize) -> Data<T> {
         match dtype {
             Dtype::I32 => Data::Tokens(vec![0; elements]),
@@ -449,7 +455,7 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
             call.outputs[0].clone_from(from);
         }
         Kernel::OffloadWait | Kernel::ReloadWait => {}
-        Kernel::Quantize => panic!("a workload with quantized matmuls is refused before it starts"),
+        Kernel::Quantize { .. } => panic!("operands are quantized by the core"),
         Kernel::AllReduce { .. }
         | Kernel::AllReduceMax { .. }
         | Kernel::AllGather { .. }

@@ -31,10 +31,13 @@ pub fn attention<T: Element>(
     let [o, log_sums, ..] = &mut *call.outputs else { panic!("attention has two outputs") };
     let (o, log_sums) = (o.floats_mut(), log_sums.floats_mut());
     before_any_block(o, log_sums);
-    let all = before.iter().map(|[k, v]| [k.floats(), v.floats()]).chain([[k, v]]);
-    for (slice, [k, v]) in all.enumerate().skip(first_seen(spread, before.len())) {
+    let mut block = |slice, k: &[T], v: &[T]| {
         attention_block(gemm, (spread, None), [q, k, v], [&mut *o, &mut *log_sums], [queries, rows(slice)]);
+    };
+    for (slice, [k, v]) in before.iter().enumerate().skip(first_seen(spread, before.len())) {
+        block(slice, &k.wide(), &v.wide());
     }
+    block(before.len(), k, v);
 }
 
 pub fn attention_grad<T: Element>(
@@ -52,14 +55,18 @@ pub fn attention_grad<T: Element>(
     dq.fill(T::ZERO);
     let first = first_seen(spread, slice.before.len());
     for (number, ([k, v], [dk, dv])) in slice.before.iter().zip(&mut slice.gradients).enumerate().skip(first) {
-        let gradients = [&mut *dq, dk.floats_mut(), dv.floats_mut()];
         let rows = [queries, rows(number)];
-        attention_grad_block(gemm, (spread, None), &seen, [k.floats(), v.floats()], gradients, rows);
+        dk.change(|dk| {
+            dv.change(|dv| {
+                let gradients = [&mut *dq, dk, dv];
+                attention_grad_block(gemm, (spread, None), &seen, [&k.wide(), &v.wide()], gradients, rows);
+            });
+        });
     }
     match &slice.own {
         Some([of_keys, of_values]) => {
-            dk.copy_from_slice(of_keys.floats());
-            dv.copy_from_slice(of_values.floats());
+            dk.copy_from_slice(&of_keys.wide());
+            dv.copy_from_slice(&of_values.wide());
         }
         None => {
             dk.fill(T::ZERO);
