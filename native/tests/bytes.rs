@@ -386,8 +386,13 @@ fn peak_cases() -> Vec<(&'static str, usize, u32, Change)> {
         (work.layout.offload_optimizer, work.layout.form.offload) = (true, Offload::All);
         (work.layout.data, work.layout.zero) = (2, 1);
     };
+    let modules_apart: Change = |work| {
+        work.model.variant.multi_token = 2;
+        work.layout.partition = Partition::WithModules(vec![[5, 0], [3, 0], [0, 1], [0, 1]]);
+    };
     vec![
         ("1f1b", 1, 1, as_it_is),
+        ("1f1b", 4, 1, modules_apart),
         ("1f1b", 4, 1, as_it_is),
         ("gpipe", 2, 1, full),
         ("zb-h1", 4, 1, as_it_is),

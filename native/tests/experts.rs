@@ -18,6 +18,7 @@ use pipeplan::runner::{Cause, Device, Precision, RunError, RunOptions, Silent, S
 use pipeplan::transport::faulty::Faults;
 use pipeplan_core::graph::Axis;
 use pipeplan_core::graph::form::{Recompute, RouterLosses};
+use pipeplan_core::graph::layout::Dispatch;
 #[cfg(feature = "cuda")]
 use pipeplan_core::model::Dtype;
 use pipeplan_core::model::{Experts, Latent, Routing, Scores, Variant};
@@ -95,6 +96,28 @@ fn every_family_trains_as_one_rank() {
             form.recompute = [Recompute::None, Recompute::Full, Recompute::Latents][(at + zero as usize) % 3];
             assert!(trains_as_one_rank(&work, name, &options(5), &mut expected), "{name} exists");
         }
+    }
+}
+
+/// Whether a token goes once for each expert or once to each node, also where the last node is smaller and where
+/// devices hold whole experts: the same is trained.
+#[test]
+fn a_token_may_go_once_to_each_node() {
+    let mut expected = Expected::default();
+    for (variant, sizes, expert, whole, of_node, name) in [
+        (mixtral(), [1, 1, 4], 4, false, 2, "1f1b"),
+        (deepseek(), [2, 1, 4], 4, false, 3, "zb-h1"),
+        (qwen_2_moe(), [1, 1, 4], 4, false, 1, "zb-v"),
+        (mixtral(), [1, 2, 2], 4, true, 2, "1f1b"),
+        (mixtral(), [1, 2, 2], 2, false, 2, "1f1b"),
+    ] {
+        let mut work = work(variant, sizes, expert);
+        (work.layout.dispatch, work.devices_per_node) = (Dispatch::OncePerNode, of_node);
+        (work.layout.form.sequence_parallel, work.layout.form.whole_experts) = (whole, whole);
+        assert!(work.experts_by_node().is_some(), "the group is on several nodes");
+        assert!(trains_as_one_rank(&work, name, &options(4), &mut expected), "{name} exists");
+        work.devices_per_node = 64;
+        assert_eq!(work.experts_by_node(), None, "all are on one node");
     }
 }
 

@@ -76,7 +76,7 @@
 //! | `parallel.expert` (`expert_model_parallel_size`) | expert parallel (EP) | 1 |
 //! | `parallel.whole_experts` | expert tensor parallel (ETP) 1: whether TP leaves experts whole | false |
 //! | `parallel.expert_tensor` (`expert_tensor_parallel_size`) | ETP: devices that split each expert, 1, `tensor` or a number between them that divides `tensor` (with sequence parallel; planned, not run; tokens are gathered over these devices before they are routed) | as `whole_experts` says |
-//! | `parallel.dispatch` (`moe_dispatch`: `all-to-all`, `deepep`) | MoE dispatch: `each-copy` sends a token to each of its experts, as the runner does; `once-per-node` sends it once to each node with experts of it, as DeepEP does | `each-copy` |
+//! | `parallel.dispatch` (`moe_dispatch`: `all-to-all`, `deepep`) | MoE dispatch: `each-copy` sends a token to each of its experts; `once-per-node` sends it once to each node with experts of it, as DeepEP does: on the CPU | `each-copy` |
 //! | `parallel.overlap_exchanges` (`overlap_moe_expert_parallel_comm`) | whether the all-to-all of one op overlaps with compute of the other op of a pair ([`Schedule::pairs`](crate::problem::Schedule::pairs)), as in DualPipe. Planned, not run | false |
 //! | `parallel.overlap_grad_reduce` | whether the gradients of a stage are reduced beside its last backward and what follows it, as Megatron-LM's `--overlap-grad-reduce` does, not after the last op. The runner reduces after the last op | false |
 //! | `parallel.overlap_param_gather` | with ZeRO 1 or 2, whether updated weights are gathered beside the forward of the next step, as Megatron-LM's `--overlap-param-gather` does, not at the end of this one. The runner gathers at the end | false |
@@ -434,6 +434,16 @@ impl ModelWork {
     pub fn step_tokens(&self) -> u64 {
         let sequences = u64::from(self.microbatches) * u64::from(self.microbatch_size);
         sequences.saturating_mul(self.sequence.into()).saturating_mul(self.layout.data.max(1).into())
+    }
+
+    /// Devices of a node in an expert-parallel group, where a token goes once to each node with experts of it
+    /// (`parallel.dispatch`); none where it goes once for each expert, or where the group is in one node.
+    pub fn experts_by_node(&self) -> Option<usize> {
+        let form = &self.layout.form;
+        let ways = u64::from(form.expert.max(1));
+        let is_by_node = self.layout.dispatch == Dispatch::OncePerNode && self.model.variant.experts.is_some();
+        let members = self.nodes().members(ways, form.expert_ways().into()).filter(|_| is_by_node && ways > 1);
+        members.and_then(|members| usize::try_from(members).ok())
     }
 
     /// The nodes and links of the devices.

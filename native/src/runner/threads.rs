@@ -286,6 +286,7 @@ fn backend(
                 shardings: position.shardings(),
                 state_on_host: model.optimizer_on_host,
                 bf16_moments: model.bf16_moments,
+                expert_node: model.expert_node,
                 seat: position.seat(),
                 rotary: options.rope_scaling(),
                 slicing: model.slicing(),

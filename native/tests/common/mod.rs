@@ -13,6 +13,7 @@ use pipeplan::transport::Buffer;
 use pipeplan::transport::faulty::Faults;
 use pipeplan::transport::threads::ThreadOptions;
 use pipeplan_core::graph::form::Recompute;
+use pipeplan_core::graph::layout::Partition;
 use pipeplan_core::hardware::cluster;
 use pipeplan_core::model::{
     Activation, Caps, Dtype, E12, Experts, Factors, Family, ModelConfig, Routing, Variant, Window,
@@ -188,6 +189,7 @@ pub fn assert_close_losses(run: &RunReport, expected: &RunReport, tolerance: f64
 pub fn alone(work: &ModelWork, precision: Precision) -> Workload {
     let mut work = ModelWork { microbatches: work.microbatches * work.layout.data, ..work.clone() };
     (work.layout.data, work.layout.zero, work.layout.slices) = (1, 0, 1);
+    work.layout.partition = Partition::default();
     work.layout.form.sequence_parallel = false;
     (work.layout.form.recompute, work.layout.form.whole_experts) = (Recompute::None, false);
     (work.layout.form.async_reduce, work.layout.form.tensor, work.layout.form.context) = (false, 1, 1);

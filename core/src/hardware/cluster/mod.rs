@@ -113,7 +113,7 @@ pub struct Nodes {
 
 impl Nodes {
     /// Members that a node has of a group of `ways` devices, `apart` from each other; none where all are in one.
-    fn members(&self, ways: u64, apart: u64) -> Option<u64> {
+    pub fn members(&self, ways: u64, apart: u64) -> Option<u64> {
         let (ways, apart) = (ways.max(1), apart.max(1));
         let devices = u64::from(self.devices.max(1));
         (ways.saturating_mul(apart) > devices).then(|| (devices / apart).clamp(1, ways))

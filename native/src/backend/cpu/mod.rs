@@ -29,6 +29,7 @@ pub mod element;
 mod expert_parallel;
 pub mod gemm;
 pub mod kernels;
+mod node_dispatch;
 mod state;
 pub mod storage;
 
@@ -38,6 +39,8 @@ pub type Cpu<T> = Stages<Core<T>>;
 /// One core, computing in `T`.
 pub struct Core<T> {
     context: Context<T>,
+    /// Ranks of a node in an expert-parallel group, where a token goes there once.
+    node: Option<usize>,
 }
 
 impl From<Infallible> for BackendError {
@@ -66,6 +69,7 @@ impl<T: Element> Cpu<T> {
                 shardings: WeightShardings::WHOLE,
                 state_on_host: false,
                 bf16_moments: false,
+                expert_node: None,
                 seat: ShardOwner::default(),
                 slicing: None,
                 rotary: None,
@@ -79,7 +83,7 @@ impl<T: Element> Cpu<T> {
     pub fn sharing(stages: impl IntoIterator<Item = (u16, Graph)>, training: Training, store: &mut Store) -> Cpu<T> {
         let mut context = Context::new(Box::new(gemm::Tuned));
         context.rotary = training.rotary;
-        let core = Core { context };
+        let core = Core { context, node: training.expert_node };
         Stages::start(core, stages, training, store).unwrap_or_else(|never| match never {})
     }
 
@@ -335,7 +339,7 @@ impl<T: Element> Processor for Core<T> {
                 *data = widened;
             }
         }
-        let done = expert_parallel::run(kernel, &read, outputs, peers);
+        let done = expert_parallel::run(kernel, &read, outputs, self.node, peers);
         for (tensor, data) in outputs.iter_mut() {
             *data = kept(std::mem::replace(data, Data::Floats(Vec::new())), tensor.dtype);
         }

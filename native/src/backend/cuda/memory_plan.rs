@@ -486,6 +486,7 @@ mod tests {
                 shardings: crate::backend::WeightShardings::WHOLE,
                 state_on_host: model.optimizer_on_host,
                 bf16_moments: model.bf16_moments,
+                expert_node: model.expert_node,
                 seat: Default::default(),
                 slicing: None,
                 rotary: None,

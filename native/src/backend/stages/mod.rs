@@ -74,6 +74,9 @@ pub struct Training {
     pub state_on_host: bool,
     /// Whether moments of bf16 weights are in bf16.
     pub bf16_moments: bool,
+    /// Ranks of a node in an expert-parallel group, where a token goes once to each node with experts of it; nothing where
+    /// it goes once for each expert.
+    pub expert_node: Option<usize>,
     /// The part of each weight that it holds.
     pub seat: ShardOwner,
     /// How rotary positions are scaled, if at all.

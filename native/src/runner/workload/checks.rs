@@ -5,7 +5,6 @@ use std::sync::Arc;
 use pipeplan_core::base::units::Bytes;
 use pipeplan_core::check;
 use pipeplan_core::check::Violation;
-use pipeplan_core::graph::layout::{Dispatch, Partition};
 use pipeplan_core::graph::optimizer::Optimizer;
 use pipeplan_core::graph::{Kernel, Recurring};
 use pipeplan_core::model::{Activation, Dtype, RecurrenceKind, Routing, Scores, StageLayout};
@@ -311,8 +310,11 @@ impl ModelStages {
         Err(Refusal::ShardingOnCard { part })
     }
 
-    /// A card computes in f32 or bf16, and sums gradients in f32.
+    /// A card computes in f32 or bf16, sums gradients in f32, and sends a token for each of its experts.
     fn check_card_formats(&self) -> Result<(), Refusal> {
+        if self.expert_node.is_some() {
+            return Err(Refusal::OncePerNode);
+        }
         if let Some(said) = self.format_of_cpu {
             return Err(Refusal::NumberFormat { said });
         }
@@ -368,12 +370,6 @@ const fn only_on_cpu(kernel: &Kernel) -> Option<&'static str> {
 
 /// Whether the layout is one that is run.
 pub(super) fn check_layout(work: &ModelWork) -> Result<(), Refusal> {
-    if work.layout.dispatch == Dispatch::OncePerNode && work.layout.form.expert > 1 {
-        return Err(Refusal::OncePerNode);
-    }
-    if matches!(work.layout.partition, Partition::WithModules(_)) {
-        return Err(Refusal::ModulesApart);
-    }
     let form = &work.layout.form;
     if !form.router_losses.is_none() && (form.context > 1 || form.expert_ways() != form.tensor.max(1)) {
         return Err(Refusal::RouterLosses);

@@ -138,6 +138,8 @@ pub struct ModelStages {
     pub optimizer_on_host: bool,
     /// Whether the moments of bf16 weights are in bf16.
     pub bf16_moments: bool,
+    /// Ranks of a node in an expert-parallel group, where a token goes there once (`parallel.dispatch`).
+    pub expert_node: Option<usize>,
     /// The field of the spec with number formats that no GPU runs.
     pub format_of_cpu: Option<&'static str>,
     /// Slices of a sequence, which go through the stages one after the other.
@@ -375,6 +377,7 @@ impl ModelStages {
             optimizer_on_host: work.layout.offload_optimizer,
             bf16_moments: work.layout.bf16_moments,
             format_of_cpu: work.format_of_cpu(),
+            expert_node: work.experts_by_node(),
             optimizer: work.layout.optimizer,
             frozen: work.layout.form.frozen,
             lora: work.layout.form.lora,

@@ -184,16 +184,10 @@ pub enum Refusal {
     },
     /// Routed tokens go once to each node.
     #[error(
-        "the plan sends each token once to each node (parallel.dispatch = \"once-per-node\"), but the runner uses \
-         all-to-all: plan with parallel.dispatch = \"each-copy\""
+        "the plan sends each token once to each node (parallel.dispatch = \"once-per-node\"), which runs on the CPU only: run \
+         it there (`--backend cpu`), or plan with parallel.dispatch = \"each-copy\""
     )]
     OncePerNode,
-    /// MTP modules on stages of their own.
-    #[error(
-        "the plan has MTP modules on other stages than the head's (parallel.partition), which the runner does not \
-         support: plan with every `m` on the stage of `L`"
-    )]
-    ModulesApart,
     /// Experts that some of the TP devices split.
     #[error(
         "the plan splits each expert over {ways} devices (parallel.expert_tensor), but the runner splits it over all that \
