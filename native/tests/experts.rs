@@ -121,6 +121,17 @@ fn a_token_may_go_once_to_each_node() {
     }
 }
 
+/// Pairs of ops that a plan overlaps are run one after the other, and train the same.
+#[test]
+fn overlapped_pairs_train_as_one_rank() {
+    let mut expected = Expected::default();
+    for name in ["combined-1f1b", "dualpipe", "dualpipe-v"] {
+        let mut work = work(deepseek(), [2, 1, 2], 2);
+        work.layout.overlap_exchanges = true;
+        assert!(trains_as_one_rank(&work, name, &options(4), &mut expected), "{name} exists");
+    }
+}
+
 /// Losses of routers train as one rank's do: each of the ranks that share matrices has a part of their gradient, and stages
 /// without a head have them, too.
 #[test]

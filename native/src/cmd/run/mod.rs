@@ -347,7 +347,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     restarts::expect_restartable(&args, &workload, &options)?;
     tell_resume(&args, &options, &workload);
     tell_weights(&args, &options, &workload)?;
-    tell_overlaps(&args, &workload);
+    tell_differences(&args, &plan, &workload, device);
     let mut metrics = metrics(&args, mfu_ns)?;
     let mut progress = (!args.is_quiet()).then(|| Progress::new(options.first_step(), args.steps));
     let most = most_recorded(&workload) as usize;
@@ -607,9 +607,24 @@ fn tell_resume(args: &Args, options: &RunOptions, workload: &Workload) {
     }
 }
 
-/// Says what the plan overlaps and the runner does not: the numbers are the same, and the end of a step takes longer.
-fn tell_overlaps(args: &Args, workload: &Workload) {
-    if !workload.epilogue.overlapped.is_empty() && !args.json && !processes::is_silent() {
+/// Says what takes longer in the run than in the plan, with the same numbers: what the plan overlaps and the runner does
+/// not, and numbers in fewer bits than the CPU computes in.
+fn tell_differences(args: &Args, plan: &Plan, workload: &Workload, device: Device) {
+    if args.json || processes::is_silent() {
+        return;
+    }
+    if plan.schedule.pairs.iter().any(|pairs| !pairs.is_empty()) {
+        output::tell(
+            "note: the plan overlaps pairs of ops; the runner runs them one after the other, with the same numbers",
+        );
+    }
+    if device == Device::Cpu && workload.is_rounded() {
+        output::tell(
+            "note: numbers are kept in the formats of the plan and computed in f32; --precision f32 keeps all of them in f32 \
+             and is faster",
+        );
+    }
+    if !workload.epilogue.overlapped.is_empty() {
         output::tell(
             "note: the plan overlaps collectives of replicas with ops (parallel.overlap_grad_reduce, \
              parallel.overlap_param_gather); the runner runs them after the last op, with the same numbers",

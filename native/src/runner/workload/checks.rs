@@ -378,9 +378,6 @@ pub(super) fn check_layout(work: &ModelWork) -> Result<(), Refusal> {
     if ways > 0 {
         return Err(Refusal::ExpertTensor { ways });
     }
-    if work.layout.overlap_exchanges {
-        return Err(Refusal::OverlapExchanges);
-    }
     Ok(())
 }
 

@@ -309,6 +309,13 @@ impl Workload {
         }
     }
 
+    /// Whether ranks keep numbers in fewer bits than a CPU computes in.
+    pub fn is_rounded(&self) -> bool {
+        let Computation::Model(model) = &self.computation else { return false };
+        model.format_of_cpu.is_some()
+            || model.graphs.iter().flat_map(|graph| &graph.tensors).any(|tensor| tensor.dtype == Dtype::Bf16)
+    }
+
     /// Tokens of one training step; 0 where there are none that the runner knows of.
     pub fn step_tokens(&self) -> u64 {
         match &self.computation {

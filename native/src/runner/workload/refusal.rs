@@ -197,12 +197,6 @@ pub enum Refusal {
         /// Expert tensor parallel degree.
         ways: u32,
     },
-    /// Pairs of ops that overlap the all-to-all of one with the other.
-    #[error(
-        "the plan overlaps the all-to-all of one op of a pair with the other op (parallel.overlap_exchanges = \
-         true), but the runner runs the two one after the other: plan without it"
-    )]
-    OverlapExchanges,
     /// A part of the model that no backend runs.
     #[error(
         "the model has {part}: planned, not run on any device. Run a plan of its times with `--backend modelled`"
