@@ -67,7 +67,7 @@ pub fn parse(text: &str) -> Result<Value, SpecError> {
     }
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if text.trim_start().starts_with('{') {
-        return json::parse(text).map_err(SpecError::Syntax);
+        return json::parse_python(text).map_err(SpecError::Syntax);
     }
     let read = parse_toml(text);
     // A bracket begins a table of TOML, or a list of JSON.

@@ -18,6 +18,8 @@ Where both sides are not told the same by themselves:
   right to 7 digits at best.
 - Rounding grows from step to step. The last column says how far f32 of transformers is from its own f64; two that round
   otherwise agree to about as many digits.
+- In bf16 transformers has a model in bf16, and torch's AdamW the same weights in f32, from which the model is rounded anew
+  before each step. Both sides round after each operator, but have other operators, so they agree to some three digits.
 - The first step of a warm-up over n steps has 1/n of the rate. That of transformers' own schedules has none.
 - GPT-2's published models have GELU in its tanh form. The runner has the exact one (`activation_function = "gelu"`), and so
   has the model here. A folder of GPT-2 is not read, so its weights get the runner's names.
@@ -26,6 +28,7 @@ Needs torch, transformers and safetensors; the CPU is enough.
 """
 
 import contextlib
+import copy
 import json
 import math
 import pathlib
@@ -63,8 +66,8 @@ TEMPLATE = """{% for message in messages %}<|{{ message.role }}|>
 LAYOUTS = {"one rank": {}, "PP 2": {"pipeline": 2}, "TP 2": {"tensor": 2}, "DP 2": {"data": 2}, "CP 2": {"context": 2},
            "EP 2": {"data": 2, "expert": 2}}
 # Digits that each type has to agree to.
-LEAST = {"f32": 7.0, "f64": 12.0}
-TYPES = {"f32": torch.float32, "f64": torch.float64}
+LEAST = {"f32": 7.0, "f64": 12.0, "bf16": 2.0}
+TYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16}
 
 
 class Wide(TorchFunctionMode):
@@ -143,7 +146,8 @@ def model_of(config, precision):
         with exactly(precision):
             return AutoModelForCausalLM.from_config(AutoConfig.for_model(**described), dtype=TYPES[precision]).eval()
 
-    first, model = made("f32"), made(precision)
+    # The weights that are trained are in f32 where the model is in bf16.
+    first, model = made("f32"), made("f32" if precision == "bf16" else precision)
     torch.manual_seed(5)
     with torch.no_grad():
         for weight, value in zip(model.parameters(), first.parameters(), strict=True):
@@ -161,8 +165,10 @@ def rate(step):
 
 def theirs(model, windows, labels, precision, clips):
     """The losses of transformers, with decay of matrices alone."""
+    computes = copy.deepcopy(model).to(TYPES[precision]) if precision == "bf16" else model
     named = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
     trained = [weight for _, weight in named]
+    rounded = [weight for weight in computes.parameters() if weight.requires_grad]
     # Norms of all heads may be one tensor of two sizes.
     matrices = [weight for name, weight in named if weight.ndim > 1 and "norm" not in name]
     others = [weight for name, weight in named if weight.ndim < 2 or "norm" in name]
@@ -172,23 +178,30 @@ def theirs(model, windows, labels, precision, clips):
     losses = []
     for tokens, wanted in zip(windows.split(SEQUENCES), labels.split(SEQUENCES), strict=True):
         with exactly(precision):
-            logits = model(tokens[:, :-1], use_cache=False).logits
+            logits = computes(tokens[:, :-1], use_cache=False).logits
             if logits.dtype != TYPES[precision]:
                 sys.exit(f"logits are in {logits.dtype}")
         loss = cross_entropy(logits.double().flatten(0, 1), wanted[:, 1:].flatten(), ignore_index=IGNORED)
-        optimizer.zero_grad()
+        computes.zero_grad()
         loss.backward()
+        if computes is not model:
+            for weight, copied in zip(trained, rounded, strict=True):
+                weight.grad = copied.grad.float()
         if clips and torch.nn.utils.clip_grad_norm_(trained, CLIP_NORM) < CLIP_NORM:
             sys.exit("no gradient is clipped")
         optimizer.step()
         schedule.step()
+        if computes is not model:
+            with torch.no_grad():
+                for weight, copied in zip(trained, rounded, strict=True):
+                    copied.copy_(weight)
         losses.append(loss.item())
     return losses
 
 
 def as_the_runner_names(model, binary, spec, data, precision, folder):
     """A folder with the weights of GPT-2 under the runner's names: those of a checkpoint that it writes."""
-    run(binary, "run", spec, "--steps", "1", "--precision", precision, "--checkpoint-dir", folder / "own", *data)
+    run(binary, "run", spec, "--steps", "1", "--checkpoint-dir", folder / "own", *data)
     own = folder / "own" / "step-000001"
     names = load_file(own / "model.safetensors")
     given, at = {}, "model.decoder."
@@ -229,7 +242,7 @@ def judge(binary, kind, precision, folder):
         if "expert" in parallel and not experts:
             continue
         training = {"microbatches": SEQUENCES // 2 // parallel.get("data", 1), "microbatch_size": 2, "sequence": SEQUENCE,
-                    "expert_imbalance": float(experts or 1)}
+                    "expert_imbalance": float(experts or 1), "dtype": precision}
         # What the runner writes of GPT-2 takes the place of its file.
         described = {key: value for key, value in config.items() if value is not None} if kind == "gpt2" else "saved"
         spec = folder / f"{layout}.json"
@@ -242,8 +255,7 @@ def judge(binary, kind, precision, folder):
                     "--weight-decay", WEIGHT_DECAY]
         if clips:
             settings += ["--clip-norm", CLIP_NORM, "--warm-up", WARM_UP, "--decay-until", STEPS, "--min-lr", LEAST_RATE]
-        done = run(binary, "run", spec, "--weights", folder / "saved", "--steps", STEPS, "--precision", precision, "--json",
-                   *settings, *data)
+        done = run(binary, "run", spec, "--weights", folder / "saved", "--steps", STEPS, "--json", *settings, *data)
         found[layout] = json.loads(done)["losses"]
     return found, theirs(model, windows, labels, precision, clips)
 
@@ -266,7 +278,7 @@ def main():
     few = []
     for kind in kinds:
         known = {}
-        for precision in ("f64", "f32"):
+        for precision in ("f64", "f32", "bf16"):
             with tempfile.TemporaryDirectory() as folder:
                 found, known[precision] = judge(binary, kind, precision, pathlib.Path(folder))
             agree = {layout: digits(losses, known[precision]) for layout, losses in found.items()}

@@ -248,6 +248,16 @@ fn a_list_is_named_as_one() {
     assert!(matches!(Spec::read("[model"), Err(SpecError::Syntax(Syntax { format: "TOML", .. }))));
 }
 
+/// Words that Python writes for numbers may stand in a spec, as in a `config.json` within it, and are no numbers.
+#[test]
+fn words_of_python_are_no_numbers() {
+    let read = crate::spec::text::parse(r#"{"model": {"config": {"limits": [0.0, Infinity]}}}"#).unwrap();
+    assert_eq!(read["model"]["config"]["limits"], json!([0.0, "Infinity"]));
+    let found =
+        faults(r#"{"model": {"name": "llama-2-7b"}, "cluster": {"device": "h100"}, "training": {"sequence": NaN}}"#);
+    assert!(found.iter().any(|fault| fault.starts_with("training.sequence: found \"NaN\"")), "{found:?}");
+}
+
 #[test]
 fn the_canonical_text_says_every_default() {
     let value = model_spec().to_value();
