@@ -15,7 +15,7 @@ use alloc::vec;
 use super::builder::Builder;
 use super::parts::rotate;
 use super::{Init, Kernel, Split, TensorId};
-use crate::model::Arrangement;
+use crate::model::{Activation, Arrangement};
 
 const TABLE: &str = "model.decoder.embed_tokens.weight";
 
@@ -91,7 +91,11 @@ fn feed_forward(build: &mut Builder, entered: TensorId, weight: &dyn Fn(&str) ->
     let (hidden, ffn) = (build.hidden(), build.share(build.model.ffn));
     let (rows, columns) = (build.split(0, build.model.ffn), build.split(1, build.model.ffn));
     let inner = linear(build, entered, weight("fc1"), ffn, "feed-forward inner", rows);
-    let active = build.apply(Kernel::Gelu, &[inner], "gelu", ffn);
+    let gelu = match build.model.variant.activation {
+        Activation::PlainGeluTanh => Kernel::GeluTanh,
+        _ => Kernel::Gelu,
+    };
+    let active = build.apply(gelu, &[inner], "gelu", ffn);
     build.linear(active, &weight("fc2"), hidden, "product", columns)
 }
 

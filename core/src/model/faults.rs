@@ -118,7 +118,12 @@ impl ModelConfig {
         let variant = &self.variant;
         let (arrangement, no_bias) = (variant.arrangement, variant.no_bias);
         let Variant { window, rotary, vision, .. } = *variant;
-        let of_gpt = Variant { window, rotary, vision, arrangement, no_bias, ..Variant::USUAL };
+        // Its usual activation is GELU in its exact form.
+        let activation = match variant.activation {
+            Activation::PlainGeluTanh => Activation::PlainGeluTanh,
+            _ => Variant::USUAL.activation,
+        };
+        let of_gpt = Variant { window, rotary, vision, arrangement, no_bias, activation, ..Variant::USUAL };
         if self.family == Family::Gpt && *variant != of_gpt {
             let named = [
                 ("qkv_bias", variant.qkv_bias != of_gpt.qkv_bias),

@@ -46,6 +46,9 @@ LAYER = dict(layer_norm_eps=1e-5)
 NARROW_HEADS = dict(head_dim=None, **LAYER)
 OF_GPT_J = dict(n_embd=32, n_layer=4, n_head=4, n_positions=64, n_inner=48, rotary_dim=4, layer_norm_epsilon=1e-5,
                 activation_function="gelu_new", head_dim=None)
+OF_GPT_2 = dict(n_embd=32, n_layer=4, n_head=4, n_positions=64, n_inner=48, layer_norm_epsilon=1e-5, head_dim=None,
+                activation_function="gelu_new", resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=None,
+                eos_token_id=None, tie_word_embeddings=True)
 
 FAMILIES = {
     "afmoe": of("afmoe", num_shared_experts=1, num_dense_layers=1, route_scale=2.0, mup_enabled=True, **MIXED, **NARROW),
@@ -86,6 +89,7 @@ FAMILIES = {
                          routed_scaling_factor=1.5, mrope_section=[1, 1, 0], **ROUTED),
     "glm4v_text": of("glm4v_text", partial_rotary_factor=0.5, mrope_section=[1, 1, 0]),
     "glm_ocr_text": of("glm_ocr_text", partial_rotary_factor=0.5, mrope_section=[1, 1, 0]),
+    "gpt2": of("gpt2", num_key_value_heads=4, **OF_GPT_2),
     "gpt_neox": of("gpt_neox", partial_rotary_factor=0.5, hidden_act="gelu", num_key_value_heads=4, **NARROW_HEADS),
     "gpt_neox, in turn": of("gpt_neox", partial_rotary_factor=0.5, hidden_act="gelu_new", use_parallel_residual=False,
                             attention_bias=False, num_key_value_heads=4, **NARROW_HEADS),

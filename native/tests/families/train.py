@@ -21,8 +21,6 @@ Where both sides are not told the same by themselves:
 - In bf16 transformers has a model in bf16, and torch's AdamW the same weights in f32, from which the model is rounded anew
   before each step. Both sides round after each operator, but have other operators, so they agree to some three digits.
 - The first step of a warm-up over n steps has 1/n of the rate. That of transformers' own schedules has none.
-- GPT-2's published models have GELU in its tanh form. The runner has the exact one (`activation_function = "gelu"`), and so
-  has the model here. A folder of GPT-2 is not read, so its weights get the runner's names.
 
 Needs torch, transformers and safetensors; the CPU is enough.
 """
@@ -41,7 +39,6 @@ import warnings
 import torch
 import transformers
 from families import FAMILIES
-from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch.nn.functional import cross_entropy
 from torch.overrides import TorchFunctionMode
@@ -49,12 +46,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFa
 
 STEPS, SEQUENCES, SEQUENCE = 20, 8, 32
 LEARNING_RATE, BETAS, EPSILON, WEIGHT_DECAY = 1e-3, (0.9, 0.95), 1e-8, 0.1
-GPT_2 = dict(model_type="gpt2", vocab_size=256, n_embd=32, n_layer=4, n_head=4, n_positions=64, layer_norm_epsilon=1e-5,
-             activation_function="gelu", resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=None, eos_token_id=None)
 # Of conversations, with tokens that begin and end messages.
 CONVERSATIONS = {**FAMILIES["llama"], "vocab_size": 264}
-JUDGED = {**{kind: FAMILIES[kind] for kind in ("llama", "qwen3", "gemma2", "mixtral", "deepseek_v3", "phi",
-                                                          "cohere, with QK-norm", "nemotron, with biases", "nanochat")}, "gpt2": GPT_2,
+OF_OTHER_NORMS = ("phi", "cohere, with QK-norm", "nemotron, with biases", "nanochat")
+JUDGED = {**{kind: FAMILIES[kind] for kind in ("llama", "qwen3", "gemma2", "mixtral", "deepseek_v3", "gpt2", *OF_OTHER_NORMS)},
           "llama, chats": CONVERSATIONS, "qwen3, clipped": FAMILIES["qwen3"]}
 # Where gradients are clipped, and the rate rises and falls.
 CLIP_NORM, WARM_UP, LEAST_RATE = 0.5, 4, 1e-4
@@ -199,35 +194,6 @@ def theirs(model, windows, labels, precision, clips):
     return losses
 
 
-def as_the_runner_names(model, binary, spec, data, precision, folder):
-    """A folder with the weights of GPT-2 under the runner's names: those of a checkpoint that it writes."""
-    run(binary, "run", spec, "--steps", "1", "--checkpoint-dir", folder / "own", *data)
-    own = folder / "own" / "step-000001"
-    names = load_file(own / "model.safetensors")
-    given, at = {}, "model.decoder."
-    theirs = {name: value.detach() for name, value in model.named_parameters()}
-    given[at + "embed_tokens.weight"] = theirs["transformer.wte.weight"]
-    given[at + "embed_positions.weight"] = theirs["transformer.wpe.weight"]
-    parts = {"ln_1": "self_attn_layer_norm", "ln_2": "final_layer_norm", "attn.c_proj": "self_attn.out_proj",
-             "mlp.c_fc": "fc1", "mlp.c_proj": "fc2"}
-    for kind in ("weight", "bias"):
-        given[f"{at}final_layer_norm.{kind}"] = theirs[f"transformer.ln_f.{kind}"]
-        for layer in range(model.config.n_layer):
-            block, own_block = f"transformer.h.{layer}.", f"{at}layers.{layer}."
-            # Matrices lie the other way round there, and those of q, k and v beside each other.
-            for part, value in zip("qkv", theirs[f"{block}attn.c_attn.{kind}"].chunk(3, -1)):
-                given[f"{own_block}self_attn.{part}_proj.{kind}"] = value.T if value.ndim > 1 else value
-            for part, own_part in parts.items():
-                value = theirs[f"{block}{part}.{kind}"]
-                given[f"{own_block}{own_part}.{kind}"] = value.T if value.ndim > 1 else value
-    unlike = {name for name in set(names) ^ set(given) if name != "lm_head.weight"}
-    if unlike:
-        sys.exit(f"gpt2: these weights have no counterpart: {sorted(unlike)}")
-    (folder / "saved" / "config.json").write_text((own / "config.json").read_text())
-    save_file({name: value.contiguous() for name, value in given.items()}, folder / "saved" / "model.safetensors",
-              metadata={"format": "pt"})
-
-
 def judge(binary, kind, precision, folder):
     """By layout, to how many digits the losses agree; then those of transformers."""
     config, clips = JUDGED[kind], kind.endswith("clipped")
@@ -243,14 +209,10 @@ def judge(binary, kind, precision, folder):
             continue
         training = {"microbatches": SEQUENCES // 2 // parallel.get("data", 1), "microbatch_size": 2, "sequence": SEQUENCE,
                     "expert_imbalance": float(experts or 1), "dtype": precision}
-        # What the runner writes of GPT-2 takes the place of its file.
-        described = {key: value for key, value in config.items() if value is not None} if kind == "gpt2" else "saved"
         spec = folder / f"{layout}.json"
         spec.write_text(json.dumps({
-            "schedule": "1f1b", "model": {"config": described, "multi_token": 0}, "cluster": {"device": "cpu"},
+            "schedule": "1f1b", "model": {"config": "saved", "multi_token": 0}, "cluster": {"device": "cpu"},
             "parallel": {"pipeline": 1, **parallel}, "training": training}))
-        if kind == "gpt2" and not found:
-            as_the_runner_names(model, binary, spec, data, precision, folder)
         settings = ["--learning-rate", LEARNING_RATE, "--beta1", BETAS[0], "--beta2", BETAS[1], "--eps", EPSILON,
                     "--weight-decay", WEIGHT_DECAY]
         if clips:

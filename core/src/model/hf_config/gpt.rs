@@ -1,8 +1,8 @@
-//! Families with GPT-2's layer: GPT-2, GPT-BigCode and Falcon. LayerNorm and an MLP of two matrices.
+//! Families with GPT-2's layer: GPT-2, GPT-BigCode and Falcon. LayerNorm and an MLP of two matrices with GELU.
 
 use super::reader::{GELU, Reader};
 use crate::base::fields::Fault;
-use crate::model::{Arrangement, Family, ModelConfig, Variant};
+use crate::model::{Activation, Arrangement, Family, ModelConfig, Variant};
 
 impl Reader<'_, '_> {
     /// The model of the GPT-like family `name`.
@@ -27,7 +27,7 @@ impl Reader<'_, '_> {
         let norm_eps_e12 = self.eps(eps);
         // The library's default is 4 times the hidden size.
         let ffn = self.optional(ffn).or(hidden.map(|hidden| hidden.saturating_mul(4)));
-        self.function(&[function], &GELU);
+        let activation = self.gelu(name, function);
         let head_dim = self.head_dim(name, hidden, heads);
         let (variant, kv_heads) = self.gpt_variant(name, head_dim.unwrap_or(0), heads);
         Some(ModelConfig {
@@ -43,8 +43,19 @@ impl Reader<'_, '_> {
             rope_base: self.rope_base(name),
             norm_eps_e12: norm_eps_e12?,
             tied: self.flag("tie_word_embeddings", true),
-            variant,
+            variant: Variant { activation, ..variant },
         })
+    }
+
+    /// GELU in its exact form, the family's own, or in its tanh form.
+    fn gelu(&mut self, name: &str, function: &'static str) -> Activation {
+        self.function(&[function], &GELU);
+        // What the classes of these take where a file says nothing.
+        let usual = if name == "falcon" { "gelu" } else { "gelu_new" };
+        match self.table.get(function).and_then(serde_json::Value::as_str).unwrap_or(usual) {
+            "gelu" | "gelu_python" => Variant::USUAL.activation,
+            _ => Activation::PlainGeluTanh,
+        }
     }
 
     /// What differs from GPT-2's layer, and the number of key and value heads.

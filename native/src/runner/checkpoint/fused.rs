@@ -33,6 +33,8 @@ enum Form {
     Transposed,
     /// `[experts, rows of each]`, of biases `[experts, rows]`, by turns.
     ByTurns,
+    /// `[columns, rows]`: the other way round (GPT-2).
+    Columns,
     /// `[rows]`, of biases.
     Vector,
     /// `[heads, rows of each]`, of weights `[heads · rows]`.
@@ -69,6 +71,7 @@ impl Fused {
                     &[q(heads * head_dim), k(key_values * head_dim), v(key_values * head_dim)],
                 ),
             ],
+            "gpt2" => of_gpt_2(size("n_embd"), size("n_inner")),
             "gpt_oss" => of_gpt_oss(size("num_local_experts"), size("hidden_size"), ffn),
             "cohere" if config["use_qk_norm"] == true => {
                 let norm = |name, heads| Fused { form: Form::Heads, ..matrix(name, heads, &[(name, head_dim)]) };
@@ -124,8 +127,12 @@ impl Fused {
         let at = self.parts.iter().position(|(part, _)| name.ends_with(part))?;
         let (part, rows) = self.parts[at];
         let theirs = format!("{}{}", name.strip_suffix(part)?, self.theirs);
-        if matches!(self.form, Form::Transposed | Form::ByTurns) {
-            return self.by_turns(at, shape).map(|(sizes, lies)| (theirs, sizes, lies));
+        match self.form {
+            Form::Transposed | Form::ByTurns => {
+                return self.by_turns(at, shape).map(|(sizes, lies)| (theirs, sizes, lies));
+            }
+            Form::Columns => return self.turned(at, shape).map(|(sizes, lies)| (theirs, sizes, lies)),
+            _ => {}
         }
         let columns = if matches!(self.form, Form::Vector | Form::Heads) { 1 } else { shape.last().copied()? };
         let all = shape.iter().product::<usize>().checked_div(columns)?;
@@ -138,7 +145,7 @@ impl Fused {
             Form::Convolution => vec![self.groups * self.group(), 1, columns],
             Form::Vector => vec![self.groups * self.group()],
             Form::Heads => vec![self.groups, self.group()],
-            Form::Transposed | Form::ByTurns => return None,
+            Form::Transposed | Form::ByTurns | Form::Columns => return None,
         };
         let before: usize = self.parts[..at].iter().map(|(_, rows)| rows).sum();
         let (own, whole) = (rows * columns, self.group() * columns);
@@ -178,11 +185,27 @@ impl Fused {
         Some((sizes, (0..self.groups * rows * columns).map(place).collect()))
     }
 
+    /// The same where each row of the matrices is a column.
+    fn turned(&self, at: usize, shape: &[usize]) -> Option<(Vec<usize>, Vec<Run>)> {
+        let [rows, columns] = *shape else { return None };
+        if rows == 0 || rows != self.parts[at].1 {
+            return None;
+        }
+        let (group, before) = (self.group(), self.parts[..at].iter().map(|(_, rows)| rows).sum::<usize>());
+        let place = |whole: usize| {
+            let (row, column) = (whole / columns, whole % columns);
+            Run { held: column * group + before + row, whole, length: 1 }
+        };
+        Some((vec![columns, group], (0..rows * columns).map(place).collect()))
+    }
+
     /// The weights that the tensor called `stored` of `shape` holds, if it is this one.
     pub(super) fn held(&self, stored: &str, shape: &[usize]) -> Option<Vec<Held>> {
         let layer = stored.strip_suffix(self.theirs)?;
         let columns = match (self.form, shape) {
             (Form::Transposed, [_, columns, _]) => *columns,
+            (Form::Columns, [columns, rows]) if *rows == self.group() => *columns,
+            (Form::Columns, _) => return None,
             (Form::ByTurns | Form::Vector | Form::Heads, _) => 1,
             _ => shape.last().copied()?,
         };
@@ -196,7 +219,7 @@ impl Fused {
                 Form::Experts | Form::Transposed => vec![self.groups, *rows, columns],
                 Form::ByTurns => vec![self.groups, *rows],
                 Form::Vector | Form::Heads => vec![self.groups * rows],
-                Form::Matrix | Form::Convolution => vec![self.groups * rows, columns],
+                Form::Matrix | Form::Columns | Form::Convolution => vec![self.groups * rows, columns],
             },
         };
         Some(self.parts.iter().map(part).collect())
@@ -221,6 +244,20 @@ const fn k(rows: usize) -> (&'static str, usize) {
 /// Of the values.
 const fn v(rows: usize) -> (&'static str, usize) {
     (".self_attn.v_proj.weight", rows)
+}
+
+/// Those of GPT-2, of which `inner` is 0 where it is the usual width.
+fn of_gpt_2(hidden: usize, inner: usize) -> Vec<Fused> {
+    let ffn = if inner == 0 { 4 * hidden } else { inner };
+    let columns = |theirs, parts: &[(&'static str, usize)]| Fused { form: Form::Columns, ..matrix(theirs, 1, parts) };
+    let biases = [".self_attn.q_proj.bias", ".self_attn.k_proj.bias", ".self_attn.v_proj.bias"];
+    vec![
+        columns(".attn.c_attn.weight", &[q(hidden), k(hidden), v(hidden)]),
+        Fused { form: Form::Vector, ..matrix(".attn.c_attn.bias", 1, &biases.map(|bias| (bias, hidden))) },
+        columns(".attn.c_proj.weight", &[(".self_attn.out_proj.weight", hidden)]),
+        columns(".mlp.c_fc.weight", &[(".fc1.weight", ffn)]),
+        columns(".mlp.c_proj.weight", &[(".fc2.weight", hidden)]),
+    ]
 }
 
 /// Those of gpt-oss's experts.

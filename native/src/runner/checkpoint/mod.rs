@@ -387,6 +387,13 @@ pub fn config(model: &ModelConfig, precision: &str, has_adapters: bool) -> Value
         "torch_dtype": dtype,
     });
     let eps = model.norm_eps_e12 as f64 / 1e12;
+    if model.family == Family::Gpt
+        && !has_adapters
+        && let Some(theirs) = published::gpt_2(model, dtype)
+        && hf_config::read(&theirs, "", &mut Vec::new()).as_ref() == Some(model)
+    {
+        return theirs;
+    }
     let known = match model.family {
         Family::Llama => particulars(model).into_iter().chain(published::candidates(model)).collect(),
         Family::Gpt => Vec::new(),
@@ -425,7 +432,7 @@ pub fn config(model: &ModelConfig, precision: &str, has_adapters: bool) -> Value
             "rope_theta": f64::from(model.rope_base),
             OWN_WORDS: spec::model_table(model),
         }),
-        // GPT-2's own checkpoints hold matrices the other way round, so this does not claim to be one.
+        // Larger ones than are put the other way round as GPT-2's are, and what GPT-2 does not have.
         Family::Gpt => json!({
             "model_type": "pipeplan-gpt",
             "layer_norm_eps": eps,

@@ -48,7 +48,20 @@ const OF_GPT_J: &[Renamed] = &[
 ];
 
 /// By `model_type`, beginnings of names that differ; they are replaced beside parts.
-const BEGIN: [(&str, &[Renamed]); 3] = [
+const BEGIN: [(&str, &[Renamed]); 4] = [
+    (
+        "gpt2",
+        &[
+            ["model.decoder.layers.", "transformer.h."],
+            ["model.decoder.embed_tokens.", "transformer.wte."],
+            ["model.decoder.embed_positions.", "transformer.wpe."],
+            // The published ones are of the decoder without its head.
+            ["model.decoder.layers.", "h."],
+            ["model.decoder.embed_tokens.", "wte."],
+            ["model.decoder.embed_positions.", "wpe."],
+            ["model.decoder.final_layer_norm.", "ln_f."],
+        ],
+    ),
     ("codegen", BEGIN_GPT_J),
     ("gptj", BEGIN_GPT_J),
     (
@@ -71,7 +84,18 @@ const BEGIN_GPT_J: &[Renamed] = &[
 const SHARED_EXPERT: Renamed = [".mlp.shared_experts.", ".mlp.shared_expert."];
 
 /// By `model_type`, parts of names that differ. Of each name the first part that fits is replaced.
-const RENAMED: [(&str, &[Renamed]); 16] = [
+const RENAMED: [(&str, &[Renamed]); 17] = [
+    (
+        "gpt2",
+        &[
+            ["model.decoder.final_layer_norm.", "transformer.ln_f."],
+            [".self_attn_layer_norm.", ".ln_1."],
+            [".final_layer_norm.", ".ln_2."],
+            [".self_attn.out_proj.", ".attn.c_proj."],
+            [".fc1.", ".mlp.c_fc."],
+            [".fc2.", ".mlp.c_proj."],
+        ],
+    ),
     ("codegen", OF_GPT_J),
     ("gptj", OF_GPT_J),
     (
@@ -413,6 +437,43 @@ impl Names {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    /// GPT-2's matrices lie the other way round, those of queries, keys and values side by side; names begin as in files of
+    /// the model with its head, or without it as in the published ones. Sizes are those of its class in `transformers`.
+    #[test]
+    fn matrices_of_gpt_2_lie_the_other_way_round() {
+        let names = Names::of(&json!({ "model_type": "gpt2", "n_embd": 2, "n_inner": null }));
+        let layer = "model.decoder.layers.7.";
+        for (own, shape, theirs, sizes, lies) in [
+            ("self_attn.k_proj.weight", vec![2, 2], "attn.c_attn.weight", vec![2, 6], vec![2, 8, 3, 9]),
+            ("self_attn.v_proj.bias", vec![2], "attn.c_attn.bias", vec![6], vec![4, 5]),
+            ("self_attn.out_proj.weight", vec![2, 2], "attn.c_proj.weight", vec![2, 2], vec![0, 2, 1, 3]),
+            ("self_attn.out_proj.bias", vec![2], "attn.c_proj.bias", vec![2], vec![0, 1]),
+            ("fc1.weight", vec![8, 2], "mlp.c_fc.weight", vec![2, 8], (0..8).flat_map(|at| [at, 8 + at]).collect()),
+            ("final_layer_norm.weight", vec![2], "ln_2.weight", vec![2], vec![0, 1]),
+        ] {
+            let stored = names.stored(&format!("{layer}{own}"), &shape);
+            assert_eq!((stored[0].name.as_str(), &stored[0].shape), (&*format!("transformer.h.7.{theirs}"), &sizes));
+            let places = stored[0].runs.iter().flat_map(|run| (0..run.length).map(|at| (run.whole + at, run.held + at)));
+            let mut places: Vec<(usize, usize)> = places.collect();
+            places.sort_unstable();
+            assert_eq!(places.into_iter().map(|(_, held)| held).collect::<Vec<_>>(), lies, "{own}");
+            for begin in ["transformer.h.7.", "h.7."] {
+                let stored = format!("{begin}{theirs}");
+                match names.held(&stored, &sizes) {
+                    Some(held) => assert!(held.iter().any(|held| held.name == format!("{layer}{own}")), "{stored}"),
+                    None => assert_eq!(names.own(&stored).0, format!("{layer}{own}")),
+                }
+            }
+        }
+        for (own, theirs) in
+            [("embed_tokens.", "wte."), ("embed_positions.", "wpe."), ("final_layer_norm.", "ln_f.")]
+        {
+            let (own, theirs) = (format!("model.decoder.{own}weight"), format!("{theirs}weight"));
+            assert_eq!(names.stored(&own, &[2])[0].name, format!("transformer.{theirs}"));
+            assert_eq!([names.own(&theirs).0, names.own(&format!("transformer.{theirs}")).0], [own.clone(), own]);
+        }
+    }
 
     /// Names as in the indices of the published checkpoints.
     #[test]

@@ -34,8 +34,32 @@ pub(super) fn candidates(model: &ModelConfig) -> Vec<Value> {
     all
 }
 
-/// Most numbers of a matrix of all experts that are put the other way round.
-const MOST_TRANSPOSED: u64 = 1 << 22;
+/// GPT-2's, whose sizes have names of their own.
+pub(super) fn gpt_2(model: &ModelConfig, dtype: &str) -> Option<Value> {
+    let function = if model.variant.activation == Activation::PlainGeluTanh { "gelu_new" } else { "gelu" };
+    let config = json!({
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "vocab_size": model.vocab,
+        "n_embd": model.hidden,
+        "n_inner": model.ffn,
+        "n_layer": model.layers,
+        "n_head": model.heads,
+        "n_positions": model.positions,
+        "layer_norm_epsilon": of_e12(model.norm_eps_e12),
+        "activation_function": function,
+        "tie_word_embeddings": model.tied,
+        // Tokens are bytes: none of them begins or ends a text.
+        "bos_token_id": null,
+        "eos_token_id": null,
+        "torch_dtype": dtype,
+    });
+    let most = u64::from(model.ffn.max(3 * model.hidden)) * u64::from(model.hidden);
+    (most <= MOST_TRANSPOSED).then_some(config)
+}
+
+/// Most numbers of a matrix that are put the other way round: each has a place of its own.
+const MOST_TRANSPOSED: u64 = 1 << 24;
 
 /// Those whose checkpoints hold several weights as one.
 fn fused_candidates(model: &ModelConfig) -> Vec<Value> {
