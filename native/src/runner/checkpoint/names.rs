@@ -454,7 +454,8 @@ mod tests {
         ] {
             let stored = names.stored(&format!("{layer}{own}"), &shape);
             assert_eq!((stored[0].name.as_str(), &stored[0].shape), (&*format!("transformer.h.7.{theirs}"), &sizes));
-            let places = stored[0].runs.iter().flat_map(|run| (0..run.length).map(|at| (run.whole + at, run.held + at)));
+            let places =
+                stored[0].runs.iter().flat_map(|run| (0..run.length).map(|at| (run.whole + at, run.held + at)));
             let mut places: Vec<(usize, usize)> = places.collect();
             places.sort_unstable();
             assert_eq!(places.into_iter().map(|(_, held)| held).collect::<Vec<_>>(), lies, "{own}");
@@ -466,8 +467,7 @@ mod tests {
                 }
             }
         }
-        for (own, theirs) in
-            [("embed_tokens.", "wte."), ("embed_positions.", "wpe."), ("final_layer_norm.", "ln_f.")]
+        for (own, theirs) in [("embed_tokens.", "wte."), ("embed_positions.", "wpe."), ("final_layer_norm.", "ln_f.")]
         {
             let (own, theirs) = (format!("model.decoder.{own}weight"), format!("{theirs}weight"));
             assert_eq!(names.stored(&own, &[2])[0].name, format!("transformer.{theirs}"));
