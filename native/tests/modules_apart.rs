@@ -8,6 +8,7 @@ use common::{Expected, options, published, resumes_on_any, trains_as_one_rank, w
 use pipeplan::runner::Precision;
 use pipeplan_core::graph::form::Recompute;
 use pipeplan_core::graph::layout::Partition;
+use pipeplan_core::graph::optimizer::Optimizer;
 use pipeplan_core::model::{Latent, Variant};
 use pipeplan_core::spec::ModelWork;
 
@@ -51,6 +52,20 @@ fn modules_on_their_own_stages_train_as_on_one_rank() {
             let what = format!("{schedule}, case {at}, variation {variation}");
             assert!(trains_as_one_rank(&work, schedule, &options(4), &mut expected), "{what}");
         }
+    }
+}
+
+/// Muon is for matrices of layers, and not for the tables that modules read, on whichever stages these lie.
+#[test]
+fn tables_of_modules_are_updated_as_tables() {
+    let mut expected = Expected::default();
+    let cases: [(usize, Stages, &str); 2] =
+        [(4, &[[2, 0], [1, 0], [0, 1], [0, 0]], "1f1b"), (2, &[[2, 0], [1, 1]], "zb-h1")];
+    for (ranks, stages, schedule) in cases {
+        let mut work = apart(ranks, 1, (3, 1, stages));
+        work.layout.optimizer = Optimizer::Muon;
+        let what = format!("{schedule} on {ranks} ranks");
+        assert!(trains_as_one_rank(&work, schedule, &options(4), &mut expected), "{what}");
     }
 }
 

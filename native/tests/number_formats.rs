@@ -7,10 +7,12 @@ use common::{EXPERTS, Expected, alone, assert_near, bits, options, train, wide, 
 use pipeplan::runner::checkpoint::{Checkpoint, Saving};
 use pipeplan::runner::published_workloads::{one_by_one, published};
 use pipeplan::runner::{Precision, RunOptions, RunReport, Workload};
+use pipeplan_core::estimate::derive::derive;
 use pipeplan_core::graph::form::{Offload, Recompute};
 use pipeplan_core::graph::optimizer::Optimizer;
 use pipeplan_core::graph::post_training::{Lora, Targets};
 use pipeplan_core::model::{Dtype, Latent, Variant};
+use pipeplan_core::problem::placement::Placement;
 use pipeplan_core::spec::ModelWork;
 
 /// `work` in its own formats, as the published schedule `name`.
@@ -166,6 +168,68 @@ fn checkpoints_of_bf16_keep_every_bit() {
         let found = train(&workload, &RunOptions { resume, ..options(6) });
         assert_eq!(bits(&found), bits(&unbroken)[3..], "data {data}, zero {zero}");
         assert!(found.weights == unbroken.weights, "data {data}, zero {zero}");
+    }
+}
+
+/// What does not train has no master weights, and is read and written as it is kept: also where a rank has a share of it
+/// alone, which begins anywhere.
+#[test]
+fn frozen_weights_in_bf16_are_shared() {
+    for (data, zero) in [(3, 3), (3, 1), (1, 0)] {
+        for lora in [true, false] {
+            let mut work = ModelWork { dtype: Dtype::Bf16, ..work(2, 4) };
+            (work.model.layers, work.layout.data, work.layout.zero) = (4, data, zero);
+            match lora {
+                true => work.layout.form.lora = Some(Lora { rank: 4, alpha: 8, targets: Targets::ALL }),
+                false => work.layout.form.frozen.add("attention").expect("a module"),
+            }
+            let workload = planned(&work, "1f1b");
+            let folder = tempfile::tempdir().expect("a folder");
+            let saving = Some(Saving { folder: folder.path().to_path_buf(), every: 0 });
+            train(&workload, &RunOptions { saving, ..options(3) });
+            let resume = Some(Checkpoint::open(folder.path()).expect("a checkpoint"));
+            let (found, unbroken) =
+                (train(&workload, &RunOptions { resume, ..options(5) }), train(&workload, &options(5)));
+            assert_eq!(bits(&found), bits(&unbroken)[3..], "data {data}, zero {zero}, LoRA {lora}");
+            assert!(found.weights == unbroken.weights, "data {data}, zero {zero}, LoRA {lora}");
+        }
+    }
+}
+
+/// Which rule updates a weight does not depend on the format of its products.
+#[test]
+fn muon_updates_matrices_with_products_in_any_format() {
+    let state = |optimizer, matmul_dtype| {
+        let mut work = ModelWork { dtype: Dtype::Bf16, ..wide(2, 4) };
+        (work.model.layers, work.layout.optimizer, work.layout.form.matmul_dtype) = (4, optimizer, matmul_dtype);
+        let derived = derive(&work, Placement::Linear, 1).expect("the model can be cut");
+        let planned_bytes: Vec<u64> = derived.static_bytes.iter().map(|bytes| bytes.optimizer).collect();
+        (planned_bytes, train(&planned(&work, "1f1b"), &options(3)).losses())
+    };
+    let (plain, _) = state(Optimizer::Muon, None);
+    for dtype in Dtype::OF_MATMULS {
+        let (muon, losses) = state(Optimizer::Muon, Some(dtype));
+        assert_eq!(muon, plain, "{dtype:?}");
+        let (adamw, other) = state(Optimizer::AdamW, Some(dtype));
+        assert!(muon[0] < adamw[0] && losses[0] == other[0] && losses[2] != other[2], "{dtype:?}");
+    }
+}
+
+/// With gradients in shares, those under way are in the plan whatever the format of products.
+#[test]
+fn gradients_under_way_are_planned_in_any_format() {
+    for matmul_dtype in [None].into_iter().chain(Dtype::OF_MATMULS.map(Some)) {
+        let mut work = ModelWork { dtype: Dtype::Bf16, ..wide(2, 4) };
+        (work.layout.data, work.layout.zero, work.layout.form.matmul_dtype) = (3, 2, matmul_dtype);
+        let derived = derive(&work, Placement::Linear, 1).expect("the model can be cut");
+        let problem = common::problem(&work, Placement::Linear, 1).expect("the model can be cut");
+        let report = train(&planned(&work, "1f1b"), &options(2));
+        for (at, memory) in report.memory.iter().enumerate() {
+            let (rank, what) = (at % 2, format!("{matmul_dtype:?}, rank {at}: {memory:?}"));
+            let most = derived.static_bytes[rank].total() - derived.static_bytes[rank].buffers;
+            assert!(memory.persistent_bytes <= most, "{what}, planned {most}");
+            assert!(memory.high_water_bytes <= problem.static_bytes(rank) + memory.activation_bytes, "{what}");
+        }
     }
 }
 

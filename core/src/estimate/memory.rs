@@ -201,7 +201,7 @@ pub fn largest_neighbours(graph: &Graph, shared: [bool; 2], counts: impl Fn(&Ten
     // Where each weight is needed first and last.
     let mut needed: BTreeMap<TensorId, [usize; 2]> = BTreeMap::new();
     for operator in graph.job(Job::F) {
-        let weights = operator.inputs.iter().map(|input| input.tensor).filter(|id| graph[*id].is_weight());
+        let weights = operator.inputs.iter().filter_map(|input| graph.weight_of(input.tensor));
         for weight in weights.filter(|id| counts(&graph[*id])) {
             if last_layer != Some(operator.layer) {
                 last_layer = Some(operator.layer);

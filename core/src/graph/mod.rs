@@ -448,11 +448,23 @@ impl Graph {
     }
 
     /// The weights of layers: those that operators of a layer read, and not those of the embedding, the head, and the norm
-    /// before the head.
+    /// before the head, which modules that predict later tokens read, too.
     pub fn weights_of_layers(&self) -> BTreeSet<TensorId> {
         let of_layers = self.job(Job::F).filter(|operator| operator.layer.is_some());
-        let inputs = of_layers.flat_map(|operator| operator.inputs.iter().map(|input| input.tensor));
-        inputs.filter(|id| self[*id].is_weight()).collect()
+        let reads = |operator: &Operator| -> Vec<TensorId> {
+            operator.inputs.iter().filter_map(|input| self.weight_of(input.tensor)).collect()
+        };
+        let is_of_ends = |operator: &&Operator| operator.layer.is_none() || operator.kernel == Kernel::Embedding;
+        let of_ends: BTreeSet<TensorId> = self.job(Job::F).filter(is_of_ends).flat_map(reads).collect();
+        of_layers.flat_map(reads).filter(|weight| !of_ends.contains(weight)).collect()
+    }
+
+    /// The weight that `tensor` is, or of which it is a [copy](Role::WeightCopy).
+    pub fn weight_of(&self, tensor: TensorId) -> Option<TensorId> {
+        match self[tensor].role {
+            Role::WeightCopy { of } => Some(of),
+            _ => self[tensor].is_weight().then_some(tensor),
+        }
     }
 
     /// The weights, in the order in which the forward uses them.

@@ -172,8 +172,8 @@ pub fn on(device: Device, work: &ModelWork, sharing: Sharing) -> Result<Box<dyn 
     }
     if let Some(said) = work.format_of_cpu() {
         return Err(format!(
-            "operators with {said} are not measured: measure without it; the times stay valid for the operators \
-             that it does not change"
+            "operators with {said} are not measured, and on CPUs those in bf16 neither: measure without it; the times stay \
+             valid for the operators that it does not change"
         ));
     }
     let dtype = work.dtype;

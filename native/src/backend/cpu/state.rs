@@ -35,7 +35,9 @@ impl<T: Element> State<T> {
             _ => Kept::Wide(moments),
         };
         let start = mine.start;
-        State { kept, master: (dtype == Dtype::Bf16).then(|| (values[mine].to_vec(), start)) }
+        // What does not train is as exact as it is kept.
+        let has_master = dtype == Dtype::Bf16 && !mine.is_empty();
+        State { kept, master: has_master.then(|| (values[mine].to_vec(), start)) }
     }
 
     /// Its bytes.
@@ -64,7 +66,7 @@ impl<T: Element> State<T> {
     /// Has `work` change the share `mine` of `weight`, by its moments.
     pub fn update(&mut self, weight: &mut Data<T>, mine: Range<usize>, work: impl FnOnce(&mut [T], &mut Moments<T>)) {
         let Some((mut master, start)) = self.master.take() else {
-            return self.moments(|moments| work(&mut weight.floats_mut()[mine], moments));
+            return self.moments(|moments| weight.change(|values| work(&mut values[mine], moments)));
         };
         self.moments(|moments| work(&mut master, moments));
         weight.change(|values| values[mine].copy_from_slice(&master));
@@ -85,7 +87,7 @@ impl<T: Element> State<T> {
     /// Has `work` change the numbers of `weight`, of which `mine` are the share.
     pub fn lend(&mut self, weight: &mut Data<T>, mine: Range<usize>, work: impl FnOnce(&mut [T])) {
         if self.master.is_none() {
-            return work(weight.floats_mut());
+            return weight.change(work);
         }
         let mut values = self.exact(weight);
         work(&mut values);

@@ -41,8 +41,9 @@ pub struct Quantized {
     element: Small,
     /// One byte for each element; of FP4 one for two that follow each other in the matrix.
     codes: Vec<u8>,
-    blocks: Blocks,
+    columns: usize,
     elements: usize,
+    blocks: Blocks,
 }
 
 /// The format of single elements.
@@ -58,17 +59,8 @@ enum Small {
 enum Blocks {
     /// One for all.
     One(f32),
-    /// One for each block.
-    Each {
-        /// Elements of a block, and columns of the matrix.
-        size: usize,
-        columns: usize,
-        along: Along,
-        /// Row by row of blocks.
-        scales: Vec<u8>,
-        /// How a scale is written.
-        kind: Scale,
-    },
+    /// One for each block of so many elements, row by row of blocks.
+    Each { size: usize, along: Along, kind: Scale, scales: Vec<u8> },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -80,16 +72,43 @@ enum Scale {
 }
 
 impl Scale {
-    fn of(self, code: u8) -> f32 {
+    /// The number that `code` stands for.
+    fn value(self, code: u8) -> f32 {
         match self {
+            // This code is of no number.
+            Scale::Power if code == u8::MAX => f32::NAN,
             Scale::Power => libm::ldexpf(1.0, i32::from(code) - 127),
             Scale::E4M3(whole) => F8E4M3::from_bits(code).to_f32() * whole,
         }
     }
+
+    /// Of a block in `dtype` whose largest number is `most`, with elements in `element`.
+    fn code(self, dtype: Dtype, element: Small, most: f32) -> u8 {
+        match self {
+            Scale::Power if most.is_nan() => u8::MAX,
+            Scale::Power if most == 0.0 => 127,
+            Scale::Power => {
+                // 2^exponent is the largest power of two up to `most`, and 6 = 1.5 · 2², 448 = 1.75 · 2⁸.
+                let exponent = libm::ilogbf(most);
+                let power = match dtype {
+                    Dtype::MxFp8 => {
+                        let down = exponent - 8;
+                        down + i32::from(most > libm::ldexpf(element.largest(), down))
+                    }
+                    _ => exponent - 2,
+                };
+                (power + 127).clamp(0, 254) as u8
+            }
+            // All numbers are 0, or too small for a scale.
+            Scale::E4M3(0.0) => 0,
+            Scale::E4M3(whole) => F8E4M3::from_f32(most / element.largest() / whole).to_bits(),
+        }
+    }
 }
 
-/// The numbers of E2M1, from 0 on.
+/// The numbers of E2M1, from 0 on, and what lies in the middle between each and the next one.
 const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+const MIDDLES: [f32; 7] = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0];
 
 impl Small {
     /// The largest number.
@@ -108,13 +127,11 @@ impl Small {
             Small::E4M3 => F8E4M3::from_f32(value).to_bits(),
             Small::E5M2 => F8E5M2::from_f32(value).to_bits(),
             Small::E2M1 => {
-                // Of two that are as near, the one with an even code.
-                let distance = |code: u8| (E2M1[usize::from(code)] - value.abs()).abs();
-                let nearest = (0..8u8).min_by(|a, b| {
-                    let tie = (a % 2).cmp(&(b % 2));
-                    distance(*a).total_cmp(&distance(*b)).then(tie)
-                });
-                nearest.unwrap_or(0) | u8::from(value.is_sign_negative()) << 3
+                // In the middle, the one of the two with an even code.
+                let size = value.abs();
+                let is_above = |(code, middle): (usize, &f32)| size > *middle || size == *middle && code % 2 == 1;
+                let code = MIDDLES.iter().enumerate().map(|pair| u8::from(is_above(pair))).sum::<u8>();
+                code | u8::from(value.is_sign_negative()) << 3
             }
         }
     }
@@ -131,6 +148,15 @@ impl Small {
     }
 }
 
+/// The largest of `values`; not a number where one of them is not finite, so that nothing hides it.
+fn largest(values: impl Iterator<Item = f32>) -> f32 {
+    values.fold(0.0, |most, value| match value.is_finite() {
+        true if most >= value.abs() || most.is_nan() => most,
+        true => value.abs(),
+        false => f32::NAN,
+    })
+}
+
 impl Quantized {
     /// `values`, rows of `columns`, in `format`:
     ///
@@ -139,94 +165,84 @@ impl Quantized {
     /// - MXFP4: blocks of 32 in E2M1, the power of two rounded down (OCP Microscaling Formats 1.0, §6.3).
     /// - NVFP4: blocks of 16 in E2M1 with a scale in E4M3 and one for all in f32 (arXiv:2509.25149, appendix A). Without
     ///   stochastic rounding, Hadamard transforms and scales of 16 × 16 weights.
+    ///
+    /// A block, or a tensor with one scale, that has a number which is not finite has no numbers.
     pub fn of(values: &[f32], columns: usize, format: Format) -> Quantized {
         let Format { dtype, of_gradient, along } = format;
-        let largest = |values: &mut dyn Iterator<Item = f32>| values.fold(0f32, |most, value| most.max(value.abs()));
         let element = match dtype {
             Dtype::MxFp4 | Dtype::NvFp4 => Small::E2M1,
             Dtype::Fp8 if of_gradient => Small::E5M2,
             _ => Small::E4M3,
         };
-        let most = largest(&mut values.iter().copied());
+        let columns = columns.max(1);
+        let of_all = || largest(values.iter().copied());
         let blocks = match dtype.block() {
-            None => Blocks::One(if most > 0.0 { most / element.largest() } else { 1.0 }),
+            None => Blocks::One(of_all() / element.largest()),
             Some(size) => {
-                let size = size as usize;
-                let kind = match dtype {
-                    Dtype::NvFp4 if most > 0.0 => Scale::E4M3(most / (element.largest() * Small::E4M3.largest())),
-                    Dtype::NvFp4 => Scale::E4M3(1.0),
-                    _ => Scale::Power,
-                };
-                let scale = |most: f32| match kind {
-                    Scale::Power if most > 0.0 => {
-                        // 2^exponent is the largest power of two up to `most`, and 6 = 1.5 · 2², 448 = 1.75 · 2⁸.
-                        let exponent = libm::ilogbf(most);
-                        let power = match dtype {
-                            Dtype::MxFp8 => {
-                                let down = exponent - 8;
-                                down + i32::from(most > libm::ldexpf(element.largest(), down))
-                            }
-                            _ => exponent - 2,
-                        };
-                        (power + 127).clamp(0, 254) as u8
-                    }
-                    Scale::Power => 127,
-                    Scale::E4M3(whole) => F8E4M3::from_f32(most / element.largest() / whole).to_bits(),
-                };
-                let rows = values.len() / columns.max(1);
+                let (size, whole) = (size as usize, of_all() / (element.largest() * Small::E4M3.largest()));
+                let kind = if dtype == Dtype::NvFp4 { Scale::E4M3(whole) } else { Scale::Power };
+                let code = |most: f32| kind.code(dtype, element, most);
                 let mut scales = Vec::new();
                 match along {
                     Along::Rows => {
-                        for row in values.chunks(columns.max(1)) {
-                            scales.extend(row.chunks(size).map(|block| scale(largest(&mut block.iter().copied()))));
+                        for row in values.chunks(columns) {
+                            scales.extend(row.chunks(size).map(|block| code(largest(block.iter().copied()))));
                         }
                     }
                     Along::Columns => {
-                        for first in (0..rows).step_by(size) {
-                            let block = &values[first * columns..(first + size).min(rows) * columns];
+                        for block in values.chunks(size * columns) {
                             let of_column = |at: usize| block.iter().skip(at).step_by(columns).copied();
-                            scales.extend((0..columns).map(|at| scale(largest(&mut of_column(at)))));
+                            scales.extend((0..columns).map(|at| code(largest(of_column(at)))));
                         }
                     }
                 }
-                Blocks::Each { size, columns, along, scales, kind }
+                Blocks::Each { size, along, kind, scales }
             }
         };
-        let mut quantized = Quantized { element, codes: Vec::new(), blocks, elements: values.len() };
-        let codes = values.iter().enumerate().map(|(at, value)| {
-            let scale = quantized.scale(at);
-            if scale > 0.0 { element.code(value / scale) } else { 0 }
-        });
-        let codes: Vec<u8> = codes.collect();
+        let mut quantized = Quantized { element, codes: Vec::new(), columns, elements: values.len(), blocks };
+        let mut codes = Vec::with_capacity(values.len());
+        quantized
+            .with_scales(|at, scale| codes.push(if scale == 0.0 { 0 } else { element.code(values[at] / scale) }));
         quantized.codes = match element {
-            Small::E2M1 => codes.chunks(2).map(|pair| pair[0] | pair.get(1).copied().unwrap_or(0) << 4).collect(),
+            Small::E2M1 => codes.chunks(2).map(|pair| pair[0] | pair.get(1).map_or(0, |code| code << 4)).collect(),
             _ => codes,
         };
         quantized
     }
 
-    /// The scale of element `at`.
-    fn scale(&self, at: usize) -> f32 {
-        match &self.blocks {
-            Blocks::One(scale) => *scale,
-            Blocks::Each { size, columns, along, scales, kind } => {
-                let (row, column) = (at / columns, at % columns);
-                let block = match along {
-                    Along::Rows => row * columns.div_ceil(*size) + column / size,
-                    Along::Columns => row / size * columns + column,
-                };
-                kind.of(scales[block])
-            }
+    /// Calls `work` with each element and its scale, in order.
+    fn with_scales(&self, mut work: impl FnMut(usize, f32)) {
+        let (size, along, kind, scales) = match &self.blocks {
+            Blocks::One(scale) => return (0..self.elements).for_each(|at| work(at, *scale)),
+            Blocks::Each { size, along, kind, scales } => (*size, *along, *kind, scales),
+        };
+        let scales: Vec<f32> = scales.iter().map(|code| kind.value(*code)).collect();
+        let of_row = match along {
+            Along::Rows => self.columns.div_ceil(size),
+            Along::Columns => self.columns,
+        };
+        for at in 0..self.elements {
+            let (row, column) = (at / self.columns, at % self.columns);
+            let block = match along {
+                Along::Rows => row * of_row + column / size,
+                Along::Columns => row / size * of_row + column,
+            };
+            work(at, scales[block]);
         }
     }
 
     /// The numbers that the codes stand for.
     pub fn values(&self) -> Vec<f32> {
-        let code = |at: usize| match self.element {
-            Small::E2M1 => self.codes[at / 2] >> (at % 2 * 4) & 15,
-            _ => self.codes[at],
-        };
-        (0..self.elements).map(|at| self.element.value(code(at)) * self.scale(at)).collect()
+        let table: Vec<f32> = (0..=u8::MAX).map(|code| self.element.value(code)).collect();
+        let mut values = Vec::with_capacity(self.elements);
+        self.with_scales(|at, scale| {
+            let code = match self.element {
+                Small::E2M1 => self.codes[at / 2] >> (at % 2 * 4) & 15,
+                _ => self.codes[at],
+            };
+            values.push(table[usize::from(code)] * scale);
+        });
+        values
     }
 
     /// The bytes of codes and of scales of blocks.
@@ -381,6 +397,21 @@ mod tests {
                 for (at, (value, found)) in values.iter().zip(&found).enumerate() {
                     let most = most[&of_block(at)];
                     assert!((value - found).abs() <= share * most, "{what}: {value} became {found}, most {most}");
+                }
+            }
+        }
+    }
+
+    /// What is not finite is seen by every product that reads its block, and never becomes a number.
+    #[test]
+    fn what_is_not_finite_stays_so() {
+        for dtype in Dtype::OF_MATMULS {
+            for (along, of_gradient) in [(Along::Rows, false), (Along::Columns, true)] {
+                for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                    let mut values = matrix(32, 32);
+                    values[5 * 32 + 7] = value;
+                    let found = Quantized::of(&values, 32, Format { dtype, of_gradient, along }).values();
+                    assert!(found[5 * 32 + 7].is_nan(), "{value} in {dtype:?} became {}", found[5 * 32 + 7]);
                 }
             }
         }

@@ -603,6 +603,12 @@ fn tell_resume(args: &Args, options: &RunOptions, workload: &Workload) {
         if is.is_some_and(|is| is != was) {
             let is = is.unwrap_or_default();
             output::tell(&format!("note: the checkpoint is in {was}, and this run goes on in {is}"));
+        } else if checkpoint.manifest.rounded != workload.rounded() {
+            let said = |rounded: &Option<String>| rounded.clone().unwrap_or_else(|| was.clone());
+            let (was, is) = (said(&checkpoint.manifest.rounded), said(&workload.rounded()));
+            output::tell(&format!(
+                "note: the run of the checkpoint kept numbers in {was}, and this one does in {is}"
+            ));
         }
     }
 }
@@ -618,7 +624,7 @@ fn tell_differences(args: &Args, plan: &Plan, workload: &Workload, device: Devic
             "note: the plan overlaps pairs of ops; the runner runs them one after the other, with the same numbers",
         );
     }
-    if device == Device::Cpu && workload.is_rounded() {
+    if device == Device::Cpu && workload.rounded().is_some() {
         output::tell(
             "note: numbers are kept in the formats of the plan and computed in f32; --precision f32 keeps all of them in f32 \
              and is faster",

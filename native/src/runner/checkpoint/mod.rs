@@ -75,8 +75,11 @@ pub struct Manifest {
     pub step: u32,
     /// The seed of the weights and of the order of the data.
     pub seed: u64,
-    /// `f32` or `f64`.
+    /// `f32` or `f64`: the type of the weights in it.
     pub precision: String,
+    /// The formats in which the run kept numbers, where they take fewer bits: for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rounded: Option<String>,
     /// The digest of the plan that was run.
     pub plan_digest: String,
     /// The digest of the text.

@@ -134,6 +134,7 @@ impl Workload {
             step: options.first_step(),
             seed: options.seed,
             precision: precision.to_string(),
+            rounded: self.rounded(),
             plan_digest: self.plan_digest.clone(),
             text_digest: batches.map(Batches::digest).unwrap_or_default(),
             sequence: about.sequence,

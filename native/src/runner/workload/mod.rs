@@ -309,11 +309,13 @@ impl Workload {
         }
     }
 
-    /// Whether ranks keep numbers in fewer bits than a CPU computes in.
-    pub fn is_rounded(&self) -> bool {
-        let Computation::Model(model) = &self.computation else { return false };
-        model.format_of_cpu.is_some()
-            || model.graphs.iter().flat_map(|graph| &graph.tensors).any(|tensor| tensor.dtype == Dtype::Bf16)
+    /// The formats in which ranks keep numbers in fewer bits than a CPU computes in.
+    pub fn rounded(&self) -> Option<String> {
+        let Computation::Model(model) = &self.computation else { return None };
+        let has_bf16 = |graph: &Graph| graph.tensors.iter().any(|tensor| tensor.dtype == Dtype::Bf16);
+        let bf16 = model.graphs.iter().any(has_bf16).then_some(Dtype::Bf16.name());
+        let all: Vec<&str> = bf16.into_iter().chain(model.format_of_cpu).collect();
+        (!all.is_empty()).then(|| all.join(", "))
     }
 
     /// Tokens of one training step; 0 where there are none that the runner knows of.

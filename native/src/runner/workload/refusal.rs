@@ -212,7 +212,9 @@ pub enum Refusal {
         part: &'static str,
     },
     /// Numbers in FP8 or FP4, or in bf16 where GPUs keep f32.
-    #[error("the plan has {said}, which runs on the CPU only: run it there (`--backend cpu`), or plan without it")]
+    #[error(
+        "the plan has {said}, which runs on the CPU only: run it there (`--backend cpu`), in one type (`--precision f32`), or plan without it"
+    )]
     NumberFormat {
         /// The field and its value.
         said: &'static str,

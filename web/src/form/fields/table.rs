@@ -539,7 +539,7 @@ pub const FIELDS: &[Field] = &[
         "Sequence slices",
         Unit::Whole,
         Group::Split,
-        "Parts of each sequence that go through the pipeline one after the other (Seq1F1B, SlimPipe); planned, not run",
+        "Parts of each sequence that go through the pipeline one after the other (Seq1F1B, SlimPipe)",
     ),
     of(
         "parallel.expert",
