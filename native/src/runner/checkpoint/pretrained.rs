@@ -195,6 +195,10 @@ impl Pretrained {
 pub fn note_on_positions(config: &Value) -> Option<&'static str> {
     let inner = ["text_config", "llm_config", "language_config"].into_iter().map(|name| &config[name]);
     let decoder = inner.into_iter().find(|table| table.is_object()).unwrap_or(config);
+    // Its layers that see all tokens turn a part of a head; the model is planned alone.
+    if decoder["model_type"].as_str().is_some_and(|kind| kind.starts_with("gemma4")) {
+        return None;
+    }
     match rope_scaling(decoder) {
         Ok(None) => None,
         Ok(Some(_)) if decoder["model_type"].as_str().is_some_and(|kind| SCALED.contains(&kind)) => Some(
