@@ -454,6 +454,9 @@ fn the_high_water_mark_is_the_predicted_peak() {
     }
 }
 
+/// What a format is called, and what changes the usual work to it.
+type Format<'a> = (&'a str, &'a dyn Fn(&mut ModelWork));
+
 /// So it is where numbers take fewer bits than those that the CPU computes in: all of a model in bf16, gradients and
 /// moments too, and operands of products in FP8 and FP4.
 #[test]
@@ -465,7 +468,7 @@ fn numbers_in_fewer_bits_take_the_predicted_bytes() {
     let products =
         |dtype| move |work: &mut ModelWork| (work.dtype, work.layout.form.matmul_dtype) = (Dtype::Bf16, Some(dtype));
     let [fp8, mxfp8, mxfp4, nvfp4] = Dtype::OF_MATMULS.map(products);
-    let formats: [(&str, &dyn Fn(&mut ModelWork)); 6] = [
+    let formats: [Format<'_>; 6] = [
         ("bf16", &bf16),
         ("bf16 gradients and moments", &all_bf16),
         ("fp8", &fp8),

@@ -13,7 +13,6 @@ use pipeplan::transport::TransportError;
 use pipeplan::transport::faulty::Faults;
 use pipeplan::transport::threads::ThreadOptions;
 use pipeplan_core::graph::layout::ReduceGradients;
-use pipeplan_core::model::Dtype;
 use pipeplan_core::program::Step;
 use pipeplan_core::spec::ModelWork;
 

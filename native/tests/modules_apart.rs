@@ -15,6 +15,9 @@ use pipeplan_core::spec::ModelWork;
 /// Layers and modules of each stage.
 type Stages = &'static [[u32; 2]];
 
+/// Ranks, stages of each, layers and modules of the model with where they lie, and a schedule.
+type Case = (usize, u32, (u32, u32, Stages), &'static str);
+
 fn apart(ranks: usize, chunks: u32, (layers, modules, stages): (u32, u32, Stages)) -> ModelWork {
     let mut work = ModelWork { chunks, ..work(ranks, 4) };
     (work.model.layers, work.model.variant) = (layers, Variant { multi_token: modules, ..Variant::USUAL });
@@ -25,7 +28,7 @@ fn apart(ranks: usize, chunks: u32, (layers, modules, stages): (u32, u32, Stages
 #[test]
 fn modules_on_their_own_stages_train_as_on_one_rank() {
     let mut expected = Expected::default();
-    let cases: [(usize, u32, (u32, u32, Stages), &str); 6] = [
+    let cases: [Case; 6] = [
         // `Ett|t|m|L`, `Ettt|m|m|L`, `Ett|tm|mL`, over chunks, and all on the last stage.
         (4, 1, (3, 1, &[[2, 0], [1, 0], [0, 1], [0, 0]]), "1f1b"),
         (4, 1, (3, 2, &[[3, 0], [0, 1], [0, 1], [0, 0]]), "zb-h1"),

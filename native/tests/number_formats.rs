@@ -220,7 +220,7 @@ fn muon_updates_matrices_with_products_in_any_format() {
 fn gradients_under_way_are_planned_in_any_format() {
     for matmul_dtype in [None].into_iter().chain(Dtype::OF_MATMULS.map(Some)) {
         let mut work = ModelWork { dtype: Dtype::Bf16, ..wide(2, 4) };
-        (work.layout.data, work.layout.zero, work.layout.form.matmul_dtype) = (3, 2, matmul_dtype);
+        (work.layout.data, work.layout.zero, work.layout.form.matmul_dtype) = (4, 2, matmul_dtype);
         let derived = derive(&work, Placement::Linear, 1).expect("the model can be cut");
         let problem = common::problem(&work, Placement::Linear, 1).expect("the model can be cut");
         let report = train(&planned(&work, "1f1b"), &options(2));

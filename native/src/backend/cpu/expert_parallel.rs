@@ -56,15 +56,7 @@ pub(super) fn run<T: Element>(
             let arrivals = Arrivals::new(arrived, experts);
             let copies = match routes(peers)? {
                 Some(routes) => routes.out((x, width), Some(weights), peers)?,
-                None => {
-                    let mut copies = vec![T::ZERO; order.places.len() * (width + 1)];
-                    for ((copy, place), weight) in order.places.iter().enumerate().zip(weights) {
-                        let to = &mut copies[place * (width + 1)..(place + 1) * (width + 1)];
-                        to[..width].copy_from_slice(&x[copy / active * width..(copy / active + 1) * width]);
-                        to[width] = *weight;
-                    }
-                    out(&copies, width + 1, &order, &arrivals, peers)?
-                }
+                None => out(&with_weights((x, width), weights, &order), width + 1, &order, &arrivals, peers)?,
             };
             rows.fill(T::ZERO);
             shares.fill(T::ZERO);
@@ -75,11 +67,8 @@ pub(super) fn run<T: Element>(
         }
         Kernel::DispatchGrad { .. } => {
             let (order, drows, dshares) = (order(1, 2), here(0).floats(), here(3).floats());
-            let with_shares: Vec<T> = drows
-                .chunks_exact(width)
-                .zip(dshares)
-                .flat_map(|(drow, dshare)| drow.iter().chain([dshare]).copied())
-                .collect();
+            let with_share = |(drow, dshare): (&[T], &T)| [drow, &[*dshare]].concat();
+            let with_shares: Vec<T> = drows.chunks_exact(width).zip(dshares).flat_map(with_share).collect();
             let [(_, dx), (_, dweights)] = outputs else { panic!("dispatch_grad has two outputs") };
             if let Some(routes) = routes(peers)? {
                 let (sums, stays) =
@@ -144,6 +133,18 @@ fn out<T: Element>(
     });
     let pieces = pieces.collect();
     joined(peers.expert_all_to_all(Axis::Expert, pieces, &come)?)
+}
+
+/// The copies of tokens `x` in their order, behind each its weight.
+fn with_weights<T: Element>((x, width): (&[T], usize), weights: &[T], order: &Order) -> Vec<T> {
+    let active = weights.len() * width / x.len().max(1);
+    let mut copies = vec![T::ZERO; order.places.len() * (width + 1)];
+    for ((copy, place), weight) in order.places.iter().enumerate().zip(weights) {
+        let to = &mut copies[place * (width + 1)..(place + 1) * (width + 1)];
+        to[..width].copy_from_slice(&x[copy / active * width..(copy / active + 1) * width]);
+        to[width] = *weight;
+    }
+    copies
 }
 
 /// Rows of `width` elements in the order in which they came.

@@ -231,9 +231,7 @@ impl<P: Processor> Stages<P> {
         lane.restart_peak();
         let arrives = &lifetimes.arrive[job as usize];
         arrive(processor, graph, arrives, op, (training, *step), &mut lane, store)?;
-        if job == Job::B {
-            take_nothing(graph, store, number, microbatch)?;
-        }
+        take_nothing(graph, job, store, (number, microbatch))?;
         let (mut begun, mut underway) = (BTreeMap::new(), Underway::default());
         let mut weights = Weights {
             stage: number,
@@ -273,9 +271,7 @@ impl<P: Processor> Stages<P> {
         let ends = &lifetimes.end[job as usize];
         let loss = leave(processor, graph, (ends, job), op, &self.here, &mut lane, store)?;
         self.losses.extend(loss.map(|loss| (microbatch, loss)));
-        if job == Job::B {
-            put_nothing(graph, store, number, microbatch);
-        }
+        put_nothing(graph, job, store, (number, microbatch));
         let kept = lane.held();
         if let Some(noted) = &mut self.job_bytes {
             noted.push(JobBytes { stage: number, kind: op.kind(), microbatch, peak, kept });
@@ -394,19 +390,24 @@ fn divide_losses<P: Processor>(
     Ok(())
 }
 
-/// Takes the message of the next stage where it is empty, because nothing up to the end of this one trains.
-fn take_nothing(graph: &Graph, store: &mut Store, stage: u16, microbatch: u32) -> Result<(), BackendError> {
+/// Takes the message of the next stage for a B where it is empty, because nothing up to the end of this one trains.
+fn take_nothing(
+    graph: &Graph,
+    job: Job,
+    store: &mut Store,
+    (stage, microbatch): (u16, u32),
+) -> Result<(), BackendError> {
     let has = |role| graph.with_role(role).is_some();
-    if has(Role::ActivationOut) && !has(Role::GradientIn) {
+    if job == Job::B && has(Role::ActivationOut) && !has(Role::GradientIn) {
         store.take(Parcel { payload: Payload::Gradient, stage, microbatch })?;
     }
     Ok(())
 }
 
-/// Puts an empty message for the stage before, which waits for one, where nothing before this one trains.
-fn put_nothing(graph: &Graph, store: &mut Store, stage: u16, microbatch: u32) {
+/// Puts an empty message of a B for the stage before, which waits for one, where nothing before this one trains.
+fn put_nothing(graph: &Graph, job: Job, store: &mut Store, (stage, microbatch): (u16, u32)) {
     let has = |role| graph.with_role(role).is_some();
-    if has(Role::ActivationIn) && !has(Role::GradientOut) {
+    if job == Job::B && has(Role::ActivationIn) && !has(Role::GradientOut) {
         let parcel = Parcel { payload: Payload::Gradient, stage: stage.saturating_sub(1), microbatch };
         store.put(parcel, Buffer::Nothing);
     }
