@@ -67,19 +67,19 @@ fn wrong_input_is_refused_with_the_place_and_what_to_write() {
         (&["run", "-"], &plan, "no model to train"),
         (&["run", "-", "--data", "no-such-book.txt"], TINY, "no-such-book.txt cannot be read"),
         (
-            &["run", "-"],
+            &["run", "-", "--backend", "emulated"],
             &with("moments_dtype = \"bf16\""),
-            "training.moments_dtype = \"bf16\", which the runner does not support",
+            "training.moments_dtype = \"bf16\", which runs on the CPU only",
         ),
         (
-            &["run", "-"],
+            &["run", "-", "--backend", "emulated"],
             &with("matmul_dtype = \"fp8\""),
-            "training.matmul_dtype = \"fp8\", which the runner does not support",
+            "training.matmul_dtype = \"fp8\", which runs on the CPU only",
         ),
         (
             &["profile", "-"],
             &with("gradients_dtype = \"bf16\""),
-            "training.gradients_dtype = \"bf16\" is not supported by the runner",
+            "operators with training.gradients_dtype = \"bf16\" are not measured",
         ),
         (
             &["plan", "-"],

@@ -6,6 +6,35 @@ use super::gemma::is_gemma;
 use super::reader::{GELU, Reader};
 use crate::model::{Activation, Caps, E12, Factors, Family, Latent, ModelConfig, Variant, to_e12};
 
+/// Families whose four matrices of attention have biases by one flag, `attention_bias`, which is false where nothing is said.
+const ATTENTION_BIAS: [&str; 19] = [
+    "apertus",
+    "arcee",
+    "dots1",
+    "flex_olmo",
+    "gemma",
+    "gemma2",
+    "gemma3_text",
+    "granite",
+    "granite_swa",
+    "hunyuan_v1_dense",
+    "hunyuan_v1_moe",
+    "hyperclovax",
+    "llama",
+    "olmo2",
+    "olmo3",
+    "olmoe",
+    "qwen3",
+    "qwen3_moe",
+    "smollm3",
+];
+
+/// Those whose MLP has biases by the flag `mlp_bias`.
+const MLP_BIAS: [&str; 7] = ["arcee", "cwm", "granite", "granite_swa", "hyperclovax", "llama", "smollm3"];
+
+/// Flags of biases that no layer of these families has; the first one that those of [`MLP_BIAS`] may have.
+const OTHER_BIASES: [&str; 4] = ["mlp_bias", "attention_out_bias", "use_bias", "lm_head_bias"];
+
 impl Reader<'_, '_> {
     /// The model of the Llama-like family `name`.
     pub(super) fn llama_like(&mut self, name: &str) -> Option<ModelConfig> {
@@ -36,8 +65,9 @@ impl Reader<'_, '_> {
             _ => self.size("num_key_value_heads"),
         };
         let experts = self.experts(name, ffn, layers);
-        let qkv_bias = self.qkv_bias(name);
-        self.no_biases(&["mlp_bias", "attention_out_bias", "use_bias", "lm_head_bias"]);
+        let (qkv_bias, o_bias) = self.attention_biases(name);
+        let mlp_bias = MLP_BIAS.contains(&name) && self.flag("mlp_bias", false);
+        self.no_biases(if MLP_BIAS.contains(&name) { &OTHER_BIASES[1..] } else { &OTHER_BIASES });
         let activations: &[&str] = match name {
             "apertus" => &["xielu"],
             "arcee" => &["relu2"],
@@ -53,6 +83,8 @@ impl Reader<'_, '_> {
             self.llama_variant(name, [hidden.unwrap_or(0), count], head_dim, latent.map(|(latent, _)| latent));
         let variant = self.newer_variant(name, [count, hidden.unwrap_or(0)], Variant { qkv_bias, ..variant });
         let mut variant = Variant { experts: experts?, ..variant? };
+        variant.o_bias |= o_bias;
+        variant.mlp_bias |= mlp_bias;
         if name == "gemma4_text" {
             variant = self.gemma_4(kv_heads, variant);
         }
@@ -78,25 +110,24 @@ impl Reader<'_, '_> {
         })
     }
 
-    /// Whether q, k and v have biases.
-    fn qkv_bias(&mut self, name: &str) -> bool {
+    /// Whether q, k and v have biases, and whether the last matrix of attention has one by the same flag.
+    fn attention_biases(&mut self, name: &str) -> (bool, bool) {
         match name {
-            "qwen2" => true,
-            "qwen2_moe" => self.flag("qkv_bias", true),
-            "glm4_moe" => self.flag("attention_bias", false),
-            "glm" | "glm4" | "seed_oss" | "gpt_oss" | "glm4v_moe_text" => self.flag("attention_bias", true),
+            "qwen2" => (true, false),
+            "qwen2_moe" => (self.flag("qkv_bias", true), false),
+            "glm4_moe" => (self.flag("attention_bias", false), false),
+            "glm" | "glm4" | "seed_oss" | "gpt_oss" | "glm4v_moe_text" => (self.flag("attention_bias", true), false),
             "glm4v_text" => {
                 self.is_always("attention_bias");
-                true
+                (true, false)
             }
-            "smollm3" | "olmo2" | "olmo3" | "olmoe" | "cwm" | "apertus" | "arcee" | "llama" => {
-                // In these the last matrix of attention has one too, which the plan does not have.
-                self.no_biases(&["attention_bias"]);
-                false
+            _ if ATTENTION_BIAS.contains(&name) => {
+                let has = self.flag("attention_bias", false);
+                (has, has)
             }
             _ => {
                 self.no_biases(&["attention_bias"]);
-                false
+                (false, false)
             }
         }
     }

@@ -708,12 +708,28 @@ fn heads_of_mamba_are_as_wide_as_the_stream_expanded() {
     }
 }
 
+/// Biases by flags, as the classes of `transformers` 5.24 have them: of 32 layers with queries of 4096, keys and values of
+/// 1024, an output of 4096, and an MLP of 14336; and of 36 layers with 4096, 1024 and 4096.
+#[test]
+fn biases_are_counted() {
+    for (name, key, more) in [
+        ("llama-3-8b", "attention_bias", 32 * (4096 + 2 * 1024 + 4096)),
+        ("llama-3-8b", "mlp_bias", 32 * (2 * 14336 + 4096)),
+        ("qwen-3-8b", "attention_bias", 36 * (4096 + 2 * 1024 + 4096)),
+    ] {
+        let mut config = published(name);
+        let plain = read_ok(&config).parameters();
+        config[key] = json!(true);
+        assert_eq!(read_ok(&config).parameters(), plain + more, "{name} {key}");
+    }
+}
+
 /// A field that a family may have, and that the graph does not support, is refused by name.
 #[test]
 fn unsupported_fields_are_refused() {
     for (name, key, value) in [
-        ("llama-3-8b", "attention_bias", json!(true)),
-        ("llama-3-8b", "mlp_bias", json!(true)),
+        ("mixtral-8x7b", "attention_bias", json!(true)),
+        ("qwen-3-8b", "mlp_bias", json!(true)),
         ("llama-3-8b", "hidden_act", json!("relu")),
         ("gemma-2-9b", "layer_types", json!(["full_attention", "sliding_attention"])),
         ("gemma-2-9b", "layer_types", json!(7)),

@@ -401,7 +401,7 @@ pub fn config(model: &ModelConfig, precision: &str, has_adapters: bool) -> Value
         Family::Llama => particulars(model).into_iter().chain(published::candidates(model)).collect(),
         Family::Gpt => Vec::new(),
     };
-    for known in known {
+    for known in known.into_iter().chain(with_biases(model)) {
         let mut theirs = config.clone();
         let shared = json!({
             "rms_norm_eps": eps,
@@ -444,6 +444,16 @@ pub fn config(model: &ModelConfig, precision: &str, has_adapters: bool) -> Value
     };
     extend(&mut config, particular);
     config
+}
+
+/// The words of the class of `model` without biases, and with the flags by which that class has them.
+fn with_biases(model: &ModelConfig) -> Option<Value> {
+    let Variant { qkv_bias, o_bias, mlp_bias, .. } = model.variant;
+    let has = model.family == Family::Llama && (qkv_bias && o_bias || mlp_bias);
+    let plain = Variant { qkv_bias: false, o_bias: false, mlp_bias: false, ..model.variant };
+    let mut known = particulars(&ModelConfig { variant: plain, ..*model }).filter(|_| has)?;
+    extend(&mut known, json!({ "attention_bias": o_bias, "mlp_bias": mlp_bias }));
+    Some(known)
 }
 
 /// The model that a checkpoint's `config.json` describes, in whosever words. None where it describes none; then
