@@ -60,8 +60,9 @@ fn what_a_log_measured_stands_beside_what_is_planned() {
     assert!((planned / peak - 1.0).abs() < 0.005, "{measured}");
     let [step, planned] = ["step_ns", "planned_step_ns"].map(|key| measured[key].as_u64().unwrap() as f64);
     assert!(planned < step && planned > 0.8 * step, "{measured}");
-    // Biases, of which its layers have some, are the one thing that is left out.
-    assert_eq!(shown["notes"].as_array().map(Vec::len), Some(1), "{}", shown["notes"]);
+    // Nothing of it is left out, the biases of its layers neither.
+    assert_eq!(shown["notes"].as_array().map(Vec::len), Some(0), "{}", shown["notes"]);
+    assert_eq!(shown["spec"]["model"]["mlp_bias"], true, "{}", shown["spec"]);
     assert_eq!(shown["spec"]["training"]["tokens"], 1_000_004_124_672_u64);
 }
 
@@ -75,7 +76,6 @@ fn the_spec_that_is_written_is_read_by_every_command() {
     for part in ["memory of rank 0", "49.10 GiB", "step, median of 4", "planned as 1f1b", "spec.toml"] {
         assert!(text.contains(part), "{part}: {text}");
     }
-    assert!(told.contains("planned without linear bias"), "{told}");
     let (code, text, _) = run(&["plan", &path], "");
     assert_eq!(code, Some(0));
     assert!(text.contains("training      1.00 T tokens in 242204 steps"), "{text}");

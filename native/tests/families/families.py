@@ -104,6 +104,7 @@ FAMILIES = {
     "granite_swa": of("granite_swa", sliding_window=7, layer_types=[FULL, SLIDING, SLIDING, SLIDING],
                       layer_rope_theta=[0, 10000.0, 10000.0, 10000.0], **FACTORS),
     "granitemoe": of("granitemoe", **LOCAL, **FACTORS),
+    "granitemoe, with biases": of("granitemoe", **LOCAL, **FACTORS, attention_bias=True),
     "granitemoe_swa": of("granitemoe_swa", sliding_window=7, layer_types=[FULL, SLIDING, SLIDING, SLIDING],
                          layer_rope_theta=[0, 10000.0, 10000.0, 10000.0], shared_intermediate_size=24, **LOCAL, **FACTORS),
     "granitemoehybrid": of("granitemoehybrid", layer_types=["mamba", "mamba", "attention", "mamba"], **GRANITE_4),

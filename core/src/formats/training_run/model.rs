@@ -104,6 +104,22 @@ impl Reader<'_> {
             || self.is_on("use_rotary_position_embeddings")
     }
 
+    /// The norms, where they are not those that such layers usually have.
+    fn norm(&mut self, model: &mut Value, gated: bool) {
+        let norm = self.said("normalization").unwrap_or("LayerNorm").to_owned();
+        if (norm == "RMSNorm") == gated {
+            return;
+        }
+        let has_modules = self.said("mtp_num_layers").is_some_and(|count| count != "0");
+        match gated && norm == "LayerNorm" && !self.is_latent() && !has_modules {
+            true => model["norm"] = json!("layer"),
+            false => {
+                let planned = if gated { "RMSNorm" } else { "LayerNorm" };
+                self.note(format!("--normalization {norm}: planned as {planned}, as such layers usually have it"));
+            }
+        }
+    }
+
     pub(super) fn model(&mut self, layers: Option<u64>, tensor: u64) -> Option<Value> {
         let [hidden, heads] = ["hidden_size", "num_attention_heads"].map(|name| self.needed(name, MAX_SIZE));
         let (layers, hidden, heads) = (layers?, hidden?, heads?);
@@ -113,7 +129,8 @@ impl Reader<'_> {
             self.said("num_experts").is_some_and(|count| count.parse::<u64>().is_ok_and(|count| count > 1));
         let is_rms = self.said("normalization") == Some("RMSNorm");
         // Two matrices, in layers that are else like those with a gate.
-        let squared = self.is_on("squared_relu") && is_rms && !has_bias && !has_experts;
+        let is_like_gated = is_rms && !has_bias || self.is_rotary();
+        let squared = self.is_on("squared_relu") && is_like_gated && !has_experts;
         if self.is_on("squared_relu") && !squared {
             self.tell("squared_relu", "planned as GELU, which has the same matrices");
         }
@@ -149,21 +166,22 @@ impl Reader<'_> {
             if !rotary {
                 self.note("planned with rotary positions, as gated layers have them");
             }
-        } else if rotary {
-            let share = self.float("rotary_percent").unwrap_or(1.0);
+        }
+        let share = self.float("rotary_percent").unwrap_or(1.0);
+        if rotary && (!gated || share < 1.0 && !self.is_latent()) {
             model["rotary"] = json!((head_dim as f64 * share) as u64);
         }
-        let norm = self.said("normalization").unwrap_or("LayerNorm").to_owned();
-        if (norm == "RMSNorm") != gated {
-            let planned = if gated { "RMSNorm" } else { "LayerNorm" };
-            self.note(format!("--normalization {norm}: planned as {planned}, as such layers usually have it"));
-        }
+        self.norm(&mut model, gated);
         match (gated, has_bias) {
-            (true, true) if has_experts && !self.is_latent() => {
-                model["qkv_bias"] = json!(true);
-                model["o_bias"] = json!(true);
+            (true, true) if !self.is_latent() => {
+                for field in ["qkv_bias", "o_bias"] {
+                    model[field] = json!(true);
+                }
+                if !has_experts {
+                    model["mlp_bias"] = json!(true);
+                }
             }
-            (true, true) => self.note("planned without linear bias: gated layers have none here"),
+            (true, true) => self.note("planned without linear bias: latent attention has none here"),
             (false, false) => model["no_bias"] = json!(true),
             _ => {}
         }

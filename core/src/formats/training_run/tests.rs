@@ -6,6 +6,7 @@ use super::lists::layers_of_experts;
 use super::parallel::dealt;
 use super::*;
 use crate::graph::layout::{Partition, RecomputeLayers};
+use crate::model::{Activation, Norm};
 use crate::spec::{ModelWork, Work};
 
 const MODEL: &str = "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 11008 --num-attention-heads 32 --swiglu \
@@ -35,6 +36,27 @@ fn a_command_line_is_the_model_that_it_describes() {
     assert_eq!((spec.schedule.as_str(), work.chunks, work.microbatches), ("interleaved-1f1b", 2, 32));
     assert_eq!(work.layout.partition, Partition::Layers, "an even deal is a rule, which other schedules can follow");
     assert_eq!(work.tokens, Some(4_096_000_000));
+}
+
+/// Megatron-LM's layers have LayerNorm and biases unless the script says otherwise, with a gate too: of 32 layers four
+/// biases of attention, three of the MLP, and one beside each gain of 65 norms.
+#[test]
+fn norms_biases_and_partial_rotary_positions_are_those_of_the_script() {
+    let plain = 6_738_415_616;
+    let biases = 32 * (4 * 4096 + 2 * 11008 + 4096);
+    let with = |from: &str, to: &str| imported(&MODEL.replace(from, to));
+    let (work, _, notes) = with("--disable-bias-linear", "");
+    assert_eq!((work.model.parameters(), notes), (plain + biases, Vec::new()));
+    let (work, _, notes) = with("--normalization RMSNorm", "--rotary-percent 0.25");
+    assert_eq!((work.model.parameters(), notes), (plain + 65 * 4096, Vec::new()));
+    assert_eq!((work.model.variant.norm, work.model.variant.rotary), (Norm::Layer, Some(32)));
+    // Nemotron's layers: two matrices in the MLP, and gains around 1.
+    let nemotron = "--squared-relu --apply-layernorm-1p";
+    let (work, _, notes) = imported(&MODEL.replace("--swiglu", nemotron).replace("--normalization RMSNorm", ""));
+    assert_eq!((work.model.parameters(), notes), (plain - 32 * 4096 * 11008 + 65 * 4096, Vec::new()));
+    let variant = work.model.variant;
+    assert_eq!((variant.activation, variant.norm), (Activation::SquaredRelu, Norm::Layer));
+    assert!(variant.norm_offset && !variant.mlp_bias);
 }
 
 #[test]

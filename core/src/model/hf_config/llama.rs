@@ -7,7 +7,7 @@ use super::reader::{GELU, Reader};
 use crate::model::{Activation, Caps, E12, Factors, Family, Latent, ModelConfig, Variant, to_e12};
 
 /// Families whose four matrices of attention have biases by one flag, `attention_bias`, which is false where nothing is said.
-const ATTENTION_BIAS: [&str; 19] = [
+const ATTENTION_BIAS: [&str; 21] = [
     "apertus",
     "arcee",
     "dots1",
@@ -17,6 +17,8 @@ const ATTENTION_BIAS: [&str; 19] = [
     "gemma3_text",
     "granite",
     "granite_swa",
+    "granitemoe",
+    "granitemoeshared",
     "hunyuan_v1_dense",
     "hunyuan_v1_moe",
     "hyperclovax",

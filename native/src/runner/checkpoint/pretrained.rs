@@ -180,11 +180,16 @@ impl Pretrained {
     }
 
     /// What says under which names its tensors lie: the model as this crate writes it, with the kind that the folder
-    /// names.
+    /// names. Where this crate has no words of that kind for the model, sizes are those of the folder.
     pub(super) fn described(&self, model: &ModelConfig) -> Value {
         let mut described = config(model, "f32", false);
         if let Some(kind) = self.config.get("model_type").filter(|kind| kind.is_string()) {
             described["model_type"] = kind.clone();
+        }
+        if let (Value::Object(described), Value::Object(theirs)) = (&mut described, &self.config) {
+            for (name, value) in theirs {
+                described.entry(name).or_insert_with(|| value.clone());
+            }
         }
         described
     }
