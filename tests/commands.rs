@@ -127,7 +127,7 @@ fn what_is_refused_is_refused_by_name_with_exit_code_2() {
             &["model.name", "cluster.device", "parallel.pipeline", "training"],
         ),
         (&["run", "-"], "{}".into(), &[]),
-        (&["run", "-"], example("llama-2-70b.toml"), &["bf16", "--precision f32"]),
+        (&["run", "-"], example("llama-2-70b.toml"), &["the ranks of this plan need", "plan a smaller model"]),
         (&["run", "-"], example("problem.json"), &["typed costs", "--backend modelled"]),
         (&["plan", "-"], "[1, 2]".into(), &["a list", "an object of JSON"]),
         (&["plan", "no-such-file.toml"], String::new(), &["no-such-file.toml"]),
