@@ -21,14 +21,19 @@ fn imported(text: &str) -> (ModelWork, Spec, Vec<String>) {
     (work, spec, notes)
 }
 
+/// As [`imported`], of a launch of this model on two nodes.
+fn launched(model: &str) -> (ModelWork, Spec, Vec<String>) {
+    imported(&format!(
+        "torchrun --nproc_per_node 8 --nnodes=2 pretrain_gpt.py {model} --pipeline-model-parallel-size 4 \
+         --tensor-model-parallel-size 2 --sequence-parallel --micro-batch-size 1 --global-batch-size 64 \
+         --use-distributed-optimizer --num-layers-per-virtual-pipeline-stage 4 --train-samples 1000000"
+    ))
+}
+
 /// Llama 2 7B has the parameters that were published, whoever describes it.
 #[test]
 fn a_command_line_is_the_model_that_it_describes() {
-    let (work, spec, notes) = imported(&format!(
-        "torchrun --nproc_per_node 8 --nnodes=2 pretrain_gpt.py {MODEL} --pipeline-model-parallel-size 4 \
-         --tensor-model-parallel-size 2 --sequence-parallel --micro-batch-size 1 --global-batch-size 64 \
-         --use-distributed-optimizer --num-layers-per-virtual-pipeline-stage 4 --train-samples 1000000"
-    ));
+    let (work, spec, notes) = launched(MODEL);
     assert_eq!(notes, Vec::<String>::new());
     assert_eq!(work.model.parameters(), 6_738_415_616);
     assert_eq!((work.pipeline, work.layout.form.tensor, work.layout.data, work.layout.zero), (4, 2, 2, 1));
@@ -44,7 +49,7 @@ fn a_command_line_is_the_model_that_it_describes() {
 fn norms_biases_and_partial_rotary_positions_are_those_of_the_script() {
     let plain = 6_738_415_616;
     let biases = 32 * (4 * 4096 + 2 * 11008 + 4096);
-    let with = |from: &str, to: &str| imported(&MODEL.replace(from, to));
+    let with = |from: &str, to: &str| launched(&MODEL.replace(from, to));
     let (work, _, notes) = with("--disable-bias-linear", "");
     assert_eq!((work.model.parameters(), notes), (plain + biases, Vec::new()));
     let (work, _, notes) = with("--normalization RMSNorm", "--rotary-percent 0.25");
@@ -52,7 +57,7 @@ fn norms_biases_and_partial_rotary_positions_are_those_of_the_script() {
     assert_eq!((work.model.variant.norm, work.model.variant.rotary), (Norm::Layer, Some(32)));
     // Nemotron's layers: two matrices in the MLP, and gains around 1.
     let nemotron = "--squared-relu --apply-layernorm-1p";
-    let (work, _, notes) = imported(&MODEL.replace("--swiglu", nemotron).replace("--normalization RMSNorm", ""));
+    let (work, _, notes) = launched(&MODEL.replace("--swiglu", nemotron).replace("--normalization RMSNorm", ""));
     assert_eq!((work.model.parameters(), notes), (plain - 32 * 4096 * 11008 + 65 * 4096, Vec::new()));
     let variant = work.model.variant;
     assert_eq!((variant.activation, variant.norm), (Activation::SquaredRelu, Norm::Layer));
