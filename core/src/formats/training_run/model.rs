@@ -104,8 +104,14 @@ impl Reader<'_> {
             || self.is_on("use_rotary_position_embeddings")
     }
 
-    /// The norms, where they are not those that such layers usually have.
+    /// The norms, as far as they are not those that such layers usually have.
     fn norm(&mut self, model: &mut Value, gated: bool) {
+        if self.is_on("layernorm_zero_centered_gamma") || self.is_on("apply_layernorm_1p") {
+            match gated {
+                true => model["norm_offset"] = json!(true),
+                false => self.tell("apply_layernorm_1p", "planned with norms that multiply by their weight alone"),
+            }
+        }
         let norm = self.said("normalization").unwrap_or("LayerNorm").to_owned();
         if (norm == "RMSNorm") == gated {
             return;
@@ -212,12 +218,6 @@ impl Reader<'_> {
         }
         if let Some(window) = self.window(layers) {
             model["window"] = window;
-        }
-        if self.is_on("layernorm_zero_centered_gamma") || self.is_on("apply_layernorm_1p") {
-            match gated {
-                true => model["norm_offset"] = json!(true),
-                false => self.tell("apply_layernorm_1p", "planned with norms that multiply by their weight alone"),
-            }
         }
         Some(model)
     }
