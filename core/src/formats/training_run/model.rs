@@ -168,10 +168,8 @@ impl Reader<'_> {
             self.faults.push(Fault::new("--position-embedding-type", format!("\"{kind}\""), accepted));
         }
         let head_dim = model["head_dim"].as_u64().unwrap_or(hidden / heads);
-        if gated {
-            if !rotary {
-                self.note("planned with rotary positions, as gated layers have them");
-            }
+        if gated && !rotary {
+            self.note("planned with rotary positions, as gated layers have them");
         }
         let share = self.float("rotary_percent").unwrap_or(1.0);
         if rotary && (!gated || share < 1.0 && !self.is_latent()) {
