@@ -1,10 +1,10 @@
 //! Small lists before and after, and what every list keeps.
 
-use std::fmt::Write;
-use std::format;
-use std::string::{String, ToString};
-use std::vec;
-use std::vec::Vec;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec;
+use alloc::vec::Vec;
+use core::fmt::Write;
 
 use super::recompute::Choices;
 use super::{PassReport, offload_activations, overlap_all_reduce, quantize, split_backward};

@@ -263,9 +263,6 @@ impl<T: Element> Processor for Core<T> {
         outputs: &mut [(&Tensor, Data<T>)],
         slice: &mut Slice<'_, Data<T>>,
     ) -> Result<(), Infallible> {
-        if self.run_on_storage(kernel, inputs, outputs) {
-            return Ok(());
-        }
         self.compute(inputs, outputs, |context, inputs, outputs| {
             kernels::run_in_slice(context, kernel, inputs, outputs, slice);
         });
