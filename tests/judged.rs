@@ -4,11 +4,13 @@ use pipeplan_core::bounds::lower_bound;
 use pipeplan_core::check::check_schedule;
 use pipeplan_core::plan::planner;
 use pipeplan_core::problem::Schedule;
+use pipeplan_core::problem::copies::HostCopy;
 use pipeplan_core::problem::op::Op;
 use pipeplan_core::problem::{Problem, Statement};
 use pipeplan_core::schedule;
 use pipeplan_core::search::{self, Effort, Flow};
 use pipeplan_core::simulate::simulate;
+use pipeplan_core::simulate::timeline::schedule_peak_bytes;
 use pipeplan_core::spec::Spec;
 use pipeplan_tests::judge::{self, Verdict};
 use pipeplan_tests::random::{self, Random};
@@ -82,6 +84,20 @@ fn sliced(leaves_bytes: bool) -> impl Strategy<Value = Value> {
     })
 }
 
+/// The same with activations that may go to the host, all of them or a part, on some stages.
+fn offloading(leaves_bytes: bool) -> impl Strategy<Value = Value> {
+    (problems(leaves_bytes), any::<u64>()).prop_map(|(mut file, seed)| {
+        let mut random = Random(seed);
+        for stage in file["stages"].as_array_mut().into_iter().flatten() {
+            let bytes = stage["forward_bytes"].as_u64().map_or(0, |bytes| random.below(bytes + 1));
+            if bytes > 0 {
+                (stage["offload_bytes"], stage["offload_ns"]) = (json!(bytes), json!(random.below(150)));
+            }
+        }
+        file
+    })
+}
+
 fn factors(file: &Value, random: &mut Random) -> Value {
     let count = |key: &str| file[key].as_u64().unwrap_or(1);
     let stages = count("ranks") * count("chunks");
@@ -127,7 +143,10 @@ fn judged(file: &Value, schedule: &Schedule) -> Result<Verdict, String> {
     let rows = schedule.text_rows();
     let places = |pairs: &Vec<u32>| pairs.iter().map(|place| *place as usize).collect();
     let pairs: Vec<Vec<usize>> = schedule.pairs.iter().map(places).collect();
-    judge::Problem::read(file)?.judge_pairs(&rows.iter().map(String::as_str).collect::<Vec<_>>(), &pairs)
+    let copies = |row: &Vec<HostCopy>| row.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+    let copies: Vec<String> = schedule.copies.iter().map(copies).collect();
+    let [rows, copies] = [&rows, &copies].map(|texts| texts.iter().map(String::as_str).collect::<Vec<_>>());
+    judge::Problem::read(file)?.judge_schedule(&rows, &pairs, &copies)
 }
 
 /// The judge and the planner agree on `schedule`, and no bound is broken.
@@ -198,6 +217,37 @@ proptest! {
     #[test]
     fn the_best_is_valid_and_beats_every_published_schedule_in_much_memory(file in problems(false), share in 4u64..=8) {
         the_best_is_valid_and_beats_every_published_schedule(file, share)?;
+    }
+}
+
+proptest! {
+    #![proptest_config(config(40))]
+
+    #[test]
+    fn the_best_with_copies_to_the_host_is_valid_and_beats_every_published_schedule(
+        file in offloading(false), share in 0u64..=8,
+    ) {
+        the_best_is_valid_and_beats_every_published_schedule(file, share)?;
+    }
+}
+
+proptest! {
+    #![proptest_config(config(200))]
+
+    /// Published schedules, with the copies that half of the memory that they hold asks for.
+    #[test]
+    fn copies_of_published_schedules_are_valid_and_cost_what_is_said(mut file in offloading(true)) {
+        let free = problem(&file);
+        for published in schedule::published() {
+            let Ok(order) = published.build(&free) else { continue };
+            let half = |rank: usize| (free.static_bytes(rank) + schedule_peak_bytes(&free, &order, rank)).div_ceil(2);
+            file["limit_bytes"] = json!((0..free.ranks()).map(half).collect::<Vec<_>>());
+            let limited = problem(&file);
+            let copied = search::within_limits(&limited, order);
+            if copied.has_copies() {
+                agree(published.name, &file, &limited, &copied);
+            }
+        }
     }
 }
 

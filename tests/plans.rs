@@ -31,6 +31,14 @@ fn grid() -> Vec<(String, String)> {
             grid.push((format!("P={ranks} V={chunks} M={microbatches} hop={hop}"), problem.to_string()));
         }
     }
+    // Room for half of what 1F1B holds: the rest goes to the host.
+    for (ranks, chunks, microbatches, placement) in [(4, 1, 8, "linear"), (2, 2, 6, "v"), (3, 2, 6, "looped")] {
+        let problem = json!({ "ranks": ranks, "chunks": chunks, "microbatches": microbatches, "placement": placement,
+            "stages": { "forward_ns": 40, "backward_input_ns": 50, "backward_weight_ns": 30, "forward_bytes": 6,
+                        "backward_input_bytes": -2, "backward_weight_bytes": -4, "offload_bytes": 5, "offload_ns": 12 },
+            "transfer_ns": 3, "limit_bytes": 3 * ranks * chunks });
+        grid.push((format!("P={ranks} V={chunks} M={microbatches} {placement}, copies"), problem.to_string()));
+    }
     grid
 }
 
@@ -46,8 +54,11 @@ fn judge(name: &str, file: &str) {
     let rows: Vec<&str> = rows.iter().map(String::as_str).collect();
     let program: Vec<&str> = program.iter().map(String::as_str).collect();
     let pairs: Vec<Vec<usize>> = serde_json::from_value(file["schedule"]["pairs"].clone()).unwrap_or_default();
-    let verdict = problem.judge_pairs(&rows, &pairs).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
-    problem.judge_program(&rows, &program).unwrap_or_else(|refusal| panic!("{name}: {refusal}\n{program:#?}"));
+    let copies = file["schedule"].get("copies").map(texts).unwrap_or_default();
+    let copies: Vec<&str> = copies.iter().map(String::as_str).collect();
+    let verdict =
+        problem.judge_schedule(&rows, &pairs, &copies).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
+    problem.judge_program(&rows, &program, &copies).unwrap_or_else(|refusal| panic!("{name}: {refusal}\n{program:#?}"));
     let prediction = &file["prediction"];
     assert_eq!(prediction["makespan_ns"], verdict.makespan_ns, "{name}");
     assert_eq!(prediction["longest_span_ns"], verdict.longest_span_ns(), "{name}");
@@ -64,7 +75,7 @@ fn judge(name: &str, file: &str) {
 
 #[test]
 fn every_plan_file_says_the_truth() {
-    let mut plans = 0;
+    let (mut plans, mut copied) = (0, 0);
     for (name, text) in grid() {
         let mut spec = Spec::read(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
         // The judge knows messages in groups; those beside compute are `check`'s and the runner's to judge.
@@ -72,6 +83,7 @@ fn every_plan_file_says_the_truth() {
         for schedule in pipeplan_core::schedule::schedule_names() {
             match planner::plan(&spec, schedule) {
                 Ok(plan) => {
+                    copied += usize::from(plan.schedule.has_copies());
                     judge(&format!("{schedule} for {name}"), &plan.to_json());
                     plans += 1;
                 }
@@ -80,6 +92,7 @@ fn every_plan_file_says_the_truth() {
         }
     }
     assert!(plans > 100, "only {plans} plans");
+    assert!(copied >= 6, "only {copied} plans have copies to the host");
 }
 
 #[test]

@@ -17,7 +17,11 @@
 //!   share of B and W as before, rounded up. What is exchanged is rounded down, and never more than its op takes;
 //! - with `slices`, microbatches that follow each other, this many at a time, are the slices of the same
 //!   sequences. On each stage F of a slice waits for F of the slice before, and its B or BW for that of the slice behind. B of
-//!   the last slice takes `slice_gradient_bytes` for each slice before it; the others give theirs back.
+//!   the last slice takes `slice_gradient_bytes` for each slice before it; the others give theirs back;
+//! - `offload_bytes` of what a stage keeps of a microbatch may go to the host behind its F and come back before its backward, each
+//!   way in `offload_ns`. The copies of a rank go one after the other, in their order, each behind the op before its first
+//!   position. The op at its second position waits for it. A reload takes its bytes at the first, an offload gives them back at
+//!   the second.
 
 use std::collections::{HashMap, HashSet};
 
@@ -51,6 +55,8 @@ pub struct Problem {
     pub fused_durations: Vec<Option<u64>>,
     /// What F spends in exchanges, and what B and BW do, by stage.
     pub exchanges: Vec<[u64; 2]>,
+    /// By stage: the bytes of a microbatch that may go to the host, and the time that takes.
+    pub offloads: Vec<[u64; 2]>,
     /// Thousandths of the shorter op of a pair that hide behind the longer.
     pub overlap_permille: u64,
     /// Transfer time by sender and receiver.
@@ -156,6 +162,10 @@ impl Problem {
                 .iter()
                 .map(|stage| ["forward_exchange_ns", "backward_exchange_ns"].map(|key| number(stage, key) as u64))
                 .collect(),
+            offloads: by_stage
+                .iter()
+                .map(|stage| ["offload_bytes", "offload_ns"].map(|key| number(stage, key) as u64))
+                .collect(),
             overlap_permille: value["overlap_permille"].as_u64().unwrap_or(0),
             hops,
             static_bytes: by_rank("static_bytes").into_iter().map(|bytes| bytes.unwrap_or(0)).collect(),
@@ -214,15 +224,15 @@ impl Problem {
     /// # Errors
     /// The first broken rule, as a sentence with the rank and the op.
     pub fn judge(&self, rows: &[&str]) -> Result<Verdict, String> {
-        self.judge_pairs(rows, &[])
+        self.judge_schedule(rows, &[], &[])
     }
 
     /// As [`Problem::judge`], with the places by rank at which a forward runs as a pair with the backward after
-    /// it.
+    /// it, and the copies to and from the host of each rank.
     ///
     /// # Errors
     /// The first broken rule, as a sentence with the rank and the op.
-    pub fn judge_pairs(&self, rows: &[&str], pairs: &[Vec<usize>]) -> Result<Verdict, String> {
+    pub fn judge_schedule(&self, rows: &[&str], pairs: &[Vec<usize>], copies: &[&str]) -> Result<Verdict, String> {
         let rows: Vec<Vec<Op>> = rows
             .iter()
             .map(|row| row.split_whitespace().map(Op::read).collect::<Result<_, _>>())
@@ -231,13 +241,26 @@ impl Problem {
             return Err(format!("{} rows for {} ranks", rows.len(), self.ranks));
         }
         self.every_op_once(&rows)?;
+        let copies: Vec<Vec<Copy>> = copies
+            .iter()
+            .map(|row| row.split_whitespace().map(Copy::read).collect::<Result<_, _>>())
+            .collect::<Result<_, _>>()?;
+        for (rank, copies) in copies.iter().enumerate() {
+            if !copies.is_empty() && pairs.get(rank).is_some_and(|pairs| !pairs.is_empty()) {
+                return Err(format!("rank {rank} has pairs and copies, of which this judge knows one at a time"));
+            }
+            self.copies_in_place(rank, &rows[rank], copies)?;
+        }
+        let none = Vec::new();
+        let copies_of = |rank: usize| copies.get(rank).unwrap_or(&none);
         let rows: Vec<Vec<Vec<Op>>> = rows
             .into_iter()
             .enumerate()
             .map(|(rank, row)| grouped(row, pairs.get(rank).map_or(&[], Vec::as_slice)))
             .collect::<Result<_, _>>()?;
-        let (starts, ends) = self.times(&rows)?;
-        let peak_bytes: Vec<i64> = rows.iter().enumerate().map(|(rank, row)| self.peak(rank, row)).collect();
+        let (starts, ends) = self.times(&rows, &copies)?;
+        let peak_bytes: Vec<i64> =
+            rows.iter().enumerate().map(|(rank, row)| self.peak(rank, row, copies_of(rank))).collect();
         for (rank, peak) in peak_bytes.iter().enumerate() {
             if self.limits[rank].is_some_and(|limit| *peak > limit) {
                 return Err(format!("rank {rank} holds {peak} bytes, above its limit of {:?}", self.limits[rank]));
@@ -299,7 +322,7 @@ impl Problem {
     }
 
     /// Starts and ends of all ops: longest paths through the graph of what waits for what.
-    fn times(&self, rows: &[Vec<Vec<Op>>]) -> Result<Times, String> {
+    fn times(&self, rows: &[Vec<Vec<Op>>], copies: &[Vec<Copy>]) -> Result<Times, String> {
         // Who makes the output of F and the gradient of B, by stage and microbatch.
         let mut maker: HashMap<(bool, usize, usize), usize> = HashMap::new();
         let mut nodes: Vec<(usize, &[Op])> = Vec::new();
@@ -350,6 +373,24 @@ impl Problem {
                 }
             }
         }
+        // A copy becomes edges: from the op before it, over all copies that run after it on the link without a break, to
+        // the op that waits for the last of them.
+        let mut first_of_rank = 0;
+        for (rank, row) in rows.iter().enumerate() {
+            let copies = copies.get(rank).map_or(&[][..], Vec::as_slice);
+            for from in 0..copies.len() {
+                let mut delay = 0;
+                for to in &copies[from..] {
+                    delay += self.offloads[to.stage][1];
+                    // A copy before all ops has none to wait for; every copy is behind its F, so there is none.
+                    let (behind, before) = (first_of_rank + copies[from].starts - 1, first_of_rank + to.ends);
+                    if behind < before {
+                        edge(behind, before, delay);
+                    }
+                }
+            }
+            first_of_rank += row.len();
+        }
         let mut start = vec![0u64; nodes.len()];
         let mut free: Vec<usize> = (0..nodes.len()).filter(|node| waits[*node] == 0).collect();
         let mut done = 0;
@@ -384,10 +425,43 @@ impl Problem {
         (microbatch.is_multiple_of(self.slices), (microbatch + 1).is_multiple_of(self.slices))
     }
 
-    fn peak(&self, rank: usize, row: &[Vec<Op>]) -> i64 {
+    /// Whether each copy of a rank is behind its F and comes back before its backward, in an order that the link can keep.
+    fn copies_in_place(&self, rank: usize, row: &[Op], copies: &[Copy]) -> Result<(), String> {
+        for (index, copy) in copies.iter().enumerate() {
+            let wrong = |why: &str| Err(format!("rank {rank}: {copy:?} {why}"));
+            let is_here = |op: &&Op| op.stage == copy.stage && op.microbatch == copy.microbatch;
+            let place = |backward: bool| {
+                row.iter().position(|op| is_here(&op) && op.kind != Kind::W && (op.kind != Kind::F) == backward)
+            };
+            let (Some(forward), Some(backward)) = (place(false), place(true)) else { return wrong("has no op") };
+            if self.offloads[copy.stage][0] == 0 || copy.starts > copy.ends || copy.ends >= row.len() {
+                return wrong("cannot be");
+            }
+            if index > 0 && copies[index - 1].starts > copy.starts {
+                return wrong("starts before the one before it");
+            }
+            let same = |other: &&Copy| (other.stage, other.microbatch) == (copy.stage, copy.microbatch);
+            let others: Vec<&Copy> = copies.iter().filter(same).collect();
+            let [away, back] = others[..] else { return wrong("does not go once and come back once") };
+            let in_order = !away.is_back && back.is_back && away.starts > forward && away.ends <= back.starts;
+            if !in_order || back.ends > backward {
+                return wrong("is not between F and the backward");
+            }
+        }
+        Ok(())
+    }
+
+    fn peak(&self, rank: usize, row: &[Vec<Op>], copies: &[Copy]) -> i64 {
         let mut held = self.static_bytes[rank];
         let mut peak = held;
-        for ops in row {
+        for (place, ops) in row.iter().enumerate() {
+            // In the order of the link.
+            for copy in copies {
+                let bytes = self.offloads[copy.stage][0] as i64;
+                held += if copy.is_back && copy.starts == place { bytes } else { 0 };
+                peak = peak.max(held);
+                held -= if !copy.is_back && copy.ends == place { bytes } else { 0 };
+            }
             // The two of a pair hold their bytes together.
             held += ops.iter().map(|op| self.changes(op).0).sum::<i64>();
             peak = peak.max(held);
@@ -471,11 +545,65 @@ fn grouped(row: Vec<Op>, pairs: &[usize]) -> Result<Vec<Vec<Op>>, String> {
     if second_of_a_pair { Err("a pair has no second op".into()) } else { Ok(groups) }
 }
 
+/// A copy to the host, or back.
+#[derive(Clone, Debug)]
+struct Copy {
+    is_back: bool,
+    stage: usize,
+    microbatch: usize,
+    starts: usize,
+    ends: usize,
+}
+
+impl Copy {
+    /// `0OFFLOAD3:4-9`.
+    fn read(text: &str) -> Result<Copy, String> {
+        let read = || {
+            let (moved, places) = text.split_once(':')?;
+            let (starts, ends) = places.split_once('-')?;
+            let is_back = moved.contains("RELOAD");
+            let (stage, microbatch) = moved.split_once(if is_back { "RELOAD" } else { "OFFLOAD" })?;
+            let number = |text: &str| text.parse().ok();
+            Some(Copy {
+                is_back,
+                stage: number(stage)?,
+                microbatch: number(microbatch)?,
+                starts: number(starts)?,
+                ends: number(ends)?,
+            })
+        };
+        read().ok_or_else(|| format!("{text} is no copy"))
+    }
+}
+
+/// The copies of a program row as a schedule writes them.
+fn copies_between(steps: &[Step]) -> Vec<String> {
+    let mut computed = 0;
+    let mut copies: Vec<(&str, usize, Option<usize>)> = Vec::new();
+    for step in steps {
+        match step {
+            Step::Compute(_) => computed += 1,
+            Step::Copy(false, name) => copies.push((name, computed, None)),
+            Step::Copy(true, name) => {
+                copies.iter_mut().filter(|copy| copy.0 == name).for_each(|copy| copy.2 = Some(computed));
+            }
+            Step::Messages(_) | Step::Optimizer => {}
+        }
+    }
+    let text = |(name, starts, ends): &(&str, usize, Option<usize>)| match ends {
+        Some(ends) => format!("{name}:{starts}-{ends}"),
+        None => format!("{name} is never awaited"),
+    };
+    copies.iter().map(text).collect()
+}
+
 /// One step of a program row.
 enum Step {
     Compute(Op),
     /// Messages that start together: whether it is a send, its peer, and what identifies it at both ends.
     Messages(Vec<(bool, usize, String)>),
+    /// A copy that is started, or awaited.
+    Copy(bool, String),
     Optimizer,
 }
 
@@ -485,7 +613,7 @@ impl Problem {
     ///
     /// # Errors
     /// The first broken rule, as a sentence.
-    pub fn judge_program(&self, rows: &[&str], program: &[&str]) -> Result<(), String> {
+    pub fn judge_program(&self, rows: &[&str], program: &[&str], copies: &[&str]) -> Result<(), String> {
         let steps: Vec<Vec<Step>> = program.iter().map(|row| self.steps(row)).collect::<Result<_, _>>()?;
         if rows.len() != steps.len() {
             return Err(format!("{} program rows for {} ranks", steps.len(), rows.len()));
@@ -495,6 +623,10 @@ impl Problem {
             let computes: Vec<String> = steps.iter().filter_map(computes).collect();
             if computes != row.split_whitespace().collect::<Vec<_>>() {
                 return Err(format!("rank {rank}: the program computes in another order than the schedule"));
+            }
+            let said: Vec<&str> = copies.get(rank).map_or(Vec::new(), |row| row.split_whitespace().collect());
+            if copies_between(steps) != said {
+                return Err(format!("rank {rank}: the program copies at other places than the schedule"));
             }
             if !matches!(steps.last(), Some(Step::Optimizer)) {
                 return Err(format!("rank {rank}: the program does not end with the optimizer"));
@@ -540,7 +672,7 @@ impl Problem {
             for rank in 0..steps.len() {
                 let Some(step) = steps[rank].get(at[rank]) else { continue };
                 let done = match step {
-                    Step::Optimizer => true,
+                    Step::Optimizer | Step::Copy(..) => true,
                     Step::Compute(op) => {
                         let inputs = self.inputs(op);
                         if let Some(missing) =
@@ -607,6 +739,10 @@ impl Problem {
         for word in row.split_whitespace() {
             if word == "OPTIMIZER" {
                 steps.push(Step::Optimizer);
+                continue;
+            }
+            if let Some((verb, name)) = word.split_once('(').filter(|(verb, _)| !verb.is_empty()) {
+                steps.push(Step::Copy(verb == "wait", name.trim_end_matches(')').to_string()));
                 continue;
             }
             if word.starts_with('(') {
@@ -774,7 +910,7 @@ mod tests {
         let rows = ["0F0 0F1 0BW0 0BW1", "1F0 1BW0 1F1 1BW1"];
         let first = "0F0 (0SEND_F0) 0F1 (0SEND_F1 0RECV_B0) 0BW0 (0RECV_B1) 0BW1 OPTIMIZER";
         let second = "(1RECV_F0) 1F0 1BW0 (1SEND_B0 1RECV_F1) 1F1 1BW1 (1SEND_B1) OPTIMIZER";
-        assert_eq!(problem.judge_program(&rows, &[first, second]), Ok(()));
+        assert_eq!(problem.judge_program(&rows, &[first, second], &[]), Ok(()));
         let lies = [
             (first.replace(" (0SEND_F1 0RECV_B0)", " (0SEND_F1)"), second.to_string(), "messages where"),
             (first.replace("0SEND_F0", "0SEND_F1"), second.to_string(), "disagree on the order"),
@@ -790,7 +926,7 @@ mod tests {
             (first.replace("0F0 ", ""), second.to_string(), "another order"),
         ];
         for (first, second, says) in lies {
-            let refusal = problem.judge_program(&rows, &[&first, &second]).unwrap_err();
+            let refusal = problem.judge_program(&rows, &[&first, &second], &[]).unwrap_err();
             assert!(refusal.contains(says), "{first} | {second}: {refusal}");
         }
     }

@@ -47,6 +47,10 @@
 //! round trip to B, and what B leaves until W has run. The sum over all microbatches fits under the limit during
 //! the window, less what cannot be held yet, or any more, near its ends.
 //!
+//! **Copies to the host** (module `host_link`): all of the above is taken for copies that take no time, so that what may go takes
+//! room during F and from the start of the backward on alone. And there is an area with the time of copies: what stays holds its bytes through the round trip, what is copied holds them during its ops and its two
+//! copies, and the link copies for no longer than the window lasts.
+//!
 //! **Microbatches that differ** (module `differing`): none of this but heads, loads and tails, of each microbatch for itself.
 //!
 //! **Documents that may form any microbatches** (module `packing`): the work of all replicas on average, the replica with the
@@ -54,6 +58,7 @@
 
 mod crossing;
 mod differing;
+mod host_link;
 mod least_memory;
 mod longest_paths;
 mod memory_idle;
@@ -134,6 +139,15 @@ pub enum Binding {
         /// Bytes that the rank's ops may hold.
         room_bytes: Bytes,
     },
+    /// Bytes held over time, as far as the link to the host cannot take them away.
+    HostLink {
+        /// The rank.
+        rank: usize,
+        /// How long its link copies at the least.
+        copies_ns: Nanos,
+        /// Bytes that the rank's ops may hold.
+        room_bytes: Bytes,
+    },
     /// One of the others, for ops that are shorter by the most that pairs could hide.
     Hidden(Box<Binding>),
 }
@@ -154,6 +168,9 @@ impl Binding {
             }
             Binding::Area { rank, round_trip_ns, room_bytes } => {
                 Binding::Area { rank, round_trip_ns: coarse(round_trip_ns), room_bytes }
+            }
+            Binding::HostLink { rank, copies_ns, room_bytes } => {
+                Binding::HostLink { rank, copies_ns: coarse(copies_ns), room_bytes }
             }
             Binding::Cross { .. } | Binding::Hidden(_) => self,
         }
@@ -195,6 +212,10 @@ impl fmt::Display for Binding {
                 "each microbatch occupies the memory of rank {rank} for {round_trip_ns} ns or longer, \
                  and {room_bytes} bytes hold only so many at once"
             ),
+            Binding::HostLink { rank, copies_ns, room_bytes } => write!(
+                f,
+                "rank {rank} has {room_bytes} bytes for activations, and its link to the host must copy for {copies_ns} ns"
+            ),
             Binding::Hidden(binding) => write!(f, "{binding}, even with all that pairs of ops could hide left out"),
         }
     }
@@ -221,6 +242,12 @@ fn looking_at(problem: &Problem, most_ops: usize) -> Bound {
         let apart =
             problem.without_slices().filter(|apart| !apart.differs()).map(|apart| looking_at(&apart, most_ops));
         return apart.filter(|apart| apart.value_ns > bound.value_ns).unwrap_or(bound);
+    }
+    if problem.offloads() {
+        let Bound { value_ns, objective, binding } = looking_at(&problem.with_instant_copies(), most_ops);
+        let mut best = Best { value: value_ns, binding };
+        host_link::bound(problem, &mut best);
+        return Bound { value_ns: best.value, objective, binding: best.binding };
     }
     if !problem.pairs_gain() {
         return one_by_one(problem, most_ops);

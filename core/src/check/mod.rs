@@ -9,7 +9,7 @@
 //!
 //! # What acceptance promises
 //! For a schedule: every op of the problem runs once, on the rank that holds its stage; ranks never wait for each other in a
-//! circle; no rank holds more than its limit. For a program, in addition: every transfer that the placement needs stands once,
+//! circle; every copy to a host comes back before its backward; no rank holds more than its limit. For a program, in addition: every transfer that the placement needs stands once,
 //! with both ends, after the op that makes it and before the op that uses it; both ends of every channel list their transfers in
 //! the same order; the optimizer step of each rank comes once and last; and the named transport completes the program.
 
@@ -19,9 +19,11 @@ use core::fmt;
 use crate::base::units::Bytes;
 use crate::problem::Problem;
 use crate::problem::Schedule;
+use crate::problem::copies::Moved;
 use crate::problem::op::Op;
-use crate::program::{P2pOp, Program, Step, Transport, Way};
+use crate::program::{P2pOp, Program, Transport, Way};
 
+mod copies;
 mod rows;
 mod transfers;
 mod transport;
@@ -94,6 +96,17 @@ pub enum Violation {
         rank: usize,
         /// The position at which the pair begins.
         index: usize,
+    },
+    /// A copy to or from the host that cannot be where it stands.
+    Copy {
+        /// The rank.
+        rank: usize,
+        /// Its number in the rank's list of copies.
+        index: usize,
+        /// What it moves.
+        moved: Moved,
+        /// What is wrong.
+        wrong: &'static str,
     },
     /// Ops that wait for each other in a circle: each for the next, the last for the first.
     Circle {
@@ -230,6 +243,7 @@ impl fmt::Display for Violation {
             Violation::OverLimit { rank, index, op, held, limit } => {
                 write!(f, "rank {rank}, op {index}: {op} needs {held} bytes; the limit is {limit}")
             }
+            Violation::Copy { rank, index, moved, wrong } => write!(f, "rank {rank}, copy {index}: {moved} {wrong}"),
             Violation::ForeignMessage { rank, index, message } => {
                 write!(f, "rank {rank}, step {index}: {message} is not a transfer of this rank")
             }
@@ -264,7 +278,7 @@ impl fmt::Display for Violation {
 pub fn check_schedule(problem: &Problem, schedule: &Schedule) -> Result<(), Vec<Violation>> {
     let mut violations = Vec::new();
     let rows: Vec<&[Op]> = schedule.rows.iter().map(Vec::as_slice).collect();
-    check_rows(problem, &rows, &schedule.pairs, &mut violations);
+    check_rows(problem, &rows, &schedule.pairs, &schedule.copies, &mut violations);
     if violations.is_empty() { Ok(()) } else { Err(violations) }
 }
 
@@ -274,17 +288,10 @@ pub fn check_schedule(problem: &Problem, schedule: &Schedule) -> Result<(), Vec<
 /// All violations, at most 20, at least one.
 pub fn check_program(problem: &Problem, program: &Program, transport: Transport) -> Result<(), Vec<Violation>> {
     let mut violations = Vec::new();
-    let computes: Vec<Vec<Op>> = program
-        .rows
-        .iter()
-        .map(|row| {
-            let op = |step: &Step| if let Step::Compute(op) = step { Some(*op) } else { None };
-            row.iter().filter_map(op).collect()
-        })
-        .collect();
+    let (computes, copies) = copies::of_program(program, &mut violations);
     let rows: Vec<&[Op]> = computes.iter().map(Vec::as_slice).collect();
     // A program has no pairs: the schedule is checked for what they hold together.
-    check_rows(problem, &rows, &[], &mut violations);
+    check_rows(problem, &rows, &[], &copies, &mut violations);
     if violations.is_empty() {
         check_messages(problem, program, &mut violations);
     }

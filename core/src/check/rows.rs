@@ -1,15 +1,24 @@
-//! Op lists: every op stands once, ranks never wait in a circle, and no rank exceeds its limit.
+//! Op lists: every op stands once, ranks never wait in a circle, and no rank exceeds its limit, its copies to and from the host
+//! counted.
 
 use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
 
+use super::copies::{changes, check_copies};
 use super::{CircleWait, MOST_REPORTED, Violation};
+use crate::problem::copies::HostCopy;
 use crate::problem::op::{Op, OpKind};
 use crate::problem::{Backward, Problem};
 
 /// Every op once and in its place; then no circle; then memory.
-pub(super) fn check_rows(problem: &Problem, rows: &[&[Op]], pairs: &[Vec<u32>], violations: &mut Vec<Violation>) {
+pub(super) fn check_rows(
+    problem: &Problem,
+    rows: &[&[Op]],
+    pairs: &[Vec<u32>],
+    copies: &[Vec<HostCopy>],
+    violations: &mut Vec<Violation>,
+) {
     if rows.len() != problem.ranks() {
         violations.push(Violation::Rows { found: rows.len(), ranks: problem.ranks() });
         return;
@@ -19,10 +28,13 @@ pub(super) fn check_rows(problem: &Problem, rows: &[&[Op]], pairs: &[Vec<u32>], 
         check_pairs(rows, pairs, violations);
     }
     if violations.is_empty() {
+        check_copies(problem, rows, pairs, copies, violations);
+    }
+    if violations.is_empty() {
         check_circles(problem, rows, pairs, violations);
     }
     if violations.is_empty() {
-        check_memory(problem, rows, pairs, violations);
+        check_memory(problem, rows, pairs, copies, violations);
     }
 }
 
@@ -191,7 +203,13 @@ fn check_circles(problem: &Problem, rows: &[&[Op]], pairs: &[Vec<u32>], violatio
     }
 }
 
-fn check_memory(problem: &Problem, rows: &[&[Op]], pairs: &[Vec<u32>], violations: &mut Vec<Violation>) {
+fn check_memory(
+    problem: &Problem,
+    rows: &[&[Op]],
+    pairs: &[Vec<u32>],
+    copies: &[Vec<HostCopy>],
+    violations: &mut Vec<Violation>,
+) {
     for (rank, row) in rows.iter().enumerate() {
         let Some(limit) = problem.limit_bytes(rank) else { continue };
         let mut held = problem.static_bytes(rank);
@@ -202,9 +220,20 @@ fn check_memory(problem: &Problem, rows: &[&[Op]], pairs: &[Vec<u32>], violation
             continue;
         }
         let mut index = 0;
+        let mut copied = changes(problem, copies.get(rank).map_or(&[], Vec::as_slice)).into_iter().peekable();
         while index < row.len() {
             let group = &row[index..][..together(pairs, rank, index)];
             let mut given = 0;
+            while let Some((_, change)) = copied.next_if(|(place, _)| *place as usize <= index) {
+                held = held.saturating_add_signed(change);
+                if held > limit {
+                    violations.push(Violation::OverLimit { rank, index, op: row[index], held, limit });
+                    break;
+                }
+            }
+            if held > limit {
+                break;
+            }
             for (place, op) in group.iter().enumerate() {
                 let (takes, gives) = bytes_of(problem, *op);
                 held += takes;

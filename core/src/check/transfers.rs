@@ -58,7 +58,7 @@ pub(super) fn check_messages(problem: &Problem, program: &Program, violations: &
                     done[slot] |= if op.kind().makes_input_gradient() { B_RUNS } else { 0 };
                     continue;
                 }
-                Step::Optimizer => continue,
+                Step::StartCopy(_) | Step::WaitCopy(_) | Step::Optimizer => continue,
                 Step::Transfer(messages) => (messages, true, true),
                 Step::Start(messages) => (messages, true, false),
                 Step::Wait(messages) => (messages, false, true),

@@ -75,7 +75,8 @@ pub(super) fn complete(problem: &Problem, program: &Program, transport: Transpor
     while let Some(rank) = look.pop_front() {
         while let Some(step) = program.rows[rank].get(at[rank]) {
             let messages = match step {
-                Step::Compute(_) | Step::Optimizer => {
+                // Copies are the rank's own: they end whatever other ranks do.
+                Step::Compute(_) | Step::StartCopy(_) | Step::WaitCopy(_) | Step::Optimizer => {
                     at[rank] += 1;
                     continue;
                 }

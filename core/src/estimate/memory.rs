@@ -257,5 +257,7 @@ pub fn stage_cost(times: &JobTimes, memory: [JobMemory; 3], fused: JobMemory) ->
         backward_weight_workspace_bytes: backward_weight.workspace(),
         backward_workspace_bytes: Some(fused.workspace()),
         slice_gradient_bytes: 0,
+        offload_bytes: 0,
+        offload_ns: 0,
     }
 }

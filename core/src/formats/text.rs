@@ -297,7 +297,7 @@ makespan 12, bubble 3/12 on each rank, in-flight 2 1"
         ]];
         // 36 columns for 4004: F0 takes 9, then 9 idle ones, then BW0.
         assert_eq!(
-            draw(&Timeline { rows }, 40),
+            draw(&Timeline { rows, ..Timeline::default() }, 40),
             "0 | F0-------.........BW0---------------\nmakespan 4004, bubble 1000/4004, in-flight 2"
         );
     }
@@ -317,7 +317,7 @@ makespan 12, bubble 3/12 on each rank, in-flight 2 1"
                 let kind = [OpKind::F, OpKind::BW, OpKind::W][*kind];
                 Span { op: Op::new(0, kind, index), start_ns, end_ns: at }
             });
-            let timeline = Timeline { rows: alloc::vec![row.collect()] };
+            let timeline = Timeline { rows: alloc::vec![row.collect()], ..Timeline::default() };
             for line in lines(&timeline, width) {
                 let columns: usize = line.iter().map(|piece| piece.text.len()).sum();
                 prop_assert!(columns <= width, "{columns} of {width}");

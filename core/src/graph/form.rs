@@ -98,24 +98,28 @@ pub enum Offload {
     First(u32),
     /// All.
     All,
+    /// What the schedule says: copies of whole stages' activations for single microbatches
+    /// ([`HostCopy`](crate::problem::copies::HostCopy)), which may last over several ops.
+    Scheduled,
 }
 
 impl Offload {
-    /// The number of first layers of a stage.
+    /// The number of first layers of a stage that a pass over its operators copies.
     pub const fn layers(self) -> Option<u32> {
         match self {
-            Offload::None => None,
+            Offload::None | Offload::Scheduled => None,
             Offload::First(layers) => Some(layers),
             Offload::All => Some(u32::MAX),
         }
     }
 
-    /// As it stands in a spec: `none`, `all`, or the number.
+    /// As it stands in a spec: `none`, `all`, `scheduled`, or the number.
     pub fn text(self) -> String {
         match self {
             Offload::None => String::from("none"),
             Offload::First(layers) => format!("{layers}"),
             Offload::All => String::from("all"),
+            Offload::Scheduled => String::from("scheduled"),
         }
     }
 }

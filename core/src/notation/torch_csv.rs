@@ -212,7 +212,7 @@ pub fn read_file(text: &str) -> Result<File, CsvSyntax> {
         cells.push(of_row);
     }
     let has_pairs = pairs.iter().any(|places| !places.is_empty());
-    let order = if has_pairs { Schedule { rows, pairs } } else { Schedule::of(rows) };
+    let order = if has_pairs { Schedule { rows, pairs, ..Schedule::default() } } else { Schedule::of(rows) };
     Ok(File { order, cells, left_out })
 }
 

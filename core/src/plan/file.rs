@@ -16,6 +16,7 @@ use crate::base::units::Nanos;
 use crate::check::{Violation, check_program, check_schedule};
 use crate::estimate::step::{Overlapped, RankEpilogue, StepEpilogue};
 use crate::problem::Schedule;
+use crate::problem::copies::HostCopy;
 use crate::problem::op::OpSyntax;
 use crate::problem::{PlacementChoice, Problem, Statement};
 use crate::program::{Program, Step};
@@ -141,6 +142,9 @@ impl Plan {
         let mut schedule = json!({ "name": self.schedule_name, "rows": self.schedule.text_rows() });
         if !self.schedule.pairs.is_empty() {
             schedule["pairs"] = json!(self.schedule.pairs);
+        }
+        if self.schedule.has_copies() {
+            schedule["copies"] = self.schedule.copies.iter().map(|copies| copy_row(copies)).collect();
         }
         let mut content = json!({
             "format": FORMAT,
@@ -342,8 +346,9 @@ fn read_fields(value: &Value) -> Result<Plan, Faults> {
         let rows =
             read_rows(&mut schedule, "an op such as `0F3`", &mut faults, |rows| Schedule::from_text_rows(rows));
         let pairs = read_pairs(&mut schedule, &mut faults);
+        let copies = read_copies(&mut schedule, &mut faults);
         schedule.finish(&mut faults);
-        (name, rows.map(|schedule| Schedule { pairs, ..schedule }))
+        (name, rows.map(|schedule| Schedule { pairs, copies, ..schedule }))
     });
     let program = table.table("program", &mut faults).map(|mut program| {
         let accepted = "a step such as `0F3`, `(1SEND_F0)` or `OPTIMIZER`";
@@ -424,6 +429,24 @@ fn read_pairs(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Vec<Vec<u32>> {
         faults.push(Fault::new(path, shown(value), "for each rank a list of the positions at which pairs begin"));
     }
     pairs.unwrap_or_default()
+}
+
+/// The copies of a rank as one text.
+fn copy_row(copies: &[HostCopy]) -> Value {
+    Value::String(copies.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))
+}
+
+/// The copies to and from hosts, by rank; none where the file has none.
+fn read_copies(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Vec<Vec<HostCopy>> {
+    let path = table.path("copies");
+    let Some(value) = table.get("copies") else { return Vec::new() };
+    let row = |value: &Value| value.as_str()?.split_ascii_whitespace().map(|word| word.parse().ok()).collect();
+    let copies = value.as_array().and_then(|rows| rows.iter().map(row).collect::<Option<Vec<Vec<HostCopy>>>>());
+    if copies.is_none() {
+        let accepted = "for each rank a text of copies such as `0OFFLOAD3:4-9`: what, and the positions between which";
+        faults.push(Fault::new(path, shown(value), accepted));
+    }
+    copies.unwrap_or_default()
 }
 
 fn read_rows<T>(

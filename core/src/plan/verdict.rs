@@ -51,22 +51,16 @@ pub fn by_rank(derived: &Derived, problem: &Problem, timeline: &Timeline) -> Vec
     let ranks = timeline.rows.iter().zip(&derived.static_bytes).enumerate();
     ranks
         .map(|(rank, (row, fixed))| {
-            let (mut held, mut most, mut at) = (0, 0, None);
-            // Ops that overlap hold their bytes together.
-            for together in row.chunk_by(|a, b| b.start_ns < a.end_ns) {
-                for span in together {
-                    held += problem.takes(span.op);
-                    if held > most {
-                        (most, at) = (held, Some(span));
-                    }
-                }
-                held -= together.iter().map(|span| problem.gives(span.op)).sum::<Bytes>();
-            }
+            let (peak, at) = timeline.peak(problem, rank);
+            let most = peak - problem.static_bytes(rank);
+            let at = at.map(|at| row[at]);
+            let kept_there = on_host(&derived.host_bytes, row.iter().map(|span| span.op));
+            let copied_there = timeline.copied_bytes(problem, rank);
             RankMemory {
                 rank,
                 fixed: *fixed,
                 activations: most,
-                on_host: fixed.on_host.saturating_add(on_host(&derived.host_bytes, row.iter().map(|span| span.op))),
+                on_host: fixed.on_host.saturating_add(kept_there).saturating_add(copied_there),
                 at: at.map(|span| span.op),
                 at_ns: at.map_or(0, |span| span.start_ns),
                 peak: fixed.total().saturating_add(most),

@@ -90,6 +90,9 @@ impl Factors {
             backward_weight_workspace_bytes: workspace(cost.backward_weight_workspace_bytes),
             backward_workspace_bytes: cost.backward_workspace_bytes.map(workspace),
             slice_gradient_bytes: cost.slice_gradient_bytes,
+            // Microbatches that differ have no copies.
+            offload_bytes: 0,
+            offload_ns: 0,
         }
         .bounded()
     }

@@ -20,6 +20,7 @@ use crate::base::units::{Bytes, Nanos};
 use crate::problem::op::{Op, OpKind};
 use crate::problem::placement::Placement;
 
+pub mod copies;
 pub mod factors;
 mod stage_cost;
 mod variants;
@@ -296,6 +297,12 @@ impl Problem {
     /// The memory of `rank`; none for no limit.
     pub fn limit_bytes(&self, rank: usize) -> Option<Bytes> {
         self.limit_bytes[rank]
+    }
+
+    /// Whether activations may go to the host between F and the backward, as copies of the schedule
+    /// ([`HostCopy`](copies::HostCopy)).
+    pub fn offloads(&self) -> bool {
+        self.stages.iter().any(|cost| cost.offload_bytes > 0)
     }
 
     /// Whether both ask for the same, whatever the names of their placements.

@@ -3,6 +3,7 @@
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
+use super::copies::HostCopy;
 use super::op::{Op, OpSyntax};
 
 /// One op list for each rank: order only, no times.
@@ -13,17 +14,30 @@ pub struct Schedule {
     /// By rank, ascending: positions of forwards that run as a pair with the backward right after them (DualPipe's
     /// overlapped forward and backward). Empty where there are none.
     pub pairs: Vec<Vec<u32>>,
+    /// By rank: copies of activations to and from the host, in the order in which they use its link. Empty where there are
+    /// none.
+    pub copies: Vec<Vec<HostCopy>>,
 }
 
 impl Schedule {
-    /// A schedule without pairs.
+    /// A schedule without pairs and without copies.
     pub fn of(rows: Vec<Vec<Op>>) -> Schedule {
-        Schedule { rows, pairs: Vec::new() }
+        Schedule { rows, ..Schedule::default() }
     }
 
     /// The positions of `rank` at which a pair begins, ascending.
     pub fn pairs_of(&self, rank: usize) -> &[u32] {
         self.pairs.get(rank).map_or(&[], Vec::as_slice)
+    }
+
+    /// The copies of `rank` to and from its host.
+    pub fn copies_of(&self, rank: usize) -> &[HostCopy] {
+        self.copies.get(rank).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether any rank copies activations to its host.
+    pub fn has_copies(&self) -> bool {
+        self.copies.iter().any(|copies| !copies.is_empty())
     }
 
     /// All ops of all ranks.

@@ -42,6 +42,10 @@ pub struct StageCost {
     /// With [slices](super::Problem::slices): the bytes of the gradients that later slices add up for the keys and values
     /// of one slice. B of the last slice takes them for all slices before it; B of each of these gives its own back.
     pub slice_gradient_bytes: Bytes,
+    /// Of the bytes that F leaves held, those that may go to the host until the backward needs them. 0 where none may.
+    pub offload_bytes: Bytes,
+    /// How long the link to the host takes for them, one way.
+    pub offload_ns: Nanos,
 }
 
 impl StageCost {

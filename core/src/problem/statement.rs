@@ -324,10 +324,15 @@ impl Statement {
             for kind in [OpKind::F, OpKind::B, OpKind::W] {
                 time += u128::from(cost.duration(kind)) * microbatches;
             }
+            time += 2 * u128::from(cost.offload_ns) * microbatches;
             for kind in [OpKind::F, OpKind::B, OpKind::W, OpKind::BW] {
                 bytes += u128::from(cost.takes(kind)) * microbatches;
             }
             bytes += u128::from(cost.slice_gradient_bytes) * microbatches;
+            if let Some((found, accepted)) = self.wrong_offload(cost) {
+                let stage = if self.stages.len() == 1 { at("stages") } else { format!("{}[{index}]", at("stages")) };
+                faults.push(Fault::new(format!("{stage}.offload_bytes"), found, accepted));
+            }
             let after_b = cost.forward_bytes + cost.backward_input_bytes;
             let after_w = after_b + cost.backward_weight_bytes;
             // W cannot come before B, so these are the only sums that an order can reach.
@@ -361,6 +366,21 @@ impl Statement {
                 format!("at most {MAX_TOTAL_BYTES} bytes in all"),
             ));
         }
+    }
+
+    /// What is wrong with the offload of a stage, and what is accepted.
+    fn wrong_offload(&self, cost: &StageCost) -> Option<(String, String)> {
+        let found = format!("{} bytes", cost.offload_bytes);
+        if cost.offload_bytes == 0 {
+            let accepted = String::from("bytes to offload where `offload_ns` says how long they take");
+            return (cost.offload_ns > 0).then_some((found, accepted));
+        }
+        if self.slices > 1 || self.microbatch_factors.is_some() {
+            let accepted = "0 where sequences are cut into slices or microbatches differ: their copies are not planned";
+            return Some((found, String::from(accepted)));
+        }
+        let accepted = || format!("at most the {} bytes that F leaves held", cost.forward_bytes.max(0));
+        (cost.offload_bytes > cost.forward_bytes.max(0) as u64).then(|| (found, accepted()))
     }
 
     /// Whether stages may be placed so.
@@ -484,6 +504,8 @@ fn read_stage(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Option<Stag
             .unwrap_or(0),
         backward_workspace_bytes: table.whole("backward_workspace_bytes", 0..=MAX_BYTES, faults),
         slice_gradient_bytes: table.whole("slice_gradient_bytes", 0..=MAX_BYTES, faults).unwrap_or(0),
+        offload_bytes: table.whole("offload_bytes", 0..=MAX_BYTES, faults).unwrap_or(0),
+        offload_ns: table.whole("offload_ns", 0..=MAX_NS, faults).unwrap_or(0),
     };
     let apart = cost.backward_input_ns + cost.backward_weight_ns;
     // The sum of both adds no information.
@@ -571,6 +593,8 @@ fn stage_value(cost: &StageCost) -> Value {
         ("backward_input_workspace_bytes", cost.backward_input_workspace_bytes),
         ("backward_weight_workspace_bytes", cost.backward_weight_workspace_bytes),
         ("slice_gradient_bytes", cost.slice_gradient_bytes),
+        ("offload_bytes", cost.offload_bytes),
+        ("offload_ns", cost.offload_ns),
     ] {
         if bytes > 0 {
             map.insert(String::from(key), json!(bytes));

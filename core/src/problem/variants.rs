@@ -72,6 +72,37 @@ impl Problem {
         Problem { limit_bytes, ..self.clone() }
     }
 
+    /// The same problem without copies to the host: its schedules are schedules of this problem.
+    pub fn without_offload(&self) -> Problem {
+        let kept = |cost: &StageCost| StageCost { offload_bytes: 0, offload_ns: 0, ..*cost };
+        Problem { stages: self.stages.iter().map(kept).collect(), ..self.clone() }
+    }
+
+    /// The same problem without copies to the host, where what may go takes room during F and from the start of the backward
+    /// on alone, as if copies took no time and no link. So it is no harder: the order of every schedule of this problem is a
+    /// schedule of that one, and takes no longer there.
+    pub fn with_instant_copies(&self) -> Problem {
+        let stage = |cost: &StageCost| {
+            let away = cost.offload_bytes as i64;
+            let forward_bytes = cost.forward_bytes - away;
+            let backward_input_bytes = cost.backward_input_bytes + away;
+            let whole = backward_input_bytes + cost.backward_weight_bytes;
+            // An op takes as much at its start as before, and what has come back.
+            let workspace = |takes: Bytes, more: i64| takes + away as u64 - more.max(0) as u64;
+            StageCost {
+                forward_bytes,
+                backward_input_bytes,
+                forward_workspace_bytes: cost.takes(OpKind::F) - forward_bytes.max(0) as u64,
+                backward_input_workspace_bytes: workspace(cost.takes(OpKind::B), backward_input_bytes),
+                backward_workspace_bytes: Some(workspace(cost.takes(OpKind::BW), whole)),
+                offload_bytes: 0,
+                offload_ns: 0,
+                ..*cost
+            }
+        };
+        Problem { stages: self.stages.iter().map(stage).collect(), ..self.clone() }
+    }
+
     /// The same problem with every backward whole, where that may help: where a BW holds less or takes less time than
     /// its B and then its W. Its schedules are schedules of this problem too.
     pub fn with_whole_backwards(&self) -> Option<Problem> {
@@ -136,6 +167,9 @@ impl Problem {
                     .backward_workspace_bytes
                     .map(|_| bytes(stage, &|cost| cost.backward_workspace_bytes.unwrap_or(0))),
                 slice_gradient_bytes: cost.slice_gradient_bytes,
+                // Microbatches that differ have no copies.
+                offload_bytes: 0,
+                offload_ns: 0,
             };
             let apart = alike.backward_input_ns + alike.backward_weight_ns;
             alike.backward_ns = cost.backward_ns.map(|_| fused).filter(|fused| *fused < apart);
@@ -230,6 +264,7 @@ impl Problem {
                 },
                 forward_exchange_ns: times(cost.forward_exchange_ns)?,
                 backward_exchange_ns: times(cost.backward_exchange_ns)?,
+                offload_ns: times(cost.offload_ns)?,
                 ..*cost
             })
         };

@@ -8,6 +8,7 @@
 //! - Ranks wait for each other as the program and the transport say. A receive ends when both ends have come to it. A send ends
 //!   when at most `slots` transfers of its channel (sender, receiver and payload), itself included, still wait to be taken. With
 //!   0 slots it ends when both ends have come to it.
+//! - Copies to and from the host run one after the other on the link of their rank. A rank waits for one where its program says.
 //!
 //! The runner does the same with planned times (`run --backend modelled`), so each can be compared with the other. A wait costs
 //! nothing where the order waits anyway, so a program takes at least the time of its order. The ops of a pair start together,
@@ -22,6 +23,7 @@ use crate::problem::Problem;
 use crate::problem::op::OpKind;
 use crate::program::Transport;
 use crate::program::{P2pOp, Payload, Program, Step, Way};
+use crate::simulate::host_link::HostLink;
 use crate::simulate::timeline::{Span, Timeline};
 
 /// When a transport lets ranks continue.
@@ -60,7 +62,10 @@ pub fn execute(problem: &Problem, program: &Program, pairs: &[Vec<u32>], carrier
         channels: Vec::new(),
         made: vec![0; 2 * problem.stage_count() * problem.microbatches()],
     };
-    let mut timeline = Timeline { rows: vec![Vec::new(); ranks] };
+    let mut timeline = Timeline { rows: vec![Vec::new(); ranks], copies: Vec::new() };
+    let copies = program.copies();
+    let mut links: Vec<HostLink> =
+        (0..ranks).map(|rank| HostLink::new(copies.get(rank).map_or(&[], Vec::as_slice))).collect();
     let is_pair = |rank: usize, place: u32| pairs.get(rank).is_some_and(|row| row.binary_search(&place).is_ok());
     let mut at = vec![0usize; ranks];
     // Within a step that runs one transfer at a time: how many have ended.
@@ -94,6 +99,15 @@ pub fn execute(problem: &Problem, program: &Program, pairs: &[Vec<u32>], carrier
                     now[rank] = end_ns;
                     continue;
                 }
+                Step::StartCopy(_) | Step::WaitCopy(_) => {
+                    let place = timeline.rows[rank].len();
+                    match step {
+                        Step::WaitCopy(_) => now[rank] = now[rank].max(links[rank].end(place)),
+                        _ => links[rank].start(problem, place, now[rank]),
+                    }
+                    at[rank] += 1;
+                    continue;
+                }
                 Step::Optimizer => {
                     at[rank] += 1;
                     continue;
@@ -124,6 +138,9 @@ pub fn execute(problem: &Problem, program: &Program, pairs: &[Vec<u32>], carrier
                 at[rank] += 1;
             }
         }
+    }
+    if !copies.is_empty() {
+        timeline.copies = links.into_iter().map(HostLink::spans).collect();
     }
     (0..ranks).all(|rank| at[rank] == program.rows[rank].len()).then_some(timeline)
 }

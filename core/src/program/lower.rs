@@ -149,7 +149,7 @@ pub fn lower_as(problem: &Problem, schedule: &Schedule, lowering: Lowering) -> R
             overlapped(problem, schedule, &grouped(problem, schedule, &timeline), prefetch)
         }
     };
-    Ok(with_optimizer(program))
+    Ok(with_optimizer(with_copies(schedule, program)))
 }
 
 /// The passes by which [`lower_as`] gets to its program, each with the program after it; the last one's is the result.
@@ -184,9 +184,54 @@ pub fn passes(problem: &Problem, schedule: &Schedule, lowering: Lowering) -> Res
             program: overlapped(problem, schedule, &grouped.program, prefetch),
         });
     }
+    if schedule.has_copies() {
+        let before = passes.last().map(|pass| pass.program.clone()).unwrap_or_default();
+        passes.push(Pass {
+            name: "copies",
+            does: "activations go to the host and back beside the ops; a rank waits for a copy where it needs the memory or the data",
+            program: with_copies(schedule, before),
+        });
+    }
     let program = with_optimizer(passes.last().map(|pass| pass.program.clone()).unwrap_or_default());
     passes.push(Pass { name: "optimizer", does: "each rank ends with its optimizer step", program });
     Ok(passes)
+}
+
+/// Starts each copy right behind the op before it, and waits for it right before the op that needs its memory or its data.
+fn with_copies(schedule: &Schedule, mut program: Program) -> Program {
+    for (rank, row) in program.rows.iter_mut().enumerate() {
+        let copies = schedule.copies_of(rank);
+        if copies.is_empty() {
+            continue;
+        }
+        // The list is in order of start. Where several are awaited, in the order of the list.
+        let mut awaited: Vec<usize> = (0..copies.len()).collect();
+        awaited.sort_by_key(|at| (copies[*at].ends, *at));
+        let (mut starts, mut waits) = (copies.iter().peekable(), awaited.iter().map(|at| copies[*at]).peekable());
+        let mut steps = Vec::with_capacity(row.len() + 2 * copies.len());
+        let mut place = 0;
+        let mut start = |steps: &mut Vec<Step>, place: u32| {
+            while let Some(copy) = starts.next_if(|copy| copy.starts <= place) {
+                steps.push(Step::StartCopy(copy.moved));
+            }
+        };
+        start(&mut steps, 0);
+        for step in row.drain(..) {
+            let computes = matches!(step, Step::Compute(_));
+            if computes {
+                while let Some(copy) = waits.next_if(|copy| copy.ends <= place) {
+                    steps.push(Step::WaitCopy(copy.moved));
+                }
+            }
+            steps.push(step);
+            if computes {
+                place += 1;
+                start(&mut steps, place);
+            }
+        }
+        *row = steps;
+    }
+    program
 }
 
 fn with_optimizer(mut program: Program) -> Program {

@@ -4,11 +4,13 @@
 //! - Out: the op lists with sends, receives and the optimizer ([`lower`]); times as the transfers allow ([`execute`]).
 //! - Knows: problems and timelines. Nothing of models.
 
+use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 use core::str::FromStr;
 
+use crate::problem::copies::{HostCopy, Moved};
 use crate::problem::op::{Op, OpSyntax};
 
 pub mod execute;
@@ -115,6 +117,11 @@ pub enum Step {
     Start(Vec<P2pOp>),
     /// Continue when these transfers, started before, have ended. Written `wait(1RECV_F0)`.
     Wait(Vec<P2pOp>),
+    /// Start this copy to or from the host, behind the copies started before, and continue at once. Written
+    /// `start(0OFFLOAD3)`.
+    StartCopy(Moved),
+    /// Continue when this copy, started before, has ended. Written `wait(0OFFLOAD3)`.
+    WaitCopy(Moved),
     /// Run the optimizer on the gradients of this rank. Written `OPTIMIZER`.
     Optimizer,
 }
@@ -126,6 +133,8 @@ impl fmt::Display for Step {
             Step::Transfer(messages) => write_messages(f, "", messages),
             Step::Start(messages) => write_messages(f, "start", messages),
             Step::Wait(messages) => write_messages(f, "wait", messages),
+            Step::StartCopy(moved) => write!(f, "start({moved})"),
+            Step::WaitCopy(moved) => write!(f, "wait({moved})"),
             Step::Optimizer => f.write_str("OPTIMIZER"),
         }
     }
@@ -157,6 +166,35 @@ impl Program {
                 steps.join(" ")
             })
             .collect()
+    }
+
+    /// By rank, the copies to and from its host, by the ops between which they stand; empty where no rank has any. A copy that
+    /// no step waits for, which [`check_program`](crate::check::check_program) refuses, is left out.
+    pub fn copies(&self) -> Vec<Vec<HostCopy>> {
+        let of_row = |row: &Vec<Step>| {
+            let mut copies: Vec<HostCopy> = Vec::new();
+            let mut open: BTreeMap<Moved, usize> = BTreeMap::new();
+            let mut place = 0;
+            for step in row {
+                match step {
+                    Step::Compute(_) => place += 1,
+                    Step::StartCopy(moved) => {
+                        open.insert(*moved, copies.len());
+                        copies.push(HostCopy { moved: *moved, starts: place, ends: u32::MAX });
+                    }
+                    Step::WaitCopy(moved) => {
+                        if let Some(at) = open.remove(moved) {
+                            copies[at].ends = place;
+                        }
+                    }
+                    Step::Transfer(_) | Step::Start(_) | Step::Wait(_) | Step::Optimizer => {}
+                }
+            }
+            copies.retain(|copy| copy.ends < u32::MAX);
+            copies
+        };
+        let copies: Vec<_> = self.rows.iter().map(of_row).collect();
+        if copies.iter().all(Vec::is_empty) { Vec::new() } else { copies }
     }
 
     /// Reads the text back.
@@ -197,6 +235,12 @@ fn next_step<'t>(words: &mut impl Iterator<Item = &'t str>) -> Result<Option<Ste
     for word in words {
         let (verb, inner) = word.split_once('(').map_or((None, word), |(verb, inner)| (Some(verb), inner));
         let (inner, closes) = inner.strip_suffix(')').map_or((inner, false), |inner| (inner, true));
+        // A copy stands alone.
+        match (verb, inner.parse::<Moved>()) {
+            (Some("start"), Ok(moved)) if closes && group.is_none() => return Ok(Some(Step::StartCopy(moved))),
+            (Some("wait"), Ok(moved)) if closes && group.is_none() => return Ok(Some(Step::WaitCopy(moved))),
+            _ => {}
+        }
         match (&mut group, verb) {
             (None, Some("")) => group = Some((Step::Transfer, alloc::vec![inner.parse()?])),
             (None, Some("start")) => group = Some((Step::Start, alloc::vec![inner.parse()?])),

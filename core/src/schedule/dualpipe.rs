@@ -69,7 +69,7 @@ pub fn dualpipe(problem: &Problem) -> Result<Schedule, Absent> {
 /// Op lists with their pairs, where pairs save time.
 fn paired(problem: &Problem, rows: impl Iterator<Item = (Vec<Op>, Vec<u32>)>) -> Schedule {
     let (rows, pairs): (Vec<_>, Vec<_>) = rows.unzip();
-    if problem.pairs_gain() { Schedule { rows, pairs } } else { Schedule::of(rows) }
+    if problem.pairs_gain() { Schedule { rows, pairs, ..Schedule::default() } } else { Schedule::of(rows) }
 }
 
 /// The row of the rank at `position` (0 at an entrance) of `depth`, with `microbatches` in each stream; a

@@ -25,6 +25,7 @@
 //! | `acceptance` | which order `reinsertion` and `perturbation` continue from |
 //! | `fused_backward` | keeps a backward whole (BW), where that takes less time or memory than B and W |
 //! | `overlapped_pairs` | runs forwards and backwards as pairs, where the problem lets one hide behind the other |
+//! | `host_copies` | copies of activations to the host, so that an order which holds more fits the limit |
 //! | `orders` | the order in which microbatches enter, where they differ, together with the schedule |
 //! | `packing` | which documents form which microbatch of which data parallel replica, in which order, for a schedule |
 //! | `steady_state` | repeats the steady state of a schedule, so that many microbatches cost little more than few |
@@ -56,6 +57,7 @@ mod flat_problem;
 mod frontier;
 mod fused_backward;
 mod grouped;
+mod host_copies;
 mod limit_tree;
 mod list;
 mod longest_paths;
@@ -77,6 +79,7 @@ mod zbv;
 use one_limit::{Scope, search, whole_orders};
 
 pub use frontier::{Frontier, Point, frontier};
+pub use host_copies::within_limits;
 pub use orders::{Ordered, order_microbatches};
 pub use packing::{Batch, Packed};
 
@@ -169,6 +172,9 @@ pub fn best(
     if problem.differs() {
         return orders::best(problem, effort, observer);
     }
+    if problem.offloads() {
+        return host_copies::best(problem, effort, observer);
+    }
     let mut stopped = false;
     let mut found = limit_tree::climb(problem, effort, &mut |progress| {
         let flow = observer(progress);
@@ -216,6 +222,9 @@ pub fn best(
 pub fn first(problem: &Problem) -> Result<Found, Infeasible> {
     if problem.differs() {
         return orders::best(problem, Effort(0), &mut |_| Flow::Continue);
+    }
+    if problem.offloads() {
+        return host_copies::best(problem, Effort(0), &mut |_| Flow::Continue);
     }
     let scope = Scope { quick: true, ..Scope::default() };
     let cut = search(problem, Effort(0), scope, &mut |_| Flow::Continue);

@@ -58,7 +58,7 @@ pub(super) fn all_paired(
     for form in FORMS {
         let rows: Vec<Vec<Op>> = schedule.rows.iter().map(|row| prepare(row, form)).collect();
         let pairs = rows.iter().enumerate().map(|(rank, row)| places_of(problem, rank, row)).collect();
-        let schedule = Schedule { rows, pairs };
+        let schedule = Schedule { rows, pairs, ..Schedule::default() };
         if let Some(cost) = cost(problem, &schedule)
             && (floor..best.as_ref().map_or(below, |best| best.1)).contains(&cost.objective)
         {

@@ -3,6 +3,8 @@
 //! - In: a problem and a schedule.
 //! - Out: start and end of each op, bytes of each rank ([`timeline`]); the same with times that vary ([`jitter`]).
 //! - Knows: problems. Nothing of how a schedule was made.
+//!
+//! Copies to and from a host go one after the other on the link of their rank, beside its ops (`host_link`).
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -12,8 +14,10 @@ use crate::base::units::Nanos;
 use crate::problem::Problem;
 use crate::problem::Schedule;
 use crate::problem::op::{Op, OpKind};
-use crate::simulate::timeline::{Span, Timeline};
+use crate::simulate::host_link::HostLink;
+use crate::simulate::timeline::{CopySpan, Span, Timeline};
 
+pub(crate) mod host_link;
 pub mod jitter;
 pub mod timeline;
 
@@ -66,16 +70,16 @@ impl core::error::Error for Deadlock {}
 pub fn simulate(problem: &Problem, schedule: &Schedule) -> Result<Timeline, Deadlock> {
     let mut rows: Vec<Vec<Span>> = schedule.rows.iter().map(|row| Vec::with_capacity(row.len())).collect();
     let order = run(problem, schedule, |rank, op, start_ns, end_ns| rows[rank].push(Span { op, start_ns, end_ns }));
-    order.map(|()| Timeline { rows })
+    order.map(|copies| Timeline { rows, copies })
 }
 
 /// As [`simulate`], handing each op to `visit` (rank, op, start, end) in an order that keeps every
-/// dependency; ops of one rank come in the order of its row.
+/// dependency; ops of one rank come in the order of its row. Gives the copies to and from hosts.
 pub(crate) fn run(
     problem: &Problem,
     schedule: &Schedule,
     visit: impl FnMut(usize, Op, Nanos, Nanos),
-) -> Result<(), Deadlock> {
+) -> Result<Vec<Vec<CopySpan>>, Deadlock> {
     run_as(problem, schedule, |_, _, op| problem.duration(op), visit)
 }
 
@@ -89,20 +93,20 @@ pub(crate) fn simulate_as(
     schedule: &Schedule,
     took: &dyn Fn(usize, usize, Op) -> Nanos,
 ) -> Result<Timeline, Deadlock> {
-    let mut timeline = Timeline { rows: vec![Vec::new(); schedule.rows.len()] };
-    let place = |rank: usize, op, start_ns, end_ns| timeline.rows[rank].push(Span { op, start_ns, end_ns });
-    run_as(problem, schedule, took, place)?;
-    Ok(timeline)
+    let mut rows = vec![Vec::new(); schedule.rows.len()];
+    let place = |rank: usize, op, start_ns, end_ns| rows[rank].push(Span { op, start_ns, end_ns });
+    let copies = run_as(problem, schedule, took, place)?;
+    Ok(Timeline { rows, copies })
 }
 
 /// As [`run`], where the op at a place of a rank's row (rank, place, op) takes the time that `took` gives. The shorter
-/// op of a pair hides the same share, and communication takes the same time.
+/// op of a pair hides the same share, and communication and copies take the same time.
 pub(crate) fn run_as(
     problem: &Problem,
     schedule: &Schedule,
     took: impl Fn(usize, usize, Op) -> Nanos,
     mut visit: impl FnMut(usize, Op, Nanos, Nanos),
-) -> Result<(), Deadlock> {
+) -> Result<Vec<Vec<CopySpan>>, Deadlock> {
     let (stages, microbatches) = (problem.stage_count(), problem.microbatches());
     // Ends of F and of B by stage and microbatch; NEVER until the op has run.
     const NEVER: Nanos = Nanos::MAX;
@@ -112,6 +116,8 @@ pub(crate) fn run_as(
     let mut free = vec![0 as Nanos; schedule.rows.len()];
     let mut pairs: Vec<core::iter::Peekable<_>> =
         (0..schedule.rows.len()).map(|rank| schedule.pairs_of(rank).iter().peekable()).collect();
+    let mut links: Vec<HostLink> =
+        (0..schedule.rows.len()).map(|rank| HostLink::new(schedule.copies_of(rank))).collect();
     // A rank sleeps until the one value that it lacks is made; the rank that makes it wakes it.
     let mut ready: Vec<usize> = (0..schedule.rows.len()).rev().collect();
     while let Some(rank) = ready.pop() {
@@ -137,6 +143,8 @@ pub(crate) fn run_as(
             if blocked {
                 break;
             }
+            links[rank].start(problem, at[rank], free[rank]);
+            start = start.max(links[rank].end(at[rank]));
             let duration = match partner {
                 Some(partner) => {
                     let times = [took(rank, at[rank], op), took(rank, at[rank] + 1, partner)];
@@ -184,7 +192,11 @@ pub(crate) fn run_as(
         ends[op.stage() * microbatches + op.microbatch()] != NEVER
     };
     let waiting = waiting(problem, schedule, &at, is_pair, has_run);
-    if waiting.is_empty() { Ok(()) } else { Err(Deadlock { waiting }) }
+    if !waiting.is_empty() {
+        return Err(Deadlock { waiting });
+    }
+    let copies = links.into_iter().map(HostLink::spans);
+    Ok(if schedule.has_copies() { copies.collect() } else { Vec::new() })
 }
 
 /// The ranks that have ops left, of which each stands at `at`, and what each lacks. `is_pair` says whether a rank's next op

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use crate::base::units::{Bytes, Nanos};
 use crate::problem::Schedule;
+use crate::problem::copies::{CopyWay, HostCopy, Moved};
 use crate::problem::op::Op;
 use crate::problem::{Objective, Problem};
 
@@ -19,11 +20,24 @@ pub struct Span {
     pub end_ns: Nanos,
 }
 
+/// A copy to or from the host in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopySpan {
+    /// What is copied, and between which positions of the rank's row.
+    pub copy: HostCopy,
+    /// When it started, from the start of the first op of all ranks.
+    pub start_ns: Nanos,
+    /// When it ended.
+    pub end_ns: Nanos,
+}
+
 /// The spans of every rank, each row in the order in which it ran.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Timeline {
     /// By rank.
     pub rows: Vec<Vec<Span>>,
+    /// By rank: the copies on its link to the host, in their order. Empty where there are none.
+    pub copies: Vec<Vec<CopySpan>>,
 }
 
 impl Timeline {
@@ -87,7 +101,20 @@ impl Timeline {
             _ => steps.push((time, held)),
         };
         step(0, held);
+        let copies = self.copies_of(rank);
+        let mut changes = Changes::of(copies.iter().map(|span| span.copy).collect());
+        let mut place = 0;
         for together in self.rows[rank].chunk_by(|a, b| b.start_ns < a.end_ns) {
+            changes.before(place, |at, moved| {
+                let bytes = problem.cost(moved.stage.into()).offload_bytes;
+                match moved.way {
+                    CopyWay::Reload => held += bytes,
+                    CopyWay::Offload => held -= bytes,
+                }
+                let time = if moved.way == CopyWay::Reload { copies[at].start_ns } else { together[0].start_ns };
+                step(time.min(together[0].start_ns), held);
+            });
+            place += together.len();
             for span in together {
                 held += problem.takes(span.op);
                 step(span.start_ns, held);
@@ -102,8 +129,25 @@ impl Timeline {
 
     /// The most bytes that `rank` holds at once, its static bytes included.
     pub fn peak_bytes(&self, problem: &Problem, rank: usize) -> Bytes {
+        self.peak(problem, rank).0
+    }
+
+    /// The same, and the position in its row of the op at which that is first so; none where it holds no more than its static
+    /// bytes.
+    pub fn peak(&self, problem: &Problem, rank: usize) -> (Bytes, Option<usize>) {
         let together = self.rows[rank].chunk_by(|a, b| b.start_ns < a.end_ns);
-        peak_of(problem, rank, together.map(|spans| spans.iter().map(|span| span.op)))
+        let copies = self.copies_of(rank).iter().map(|span| span.copy).collect();
+        peak_of(problem, rank, together.map(|spans| spans.iter().map(|span| span.op)), copies)
+    }
+
+    /// The most bytes of the activations of `rank` that copies of the schedule hold in the host's memory at once.
+    pub fn copied_bytes(&self, problem: &Problem, rank: usize) -> Bytes {
+        copied_bytes(problem, &self.copies_of(rank).iter().map(|span| span.copy).collect::<Vec<_>>())
+    }
+
+    /// The copies of `rank` to and from its host.
+    pub fn copies_of(&self, rank: usize) -> &[CopySpan] {
+        self.copies.get(rank).map_or(&[], Vec::as_slice)
     }
 }
 
@@ -117,7 +161,7 @@ pub fn in_turns_ns(work_ns: impl Iterator<Item = Nanos>, pipelines: usize, proce
 
 /// The most bytes that `rank` holds at once when it runs `ops` in this order, its static bytes included.
 pub fn peak_bytes(problem: &Problem, rank: usize, ops: impl Iterator<Item = Op>) -> Bytes {
-    peak_of(problem, rank, ops.map(core::iter::once))
+    peak_of(problem, rank, ops.map(core::iter::once), Vec::new()).0
 }
 
 /// The most bytes that `rank` holds at once when it runs its op list of `schedule`, its static bytes included. The two
@@ -129,17 +173,102 @@ pub fn schedule_peak_bytes(problem: &Problem, schedule: &Schedule, rank: usize) 
         place += 1;
         pairs.next_if_eq(&place).is_some()
     });
-    peak_of(problem, rank, together.map(|ops| ops.iter().copied()))
+    peak_of(problem, rank, together.map(|ops| ops.iter().copied()), schedule.copies_of(rank).to_vec()).0
 }
 
-/// The most bytes held when the ops of each group run together, and one group after the other.
-fn peak_of<G: Iterator<Item = Op> + Clone>(problem: &Problem, rank: usize, groups: impl Iterator<Item = G>) -> Bytes {
+/// The most bytes held when the ops of each group run together, and one group after the other, with `copies` to and from the
+/// host; and the position of the op at which that is first so.
+fn peak_of<G: Iterator<Item = Op> + Clone>(
+    problem: &Problem,
+    rank: usize,
+    groups: impl Iterator<Item = G>,
+    copies: Vec<HostCopy>,
+) -> (Bytes, Option<usize>) {
     let mut held = problem.static_bytes(rank);
-    let mut peak = held;
+    let (mut peak, mut at) = (held, None);
+    let mut changes = Changes::of(copies);
+    let mut place = 0;
     for group in groups {
-        held += group.clone().map(|op| problem.takes(op)).sum::<Bytes>();
-        peak = peak.max(held);
+        changes.before(place, |_, moved| {
+            let bytes = problem.cost(moved.stage.into()).offload_bytes;
+            match moved.way {
+                CopyWay::Reload => held += bytes,
+                CopyWay::Offload => held -= bytes,
+            }
+            if held > peak {
+                (peak, at) = (held, Some(place));
+            }
+        });
+        for op in group.clone() {
+            held += problem.takes(op);
+            if held > peak {
+                (peak, at) = (held, Some(place));
+            }
+            place += 1;
+        }
         held -= group.map(|op| problem.gives(op)).sum::<Bytes>();
     }
-    peak
+    (peak, at)
+}
+
+/// The most bytes that `copies` of one rank hold in the host's memory at once: each from the start of its offload to the end of
+/// its reload.
+pub fn copied_bytes(problem: &Problem, copies: &[HostCopy]) -> Bytes {
+    let mut changes: Vec<(u32, bool, Bytes)> = copies
+        .iter()
+        .map(|copy| {
+            let bytes = problem.cost(copy.moved.stage.into()).offload_bytes;
+            match copy.moved.way {
+                CopyWay::Offload => (copy.starts, true, bytes),
+                CopyWay::Reload => (copy.ends, false, bytes),
+            }
+        })
+        .collect();
+    // What an op waits for is gone from the host when that op starts, and others have started before it.
+    changes.sort_unstable_by_key(|(place, goes, _)| (*place, !*goes));
+    let (mut held, mut most): (Bytes, Bytes) = (0, 0);
+    for (_, goes, bytes) in changes {
+        held = if goes { held.saturating_add(bytes) } else { held.saturating_sub(bytes) };
+        most = most.max(held);
+    }
+    most
+}
+
+/// How copies change what a rank holds, from op to op.
+///
+/// A reload takes its bytes where it starts, an offload gives them back at the op that waits for it. Copies go one after the
+/// other. So where an offload that an op waits for comes before a reload that starts before the same op, its bytes are free
+/// first.
+struct Changes {
+    copies: Vec<HostCopy>,
+    /// Copies before this one have changed what they change.
+    from: usize,
+    done: Vec<bool>,
+}
+
+impl Changes {
+    fn of(copies: Vec<HostCopy>) -> Changes {
+        Changes { done: alloc::vec![false; copies.len()], copies, from: 0 }
+    }
+
+    /// Calls `each` with the number and the content of each copy that changes what is held before the op at `place`. To be
+    /// called with all places, in ascending order.
+    fn before(&mut self, place: usize, mut each: impl FnMut(usize, Moved)) {
+        while self.done.get(self.from) == Some(&true) {
+            self.from += 1;
+        }
+        for at in self.from..self.copies.len() {
+            let HostCopy { moved, starts, ends } = self.copies[at];
+            if starts as usize > place {
+                break;
+            }
+            let changes = match moved.way {
+                CopyWay::Offload => ends as usize <= place,
+                CopyWay::Reload => true,
+            };
+            if changes && !core::mem::replace(&mut self.done[at], true) {
+                each(at, moved);
+            }
+        }
+    }
 }

@@ -105,7 +105,7 @@
 //! | `training.recompute` | activation recomputation: `none`, `selective`, `cheap`, `latents`, `feed-forward` or `full` ([each](crate::graph::form::Recompute)); for each layer `3 full, 5 none`; or `fit`: [the least that fits](crate::estimate::fit) | `none` |
 //! | `training.recompute_first` (`recompute_first_layers`) | recompute only the first layers of each stage | all layers |
 //! | `training.recompute_group` | with `full`: keep only the input of each group of this many layers | 1 |
-//! | `training.offload` (`activation_offload`) | [activation offload](crate::graph::passes::offload_activations) to host memory: `none`, a number of first layers of each stage, `all`, or `fit`: [the fewest layers with which the step is the fastest that fits](crate::estimate::fit). What `recompute` drops is not offloaded | `none` |
+//! | `training.offload` (`activation_offload`) | [activation offload](crate::graph::passes::offload_activations) to host memory: `none`, a number of first layers of each stage, `all`, `fit`: [the fewest layers with which the step is the fastest that fits](crate::estimate::fit), or `scheduled`: [copies of the schedule](crate::problem::copies::HostCopy) that may last over several ops, for those microbatches and stages with which an order holds more than the limit. What `recompute` drops is not offloaded | `none` |
 //! | `training.offload_optimizer` (`optimizer_cpu_offload`) | optimizer offload: whether [moments and master weights](crate::graph::layout::Layout::offload_optimizer) lie in host memory, where the optimizer's step reads and writes them | false |
 //! | `training.elastic` | whether a run goes on with fewer data-parallel replicas after ranks have failed for good: with the same global batch, so each replica takes more microbatches | false |
 //! | `training.mtbf_hours` | mean time between failures of one device, in hours, such as 50000: `plan` then tells how often checkpoints are best written | none |
@@ -333,6 +333,7 @@ impl ModelWork {
     pub(crate) fn find_format_faults(&self, faults: &mut Vec<Fault>) {
         self.batch.find_faults(self, faults);
         self.find_slice_faults(faults);
+        self.find_offload_faults(faults);
         let form = &self.layout.form;
         for (field, is_so, dtype) in [
             ("training.matmul_dtype", form.matmul_dtype.is_some(), form.matmul_dtype.unwrap_or(Dtype::Fp8)),
@@ -399,6 +400,22 @@ impl ModelWork {
                 format!("{} with {what}", self.layout.slices),
                 accepted,
             ));
+        }
+    }
+
+    /// What copies of the schedule are not planned with.
+    fn find_offload_faults(&self, faults: &mut Vec<Fault>) {
+        if self.layout.form.offload != Offload::Scheduled {
+            return;
+        }
+        let unknown = [
+            (self.layout.recompute_layers == RecomputeLayers::Fit, "recompute fit"),
+            (self.layout.partition == Partition::WithinLimit, "partition within-limit"),
+            (self.batch.differs(), "microbatches that differ (training.documents, training.microbatch_factors)"),
+        ];
+        for (_, what) in unknown.into_iter().filter(|(is_so, _)| *is_so) {
+            let accepted = "scheduled, with recomputation and partition by name and microbatches that are alike";
+            faults.push(Fault::new("training.offload", format!("scheduled with {what}"), accepted));
         }
     }
 
@@ -584,7 +601,7 @@ impl ModelWork {
             _ if self.layout.offload_fits => training["offload"] = json!(FIT),
             Offload::None => {}
             Offload::First(layers) => training["offload"] = json!(layers),
-            Offload::All => training["offload"] = json!(form.offload.text()),
+            Offload::All | Offload::Scheduled => training["offload"] = json!(form.offload.text()),
         }
         if self.layout.offload_optimizer {
             training["offload_optimizer"] = json!(true);

@@ -29,6 +29,7 @@
 //! Times count from the start of the training step on the clock of the run. A trace is input like any other:
 //! it is read with every size bounded, and what does not fit together is refused with its place.
 
+use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -36,8 +37,9 @@ use alloc::vec::Vec;
 use self::collectives::Collective;
 use crate::base::fields::Faults;
 use crate::base::units::{Bytes, Nanos};
+use crate::problem::copies::{HostCopy, Moved};
 use crate::program::Step;
-use crate::simulate::timeline::{Span, Timeline};
+use crate::simulate::timeline::{CopySpan, Span, Timeline};
 
 pub mod analysis;
 pub mod calibrate;
@@ -119,6 +121,29 @@ pub struct Trace {
     pub steps: Vec<StepTrace>,
 }
 
+/// The copies of a row from their start to the end of the wait for them, with times from `first` on.
+fn copies(row: &[TraceSpan], first: Nanos) -> Vec<CopySpan> {
+    let mut started: BTreeMap<Moved, (u32, Nanos)> = BTreeMap::new();
+    let mut copies = Vec::new();
+    let mut place = 0;
+    for span in row {
+        match span.step {
+            Step::Compute(_) => place += 1,
+            Step::StartCopy(moved) => drop(started.insert(moved, (place, span.start_ns))),
+            Step::WaitCopy(moved) => {
+                if let Some((starts, start_ns)) = started.remove(&moved) {
+                    let copy = HostCopy { moved, starts, ends: place };
+                    let [start_ns, end_ns] = [start_ns, span.end_ns].map(|ns| ns.saturating_sub(first));
+                    copies.push(CopySpan { copy, start_ns, end_ns });
+                }
+            }
+            _ => {}
+        }
+    }
+    copies.sort_by_key(|span| span.start_ns);
+    copies
+}
+
 impl StepTrace {
     /// The compute ops as a timeline that starts at 0, to be drawn with the prediction.
     pub fn timeline(&self) -> Timeline {
@@ -134,7 +159,9 @@ impl StepTrace {
                 })
                 .collect()
         };
-        Timeline { rows: self.rows.iter().map(row).collect() }
+        let copies = self.rows.iter().map(|row| copies(row, first)).collect::<Vec<_>>();
+        let copies = if copies.iter().all(Vec::is_empty) { Vec::new() } else { copies };
+        Timeline { rows: self.rows.iter().map(row).collect(), copies }
     }
 
     /// The collectives of a row.

@@ -20,6 +20,8 @@ pub enum Job {
     Op(OpKind),
     /// Transfers, and waits for them.
     Transfers,
+    /// Copies to and from the host, and waits for them.
+    Copies,
     /// The optimizer's step.
     Optimizer,
     /// What ranks do together.
@@ -28,12 +30,13 @@ pub enum Job {
 
 impl Job {
     /// Every kind with its name.
-    pub const NAMED: [(&'static str, Job); 7] = [
+    pub const NAMED: [(&'static str, Job); 8] = [
         ("F", Job::Op(OpKind::F)),
         ("B", Job::Op(OpKind::B)),
         ("W", Job::Op(OpKind::W)),
         ("BW", Job::Op(OpKind::BW)),
         ("transfers", Job::Transfers),
+        ("copies", Job::Copies),
         ("optimizer", Job::Optimizer),
         ("collectives", Job::Collectives),
     ];
@@ -43,6 +46,7 @@ impl Job {
             Step::Compute(op) => Job::Op(op.kind()),
             Step::Optimizer => Job::Optimizer,
             Step::Transfer(_) | Step::Start(_) | Step::Wait(_) => Job::Transfers,
+            Step::StartCopy(_) | Step::WaitCopy(_) => Job::Copies,
         }
     }
 }

@@ -64,7 +64,7 @@ impl Waits {
                             let inputs = messages.iter().filter_map(input_of);
                             arrived.extend(inputs.map(|input| (input, [span.start_ns, span.end_ns])));
                         }
-                        Step::Start(_) | Step::Optimizer => {}
+                        Step::Start(_) | Step::StartCopy(_) | Step::WaitCopy(_) | Step::Optimizer => {}
                     }
                 }
                 waits.ops.push(ops);

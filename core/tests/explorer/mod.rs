@@ -82,6 +82,7 @@ impl<'p> World<'p> {
             let mut after = state.clone();
             let goes_on = match step {
                 Step::Compute(_) | Step::Optimizer | Step::Start(_) => true,
+                Step::StartCopy(_) | Step::WaitCopy(_) => true,
                 Step::Transfer(group) if self.one_by_one(step) => {
                     if !state.ended[number(&group[state.within[rank]])] {
                         continue;

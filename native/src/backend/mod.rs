@@ -22,6 +22,7 @@ use std::ops::Range;
 
 use pipeplan_core::base::units::Bytes;
 use pipeplan_core::model::Dtype;
+use pipeplan_core::problem::copies::Moved;
 use pipeplan_core::problem::op::Op;
 use pipeplan_core::program::{P2pOp, Payload, Way};
 
@@ -73,6 +74,22 @@ pub trait Backend {
     /// # Errors
     /// [`BackendError`] if `store` lacks a parcel or has it in another size, or a peer does not come.
     fn compute(&mut self, op: Op, store: &mut Store, peers: &mut dyn Peers) -> Result<(), BackendError>;
+
+    /// Starts a copy of what `moved` names to or from the host's memory. It goes on beside the next ops.
+    ///
+    /// # Errors
+    /// [`BackendError`] if the microbatch is not there, or this backend has no such copies.
+    fn start_copy(&mut self, moved: Moved, _store: &mut Store) -> Result<(), BackendError> {
+        Err(BackendError::NoCopies { moved })
+    }
+
+    /// Waits for a copy that was started, and gives its source back.
+    ///
+    /// # Errors
+    /// As [`Backend::start_copy`].
+    fn wait_copy(&mut self, moved: Moved, _store: &mut Store) -> Result<(), BackendError> {
+        Err(BackendError::NoCopies { moved })
+    }
 
     /// Optimizer step: applies the gradients accumulated since the last call, and clears them.
     ///
@@ -214,6 +231,18 @@ pub enum BackendError {
         found: Bytes,
         /// The size of the tensor.
         expected: Bytes,
+    },
+    /// A copy to or from the host of what is not there.
+    #[error("{moved} is started or awaited while its activations are not there")]
+    CopyOutOfOrder {
+        /// The copy.
+        moved: Moved,
+    },
+    /// This backend keeps all activations where they are.
+    #[error("{moved}: this backend has no copies of activations to and from the host")]
+    NoCopies {
+        /// The copy.
+        moved: Moved,
     },
     /// The rank does not hold this stage.
     #[error("stage {stage} is not on this rank")]

@@ -6,10 +6,12 @@
 //! that needs
 //! it waits for the rest of the hop.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use pipeplan_core::base::units::{Bytes, Nanos};
 use pipeplan_core::problem::Problem;
+use pipeplan_core::problem::copies::{CopyWay, Moved};
 use pipeplan_core::problem::op::{Op, OpKind};
 use pipeplan_core::program::Payload;
 
@@ -34,6 +36,9 @@ pub struct Modelled {
     pace: Pace,
     /// From 1970 to the start of the run.
     epoch_ns: Nanos,
+    /// When the link to the host is free, and when the copies under way end.
+    link_free: Nanos,
+    copies: BTreeMap<Moved, Nanos>,
 }
 
 impl Modelled {
@@ -43,7 +48,7 @@ impl Modelled {
         store.meter.ignore_transfers();
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let epoch_ns = since_epoch.saturating_sub(pace.start.elapsed()).as_nanos() as Nanos;
-        Modelled { problem, pace, epoch_ns }
+        Modelled { problem, pace, epoch_ns, link_free: 0, copies: BTreeMap::new() }
     }
 
     fn now(&self) -> Nanos {
@@ -120,6 +125,30 @@ impl Backend for Modelled {
             return Err(BackendError::OutOfOrder { op });
         }
         store.meter.give(Kind::Activation, gives);
+        Ok(())
+    }
+
+    fn start_copy(&mut self, moved: Moved, store: &mut Store) -> Result<(), BackendError> {
+        let stage = usize::from(moved.stage);
+        if stage >= self.problem.stage_count() {
+            return Err(BackendError::NoSuchStage { stage });
+        }
+        let cost = self.problem.cost(stage);
+        self.link_free = self.now().max(self.link_free).saturating_add(self.slowed(cost.offload_ns));
+        self.copies.insert(moved, self.link_free);
+        if moved.way == CopyWay::Reload {
+            store.meter.take(Kind::Activation, cost.offload_bytes);
+        }
+        Ok(())
+    }
+
+    fn wait_copy(&mut self, moved: Moved, store: &mut Store) -> Result<(), BackendError> {
+        let end = self.copies.remove(&moved).ok_or(BackendError::CopyOutOfOrder { moved })?;
+        self.wait_until(end);
+        if moved.way == CopyWay::Offload {
+            let bytes = self.problem.cost(moved.stage.into()).offload_bytes;
+            store.meter.give(Kind::Activation, bytes.min(store.meter.held(Kind::Activation)));
+        }
         Ok(())
     }
 

@@ -293,6 +293,8 @@ impl RankExecutor<'_> {
                 Step::Transfer(messages) => self.exchange(training_step, messages, transport)?,
                 Step::Start(messages) => self.start(training_step, messages, &mut started, transport)?,
                 Step::Wait(messages) => self.wait(training_step, messages, &mut started, transport)?,
+                Step::StartCopy(moved) => self.backend.start_copy(*moved, &mut self.store)?,
+                Step::WaitCopy(moved) => self.backend.wait_copy(*moved, &mut self.store)?,
                 Step::Optimizer if evaluates => {}
                 Step::Optimizer => {
                     self.gradients.reduce(training_step, &mut *self.backend, transport)?;

@@ -43,6 +43,7 @@ impl Tuned {
             Offload::None => String::new(),
             Offload::First(layers) => format!("; offload: {layers} of each stage"),
             Offload::All => "; offload: all".to_string(),
+            Offload::Scheduled => "; offload: scheduled".to_string(),
         };
         let shared = if self.degrees.zero >= 2 { format!("; ZeRO {}", self.degrees.zero) } else { String::new() };
         format!("{}{on_host}{shared}", self.recompute)

@@ -14,6 +14,7 @@ use crate::estimate::partition::PartCosts;
 use crate::graph::Graph;
 use crate::graph::form::{Offload, Recompute};
 use crate::graph::layout::RecomputeLayers;
+use crate::graph::passes::offload_activations;
 use crate::graph::liveness::Lifetimes;
 use crate::model::StageLayout;
 use crate::problem::StageCost;
@@ -57,7 +58,21 @@ pub(crate) fn stage_cost(work: &ModelWork, layout: &StageLayout) -> StageCost {
 fn cost_of(graph: &Graph, work: &ModelWork) -> StageCost {
     let fused = Lifetimes::fused(graph).memory_fused(graph);
     let cost = memory::stage_cost(&job_times(graph, work), Lifetimes::of(graph).memory(graph), fused);
-    if work.layout.slices > 1 { slices::with_keys_and_values(graph, cost) } else { cost }
+    match work.layout.form.offload {
+        Offload::Scheduled => with_copies(graph, work, cost),
+        _ if work.layout.slices > 1 => slices::with_keys_and_values(graph, cost),
+        _ => cost,
+    }
+}
+
+/// The cost of a stage whose activations may go to the host as copies of the schedule.
+fn with_copies(graph: &Graph, work: &ModelWork, cost: StageCost) -> StageCost {
+    let may_leave = offload_activations::may_leave(graph);
+    let bytes = may_leave.iter().fold(0, |sum: Bytes, tensor| sum.saturating_add(graph[*tensor].bytes()));
+    // What F leaves holds all of them.
+    let offload_bytes = bytes.min(cost.forward_bytes.max(0) as u64);
+    let offload_ns = if offload_bytes > 0 { work.device.host_link().time(offload_bytes) } else { 0 };
+    StageCost { offload_bytes, offload_ns, ..cost }
 }
 
 impl Parts<'_> {

@@ -167,5 +167,6 @@ fn in_words(offload: Offload) -> String {
         Offload::First(1) => String::from("the first layer of each stage"),
         Offload::First(layers) => format!("the first {layers} layers of each stage"),
         Offload::All => String::from("all layers"),
+        Offload::Scheduled => String::from("single microbatches"),
     }
 }

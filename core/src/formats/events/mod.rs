@@ -395,6 +395,7 @@ const fn category_of(step: &Step) -> &'static str {
     match step {
         Step::Compute(op) => category(op.kind()),
         Step::Transfer(_) | Step::Start(_) | Step::Wait(_) => "transfer",
+        Step::StartCopy(_) | Step::WaitCopy(_) => "copy",
         Step::Optimizer => "optimizer",
     }
 }

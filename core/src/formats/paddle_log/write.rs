@@ -62,6 +62,7 @@ pub fn write(trace: &Trace) -> Result<Vec<String>, Faults> {
                     Step::Compute(op) => (kind(*op, &stages), op.microbatch()),
                     Step::Optimizer => (String::from("optimizer"), 0),
                     Step::Transfer(_) | Step::Start(_) | Step::Wait(_) => continue,
+                    Step::StartCopy(_) | Step::WaitCopy(_) => continue,
                 };
                 let (from, to) = (began.saturating_add(span.start_ns), began.saturating_add(span.end_ns));
                 let _ = writeln!(

@@ -95,6 +95,14 @@ pub fn run(graph: &mut Graph, layers: Range<u32>, count: u32) -> PassReport {
     account
 }
 
+/// What a stage keeps of a microbatch between F and its backward that may wait in the host's memory meanwhile, as copies of the
+/// schedule ([`Offload::Scheduled`](crate::graph::form::Offload::Scheduled)): the tensors that the pass would send, of all layers.
+/// Of a graph whose passes are over.
+pub fn may_leave(graph: &Graph) -> Vec<TensorId> {
+    let kept = kept(graph, graph.forward_len(), 0..u32::MAX, &mut PassReport::new(NAME));
+    kept.into_iter().map(|kept| kept.tensor).collect()
+}
+
 /// A tensor that goes to the host's memory.
 #[derive(Clone, Copy)]
 struct Kept {

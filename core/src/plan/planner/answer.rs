@@ -11,6 +11,7 @@ use crate::estimate::step::Step;
 use crate::plan::judged::{WithCommunication, judged};
 use crate::problem::{Problem, Schedule};
 use crate::schedule::{Absent, Published};
+use crate::search::within_limits;
 use crate::simulate::jitter::{self, Outcomes};
 use crate::simulate::simulate;
 use crate::simulate::timeline::{Timeline, schedule_peak_bytes};
@@ -70,6 +71,8 @@ pub fn answer(spec: &Spec, published: &Published) -> Result<Answer, Absent> {
 /// `schedule` with its times, with jitter and with communication, where `check` accepts it; of data parallel replicas with
 /// different documents, those of the slowest.
 pub(super) fn judge(spec: &Spec, case: Case, name: &str, schedule: Schedule) -> Result<Answer, Absent> {
+    // A schedule that holds more than the limit gets copies to the host, where the problem allows them.
+    let schedule = if schedule.has_copies() { schedule } else { within_limits(&case.problem, schedule) };
     check_schedule(&case.problem, &schedule).map_err(|violations| refusal(&case.problem, &schedule, &violations))?;
     let case = of_slowest(spec, case, &schedule)?;
     let timeline = simulate(&case.problem, &schedule).map_err(|deadlock| Absent::because(deadlock.to_string()))?;

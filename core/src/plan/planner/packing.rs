@@ -371,7 +371,7 @@ fn entering(problem: &Problem, schedule: &Schedule, packing: Packing) -> (Schedu
     let op = |op: &Op| Op::new(op.stage(), op.kind(), new[op.microbatch()]);
     let rows = schedule.rows.iter().map(|row| row.iter().map(op).collect()).collect();
     let replica = |of: &Vec<Vec<u32>>| old.iter().map(|microbatch| of[*microbatch].clone()).collect();
-    (Schedule { rows, pairs: schedule.pairs.clone() }, packing.iter().map(replica).collect())
+    (Schedule { rows, pairs: schedule.pairs.clone(), ..Schedule::default() }, packing.iter().map(replica).collect())
 }
 
 /// Documents on the stages of one case.

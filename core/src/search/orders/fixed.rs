@@ -279,7 +279,7 @@ impl<'p> Fixed<'p> {
         let of = |place: usize| taking(order, self.tables.slices, place);
         let op = |op: &Op| Op::new(op.stage(), op.kind(), of(op.microbatch()));
         let rows = self.schedule.rows.iter().map(|row| row.iter().map(op).collect()).collect();
-        Schedule { rows, pairs: self.schedule.pairs.clone() }
+        Schedule { rows, pairs: self.schedule.pairs.clone(), ..Schedule::default() }
     }
 }
 

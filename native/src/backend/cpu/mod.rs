@@ -177,6 +177,10 @@ impl<T: Element> Processor for Core<T> {
         Ok(Data::room(tensor.dtype, tensor.elements() as usize))
     }
 
+    fn copied(&mut self, data: &Data<T>) -> Option<Data<T>> {
+        Some(data.clone())
+    }
+
     fn tokens(&mut self, tokens: Vec<i32>) -> Result<Data<T>, Infallible> {
         Ok(Data::Tokens(tokens))
     }

@@ -246,6 +246,8 @@ fn walk(stages: &[(u16, Graph)], training: &Training, row: &[Step], shows: bool)
         match step {
             Step::Compute(op) => backend.compute(*op, &mut store, &mut Alone::default())?,
             Step::Optimizer => backend.optimize(&mut store)?,
+            // Refused on a card before anything starts.
+            Step::StartCopy(_) | Step::WaitCopy(_) => {}
             Step::Transfer(messages) | Step::Start(messages) | Step::Wait(messages) => {
                 for message in messages {
                     let parcel = Parcel::of(*message);

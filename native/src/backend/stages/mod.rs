@@ -14,6 +14,7 @@ use pipeplan_core::graph::liveness::Lifetimes;
 use pipeplan_core::graph::optimizer::Optimizer;
 use pipeplan_core::graph::{Graph, Job, Role, Tensor, TensorId};
 use pipeplan_core::model::Dtype;
+use pipeplan_core::problem::copies::Moved;
 use pipeplan_core::problem::op::{Op, OpKind};
 use pipeplan_core::program::Payload;
 
@@ -33,6 +34,7 @@ use crate::runner::shard::ShardOwner;
 use crate::transport::{Buffer, OnCard};
 
 mod collective;
+mod copies;
 mod execute;
 mod processor;
 mod sharded;
@@ -441,6 +443,20 @@ impl<P: Processor> Backend for Stages<P> {
             return Err(BackendError::NoSuchStage { stage: op.stage() });
         }
         self.run_op(op, store, peers)
+    }
+
+    fn start_copy(&mut self, moved: Moved, store: &mut Store) -> Result<(), BackendError> {
+        let Stages { processor, stages, .. } = self;
+        let no_stage = || BackendError::NoSuchStage { stage: moved.stage.into() };
+        let Stage { graph, host_copies, lanes, .. } = stages.get_mut(&moved.stage).ok_or_else(no_stage)?;
+        let lane = lanes.get_mut(&moved.microbatch);
+        host_copies.start(moved, graph, lane, processor, &mut store.meter)
+    }
+
+    fn wait_copy(&mut self, moved: Moved, store: &mut Store) -> Result<(), BackendError> {
+        let no_stage = || BackendError::NoSuchStage { stage: moved.stage.into() };
+        let Stage { graph, host_copies, lanes, .. } = self.stages.get_mut(&moved.stage).ok_or_else(no_stage)?;
+        host_copies.end(moved, graph, lanes.get_mut(&moved.microbatch), &mut store.meter)
     }
 
     fn optimize(&mut self, _store: &mut Store) -> Result<(), BackendError> {

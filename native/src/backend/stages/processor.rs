@@ -92,6 +92,11 @@ pub trait Processor {
     /// If there is none.
     fn allocate(&mut self, tensor: &Tensor, briefly: bool) -> Result<Self::Data, Self::Error>;
 
+    /// A copy of `data` that waits in the host's memory, or is back from there; none where this processor has no such copies.
+    fn copied(&mut self, _data: &Self::Data) -> Option<Self::Data> {
+        None
+    }
+
     /// Tokens of a microbatch.
     ///
     /// # Errors

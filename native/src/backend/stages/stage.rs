@@ -9,6 +9,7 @@ use pipeplan_core::graph::{Graph, Job, Kernel, Role, Tensor, TensorId};
 use pipeplan_core::problem::op::OpKind;
 
 use super::Training;
+use super::copies::HostCopies;
 use super::processor::{Processor, Updated};
 use super::sharded::{Units, cut};
 use super::sliced::Slices;
@@ -40,6 +41,8 @@ pub(super) struct Stage<D, S> {
     pub(super) units: [Units; 4],
     /// What slices of sequences hold for each other; nothing where sequences are whole.
     pub(super) slices: Option<Slices<D>>,
+    /// What copies of the schedule hold in the host's memory.
+    pub(super) host_copies: HostCopies<D>,
     /// By microbatch: what is there now. A lane goes when its last job has ended.
     pub(super) lanes: BTreeMap<u32, Lane<D>>,
 }
@@ -129,6 +132,7 @@ impl<D, S> Stage<D, S> {
         let lanes = BTreeMap::new();
         let units = units(&graph, &fused.1, &parameters);
         let slices = Slices::of(&graph, training.slicing.as_ref());
+        let host_copies = HostCopies::of(&graph);
         Ok(Stage {
             graph,
             lifetimes,
@@ -142,6 +146,7 @@ impl<D, S> Stage<D, S> {
             copies_are_old: true,
             units,
             slices,
+            host_copies,
             lanes,
         })
     }

@@ -8,7 +8,7 @@ use pipeplan_core::check::Violation;
 use pipeplan_core::graph::optimizer::Optimizer;
 use pipeplan_core::graph::{Kernel, Recurring};
 use pipeplan_core::model::{Activation, Dtype, RecurrenceKind, Routing, Scores, StageLayout};
-use pipeplan_core::program::Transport;
+use pipeplan_core::program::{Step, Transport};
 use pipeplan_core::spec::{ModelWork, Spec, Work};
 
 use super::memory::available_bytes;
@@ -46,6 +46,11 @@ impl Workload {
         ModelStages::new(&work, [&whole]).check(device)
     }
 
+    /// Whether any rank copies activations to the host between its ops.
+    pub(super) fn copies_activations(&self) -> bool {
+        self.program.rows.iter().flatten().any(|step| matches!(step, Step::StartCopy(_)))
+    }
+
     /// Whether all is there that a run needs; cuts the text that a model trains on.
     pub(crate) fn check(&self, options: &RunOptions, carries: MessageCarrier) -> Result<Option<Batches>, Refusal> {
         if options.steps == 0 {
@@ -72,6 +77,9 @@ impl Workload {
             return Err(Refusal::Stages { stages, graphs: model.graphs.len() });
         }
         model.check(options.device)?;
+        if options.device != Device::Cpu && self.copies_activations() {
+            return Err(Refusal::CopiesOnCard);
+        }
         if matches!(options.device, Device::Cuda(_)) {
             // The card's memory is not the machine's; it says itself when it is full. Which processes share a machine
             // is not known here: each looks for itself.

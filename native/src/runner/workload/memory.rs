@@ -9,6 +9,7 @@ use pipeplan_core::graph::{Graph, Tensor, TensorId};
 use pipeplan_core::model::Dtype;
 use pipeplan_core::plan::verdict;
 use pipeplan_core::program::Step;
+use pipeplan_core::simulate::timeline::copied_bytes;
 
 use super::{Computation, ModelStages, Workload};
 use crate::runner::gradients::{Position, stages_held};
@@ -48,9 +49,11 @@ impl Workload {
     pub fn host_bytes(&self) -> Vec<Bytes> {
         let Computation::Model(model) = &self.computation else { return vec![0; self.problem.ranks()] };
         let behind: Vec<_> = model.graphs.iter().map(|graph| Lifetimes::of(graph).on_host(graph)).collect();
+        let copies = self.program.copies();
         let of_rank = |(rank, row): (usize, &Vec<Step>)| {
             let ops = row.iter().filter_map(|step| if let Step::Compute(op) = step { Some(*op) } else { None });
-            let kept = verdict::on_host(&behind, ops);
+            let copied = copies.get(rank).map_or(0, |copies| copied_bytes(&self.problem, copies));
+            let kept = verdict::on_host(&behind, ops).saturating_add(copied);
             kept.saturating_add(if model.optimizer_on_host { self.state_bytes(model, rank) } else { 0 })
         };
         self.program.rows.iter().enumerate().map(of_rank).collect()

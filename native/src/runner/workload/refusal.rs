@@ -211,6 +211,12 @@ pub enum Refusal {
         /// The part.
         part: &'static str,
     },
+    /// Copies of the schedule to the host, which no GPU runs.
+    #[error(
+        "the schedule copies activations to the host and back (training.offload = \"scheduled\"), which runs on the CPU only: run \
+         it there (`--backend cpu`), or plan with training.offload = \"fit\""
+    )]
+    CopiesOnCard,
     /// Numbers in FP8 or FP4, or in bf16 where GPUs keep f32.
     #[error(
         "the plan has {said}, which runs on the CPU only: run it there (`--backend cpu`), in one type (`--precision f32`), or plan without it"

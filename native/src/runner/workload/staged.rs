@@ -68,6 +68,11 @@ impl Staged {
         if workload.problem.slices() > 1 {
             return refused("the plan cuts sequences into slices: plan without parallel.sequence_slices".to_string());
         }
+        if workload.copies_activations() {
+            return refused(
+                "the plan copies activations to the host: plan without offload_bytes, or a limit that needs no copies".to_string(),
+            );
+        }
         let of_models = [
             (options.device != Device::Cpu, "a device other than the CPU"),
             (options.data.is_some() || !options.text.is_empty(), "data"),

@@ -669,7 +669,7 @@ pub const FIELDS: &[Field] = &[
         "Activation offload",
         Unit::Words,
         Group::Operators,
-        "Activations that wait for the backward in host memory: none, the first N layers of each stage, all; fit: as few layers as needed",
+        "Activations that wait for the backward in host memory: none, the first N layers of each stage, all; fit: as few layers as needed; scheduled: single microbatches, as copies of the schedule",
     ),
     of(
         "training.offload_optimizer",

@@ -185,6 +185,10 @@ pub(super) enum Addition {
     LayerScale,
     /// Attention of layers without a window: head dim, key and value heads, and rotary dim.
     Global { sizes: [u32; 2], rotary: Option<u32>, keys_are_values: bool },
+    /// Bytes that may go to the host, and the time of a copy: for each stage, or one for all.
+    Offloads(Vec<[u64; 2]>),
+    /// Activation offload as copies of the schedule.
+    OffloadScheduled,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -564,6 +568,9 @@ fn add_costs(stages: &[StageCost], more: &mut Vec<Addition>) {
     if stages.iter().any(|cost| cost.slice_gradient_bytes > 0) {
         more.push(Addition::SliceGradients(stages.iter().map(|cost| cost.slice_gradient_bytes).collect()));
     }
+    if stages.iter().any(|cost| cost.offload_bytes > 0) {
+        more.push(Addition::Offloads(stages.iter().map(|cost| [cost.offload_bytes, cost.offload_ns]).collect()));
+    }
 }
 
 fn add_recompute_and_gradients(layout: &Layout, more: &mut Vec<Addition>) {
@@ -630,6 +637,7 @@ fn add_offload(layout: &Layout, more: &mut Vec<Addition>) {
         Offload::None => {}
         Offload::First(layers) => more.push(Addition::Offload(Some(layers))),
         Offload::All => more.push(Addition::Offload(None)),
+        Offload::Scheduled => more.push(Addition::OffloadScheduled),
     }
     if layout.offload_fits {
         more.push(Addition::OffloadFits);
@@ -751,6 +759,7 @@ pub(super) fn apply(spec: &mut Spec, more: Addition) -> Option<()> {
         Addition::Offload(layers) => {
             model(spec, &|work| work.layout.form.offload = layers.map_or(Offload::All, Offload::First))
         }
+        Addition::OffloadScheduled => model(spec, &|work| work.layout.form.offload = Offload::Scheduled),
         Addition::OffloadFits => model(spec, &|work| work.layout.offload_fits = true),
         Addition::OffloadOptimizer => model(spec, &|work| work.layout.offload_optimizer = true),
         Addition::Tokens(tokens) => model(spec, &|work| work.tokens = Some(tokens)),
@@ -794,6 +803,15 @@ pub(super) fn apply(spec: &mut Spec, more: Addition) -> Option<()> {
             Work::Typed(statement) if statement.stages.len() == bytes.len() => {
                 let stages = statement.stages.iter_mut().zip(bytes);
                 stages.for_each(|(cost, bytes)| cost.slice_gradient_bytes = bytes);
+                Some(())
+            }
+            _ => None,
+        },
+        Addition::Offloads(offloads) => match &mut spec.work {
+            Work::Typed(statement) if statement.stages.len() == offloads.len() => {
+                for (cost, [bytes, ns]) in statement.stages.iter_mut().zip(offloads) {
+                    (cost.offload_bytes, cost.offload_ns) = (bytes, ns);
+                }
                 Some(())
             }
             _ => None,

@@ -58,6 +58,8 @@ pub(super) fn statement_from_wire(wire: WireStatement) -> Statement {
         backward_weight_workspace_bytes: wire.workspace.2,
         backward_workspace_bytes: wire.fused_workspace,
         slice_gradient_bytes: 0,
+        offload_bytes: 0,
+        offload_ns: 0,
     };
     Statement {
         ranks: wire.ranks as usize,
