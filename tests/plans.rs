@@ -58,7 +58,9 @@ fn judge(name: &str, file: &str) {
     let copies: Vec<&str> = copies.iter().map(String::as_str).collect();
     let verdict =
         problem.judge_schedule(&rows, &pairs, &copies).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
-    problem.judge_program(&rows, &program, &copies).unwrap_or_else(|refusal| panic!("{name}: {refusal}\n{program:#?}"));
+    problem
+        .judge_program(&rows, &program, &copies)
+        .unwrap_or_else(|refusal| panic!("{name}: {refusal}\n{program:#?}"));
     let prediction = &file["prediction"];
     assert_eq!(prediction["makespan_ns"], verdict.makespan_ns, "{name}");
     assert_eq!(prediction["longest_span_ns"], verdict.longest_span_ns(), "{name}");

@@ -190,7 +190,8 @@ fn wrong_copies_are_refused() {
         (vec![copy(away, 0, 3, 2)], "needs an op behind its start that waits for it"),
     ] {
         let refused = check_schedule(&of, &schedule(copies.clone())).expect_err(wrong);
-        let found = refused.iter().any(|found| matches!(found, Violation::Copy { wrong: found, .. } if *found == wrong));
+        let found =
+            refused.iter().any(|found| matches!(found, Violation::Copy { wrong: found, .. } if *found == wrong));
         assert!(found, "{copies:?}: {wrong} is not among {refused:?}");
     }
     let stays = problem([1, 1, 3], "linear", None, [0, 0]);

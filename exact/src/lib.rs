@@ -71,6 +71,8 @@ pub enum Refused {
     Infeasible,
     /// The microbatches differ, or are slices: the model of the solver rests on microbatches that are alike.
     Differing,
+    /// Activations may go to the host: the solver knows no copies.
+    Copies,
 }
 
 impl std::fmt::Display for Refused {
@@ -84,6 +86,10 @@ impl std::fmt::Display for Refused {
             Refused::Differing => f.write_str(
                 "the microbatches differ (microbatch_factors), or are slices of sequences (slices); exact search takes those \
                  that are alike: use the heuristic search",
+            ),
+            Refused::Copies => f.write_str(
+                "activations may go to the host (offload_bytes, training.offload = \"scheduled\"); exact search knows no copies: use \
+                 the heuristic search",
             ),
             Refused::Infeasible => f.write_str("no schedule fits the memory limit: raise limit_bytes"),
         }
@@ -150,6 +156,9 @@ pub fn solve_watched(
     }
     if problem.differs() {
         return Err(Refused::Differing);
+    }
+    if problem.offloads() {
+        return Err(Refused::Copies);
     }
     let mut clock = Clock::start(budget, watch);
     let mut best = Exact { schedule: None, value_ns: Nanos::MAX, lower_ns, optimal: false };

@@ -44,7 +44,8 @@ pub(super) fn bound(problem: &Problem, best: &mut Best) {
         };
         // By what a nanosecond of the link saves: the most first. Copies that take no time come before all.
         lanes.sort_by(|a, b| {
-            let [left, right] = [[b.saves, a.copies_ns], [a.saves, b.copies_ns]].map(|[of, by]| of.saturating_mul(by));
+            let [left, right] =
+                [[b.saves, a.copies_ns], [a.saves, b.copies_ns]].map(|[of, by]| of.saturating_mul(by));
             left.cmp(&right)
         });
         let stays: u128 = lanes.iter().map(|lane| lane.stays * lane.microbatches).sum();

@@ -73,9 +73,8 @@ pub(super) fn check_copies(
         // By stage and microbatch: the position in the list, and the end, of the copy to the host.
         let mut away: BTreeMap<(u16, u32), (usize, u32)> = BTreeMap::new();
         let mut back: BTreeMap<(u16, u32), usize> = BTreeMap::new();
-        let inside = |place: u32| {
-            place > 0 && pairs.get(rank).is_some_and(|pairs| pairs.binary_search(&(place - 1)).is_ok())
-        };
+        let inside =
+            |place: u32| place > 0 && pairs.get(rank).is_some_and(|pairs| pairs.binary_search(&(place - 1)).is_ok());
         let mut from = 0;
         for (index, copy) in copies.iter().enumerate() {
             let HostCopy { moved, starts, ends } = *copy;

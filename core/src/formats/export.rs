@@ -235,11 +235,14 @@ fn with_events(format: Format, sink: Sink<'_>, write: impl FnOnce(&mut dyn Event
     }
 }
 
-/// A line for each op of a timeline, as [`Format::Csv`] of its plan has it.
+/// A line for each op of a timeline, and for each copy to and from the host, as [`Format::Csv`] of its plan has it.
 pub fn ops_csv(timeline: &Timeline) -> String {
     let rows = timeline.rows.iter().enumerate();
-    let spans =
-        rows.flat_map(|(rank, row)| row.iter().map(move |span| (0, rank, &span.op, [span.start_ns, span.end_ns])));
+    let spans = rows.flat_map(|(rank, row)| {
+        let ops = row.iter().map(move |span| (0, rank, span.op.to_string(), [span.start_ns, span.end_ns]));
+        let copies = timeline.copies_of(rank).iter();
+        ops.chain(copies.map(move |span| (0, rank, span.copy.moved.to_string(), [span.start_ns, span.end_ns])))
+    });
     let mut text = Vec::new();
     write_csv(spans, &mut |piece| {
         text.extend_from_slice(piece);

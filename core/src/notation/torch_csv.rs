@@ -37,6 +37,12 @@ pub fn write(problem: &Problem, schedule: &Schedule) -> Result<String, Absent> {
     if let Some(rank) = schedule.rows.iter().position(Vec::is_empty) {
         return Err(Absent::because(alloc::format!("torch needs an action on every rank; rank {rank} has none")));
     }
+    if schedule.has_copies() {
+        return Err(Absent::because(
+            "the schedule copies activations to the host, for which torch's file has no action: plan without \
+             `training.offload = \"scheduled\"`",
+        ));
+    }
     let last = problem.stage_count() - 1;
     for (rank, row) in schedule.rows.iter().enumerate() {
         let forwards = row.iter().filter(|op| op.stage() == last && op.kind() == OpKind::F);

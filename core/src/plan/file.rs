@@ -443,7 +443,8 @@ fn read_copies(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> Vec<Vec<HostCo
     let row = |value: &Value| value.as_str()?.split_ascii_whitespace().map(|word| word.parse().ok()).collect();
     let copies = value.as_array().and_then(|rows| rows.iter().map(row).collect::<Option<Vec<Vec<HostCopy>>>>());
     if copies.is_none() {
-        let accepted = "for each rank a text of copies such as `0OFFLOAD3:4-9`: what, and the positions between which";
+        let accepted =
+            "for each rank a text of copies such as `0OFFLOAD3:4-9`: what, and the positions between which";
         faults.push(Fault::new(path, shown(value), accepted));
     }
     copies.unwrap_or_default()

@@ -115,7 +115,16 @@ mod tests {
         for text in ["0OFFLOAD3:4-9", "65535RELOAD4294967295:0-0"] {
             assert_eq!(text.parse::<HostCopy>().map(|copy| copy.to_string()).as_deref(), Ok(text));
         }
-        for text in ["", "OFFLOAD3:4-9", "0OFFLOAD:4-9", "0OFFLOAD3:4", "0OFFLOAD3:-4", "0BW3:1-2", "70000RELOAD0:0-0", "0RELOAD0:+1-2"] {
+        for text in [
+            "",
+            "OFFLOAD3:4-9",
+            "0OFFLOAD:4-9",
+            "0OFFLOAD3:4",
+            "0OFFLOAD3:-4",
+            "0BW3:1-2",
+            "70000RELOAD0:0-0",
+            "0RELOAD0:+1-2",
+        ] {
             assert!(text.parse::<HostCopy>().is_err(), "{text}");
         }
     }

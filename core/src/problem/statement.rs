@@ -376,7 +376,8 @@ impl Statement {
             return (cost.offload_ns > 0).then_some((found, accepted));
         }
         if self.slices > 1 || self.microbatch_factors.is_some() {
-            let accepted = "0 where sequences are cut into slices or microbatches differ: their copies are not planned";
+            let accepted =
+                "0 where sequences are cut into slices or microbatches differ: their copies are not planned";
             return Some((found, String::from(accepted)));
         }
         let accepted = || format!("at most the {} bytes that F leaves held", cost.forward_bytes.max(0));

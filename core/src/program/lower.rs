@@ -27,6 +27,7 @@ use core::fmt;
 use crate::base::units::Nanos;
 use crate::problem::Problem;
 use crate::problem::Schedule;
+use crate::problem::copies::{CopyWay, HostCopy};
 use crate::problem::op::{Op, OpKind};
 use crate::program::Transport;
 use crate::program::{P2pOp, Payload, Program, Step, Way};
@@ -197,41 +198,81 @@ pub fn passes(problem: &Problem, schedule: &Schedule, lowering: Lowering) -> Res
     Ok(passes)
 }
 
-/// Starts each copy right behind the op before it, and waits for it right before the op that needs its memory or its data.
+/// Starts each copy right behind the op before it, and waits for it right before the op that needs its memory or its data. Where
+/// a reload takes the memory of an offload that the same op waits for, the rank waits before it starts the reload, behind its
+/// sends.
 fn with_copies(schedule: &Schedule, mut program: Program) -> Program {
     for (rank, row) in program.rows.iter_mut().enumerate() {
         let copies = schedule.copies_of(rank);
         if copies.is_empty() {
             continue;
         }
-        // The list is in order of start. Where several are awaited, in the order of the list.
-        let mut awaited: Vec<usize> = (0..copies.len()).collect();
-        awaited.sort_by_key(|at| (copies[*at].ends, *at));
-        let (mut starts, mut waits) = (copies.iter().peekable(), awaited.iter().map(|at| copies[*at]).peekable());
+        let mut weaver = CopyWeaver::new(copies);
         let mut steps = Vec::with_capacity(row.len() + 2 * copies.len());
         let mut place = 0;
-        let mut start = |steps: &mut Vec<Step>, place: u32| {
-            while let Some(copy) = starts.next_if(|copy| copy.starts <= place) {
-                steps.push(Step::StartCopy(copy.moved));
-            }
-        };
-        start(&mut steps, 0);
+        weaver.behind(place, &mut steps);
         for step in row.drain(..) {
-            let computes = matches!(step, Step::Compute(_));
-            if computes {
-                while let Some(copy) = waits.next_if(|copy| copy.ends <= place) {
-                    steps.push(Step::WaitCopy(copy.moved));
-                }
+            // What does not wait goes on beside a copy.
+            if !matches!(step, Step::Start(_)) {
+                steps.append(&mut weaver.later);
             }
-            steps.push(step);
-            if computes {
+            if matches!(step, Step::Compute(_)) {
+                weaver.before(place, &mut steps);
+                steps.push(step);
                 place += 1;
-                start(&mut steps, place);
+                weaver.behind(place, &mut steps);
+            } else {
+                steps.push(step);
             }
         }
         *row = steps;
     }
     program
+}
+
+/// Puts the copies of a rank between its steps.
+struct CopyWeaver<'s> {
+    copies: &'s [HostCopy],
+    /// Copies by the op that waits for them, and in the order of the list: copies end in that order.
+    awaited: Vec<usize>,
+    next_wait: usize,
+    started: usize,
+    /// Steps that stand before the next step that waits.
+    later: Vec<Step>,
+}
+
+impl<'s> CopyWeaver<'s> {
+    fn new(copies: &'s [HostCopy]) -> CopyWeaver<'s> {
+        let mut awaited: Vec<usize> = (0..copies.len()).collect();
+        awaited.sort_by_key(|at| (copies[*at].ends, *at));
+        CopyWeaver { copies, awaited, next_wait: 0, started: 0, later: Vec::new() }
+    }
+
+    /// Behind the op before `place`: starts what starts here.
+    fn behind(&mut self, place: u32, steps: &mut Vec<Step>) {
+        while let Some(copy) = self.copies.get(self.started).filter(|copy| copy.starts <= place) {
+            while copy.moved.way == CopyWay::Reload
+                && let Some(at) = self.awaited.get(self.next_wait)
+                && *at < self.started
+                && self.copies[*at].ends <= place
+            {
+                self.later.push(Step::WaitCopy(self.copies[*at].moved));
+                self.next_wait += 1;
+            }
+            // The link keeps the order of the list.
+            let to = if self.later.is_empty() { &mut *steps } else { &mut self.later };
+            to.push(Step::StartCopy(copy.moved));
+            self.started += 1;
+        }
+    }
+
+    /// Before the op at `place`: waits for what it waits for.
+    fn before(&mut self, place: u32, steps: &mut Vec<Step>) {
+        while let Some(at) = self.awaited.get(self.next_wait).filter(|at| self.copies[**at].ends <= place) {
+            steps.push(Step::WaitCopy(self.copies[*at].moved));
+            self.next_wait += 1;
+        }
+    }
 }
 
 fn with_optimizer(mut program: Program) -> Program {

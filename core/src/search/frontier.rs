@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use super::flat_problem::Flat;
 use super::fused_backward::{self, Variant};
+use super::host_copies;
 use super::{Effort, Flow, Found, Infeasible, Scope, better, search};
 use crate::base::units::{Bytes, Nanos};
 use crate::bounds::{least_memory, lower_bound};
@@ -68,10 +69,13 @@ impl Frontier {
     /// The points of `problem`, of which none has been looked for yet.
     pub fn new(problem: &Problem, points: usize, effort: Effort) -> Frontier {
         let free = problem.with_limits(vec![None; problem.ranks()]);
-        let variants = if free.differs() { Vec::new() } else { fused_backward::variants(&free) };
+        let variants = if free.differs() || free.offloads() { Vec::new() } else { fused_backward::variants(&free) };
         let least_of = |problem: &Problem| {
             if problem.differs() {
                 return least_memory(problem).iter().map(|least| least.serial_bytes).max().unwrap_or(0);
+            }
+            if problem.offloads() {
+                return host_copies::least_limit(problem);
             }
             let flat = Flat::new(problem);
             (0..problem.ranks()).map(|rank| least_bytes(problem, &flat, rank)).max().unwrap_or(0)
@@ -96,7 +100,7 @@ impl Frontier {
             })
         };
         let problem = limited(&self.problem);
-        if problem.differs() {
+        if problem.differs() || problem.offloads() {
             return super::best(&problem, self.effort, &mut |_| Flow::Continue);
         }
         let mut found = run(&problem);

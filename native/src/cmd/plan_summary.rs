@@ -10,8 +10,10 @@ use pipeplan_core::estimate::step::Training;
 use pipeplan_core::plan::planner;
 use pipeplan_core::plan::{Fill, PackingFigures, Plan, layers_of_rank};
 use pipeplan_core::problem::Objective;
+use pipeplan_core::problem::copies::CopyWay;
 use pipeplan_core::program::execute::{Carrier, execute};
 use pipeplan_core::program::lower::{Lowering, lower_as};
+use pipeplan_core::simulate::timeline::copied_bytes;
 use pipeplan_core::spec::{Documents, Messages, Work};
 
 use super::format::{bytes, count, duration, mfu, percent, trained};
@@ -66,7 +68,31 @@ pub fn summary(plan: &Plan, proved_ns: Option<Nanos>) -> String {
         None => "without a limit".to_owned(),
     };
     let _ = writeln!(text, "peak memory   {} on rank {most}, {limit}", bytes(prediction.peak_bytes[most]));
+    text.push_str(&copies(plan).unwrap_or_default());
     text
+}
+
+/// What the schedule copies to hosts: how much of what the stages keep, and how much of the links' time.
+fn copies(plan: &Plan) -> Option<String> {
+    let (problem, schedule) = (&plan.problem, &plan.schedule);
+    let all = schedule.copies.iter().flatten();
+    let away = all.clone().filter(|copy| copy.moved.way == CopyWay::Offload).count();
+    let of_all = problem.stage_count() * problem.microbatches();
+    let on_host = (0..problem.ranks()).map(|rank| copied_bytes(problem, schedule.copies_of(rank))).max()?;
+    let link = |rank: usize| {
+        let of_rank = schedule.copies_of(rank).iter();
+        of_rank.map(|copy| problem.cost(copy.moved.stage.into()).offload_ns).sum::<Nanos>()
+    };
+    let busiest = (0..problem.ranks()).map(link).max()?;
+    let share = busiest as f64 / plan.prediction.makespan_ns.max(1) as f64;
+    (away > 0).then(|| {
+        format!(
+            "host copies   {away} of {of_all} activations of a stage and microbatch go to the host and back; at most {} there per \
+             rank; links busy for up to {} of the time\n",
+            bytes(on_host),
+            percent(share)
+        )
+    })
 }
 
 /// Replicas whose documents are told, and microbatches of each; the plan file has all.

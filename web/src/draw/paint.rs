@@ -209,7 +209,8 @@ fn paint_marks(image: &mut Image, below: &Below<'_>, panel: &Panel, view: View, 
     }
 }
 
-/// What a rank sends: activations in the upper half of its row, gradients in the lower. Then gradient sync and optimizer.
+/// What a rank sends: activations in the upper part of its row, gradients below, and where it copies to the host, its copies
+/// below these. Then gradient sync and optimizer.
 #[expect(clippy::too_many_arguments, reason = "one row of many; a struct would only rename them")]
 fn paint_carried(
     image: &mut Image,
@@ -224,17 +225,21 @@ fn paint_carried(
     let (top, bottom) = panel.rows.span_of(index);
     let (low, high) = (panel.top_px, panel.top_px + panel.rows.height_px);
     let y = |y: f64| ((low + y).clamp(low, high) * ratio).round() as i64;
-    let (top, middle, bottom) = (y(top), y((top + bottom) / 2.0), y(bottom));
+    let tracks = [&carried.activations, &carried.gradients, &carried.copies];
+    // Without copies there is no room for them.
+    let parts = if carried.copies.spans().is_empty() { 2 } else { 3 };
+    let part = |part: usize| y(top + (bottom - top) * part as f64 / parts as f64);
     let shades = Shades::of(palette);
     let samples = samples(2 * panel.rows.visible().len(), image.width);
     let mut row = vec![0; 4 * image.width];
-    for (track, from, to) in [(&carried.activations, top, middle), (&carried.gradients, middle, bottom)] {
+    for (at, track) in tracks.into_iter().take(parts).enumerate() {
+        let (from, to) = (part(at), part(at + 1));
         track_row(track, view, palette.idle, samples, |span| subject.colour(&shades, index, span), &mut row);
         image.repeat_row(&row, from, to);
     }
     for ((from_ns, to_ns), colour) in carried.after.into_iter().zip([palette.sync, palette.optimizer]) {
         let x = |time_ns: u64| view.x_of(time_ns as f64).round().clamp(-1.0, image.width as f64 + 1.0) as i64;
-        image.fill((x(from_ns), x(to_ns)), (top, bottom), colour);
+        image.fill((x(from_ns), x(to_ns)), (y(top), y(bottom)), colour);
     }
 }
 

@@ -102,6 +102,8 @@ pub struct Carried {
     pub activations: Track,
     /// Gradients on their way to the stage before.
     pub gradients: Track,
+    /// Activations on their way to the host's memory, as forwards, and back, as backwards.
+    pub copies: Track,
     /// From when to when gradients are summed, and the optimizer runs.
     pub after: [(u64, u64); 2],
 }

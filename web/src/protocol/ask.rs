@@ -103,6 +103,8 @@ pub struct Order {
     pub rows: Vec<String>,
     /// By rank: the positions where pairs begin.
     pub pairs: Vec<Vec<u32>>,
+    /// By rank: its copies to and from the host.
+    pub copies: Vec<Vec<String>>,
 }
 
 impl Ask {

@@ -31,6 +31,7 @@ pub fn picture(name: &str, problem: &Problem, timeline: &Timeline) -> Picture {
         schedule: name.to_owned(),
         problem: problem.statement().to_value().to_string(),
         rows: timeline.rows.iter().map(|row| spans::pack(row)).collect(),
+        copies: spans::pack_copies(&timeline.copies),
         figures: figures(problem, timeline),
         memory: Vec::new(),
         widths: Widths::default(),

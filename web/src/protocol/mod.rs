@@ -27,7 +27,7 @@ pub use plan::{
     DocumentFigures, Figures, PackingTimes, Picture, RankBytes, Row, RowCosts, StepFigures, Width, Widths,
 };
 pub use reply::{FieldFault, Reply, Response, Timed};
-pub use spans::{WireMark, WireSpan};
+pub use spans::{WireCopy, WireMark, WireSpan};
 pub use trace::{
     AnalysisRows, Calibrated, Export, ExposedRows, HangReport, Measured, PathOp, Place, RankTime, StepSummary,
     StragglerRow, TRACE_WORKER, TraceAsk, TraceFile, TraceQuestion, TraceReply, TraceResponse, TraceSummary,

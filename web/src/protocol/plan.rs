@@ -3,7 +3,7 @@
 use pipeplan_core::estimate::step::Training;
 use serde::{Deserialize, Serialize};
 
-use super::WireSpan;
+use super::{WireCopy, WireSpan};
 
 /// A plan as the page shows it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -14,6 +14,8 @@ pub struct Picture {
     pub problem: String,
     /// The spans of each rank that earlier messages did not contain.
     pub rows: Vec<Vec<WireSpan>>,
+    /// By rank, copies to and from the host; empty if there are none.
+    pub copies: Vec<Vec<WireCopy>>,
     /// Its cost.
     pub figures: Figures,
     /// Its bytes by rank and kind; empty if costs are typed.

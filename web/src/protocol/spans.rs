@@ -1,7 +1,7 @@
 //! The spans of a rank as they travel: small, and in messages that the page reads quickly.
 
 use pipeplan_core::problem::op::{Op, OpKind};
-use pipeplan_core::simulate::timeline::Span;
+use pipeplan_core::simulate::timeline::{CopySpan, Span};
 use serde::{Deserialize, Serialize};
 
 use super::{Reply, Response};
@@ -21,6 +21,33 @@ pub struct WireSpan {
     pub gap_ns: u64,
     /// The step time.
     pub duration_ns: u64,
+}
+
+/// A copy to or from the host, in time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WireCopy {
+    /// Its text form in a plan file.
+    pub copy: String,
+    /// When it starts.
+    pub start_ns: u64,
+    /// When it ends.
+    pub end_ns: u64,
+}
+
+/// The copies of ranks as they travel.
+pub fn pack_copies(ranks: &[Vec<CopySpan>]) -> Vec<Vec<WireCopy>> {
+    let copy =
+        |span: &CopySpan| WireCopy { copy: span.copy.to_string(), start_ns: span.start_ns, end_ns: span.end_ns };
+    ranks.iter().map(|copies| copies.iter().map(copy).collect()).collect()
+}
+
+/// The copies of ranks that have travelled.
+pub fn unpack_copies(ranks: &[Vec<WireCopy>]) -> Vec<Vec<CopySpan>> {
+    let copy = |wire: &WireCopy| {
+        let copy = wire.copy.parse().ok()?;
+        Some(CopySpan { copy, start_ns: wire.start_ns, end_ns: wire.end_ns })
+    };
+    ranks.iter().map(|copies| copies.iter().filter_map(copy).collect()).collect()
 }
 
 /// An op as it travels: stage, kind (its position in F, B, W, BW) and microbatch.

@@ -1,5 +1,6 @@
 //! What runs beside the ops: P2P transfers, gradient sync and the optimizer, by rank.
 
+use pipeplan_core::problem::copies::{CopyWay, Moved};
 use pipeplan_core::problem::op::{Op, OpKind};
 use pipeplan_core::simulate::timeline::Span;
 
@@ -33,7 +34,13 @@ impl Scene {
         let [sync_ns, optimizer_ns] = self.figures.tails_ns.get(rank).copied().unwrap_or_default();
         let synced_ns = track.end_ns().saturating_add(sync_ns);
         let after = [(track.end_ns(), synced_ns), (synced_ns, synced_ns.saturating_add(optimizer_ns))];
-        Carried { activations: sent(true), gradients: sent(false), after }
+        let copies = self.copies.get(rank).into_iter().flatten().map(|span| {
+            let Moved { way, stage, microbatch } = span.copy.moved;
+            let kind = if way == CopyWay::Offload { OpKind::F } else { OpKind::BW };
+            let op = Op::new(stage.into(), kind, microbatch as usize);
+            Span { op, start_ns: span.start_ns, end_ns: span.end_ns }
+        });
+        Carried { activations: sent(true), gradients: sent(false), copies: Track::new(copies.collect()), after }
     }
 
     /// When gradient sync and optimizer have ended on all ranks.
@@ -56,6 +63,12 @@ impl Scene {
                 let takes = text::duration(hop_ns as f64);
                 lines.push((what.to_owned(), format!("of {} to rank {to}, {takes}", span.op)));
             }
+        }
+        let copy = carried.copies.spans().get(carried.copies.first_ending_after(time_ns as f64));
+        if let Some(copy) = copy.filter(|copy| copy.start_ns <= time_ns) {
+            let way = if copy.op.kind() == OpKind::F { "copies to the host" } else { "copies from the host" };
+            let what = format!("activations of stage {}, microbatch {}", copy.op.stage(), copy.op.microbatch());
+            lines.push((way.to_owned(), format!("{what}, {}", text::duration((copy.end_ns - copy.start_ns) as f64))));
         }
         for ((from_ns, to_ns), what) in carried.after.into_iter().zip(["gradient sync", "optimizer"]) {
             if (from_ns..to_ns).contains(&time_ns) {

@@ -6,7 +6,6 @@ use pipeplan_core::formats::colour::UP_TITLE;
 use pipeplan_core::formats::events::{self, Chrome};
 use pipeplan_core::formats::export::ops_csv;
 use pipeplan_core::notation::torch_csv;
-use pipeplan_core::problem::Schedule;
 use pipeplan_core::simulate::timeline::Timeline;
 
 use super::{Key, SHADES_TITLE, Scene, title_of};
@@ -19,7 +18,10 @@ use crate::text;
 impl Scene {
     /// When each op runs.
     pub fn timeline(&self) -> Timeline {
-        Timeline { rows: self.tracks.iter().map(|track| track.spans().to_vec()).collect() }
+        Timeline {
+            rows: self.tracks.iter().map(|track| track.spans().to_vec()).collect(),
+            copies: self.copies.clone(),
+        }
     }
 
     /// Events for ui.perfetto.dev and chrome://tracing: ops and memory of each rank.
@@ -39,9 +41,7 @@ impl Scene {
     /// # Errors
     /// Why torch cannot run it, as a sentence.
     pub fn torch_csv(&self) -> Result<String, String> {
-        let rows = self.tracks.iter().map(|track| track.spans().iter().map(|span| span.op).collect()).collect();
-        let schedule = Schedule { rows, pairs: self.order().1 };
-        torch_csv::write(&self.problem, &schedule).map_err(|reason| text::sentence(&reason.reason))
+        torch_csv::write(&self.problem, &self.order()).map_err(|reason| text::sentence(&reason.reason))
     }
 
     /// A line for each op, as the command's `export csv` has it.

@@ -5,11 +5,12 @@ use std::sync::OnceLock;
 use pipeplan_core::problem::op::{Op, OpKind};
 use pipeplan_core::problem::placement::Placement;
 use pipeplan_core::problem::{Objective, PlacementChoice, Problem, Schedule, Statement};
-use pipeplan_core::simulate::timeline::{self, Span, Timeline};
+use pipeplan_core::simulate::timeline::{self, CopySpan, Span, Timeline};
 
 use super::tracks_of;
 use crate::draw::memory::Curve;
 use crate::draw::track::{Carried, Track};
+use crate::protocol::spans::unpack_copies;
 use crate::protocol::{Figures, Picture, RankBytes, Widths};
 
 /// A plan on the page.
@@ -21,6 +22,8 @@ pub struct Scene {
     pub problem: Problem,
     /// One track a rank.
     pub tracks: Vec<Track>,
+    /// By rank, its copies to and from the host; empty where there are none.
+    pub copies: Vec<Vec<CopySpan>>,
     curves: Vec<OnceLock<Curve>>,
     carried: Vec<OnceLock<Carried>>,
     /// Its cost.
@@ -45,12 +48,18 @@ impl Scene {
         if tracks.len() != problem.ranks() || tracks.iter().flat_map(Track::spans).any(|span| foreign(span.op)) {
             return None;
         }
+        let copies = unpack_copies(&picture.copies);
+        let foreign = |span: &CopySpan| usize::from(span.copy.moved.stage) >= problem.stage_count();
+        if copies.len() > problem.ranks() || copies.iter().flatten().any(foreign) {
+            return None;
+        }
         let curves = (0..problem.ranks()).map(|_| OnceLock::new()).collect();
         let carried = (0..problem.ranks()).map(|_| OnceLock::new()).collect();
         Some(Scene {
             schedule: picture.schedule,
             problem,
             tracks,
+            copies,
             curves,
             carried,
             figures: picture.figures,
@@ -71,6 +80,7 @@ impl Scene {
             schedule: String::new(),
             problem,
             tracks,
+            copies: Vec::new(),
             curves,
             carried,
             figures: Figures::default(),
@@ -83,8 +93,9 @@ impl Scene {
     pub fn curve(&self, rank: usize) -> Option<&Curve> {
         let track = self.tracks.get(rank)?;
         let curve = || {
-            let mut timeline = Timeline { rows: vec![Vec::new(); rank] };
+            let mut timeline = Timeline { rows: vec![Vec::new(); rank], copies: vec![Vec::new(); rank] };
             timeline.rows.push(track.spans().to_vec());
+            timeline.copies.push(self.copies.get(rank).cloned().unwrap_or_default());
             Curve::new(timeline.memory(&self.problem, rank))
         };
         Some(self.curves.get(rank)?.get_or_init(curve))
@@ -174,15 +185,17 @@ impl Scene {
         self.figures.limit_bytes.iter().copied().collect::<Option<Vec<u64>>>()?.into_iter().max()
     }
 
-    /// Its schedule: an op list for each rank, and the positions of pairs. The second op of a pair has no separate
-    /// time.
-    pub fn order(&self) -> (Vec<String>, Vec<Vec<u32>>) {
+    /// Its schedule: an op list for each rank, the positions of pairs, and copies to and from hosts. The second op of a pair has
+    /// no separate time.
+    pub fn order(&self) -> Schedule {
         let rows = self.tracks.iter().map(|track| track.spans().iter().map(|span| span.op).collect()).collect();
         let firsts = |track: &Track| {
             let places = track.spans().iter().enumerate().skip(1);
             places.filter(|(_, span)| self.is_second(span)).map(|(place, _)| place as u32 - 1).collect()
         };
-        (Schedule::of(rows).text_rows(), self.tracks.iter().map(firsts).collect())
+        let pairs = self.tracks.iter().map(firsts).collect();
+        let copies = self.copies.iter().map(|copies| copies.iter().map(|span| span.copy).collect()).collect();
+        Schedule { rows, pairs, copies }
     }
 
     /// The ops that `op` waits for and the ops that wait for it, on any rank. Each entry is the rank and position of

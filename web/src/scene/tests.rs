@@ -106,9 +106,34 @@ fn a_scene_knows_its_order() {
         let pairs: Vec<Vec<u32>> = (0..4).map(|rank| answer.schedule.pairs_of(rank).to_vec()).collect();
         paired += pairs.concat().len();
         let scene = Scene::of(picture, Vec::new()).unwrap();
-        assert_eq!(scene.order(), (answer.schedule.text_rows(), pairs), "{name}");
+        let order = scene.order();
+        assert_eq!((order.text_rows(), order.pairs), (answer.schedule.text_rows(), pairs), "{name}");
     }
     assert!(paired > 0);
+}
+
+/// Copies to the host travel with the plan: the memory of a rank is that of the planner at any time, and so is what the page asks
+/// the worker to plan on with.
+#[test]
+fn a_scene_knows_its_copies() {
+    let statement = Statement::read(&json!({
+        "ranks": 4, "microbatches": 8, "limit_bytes": 8,
+        "stages": { "forward_ns": 10, "backward_input_ns": 10, "backward_weight_ns": 10, "forward_bytes": 4,
+                    "backward_input_bytes": -1, "backward_weight_bytes": -3, "offload_bytes": 4, "offload_ns": 3 },
+    }));
+    let spec = Spec::typed(statement.unwrap());
+    let answer = planner::answer(&spec, &schedule::find("1f1b").unwrap()).unwrap();
+    assert!(answer.schedule.has_copies());
+    let picture = from_core::picture("1f1b", &answer.case.problem, &answer.timeline);
+    let scene = Scene::of(picture, Vec::new()).unwrap();
+    assert_eq!(scene.order().copies, answer.schedule.copies);
+    for rank in 0..4 {
+        assert_eq!(scene.timeline().memory(&scene.problem, rank), answer.timeline.memory(&scene.problem, rank));
+        assert_eq!(scene.carried(rank).unwrap().copies.spans().len(), answer.schedule.copies_of(rank).len());
+    }
+    let goes = &answer.timeline.copies[0][0];
+    let said = scene.describe_carried(0, goes.start_ns);
+    assert!(said.iter().any(|(what, _)| what == "copies to the host"), "{said:?}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use pipeplan_core::plan::Plan;
 use pipeplan_core::plan::planner::{self, Answer, Case, PlanError};
+use pipeplan_core::problem::copies::HostCopy;
 use pipeplan_core::problem::{Problem, Schedule, Statement};
 use pipeplan_core::schedule;
 use pipeplan_core::spec::{Spec, Work};
@@ -21,7 +22,9 @@ pub(super) fn read_spec(text: &str) -> Result<Spec, Vec<FieldFault>> {
 pub(super) fn read_order(order: &Order) -> Option<(Problem, Schedule)> {
     let statement = Statement::read(&serde_json::from_str(&order.problem).ok()?).ok()?;
     let problem = statement.problem(statement.placements().first()?.clone()).ok()?;
-    let schedule = Schedule { pairs: order.pairs.clone(), ..Schedule::from_text_rows(&order.rows).ok()? };
+    let copies = |row: &Vec<String>| row.iter().map(|copy| copy.parse().ok()).collect::<Option<Vec<HostCopy>>>();
+    let copies = order.copies.iter().map(copies).collect::<Option<_>>()?;
+    let schedule = Schedule { pairs: order.pairs.clone(), copies, ..Schedule::from_text_rows(&order.rows).ok()? };
     Some((problem, schedule))
 }
 

@@ -88,11 +88,12 @@ pub trait Events {
     fn finish(&mut self);
 }
 
-/// The tracks of a rank's process, in the order in which they are shown: those of ops, of each purpose of collectives, and
-/// memory. Each but the last has room for spans that overlap.
+/// The tracks of a rank's process, in the order in which they are shown: those of ops, of each purpose of collectives, of
+/// copies to and from the host, and memory. Each but the last has room for spans that overlap.
 const OPS: u32 = 0;
 const COLLECTIVES: u32 = ROOM;
-const MEMORY: u32 = COLLECTIVES + ROOM * Purpose::ALL.len() as u32;
+const COPIES: u32 = COLLECTIVES + ROOM * Purpose::ALL.len() as u32;
+const MEMORY: u32 = COPIES + ROOM;
 const ROOM: u32 = 1 << 16;
 
 /// Writes a predicted timeline with the bytes that each rank holds, as a whole file.
@@ -145,6 +146,19 @@ impl<'a> Writer<'a> {
                     end_ns: span.end_ns,
                     sends,
                     receives,
+                };
+                lanes.place(self.events, slice);
+            }
+            let mut lanes = Lanes::new(process, COPIES, "copies to and from the host");
+            for span in timeline.copies_of(rank) {
+                let slice = Slice {
+                    track: Track { process, number: 0 },
+                    name: &span.copy.moved.to_string(),
+                    category: COPY,
+                    start_ns: span.start_ns,
+                    end_ns: span.end_ns,
+                    sends: None,
+                    receives: None,
                 };
                 lanes.place(self.events, slice);
             }
@@ -391,11 +405,14 @@ fn row_name(trace: &Trace, row: usize, rows: usize) -> String {
     }
 }
 
+/// The category of copies to and from the host.
+const COPY: &str = "copy";
+
 const fn category_of(step: &Step) -> &'static str {
     match step {
         Step::Compute(op) => category(op.kind()),
         Step::Transfer(_) | Step::Start(_) | Step::Wait(_) => "transfer",
-        Step::StartCopy(_) | Step::WaitCopy(_) => "copy",
+        Step::StartCopy(_) | Step::WaitCopy(_) => COPY,
         Step::Optimizer => "optimizer",
     }
 }

@@ -68,9 +68,12 @@ mod tests {
     #[test]
     fn gaps_are_found_from_both_ends() {
         let mut link = Link::default();
-        [(10, 5), (20, 5), (25, 10)].map(|(start, takes)| link.take(start, takes));
+        [(10, 5), (20, 5), (25, 10)].into_iter().for_each(|(start, takes)| link.take(start, takes));
         assert_eq!([link.first(0, 5), link.first(0, 11), link.first(6, 5), link.first(12, 5)], [0, 35, 15, 15]);
-        assert_eq!([link.last(40, 5), link.last(38, 5), link.last(24, 6), link.last(24, 5)], [Some(35), Some(5), Some(4), Some(15)]);
+        assert_eq!(
+            [link.last(40, 5), link.last(38, 5), link.last(24, 6), link.last(24, 5)],
+            [Some(35), Some(5), Some(4), Some(15)]
+        );
         assert_eq!(link.last(12, 11), None);
         link.free(20, 5);
         assert_eq!(link.last(24, 6), Some(18));

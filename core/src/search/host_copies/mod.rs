@@ -57,22 +57,23 @@ pub(super) fn best(
     }
     search.offer(&one_by_one(problem), "one microbatch at a time");
     let mut refusal = None;
-    let climb = |problem: &Problem, effort: Effort, search: &mut Search, observer: &mut dyn FnMut(Progress) -> Flow| {
-        let (before, mut stopped) = (search.ops, false);
-        let so_far = search.best.as_ref().map_or(Nanos::MAX, |best| best.cost_ns);
-        let found = limit_tree::climb(problem, effort, &mut |progress| {
-            let cost_ns = progress.cost_ns.min(so_far);
-            let flow = observer(Progress { ops: before + progress.ops, cost_ns, bound_ns });
-            stopped |= flow == Flow::Stop;
-            flow
-        });
-        search.stopped |= stopped;
-        if let Ok(found) = &found {
-            search.ops += found.ops;
-            search.offer(&found.schedule, found.origin);
-        }
-        found
-    };
+    let climb =
+        |problem: &Problem, effort: Effort, search: &mut Search, observer: &mut dyn FnMut(Progress) -> Flow| {
+            let (before, mut stopped) = (search.ops, false);
+            let so_far = search.best.as_ref().map_or(Nanos::MAX, |best| best.cost_ns);
+            let found = limit_tree::climb(problem, effort, &mut |progress| {
+                let cost_ns = progress.cost_ns.min(so_far);
+                let flow = observer(Progress { ops: before + progress.ops, cost_ns, bound_ns });
+                stopped |= flow == Flow::Stop;
+                flow
+            });
+            search.stopped |= stopped;
+            if let Ok(found) = &found {
+                search.ops += found.ops;
+                search.offer(&found.schedule, found.origin);
+            }
+            found
+        };
     if search.may_gain() {
         refusal = climb(&kept, effort, &mut search, observer).err();
     }
@@ -168,23 +169,36 @@ fn one_by_one(problem: &Problem) -> Schedule {
 
 /// The refusal with the least limit at which one microbatch at a time goes through, with copies.
 fn least(problem: &Problem, refusal: Infeasible) -> Infeasible {
-    let order = one_by_one(problem);
-    let Ok(timeline) = simulate(problem, &order) else { return refusal };
     let lacks = |rank: usize| {
         let limit_bytes = problem.limit_bytes(rank)?;
-        let fits = |limit: Bytes| copies_of(problem, rank, &timeline, limit, Rule::LeastDelay).is_some();
-        let (mut below, mut least) = (limit_bytes, schedule_peak_bytes(problem, &order, rank));
-        if least <= limit_bytes || fits(limit_bytes) {
-            return None;
-        }
-        while least - below > 1 {
-            let middle = below + (least - below) / 2;
-            if fits(middle) { least = middle } else { below = middle }
-        }
-        Some((least - limit_bytes, Infeasible { rank, least_bytes: least, limit_bytes }))
+        let least_bytes = least_of(problem, rank);
+        (least_bytes > limit_bytes)
+            .then_some((least_bytes - limit_bytes, Infeasible { rank, least_bytes, limit_bytes }))
     };
-    let most = (0..problem.ranks()).filter_map(lacks).max_by_key(|(lack, refused)| (*lack, usize::MAX - refused.rank));
+    let most =
+        (0..problem.ranks()).filter_map(lacks).max_by_key(|(lack, refused)| (*lack, usize::MAX - refused.rank));
     most.map_or(refusal, |(_, refused)| refused)
+}
+
+/// The least limit, the same for all ranks, at which one microbatch at a time goes through, with copies.
+pub(super) fn least_limit(problem: &Problem) -> Bytes {
+    (0..problem.ranks()).map(|rank| least_of(problem, rank)).max().unwrap_or(0)
+}
+
+/// The least limit of `rank` at which one microbatch at a time goes through, with copies.
+fn least_of(problem: &Problem, rank: usize) -> Bytes {
+    let order = one_by_one(problem);
+    let mut least = schedule_peak_bytes(problem, &order, rank);
+    let Ok(timeline) = simulate(problem, &order) else { return least };
+    let mut below = problem.static_bytes(rank).saturating_sub(1);
+    while least - below > 1 {
+        let middle = below + (least - below) / 2;
+        match copies_of(problem, rank, &timeline, middle, Rule::LeastDelay) {
+            Some(_) => least = middle,
+            None => below = middle,
+        }
+    }
+    least
 }
 
 /// `schedule` with copies to the host where it holds more than the limits, if `problem` allows copies and they suffice; else as
@@ -201,7 +215,9 @@ pub fn within_limits(problem: &Problem, schedule: Schedule) -> Schedule {
 fn fit(problem: &Problem, schedule: &Schedule) -> Option<(Schedule, Nanos)> {
     let order = Schedule { copies: Vec::new(), ..schedule.clone() };
     let alone = simulate(problem, &order).ok()?;
-    let over = |rank: usize| problem.limit_bytes(rank).is_some_and(|limit| schedule_peak_bytes(problem, &order, rank) > limit);
+    let over = |rank: usize| {
+        problem.limit_bytes(rank).is_some_and(|limit| schedule_peak_bytes(problem, &order, rank) > limit)
+    };
     let over: Vec<usize> = (0..problem.ranks()).filter(|rank| over(*rank)).collect();
     if over.is_empty() {
         return Some((order, alone.cost_ns(problem.objective())));
@@ -280,13 +296,7 @@ struct Choice {
 
 /// The copies with which `rank` holds at most `limit` bytes when it runs the ops of `timeline`, placed for its times. None
 /// where the order needs more.
-fn copies_of(
-    problem: &Problem,
-    rank: usize,
-    timeline: &Timeline,
-    limit: Bytes,
-    rule: Rule,
-) -> Option<Vec<HostCopy>> {
+fn copies_of(problem: &Problem, rank: usize, timeline: &Timeline, limit: Bytes, rule: Rule) -> Option<Vec<HostCopy>> {
     let mut plan = RankPlan::new(problem, rank, timeline);
     let mut held = problem.static_bytes(rank) as i64;
     for place in 0..plan.ends.len() {

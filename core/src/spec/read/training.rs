@@ -180,7 +180,8 @@ fn read_offload(table: &mut Table<'_>, faults: &mut Vec<Fault>) -> (Offload, boo
     };
     let offload = said.unwrap_or_else(|| {
         let found = table.get("offload").map(shown).unwrap_or_default();
-        let accepted = format!("none, all, fit, scheduled, or the number of first layers of each stage, from 1 to {MAX_LAYERS}");
+        let accepted =
+            format!("none, all, fit, scheduled, or the number of first layers of each stage, from 1 to {MAX_LAYERS}");
         faults.push(Fault::new(table.path("offload"), found, accepted));
         Offload::None
     });

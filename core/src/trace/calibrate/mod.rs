@@ -143,7 +143,7 @@ pub fn calibrate_watched(
         };
         return Err(Fault::new(field, found, accepted).into());
     }
-    let in_turn = Schedule::of(schedule.rows.clone());
+    let in_turn = Schedule { copies: schedule.copies.clone(), ..Schedule::of(schedule.rows.clone()) };
     let steps = if trace.steps.len() > 1 { &trace.steps[1..] } else { &trace.steps[..] };
     if steps.is_empty() {
         return Err(Fault::new("steps", "none", "at least one recorded step").into());

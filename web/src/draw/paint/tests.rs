@@ -225,6 +225,7 @@ fn transfers_have_the_colour_of_what_they_carry() {
     let carried = Carried {
         activations: track(&[(10, 20)]),
         gradients: Track::new(vec![backward(40, 50)]),
+        copies: Track::default(),
         after: [(60, 80), (80, 100)],
     };
     let of = |_: usize| Some(&carried);

@@ -145,8 +145,9 @@ impl Planner {
     pub(super) fn shown_order(self) -> Option<Order> {
         let scene = self.scene.get_untracked()?;
         let problem = scene.problem.statement().to_value().to_string();
-        let (rows, pairs) = scene.order();
-        Some(Order { problem, rows, pairs })
+        let order = scene.order();
+        let copies = order.copies.iter().map(|copies| copies.iter().map(ToString::to_string).collect()).collect();
+        Some(Order { problem, rows: order.text_rows(), pairs: order.pairs, copies })
     }
 
     /// The model, device and shape of the plan on screen, in a line.

@@ -135,7 +135,7 @@ fn Toolbar() -> impl IntoView {
                     title="Show the critical path: the ops that decide the time. A shorter op off the path changes nothing."
                     on:click=move |_| planner.path_lit.update(|lit| *lit = !*lit)>"Critical path"</button>
                 <button type="button" data-test="tracks" aria-pressed=move || planner.carried_shown.get().to_string()
-                    title="Show P2P transfers, gradient sync and the optimizer as tracks of their own"
+                    title="Show P2P transfers, copies to the host, gradient sync and the optimizer as tracks of their own"
                     on:click=move |_| planner.show_carried(!planner.carried_shown.get_untracked())>"Transfers"</button>
                 <button type="button" data-test="zoom-fit" on:click=move |_| planner.view.set(planner.extent().fit())>"Fit"</button>
             </div>

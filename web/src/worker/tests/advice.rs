@@ -167,6 +167,7 @@ fn what_a_plan_hangs_on_is_said_when_asked() {
         problem: plan.problem.statement().to_value().to_string(),
         rows: plan.schedule.text_rows(),
         pairs: Vec::new(),
+        copies: Vec::new(),
     };
     work.receive(Question { id: 1, ask: Ask::Sensitivity(Some(order.clone())) });
     work.step();

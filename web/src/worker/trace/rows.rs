@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use pipeplan_core::problem::Objective;
+use pipeplan_core::problem::copies::{CopyWay, Moved};
 use pipeplan_core::program::{Payload, Step, Way};
 use pipeplan_core::trace::collectives::Purpose;
 use pipeplan_core::trace::{StepTrace, Trace, TraceSpan};
@@ -92,10 +93,18 @@ const fn class_of(purpose: Purpose) -> MarkClass {
     }
 }
 
+/// A copy without its microbatch, which would make a name of each.
+fn copied(Moved { way, stage, .. }: Moved) -> String {
+    let way = if way == CopyWay::Offload { "to" } else { "from" };
+    format!("{way} the host, stage {stage}")
+}
+
 fn mark(span: &TraceSpan, names: &mut Names) -> Option<(u64, u64, u32)> {
     let (class, name) = match &span.step {
         Step::Compute(_) => return None,
         Step::Optimizer => (MarkClass::Optimizer, "optimizer".to_owned()),
+        Step::StartCopy(moved) => (MarkClass::Transfer, format!("start of copy, {}", copied(*moved))),
+        Step::WaitCopy(moved) => (MarkClass::Transfer, format!("wait for copy, {}", copied(*moved))),
         Step::Transfer(messages) | Step::Start(messages) | Step::Wait(messages) => {
             let what = match &span.step {
                 Step::Wait(_) => "wait for ",

@@ -70,7 +70,7 @@ fn an_analysis_says_how_far_it_has_come_and_can_be_ended() {
 fn order(rows: &[&str]) -> Order {
     let problem = r#"{ "ranks": 1, "microbatches": 1, "stages": { "forward_ns": 2, "backward_input_ns": 2 } }"#;
     let rows: Vec<String> = rows.iter().map(|row| (*row).to_owned()).collect();
-    Order { problem: problem.to_owned(), pairs: vec![Vec::new(); rows.len()], rows }
+    Order { problem: problem.to_owned(), pairs: vec![Vec::new(); rows.len()], rows, copies: Vec::new() }
 }
 
 /// What torch recorded of one rank: 0F0 from 10 to 15 µs, 0BW0 from 20 to 25.
@@ -230,7 +230,7 @@ fn a_trace_is_held_against_the_plan_on_screen() {
     let mut analyst = Analyst::default();
     let calibrate = |row: &str| {
         let (problem, rows) = (problem.to_owned(), vec![row.to_owned()]);
-        let order = Order { problem, rows, pairs: vec![Vec::new()] };
+        let order = Order { problem, rows, pairs: vec![Vec::new()], copies: Vec::new() };
         TraceAsk::Calibrate { order, while_readable: None }
     };
     analyst.open(vec![file("trace.json", trace.as_bytes())], None);
@@ -256,7 +256,7 @@ fn whatever_takes_long_can_be_ended() {
     analyst.open(vec![file("trace.json", trace(3, 2).as_bytes())], None);
     let problem = r#"{ "ranks": 2, "microbatches": 1, "stages": { "forward_ns": 2, "backward_input_ns": 2 } }"#;
     let rows = vec!["0F0 0BW0".to_owned(), "1F0 1BW0".to_owned()];
-    let order = Order { problem: problem.to_owned(), rows, pairs: vec![Vec::new(); 2] };
+    let order = Order { problem: problem.to_owned(), rows, pairs: vec![Vec::new(); 2], copies: Vec::new() };
     let export = |export| TraceAsk::Export { export, while_readable: None };
     for ask in [
         TraceAsk::Calibrate { order, while_readable: None },
