@@ -7,6 +7,7 @@ use crate::base::units::{Bytes, Nanos};
 use crate::estimate::derive::{Derived, dealt_within_limit};
 use crate::estimate::fit;
 use crate::estimate::memory::StaticBytes;
+use crate::graph::form::Offload;
 use crate::graph::layout::Partition;
 use crate::plan::planner::{self, Answer};
 use crate::problem::Problem;
@@ -113,8 +114,16 @@ pub fn verdict(spec: &Spec, published: &Published) -> Result<(Answer, Vec<RankMe
         dealt = found.as_ref().map(|(_, dealt)| *dealt);
         unlimited.layout.partition = found.map_or(Partition::Balanced, |(counts, _)| Partition::ByHand(counts));
     }
-    let unlimited = Spec { work: Work::Model(unlimited), jitter_permille: 0, ..spec.clone() };
-    let mut answer = planner::answer(&unlimited, published)?;
+    let with = |work: ModelWork| Spec { work: Work::Model(work), jitter_permille: 0, ..spec.clone() };
+    // Copies of the schedule are those that keep the limit. Where none do, the order shows what it holds without.
+    let copied = match settled.layout.form.offload {
+        Offload::Scheduled => planner::answer(&with(settled), published).ok(),
+        _ => None,
+    };
+    let mut answer = match copied {
+        Some(answer) => answer,
+        None => planner::answer(&with(unlimited), published)?,
+    };
     answer.case.fitted = fitted;
     let Some(derived) = &mut answer.case.derived else {
         return Err(Absent::because(TYPED_COSTS));
@@ -135,12 +144,32 @@ mod tests {
     use crate::schedule;
     use std::format;
 
+    const SPEC: &str = "[model]\nname = \"llama-2-13b\"\n[cluster]\ndevice = \"a100-80\"\n[parallel]\npipeline = 8\n\
+                        [training]\nmicrobatches = 16\nmicrobatch_size = 2\n[memory]\n";
+
     fn spec(memory: &str) -> Spec {
-        let text = format!(
-            "[model]\nname = \"llama-2-13b\"\n[cluster]\ndevice = \"a100-80\"\n[parallel]\npipeline = 8\n\
-             [training]\nmicrobatches = 16\nmicrobatch_size = 2\n[memory]\n{memory}"
-        );
+        let text = format!("{SPEC}{memory}");
         Spec::read(&text).unwrap_or_else(|faults| panic!("{faults}"))
+    }
+
+    /// With copies of the schedule, a table of a limit that they keep is the plan's, and says what the host holds.
+    #[test]
+    fn copies_of_the_schedule_count() {
+        let scheduled = |limit: &str| {
+            let text = format!("offload = \"scheduled\"\n[memory]\nlimit_bytes = \"{limit}\"");
+            let published = schedule::find("1f1b").unwrap();
+            verdict(&Spec::read(&SPEC.replace("[memory]", &text)).unwrap(), &published).unwrap()
+        };
+        let (free, ranks) = scheduled("400 GiB");
+        assert!(!free.schedule.has_copies() && ranks.iter().all(|rank| rank.on_host == 0));
+        let peak = ranks.iter().map(|rank| rank.peak).max().unwrap();
+        let limit = peak * 4 / 5;
+        let (copied, ranks) = scheduled(&limit.to_string());
+        assert!(copied.schedule.has_copies() && ranks.iter().all(|rank| rank.fits()));
+        for rank in &ranks {
+            assert_eq!(rank.peak, copied.timeline.peak_bytes(&copied.case.problem, rank.rank));
+            assert_eq!(rank.on_host > 0, !copied.schedule.copies_of(rank.rank).is_empty());
+        }
     }
 
     /// The bytes are those that judge a plan.
