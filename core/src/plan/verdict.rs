@@ -164,7 +164,7 @@ mod tests {
         assert!(!free.schedule.has_copies() && ranks.iter().all(|rank| rank.on_host == 0));
         let peak = ranks.iter().map(|rank| rank.peak).max().unwrap();
         let limit = peak * 4 / 5;
-        let (copied, ranks) = scheduled(&limit.to_string());
+        let (copied, ranks) = scheduled(&format!("{limit}"));
         assert!(copied.schedule.has_copies() && ranks.iter().all(|rank| rank.fits()));
         for rank in &ranks {
             assert_eq!(rank.peak, copied.timeline.peak_bytes(&copied.case.problem, rank.rank));

@@ -322,8 +322,10 @@ struct RankPlan<'p> {
     /// What copies change before the op at each place.
     changes: Vec<i64>,
     link: Link,
-    /// By place of the backward: what is kept over the op that is looked at.
-    live: BTreeMap<usize, usize>,
+    /// By place of the backward: what the rank holds during the op that is looked at, and may send away.
+    here: BTreeMap<usize, usize>,
+    /// By place at which it comes back, and of the backward: what is away.
+    away: BTreeMap<(usize, usize), usize>,
     /// The next of `kept` whose F has not been passed.
     next: usize,
 }
@@ -355,7 +357,8 @@ impl<'p> RankPlan<'p> {
             kept,
             changes: vec![0; row.len() + 1],
             link: Link::default(),
-            live: BTreeMap::new(),
+            here: BTreeMap::new(),
+            away: BTreeMap::new(),
             next: 0,
         }
     }
@@ -363,18 +366,24 @@ impl<'p> RankPlan<'p> {
     /// Looks at what is kept over the op at `place`: its F comes before, its backward after.
     fn open(&mut self, place: usize) {
         while let Some(kept) = self.kept.get(self.next).filter(|kept| kept.forward < place) {
-            self.live.insert(kept.backward, self.next);
+            self.here.insert(kept.backward, self.next);
             self.next += 1;
         }
+        while let Some(back) = self.away.first_entry().filter(|back| back.key().0 <= place) {
+            let ((_, backward), kept) = back.remove_entry();
+            self.here.insert(backward, kept);
+        }
         // What is needed here or before can no longer be away.
-        self.live = self.live.split_off(&(place + 1));
+        while let Some(needed) = self.here.first_entry().filter(|needed| *needed.key() <= place) {
+            needed.remove();
+        }
     }
 
     /// What goes over the op at `place`, by `rule`.
     fn next(&mut self, place: usize, rule: Rule) -> Option<Choice> {
-        let last: Vec<usize> = self.live.values().rev().copied().filter(|kept| !self.is_away(*kept, place)).collect();
+        let last: Vec<usize> = self.here.values().rev().copied().take(LOOKED_AT).collect();
         let mut best: Option<Choice> = None;
-        for kept in last.into_iter().take(LOOKED_AT) {
+        for kept in last {
             let choice = self.choice(kept, place);
             let enough = match rule {
                 Rule::LeastDelay => 0,
@@ -390,10 +399,6 @@ impl<'p> RankPlan<'p> {
             }
         }
         best
-    }
-
-    fn is_away(&self, kept: usize, place: usize) -> bool {
-        self.kept[kept].away.is_some_and(|away| away.from <= place && place < away.until)
     }
 
     fn choice(&mut self, number: usize, place: usize) -> Choice {
@@ -439,6 +444,8 @@ impl<'p> RankPlan<'p> {
         self.link.take(choice.away.starts[1], takes);
         self.changes[choice.away.until] += bytes;
         kept.away = Some(choice.away);
+        self.here.remove(&kept.backward);
+        self.away.insert((choice.away.until, kept.backward), choice.kept);
         bytes
     }
 
