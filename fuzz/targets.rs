@@ -3,14 +3,15 @@
 //! `tests/hostile.rs` calls them with mutations of the same corpus.
 
 use pipeplan_core::formats::paddle_log::{self, Worker};
-use pipeplan_core::formats::training_run::TrainingRun;
-use pipeplan_core::formats::{profile, torch_profile};
+use pipeplan_core::formats::run_files::{self, Files, Reader};
+use pipeplan_core::formats::training_run::{Given, TrainingRun};
+use pipeplan_core::formats::{flight_recorder, lengths, profile, torch_profile};
 use pipeplan_core::hardware::profile::Profile;
 use pipeplan_core::model::hf_config;
 use pipeplan_core::notation::{megatron_layout, order};
-use pipeplan_core::plan::Plan;
-use pipeplan_core::spec::{Spec, link};
-use pipeplan_core::trace::Trace;
+use pipeplan_core::plan::{Plan, planner};
+use pipeplan_core::spec::{Spec, Work, link};
+use pipeplan_core::trace::{Trace, analysis};
 use serde_json::{Value, json};
 
 #[path = "../core/tests/explorer/mod.rs"]
@@ -20,8 +21,9 @@ mod explorer;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target.
-pub const TARGETS: [Target; 10] = [
+pub const TARGETS: [Target; 16] = [
     ("spec", spec),
+    ("planned", planned),
     ("link", link),
     ("plan", plan),
     ("trace", trace),
@@ -30,6 +32,11 @@ pub const TARGETS: [Target; 10] = [
     ("order", order),
     ("config", config),
     ("run", run),
+    ("script", script),
+    ("dump", dump),
+    ("lengths", lengths_of_documents),
+    ("operators", operators),
+    ("file_of_run", file_of_run),
     ("check", check),
 ];
 
@@ -78,14 +85,52 @@ pub fn with_digest(mut content: Value) -> Value {
     content
 }
 
-/// A trace that is read is written as the same trace; so is a profile of operators, which is JSON as well.
+/// What is read of a small spec can be planned, or is refused with a reason; a plan of it can be read again.
+pub fn planned(bytes: &[u8]) {
+    let Some(spec) = text(bytes).and_then(|text| Spec::read(text).ok()) else { return };
+    plan_of(&spec);
+}
+
+/// Plans `spec` where that takes no longer than a moment.
+fn plan_of(spec: &Spec) {
+    let (ops, layers) = match &spec.work {
+        Work::Typed(statement) => (statement.ranks * statement.chunks * statement.microbatches, 1),
+        Work::Model(work) => {
+            let ops = u64::from(work.pipeline) * u64::from(work.chunks) * u64::from(work.microbatches);
+            (ops as usize, work.model.layers)
+        }
+    };
+    if ops > 128 || layers > 64 {
+        return;
+    }
+    for name in ["1f1b", "zb-v"] {
+        match planner::plan(spec, name) {
+            Ok(plan) => assert_eq!(Plan::from_json(&plan.to_json()).map(|read| read.to_json()), Ok(plan.to_json())),
+            Err(error) => assert!(error.to_string().len() > 10, "{error}"),
+        }
+    }
+}
+
+/// A trace that is read is written as the same trace, and can be explained.
 pub fn trace(bytes: &[u8]) {
     let Some(text) = text(bytes) else { return };
     if let Ok(trace) = Trace::from_json(text) {
+        explained(&trace);
         assert_eq!(Trace::from_json(&trace.to_json()), Ok(trace));
     }
+}
+
+/// What a person asks of a trace.
+fn explained(trace: &Trace) {
+    let _ = analysis::analyse(trace, None).map(|analysis| analysis.to_value());
+}
+
+/// A profile of operators that is read is written as the same one.
+pub fn operators(bytes: &[u8]) {
+    let Some(text) = text(bytes) else { return };
     if let Ok(profile) = Profile::of_json(text) {
-        assert!(Profile::of_json(&profile.to_json()).is_ok());
+        let written = profile.to_json();
+        assert_eq!(Profile::of_json(&written).map(|profile| profile.to_json()), Ok(written));
     }
 }
 
@@ -144,6 +189,66 @@ pub fn run(bytes: &[u8]) {
     if let Ok(imported) = run.spec("h100", Some(8)) {
         assert_eq!(link::read(&link::write(&imported.spec)), Ok(imported.spec));
     }
+}
+
+/// The same of a launch script, which may name files that it takes variables from: what stands behind a zero byte is in all of
+/// them.
+pub fn script(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let (script, file) = text.split_once('\0').unwrap_or((&text, ""));
+    let run = TrainingRun::read(script);
+    let files = run.wanted_files().iter().map(|path| (path.clone(), file.to_string())).collect();
+    let run = TrainingRun::read_with(script, &Given { files, ..Given::default() });
+    if let Ok(imported) = run.spec("h100", Some(8)) {
+        assert_eq!(link::read(&link::write(&imported.spec)), Ok(imported.spec));
+    }
+}
+
+/// A dump of torch's flight recorder, of two ranks that are alike and one that has none.
+pub fn dump(bytes: &[u8]) {
+    let read = match bytes.first() {
+        Some(b'{') => text(bytes).and_then(|text| flight_recorder::read_json(text).ok()),
+        _ => flight_recorder::read_pickle(bytes).ok(),
+    };
+    let Some(dump) = read else { return };
+    let dumps = [("rank_0".to_string(), 0, dump.clone()), ("rank_1".to_string(), 1, dump)];
+    if let Ok(report) = flight_recorder::waits(&dumps) {
+        let _ = (report.to_value(), report.parts(&|ns| ns.to_string()));
+    }
+}
+
+/// Lengths of documents, which are the same as lines and as a list.
+pub fn lengths_of_documents(bytes: &[u8]) {
+    let Some(text) = text(bytes) else { return };
+    match lengths::read(text) {
+        Ok(read) => {
+            let lines: Vec<String> = read.iter().map(u32::to_string).collect();
+            assert_eq!(lengths::read(&lines.join("\n")), Ok(read.clone()));
+            assert_eq!(lengths::read(&json!(read).to_string()), Ok(read));
+        }
+        Err(error) => assert!(error.to_string().len() > 10 && error.help().len() > 10, "{error}"),
+    }
+}
+
+/// Any file of a run, by a name that the first byte chooses, in pieces; then what a person sees of it.
+pub fn file_of_run(bytes: &[u8]) {
+    let [which, bytes @ ..] = bytes else { return };
+    let name = ["rank0.json", "machine1/workerlog.3", "nccl_trace_rank_0", "trace.json"][usize::from(*which) % 4];
+    let mut reader = Reader::new(name, bytes.len() as u64);
+    if bytes.chunks(1 + usize::from(*which)).try_for_each(|piece| reader.push(piece)).is_err() {
+        return;
+    }
+    let Ok(contents) = reader.finish() else { return };
+    let mut files = Files::default();
+    files.add(name.to_string(), contents);
+    assert_eq!(files.expect_one_program(), Ok(()));
+    if let Ok(run) = run_files::of_recordings(&files.recordings, None) {
+        explained(&run.trace);
+    }
+    if let Ok(run) = run_files::of_logs(&files.logs, &[], None) {
+        explained(&run.trace);
+    }
+    let _ = flight_recorder::waits(&files.dumps);
 }
 
 /// The checker, on a small program that the bytes ask for.

@@ -13,6 +13,10 @@ use serde_json::{Value, json};
 #[path = "../fuzz/targets.rs"]
 mod targets;
 
+#[path = "../fuzz/mutations.rs"]
+mod mutations;
+
+use mutations::{Wounds, damaged_bytes, wounds};
 use targets::with_digest;
 
 fn example(name: &str) -> String {
@@ -25,38 +29,8 @@ fn problem() -> Spec {
 }
 
 /// A text with some of its bytes changed, cut out, doubled or exchanged.
-fn damage(text: &str, wounds: &[(prop::sample::Index, u8, u8)]) -> String {
+fn damage(text: &str, wounds: &Wounds) -> String {
     String::from_utf8_lossy(&damaged_bytes(text.as_bytes(), wounds)).into_owned()
-}
-
-/// The same of bytes that need not be text.
-fn damaged_bytes(from: &[u8], wounds: &[(prop::sample::Index, u8, u8)]) -> Vec<u8> {
-    let mut bytes = from.to_vec();
-    for (at, how, to) in wounds {
-        if bytes.is_empty() {
-            break;
-        }
-        let at = at.index(bytes.len());
-        match how % 5 {
-            0 => bytes[at] = *to,
-            1 => {
-                bytes.remove(at);
-            }
-            2 => bytes.truncate(at),
-            3 => bytes.insert(at, *to),
-            _ => {
-                // A digit for a digit: the likeliest way to a number that is out of range.
-                if let Some(digit) = bytes[at..].iter().position(u8::is_ascii_digit) {
-                    bytes[at + digit] = b'0' + to % 10;
-                }
-            }
-        }
-    }
-    bytes
-}
-
-fn wounds() -> impl Strategy<Value = Vec<(prop::sample::Index, u8, u8)>> {
-    proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>(), any::<u8>()), 1..4)
 }
 
 /// Any JSON of a modest size, with the keys of real files among its keys.
@@ -290,56 +264,8 @@ fn a_bad_problem_is_refused_by_the_name_of_its_field() {
     }
 }
 
-/// The files in the corpus of `target`, in the order of their names.
-fn corpus(target: &str) -> Vec<Vec<u8>> {
-    let folder = format!("{}/../fuzz/corpus/{target}", env!("CARGO_MANIFEST_DIR"));
-    let entries = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{folder}: {error}"));
-    let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).filter(|path| path.is_file()).collect();
-    paths.sort();
-    let read = |path: &std::path::PathBuf| std::fs::read(path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
-    paths.iter().map(read).collect()
-}
-
-/// Each target on its corpus, and on mutations of it that no run before has tried. `PIPEPLAN_FUZZ_SECONDS` says for how long each,
-/// `PIPEPLAN_FUZZ_TARGETS` names some of them, and `PIPEPLAN_FUZZ_SEED` tries those of another run again.
+/// On what no run before has tried. A find is written to `fuzz/found`, and goes into the corpus with the mend.
 #[test]
-#[ignore = "for ./dev fuzz: what it finds differs from run to run"]
 fn fresh_mutations_of_the_corpus_hurt_nothing() {
-    use proptest::strategy::ValueTree;
-    use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
-    use std::panic::{AssertUnwindSafe, catch_unwind};
-    use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let fresh = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
-    let seed = number("PIPEPLAN_FUZZ_SEED").unwrap_or_else(fresh);
-    let seconds = Duration::from_secs(number("PIPEPLAN_FUZZ_SECONDS").unwrap_or(2));
-    let named = std::env::var("PIPEPLAN_FUZZ_TARGETS").unwrap_or_default();
-    let is_named = |name: &str| named.is_empty() || named.split(',').any(|target| target == name);
-    for (name, target) in targets::TARGETS.iter().filter(|(name, _)| is_named(name)) {
-        let mut bytes = [0; 32];
-        bytes[..8].copy_from_slice(&seed.to_le_bytes());
-        let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
-        let mut runner = TestRunner::new_with_rng(config(1), rng);
-        let corpus = corpus(name);
-        assert!(!corpus.is_empty(), "{name} has a corpus");
-        corpus.iter().for_each(|input| target(input));
-        let (started, mut executions, mut last) = (Instant::now(), 0u64, Vec::new());
-        while started.elapsed() < seconds {
-            // What was changed before is changed once more, at times.
-            let drawn = (wounds(), any::<prop::sample::Index>(), 0u8..4).new_tree(&mut runner);
-            let (wounds, which, again) = drawn.expect("no draw is refused").current();
-            let base: &[u8] = if again == 0 && !last.is_empty() { &last } else { which.get(&corpus).as_slice() };
-            let input = damaged_bytes(base, &wounds);
-            executions += 1;
-            if catch_unwind(AssertUnwindSafe(|| target(&input))).is_err() {
-                let path = format!("{}/../fuzz/found", env!("CARGO_MANIFEST_DIR"));
-                let file = format!("{path}/{name}-{seed}-{executions}");
-                let _ = std::fs::create_dir_all(&path).and_then(|()| std::fs::write(&file, &input));
-                panic!("{name}, seed {seed}, execution {executions}: the input is in {file}");
-            }
-            last = input;
-        }
-        println!("{name}: {executions} executions, seed {seed}");
-    }
+    mutations::try_fresh_ones(&targets::TARGETS);
 }
