@@ -82,9 +82,13 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const LONGEST_REPLY: Duration = Duration::from_secs(600);
 /// Longest request that is read, headers included.
 const MAX_REQUEST_BYTES: u64 = 64 << 10;
-/// Most connections at once: a browser opens about six. Beyond, the one that has said nothing for the longest time has to go,
-/// and where all have asked for something, the newest.
+/// Most connections at once: a browser opens about six. Beyond, the one that has asked for nothing for the longest time has to
+/// go; where all have asked, the one that has taken nothing of its reply for the longest time, if that is [`SLOW`]; else the
+/// newest.
 const MOST_CONNECTIONS: usize = 64;
+const SLOW: Duration = Duration::from_secs(2);
+/// Bytes of a reply that are handed over at once, so that whoever reads is known to read.
+const PIECE: usize = 16 << 10;
 /// Between two tries to take a connection where the system has nothing left for one, and how many tries in a row.
 const PAUSE: Duration = Duration::from_millis(50);
 const MOST_TRIES: u32 = 600;
@@ -94,8 +98,16 @@ const MOST_TRIES: u32 = 600;
 /// # Errors
 /// What stopped the listening.
 pub fn serve(listener: &TcpListener, answer: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> io::Error {
+    serve_at_once(MOST_CONNECTIONS, listener, answer)
+}
+
+fn serve_at_once(
+    most: usize,
+    listener: &TcpListener,
+    answer: impl Fn(&Request) -> Reply + Send + Sync + 'static,
+) -> io::Error {
     let answer = Arc::new(answer);
-    let open = Arc::new(Open::default());
+    let open = Arc::new(Open::new(most));
     let mut tries = 0;
     loop {
         match listener.accept() {
@@ -123,31 +135,50 @@ pub fn serve(listener: &TcpListener, answer: impl Fn(&Request) -> Reply + Send +
     }
 }
 
-/// The connections that are open, by number, each while it has not asked for anything.
-#[derive(Default)]
-struct Open(Mutex<(u64, BTreeMap<u64, Option<TcpStream>>)>);
+/// The connections that are open.
+struct Open {
+    most: usize,
+    /// The greatest number given so far, and how far each has come, by number.
+    talks: Mutex<(u64, BTreeMap<u64, Talk>)>,
+}
+
+/// How far a connection has come.
+struct Talk {
+    stream: Option<TcpStream>,
+    has_asked: bool,
+    /// When it came, or last took bytes of its reply.
+    moved: Instant,
+}
 
 impl Open {
-    fn lock(&self) -> MutexGuard<'_, (u64, BTreeMap<u64, Option<TcpStream>>)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn new(most: usize) -> Open {
+        Open { most, talks: Mutex::default() }
     }
 
-    /// Counts one more; none where there are too many and all others have asked for something.
+    fn lock(&self) -> MutexGuard<'_, (u64, BTreeMap<u64, Talk>)> {
+        self.talks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts one more; none where there are too many and all others are being served.
     fn enter(self: &Arc<Open>, stream: &TcpStream) -> Option<Connection> {
         let mut open = self.lock();
-        let (next, streams) = &mut *open;
-        if streams.len() >= MOST_CONNECTIONS {
-            let (oldest, silent) = streams.iter_mut().find(|(_, stream)| stream.is_some())?;
+        let (next, talks) = &mut *open;
+        if talks.len() >= self.most {
+            let silent = talks.iter().find(|(_, talk)| !talk.has_asked);
+            let slow = || {
+                let slowest = talks.iter().min_by_key(|(_, talk)| talk.moved)?;
+                Some(slowest).filter(|(_, talk)| talk.moved.elapsed() >= SLOW)
+            };
+            let number = *silent.or_else(slow)?.0;
             // Its thread notices, and ends.
-            if let Some(silent) = silent {
-                let _ = silent.shutdown(Shutdown::Both);
+            if let Some(stream) = talks.remove(&number).and_then(|talk| talk.stream) {
+                let _ = stream.shutdown(Shutdown::Both);
             }
-            let oldest = *oldest;
-            streams.remove(&oldest);
         }
         *next += 1;
         let number = *next;
-        streams.insert(number, stream.try_clone().ok());
+        let talk = Talk { stream: stream.try_clone().ok(), has_asked: false, moved: Instant::now() };
+        talks.insert(number, talk);
         Some(Connection { number, open: Arc::clone(self) })
     }
 }
@@ -159,10 +190,10 @@ struct Connection {
 }
 
 impl Connection {
-    /// It has asked for something, and does not have to go for another one.
-    fn has_asked(&self) {
-        if let Some(stream) = self.open.lock().1.get_mut(&self.number) {
-            *stream = None;
+    /// It has asked for something, or has taken some of the reply: it does not have to go for another one yet.
+    fn moved(&self) {
+        if let Some(talk) = self.open.lock().1.get_mut(&self.number) {
+            (talk.has_asked, talk.moved) = (true, Instant::now());
         }
     }
 }
@@ -188,6 +219,7 @@ fn no(status: &str, more: &str) -> String {
 struct Until<'s> {
     stream: &'s TcpStream,
     end: Instant,
+    connection: &'s Connection,
 }
 
 impl Until<'_> {
@@ -207,7 +239,9 @@ impl Read for Until<'_> {
 impl Write for Until<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.stream.set_write_timeout(self.left()?)?;
-        self.stream.write(bytes)
+        let written = self.stream.write(bytes.get(..PIECE).unwrap_or(bytes))?;
+        self.connection.moved();
+        Ok(written)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -216,10 +250,10 @@ impl Write for Until<'_> {
 }
 
 fn talk(stream: &TcpStream, connection: &Connection, answer: &dyn Fn(&Request) -> Reply) -> io::Result<()> {
-    let asking = Until { stream, end: Instant::now() + PATIENCE };
+    let asking = Until { stream, end: Instant::now() + PATIENCE, connection };
     let mut lines = BufReader::new(asking).take(MAX_REQUEST_BYTES);
     let heard = read_request(&mut lines);
-    let mut telling = Until { stream, end: Instant::now() + LONGEST_REPLY };
+    let mut telling = Until { stream, end: Instant::now() + LONGEST_REPLY, connection };
     let Heard { head, hosts, takes, known } = match heard {
         Ok(heard) => heard,
         Err(error) if error.kind() == ErrorKind::InvalidData => {
@@ -232,7 +266,7 @@ fn talk(stream: &TcpStream, connection: &Connection, answer: &dyn Fn(&Request) -
     let [host] = &hosts[..] else {
         return telling.write_all(no("400 Bad Request", "").as_bytes());
     };
-    connection.has_asked();
+    connection.moved();
     let mut words = head.split_whitespace();
     let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let reply = answer(&Request { method, path, host, takes });
@@ -296,7 +330,9 @@ fn read_request(lines: &mut impl BufRead) -> io::Result<Heard> {
             0 => return Err(ErrorKind::InvalidData.into()),
             _ if header.trim_end().is_empty() => return Ok(heard),
             _ => {
-                let Some((name, value)) = header.split_once(':') else { continue };
+                // A line that goes on with the one before, and a space behind a name, mean one thing here and another elsewhere.
+                let named = header.split_once(':').filter(|(name, _)| is_token(name));
+                let Some((name, value)) = named else { return Err(ErrorKind::InvalidData.into()) };
                 match name.to_ascii_lowercase().as_str() {
                     "accept-encoding" => {
                         heard.takes.gzip |= accepts(value, "gzip");
@@ -309,6 +345,11 @@ fn read_request(lines: &mut impl BufRead) -> io::Result<Heard> {
             }
         }
     }
+}
+
+/// Whether `text` is a token of HTTP, as names of headers are (RFC 9110, section 5.6.2).
+fn is_token(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
 }
 
 /// Whether `Accept-Encoding` says that a coding is taken.
@@ -374,13 +415,15 @@ mod tests {
         drop(silent);
     }
 
-    /// Where all have asked for something and read nothing, whoever comes next is told to come again.
+    /// Where all have asked for something, whoever comes next is told to come again, until one of them has read nothing for a while:
+    /// that one has to go, and who reads does not.
     #[test]
-    fn more_than_can_be_served_are_told_so() {
+    fn more_than_can_be_served_are_told_so_and_who_reads_nothing_goes_first() {
+        const MOST: usize = 8;
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         std::thread::spawn(move || {
-            serve(&listener, |_| Reply {
+            serve_at_once(MOST, &listener, |_| Reply {
                 status: "200 OK",
                 content_type: "text/plain",
                 // More than the system takes for a connection that nobody reads.
@@ -397,9 +440,23 @@ mod tests {
             stream.read_exact(&mut first).unwrap();
             (String::from_utf8_lossy(&first).into_owned(), stream)
         };
-        let unread: Vec<_> = (0..MOST_CONNECTIONS).map(|_| asking()).collect();
+        let (_, mut reader) = asking();
+        let unread: Vec<_> = (1..MOST).map(|_| asking()).collect();
         assert!(unread.iter().all(|(first, _)| first == "HTTP/1.1 200"));
         assert_eq!(asking().0, "HTTP/1.1 503");
+        let (reads, mut piece, mut read) = (Instant::now(), vec![0; 256 << 10], 12);
+        while reads.elapsed() < SLOW + Duration::from_millis(500) {
+            read += reader.read(&mut piece).unwrap();
+            thread::sleep(Duration::from_millis(100));
+        }
+        // Each takes the place of one that reads nothing.
+        for _ in 1..MOST {
+            let (first, mut honest) = asking();
+            assert_eq!(first, "HTTP/1.1 200");
+            assert!(honest.read_to_end(&mut Vec::new()).unwrap() > 16 << 20);
+        }
+        read += reader.read_to_end(&mut Vec::new()).unwrap();
+        assert!(read > 16 << 20, "{read}");
         drop(unread);
     }
 
@@ -418,7 +475,7 @@ mod tests {
                 reply
             });
             let (stream, _) = listener.accept().unwrap();
-            let connection = Arc::new(Open::default()).enter(&stream).unwrap();
+            let connection = Arc::new(Open::new(1)).enter(&stream).unwrap();
             let _ = talk(&stream, &connection, &|_| unreachable!("nothing was asked for"));
             drop((stream, connection));
             asking.join().unwrap()
@@ -428,6 +485,10 @@ mod tests {
         assert!(refused(b"GET / HTTP/1.1\r\nHost: x\r\n".to_vec()).starts_with("HTTP/1.1 400 "));
         assert!(refused(b"GET / HTTP/1.1\r\n\r\n".to_vec()).starts_with("HTTP/1.1 400 "));
         assert!(refused(b"GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n".to_vec()).starts_with("HTTP/1.1 400 "));
+        for header in ["Host: x\r\n y", "Host: x\r\nHost : y", "Host: x\r\n: y", "Host: x\r\ny"] {
+            let request = format!("GET / HTTP/1.1\r\n{header}\r\n\r\n").into_bytes();
+            assert!(refused(request).starts_with("HTTP/1.1 400 "), "{header}");
+        }
         assert!(refused(long(MAX_REQUEST_BYTES as usize - 19)).starts_with("HTTP/1.1 431 "));
     }
 
@@ -441,10 +502,12 @@ mod tests {
             }
         });
         let (stream, _) = listener.accept().unwrap();
-        let mut asking = Until { stream: &stream, end: Instant::now() + Duration::from_millis(200) };
+        let connection = Arc::new(Open::new(1)).enter(&stream).unwrap();
+        let end = Instant::now() + Duration::from_millis(200);
+        let mut asking = Until { stream: &stream, end, connection: &connection };
         let error = asking.read_to_end(&mut Vec::new()).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock), "{error}");
-        drop(stream);
+        drop((stream, connection));
         dripping.join().unwrap();
     }
 }
