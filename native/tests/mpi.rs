@@ -3,10 +3,14 @@
 //! Built with the feature `mpi` alone, and then `mpirun` must be there: `./dev test` sees to both.
 #![cfg(feature = "mpi")]
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use pipeplan::runner::random::SplitMix64;
+use serde_json::Value;
 
 mod tiny;
 
@@ -169,4 +173,94 @@ fn a_run_that_mpirun_starts_again_goes_on_from_its_latest_checkpoint() {
     assert!((2..7).contains(&step), "{step}: {}", String::from_utf8_lossy(&broken.stderr));
     let rest = mpirun(2, &plan, &saving).output().expect("mpirun is there");
     assert_eq!(losses(&rest)[..], whole[step..]);
+}
+
+/// Kills ranks of `mpirun` at random, `kills` times, at any moment of a step or of a start. Each time the rest ends by itself, a loop
+/// starts all again as a batch script does, and the end is held against an unbroken run.
+fn kill_over_mpi(kills: usize, seed: u64) {
+    let plan = tiny::plan_with("mpi-kills", 2, "1f1b", "data = 2\n");
+    let steps = 12 + 4 * kills;
+    let count = steps.to_string();
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    let text = |path: PathBuf| path.to_str().expect("a path").to_string();
+    let whole = text(at("whole"));
+    let threads = ["run", plan.to_str().expect("a path"), "--steps", &count, "--json", "--checkpoint-dir", &whole];
+    let expected = losses(&pipeplan(&threads).output().expect("it starts"));
+    let (saved, log) = (at("saved"), at("log"));
+    let (folder_text, log_text) = (text(saved.clone()), text(log.clone()));
+    let train = ["--steps", &count, "--json", "--restart", "1", "--checkpoint-every", "1", "--keep", "3"];
+    let train = [&train[..], &["--checkpoint-dir", &folder_text, "--log", &log_text]].concat();
+    let mut random = SplitMix64::new(seed);
+    let mut lost = Vec::new();
+    let mut died: Option<Instant> = None;
+    for killed in 0.. {
+        let mut command = mpirun(4, &plan, &train);
+        let errors = at("errors");
+        command
+            .stdout(fs::File::create(at("summary")).expect("made"))
+            .stderr(fs::File::create(&errors).expect("made"));
+        let said = || fs::read_to_string(&errors).unwrap_or_default();
+        let before = lines(&log);
+        let mut launched = command.spawn().expect("mpirun is there");
+        if killed < kills {
+            // Now and then before the first step.
+            let after = random.below(4) as usize;
+            while children(launched.id()).len() < 4 || lines(&log) < before + after {
+                assert!(launched.try_wait().expect("it can be asked").is_none(), "kill {killed}: {}", said());
+                note_first(&mut died, &mut lost, lines(&log) > before);
+                thread::sleep(Duration::from_millis(2));
+            }
+            note_first(&mut died, &mut lost, after > 0);
+            thread::sleep(Duration::from_millis(random.below(30)));
+            let ranks = children(launched.id());
+            let rank = ranks[random.below(ranks.len() as u64) as usize].to_string();
+            let hit = Command::new("kill").args(["-KILL", &rank]).status();
+            assert!(hit.expect("there is a kill").success());
+            died = Some(died.unwrap_or_else(Instant::now));
+        }
+        let ended = launched.wait().expect("it ends");
+        if killed == kills {
+            assert!(ended.success(), "after {killed} kills: {}", said());
+            break;
+        }
+        assert!(!ended.success(), "kill {killed}: {}", said());
+    }
+    let summary: Value = serde_json::from_slice(&fs::read(at("summary")).expect("read")).expect("a summary");
+    let rest: Vec<u64> = summary["losses"].as_array().expect("losses").iter().map(bits_of).collect();
+    assert_eq!(rest[..], expected[steps - rest.len()..]);
+    let last = format!("step-{steps:06}");
+    assert_eq!(tiny::tensors(&saved.join(&last)), tiny::tensors(&at("whole").join(&last)));
+    lost.sort_unstable();
+    println!(
+        "MPI: {kills} of {kills} kills survived; {:?} lost in the middle, {:?} at most",
+        lost.get(lost.len() / 2),
+        lost.last()
+    );
+}
+
+/// Takes the time from a death to the first step that ends after it.
+fn note_first(died: &mut Option<Instant>, lost: &mut Vec<Duration>, is_there: bool) {
+    if is_there && let Some(died) = died.take() {
+        lost.push(died.elapsed());
+    }
+}
+
+fn bits_of(loss: &Value) -> u64 {
+    loss.as_f64().expect("a number").to_bits()
+}
+
+fn lines(log: &Path) -> usize {
+    fs::read_to_string(log).map_or(0, |text| text.lines().count())
+}
+
+#[test]
+fn ranks_of_mpirun_that_are_killed_at_random_train_as_if_none_had_been() {
+    kill_over_mpi(5, 3);
+}
+
+#[test]
+#[ignore = "60 kills, after each of which mpirun starts again: minutes"]
+fn sixty_kills_over_mpi_are_survived() {
+    kill_over_mpi(60, 14);
 }

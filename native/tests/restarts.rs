@@ -254,17 +254,6 @@ fn lines(log: &Path) -> usize {
     fs::read_to_string(log).map_or(0, |text| text.lines().count())
 }
 
-/// The files of the weights and optimizer states of a checkpoint.
-fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
-    let entries = fs::read_dir(folder).expect("a checkpoint").flatten();
-    let tensors = entries.filter(|entry| entry.path().extension().is_some_and(|ending| ending == "safetensors"));
-    let mut files: Vec<(String, Vec<u8>)> = tensors
-        .map(|entry| (entry.file_name().to_string_lossy().into_owned(), fs::read(entry.path()).expect("read")))
-        .collect();
-    files.sort();
-    files
-}
-
 /// Kills processes `kills` times at random, at any moment of a step or of a restart, and holds losses and weights against an
 /// unbroken run.
 fn kill_processes(name: &str, parallel: &str, kills: usize, seed: u64) {
@@ -323,7 +312,7 @@ fn kill_processes(name: &str, parallel: &str, kills: usize, seed: u64) {
         .collect();
     assert_eq!(found[..], whole[first..], "{name}");
     let last = format!("step-{steps:06}");
-    assert_eq!(files(&at("broken").join(&last)), files(&at("whole").join(&last)), "{name}");
+    assert_eq!(tiny::tensors(&at("broken").join(&last)), tiny::tensors(&at("whole").join(&last)), "{name}");
     let restart = |restart: &Value| {
         let lost = Duration::from_nanos(restart["lost_ns"].as_u64().expect("nanoseconds"));
         (restart["state_from"].as_str().expect("a source").to_string(), lost)

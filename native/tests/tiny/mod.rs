@@ -49,6 +49,17 @@ pub fn assert_selftest(output: &Output, what: &str) {
     }
 }
 
+/// The files of the weights and optimizer states of a checkpoint.
+pub fn tensors(folder: &Path) -> Vec<(String, Vec<u8>)> {
+    let entries = std::fs::read_dir(folder).expect("a checkpoint").flatten();
+    let found = entries.filter(|entry| entry.path().extension().is_some_and(|ending| ending == "safetensors"));
+    let mut files: Vec<(String, Vec<u8>)> = found
+        .map(|entry| (entry.file_name().to_string_lossy().into_owned(), std::fs::read(entry.path()).expect("read")))
+        .collect();
+    files.sort();
+    files
+}
+
 /// How many checkpoints are in `folder`.
 pub fn checkpoints(folder: &Path) -> usize {
     let entries = std::fs::read_dir(folder).expect("it is there").flatten();
