@@ -1,8 +1,10 @@
-//! What a command takes for deeper and deeper models: `memory` of a model that fits and of one that does not, and `import` of a run.
+//! What a command takes for deeper and deeper models: `memory` of a model that fits and of one that does not, and `import` of a run,
+//! which plans it.
 //! The time should grow no faster than the layers.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use pipeplan_core::advise::explanation::explain;
+use pipeplan_core::api::AgainstPlan;
 use pipeplan_core::formats::training_run::TrainingRun;
 use pipeplan_core::plan::planner;
 use pipeplan_core::search::{Effort, Flow};
@@ -56,7 +58,11 @@ fn import(criterion: &mut Criterion) {
         );
         group.throughput(Throughput::Elements(layers.into()));
         group.bench_function(BenchmarkId::new("layers", layers), |bench| {
-            bench.iter(|| TrainingRun::read(&text).spec("h100", Some(64)).expect("a run"));
+            bench.iter(|| {
+                let run = TrainingRun::read(&text);
+                let imported = run.spec("h100", Some(64)).expect("a run");
+                AgainstPlan::of(&run, &imported, &mut |_| Flow::Continue).expect("a plan")
+            });
         });
     }
 }

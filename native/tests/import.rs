@@ -156,3 +156,16 @@ fn files_of_a_script_are_read_within_its_repository() {
     );
     fs::remove_dir_all(&folder).unwrap();
 }
+
+/// A model that does not fit is read in the time of its plan: nobody looks for what would make it fit, which takes a minute.
+#[test]
+fn a_deep_model_that_does_not_fit_is_read_in_a_moment() {
+    let deep = "pretrain_gpt.py --num-layers 2048 --hidden-size 4096 --num-attention-heads 32 --seq-length 4096 --bf16 \
+                --max-position-embeddings 4096 --micro-batch-size 1 --global-batch-size 64 --vocab-size 32000 \
+                --pipeline-model-parallel-size 8";
+    let started = std::time::Instant::now();
+    let (code, _, told) = run(&["import", "-", "--device", "h100", "--devices", "64"], deep);
+    assert_eq!(code, Some(0), "{told}");
+    assert!(told.contains("does not fit"), "{told}");
+    assert!(started.elapsed() < std::time::Duration::from_secs(15), "{:?}", started.elapsed());
+}

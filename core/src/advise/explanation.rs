@@ -64,12 +64,32 @@ impl From<PlanError> for Unexplained {
     }
 }
 
-/// What each rank of `spec` holds under the schedule `name`. For [`BEST`] where none fits: under the published one that
-/// holds the least. `effort` and `observer` are those of the search for the best.
+/// What each rank of `spec` holds under the schedule `name`, and what to change where that does not fit. For [`BEST`] where none
+/// fits: under the published one that holds the least. `effort` and `observer` are those of the search for the best.
 ///
 /// # Errors
 /// [`Unexplained`] where the costs are typed, or where there is no such schedule.
 pub fn explain(
+    spec: &Spec,
+    name: &str,
+    effort: Effort,
+    observer: &mut dyn FnMut(Progress) -> Flow,
+) -> Result<Explanation, Unexplained> {
+    let shown = explain_alone(spec, name, effort, observer)?;
+    let suggestions = match schedule::find(&shown.answer.name) {
+        Some(published) if !shown.is_best && !shown.ranks.iter().all(RankMemory::fits) => {
+            Some(suggest::suggestions(spec, &published).map_err(|absent| not_there(&published, absent))?)
+        }
+        _ => None,
+    };
+    Ok(Explanation { suggestions, ..shown })
+}
+
+/// As [`explain`], without what to change: that takes by far the longest.
+///
+/// # Errors
+/// As [`explain`].
+pub(crate) fn explain_alone(
     spec: &Spec,
     name: &str,
     effort: Effort,
@@ -85,13 +105,14 @@ pub fn explain(
     of_published(spec, &published, None)
 }
 
+fn not_there(published: &Published, absent: Absent) -> PlanError {
+    PlanError::Absent { schedule: published.name.to_owned(), reason: absent.reason }
+}
+
 fn of_published(spec: &Spec, published: &Published, note: Option<String>) -> Result<Explanation, Unexplained> {
-    let absent = |absent: Absent| PlanError::Absent { schedule: published.name.to_owned(), reason: absent.reason };
-    let (answer, ranks) = verdict::verdict(spec, published).map_err(absent)?;
-    let fits = ranks.iter().all(RankMemory::fits);
-    let suggestions = if fits { None } else { Some(suggest::suggestions(spec, published).map_err(absent)?) };
+    let (answer, ranks) = verdict::verdict(spec, published).map_err(|absent| not_there(published, absent))?;
     let step_ns = answer.step(spec).map(|step| step.step_ns);
-    Ok(Explanation { answer, is_best: false, ranks, suggestions, shorter: None, step_ns, note })
+    Ok(Explanation { answer, is_best: false, ranks, suggestions: None, shorter: None, step_ns, note })
 }
 
 /// The best schedule within the limit. Where there is none: the published one that needs the least memory.

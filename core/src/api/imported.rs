@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use serde_json::{Value, json};
 
-use crate::advise::explanation::{Explanation, Unexplained, explain};
+use crate::advise::explanation::{Explanation, Unexplained, explain_alone};
 use crate::base::fields::{Fault, Faults};
 use crate::base::units::{Bytes, Nanos};
 use crate::formats::training_run::{Arguments, Imported, TrainingRun};
@@ -43,7 +43,7 @@ impl AgainstPlan {
         observer: &mut dyn FnMut(Progress) -> Flow,
     ) -> Result<AgainstPlan, Unexplained> {
         let spec = &imported.spec;
-        let shown: Explanation = explain(spec, &spec.schedule, Effort::default(), observer)?;
+        let shown: Explanation = explain_alone(spec, &spec.schedule, Effort::default(), observer)?;
         let each = match &spec.work {
             Work::Model(work) => work.layout.devices_per_rank().max(1),
             Work::Typed(_) => 1,
