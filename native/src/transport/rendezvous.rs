@@ -505,10 +505,9 @@ impl Search<'_> {
         });
         read.map_err(|(_, source)| self.broken(source))?;
         self.peers[0] = Some(meeting);
-        let text = String::from_utf8_lossy(&list);
         // Ranks on rank 0's own host are known to it by an address that means another host here only if it is the
         // loopback; then all are on one host.
-        let places: Vec<SocketAddr> = text.lines().filter_map(|line| line.parse().ok()).collect();
+        let places = places_of(&list, self.world).map_err(|source| self.broken(source))?;
         for (peer, place) in (1..self.rank).zip(places) {
             let stream = loop {
                 let called = TcpStream::connect_timeout(&place, self.left())
@@ -584,6 +583,13 @@ impl Search<'_> {
     }
 }
 
+/// The places in rank 0's `list`, of all ranks but its own.
+fn places_of(list: &[u8], world: usize) -> io::Result<Vec<SocketAddr>> {
+    let places: Option<Vec<SocketAddr>> = text_of(list).lines().map(|line| line.parse().ok()).collect();
+    let all = places.filter(|places| places.len() + 1 == world);
+    all.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "rank 0 did not send a list of ranks"))
+}
+
 /// Listens to a caller: who it is, if it knows the secret, and the connection with it.
 fn admit(socket: TcpStream, secret: &Secret, until: Instant) -> Result<(Caller, Connection), String> {
     let said = |(_, error): (usize, io::Error)| match error.kind() {
@@ -652,4 +658,18 @@ fn call(socket: TcpStream, me: Caller, secret: &Secret, until: Instant) -> Resul
     let mut reason = vec![0; usize::from(u16::from_le_bytes(length))];
     read_by(&mut stream, &mut reason, until).map_err(again)?;
     Err(Call::NotLetIn(text_of(&reason)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A place that is left out would make each later rank another one.
+    #[test]
+    fn a_list_that_is_not_of_all_other_ranks_is_refused() {
+        let list = b"127.0.0.1:7\n[::1]:8";
+        assert_eq!(places_of(list, 3).expect("two others")[1].port(), 8);
+        assert!(places_of(list, 2).is_err() && places_of(list, 4).is_err());
+        assert!(places_of(b"127.0.0.1:7\nnowhere", 3).is_err() && places_of(b"\xff", 2).is_err());
+    }
 }
