@@ -8,6 +8,9 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 
+/// A name, which is that of a corpus, and what takes any bytes.
+pub type Target = (&'static str, fn(&[u8]));
+
 /// Where bytes are changed, how, and to what.
 pub type Wounds = Vec<(prop::sample::Index, u8, u8)>;
 
@@ -58,7 +61,7 @@ fn corpus(target: &str) -> Vec<Vec<u8>> {
 
 /// Each target on its corpus, and on mutations of it that no run before has tried. `PIPEPLAN_FUZZ_SECONDS` says for how long each,
 /// `PIPEPLAN_FUZZ_TARGETS` names some of them, and `PIPEPLAN_FUZZ_SEED` tries those of another run again.
-pub fn try_fresh_ones(targets: &[(&str, fn(&[u8]))]) {
+pub fn try_fresh_ones(targets: &[Target]) {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let fresh = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
     let seed = number("PIPEPLAN_FUZZ_SEED").unwrap_or_else(fresh);
