@@ -6,14 +6,14 @@ use std::fs;
 use std::path::Path;
 
 use common::{Stopper, assert_close_losses, options, published, train, transformers_agrees, work};
-use pipeplan::backend::rotary::RopeScaling;
+use pipeplan::backend::rotary::{LayerScaling, RopeScaling};
 use pipeplan::runner::checkpoint::{Checkpoint, Pretrained, Saving, VERSION_WITH_ROTARY};
 use pipeplan::runner::evaluate::evaluate;
 use pipeplan::runner::optimizer::AdamW;
 use pipeplan::runner::{LastCheckpoint, Precision, RunError, RunOptions, RunReport, Silent, Workload, run};
 use pipeplan::transport::Buffer;
 use pipeplan::transport::faulty::Faults;
-use pipeplan_core::model::Family;
+use pipeplan_core::model::{Family, Variant, Window};
 use pipeplan_core::spec::ModelWork;
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView, serialize};
@@ -729,11 +729,35 @@ fn weights_of_another_model_are_refused_with_what_differs() {
     assert!(open(published.path()).contains("it has no config.json"));
 }
 
+/// Layers with a window have a RoPE theta of their own: a run that goes on has it, and another version keeps readers away
+/// that would take the model's.
+#[test]
+fn a_rope_theta_of_layers_with_a_window_goes_on() {
+    let with = |rope_base: Option<u32>| {
+        let mut work = laid_out(2, 1, 0);
+        let window = Window { rope_base, ..Window::sliding(5, 2) };
+        work.model.variant = Variant { window: Some(window), ..common::gemma_2(5) };
+        published(&work, "1f1b", Precision::Double).expect("it exists")
+    };
+    let workload = with(Some(100));
+    let whole = train(&workload, &options(4));
+    let plain = train(&with(None), &options(4));
+    assert!((whole.losses()[0] - plain.losses()[0]).abs() > 1e-6, "the angles decide");
+    let folder = tempfile::tempdir().expect("a folder");
+    train(&workload, &saving(folder.path(), 2, 0));
+    let manifest = Checkpoint::open(folder.path()).expect("a checkpoint").manifest;
+    assert_eq!(manifest.version, VERSION_WITH_ROTARY);
+    assert_same(&train(&workload, &resuming(folder.path(), 4)), &whole, "the rest");
+    let said = refused(&with(None), &resuming(folder.path(), 4));
+    assert!(said.contains("rope_base"), "{said}");
+}
+
 /// Scaled rotary positions are in the checkpoint's `config.json`: a run that goes on has them, evaluation too, and
 /// another version keeps readers away that would leave them out.
 #[test]
 fn scaled_rotary_positions_go_on() {
-    let rotary = Some(RopeScaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 16.0 });
+    let llama = RopeScaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 16.0 };
+    let rotary = LayerScaling::of_all(Some(llama));
     let workload = planned(2, 1, 0, "1f1b", Precision::Double);
     let scaled = |options: RunOptions| RunOptions { rotary, ..options };
     let whole = train(&workload, &scaled(options(4)));

@@ -6,7 +6,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::form::{AttentionForm, Form, StageShape};
-use super::{Graph, Heads, Init, Job, Kernel, Needs, Operator, Role, Split, Spread, Stream, Tensor, TensorId, Use};
+use super::{Angles, Graph, Heads, Init, Job, Kernel, Needs, Operator, Role, Split, Spread, Stream, Tensor, TensorId, Use};
 use crate::model::{Dtype, ModelConfig, Scores};
 
 /// Appends tensors and forward operators to a graph.
@@ -57,9 +57,21 @@ impl Builder {
     pub(super) fn enter_layer(&mut self, layer: u32) {
         (self.layer, self.dropouts) = (Some(layer), 0);
         self.model = self.usual;
+        self.model.rope_base = self.usual.rope_base_of(layer);
         if let Some(global) = self.usual.global(layer) {
             (self.model.head_dim, self.model.kv_heads) = (global.head_dim, global.kv_heads);
-            self.model.variant.rotary = global.rotary;
+            // Its angles are of the whole head.
+            self.model.variant.rotary = None;
+        }
+    }
+
+    /// The angles of rotary positions in the layer that is being built.
+    pub(super) fn angles(&self) -> Angles {
+        let global = self.layer.and_then(|layer| self.model.global(layer));
+        Angles {
+            base: self.model.rope_base.into(),
+            pairs: global.and_then(|global| global.rotary).map(|columns| u64::from(columns / 2)),
+            windowed: self.layer.is_some_and(|layer| self.model.has_window(layer)),
         }
     }
 

@@ -24,7 +24,7 @@ pub(super) fn attention(
 ) -> TensorId {
     let heads = build.heads();
     let [rank, rope, value] = [latent.key_value_rank, latent.rope_width, latent.value_width].map(u64::from);
-    let base = u64::from(build.model.rope_base);
+    let angles = build.angles();
 
     // Everything narrow is made on this device's tokens, before tokens are gathered.
     let query_latent = (latent.query_rank > 0).then(|| {
@@ -50,9 +50,9 @@ pub(super) fn attention(
     let split = build.split_heads(build.model.heads, heads.width);
     let q = build.linear(from, &weight(part), heads.query * heads.width, "q before rotation", split);
     let (sequence, width) = (build.sequence, heads.width);
-    let kernel = Kernel::RopeTail { sequence, heads: heads.query, width, tail: rope, base, inverse: false };
+    let kernel = Kernel::RopeTail { sequence, heads: heads.query, width, tail: rope, angles, inverse: false };
     let q = build.apply(kernel, &[q], "q", heads.query * width);
-    let kernel = Kernel::Rope { sequence, heads: 1, width: rope, base, inverse: false };
+    let kernel = Kernel::Rope { sequence, heads: 1, width: rope, angles, inverse: false };
     let shared = build.apply(kernel, &[shared], "shared key rotated", rope);
 
     let own = width.saturating_sub(rope) + value;
@@ -91,9 +91,9 @@ fn index(
     let k = projected(stream, "wk", width, "index k before norm");
     let weights = projected(stream, "weights_proj", heads, "index weights");
     let k = layer_norm(build, k, name("k_norm"), "index k before rotation");
-    let base = u64::from(build.model.rope_base);
+    let angles = build.angles();
     let [q, k] = [(q, heads, "index q"), (k, 1, "index k")].map(|(x, heads, name)| {
-        let kernel = Kernel::RopeTail { sequence: all, heads, width, tail: rope, base, inverse: false };
+        let kernel = Kernel::RopeTail { sequence: all, heads, width, tail: rope, angles, inverse: false };
         build.apply(kernel, &[x], name, heads * width)
     });
     let keys = build.gathered(k, "index k of all devices");

@@ -110,7 +110,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Index;
 
-pub use kernel::{Axis, Heads, ImageRows, Indexing, Kernel, Recurring, Spread, of_e12};
+pub use kernel::{Angles, Axis, Heads, ImageRows, Indexing, Kernel, Recurring, Spread, of_e12};
 pub use sequence_part::SequencePart;
 
 use crate::model::Dtype;

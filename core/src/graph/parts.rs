@@ -201,11 +201,11 @@ pub(super) fn rms_norm(build: &mut Builder, x: TensorId, weight: String, name: &
 /// is a matter of the order of a matrix's rows.
 pub(super) fn rotate(build: &mut Builder, x: TensorId, heads: u64, name: &str) -> TensorId {
     let width = u64::from(build.model.head_dim);
-    let base = u64::from(build.model.rope_base);
+    let angles = build.angles();
     let sequence = build.sequence;
     let kernel = match build.model.variant.rotary.map(u64::from).filter(|tail| *tail < width) {
-        Some(tail) => Kernel::RopeTail { sequence, heads, width, tail, base, inverse: false },
-        None => Kernel::Rope { sequence, heads, width, base, inverse: false },
+        Some(tail) => Kernel::RopeTail { sequence, heads, width, tail, angles, inverse: false },
+        None => Kernel::Rope { sequence, heads, width, angles, inverse: false },
     };
     build.apply(kernel, &[x], name, heads * width)
 }

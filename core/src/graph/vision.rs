@@ -15,7 +15,7 @@ use super::builder::Builder;
 use super::gpt::layer_norm;
 use super::parts::rms_norm;
 use super::post_training::{PROJECTOR, TOWER};
-use super::{Heads, ImageRows, Init, Kernel, Role, TensorId};
+use super::{Angles, Heads, ImageRows, Init, Kernel, Role, TensorId};
 use crate::model::Vision;
 use crate::model::vision::Projector;
 
@@ -134,7 +134,7 @@ impl Tower {
                 return product;
             }
             let (sequence, heads, width) = (vision.rows(), heads.query, heads.width);
-            let kernel = Kernel::Rope { sequence, heads, width, base: ROPE_BASE, inverse: false };
+            let kernel = Kernel::Rope { sequence, heads, width, angles: Angles::usual(ROPE_BASE), inverse: false };
             build.apply(kernel, &[product], part, heads * width)
         });
         let log_sum_exp = build.statistic("attention log-sum-exp", Some(heads.query));

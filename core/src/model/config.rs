@@ -26,7 +26,7 @@ pub struct ModelConfig {
     /// The longest sequence: the rows of a learned position table, and the most that rotary positions were
     /// trained for.
     pub positions: u32,
-    /// RoPE theta; unused without rotary positions.
+    /// RoPE theta, but for that of [`Window::rope_base`](crate::model::Window::rope_base); unused without rotary positions.
     pub rope_base: u32,
     /// The `eps` of norms in units of 10⁻¹²: 10 000 000 for 10⁻⁵.
     pub norm_eps_e12: u64,
@@ -131,6 +131,12 @@ impl ModelConfig {
     /// Head dim, and key and value heads, of attention in `layer`.
     pub fn attention_sizes(&self, layer: u32) -> [u32; 2] {
         self.global(layer).map_or([self.head_dim, self.kv_heads], |global| [global.head_dim, global.kv_heads])
+    }
+
+    /// RoPE theta of `layer`.
+    pub fn rope_base_of(&self, layer: u32) -> u32 {
+        let of_window = self.variant.window.filter(|_| self.has_window(layer)).and_then(|window| window.rope_base);
+        of_window.unwrap_or(self.rope_base)
     }
 
     /// Whether `layer` has rotary positions, where the model has any.

@@ -68,6 +68,9 @@ impl ModelConfig {
             if self.rope_base == 0 {
                 fault("rope_base", &0, "a whole number from 1, such as 10000".into());
             }
+            if self.variant.window.is_some_and(|window| window.rope_base == Some(0)) {
+                fault("window.rope_base", &0, "a whole number from 1, such as 10000".into());
+            }
         }
         self.find_variant_faults(&mut fault);
         if self.norm_eps_e12 == 0 || self.norm_eps_e12 > 1_000_000_000_000 {

@@ -221,12 +221,14 @@ pub struct Window {
     pub layers: Option<LayerPattern>,
     /// Whether windows do not slide: the sequence is cut into chunks of `tokens`, each of which sees only itself (Llama 4).
     pub chunked: bool,
+    /// RoPE theta of the layers with the window, where it is another than the model's (Gemma 3).
+    pub rope_base: Option<u32>,
 }
 
 impl Window {
     /// A window that slides, in all layers but every `full_every`-th.
     pub const fn sliding(tokens: u32, full_every: u32) -> Window {
-        Window { tokens, full_every, layers: None, chunked: false }
+        Window { tokens, full_every, layers: None, chunked: false, rope_base: None }
     }
 
     /// The same in the layers of `pattern`.
@@ -340,7 +342,8 @@ pub struct Global {
     pub head_dim: u32,
     /// Key and value heads; divides those of queries.
     pub kv_heads: u32,
-    /// Partial rotary dim. None: the whole head.
+    /// Partial rotary dim: columns of the first pairs, whose angles are those of a whole head (p-RoPE, arXiv:2410.06205).
+    /// None: the whole head.
     pub rotary: Option<u32>,
     /// Whether values are what keys are before their norm, and have no matrix.
     pub keys_are_values: bool,

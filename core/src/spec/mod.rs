@@ -38,7 +38,7 @@
 //! | `model.activation` | activation of the MLP: with a gate `silu`, `gelu` or `clamped-silu` (gpt-oss); without one `squared-relu`, `xielu`, or GELU in its exact form (`plain-gelu`) or its tanh form (`plain-gelu-tanh`). Family `gpt` has GELU in its exact form, or `plain-gelu-tanh` | the catalog's; `silu` by hand |
 //! | `model.experts` (`moe`) | mixture of experts, or `none`: a table of `count` (`num_experts`), `active` (`moe_router_topk`), `ffn` (`moe_ffn_hidden_size`), `shared_ffn` (`moe_shared_expert_intermediate_size`; 0), `dense_layers` (`first_k_dense_replace`; 0), `layers` (instead: a pattern of the layers with experts), `biases` (of the router and of every expert matrix; false), `shared_gate` (`moe_shared_expert_gate`; false), `scores` (`moe_router_score_function`: `softmax`, `sigmoid`, or `input-sigmoid`, which weights what experts take in; `softmax`), `normed` (`norm_topk_prob`: whether the weights of a token's experts add up to 1; false), `factor` (`moe_router_topk_scaling_factor`; 1), `groups` (`moe_router_num_groups`; 1) and `active_groups` (`moe_router_group_topk`; 1) | the catalog's; `none` by hand |
 //! | `model.latent` (`mla`) | multi-head latent attention (MLA), or `none`: a table of `query_rank` (`q_lora_rank`; 0), `key_value_rank` (`kv_lora_rank`), `rope_width` (`qk_rope_head_dim`) and `value_width` (`v_head_dim`) | the catalog's; `none` by hand |
-//! | `model.window` | sliding window, or `none`: a table of `tokens`, `full_every` (the period of layers with full attention; 0: no layer has it), or `layers` (instead: a pattern of the layers with the window), and `chunked` (chunks that see only themselves; false) | the catalog's; `none` by hand |
+//! | `model.window` | sliding window, or `none`: a table of `tokens`, `full_every` (the period of layers with full attention; 0: no layer has it), or `layers` (instead: a pattern of the layers with the window), `chunked` (chunks that see only themselves; false), and `rope_base` (RoPE theta of the layers with the window, or `none`: the model's) | the catalog's; `none` by hand |
 //! | `model.multi_token` (`mtp_num_layers`) | multi-token prediction (MTP) modules, on the last stage unless a layout says otherwise. The mean of their losses counts for 0.1 in training | the catalog's; 0 by hand |
 //! | `model.rotary` (`rotary_dim`) | partial rotary dim, or `none`: the whole head in family `llama`, learned positions in `gpt` | the catalog's; `none` by hand |
 //! | `model.arrangement` (`parallel_residual`: `false`, `true` or `one-norm`), `.no_bias` (`disable_bias_linear`) | attention and MLP one after the other (`in-turn`), in parallel (`beside`), or in parallel behind one norm (`beside-one-norm`); in family `gpt`: no linear biases | the catalog's; `in-turn`, false by hand |
@@ -49,7 +49,7 @@
 //! | `model.norm` | in family `llama`: the norm of the residual stream, `rms`, `rms-without-weights`, `layer` (LayerNorm with biases), `layer-without-bias` or `layer-without-weights` | the catalog's; `rms` by hand |
 //! | `model.embedding_norm`, `.mlp_bias`, `.head_bias` | in family `llama`: a norm behind the embedding; biases of the MLP's matrices; a bias of the output layer | false |
 //! | `model.value_norm`, `.layer_scale` | in family `llama`: a norm of each head's values without weights; a number of each layer that multiplies the stream and is not trained (Gemma 4) | false |
-//! | `model.global` | with `window`, what attention of the layers without it has of its own (Gemma 4), or `none`: a table of `head_dim`, `kv_heads`, `rotary` (partial rotary dim; `none`) and `keys_are_values` (no matrix of values; false). Planned, not run | `none` |
+//! | `model.global` | with `window`, what attention of the layers without it has of its own (Gemma 4), or `none`: a table of `head_dim`, `kv_heads`, `rotary` (columns of the first pairs, whose angles are those of a whole head: p-RoPE; `none`) and `keys_are_values` (no matrix of values; false). Planned, not run | `none` |
 //! | `model.qkv_clip` | the greatest absolute value of queries, keys and values, or `none` | `none` |
 //! | `model.no_pre_norms`, `.o_bias`, `.sinks`, `.attention_gate` | post-norms of attention and MLP alone, with `post_norms`; a bias of the last matrix of attention; attention sinks, one a head; a gate of what each head attends to | false |
 //! | `model.no_rope` | the layers without rotary positions, as a pattern: a 0 or 1 for each of the first layers and, in parentheses, of those that repeat, such as `000(1)` or `(0001)` | `none` |
@@ -721,6 +721,9 @@ fn write_variant(variant: &Variant, model: &mut Value) {
         }
         if window.chunked {
             table["chunked"] = json!(true);
+        }
+        if let Some(base) = window.rope_base {
+            table["rope_base"] = json!(base);
         }
         table
     });

@@ -1,5 +1,7 @@
 //! Rotary positions that are scaled, so that a model sees longer sequences than it was first trained on.
 
+use pipeplan_core::graph::Angles;
+
 /// How the angles of rotary positions are scaled. Sources: the papers named, and `modeling_rope_utils.py` of
 /// `transformers`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -37,6 +39,32 @@ pub enum RopeScaling {
         /// Whether the line begins and ends at whole columns.
         whole_columns: bool,
     },
+}
+
+/// How the angles of a run are scaled, by kind of layer.
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct LayerScaling {
+    /// Those of layers that see all tokens. None: plain.
+    pub full: Option<RopeScaling>,
+    /// Those of layers with a window.
+    pub windowed: Option<RopeScaling>,
+}
+
+impl LayerScaling {
+    /// The same in all layers.
+    pub const fn of_all(scaling: Option<RopeScaling>) -> LayerScaling {
+        LayerScaling { full: scaling, windowed: scaling }
+    }
+
+    /// Whether no layer scales.
+    pub fn is_plain(&self) -> bool {
+        *self == LayerScaling::default()
+    }
+
+    /// That of the layers of `angles`.
+    pub fn of(&self, angles: &Angles) -> Option<RopeScaling> {
+        if angles.windowed { self.windowed } else { self.full }
+    }
 }
 
 impl RopeScaling {

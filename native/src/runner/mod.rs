@@ -56,7 +56,7 @@ pub use threads::run;
 pub(crate) use workload::available_bytes;
 pub use workload::{Computation, ModelStages, Refusal, Staged, Workload};
 
-use crate::backend::rotary::RopeScaling;
+use crate::backend::rotary::LayerScaling;
 use crate::transport::faulty::Faults;
 use crate::transport::threads::ThreadOptions;
 use pipeplan_core::trace::{StepTrace, Trace};
@@ -120,7 +120,7 @@ pub struct RunOptions {
     pub weights: Option<Pretrained>,
     /// How rotary positions are scaled, where neither a checkpoint nor given weights say it: of a run that has been
     /// restarted.
-    pub rotary: Option<RopeScaling>,
+    pub rotary: LayerScaling,
     /// How threads exchange tensors.
     pub transport: ThreadOptions,
     /// Tensors of GPUs go over NCCL, if ranks are processes.
@@ -166,7 +166,7 @@ impl Default for RunOptions {
             saving: None,
             resume: None,
             weights: None,
-            rotary: None,
+            rotary: LayerScaling::default(),
             transport: ThreadOptions::default(),
             nccl: false,
             split_gpu: false,
@@ -187,13 +187,13 @@ impl Default for RunOptions {
 impl RunOptions {
     /// How rotary positions are scaled: as the checkpoint or the weights say that the run starts from. A run whose
     /// words on it are not known is refused before.
-    pub fn rope_scaling(&self) -> Option<RopeScaling> {
+    pub fn rope_scaling(&self) -> LayerScaling {
         let said = match (&self.resume, &self.weights) {
             (Some(checkpoint), _) => checkpoint::rope_scaling(&checkpoint.manifest.model),
             (None, Some(weights)) => weights.rope_scaling(),
             (None, None) => return self.rotary,
         };
-        said.unwrap_or(None)
+        said.unwrap_or_default()
     }
 
     /// Locks the folder of checkpoints for this run, if it writes any.

@@ -27,7 +27,7 @@ ROUTED = dict(n_routed_experts=4, moe_intermediate_size=16, n_shared_experts=1, 
 LATENT = dict(q_lora_rank=12, kv_lora_rank=10, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=6,
               num_key_value_heads=4, head_dim=4, rms_norm_eps=1e-6)
 # transformers takes RoPE theta by kind of layer.
-BY_KIND = {FULL: ROPE, SLIDING: ROPE}
+BY_KIND = {FULL: ROPE, SLIDING: {**ROPE, "rope_theta": 50.0}}
 FACTORS = dict(embedding_multiplier=3.0, residual_multiplier=0.5, attention_multiplier=0.2, logits_scaling=2.0)
 GEMMA = dict(tie_word_embeddings=True, hidden_activation="gelu_pytorch_tanh")
 GEMMA_2 = dict(sliding_window=7, query_pre_attn_scalar=8, **GEMMA)
@@ -186,6 +186,11 @@ SCALED = {f"{kind}, {rope['rope_type']}": {**FAMILIES[kind], "rope_parameters": 
           for kind, rope in [("arcee", YARN), ("cwm", LLAMA_3), ("exaone4", LLAMA_3), ("gpt_oss", {**YARN, "truncate": False}),
                              ("llama", LLAMA_3), ("llama", YARN), ("llama", STRETCHED), ("mistral", YARN), ("qwen2", YARN),
                              ("qwen2_moe", YARN), ("qwen3", YARN), ("qwen3_moe", YARN)]}
+# Of layers that see all tokens alone, as Gemma 3 from 4B on and OLMo 3 have it; and of those with a window.
+SCALED |= {f"{kind}, {rope['rope_type']} of {layers}": {
+    **FAMILIES[kind], "rope_parameters": {**BY_KIND, layers: {**BY_KIND[layers], **rope}}, "max_position_embeddings": 256}
+    for kind, rope, layers in [("gemma3_text", STRETCHED, FULL), ("gemma3_text", STRETCHED, SLIDING), ("olmo3", YARN, FULL),
+                               ("mellum", YARN, FULL)]}
 
 # Families whose norms multiply by one more than their weight.
 ZERO_NORM = {"gemma", "gemma2", "gemma3_text", "nemotron", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "vaultgemma"}

@@ -49,7 +49,7 @@ LEARNING_RATE, BETAS, EPSILON, WEIGHT_DECAY = 1e-3, (0.9, 0.95), 1e-8, 0.1
 # Of conversations, with tokens that begin and end messages.
 CONVERSATIONS = {**FAMILIES["llama"], "vocab_size": 264}
 OF_OTHER_NORMS = ("phi", "cohere, with QK-norm", "nemotron, with biases", "nanochat")
-JUDGED = {**{kind: FAMILIES[kind] for kind in ("llama", "qwen3", "gemma2", "mixtral", "deepseek_v3", "gpt2", *OF_OTHER_NORMS)},
+JUDGED = {**{kind: FAMILIES[kind] for kind in ("llama", "qwen3", "gemma2", "gemma3_text", "mixtral", "deepseek_v3", "gpt2", *OF_OTHER_NORMS)},
           "llama, chats": CONVERSATIONS, "qwen3, clipped": FAMILIES["qwen3"]}
 # Where gradients are clipped, and the rate rises and falls.
 CLIP_NORM, WARM_UP, LEAST_RATE = 0.5, 4, 1e-4

@@ -355,12 +355,12 @@ impl Backward<'_> {
         let input = |at: usize| operator.inputs.get(at).map(|input| input.tensor);
         let output = |at: usize| operator.outputs.get(at).copied();
         match operator.kernel {
-            Kernel::Rope { sequence, heads, width, base, inverse } => {
-                let kernel = Kernel::Rope { sequence, heads, width, base, inverse: !inverse };
+            Kernel::Rope { sequence, heads, width, angles, inverse } => {
+                let kernel = Kernel::Rope { sequence, heads, width, angles, inverse: !inverse };
                 self.contribute_by(input(0)?, kernel, &[dy]);
             }
-            Kernel::RopeTail { sequence, heads, width, tail, base, inverse } => {
-                let kernel = Kernel::RopeTail { sequence, heads, width, tail, base, inverse: !inverse };
+            Kernel::RopeTail { sequence, heads, width, tail, angles, inverse } => {
+                let kernel = Kernel::RopeTail { sequence, heads, width, tail, angles, inverse: !inverse };
                 self.contribute_by(input(0)?, kernel, &[dy]);
             }
             Kernel::SplitColumns => {

@@ -3,6 +3,29 @@
 use super::of_e12;
 use crate::model::RecurrenceKind;
 
+/// The angles of rotary positions: position `t` turns pair `j` of `c` columns by `t · base^(−2j/c)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Angles {
+    /// RoPE theta: 10 000 for Llama 2.
+    pub base: u64,
+    /// The first pairs that are turned; the others stay as they are (p-RoPE). None: all.
+    pub pairs: Option<u64>,
+    /// Whether they are of a layer with a window, whose angles a run may scale apart.
+    pub windowed: bool,
+}
+
+impl Angles {
+    /// All pairs turn, in a layer without a window.
+    pub const fn usual(base: u64) -> Angles {
+        Angles { base, pairs: None, windowed: false }
+    }
+
+    /// Whether pair `pair` is turned.
+    pub fn turns(&self, pair: u64) -> bool {
+        self.pairs.is_none_or(|pairs| pair < pairs)
+    }
+}
+
 /// The heads of an attention operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Heads {

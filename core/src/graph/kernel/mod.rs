@@ -3,7 +3,7 @@
 mod heads;
 mod properties;
 
-pub use self::heads::{Heads, ImageRows, Indexing, Recurring, Spread};
+pub use self::heads::{Angles, Heads, ImageRows, Indexing, Recurring, Spread};
 
 use super::form::RouterLosses;
 use crate::model::{Activation, Routing, Scores};
@@ -128,7 +128,7 @@ pub enum Kernel {
     },
     /// Rotary positions, in the rotate-half form of Hugging Face's Llama:
     /// `(x [n, heads · d]) → (y [n, heads · d])`. For row `i` at position `t` of its sequence, each head and
-    /// `j < d/2`: `θ = t · base^(−2j/d)`, `y[j] = x[j] · cos θ − x[j + d/2] · sin θ`,
+    /// `j < d/2`: `θ = t · base^(−2j/d)`, or 0 for pairs that are not turned, `y[j] = x[j] · cos θ − x[j + d/2] · sin θ`,
     /// `y[j + d/2] = x[j + d/2] · cos θ + x[j] · sin θ`. With `inverse`, `θ` is negated: that is the gradient.
     /// `θ`, its sine and its cosine are worked out in `f64` and rounded to the type computed in. May run in
     /// place. Source: arXiv:2104.09864.
@@ -139,8 +139,8 @@ pub enum Kernel {
         heads: u64,
         /// Width of one head, even.
         width: u64,
-        /// Base of the wavelengths: 10 000 for Llama 2.
-        base: u64,
+        /// The angles, of the whole head.
+        angles: Angles,
         /// Whether the rotation goes back.
         inverse: bool,
     },
@@ -272,8 +272,8 @@ pub enum Kernel {
         width: u64,
         /// Columns of each head that are turned, even.
         tail: u64,
-        /// Base of the wavelengths.
-        base: u64,
+        /// The angles, of these columns.
+        angles: Angles,
         /// Whether the rotation goes back.
         inverse: bool,
     },

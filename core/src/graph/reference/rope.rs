@@ -14,12 +14,14 @@ pub(super) fn compute(given: &Given) -> Vec<Vec<f64>> {
     let by_element = |f: &dyn Fn(usize) -> f64| given.by_element(f);
     let sizes = &given.sizes;
     match given.kernel {
-        Kernel::Rope { sequence, width, base, inverse, .. } => {
+        Kernel::Rope { sequence, width, angles, inverse, .. } => {
             let (d, half) = (width as usize, width as usize / 2);
             vec![by_element(&|e| {
                 let (position, j) = ((e / h) % sequence as usize, e % d);
                 let power = -2.0 * (j % half) as f64 / d as f64;
-                let angle = position as f64 * (base as f64).powf(power) * if inverse { -1.0 } else { 1.0 };
+                let sign = if inverse { -1.0 } else { 1.0 };
+                let turned = if angles.turns((j % half) as u64) { sign } else { 0.0 };
+                let angle = position as f64 * (angles.base as f64).powf(power) * turned;
                 if j < half {
                     x[0][e] * angle.cos() - x[0][e + half] * angle.sin()
                 } else {
@@ -27,13 +29,13 @@ pub(super) fn compute(given: &Given) -> Vec<Vec<f64>> {
                 }
             })]
         }
-        Kernel::RopeTail { sequence, width, tail, base, inverse, .. } => {
+        Kernel::RopeTail { sequence, width, tail, angles, inverse, .. } => {
             let (width, tail) = (width as usize, tail as usize);
             let turned = |e: usize| {
                 let (position, column) = ((e / h) % sequence as usize, e % width);
                 let Some(j) = column.checked_sub(width - tail) else { return x[0][e] };
                 let half = tail / 2;
-                let angle = position as f64 * (base as f64).powf(-2.0 * (j % half) as f64 / tail as f64);
+                let angle = position as f64 * (angles.base as f64).powf(-2.0 * (j % half) as f64 / tail as f64);
                 let angle = if inverse { -angle } else { angle };
                 match j < half {
                     true => x[0][e] * angle.cos() - x[0][e + half] * angle.sin(),

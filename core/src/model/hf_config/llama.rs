@@ -91,6 +91,10 @@ impl Reader<'_, '_> {
             variant = self.gemma_4(kv_heads, variant);
         }
         let ffn = self.mlp_width(name, ffn);
+        let rope_base = self.rope_base(name);
+        if let Some(window) = &mut variant.window {
+            window.rope_base = self.window_rope_base(name, rope_base);
+        }
         Some(ModelConfig {
             family: Family::Llama,
             layers: layers?,
@@ -101,7 +105,7 @@ impl Reader<'_, '_> {
             ffn: ffn?,
             vocab: vocab?,
             positions: positions?,
-            rope_base: self.rope_base(name),
+            rope_base,
             norm_eps_e12: norm_eps_e12?,
             tied: self.flag(
                 "tie_word_embeddings",

@@ -61,23 +61,45 @@ impl Reader<'_, '_> {
     pub(super) fn rope_base(&mut self, name: &str) -> u32 {
         let most = f64::from(u32::MAX);
         let own = ["rope_theta", "rotary_emb_base"].map(|key| self.table.positive(key, most, self.faults));
-        let nested = self.of_rope("rope_theta", most);
+        let nested = self.of_rope("full_attention", "rope_theta", most);
         own[0].or(own[1]).or(nested).map_or(usual_rope_base(name), |base| libm::round(base) as u32)
     }
 
-    /// A number of `rope_parameters`.
-    fn of_rope(&mut self, key: &'static str, most: f64) -> Option<f64> {
-        // Families with several kinds of attention have a table for each kind of layer.
+    /// RoPE theta of layers with a window, in families that have one for each kind of layer; none where it is `base`.
+    pub(super) fn window_rope_base(&mut self, name: &str, base: u32) -> Option<u32> {
+        let most = f64::from(u32::MAX);
+        let by_kind = self.kinds_of_rope();
+        let usual = match name {
+            // In older files, and where the library fills it in.
+            "gemma3_text" => self.table.positive("rope_local_base_freq", most, self.faults).or(Some(10_000.0)),
+            "gemma4_text" => Some(10_000.0),
+            "mellum" if !by_kind => Some(10_000.0),
+            _ if by_kind => None,
+            _ => return None,
+        };
+        let said = self.of_rope("sliding_attention", "rope_theta", most).filter(|_| by_kind);
+        said.or(usual).map(|theta| libm::round(theta) as u32).filter(|theta| *theta != base)
+    }
+
+    /// Whether `rope_parameters` has a table for each kind of layer.
+    fn kinds_of_rope(&mut self) -> bool {
+        let kinds = ["full_attention", "sliding_attention"];
+        self.table.peek("rope_parameters").is_some_and(|table| kinds.iter().any(|kind| table.get(kind).is_some()))
+    }
+
+    /// A number of `rope_parameters`: of all layers, or of those of `kind`.
+    fn of_rope(&mut self, kind: &'static str, key: &'static str, most: f64) -> Option<f64> {
+        let by_kind = self.kinds_of_rope();
         let mut nested = self.table.table("rope_parameters", self.faults)?;
-        if nested.get("full_attention").is_some() {
-            nested = nested.table("full_attention", self.faults)?;
+        if by_kind {
+            nested = nested.table(kind, self.faults)?;
         }
         nested.positive(key, most, self.faults)
     }
 
     /// The partial rotary dim of a head, from the share of `head_dim` that the file gives.
     pub(super) fn rotary(&mut self, key: &'static str, usual: f64, head_dim: u32) -> u32 {
-        let nested = self.of_rope("partial_rotary_factor", 1.0);
+        let nested = self.of_rope("full_attention", "partial_rotary_factor", 1.0);
         let share = self.table.positive(key, 1.0, self.faults).or(nested).unwrap_or(usual);
         libm::trunc(f64::from(head_dim) * share) as u32
     }

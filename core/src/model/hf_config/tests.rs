@@ -232,7 +232,9 @@ fn counts_of_other_families_are_the_published_ones() {
         assert_eq!(read_ok(config).parameters(), count);
     }
     assert_eq!(read_ok(&falcon_7b).kv_heads, 1, "multi-query, whatever else the file says");
-    assert_eq!(read_ok(&gemma_3_1b).variant.window, Some(Window::sliding(512, 6)));
+    // Its file says no `rope_local_base_freq`: the library fills in 10,000.
+    let local = |full_every| Some(Window { rope_base: Some(10_000), ..Window::sliding(512, full_every) });
+    assert_eq!(read_ok(&gemma_3_1b).variant.window, local(6));
     let by_list = |every: usize| {
         let kind = |at: usize| if (at + 1).is_multiple_of(every) { "full_attention" } else { "sliding_attention" };
         let mut config = gemma_3_1b.clone();
@@ -240,8 +242,51 @@ fn counts_of_other_families_are_the_published_ones() {
         config["layer_types"] = (0..26).map(kind).collect();
         read_ok(&config).variant.window
     };
-    assert_eq!(by_list(6), Some(Window::sliding(512, 6)));
+    assert_eq!(by_list(6), local(6));
     assert_eq!((by_list(4).map(|window| window.full_every), by_list(1)), (Some(4), None));
+}
+
+/// RoPE theta by kind of layer, in the words of older files and of newer ones.
+#[test]
+fn layers_with_a_window_have_a_rope_theta_of_their_own() {
+    let gemma = json!({
+        "model_type": "gemma3_text", "num_hidden_layers": 12, "hidden_size": 1152, "num_attention_heads": 4,
+        "num_key_value_heads": 1, "head_dim": 256, "intermediate_size": 6912, "vocab_size": 262_144,
+        "rms_norm_eps": 1e-6, "max_position_embeddings": 32768, "sliding_window": 512,
+    });
+    let thetas = |config: &Value| {
+        let model = read_ok(config);
+        [0, 5].map(|layer| model.rope_base_of(layer))
+    };
+    let with = |more: &[(&str, Value)]| {
+        let mut config = gemma.clone();
+        for (key, value) in more {
+            config[*key] = value.clone();
+        }
+        config
+    };
+    let (local, global) = (json!({ "rope_theta": 20_000.0 }), json!({ "rope_theta": 5e5, "rope_type": "default" }));
+    let by_kind = json!({ "sliding_attention": local, "full_attention": global });
+    for (more, [of_window, of_all]) in [
+        (with(&[]), [10_000, 1_000_000]),
+        (with(&[("rope_local_base_freq", json!(30_000)), ("rope_theta", json!(7e5))]), [30_000, 700_000]),
+        (with(&[("rope_parameters", by_kind.clone())]), [20_000, 500_000]),
+        (with(&[("rope_parameters", json!({ "sliding_attention": local }))]), [20_000, 1_000_000]),
+        (with(&[("rope_local_base_freq", json!(1e6))]), [1_000_000, 1_000_000]),
+    ] {
+        assert_eq!(thetas(&more), [of_window, of_all], "{more}");
+    }
+    assert_eq!(read_ok(&with(&[("rope_local_base_freq", json!(1e6))])).variant.window, Some(Window::sliding(512, 6)));
+    // Where the library has one for all layers, what stands elsewhere is none.
+    let olmo = json!({
+        "model_type": "olmo3", "num_hidden_layers": 8, "hidden_size": 1024, "num_attention_heads": 8,
+        "intermediate_size": 2048, "vocab_size": 1000, "rms_norm_eps": 1e-6, "max_position_embeddings": 4096,
+        "sliding_window": 512,
+    });
+    assert_eq!(read_ok(&olmo).variant.window, Some(Window::sliding(512, 4)));
+    let mut apart = olmo.clone();
+    apart["rope_parameters"] = by_kind;
+    assert_eq!([0, 3].map(|layer| read_ok(&apart).rope_base_of(layer)), [20_000, 500_000]);
 }
 
 /// Every `model_type`, against the models of `transformers` on the meta device. With `gpt2`, `mixtral`, `gemma` and

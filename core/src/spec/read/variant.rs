@@ -109,8 +109,14 @@ fn read_window(table: &mut Table<'_>, known: Option<Window>, faults: &mut Vec<Fa
     // A period alone stands for what the catalog says of layers.
     let pattern = pattern.filter(|_| table.get("layers").is_some() || table.get("full_every").is_none());
     let chunked = table.flag("chunked", faults).unwrap_or(known.is_some_and(|known| known.chunked));
+    let known_base = known.and_then(|known| known.rope_base);
+    let rope_base = if is_none(&mut table, "rope_base") {
+        None
+    } else {
+        table.whole("rope_base", 0..=u64::from(u32::MAX), faults).map(|base| base as u32).or(known_base)
+    };
     table.finish(faults);
-    Some(Window { layers: pattern, chunked, ..Window::sliding(tokens?, full_every?) })
+    Some(Window { layers: pattern, chunked, rope_base, ..Window::sliding(tokens?, full_every?) })
 }
 
 fn read_global(table: &mut Table<'_>, known: Option<Global>, faults: &mut Vec<Fault>) -> Option<Global> {

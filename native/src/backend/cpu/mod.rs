@@ -72,7 +72,7 @@ impl<T: Element> Cpu<T> {
                 expert_node: None,
                 seat: ShardOwner::default(),
                 slicing: None,
-                rotary: None,
+                rotary: crate::backend::rotary::LayerScaling::default(),
                 batches,
             },
             store,

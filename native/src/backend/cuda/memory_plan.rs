@@ -491,7 +491,7 @@ mod tests {
                 expert_node: model.expert_node,
                 seat: Default::default(),
                 slicing: None,
-                rotary: None,
+                rotary: crate::backend::rotary::LayerScaling::default(),
                 batches: Arc::clone(&batches),
             };
             needed(&held, &training, &workload.program.rows[rank], shows).expect("it walks").on_card

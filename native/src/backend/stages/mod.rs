@@ -25,7 +25,7 @@ use self::stage::{Parameter, Stage};
 use super::arena::Lane;
 use super::cpu::element::Element;
 use super::peers::Peers;
-use super::rotary::RopeScaling;
+use super::rotary::LayerScaling;
 use super::{Backend, BackendError, Parcel, Part, Store, Values, WeightShardings};
 use crate::runner::data::Batches;
 use crate::runner::optimizer::AdamW;
@@ -81,8 +81,8 @@ pub struct Training {
     pub expert_node: Option<usize>,
     /// The part of each weight that it holds.
     pub seat: ShardOwner,
-    /// How rotary positions are scaled, if at all.
-    pub rotary: Option<RopeScaling>,
+    /// How rotary positions are scaled.
+    pub rotary: LayerScaling,
     /// How sequences are cut into slices; nothing for whole ones.
     pub slicing: Option<Slicing>,
     /// The data.

@@ -194,7 +194,7 @@ pub const VERSION_WITH_ADAPTERS: u32 = 2;
 /// The version of checkpoints whose learning rate does not fall along a cosine: readers before would let it.
 pub const VERSION_WITH_SCHEDULE: u32 = 3;
 
-/// The version of checkpoints with scaled rotary positions: readers before know only plain ones.
+/// The version of checkpoints with scaled rotary positions, or with two RoPE thetas: readers before know only plain ones.
 pub const VERSION_WITH_ROTARY: u32 = 4;
 
 /// Where a model that no other library has says of itself what a spec says of it, for whoever evaluates it.
@@ -313,8 +313,9 @@ impl Checkpoint {
         if value["format"] != FORMAT {
             return Err(damaged(format!("its `format` is not \"{FORMAT}\"")));
         }
-        let scaled = scales_positions(&value["model"]);
-        let known = version(!value["lora"].is_null(), !value["optimizer"]["schedule"].is_null(), scaled);
+        let has_angles = scales_positions(&value["model"])
+            || model_of(&value["model"], &mut Vec::new()).is_some_and(|model| has_two_thetas(&model));
+        let known = version(!value["lora"].is_null(), !value["optimizer"]["schedule"].is_null(), has_angles);
         if value["version"] != known {
             return Err(damaged(format!("its version is {}; this pipeplan reads {known}", value["version"])));
         }
@@ -348,13 +349,18 @@ impl Checkpoint {
 }
 
 /// The version of a checkpoint by what is in it.
-pub(super) fn version(has_adapters: bool, has_schedule: bool, has_scaling: bool) -> u32 {
-    match (has_adapters, has_schedule, has_scaling) {
+pub(super) fn version(has_adapters: bool, has_schedule: bool, has_angles: bool) -> u32 {
+    match (has_adapters, has_schedule, has_angles) {
         (_, _, true) => VERSION_WITH_ROTARY,
         (_, true, false) => VERSION_WITH_SCHEDULE,
         (true, false, false) => VERSION_WITH_ADAPTERS,
         (false, false, false) => VERSION,
     }
+}
+
+/// Whether layers with a window have a RoPE theta of their own.
+pub(super) fn has_two_thetas(model: &ModelConfig) -> bool {
+    model.variant.window.is_some_and(|window| window.rope_base.is_some())
 }
 
 /// The name of the folder after `step` training steps.
@@ -562,7 +568,7 @@ fn particulars_of_newer(model: &ModelConfig) -> Option<Value> {
             "sliding_window": window.tokens,
             "layer_types": types(),
             // By kind of layer: what stands elsewhere the library takes for one kind alone.
-            "rope_parameters": { "full_attention": published::rope(model), "sliding_attention": published::rope(model) },
+            "rope_parameters": published::ropes(model),
         }),
         (true, QkNorm::Heads, _, window) => json!({
             "architectures": ["Exaone4ForCausalLM"],

@@ -10,7 +10,7 @@ use pipeplan_core::model::ModelConfig;
 use serde_json::Value;
 
 use super::{CheckpointError, OWN_WORDS, config, differences, model_of, rope_scaling};
-use crate::backend::rotary::RopeScaling;
+use crate::backend::rotary::LayerScaling;
 
 /// Longest `config.json` or index that is read: an index names each tensor of a model of a hundred thousand.
 const MAX_TEXT_BYTES: u64 = 64 << 20;
@@ -75,8 +75,21 @@ const JUDGED: [&str; 54] = [
 ];
 
 /// Of those, the ones whose scaled rotary positions `start.py` has judged.
-const SCALED: [&str; 10] =
-    ["arcee", "cwm", "exaone4", "gpt_oss", "llama", "mistral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"];
+const SCALED: [&str; 13] = [
+    "arcee",
+    "cwm",
+    "exaone4",
+    "gemma3_text",
+    "gpt_oss",
+    "llama",
+    "mellum",
+    "mistral",
+    "olmo3",
+    "qwen2",
+    "qwen2_moe",
+    "qwen3",
+    "qwen3_moe",
+];
 
 /// A folder with the weights of a model.
 #[derive(Clone, Debug, PartialEq)]
@@ -147,7 +160,7 @@ impl Pretrained {
             )));
         }
         self.rope_scaling().map_err(|what| other(format!("its config.json is not run: {what}")))?;
-        if let Some(what) = not_run(&self.config) {
+        if let Some(what) = not_run(&self.config).or_else(|| other_thetas(&self.config, &there)) {
             return Err(other(format!(
                 "{what}, which the runner does not do: its losses would not be those of the model"
             )));
@@ -175,7 +188,7 @@ impl Pretrained {
     ///
     /// # Errors
     /// As [`rope_scaling`].
-    pub fn rope_scaling(&self) -> Result<Option<RopeScaling>, String> {
+    pub fn rope_scaling(&self) -> Result<LayerScaling, String> {
         rope_scaling(&self.config)
     }
 
@@ -205,8 +218,8 @@ pub fn note_on_positions(config: &Value) -> Option<&'static str> {
         return None;
     }
     match rope_scaling(decoder) {
-        Ok(None) => None,
-        Ok(Some(_)) if decoder["model_type"].as_str().is_some_and(|kind| SCALED.contains(&kind)) => Some(
+        Ok(scaling) if scaling.is_plain() => None,
+        Ok(_) if decoder["model_type"].as_str().is_some_and(|kind| SCALED.contains(&kind)) => Some(
             "Plans do not depend on it; `run` takes it from the folder of `--weights` or from the checkpoint, and trains \
              without it where there is neither",
         ),
@@ -216,7 +229,7 @@ pub fn note_on_positions(config: &Value) -> Option<&'static str> {
 
 /// Whether a `config.json` scales its rotary positions.
 pub(super) fn scales_positions(config: &Value) -> bool {
-    !matches!(rope_scaling(config), Ok(None))
+    !rope_scaling(config).is_ok_and(|scaling| scaling.is_plain())
 }
 
 /// What of a `config.json` changes no plan and decides what is computed from given weights, where the runner does
@@ -232,19 +245,6 @@ fn not_run(config: &Value) -> Option<&'static str> {
     if in_pairs.is_some_and(|in_pairs| in_pairs != kind.starts_with("deepseek")) {
         return Some("its rotary positions turn other columns together (rope_interleave)");
     }
-    // Gemma 3's library has two where a file says neither.
-    let usual = (kind == "gemma3_text").then_some([1_000_000.0, 10_000.0]);
-    let said = |name: &str, at: usize| config[name].as_f64().or_else(|| usual.map(|usual| usual[at]));
-    let by_kind: Vec<f64> = tables(config).filter_map(|table| table["rope_theta"].as_f64()).collect();
-    // One at the top is not read where a table has another.
-    let at_top = config["rope_theta"].as_f64();
-    let thetas: Vec<f64> = match by_kind.is_empty() {
-        true => [said("rope_theta", 0), said("rope_local_base_freq", 1)].into_iter().flatten().collect(),
-        false => by_kind.into_iter().chain(at_top).collect(),
-    };
-    if thetas.windows(2).any(|pair| pair[0] != pair[1]) {
-        return Some("its layers have rotary positions of more than one theta");
-    }
     // The runner has the tanh form. In files of Gemma 1 both names are of this one, as its library says.
     if kind != "gemma" && matches!(config["hidden_activation"].as_str(), Some("gelu" | "gelu_python")) {
         return Some("its GELU is the exact one (hidden_activation)");
@@ -259,14 +259,21 @@ fn not_run(config: &Value) -> Option<&'static str> {
     None
 }
 
-/// What a `config.json` says of rotary positions: for all layers, or for each kind of layers.
-fn tables(config: &Value) -> impl Iterator<Item = &Value> {
-    let given =
-        ["rope_scaling", "rope_parameters"].into_iter().map(|name| &config[name]).filter(|table| table.is_object());
-    given.flat_map(|table| {
-        let inner = table.as_object().into_iter().flat_map(|table| table.values()).filter(|inner| inner.is_object());
-        std::iter::once(table).chain(inner)
-    })
+/// Whether a `config.json` says another RoPE theta anywhere than those of `model`, which was read from it: of layers that are
+/// no kind of layer here, or twice.
+fn other_thetas(config: &Value, model: &ModelConfig) -> Option<&'static str> {
+    let of_all = model.rope_base;
+    let of_window = model.variant.window.and_then(|window| window.rope_base).unwrap_or(of_all);
+    let by_kind = ["rope_scaling", "rope_parameters"].into_iter().filter_map(|name| config[name].as_object());
+    let by_kind = by_kind.flatten().map(|(kind, table)| {
+        (table["rope_theta"].as_f64(), if kind == "sliding_attention" { of_window } else { of_all })
+    });
+    let whole = [&config["rope_theta"], &config["rope_scaling"]["rope_theta"], &config["rope_parameters"]["rope_theta"]];
+    let local = (config["rope_local_base_freq"].as_f64(), of_window);
+    let said = whole.map(|theta| (theta.as_f64(), of_all)).into_iter().chain([local]).chain(by_kind);
+    let is_other = |(said, read): (Option<f64>, u32)| said.is_some_and(|theta| theta.round() != f64::from(read));
+    let has_other = said.into_iter().any(is_other);
+    has_other.then_some("its layers have rotary positions of more than one theta")
 }
 
 /// The name under which checkpoints of a decoder alone hold what the decoder within a multimodal model has as `name`.
@@ -300,9 +307,7 @@ mod tests {
     #[test]
     fn the_exact_form_of_gelu_is_refused_where_the_runner_has_the_other() {
         let says = |kind: &str, name: &str| {
-            // Gemma 3's library has two thetas where a file says neither.
-            let thetas = json!({ "full_attention": { "rope_theta": 1e4 } });
-            let config = json!({ "model_type": kind, "hidden_act": name, "hidden_activation": name, "rope_parameters": thetas });
+            let config = json!({ "model_type": kind, "hidden_act": name, "hidden_activation": name });
             not_run(&config).is_some()
         };
         for kind in ["gemma2", "gemma3_text", "vaultgemma"] {

@@ -24,8 +24,7 @@ pub(super) fn candidates(model: &ModelConfig) -> Vec<Value> {
         let tokens = json!({ "sliding_window": window.tokens, "layer_types": layer_types(model) });
         let gemma = with(gelu(), with(of_scores(model), tokens));
         all.push(of("VaultGemmaForCausalLM", "vaultgemma", gemma.clone()));
-        // Its layers with a window have a RoPE theta of their own.
-        let local = json!({ "rope_local_base_freq": f64::from(model.rope_base) });
+        let local = json!({ "rope_local_base_freq": f64::from(window.rope_base.unwrap_or(model.rope_base)) });
         all.push(of("Gemma3ForCausalLM", "gemma3_text", with(gemma, local)));
     }
     if let Some(experts) = experts {
@@ -187,11 +186,22 @@ fn candidates_with(model: &ModelConfig, experts: &Experts) -> Vec<Value> {
         "sliding_window": model.variant.window.map(|window| window.tokens),
         "layer_types": layer_types(model),
     });
+    let feed_forward = |layer| if model.has_experts(layer) { "sparse" } else { "dense" };
+    let mellum = json!({
+        "num_experts": experts.count,
+        "moe_intermediate_size": experts.ffn,
+        "norm_topk_prob": routing.normed,
+        "sliding_window": model.variant.window.map(|window| window.tokens),
+        "layer_types": layer_types(model),
+        "mlp_layer_types": (0..model.layers).map(feed_forward).collect::<Vec<&str>>(),
+        "rope_parameters": ropes(model),
+    });
     let mut all = vec![
         of("OlmoeForCausalLM", "olmoe", every.clone()),
         of("FlexOlmoForCausalLM", "flex_olmo", every),
         of("Glm4MoeForCausalLM", "glm4_moe", with(glm, with(routed.clone(), own_width.clone()))),
         of("Dots1ForCausalLM", "dots1", with(routed, own_width.clone())),
+        of("MellumForCausalLM", "mellum", mellum),
         of("MiniMaxM2ForCausalLM", "minimax_m2", minimax),
         of("ExaoneMoeForCausalLM", "exaone_moe", with(exaone, with(sigmoid, own_width))),
     ];
@@ -294,6 +304,12 @@ fn gelu() -> Value {
 /// Positions that are not scaled, where the library scales them unless a file says otherwise.
 pub(super) fn rope(model: &ModelConfig) -> Value {
     json!({ "rope_type": "default", "rope_theta": f64::from(model.rope_base) })
+}
+
+/// The same by kind of layer: what stands elsewhere the library takes for one kind alone.
+pub(super) fn ropes(model: &ModelConfig) -> Value {
+    let local = model.variant.window.and_then(|window| window.rope_base).unwrap_or(model.rope_base);
+    json!({ "full_attention": rope(model), "sliding_attention": rope(&ModelConfig { rope_base: local, ..*model }) })
 }
 
 fn layer_types(model: &ModelConfig) -> Vec<&'static str> {

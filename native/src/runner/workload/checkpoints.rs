@@ -124,12 +124,14 @@ impl Workload {
             },
             Computation::PlannedTimes { .. } => return None,
         };
+        let has_angles = !options.rope_scaling().is_plain()
+            || matches!(&self.computation, Computation::Model(model) if checkpoint::has_two_thetas(&model.model));
         Some(Manifest {
             format: checkpoint::FORMAT.to_string(),
             version: checkpoint::version(
                 about.lora.is_some(),
                 options.optimizer.schedule != Schedule::Cosine,
-                options.rope_scaling().is_some(),
+                has_angles,
             ),
             step: options.first_step(),
             seed: options.seed,

@@ -122,7 +122,7 @@ impl Workload {
         if let Some(pretrained) = &options.weights {
             self.check_weights(model, pretrained)?;
         }
-        if options.rope_scaling().is_some() && options.device != Device::Cpu {
+        if !options.rope_scaling().is_plain() && options.device != Device::Cpu {
             return Err(Refusal::NotOnCard { part: "scaled rotary positions (rope_scaling)" });
         }
         Ok(Some(batches))

@@ -1,6 +1,6 @@
 //! The cases of the check of operators: every operator in both formats, in sizes that fill no block and no tile.
 
-use pipeplan_core::graph::{Heads, Kernel, Spread};
+use pipeplan_core::graph::{Angles, Heads, Kernel, Spread};
 use pipeplan_core::model::{Activation, Dtype, E12, Routing, Scores};
 
 use super::case::{Case, Tensor};
@@ -31,13 +31,13 @@ fn cases_in_part(t: Dtype) -> Vec<Case> {
     let table: &[u64] = &[30, h];
     let mut cases = vec![
         Case::new(
-            Kernel::Rope { sequence, heads: 2, width: 20, base: 10_000, inverse: false },
+            Kernel::Rope { sequence, heads: 2, width: 20, angles: Angles::usual(10_000), inverse: false },
             t,
             vec![random(rows, 60)],
             &[(rows, t)],
         ),
         Case::new(
-            Kernel::RopeTail { sequence, heads: 2, width: 20, tail: 16, base: 10_000, inverse: true },
+            Kernel::RopeTail { sequence, heads: 2, width: 20, tail: 16, angles: Angles::usual(10_000), inverse: true },
             t,
             vec![random(rows, 61)],
             &[(rows, t)],
@@ -184,8 +184,9 @@ fn fused_attention_cases(t: Dtype, longest: u64) -> Vec<Case> {
     const F: Dtype = Dtype::F32;
     let random = |shape: &[u64], seed| Tensor::random(shape, t, seed);
     let mut cases = Vec::new();
-    for inverse in [false, true] {
-        let kernel = Kernel::Rope { sequence: 13, heads: 3, width: 10, base: 10_000, inverse };
+    for (inverse, pairs) in [(false, None), (true, None), (false, Some(2))] {
+        let angles = Angles { pairs, ..Angles::usual(10_000) };
+        let kernel = Kernel::Rope { sequence: 13, heads: 3, width: 10, angles, inverse };
         cases.push(Case::new(kernel, t, vec![random(&[39, 30], 19)], &[(&[39, 30], t)]));
     }
     // Widths with and without tensor cores, sequences that end within a tile, heads that share keys.
@@ -362,9 +363,9 @@ fn packed_cases(t: Dtype) -> Vec<Case> {
     let inputs = vec![dy, tokens, Tensor::random(&[5, h], F, 99)];
     cases.push(Case::new(Kernel::EmbeddingGrad, t, inputs, &[(&[5, h], F)]).adding(2));
     for inverse in [false, true] {
-        let kernel = Kernel::Rope { sequence: 13, heads: 3, width: 32, base: 10_000, inverse };
+        let kernel = Kernel::Rope { sequence: 13, heads: 3, width: 32, angles: Angles::usual(10_000), inverse };
         cases.push(Case::new(kernel, t, vec![random(&[39, 96], 93)], &[(&[39, 96], t)]));
-        let kernel = Kernel::RopeTail { sequence: 13, heads: 3, width: 40, tail: 16, base: 10_000, inverse };
+        let kernel = Kernel::RopeTail { sequence: 13, heads: 3, width: 40, tail: 16, angles: Angles::usual(10_000), inverse };
         cases.push(Case::new(kernel, t, vec![random(&[39, 120], 94)], &[(&[39, 120], t)]));
     }
     let (logits, targets) = (random(&[n, vocabulary], 95), Tensor::tokens(n, vocabulary));
@@ -443,7 +444,7 @@ fn head_cases(t: Dtype) -> Vec<Case> {
     let inputs = [vec![random(many, 44), random(many, 45)], sums.to_vec()].concat();
     cases.push(Case::new(Kernel::HeadNormGainGrad { width }, t, inputs, &[(&[width], F)]).adding(3));
     for inverse in [false, true] {
-        let kernel = Kernel::RopeTail { sequence: 13, heads, width, tail: 4, base: 10_000, inverse };
+        let kernel = Kernel::RopeTail { sequence: 13, heads, width, tail: 4, angles: Angles::usual(10_000), inverse };
         cases.push(Case::new(kernel, t, vec![random(&[39, heads * width], 44)], &[(&[39, heads * width], t)]));
     }
     let both: [(&[u64], Dtype); 2] = [(&[n, 13], t), (&[n, 5], t)];

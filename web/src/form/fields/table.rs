@@ -249,6 +249,13 @@ pub const FIELDS: &[Field] = &[
         "Chunks see only themselves, as in Llama 4",
     ),
     of(
+        "model.window.rope_base",
+        "RoPE theta of the window",
+        Unit::Text,
+        Group::Parts,
+        "Of the layers with the window, as in Gemma 3; none: as the model",
+    ),
+    of(
         "model.qk_norm_of",
         "QK-norm of",
         Unit::Text,

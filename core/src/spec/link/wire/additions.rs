@@ -189,6 +189,8 @@ pub(super) enum Addition {
     Offloads(Vec<[u64; 2]>),
     /// Activation offload as copies of the schedule.
     OffloadScheduled,
+    /// RoPE theta of layers with a window.
+    WindowRopeBase(u32),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -374,6 +376,7 @@ fn add_newer_parts(variant: &Variant, more: &mut Vec<Addition>) {
     if let Some(window) = variant.window {
         more.extend(window.layers.map(|pattern| Addition::WindowLayers(pattern.text())));
         more.extend(window.chunked.then_some(Addition::Chunked));
+        more.extend(window.rope_base.map(Addition::WindowRopeBase));
     }
     if variant.qk_norm_of != QkNorm::Heads {
         more.extend(place_in(&QkNorm::ALL, &variant.qk_norm_of).map(Addition::QkNormOf));
@@ -430,6 +433,7 @@ fn apply_newer_part(variant: &mut Variant, more: Addition) -> Option<()> {
         Addition::InputSigmoid => variant.experts.as_mut()?.routing.scores = Scores::InputSigmoid,
         Addition::WindowLayers(text) => variant.window.as_mut()?.layers = Some(pattern(&text)?),
         Addition::Chunked => variant.window.as_mut()?.chunked = true,
+        Addition::WindowRopeBase(base) => variant.window.as_mut()?.rope_base = Some(base),
         Addition::QkNormOf(place) => variant.qk_norm_of = *QkNorm::ALL.get(usize::from(place))?,
         Addition::Norm(place) => variant.norm = *Norm::ALL.get(usize::from(place))?,
         Addition::EmbeddingNorm => variant.embedding_norm = true,

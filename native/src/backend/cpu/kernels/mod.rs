@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use half::bf16;
-use pipeplan_core::graph::{Heads, Kernel, SequencePart, Spread};
+use pipeplan_core::graph::{Angles, Heads, Kernel, SequencePart, Spread};
 use pipeplan_core::model::Dtype;
 
 use super::element::Element;
@@ -18,7 +18,7 @@ use super::storage::Quantized;
 use crate::backend::BackendError;
 use crate::backend::documents::DocumentStarts;
 use crate::backend::peers::Peers;
-use crate::backend::rotary::RopeScaling;
+use crate::backend::rotary::LayerScaling;
 use crate::backend::stages::Slice;
 use crate::runner::random::SplitMix64;
 
@@ -117,10 +117,10 @@ pub struct Input<'a, T> {
 pub struct Context<T> {
     /// Multiplies matrices.
     pub gemm: Box<dyn Gemm<T>>,
-    /// Sines and cosines by positions, width and base.
-    rope: BTreeMap<(u64, u64, u64), Vec<(T, T)>>,
+    /// Sines and cosines by positions, width and angles.
+    rope: BTreeMap<(u64, u64, Angles), Vec<(T, T)>>,
     /// How rotary positions are scaled: the same over a run.
-    pub rotary: Option<RopeScaling>,
+    pub rotary: LayerScaling,
     /// Seed of what dropout keeps: the same while a job runs, and again when it is run again.
     pub dropout_seed: u64,
     /// This rank's number among the tensor-parallel ranks.
@@ -156,7 +156,7 @@ impl<T: Element> Context<T> {
         Context {
             gemm,
             rope: BTreeMap::new(),
-            rotary: None,
+            rotary: LayerScaling::default(),
             dropout_seed: 0,
             member: 0,
             part: SequencePart::WHOLE,
@@ -310,8 +310,8 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
         Kernel::MatMul { transpose_a, transpose_b, accumulate } => {
             matmul(&*context.gemm, &mut call, *transpose_a, *transpose_b, *accumulate, None);
         }
-        Kernel::Rope { sequence, heads, width, base, inverse } => {
-            rope(context, &mut call, (*sequence, *base), (*heads, *width, *width), *inverse);
+        Kernel::Rope { sequence, heads, width, angles, inverse } => {
+            rope(context, &mut call, (*sequence, *angles), (*heads, *width, *width), *inverse);
         }
         Kernel::Attention(heads) => {
             attention::attention(&*context.gemm, &mut call, &alone(heads), context.documents.as_ref())
@@ -421,8 +421,8 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
         Kernel::HeadNorm { eps_e12, offset, width } => norm::rms_norm(&mut call, *eps_e12, *offset, Some(*width)),
         Kernel::HeadNormInputGrad { offset, width } => norm::rms_norm_input_grad(&mut call, *offset, Some(*width)),
         Kernel::HeadNormGainGrad { width } => norm::rms_norm_gain_grad(&mut call, Some(*width)),
-        Kernel::RopeTail { sequence, heads, width, tail, base, inverse } => {
-            rope(context, &mut call, (*sequence, *base), (*heads, *width, *tail), *inverse);
+        Kernel::RopeTail { sequence, heads, width, tail, angles, inverse } => {
+            rope(context, &mut call, (*sequence, *angles), (*heads, *width, *tail), *inverse);
         }
         Kernel::SplitColumns => mla::split_columns(&mut call),
         Kernel::JoinColumns => mla::join_columns(&mut call),
@@ -476,13 +476,13 @@ fn first_row<T: Element>(call: &Call<'_, '_, T>, ways: u64, member: u64) -> u64 
 fn rope<T: Element>(
     context: &mut Context<T>,
     call: &mut Call<'_, '_, T>,
-    (sequence, base): (u64, u64),
+    (sequence, angles): (u64, Angles),
     (heads, width, tail): (u64, u64, u64),
     inverse: bool,
 ) {
     let positions = context.slice.map_or(sequence, |[_, positions]| positions);
-    let (key, scaling) = ((positions, tail, base), context.rotary);
-    context.rope.entry(key).or_insert_with(|| rope::table(positions, tail, base, scaling.as_ref()));
+    let (key, scaling) = ((positions, tail, angles), context.rotary.of(&angles));
+    context.rope.entry(key).or_insert_with(|| rope::table(positions, tail, &angles, scaling.as_ref()));
     let context = &*context;
     rope::rope(call, &context.rope[&key], |row| context.position(sequence, row), (heads, width, tail), inverse);
 }

@@ -1,14 +1,25 @@
 //! Rotary positions.
 
+use pipeplan_core::graph::Angles;
+
 use super::super::element::Element;
 use super::Call;
 use crate::backend::rotary::RopeScaling;
 
 /// Sine and cosine for each position, then each half column.
-pub fn table<T: Element>(sequence: u64, width: u64, base: u64, scaling: Option<&RopeScaling>) -> Vec<(T, T)> {
+pub fn table<T: Element>(
+    sequence: u64,
+    width: u64,
+    angles: &Angles,
+    scaling: Option<&RopeScaling>,
+) -> Vec<(T, T)> {
+    let base = angles.base;
     let plain = |column: u64| libm::pow(base as f64, -2.0 * column as f64 / width as f64);
-    let by_column =
-        |column| scaling.map_or_else(|| plain(column), |scaling| scaling.inverse_frequency(column, width, base));
+    let by_column = |column| match scaling {
+        _ if !angles.turns(column) => 0.0,
+        None => plain(column),
+        Some(scaling) => scaling.inverse_frequency(column, width, base),
+    };
     let attention = scaling.map_or(1.0, RopeScaling::attention);
     let columns: Vec<f64> = (0..width / 2).map(by_column).collect();
     let number = |value: f64| T::of(attention * value);

@@ -2,7 +2,7 @@
 //! run in place against itself out of place.
 
 use pipeplan_core::graph::form::RouterLosses;
-use pipeplan_core::graph::{Heads, Kernel, Recurring};
+use pipeplan_core::graph::{Angles, Heads, Kernel, Recurring};
 use pipeplan_core::model::{Activation, E12, RecurrenceKind, Scores};
 
 use super::super::gemm::Tuned;
@@ -239,7 +239,7 @@ fn sums() {
 
 #[test]
 fn rotary_positions() {
-    let rope = |inverse: bool| Kernel::Rope { sequence: 3, heads: 2, width: 4, base: 10_000, inverse };
+    let rope = |inverse: bool| Kernel::Rope { sequence: 3, heads: 2, width: 4, angles: Angles::usual(10_000), inverse };
     let (x, dy) = (Tensor::random(&[6, 8], 1), Tensor::random(&[6, 8], 2));
     let dx = &run_kernel(rope(true), &[&dy], &[&[6, 8]])[0];
     assert_gradient(rope(false), &[&x], &[&[6, 8]], &dy, 0, dx);
@@ -249,6 +249,24 @@ fn rotary_positions() {
     assert_eq!(y.data.floats()[..8], x.data.floats()[..8]);
     let length = |values: &[f64]| -> f64 { values.iter().map(|value| value * value).sum() };
     assert!((length(y.data.floats()) - length(x.data.floats())).abs() < 1e-12);
+}
+
+/// Of two pairs the first alone is turned, by the same angle as where both are.
+#[test]
+fn rotary_positions_of_some_pairs() {
+    let rope = |pairs: Option<u64>, inverse: bool| {
+        let angles = Angles { pairs, ..Angles::usual(10_000) };
+        Kernel::Rope { sequence: 3, heads: 2, width: 4, angles, inverse }
+    };
+    let (x, dy) = (Tensor::random(&[6, 8], 1), Tensor::random(&[6, 8], 2));
+    let dx = &run_kernel(rope(Some(1), true), &[&dy], &[&[6, 8]])[0];
+    assert_gradient(rope(Some(1), false), &[&x], &[&[6, 8]], &dy, 0, dx);
+    let of = |pairs| run_kernel(rope(pairs, false), &[&x], &[&[6, 8]])[0].data.floats().to_vec();
+    let (some, all) = (of(Some(1)), of(None));
+    for (at, value) in some.iter().enumerate() {
+        assert_eq!(*value, if at % 2 == 0 { all[at] } else { x.data.floats()[at] }, "{at}");
+    }
+    assert_ne!(some, all);
 }
 
 #[test]
@@ -431,7 +449,7 @@ fn documents_are_sequences_of_their_own() {
         context.documents = starts.cloned();
         run_with(&mut context, kernel, inputs, outputs.iter().map(|shape| Tensor::zeros(shape)).collect())
     };
-    let rope = |sequence| Kernel::Rope { sequence, heads: query, width, base: 10_000, inverse: false };
+    let rope = |sequence| Kernel::Rope { sequence, heads: query, width, angles: Angles::usual(10_000), inverse: false };
     let positions = |sequence| Kernel::Positions { sequence, ways: 1 };
     let scale = |sequence| Kernel::PositionScale { sequence, tokens: 8, scale_e12: E12 / 10 };
     let square = [rows * query, SEQUENCE];

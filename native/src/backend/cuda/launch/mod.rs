@@ -36,6 +36,7 @@ pub(super) use self::attention_kernels::{GROUP_WIDTHS, group_kernels};
 pub(super) use self::experts::{RoutedTokens, Strided, place_bytes};
 pub use self::optimizer::MOST_MEMBERS;
 pub use self::place::Place;
+use self::rope::RopeTable;
 pub use self::rope::{rope_bytes, rope_tables};
 
 /// Bytes that [`Context::run`] takes for as long as `kernel` runs, where it takes any.
@@ -60,7 +61,7 @@ pub fn taken(kernel: &Kernel, inputs: &[Place<'_>]) -> Option<Bytes> {
 pub struct Context {
     pub(super) card: Arc<dyn Card>,
     /// Sines and cosines by sequence, width and base.
-    rope: BTreeMap<(u64, u64, u64), Memory>,
+    rope: BTreeMap<RopeTable, Memory>,
     /// Seed of what dropout keeps.
     pub dropout_seed: u64,
     /// This rank's number among the tensor-parallel ranks.
