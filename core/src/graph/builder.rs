@@ -6,7 +6,9 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::form::{AttentionForm, Form, StageShape};
-use super::{Angles, Graph, Heads, Init, Job, Kernel, Needs, Operator, Role, Split, Spread, Stream, Tensor, TensorId, Use};
+use super::{
+    Angles, Graph, Heads, Init, Job, Kernel, Needs, Operator, Role, Split, Spread, Stream, Tensor, TensorId, Use,
+};
 use crate::model::{Dtype, ModelConfig, Scores};
 
 /// Appends tensors and forward operators to a graph.

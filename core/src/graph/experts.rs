@@ -20,10 +20,11 @@ use super::parts::{gate_kernel, mlp};
 use super::{Init, Kernel, Role, Split, TensorId};
 use crate::model::{Dtype, Experts, Scores};
 
-/// The feed-forward part of one layer, on this device's tokens.
+/// The feed-forward part of one layer, on this device's tokens. The router reads `normed` too, or another norm of the stream.
 pub(super) fn feed_forward(
     build: &mut Builder,
     normed: TensorId,
+    router: Option<TensorId>,
     part: Experts,
     weight: &dyn Fn(&str) -> String,
 ) -> TensorId {
@@ -32,10 +33,11 @@ pub(super) fn feed_forward(
     if over != build.ways() {
         // Each device routes the tokens that it holds between the matrices, or those of the devices with its experts.
         let routed = match over {
-            1 => routed(build, normed, part, 1, weight),
+            1 => routed(build, [normed, router.unwrap_or(normed)], part, 1, weight),
             over => {
                 let gathered = build.enter_experts(normed, over);
-                let sum = routed(build, gathered, part, over, weight);
+                let router = router.map_or(gathered, |router| build.enter_experts(router, over));
+                let sum = routed(build, [gathered, router], part, over, weight);
                 build.leave_experts(sum, over)
             }
         };
@@ -49,7 +51,8 @@ pub(super) fn feed_forward(
         return build.apply(Kernel::Add, &[shared, routed], "all experts", hidden);
     }
     let entered = build.enter_split(normed, "experts' input of all devices");
-    let mut sum = routed(build, entered, part, over, weight);
+    let router = router.map_or(entered, |router| build.enter_split(router, "router's input of all devices"));
+    let mut sum = routed(build, [entered, router], part, over, weight);
     if part.shared_ffn > 0 {
         let shared = mlp(build, entered, part.shared_ffn, &weight("mlp.shared_experts"));
         let shared = own_gate(build, entered, shared, part, weight);
@@ -75,26 +78,38 @@ fn own_gate(
     build.apply(Kernel::RowGate, &[shared, gate], "shared experts weighted", hidden)
 }
 
-/// The experts that a router picks; this device has a share of each one's inner width, which is split `over` so many.
-fn routed(build: &mut Builder, x: TensorId, part: Experts, over: u64, weight: &dyn Fn(&str) -> String) -> TensorId {
+/// The experts that a router picks, on `x`, where the router reads the second; this device has a share of each one's inner
+/// width, which is split `over` so many.
+fn routed(
+    build: &mut Builder,
+    [x, router]: [TensorId; 2],
+    part: Experts,
+    over: u64,
+    weight: &dyn Fn(&str) -> String,
+) -> TensorId {
     let ffn = u64::from(part.ffn).div_ceil(over);
     let split =
         |dimension| (over > 1).then_some(Split { dimension, whole: part.ffn.into(), ways: over, pieces: over });
     let [rows, columns] = [1, 2].map(split);
     let (hidden, active) = (build.hidden(), u64::from(part.active));
     let ways = u64::from(build.form.expert.max(1));
-    let mut logits = build.linear(x, &weight("mlp.gate"), part.count.into(), "router", None);
+    let mut logits = build.linear(router, &weight("mlp.gate"), part.count.into(), "router", None);
     if part.biases {
         let bias = build.new_weight(weight("mlp.gate.bias"), vec![part.count.into()], Init::Zeros, false);
         logits = build.apply(Kernel::AddBias, &[logits, bias], "router with bias", part.count.into());
     }
-    let weights =
+    let mut weights =
         build.apply(Kernel::Route { active, routing: part.routing }, &[logits], "weights of experts", active);
     let chosen = build.tensor("chosen experts", vec![build.tokens, active], Dtype::I32, Role::Intermediate);
     if let Some(operator) = build.graph.operators.last_mut() {
         operator.outputs.push(chosen);
     }
     build.router_loss(logits, chosen, part.routing.scores, over);
+    if build.model.variant.mlp_beside_experts {
+        let count = vec![u64::from(part.count)];
+        let scales = build.new_weight(weight("router.per_expert_scale"), count, Init::Ones, false);
+        weights = build.apply(Kernel::ExpertScale, &[weights, chosen, scales], "weights of experts, scaled", active);
+    }
 
     let copies = copies(build.tokens, active, build.form.imbalance_permille);
     let [dispatched, shares] =

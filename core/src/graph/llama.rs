@@ -9,9 +9,12 @@ use alloc::string::String;
 use alloc::vec;
 
 use super::builder::Builder;
-use super::parts::{head_norm, layer_norm_of_heads, length, mlp, rms_norm, rotate, stream_norm, whole_norm};
+use super::parts::{
+    head_norm, layer_norm_of_heads, length, mlp, rms_norm, rotate, shared_layer_norm_of_heads, stream_norm,
+    whole_norm,
+};
 use super::{Init, Kernel, TensorId, experts, latent, recurrence};
-use crate::model::{Arrangement, E12, QkNorm, Temperature};
+use crate::model::{Arrangement, E12, Experts, QkNorm, Temperature, to_e12};
 
 const TABLE: &str = "model.embed_tokens.weight";
 
@@ -44,22 +47,37 @@ pub(super) fn layer(build: &mut Builder, x: TensorId, layer: u32) -> TensorId {
     build.scaled(x, scale, "output scaled")
 }
 
-/// `x` with what attention and the MLP add to it, which work on the same stream. What both make is summed over devices
-/// once.
+/// `x` with what attention and the MLP, or experts in its place, add to it, which work on the same stream. What attention and
+/// an MLP make is summed over devices once.
 fn beside(build: &mut Builder, x: TensorId, layer: u32, weight: &dyn Fn(&str) -> String) -> TensorId {
     let (hidden, variant) = (build.hidden(), build.model.variant);
     let normed = stream_norm(build, x, &weight("input_layernorm"), "attention input");
     let other = match variant.arrangement {
-        Arrangement::BesideOneNorm => None,
-        _ => Some(stream_norm(build, x, &weight("post_attention_layernorm"), "feed-forward input")),
+        Arrangement::BesideOneNorm => normed,
+        _ => stream_norm(build, x, &weight("post_attention_layernorm"), "feed-forward input"),
     };
+    let routed = variant.experts.filter(|_| build.model.has_experts(layer));
     let entered = build.enter_split(normed, "attention input of all devices");
-    let other = other.map_or(entered, |other| build.enter_split(other, "feed-forward input of all devices"));
+    let other = match routed {
+        // A router's devices are not always those that share matrices.
+        Some(_) => other,
+        None if other == normed => entered,
+        None => build.enter_split(other, "feed-forward input of all devices"),
+    };
     let attended = attention(build, entered, layer, weight);
     let attended = last_of_attention(build, attended, build.model.head_dim, weight);
-    let down = mlp(build, other, build.model.ffn, &weight("mlp"));
-    let both = build.apply(Kernel::Add, &[attended, down], "both parts", hidden);
-    let both = build.leave_split(both, "both parts of all devices");
+    let both = match routed {
+        Some(part) => {
+            let attended = build.leave_split(attended, "attention of all devices");
+            let routed = experts::feed_forward(build, other, None, part, weight);
+            build.apply(Kernel::Add, &[attended, routed], "both parts", hidden)
+        }
+        None => {
+            let down = mlp(build, other, build.model.ffn, &weight("mlp"));
+            let both = build.apply(Kernel::Add, &[attended, down], "both parts", hidden);
+            build.leave_split(both, "both parts of all devices")
+        }
+    };
     let both = last_bias(build, both, variant.o_bias, weight("self_attn.o_proj.bias"), "both parts");
     let both = last_bias(build, both, variant.mlp_bias, weight("mlp.down_proj.bias"), "both parts");
     let both = build.dropout(both, "both with dropout");
@@ -95,13 +113,14 @@ fn fed_forward(build: &mut Builder, x: TensorId, layer: u32, weight: &dyn Fn(&st
         false => stream_norm(build, x, &weight(before), "feed-forward input"),
     };
     let mut down = match variant.experts {
-        Some(part) if build.model.has_experts(layer) => experts::feed_forward(build, normed, part, weight),
-        _ => {
-            let entered = build.enter_split(normed, "feed-forward input of all devices");
-            let down = mlp(build, entered, build.model.ffn, &weight("mlp"));
-            let down = build.leave_split(down, "feed-forward of all devices");
-            last_bias(build, down, variant.mlp_bias, weight("mlp.down_proj.bias"), "feed-forward projected")
+        Some(part) if build.model.has_experts(layer) && variant.mlp_beside_experts => {
+            let dense = whole_mlp(build, normed, weight);
+            let dense = stream_norm(build, dense, &weight("post_feedforward_layernorm_1"), "MLP normed");
+            let routed = beside_mlp(build, x, part, weight);
+            build.apply(Kernel::Add, &[dense, routed], "MLP and experts", hidden)
         }
+        Some(part) if build.model.has_experts(layer) => experts::feed_forward(build, normed, None, part, weight),
+        _ => whole_mlp(build, normed, weight),
     };
     if variant.post_norms {
         down = stream_norm(build, down, &weight("post_feedforward_layernorm"), "feed-forward normed");
@@ -109,6 +128,27 @@ fn fed_forward(build: &mut Builder, x: TensorId, layer: u32, weight: &dyn Fn(&st
     let down = build.dropout(down, "feed-forward with dropout");
     let down = build.scaled(down, variant.factors.residual, "feed-forward scaled");
     build.apply(Kernel::Add, &[x, down], "output", hidden)
+}
+
+/// The MLP on `normed`, summed over devices.
+fn whole_mlp(build: &mut Builder, normed: TensorId, weight: &dyn Fn(&str) -> String) -> TensorId {
+    let entered = build.enter_split(normed, "feed-forward input of all devices");
+    let down = mlp(build, entered, build.model.ffn, &weight("mlp"));
+    let down = build.leave_split(down, "feed-forward of all devices");
+    let has_bias = build.model.variant.mlp_bias;
+    last_bias(build, down, has_bias, weight("mlp.down_proj.bias"), "feed-forward projected")
+}
+
+/// Experts on the stream `x` behind a norm of their own, beside an MLP; their router reads the stream behind another norm.
+///
+/// Source: the code of Gemma 4 in `transformers`.
+fn beside_mlp(build: &mut Builder, x: TensorId, part: Experts, weight: &dyn Fn(&str) -> String) -> TensorId {
+    let router = rms_norm(build, x, weight("router.scale"), "router's input normed");
+    let scale = 1.0 / libm::sqrt(build.model.hidden.into());
+    let router = build.scaled(router, Some(to_e12(scale)), "router's input");
+    let normed = stream_norm(build, x, &weight("pre_feedforward_layernorm_2"), "experts' input");
+    let routed = experts::feed_forward(build, normed, Some(router), part, weight);
+    stream_norm(build, routed, &weight("post_feedforward_layernorm_2"), "experts normed")
 }
 
 /// Attention with its last matrix, summed over devices.
@@ -179,7 +219,7 @@ fn attention(build: &mut Builder, entered: TensorId, layer: u32, weight: &dyn Fn
     });
     let norms = [weight("self_attn.q_norm.weight"), weight("self_attn.k_norm.weight")];
     let [q, k] =
-        qk_norm(build, [q, k], &norms, |norm| matches!(norm, QkNorm::Heads | QkNorm::Whole | QkNorm::LayerHeads));
+        qk_norm(build, [q, k], &norms, |norm| !matches!(norm, QkNorm::RotatedHeads | QkNorm::RotatedLengths));
     let rotated = build.model.has_rope(layer);
     let [mut q, mut k] = [q, k];
     if rotated {
@@ -189,7 +229,7 @@ fn attention(build: &mut Builder, entered: TensorId, layer: u32, weight: &dyn Fn
     let [mut q, k] = qk_norm(build, [q, k], &norms, |norm| match norm {
         QkNorm::RotatedHeads => true,
         QkNorm::RotatedLengths => rotated,
-        QkNorm::Heads | QkNorm::Whole | QkNorm::LayerHeads => false,
+        QkNorm::Heads | QkNorm::Whole | QkNorm::LayerHeads | QkNorm::SharedLayerHeads => false,
     });
     if let Some(Temperature { tokens, scale_e12 }) = variant.temperature.filter(|_| !rotated) {
         let kernel = Kernel::PositionScale { sequence: build.sequence, tokens: tokens.into(), scale_e12 };
@@ -231,6 +271,7 @@ fn qk_norm(
         QkNorm::Whole => whole_norm(build, x, [whole, build.model.head_dim], weight),
         QkNorm::RotatedLengths => length(build, x, build.model.head_dim.into(), "normed heads"),
         QkNorm::LayerHeads => layer_norm_of_heads(build, x, whole, weight),
+        QkNorm::SharedLayerHeads => shared_layer_norm_of_heads(build, x, weight),
     })
 }
 

@@ -84,6 +84,15 @@ pub(super) fn layer_norm_of_heads(build: &mut Builder, x: TensorId, whole: u32, 
     parts_layer_norm(build, &[x, gain], width, "normed heads")
 }
 
+/// LayerNorm of each head, with the gain `weight` and a bias of the same name that all heads share.
+pub(super) fn shared_layer_norm_of_heads(build: &mut Builder, x: TensorId, weight: String) -> TensorId {
+    let width = u64::from(build.model.head_dim);
+    let bias = weight.replacen(".weight", ".bias", 1);
+    let gain = gain(build, weight, width).0;
+    let bias = build.new_weight(bias, vec![width], Init::Zeros, false);
+    parts_layer_norm(build, &[x, gain, bias], width, "normed heads")
+}
+
 /// LayerNorm of each `width` columns of the first of `inputs`, with the gain and the bias behind it, or without.
 fn parts_layer_norm(build: &mut Builder, inputs: &[TensorId], width: u64, name: &str) -> TensorId {
     let columns = build.width_of(inputs[0]);

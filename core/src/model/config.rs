@@ -118,8 +118,8 @@ impl ModelConfig {
     /// Whether `layer` has a window.
     pub fn has_window(&self, layer: u32) -> bool {
         self.variant.window.is_some_and(|window| match window.layers {
-            Some(pattern) => pattern.has(self.like(layer)),
-            None => window.full_every == 0 || !(layer + 1).is_multiple_of(window.full_every),
+            Some(_) => window.has(self.like(layer)),
+            None => window.has(layer),
         })
     }
 
@@ -228,8 +228,16 @@ impl ModelConfig {
         match self.variant.experts {
             Some(experts) if self.has_experts(layer) => {
                 let biases = if experts.biases { 1 + self.expert_biases(experts.ffn) } else { 0 };
+                let beside = match self.variant.mlp_beside_experts {
+                    // Three more norms of the stream, the gain of the router's, and the experts' scales.
+                    true => {
+                        self.mlp_parameters(self.ffn) + 3 * self.norm_parameters() + hidden + u64::from(experts.count)
+                    }
+                    false => 0,
+                };
                 u64::from(experts.count)
                     .saturating_mul(self.mlp_parameters(experts.ffn) + hidden + biases)
+                    .saturating_add(beside)
                     .saturating_add(self.mlp_parameters(experts.shared_ffn))
                     .saturating_add(if experts.shared_gate { hidden } else { 0 })
             }
@@ -249,6 +257,7 @@ impl ModelConfig {
         let norm = match variant.qk_norm_of {
             QkNorm::Heads | QkNorm::RotatedHeads => 2 * head_dim,
             QkNorm::Whole | QkNorm::LayerHeads => query + key_value,
+            QkNorm::SharedLayerHeads => 4 * head_dim,
             QkNorm::RotatedLengths => 0,
         };
         if_so(variant.qkv_bias, query + 2 * key_value)

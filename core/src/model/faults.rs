@@ -158,6 +158,7 @@ impl ModelConfig {
                 ("value_norm", variant.value_norm != of_gpt.value_norm),
                 ("layer_scale", variant.layer_scale != of_gpt.layer_scale),
                 ("global", variant.global != of_gpt.global),
+                ("mlp_beside_experts", variant.mlp_beside_experts != of_gpt.mlp_beside_experts),
             ];
             let named: Vec<&str> = named.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect();
             let accepted = format!("llama: only this family has {}", named.join(", "));
@@ -176,7 +177,6 @@ impl ModelConfig {
     fn find_arrangement_faults(&self, fault: &mut impl FnMut(&str, &dyn Display, String)) {
         let variant = &self.variant;
         let others = [
-            ("experts", variant.experts.is_some()),
             ("latent", variant.latent.is_some()),
             ("recurrence", variant.recurrence.is_some()),
             ("post_norms", variant.post_norms),
@@ -223,6 +223,11 @@ impl ModelConfig {
     /// Norms that do not go with another part.
     fn find_norm_faults(&self, fault: &mut impl FnMut(&str, &dyn Display, String)) {
         let Variant { norm, norm_offset, multi_token, latent, .. } = self.variant;
+        let beside = self.variant.mlp_beside_experts;
+        if beside && (self.variant.experts.is_none() || !self.variant.post_norms || self.variant.no_pre_norms) {
+            let accepted = "false without experts, or without norms before and behind the MLP (post_norms)";
+            fault("mlp_beside_experts", &true, accepted.into());
+        }
         if norm_offset && norm.weights() == 0 {
             fault("norm_offset", &true, format!("false with norm {}, which has no weights", norm.name()));
         }

@@ -179,11 +179,14 @@ pub enum Scores {
     Sigmoid,
     /// Sigmoid of each chosen logit, by which the input of the expert is multiplied and not its output (Llama 4).
     InputSigmoid,
+    /// SparseMixer: an expert is drawn from those with scores near the best, and another one from the others
+    /// (arXiv:2409.12136, Phi-3.5-MoE). Planned, not run.
+    SparseMixer,
 }
 
 impl Scores {
     /// All of them.
-    pub const ALL: [Scores; 3] = [Scores::Softmax, Scores::Sigmoid, Scores::InputSigmoid];
+    pub const ALL: [Scores; 4] = [Scores::Softmax, Scores::Sigmoid, Scores::InputSigmoid, Scores::SparseMixer];
 
     /// The name in a spec.
     pub const fn name(self) -> &'static str {
@@ -191,6 +194,7 @@ impl Scores {
             Scores::Softmax => "softmax",
             Scores::Sigmoid => "sigmoid",
             Scores::InputSigmoid => "input-sigmoid",
+            Scores::SparseMixer => "sparse-mixer",
         }
     }
 }
@@ -231,6 +235,14 @@ impl Window {
         Window { tokens, full_every, layers: None, chunked: false, rope_base: None }
     }
 
+    /// Whether `layer` of the model has it.
+    pub fn has(&self, layer: u32) -> bool {
+        match self.layers {
+            Some(pattern) => pattern.has(layer),
+            None => self.full_every == 0 || !(layer + 1).is_multiple_of(self.full_every),
+        }
+    }
+
     /// The same in the layers of `pattern`.
     pub fn within(self, pattern: LayerPattern) -> Window {
         Window { full_every: 0, layers: Some(pattern), ..self }
@@ -252,12 +264,20 @@ pub enum QkNorm {
     /// Each head by itself, by LayerNorm without biases and with weights of its own, before rotary positions (Command
     /// R+).
     LayerHeads,
+    /// Each head by itself, by LayerNorm with gains and biases that all heads share, before rotary positions (Persimmon).
+    SharedLayerHeads,
 }
 
 impl QkNorm {
     /// All of them.
-    pub const ALL: [QkNorm; 5] =
-        [QkNorm::Heads, QkNorm::Whole, QkNorm::RotatedHeads, QkNorm::RotatedLengths, QkNorm::LayerHeads];
+    pub const ALL: [QkNorm; 6] = [
+        QkNorm::Heads,
+        QkNorm::Whole,
+        QkNorm::RotatedHeads,
+        QkNorm::RotatedLengths,
+        QkNorm::LayerHeads,
+        QkNorm::SharedLayerHeads,
+    ];
 
     /// The name in a spec.
     pub const fn name(self) -> &'static str {
@@ -267,6 +287,7 @@ impl QkNorm {
             QkNorm::RotatedHeads => "rotated-heads",
             QkNorm::RotatedLengths => "rotated-lengths",
             QkNorm::LayerHeads => "layer-heads",
+            QkNorm::SharedLayerHeads => "shared-layer-heads",
         }
     }
 }
@@ -475,6 +496,9 @@ pub struct Variant {
     pub layer_scale: bool,
     /// What attention of layers without a window has of its own.
     pub global: Option<Global>,
+    /// Whether layers with experts have the MLP too, beside them, each behind norms of its own; the router has a norm with a
+    /// gain, and a trained number scales the weight of each expert (Gemma 4 26B-A4B).
+    pub mlp_beside_experts: bool,
     /// Multipliers that usual models do not have.
     pub factors: Factors,
     /// Soft-caps.
@@ -517,6 +541,7 @@ impl Variant {
         value_norm: false,
         layer_scale: false,
         global: None,
+        mlp_beside_experts: false,
         factors: Factors { embedding: None, residual: None, attention: None, logits: None },
         caps: Caps { attention: None, logits: None },
         vision: None,

@@ -31,6 +31,11 @@ BY_KIND = {FULL: ROPE, SLIDING: {**ROPE, "rope_theta": 50.0}}
 FACTORS = dict(embedding_multiplier=3.0, residual_multiplier=0.5, attention_multiplier=0.2, logits_scaling=2.0)
 GEMMA = dict(tie_word_embeddings=True, hidden_activation="gelu_pytorch_tanh")
 GEMMA_2 = dict(sliding_window=7, query_pre_attn_scalar=8, **GEMMA)
+# Layers that see all tokens have wider heads, of which a quarter of the pairs turns.
+GEMMA_4 = dict(sliding_window=7, global_head_dim=16, num_global_key_value_heads=1, attention_k_eq_v=True,
+               hidden_size_per_layer_input=0, final_logit_softcapping=5.0, rope_parameters={
+                   FULL: {**ROPE, "rope_type": "proportional", "partial_rotary_factor": 0.25},
+                   SLIDING: {**ROPE, "rope_theta": 50.0}}, **GEMMA)
 DELTA_NET = dict(partial_rotary_factor=0.5, linear_num_key_heads=2, linear_key_head_dim=6, linear_num_value_heads=4,
                  linear_value_head_dim=5, linear_conv_kernel_dim=4)
 SHARED = dict(shared_expert_intermediate_size=24, **NARROW)
@@ -63,6 +68,12 @@ FAMILIES = {
     "cohere": of("cohere", logit_scale=0.25, **LAYER),
     "cohere, with QK-norm": of("cohere", logit_scale=0.25, use_qk_norm=True, attention_bias=True, **LAYER),
     "cohere2": of("cohere2", logit_scale=0.25, **MIXED, **NARROW_HEADS),
+    "cohere2_moe": of("cohere2_moe", logit_scale=0.25, num_experts=4, num_shared_experts=1, first_k_dense_replace=1,
+                      shared_expert_combination_strategy="sum", prefix_dense_intermediate_size=40, sliding_window=7,
+                      sliding_window_pattern=3, rms_norm_eps=None, **{**LAYER, **OF_TWO}),
+    "cohere2_moe, with RMSNorm": of("cohere2_moe", num_experts=4, expert_selection_fn="sigmoid", sliding_window=7,
+                                    mlp_layer_types=["sparse", "dense", "sparse", "sparse"], prefix_dense_intermediate_size=40,
+                                    layer_types=[FULL, FULL, SLIDING, SLIDING], **LAYER, **OF_TWO),
     "cosmos3_edge_text": of("cosmos3_edge_text", hidden_act="relu2", mrope_section=[2, 1, 1]),
     "cwm": of("cwm", sliding_window=7, layer_types=[FULL, SLIDING, SLIDING, SLIDING]),
     "deepseek_v3": of("deepseek_v3", first_k_dense_replace=1, n_group=2, topk_group=1, routed_scaling_factor=2.5, **ROUTED,
@@ -83,6 +94,10 @@ FAMILIES = {
     "gemma2": of("gemma2", **GEMMA_2),
     "gemma2, with biases": of("gemma2", **GEMMA_2, attention_bias=True),
     "gemma3_text": of("gemma3_text", **{**GEMMA_2, "num_hidden_layers": 7, "rope_parameters": BY_KIND}),
+    "gemma4_text": of("gemma4_text", **{**GEMMA_4, "num_hidden_layers": 7}),
+    "gemma4_text, with values": of("gemma4_text", **GEMMA_4, attention_k_eq_v=False, layer_types=[SLIDING, FULL] * 2),
+    "gemma4_text, with experts": of("gemma4_text", **GEMMA_4, enable_moe_block=True, num_experts=4, top_k_experts=2,
+                                    moe_intermediate_size=16),
     "glm": of("glm", partial_rotary_factor=0.5, attention_bias=True),
     "glm4": of("glm4", partial_rotary_factor=0.5, attention_bias=True),
     "glm4_moe": of("glm4_moe", first_k_dense_replace=1, partial_rotary_factor=0.5, use_qk_norm=True, attention_bias=True,
@@ -148,6 +163,8 @@ FAMILIES = {
     "olmo3": of("olmo3", sliding_window=7, rope_parameters=BY_KIND),
     "olmoe": of("olmoe", num_experts=4, norm_topk_prob=False, **OF_TWO),
     "paddleocr_vl_text": of("paddleocr_vl_text", mrope_section=[2, 1, 1]),
+    "persimmon": of("persimmon", hidden_act="relu2", partial_rotary_factor=0.5, num_key_value_heads=4, **NARROW_HEADS),
+    "phi, with QK-norm": of("phi", hidden_act="gelu_new", partial_rotary_factor=0.5, qk_layernorm=True, **NARROW_HEADS),
     "phi": of("phi", hidden_act="gelu_new", partial_rotary_factor=0.5, **NARROW_HEADS),
     "phi3": of("phi3", partial_rotary_factor=0.75, head_dim=None, hidden_size=64, tie_word_embeddings=True,
                sliding_window=None),
@@ -195,7 +212,7 @@ SCALED |= {f"{kind}, {rope['rope_type']} of {layers}": {
 # Families whose norms multiply by one more than their weight.
 ZERO_NORM = {"gemma", "gemma2", "gemma3_text", "nemotron", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "vaultgemma"}
 # Families that turn columns 2j and 2j + 1 of a head together; the runner turns j and j + half.
-IN_PAIRS = {"glm", "glm4", "helium", "ernie4_5", "ernie4_5_moe", "llama4_text"}
+IN_PAIRS = {"cohere2_moe", "glm", "glm4", "helium", "ernie4_5", "ernie4_5_moe", "llama4_text"}
 # Families that hold gate and up of the MLP in one.
 GATE_UP = {"phi3", "glm", "glm4"}
 DELTA_NETS = {"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"}
@@ -217,6 +234,12 @@ RENAMED = {
     "nemotron_h": {"model.embed_tokens.": "model.embeddings.", "model.norm.": "model.norm_f.", "input_layernorm": "norm",
                    "post_attention_layernorm": "norm", "mamba.": "mixer.", "self_attn.": "mixer.", "mlp.": "mixer.",
                    ".experts.up_proj.weight": ".experts.up_proj", ".experts.down_proj.weight": ".experts.down_proj"},
+    "persimmon": {"self_attn.o_proj": "self_attn.dense", "self_attn.q_norm": "self_attn.q_layernorm",
+                  "self_attn.k_norm": "self_attn.k_layernorm", "mlp.up_proj": "mlp.dense_h_to_4h",
+                  "mlp.down_proj": "mlp.dense_4h_to_h", "model.norm.": "model.final_layernorm."},
+    "phi": {"self_attn.o_proj": "self_attn.dense", "self_attn.q_norm": "self_attn.q_layernorm",
+            "self_attn.k_norm": "self_attn.k_layernorm", "mlp.up_proj": "mlp.fc1", "mlp.down_proj": "mlp.fc2",
+            "model.norm.": "model.final_layernorm."},
     "qwen2_moe": {"shared_experts": "shared_expert"},
     "qwen3_5_moe_text": {"shared_experts": "shared_expert"},
     "qwen3_next": {"shared_experts": "shared_expert"},
@@ -225,6 +248,7 @@ RENAMED = {
 # Of a family, where its experts lie and what its router is called.
 EXPERTS = {
     "afmoe": ("mlp.", "router.gate.weight"),
+    "gemma4_text": ("", "router.proj.weight"),
     "granitemoe": ("block_sparse_moe.", "router.weight"),
     "granitemoehybrid": ("block_sparse_moe.", "router.weight"),
     "granitemoeshared": ("block_sparse_moe.", "router.weight"),
@@ -256,6 +280,11 @@ def theirs_of(config, weights, written):
         if kind == "phi3":
             parts = taken(at + "self_attn.", [f"{part}_proj.weight" for part in "qkv"])
             out[at + "self_attn.qkv_proj.weight"] = torch.cat(parts)
+        if kind == "persimmon":
+            for end in ("weight", "bias"):
+                parts = [part if part.ndim > 1 else part[:, None] for part in taken(at + "self_attn.", [f"{part}_proj.{end}" for part in "qkv"])]
+                whole = by_head(parts, lambda _: config["num_attention_heads"])
+                out[f"{at}self_attn.query_key_value.{end}"] = whole if end == "weight" else whole[:, 0]
         if kind in ("granitemoehybrid", "granitemoeshared", "granitemoe_swa"):
             shared = at + ("mlp.shared_experts." if at + "mlp.shared_experts.gate_proj.weight" in own else "mlp.")
             gate, up, down = taken(shared, [f"{part}_proj.weight" for part in ("gate", "up", "down")])

@@ -64,6 +64,7 @@ impl Backward<'_> {
             | Kernel::Dispatch { .. }
             | Kernel::Combine { .. }
             | Kernel::RowGate
+            | Kernel::ExpertScale
             | Kernel::ExpertBias { .. }
             | Kernel::ExpertMatMul { .. } => self.experts(operator, arriving?),
             Kernel::GeGlu
@@ -118,6 +119,7 @@ impl Backward<'_> {
             | Kernel::CombineGrad { .. }
             | Kernel::WeightedGluGrad { .. }
             | Kernel::RowGateGrad
+            | Kernel::ExpertScaleGrad
             | Kernel::ExpertMatMulGrad
             | Kernel::GeGluGrad
             | Kernel::ScoresGrad(_)
@@ -465,6 +467,11 @@ impl Backward<'_> {
             Kernel::RowGate => {
                 let (x, gate) = (input(0)?, input(1)?);
                 self.contribute_all([x, gate], Kernel::RowGateGrad, &[dy, x, gate]);
+            }
+            Kernel::ExpertScale => {
+                let (weights, chosen, scales) = (input(0)?, input(1)?, input(2)?);
+                self.accumulate(Kernel::ExpertScaleGrad, &[dy, weights, chosen], scales);
+                self.contribute_by(weights, Kernel::ExpertScale, &[dy, chosen, scales]);
             }
             Kernel::ExpertBias { ways, shared } => {
                 let (x, bias, arrivals) = (input(0)?, input(1)?, input(2)?);

@@ -86,7 +86,8 @@ pub enum Kernel {
     /// `(dy [n, h], x [n, h], mean [n], r [n], G [h]) → (G)`:
     /// `G[j] += Σ over i of dy[i,j] · (x[i,j] − mean[i]) · r[i]`. The bias's gradient is [`Kernel::BiasGrad`].
     LayerNormGainGrad,
-    /// LayerNorm of each head, or of whole rows as one head, with fewer or other weights than [`Kernel::LayerNorm`]:
+    /// LayerNorm of each head, or of whole rows as one head, with fewer or other weights than [`Kernel::LayerNorm`] (of `[a·d]`
+    /// columns, or of `[d]` that all heads share):
     /// `(x [n, a·d]) → (y [n, a·d], mean [n, a], r [n, a])`, or with gains `[a·d]` `(x, gain)`, or with both `(x, gain,
     /// bias [a·d])`. Sources: arXiv:2402.00838 §2.1 (without weights); the code of Command R and Nemotron.
     HeadLayerNorm {
@@ -377,6 +378,11 @@ pub enum Kernel {
     RowGate,
     /// `(dy, x, g) → (dx, dg)`.
     RowGateGrad,
+    /// Weights of experts, each times a number of its expert: `(weights [n, k], chosen [n, k], scales [e]) → (y [n, k])`.
+    /// It is its own gradient for the weights.
+    ExpertScale,
+    /// `(dy, weights, chosen, G [e]) → (G)`: `G[chosen[i,j]] += dy[i,j] · weights[i,j]`, by rising `i`.
+    ExpertScaleGrad,
     /// Each row times its expert's matrix: `(x [m, i], w [experts, o, i], arrivals) → (y [m, o])`, `y = x · wᵀ`; not
     /// transposed, `(x [m, o], w, arrivals) → (y [m, i])`, `y = x · w`. `experts` are those of this device, and
     /// `arrivals`, as of [`Kernel::Dispatch`], says which rows are whose. Rows that are nobody's are 0.

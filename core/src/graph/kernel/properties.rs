@@ -60,6 +60,8 @@ impl Kernel {
             Kernel::WeightedGluGrad { .. } => "weighted_glu_grad",
             Kernel::RowGate => "row_gate",
             Kernel::RowGateGrad => "row_gate_grad",
+            Kernel::ExpertScale => "expert_scale",
+            Kernel::ExpertScaleGrad => "expert_scale_grad",
             Kernel::ExpertMatMul { .. } => "expert_matmul",
             Kernel::ExpertMatMulGrad => "expert_matmul_grad",
             Kernel::GeGlu => "geglu",

@@ -151,6 +151,8 @@ impl<'g> Arena<'g> {
             | Kernel::RouterLossGrad { .. }
             | Kernel::RowGate
             | Kernel::RowGateGrad
+            | Kernel::ExpertScale
+            | Kernel::ExpertScaleGrad
             | Kernel::Dispatch { .. }
             | Kernel::DispatchGrad { .. }
             | Kernel::Combine { .. }

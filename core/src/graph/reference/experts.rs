@@ -47,6 +47,14 @@ pub(super) fn compute(given: &Given) -> Vec<Vec<f64>> {
             let of_gate = |row: usize| along(row) * share(row) * (1.0 - share(row));
             vec![(0..x[0].len()).map(|e| x[0][e] * share(e / h)).collect(), (0..x[2].len()).map(of_gate).collect()]
         }
+        Kernel::ExpertScale => {
+            vec![x[0].iter().zip(x[1]).map(|(weight, chosen)| weight * x[2][*chosen as usize]).collect()]
+        }
+        Kernel::ExpertScaleGrad => {
+            let mut sum = x[3].clone();
+            (0..x[0].len()).for_each(|e| sum[x[2][e] as usize] += x[0][e] * x[1][e]);
+            vec![sum]
+        }
         Kernel::Dispatch { .. } => {
             let mut rows = vec![0.0; sizes[0]];
             for copy in 0..x[1].len() {
@@ -152,7 +160,7 @@ fn route_grad(given: &Given, routing: Routing) -> Vec<Vec<f64>> {
             false => factor * same(of, by),
         };
         let by_logit = |of: usize, by: usize| match routing.scores {
-            Scores::Softmax => p[of] * (same(of, by) - p[by]),
+            Scores::Softmax | Scores::SparseMixer => p[of] * (same(of, by) - p[by]),
             Scores::Sigmoid => same(of, by) * p[of] * (1.0 - p[of]),
             Scores::InputSigmoid => same(of, by),
         };
@@ -191,7 +199,7 @@ fn router_loss(
 /// What a router's logits become.
 fn scores_of(row: &[f64], routing: Routing) -> Vec<f64> {
     match routing.scores {
-        Scores::Softmax => softmax(row),
+        Scores::Softmax | Scores::SparseMixer => softmax(row),
         Scores::Sigmoid => row.iter().map(|x| 1.0 / (1.0 + (-x).exp())).collect(),
         // What is weighted takes the sigmoid.
         Scores::InputSigmoid => row.to_vec(),

@@ -16,8 +16,10 @@ pub(super) fn compute(given: &Given) -> Vec<Vec<f64>> {
     match given.kernel {
         Kernel::AddBias => vec![by_element(&|e| x[0][e] + x[1][e % h])],
         Kernel::BiasGrad => {
+            // Heads may share a bias.
             let mut sum = x[1].clone();
-            (0..x[0].len()).for_each(|e| sum[e % h] += x[0][e]);
+            let biases = sum.len();
+            (0..x[0].len()).for_each(|e| sum[e % biases] += x[0][e]);
             vec![sum]
         }
         Kernel::MatMul { transpose_a, transpose_b, accumulate } => {

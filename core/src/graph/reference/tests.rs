@@ -331,6 +331,16 @@ fn normed_otherwise() -> Vec<Variant> {
             global: Some(Global { head_dim: 6, kv_heads: 1, rotary: Some(2), keys_are_values: true }),
             ..usual
         },
+        Variant { qk_norm: true, qk_norm_of: QkNorm::SharedLayerHeads, ..phi },
+        Variant { experts: Some(Experts { ffn: 8, shared_ffn: 4, dense_layers: 1, ..tiny_experts() }), ..cohere },
+        Variant {
+            post_norms: true,
+            activation: Activation::Gelu,
+            window: Some(Window { rope_base: Some(10), ..Window::sliding(2, 2) }),
+            experts: Some(Experts { ffn: 8, routing: Routing { normed: true, ..Routing::USUAL }, ..tiny_experts() }),
+            mlp_beside_experts: true,
+            ..usual
+        },
     ]
 }
 
@@ -557,6 +567,9 @@ fn devices_that_share_matrices_compute_what_one_does() {
         (Family::Llama, newer_variants()[10]),
         (Family::Llama, normed_otherwise()[1]),
         (Family::Llama, normed_otherwise()[2]),
+        (Family::Llama, normed_otherwise()[10]),
+        (Family::Llama, normed_otherwise()[11]),
+        (Family::Llama, normed_otherwise()[12]),
         (Family::Llama, normed_otherwise()[3]),
         (Family::Llama, normed_otherwise()[5]),
         (Family::Llama, normed_otherwise()[7]),

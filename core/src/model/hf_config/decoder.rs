@@ -241,6 +241,7 @@ const FILLED: &[(&[&str], Sizes)] = &[
     (&["cosmos3_edge_text"], &[("num_key_value_heads", 8.0), ("head_dim", 128.0), ("rope_theta", 1e8)]),
     (&["cohere"], &[("logit_scale", 0.0625)]),
     (&["cohere2"], &[("logit_scale", 0.0625), ("sliding_window", 4096.0)]),
+    (&["cohere2_moe"], &[("logit_scale", 0.0625), ("sliding_window", 4096.0), ("head_dim", 128.0)]),
     (&["cwm"], &[("num_key_value_heads", 8.0), ("sliding_window", 8192.0)]),
     (&["deepseek_ocr2_text"], &[("n_shared_experts", 2.0)]),
     (&["deepseek_v2"], &[("q_lora_rank", 1536.0), ("n_shared_experts", 2.0)]),

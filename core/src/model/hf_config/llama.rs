@@ -88,7 +88,7 @@ impl Reader<'_, '_> {
         variant.o_bias |= o_bias;
         variant.mlp_bias |= mlp_bias;
         if name == "gemma4_text" {
-            variant = self.gemma_4(kv_heads, variant);
+            variant = self.gemma_4(kv_heads, count, variant);
         }
         let ffn = self.mlp_width(name, ffn);
         let rope_base = self.rope_base(name);

@@ -38,7 +38,7 @@ pub(crate) use self::decoder::null_says;
 pub use self::vision::tower;
 
 /// Every `model_type` that is read.
-pub const MODEL_TYPES: [&str; 80] = [
+pub const MODEL_TYPES: [&str; 83] = [
     "afmoe",
     "apertus",
     "arcee",
@@ -47,6 +47,7 @@ pub const MODEL_TYPES: [&str; 80] = [
     "codegen",
     "cohere",
     "cohere2",
+    "cohere2_moe",
     "cwm",
     "deepseek_ocr2_text",
     "deepseek_v2",
@@ -104,8 +105,10 @@ pub const MODEL_TYPES: [&str; 80] = [
     "olmo2",
     "olmo3",
     "olmoe",
+    "persimmon",
     "phi",
     "phi3",
+    "phimoe",
     "qwen2",
     "qwen2_moe",
     "qwen3",
@@ -126,12 +129,10 @@ const UNSUPPORTED: &[(&[&str], &str)] = &[
     (&["bloom", "mpt"], "attention with ALiBi: a slope for each head"),
     (&["opt"], "an MLP with ReLU, and positions from 2 on"),
     (&["bitnet"], "norms inside attention and MLP, and weights of three values"),
-    (&["phimoe"], "LayerNorm before experts, and a router that masks scores far below the best"),
     (&["cohere_compass_text"], "rotary positions of their own in each kind of layers"),
-    (&["cohere2_moe"], "experts and attention beside each other"),
     (&["dory"], "norms within attention and MLP"),
     (&["hrm_text"], "layers that a token passes several times"),
-    (&["persimmon", "fuyu"], "QK-norm by LayerNorm"),
+    (&["fuyu"], "patches of images in the place of tokens"),
     (&["gpt_neo"], "scores that are not scaled"),
     (&["openai-gpt"], "LayerNorm of each sum"),
     (&["jetmoe"], "experts of attention"),

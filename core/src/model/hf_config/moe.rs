@@ -1,6 +1,7 @@
 //! Mixture of experts: which families have experts, those of Mixtral, Granite and Qwen, and the routing of all.
 
 use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 
 use serde_json::Value;
@@ -17,6 +18,11 @@ impl Reader<'_, '_> {
                 let routing = self.routing(name);
                 let shared_ffn = self.optional("shared_intermediate_size").unwrap_or(0);
                 self.mixtral_experts(routing, ffn).map(|experts| Experts { shared_ffn, ..experts })
+            }
+            "gemma4_text" => return self.gemma_4_experts(),
+            "phimoe" => {
+                let routing = Routing { scores: Scores::SparseMixer, ..Routing::USUAL };
+                self.mixtral_experts(routing, ffn)
             }
             "granitemoehybrid" if self.optional("num_local_experts").unwrap_or(0) == 0 => return Some(None),
             "granitemoehybrid" => {
@@ -58,6 +64,47 @@ impl Reader<'_, '_> {
             _ => return Some(None),
         };
         experts.map(Some)
+    }
+
+    /// Gemma 4: experts in every layer, beside the MLP.
+    fn gemma_4_experts(&mut self) -> Option<Option<Experts>> {
+        let keys = ["num_experts", "top_k_experts", "moe_intermediate_size"];
+        if !self.flag("enable_moe_block", false) {
+            // The class has none, whatever these say.
+            for key in keys {
+                self.table.get(key);
+            }
+            return Some(None);
+        }
+        let [count, active] = [keys[0], keys[1]].map(|key| self.experts_count(key));
+        let ffn = self.size(keys[2]);
+        Some(Some(all_layers(ffn?, [count?, active?], true)))
+    }
+
+    /// Command A: experts as wide as the usual MLP in `sparse` layers, and shared ones. Of the best logits of its router the
+    /// softmax is taken.
+    pub(super) fn cohere_experts(&mut self, ffn: u32, sparse: &[bool]) -> Option<Option<Experts>> {
+        let (count, active) = (self.experts_count("num_experts"), self.experts_count("num_experts_per_tok"));
+        self.function(&["expert_selection_fn"], &["softmax", "sigmoid"]);
+        let is_sigmoid = self.table.get("expert_selection_fn").and_then(Value::as_str) == Some("sigmoid");
+        let normed = self.flag("norm_topk_prob", true) || !is_sigmoid;
+        let scores = if is_sigmoid { Scores::Sigmoid } else { Scores::Softmax };
+        let shared = self.optional("num_shared_experts").unwrap_or(0);
+        self.function(&["shared_expert_combination_strategy"], &["average", "sum"]);
+        let strategy = self.table.get("shared_expert_combination_strategy").and_then(Value::as_str);
+        if shared > 0 && strategy != Some("sum") {
+            self.notes.push(String::from(
+                "the mean of shared and other experts (shared_expert_combination_strategy) is read as their sum. Plans do not \
+                 depend on it; `run` trains the model with the sum",
+            ));
+        }
+        if !sparse.contains(&true) {
+            return Some(None);
+        }
+        let routing = Routing { scores, normed, ..Routing::USUAL };
+        let experts = all_layers(ffn, [count?, active?], normed);
+        let experts = Experts { shared_ffn: shared.saturating_mul(ffn), routing, ..experts };
+        self.pattern("mlp_layer_types", sparse).map(|pattern| Some(experts.within(pattern)))
     }
 
     /// Experts in every layer, each as wide as the family's MLP.
@@ -253,7 +300,7 @@ impl Reader<'_, '_> {
         };
         let normed = match scores {
             Scores::Sigmoid => self.flag("norm_topk_prob", normed),
-            Scores::Softmax | Scores::InputSigmoid => {
+            Scores::Softmax | Scores::InputSigmoid | Scores::SparseMixer => {
                 self.never("norm_topk_prob");
                 false
             }
@@ -261,7 +308,7 @@ impl Reader<'_, '_> {
         self.function(&["scoring_func"], &[scores.name()]);
         let factor = self.positive("routed_scaling_factor").unwrap_or(factor);
         let methods: &[&str] = match scores {
-            Scores::Softmax | Scores::InputSigmoid => &["greedy", "group_limited_greedy"],
+            Scores::Softmax | Scores::InputSigmoid | Scores::SparseMixer => &["greedy", "group_limited_greedy"],
             Scores::Sigmoid => &["noaux_tc"],
         };
         self.function(&["topk_method"], methods);

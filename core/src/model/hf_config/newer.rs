@@ -170,11 +170,7 @@ impl Reader<'_, '_> {
     /// The layers that see all tokens, of a model with windows.
     pub(super) fn without_window(&mut self, layers: u32, variant: &Variant) -> Option<LayerPattern> {
         let window = variant.window?;
-        let has_window = |layer: u32| match window.layers {
-            Some(pattern) => pattern.has(layer),
-            None => window.full_every == 0 || !(layer + 1).is_multiple_of(window.full_every),
-        };
-        let sees_all: Vec<bool> = (0..layers).map(|layer| !has_window(layer)).collect();
+        let sees_all: Vec<bool> = (0..layers).map(|layer| !window.has(layer)).collect();
         self.pattern("layer_types", &sees_all).filter(|_| sees_all.contains(&true))
     }
 

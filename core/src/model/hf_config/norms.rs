@@ -1,25 +1,29 @@
 //! Families with Llama's matrices and other norms than RMSNorm: LayerNorm with or without weights (Command R, GPT-J,
-//! GPT-NeoX, Jais 2, Nemotron, OLMo, Phi, StableLM, StarCoder 2), or RMSNorm without weights (nanochat). Of many, attention
+//! GPT-NeoX, Jais 2, Nemotron, OLMo, Persimmon, Phi, Phi-3.5-MoE, StableLM, StarCoder 2), or RMSNorm without weights (nanochat). Of many, attention
 //! and MLP work on the same stream.
 
-use super::reader::{GELU, Reader};
-use crate::base::fields::Fault;
+use alloc::vec::Vec;
+
+use super::reader::{GELU, Reader, windowed};
 use crate::model::{
     Activation, Arrangement, Caps, E12, Factors, Family, LayerPattern, ModelConfig, Norm, QkNorm, Variant, to_e12,
 };
 
 /// The families, by `model_type`.
-pub(super) const FAMILIES: [&str; 12] = [
+pub(super) const FAMILIES: [&str; 15] = [
     "codegen",
     "cohere",
     "cohere2",
+    "cohere2_moe",
     "gpt_neox",
     "gptj",
     "jais2",
     "nanochat",
     "nemotron",
     "olmo",
+    "persimmon",
     "phi",
+    "phimoe",
     "stablelm",
     "starcoder2",
 ];
@@ -45,13 +49,18 @@ impl Reader<'_, '_> {
         let vocab = self.size("vocab_size");
         let positions = self.positions(positions);
         let kv_heads = match name {
-            "gptj" | "codegen" | "gpt_neox" => heads,
-            "nemotron" | "stablelm" | "starcoder2" => self.size("num_key_value_heads"),
+            "gptj" | "codegen" | "gpt_neox" | "persimmon" => heads,
+            "nemotron" | "stablelm" | "starcoder2" | "phimoe" => self.size("num_key_value_heads"),
             _ => self.optional("num_key_value_heads").or(heads),
         };
         let norm_eps_e12 = match name {
             "gptj" | "codegen" => self.eps("layer_norm_epsilon"),
-            "nanochat" => self.eps("rms_norm_eps"),
+            "nanochat" | "phimoe" => self.eps("rms_norm_eps"),
+            // Where a file says it, its norms are RMSNorm.
+            "cohere2_moe" if self.table.get("rms_norm_eps").is_some() => {
+                self.table.get("layer_norm_eps");
+                self.eps("rms_norm_eps")
+            }
             "nemotron" => self.eps("norm_eps"),
             "olmo" => Some(OLMO_EPS_E12),
             "starcoder2" => self.eps("norm_epsilon"),
@@ -60,8 +69,11 @@ impl Reader<'_, '_> {
         let head_dim = self.head_dim(name, hidden, heads);
         let activation = self.activation_of(name, function);
         let variant = Variant { activation, ..Variant::USUAL };
+        let dense = if name == "cohere2_moe" { self.optional("prefix_dense_intermediate_size") } else { None };
         let variant = match name {
             "cohere" | "cohere2" => self.cohere(name, layers.unwrap_or(0), variant),
+            "cohere2_moe" => self.cohere_moe([layers.unwrap_or(0), ffn.unwrap_or(0)], variant)?,
+            "phimoe" => self.phi_moe(ffn, layers.unwrap_or(0), variant)?,
             "nanochat" => self.nanochat(variant),
             "olmo" => self.olmo(variant),
             _ => self.with_layer_norm(name, [head_dim.unwrap_or(0), layers.unwrap_or(0)], variant),
@@ -73,12 +85,13 @@ impl Reader<'_, '_> {
             heads: heads?,
             kv_heads: kv_heads?,
             head_dim: head_dim?,
-            ffn: ffn?,
+            ffn: dense.or(ffn)?,
             vocab: vocab?,
             positions: positions?,
             rope_base: self.rope_base(name),
             norm_eps_e12: norm_eps_e12?,
-            tied: self.flag("tie_word_embeddings", matches!(name, "cohere" | "cohere2" | "starcoder2")),
+            tied: self
+                .flag("tie_word_embeddings", matches!(name, "cohere" | "cohere2" | "cohere2_moe" | "starcoder2")),
             variant,
         })
     }
@@ -86,11 +99,11 @@ impl Reader<'_, '_> {
     /// The activation of the MLP. Where there is no gate, GELU in its exact form or in the other.
     fn activation_of(&mut self, name: &str, function: &'static str) -> Activation {
         match name {
-            "cohere" | "cohere2" | "olmo" | "stablelm" => {
+            "cohere" | "cohere2" | "cohere2_moe" | "olmo" | "phimoe" | "stablelm" => {
                 self.function(&[function], &["silu", "swish"]);
                 Activation::Silu
             }
-            "jais2" | "nanochat" | "nemotron" => {
+            "jais2" | "nanochat" | "nemotron" | "persimmon" => {
                 self.function(&[function], &["relu2"]);
                 Activation::SquaredRelu
             }
@@ -146,6 +159,54 @@ impl Reader<'_, '_> {
             },
             ..variant
         }
+    }
+
+    /// Command A with experts: they are beside attention behind one norm, and the first layers have an MLP instead. Layers that
+    /// see all tokens have no rotary positions, but for those first ones where all of them see all.
+    fn cohere_moe(&mut self, [layers, ffn]: [u32; 2], variant: Variant) -> Option<Variant> {
+        let scale = self.positive("logit_scale").map(to_e12).filter(|scale| *scale != E12);
+        let is_rms = self.table.get("rms_norm_eps").is_some();
+        let dense = self.optional("first_k_dense_replace").unwrap_or(0);
+        let sparse = self.sparse_layers(layers);
+        let sparse = sparse.unwrap_or_else(|| (0..layers).map(|layer| layer >= dense).collect());
+        let experts = self.cohere_experts(ffn, &sparse);
+        let [of_first, of_others] = [("prefix_dense_sliding_window_pattern", 1), ("sliding_window_pattern", 4)]
+            .map(|(key, usual)| self.optional(key).unwrap_or(usual).max(1));
+        let has_window = |layer: u32| match layer < dense {
+            true => !(layer + 1).is_multiple_of(of_first),
+            false => !(layer - dense + 1).is_multiple_of(of_others),
+        };
+        let by_list = self.windows_by_list(layers);
+        let has_window = by_list.unwrap_or_else(|| (0..layers).map(has_window).collect());
+        let tokens = self.optional("sliding_window").filter(|tokens| *tokens > 0);
+        let turned = |layer: usize| {
+            tokens.is_some() && has_window[layer] || of_first == 1 && sparse.get(layer) == Some(&false)
+        };
+        let still: Vec<bool> = (0..has_window.len()).map(|layer| !turned(layer)).collect();
+        let no_rope = if still.contains(&true) { Some(self.pattern("layer_types", &still)?) } else { None };
+        Some(Variant {
+            norm: if is_rms { Norm::Rms } else { Norm::LayerWithoutBias },
+            arrangement: Arrangement::BesideOneNorm,
+            factors: Factors { logits: scale, ..Factors::default() },
+            window: tokens.and_then(|tokens| windowed(tokens, &has_window)),
+            no_rope,
+            experts: experts?,
+            ..self.attention_bias(false, variant)
+        })
+    }
+
+    /// Phi-3.5-MoE: LayerNorm before experts, and a SparseMixer as their router.
+    fn phi_moe(&mut self, ffn: Option<u32>, layers: u32, variant: Variant) -> Option<Variant> {
+        // The router draws two, whatever a file says.
+        self.must_be("num_experts_per_tok", 2.0);
+        let experts = self.experts("phimoe", ffn, Some(layers));
+        Some(Variant {
+            norm: Norm::Layer,
+            window: self.window("phimoe", layers),
+            head_bias: self.flag("lm_head_bias", false),
+            experts: experts?,
+            ..self.attention_bias(false, variant)
+        })
     }
 
     /// Whether no layer has a window, and not because a list is wrong.
@@ -204,14 +265,28 @@ impl Reader<'_, '_> {
                 Variant { norm_offset: true, rotary, mlp_bias, ..self.attention_bias(false, variant) }
             }
             "phi" => {
-                self.no_qk_norm("qk_layernorm");
+                let qk_norm = self.flag("qk_layernorm", false);
                 Variant {
+                    qk_norm,
+                    qk_norm_of: if qk_norm { QkNorm::SharedLayerHeads } else { QkNorm::Heads },
                     rotary: part(self.rotary("partial_rotary_factor", 0.5, head_dim)),
                     arrangement: Arrangement::BesideOneNorm,
                     qkv_bias: true,
                     o_bias: true,
                     mlp_bias: true,
                     head_bias: true,
+                    ..variant
+                }
+            }
+            "persimmon" => {
+                let qk_norm = self.flag("qk_layernorm", true);
+                Variant {
+                    qk_norm,
+                    qk_norm_of: if qk_norm { QkNorm::SharedLayerHeads } else { QkNorm::Heads },
+                    rotary: part(self.rotary("partial_rotary_factor", 0.5, head_dim)),
+                    qkv_bias: true,
+                    o_bias: true,
+                    mlp_bias: true,
                     ..variant
                 }
             }
@@ -233,14 +308,6 @@ impl Reader<'_, '_> {
                 let window = self.window(name, layers);
                 Variant { qkv_bias: has_biases, o_bias: has_biases, mlp_bias: has_biases, window, ..variant }
             }
-        }
-    }
-
-    /// Refuses QK-norm by a LayerNorm that all heads share.
-    fn no_qk_norm(&mut self, key: &'static str) {
-        if self.flag(key, false) {
-            let accepted = "false: QK-norm by LayerNorm with biases is not modelled";
-            self.faults.push(Fault::new(self.table.path(key), "true", accepted));
         }
     }
 }

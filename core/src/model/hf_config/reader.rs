@@ -207,7 +207,7 @@ impl Reader<'_, '_> {
             "cohere2" => self.optional("sliding_window_pattern").unwrap_or(4),
             "exaone4" | "exaone_moe" => return self.exaone_window(tokens, layers),
             "afmoe" => self.optional("global_attn_every_n_layers").unwrap_or(4),
-            "mistral" | "mixtral" | "phi3" | "starcoder2" => 0,
+            "mistral" | "mixtral" | "phi3" | "phimoe" | "starcoder2" => 0,
             // Those that a list says, or none.
             "mellum" => 1,
             // Five of six, and never the last.
@@ -316,7 +316,7 @@ fn usual_rope_base(name: &str) -> u32 {
         "helium" => 100_000,
         "cohere" => 500_000,
         "ernie4_5" | "ernie4_5_moe" | "flex_olmo" | "llama4_text" | "mellum" | "olmo3" => 500_000,
-        "cwm" | "gemma3_text" | "gemma4_text" | "mixtral" => 1_000_000,
+        "cwm" | "gemma3_text" | "gemma4_text" | "mixtral" | "phimoe" => 1_000_000,
         "smollm3" => 2_000_000,
         "minimax_m2" => 5_000_000,
         "hy_v3" => 11_158_840,
@@ -326,7 +326,7 @@ fn usual_rope_base(name: &str) -> u32 {
 }
 
 /// A window of `tokens` in the layers that have it: by its period where it has one.
-fn windowed(tokens: u32, has_window: &[bool]) -> Option<Window> {
+pub(super) fn windowed(tokens: u32, has_window: &[bool]) -> Option<Window> {
     if !has_window.contains(&true) {
         return None;
     }

@@ -581,8 +581,8 @@ fn unsupported_decoders_are_refused_with_the_missing_part() {
             "this one has embeddings of each layer (hidden_size_per_layer_input), which is",
         ),
         (
-            json!({ "model_type": "gemma4_text", "hidden_size_per_layer_input": 0, "global_head_dim": 256, "enable_moe_block": true }),
-            "this one has experts beside the MLP (enable_moe_block), which is",
+            json!({ "model_type": "gemma4_text", "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 20 }),
+            "this one has keys and values shared between layers (num_kv_shared_layers), which is",
         ),
         (json!({ "model_type": "qwen_3" }), "perhaps qwen3"),
     ] {
@@ -619,6 +619,7 @@ fn parts_of_families_with_other_norms_are_counted() {
         ("minitron-4b", "attention_bias", json!(true), 4_190_771_200),
         ("minitron-4b", "mlp_bias", json!(true), 4_190_902_272),
         ("stablelm-2-1.6b", "qk_layernorm", json!(true), 1_644_613_632),
+        ("phi-2", "qk_layernorm", json!(true), 2_779_694_080),
         ("stablelm-2-1.6b", "use_parallel_residual", json!(true), 1_644_417_024),
         ("stablelm-2-1.6b", "use_qkv_bias", json!(false), 1_644_367_872),
         ("olmo-1b", "attention_bias", json!(true), 1_176_895_488),
@@ -657,6 +658,19 @@ fn layers_of_gemma_4_that_see_all_have_heads_of_their_own() {
     let mut apart = config.clone();
     apart["attention_k_eq_v"] = json!(false);
     assert_eq!(read_ok(&apart).parameters(), 31_468_048_640);
+    // As the library writes it: the sizes of each such layer.
+    let mut by_layer = config.clone();
+    for key in ["global_head_dim", "num_global_key_value_heads"] {
+        by_layer.as_object_mut().unwrap().remove(key);
+    }
+    let sizes =
+        (5..60).step_by(6).map(|layer| (layer.to_string(), json!({ "head_dim": 512, "num_key_value_heads": 4 })));
+    by_layer["per_layer_config"] = Value::Object(sizes.collect());
+    assert_eq!(read_ok(&by_layer), model);
+    by_layer["per_layer_config"]["11"]["head_dim"] = json!(256);
+    let mut faults = Vec::new();
+    assert!(read(&by_layer, "", &mut faults).is_none());
+    assert_eq!(faults[0].field, "per_layer_config");
     let mut last = config.clone();
     last["layer_types"] = json!(std::vec!["sliding_attention"; 60]);
     let last = read_ok(&last);
@@ -696,7 +710,6 @@ fn parts_without_parameters_of_families_with_other_norms_are_read() {
     exact["hidden_act"] = json!("gelu");
     assert_eq!(read_ok(&exact).variant.activation, Activation::PlainGelu);
     for (name, key, value) in [
-        ("phi-2", "qk_layernorm", json!(true)),
         ("command-r7b", "layer_switch", json!(3)),
         ("command-r7b", "position_embedding_type", json!("alibi")),
         ("command-r7b", "use_parallel_block", json!(false)),

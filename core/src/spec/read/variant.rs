@@ -63,6 +63,7 @@ pub(super) fn read_variant(table: &mut Table<'_>, known: Variant, faults: &mut V
         qkv_clip: part_number(table, "qkv_clip", known.qkv_clip, faults),
         value_norm: table.flag("value_norm", faults).unwrap_or(known.value_norm),
         layer_scale: table.flag("layer_scale", faults).unwrap_or(known.layer_scale),
+        mlp_beside_experts: table.flag("mlp_beside_experts", faults).unwrap_or(known.mlp_beside_experts),
         global: read_global(table, known.global, faults),
         factors,
         caps,

@@ -173,6 +173,9 @@ fn norms_and_biases_are_written_and_linked() {
         "norm = \"rms-without-weights\"",
         "norm = \"layer-without-bias\"\narrangement = \"beside-one-norm\"",
         "window = { tokens = 512, full_every = 6, rope_base = 10000 }",
+        "qk_norm = true\nqk_norm_of = \"shared-layer-heads\"",
+        "post_norms = true\nmlp_beside_experts = true\nexperts = { count = 8, active = 2, ffn = 512 }",
+        "experts = { count = 8, active = 2, ffn = 512, scores = \"sparse-mixer\" }",
         "qk_norm = true\nqk_norm_of = \"layer-heads\"",
         "embedding_norm = true",
         "mlp_bias = true\nactivation = \"plain-gelu-tanh\"",
@@ -181,7 +184,7 @@ fn norms_and_biases_are_written_and_linked() {
         "value_norm = true\nlayer_scale = true",
         "window = { tokens = 512, full_every = 6 }\nglobal = { head_dim = 256, kv_heads = 4, rotary = 64, keys_are_values = true }",
     ];
-    let all = lines[4..].join("\n").replacen("\nactivation = \"plain-gelu\"", "", 1);
+    let all = lines[7..].join("\n").replacen("\nactivation = \"plain-gelu\"", "", 1);
     let mut seen = std::vec![model_work(&of_llama("")).model];
     for line in lines.into_iter().chain([all.as_str()]) {
         let text = of_llama(line);

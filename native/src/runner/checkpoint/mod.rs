@@ -600,7 +600,7 @@ fn particulars_of_experts(model: &ModelConfig, experts: &Experts) -> Option<Valu
         let choice = match (scores, groups) {
             (Scores::Sigmoid, _) => "noaux_tc",
             (Scores::Softmax, 1) => "greedy",
-            (Scores::Softmax | Scores::InputSigmoid, _) => "group_limited_greedy",
+            (Scores::Softmax | Scores::InputSigmoid | Scores::SparseMixer, _) => "group_limited_greedy",
         };
         extend(
             &mut config,

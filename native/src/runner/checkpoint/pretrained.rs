@@ -17,7 +17,7 @@ const MAX_TEXT_BYTES: u64 = 64 << 20;
 
 /// Kinds of models whose tensors lie as those of the models that this crate writes, by `model_type`; `start.py` of
 /// `native/tests/families` has judged each. Of others, rows may have another order, which no name or shape tells.
-const JUDGED: [&str; 54] = [
+const JUDGED: [&str; 55] = [
     "arcee",
     "codegen",
     "cohere",
@@ -31,6 +31,7 @@ const JUDGED: [&str; 54] = [
     "gemma",
     "gemma2",
     "gemma3_text",
+    "gemma4_text",
     "glm",
     "glm4",
     "glm4_moe",
@@ -213,10 +214,6 @@ impl Pretrained {
 pub fn note_on_positions(config: &Value) -> Option<&'static str> {
     let inner = ["text_config", "llm_config", "language_config"].into_iter().map(|name| &config[name]);
     let decoder = inner.into_iter().find(|table| table.is_object()).unwrap_or(config);
-    // Its layers that see all tokens turn a part of a head; the model is planned alone.
-    if decoder["model_type"].as_str().is_some_and(|kind| kind.starts_with("gemma4")) {
-        return None;
-    }
     match rope_scaling(decoder) {
         Ok(scaling) if scaling.is_plain() => None,
         Ok(_) if decoder["model_type"].as_str().is_some_and(|kind| SCALED.contains(&kind)) => Some(
@@ -268,7 +265,8 @@ fn other_thetas(config: &Value, model: &ModelConfig) -> Option<&'static str> {
     let by_kind = by_kind.flatten().map(|(kind, table)| {
         (table["rope_theta"].as_f64(), if kind == "sliding_attention" { of_window } else { of_all })
     });
-    let whole = [&config["rope_theta"], &config["rope_scaling"]["rope_theta"], &config["rope_parameters"]["rope_theta"]];
+    let whole =
+        [&config["rope_theta"], &config["rope_scaling"]["rope_theta"], &config["rope_parameters"]["rope_theta"]];
     let local = (config["rope_local_base_freq"].as_f64(), of_window);
     let said = whole.map(|theta| (theta.as_f64(), of_all)).into_iter().chain([local]).chain(by_kind);
     let is_other = |(said, read): (Option<f64>, u32)| said.is_some_and(|theta| theta.round() != f64::from(read));

@@ -439,7 +439,26 @@ const BUFFERS: [&str; 6] = [
     ".rotary_emb.inv_freq",
 ];
 
+/// How names of numbers end that scale layers of Gemma 4 and are not trained.
+const LAYER_SCALE: &str = ".layer_scalar";
+
+/// Refuses a scale of a layer that is not 1, with which layers are run.
+fn check_layer_scale(path: &Path, name: &str, piece: &Piece) -> Result<(), CheckpointError> {
+    let mut scale = [0f64];
+    if piece.shape.iter().product::<usize>() == 1 {
+        piece.read(0, &mut scale)?;
+    }
+    if scale == [1.0] {
+        return Ok(());
+    }
+    let what = format!("`{name}` is {}: layers are run with a scale of 1 alone, and planned with any", scale[0]);
+    Err(CheckpointError::OtherModel { path: path.to_path_buf(), what })
+}
+
 /// The tensors of one file, without [`BUFFERS`].
+///
+/// # Errors
+/// Where it is damaged, or scales a layer.
 fn tensors(path: &Path) -> Result<Vec<(String, Piece)>, CheckpointError> {
     let failed = CheckpointError::file(path, "read");
     let damaged = |what: String| CheckpointError::Damaged { path: path.to_path_buf(), what };
@@ -473,7 +492,12 @@ fn tensors(path: &Path) -> Result<Vec<(String, Piece)>, CheckpointError> {
             )));
         }
         let start = 8 + length + start;
-        found.push((name, Piece { path: path.to_path_buf(), start, format, shape: info.shape.clone() }));
+        let piece = Piece { path: path.to_path_buf(), start, format, shape: info.shape.clone() };
+        if name.ends_with(LAYER_SCALE) {
+            check_layer_scale(path, &name, &piece)?;
+            continue;
+        }
+        found.push((name, piece));
     }
     Ok(found)
 }

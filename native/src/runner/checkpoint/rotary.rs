@@ -23,7 +23,8 @@ pub fn rope_scaling(config: &Value) -> Result<LayerScaling, String> {
     let kind = config["model_type"].as_str().unwrap_or_default();
     let newer = table(config, "rope_parameters")?;
     let kinds = newer.filter(|table| table.values().any(Value::is_object));
-    let of_kind = |name: &str| kinds.and_then(|table| table.get(name)).map_or(Ok(None), |table| scaling(config, table));
+    let of_kind =
+        |name: &str| kinds.and_then(|table| table.get(name)).map_or(Ok(None), |table| scaling(config, table));
     if let Some(fields) = table(config, "rope_scaling")? {
         if fields.values().any(Value::is_object) {
             return Err("it scales rotary positions of some layers alone (rope_scaling)".to_string());
@@ -55,9 +56,7 @@ fn kind_of(table: &Value) -> Result<Option<&str>, String> {
     match table.get("rope_type").or_else(|| table.get("type")) {
         None | Some(Value::Null) => Ok(None),
         // Positions of images have several numbers (mrope), which no text needs.
-        Some(Value::String(kind)) => {
-            Ok(Some(kind.as_str()).filter(|kind| !matches!(*kind, "default" | "mrope")))
-        }
+        Some(Value::String(kind)) => Ok(Some(kind.as_str()).filter(|kind| !matches!(*kind, "default" | "mrope"))),
         Some(other) => Err(Fault::new("rope_type", other.clone(), "a text").to_string()),
     }
 }
@@ -142,7 +141,8 @@ pub fn with_scaling(mut config: Value, scaling: LayerScaling) -> Value {
         let name = if config["rope_parameters"].is_object() { "rope_parameters" } else { "rope_scaling" };
         put(&mut config[name], scaling.full);
     } else {
-        let of_window = config["rope_local_base_freq"].as_f64().or_else(|| config[OWN_WORDS]["window"]["rope_base"].as_f64());
+        let of_window =
+            config["rope_local_base_freq"].as_f64().or_else(|| config[OWN_WORDS]["window"]["rope_base"].as_f64());
         let thetas = [config["rope_theta"].as_f64(), of_window.or_else(|| config["rope_theta"].as_f64())];
         for ((kind, scaling), theta) in kinds.into_iter().zip(thetas) {
             let table = &mut config["rope_parameters"][kind];
@@ -255,8 +255,10 @@ mod tests {
             }
         }
         // The same layers of Gemma 4 turn a part of their pairs, which the model says.
-        let proportional = |factor: f64| json!({ "model_type": "gemma4_text", "rope_parameters": {
-            "full_attention": { "rope_type": "proportional", "partial_rotary_factor": 0.25, "factor": factor } } });
+        let proportional = |factor: f64| {
+            json!({ "model_type": "gemma4_text", "rope_parameters": {
+            "full_attention": { "rope_type": "proportional", "partial_rotary_factor": 0.25, "factor": factor } } })
+        };
         assert_eq!(rope_scaling(&proportional(1.0)), Ok(LayerScaling::default()));
         assert!(rope_scaling(&proportional(2.0)).is_err_and(|error| error.contains("factor is 2")));
     }

@@ -247,12 +247,6 @@ impl ModelStages {
         if on_card && weights.any(|(_, weight)| weight.is_frozen()) {
             return Err(Refusal::NotOnCard { part: "frozen weights (training.frozen, training.lora)" });
         }
-        let variant = &self.model.variant;
-        if variant.global.is_some() || variant.layer_scale {
-            let part = "other heads and RoPE thetas in layers without a window, or a scale of each layer (model.global, \
-                        model.layer_scale)";
-            return Err(Refusal::OnlyPlanned { part });
-        }
         for operator in self.graphs.iter().flat_map(|graph| &graph.operators) {
             if let Some(part) = only_planned(&operator.kernel) {
                 return Err(Refusal::OnlyPlanned { part });
@@ -345,6 +339,9 @@ const fn only_planned(kernel: &Kernel) -> Option<&'static str> {
     match kernel {
         Kernel::IndexKeys(_) | Kernel::SparseAttention(_) => Some("an indexer (sparse attention)"),
         Kernel::FullAttention(_) | Kernel::ImageRows(_) => Some("a vision tower (model.vision)"),
+        Kernel::Route { routing: Routing { scores: Scores::SparseMixer, .. }, .. } => {
+            Some("a SparseMixer router (experts.scores = sparse-mixer)")
+        }
         _ => None,
     }
 }
@@ -365,6 +362,7 @@ const fn only_on_cpu(kernel: &Kernel) -> Option<&'static str> {
         Kernel::PositionScale { .. } => Some("attention temperature"),
         Kernel::SinkAttention(_) => Some("attention sinks"),
         Kernel::ExpertBias { .. } => Some("biases of experts"),
+        Kernel::ExpertScale => Some("an MLP beside experts (model.mlp_beside_experts)"),
         Kernel::RouterLoss { .. } => Some("a loss of routers (training.moe_aux_loss, training.moe_z_loss)"),
         Kernel::Convolution { .. } => Some("convolutions"),
         Kernel::Recurrence(Recurring { kind: RecurrenceKind::DeltaNet, .. }) => Some("gated delta nets"),

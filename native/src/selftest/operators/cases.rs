@@ -37,7 +37,14 @@ fn cases_in_part(t: Dtype) -> Vec<Case> {
             &[(rows, t)],
         ),
         Case::new(
-            Kernel::RopeTail { sequence, heads: 2, width: 20, tail: 16, angles: Angles::usual(10_000), inverse: true },
+            Kernel::RopeTail {
+                sequence,
+                heads: 2,
+                width: 20,
+                tail: 16,
+                angles: Angles::usual(10_000),
+                inverse: true,
+            },
             t,
             vec![random(rows, 61)],
             &[(rows, t)],
@@ -365,7 +372,8 @@ fn packed_cases(t: Dtype) -> Vec<Case> {
     for inverse in [false, true] {
         let kernel = Kernel::Rope { sequence: 13, heads: 3, width: 32, angles: Angles::usual(10_000), inverse };
         cases.push(Case::new(kernel, t, vec![random(&[39, 96], 93)], &[(&[39, 96], t)]));
-        let kernel = Kernel::RopeTail { sequence: 13, heads: 3, width: 40, tail: 16, angles: Angles::usual(10_000), inverse };
+        let kernel =
+            Kernel::RopeTail { sequence: 13, heads: 3, width: 40, tail: 16, angles: Angles::usual(10_000), inverse };
         cases.push(Case::new(kernel, t, vec![random(&[39, 120], 94)], &[(&[39, 120], t)]));
     }
     let (logits, targets) = (random(&[n, vocabulary], 95), Tensor::tokens(n, vocabulary));

@@ -260,7 +260,7 @@ pub const FIELDS: &[Field] = &[
         "QK-norm of",
         Unit::Text,
         Group::Parts,
-        "heads, whole, rotated-heads, rotated-lengths or layer-heads",
+        "heads, whole, rotated-heads, rotated-lengths, layer-heads or shared-layer-heads",
     ),
     of(
         "model.norm",
@@ -280,6 +280,13 @@ pub const FIELDS: &[Field] = &[
         "Of each head, without weights, as in Gemma 4",
     ),
     of("model.layer_scale", "Layer scale", Unit::Flag, Group::Parts, "A number of each layer, as in Gemma 4"),
+    of(
+        "model.mlp_beside_experts",
+        "MLP beside experts",
+        Unit::Flag,
+        Group::Parts,
+        "Layers with experts have the MLP too, as in Gemma 4 26B-A4B",
+    ),
     of(
         "model.global",
         "Global attention",

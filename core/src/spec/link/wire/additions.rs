@@ -191,6 +191,10 @@ pub(super) enum Addition {
     OffloadScheduled,
     /// RoPE theta of layers with a window.
     WindowRopeBase(u32),
+    /// The router is a SparseMixer.
+    SparseMixer,
+    /// Layers with experts have the MLP, too.
+    MlpBesideExperts,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -372,6 +376,7 @@ fn add_newer_parts(variant: &Variant, more: &mut Vec<Addition>) {
         more.extend(experts.layers.map(|pattern| Addition::ExpertLayers(pattern.text())));
         more.extend(experts.biases.then_some(Addition::ExpertBiases));
         more.extend((experts.routing.scores == Scores::InputSigmoid).then_some(Addition::InputSigmoid));
+        more.extend((experts.routing.scores == Scores::SparseMixer).then_some(Addition::SparseMixer));
     }
     if let Some(window) = variant.window {
         more.extend(window.layers.map(|pattern| Addition::WindowLayers(pattern.text())));
@@ -398,6 +403,7 @@ fn add_newer_parts(variant: &Variant, more: &mut Vec<Addition>) {
         (variant.embedding_norm, Addition::EmbeddingNorm),
         (variant.value_norm, Addition::ValueNorm),
         (variant.layer_scale, Addition::LayerScale),
+        (variant.mlp_beside_experts, Addition::MlpBesideExperts),
         (variant.mlp_bias, Addition::MlpBias),
         (variant.head_bias, Addition::HeadBias),
     ];
@@ -431,6 +437,7 @@ fn apply_newer_part(variant: &mut Variant, more: Addition) -> Option<()> {
         Addition::ExpertLayers(text) => variant.experts.as_mut()?.layers = Some(pattern(&text)?),
         Addition::ExpertBiases => variant.experts.as_mut()?.biases = true,
         Addition::InputSigmoid => variant.experts.as_mut()?.routing.scores = Scores::InputSigmoid,
+        Addition::SparseMixer => variant.experts.as_mut()?.routing.scores = Scores::SparseMixer,
         Addition::WindowLayers(text) => variant.window.as_mut()?.layers = Some(pattern(&text)?),
         Addition::Chunked => variant.window.as_mut()?.chunked = true,
         Addition::WindowRopeBase(base) => variant.window.as_mut()?.rope_base = Some(base),
@@ -442,6 +449,7 @@ fn apply_newer_part(variant: &mut Variant, more: Addition) -> Option<()> {
         Addition::QkvClip(limit) => variant.qkv_clip = Some(limit),
         Addition::ValueNorm => variant.value_norm = true,
         Addition::LayerScale => variant.layer_scale = true,
+        Addition::MlpBesideExperts => variant.mlp_beside_experts = true,
         Addition::Global { sizes: [head_dim, kv_heads], rotary, keys_are_values } => {
             variant.global = Some(Global { head_dim, kv_heads, rotary, keys_are_values });
         }

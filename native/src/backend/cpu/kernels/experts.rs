@@ -101,7 +101,8 @@ fn softmax<T: Element>(logits: &[T]) -> Vec<T> {
 /// What a router's `logits` become.
 fn scores<T: Element>(logits: &[T], routing: Routing) -> Vec<T> {
     match routing.scores {
-        Scores::Softmax => softmax(logits),
+        // No run has a SparseMixer.
+        Scores::Softmax | Scores::SparseMixer => softmax(logits),
         Scores::Sigmoid => logits.iter().map(|logit| sigmoid(*logit)).collect(),
         // What an expert takes in is weighted by their sigmoid.
         Scores::InputSigmoid => logits.to_vec(),
@@ -131,7 +132,7 @@ fn open_groups<T: Element>(logits: &[T], routing: Routing) -> Vec<bool> {
             }
         }
         match routing.scores {
-            Scores::Softmax | Scores::InputSigmoid => first,
+            Scores::Softmax | Scores::InputSigmoid | Scores::SparseMixer => first,
             Scores::Sigmoid => sigmoid(first) + sigmoid(second),
         }
     };
@@ -188,7 +189,7 @@ pub(super) fn route_grad<T: Element>(call: &mut Call<'_, '_, T>, routing: Routin
         };
         let dscore = |dweight: T| factor::<T>(routing) * (dweight - shared) / sum;
         match routing.scores {
-            Scores::Softmax => {
+            Scores::Softmax | Scores::SparseMixer => {
                 let mut along = T::ZERO;
                 pairs().for_each(|(dweight, expert)| along += dscore(*dweight) * score(expert));
                 dlogits.iter_mut().zip(&scores).for_each(|(dlogit, score)| *dlogit = -(*score * along));
@@ -277,6 +278,20 @@ pub(super) fn router_loss_grad<T: Element>(
             *dlogit = along + of_sum * softmax[expert];
         }
     }
+}
+
+/// Weights of experts, each times the number of its expert.
+pub(super) fn expert_scale<T: Element>(call: &mut Call<'_, '_, T>) {
+    let (weights, chosen, scales) = (call.floats(0), call.tokens(1), call.floats(2));
+    let all = call.outputs[0].floats_mut().iter_mut().zip(weights).zip(chosen);
+    all.for_each(|((y, weight), expert)| *y = *weight * scales[*expert as usize]);
+}
+
+pub(super) fn expert_scale_grad<T: Element>(call: &mut Call<'_, '_, T>) {
+    let (dy, weights, chosen) = (call.floats(0), call.floats(1), call.tokens(2));
+    let gradient = call.started(3);
+    let all = dy.iter().zip(weights).zip(chosen);
+    all.for_each(|((dy, weight), expert)| gradient[*expert as usize] += *dy * *weight);
 }
 
 pub(super) fn row_gate<T: Element>(call: &mut Call<'_, '_, T>) {

@@ -444,6 +444,8 @@ pub fn run<T: Element>(context: &mut Context<T>, kernel: &Kernel, inputs: &[Inpu
         Kernel::WeightedGluGrad { activation } => elementwise::weighted_glu_grad(&mut call, *activation),
         Kernel::RowGate => experts::row_gate(&mut call),
         Kernel::RowGateGrad => experts::row_gate_grad(&mut call),
+        Kernel::ExpertScale => experts::expert_scale(&mut call),
+        Kernel::ExpertScaleGrad => experts::expert_scale_grad(&mut call),
         Kernel::ExpertMatMul { transpose_b } => experts::matmul(&*context.gemm, &mut call, *transpose_b),
         Kernel::ExpertMatMulGrad => experts::matmul_grad(&*context.gemm, &mut call),
         Kernel::GeGlu => elementwise::geglu(&mut call),

@@ -7,12 +7,7 @@ use super::Call;
 use crate::backend::rotary::RopeScaling;
 
 /// Sine and cosine for each position, then each half column.
-pub fn table<T: Element>(
-    sequence: u64,
-    width: u64,
-    angles: &Angles,
-    scaling: Option<&RopeScaling>,
-) -> Vec<(T, T)> {
+pub fn table<T: Element>(sequence: u64, width: u64, angles: &Angles, scaling: Option<&RopeScaling>) -> Vec<(T, T)> {
     let base = angles.base;
     let plain = |column: u64| libm::pow(base as f64, -2.0 * column as f64 / width as f64);
     let by_column = |column| match scaling {

@@ -239,7 +239,8 @@ fn sums() {
 
 #[test]
 fn rotary_positions() {
-    let rope = |inverse: bool| Kernel::Rope { sequence: 3, heads: 2, width: 4, angles: Angles::usual(10_000), inverse };
+    let rope =
+        |inverse: bool| Kernel::Rope { sequence: 3, heads: 2, width: 4, angles: Angles::usual(10_000), inverse };
     let (x, dy) = (Tensor::random(&[6, 8], 1), Tensor::random(&[6, 8], 2));
     let dx = &run_kernel(rope(true), &[&dy], &[&[6, 8]])[0];
     assert_gradient(rope(false), &[&x], &[&[6, 8]], &dy, 0, dx);
@@ -449,7 +450,8 @@ fn documents_are_sequences_of_their_own() {
         context.documents = starts.cloned();
         run_with(&mut context, kernel, inputs, outputs.iter().map(|shape| Tensor::zeros(shape)).collect())
     };
-    let rope = |sequence| Kernel::Rope { sequence, heads: query, width, angles: Angles::usual(10_000), inverse: false };
+    let rope =
+        |sequence| Kernel::Rope { sequence, heads: query, width, angles: Angles::usual(10_000), inverse: false };
     let positions = |sequence| Kernel::Positions { sequence, ways: 1 };
     let scale = |sequence| Kernel::PositionScale { sequence, tokens: 8, scale_e12: E12 / 10 };
     let square = [rows * query, SEQUENCE];
