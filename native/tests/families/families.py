@@ -209,6 +209,13 @@ SCALED |= {f"{kind}, {rope['rope_type']} of {layers}": {
     for kind, rope, layers in [("gemma3_text", STRETCHED, FULL), ("gemma3_text", STRETCHED, SLIDING), ("olmo3", YARN, FULL),
                                ("mellum", YARN, FULL)]}
 
+# The same in the words of transformers 4, as published files have them.
+SCALED |= {f"{kind}, in older words": {**SCALED[of], "older": older} for kind, of, older in [
+    ("gemma3_text", "gemma3_text, linear of full_attention",
+     {"rope_theta": 10000.0, "rope_local_base_freq": 50.0, "rope_scaling": {"rope_type": "linear", "factor": 4.0}}),
+    ("llama", "llama, llama3", {"rope_theta": 10000.0, "rope_scaling": {key: LLAMA_3[key] for key in LLAMA_3 if key != "rope_theta"}}),
+]}
+
 # Families whose norms multiply by one more than their weight.
 ZERO_NORM = {"gemma", "gemma2", "gemma3_text", "nemotron", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "vaultgemma"}
 # Families that turn columns 2j and 2j + 1 of a head together; the runner turns j and j + half.

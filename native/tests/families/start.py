@@ -35,6 +35,8 @@ def stored(folder):
 
 def judge(binary, config, folder):
     """The loss of transformers and that of the run, the tensors that have other values, and those that have other names."""
+    config = dict(config)
+    older = config.pop("older", None)
     counts = [config.get(key) for key in ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")]
     torch.manual_seed(3)
     described = AutoConfig.for_model(**{**config, "attn_implementation": "eager", "experts_implementation": "eager"})
@@ -45,6 +47,11 @@ def judge(binary, config, folder):
         for name, value in model.named_parameters():
             value += 0.1 * torch.randn_like(value)
     model.save_pretrained(folder / "saved")
+    if older:
+        # Rotary positions in the words of transformers 4.
+        saved = folder / "saved" / "config.json"
+        words = {key: value for key, value in json.loads(saved.read_text()).items() if key != "rope_parameters"}
+        saved.write_text(json.dumps({**words, **older}))
     spec, text = folder / "spec.json", folder / "text"
     training = {"microbatches": MICROBATCHES, "microbatch_size": MICROBATCH_SIZE, "sequence": SEQUENCE,
                 "expert_imbalance": next((float(count) for count in counts if count), 1.0)}
