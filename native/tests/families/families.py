@@ -95,7 +95,7 @@ FAMILIES = {
     "gemma2, with biases": of("gemma2", **GEMMA_2, attention_bias=True),
     "gemma3_text": of("gemma3_text", **{**GEMMA_2, "num_hidden_layers": 7, "rope_parameters": BY_KIND}),
     "gemma4_text": of("gemma4_text", **{**GEMMA_4, "num_hidden_layers": 7}),
-    "gemma4_text, with values": of("gemma4_text", **GEMMA_4, attention_k_eq_v=False, layer_types=[SLIDING, FULL] * 2),
+    "gemma4_text, with values": of("gemma4_text", **{**GEMMA_4, "attention_k_eq_v": False}, layer_types=[SLIDING, FULL] * 2),
     "gemma4_text, with experts": of("gemma4_text", **GEMMA_4, enable_moe_block=True, num_experts=4, top_k_experts=2,
                                     moe_intermediate_size=16),
     "glm": of("glm", partial_rotary_factor=0.5, attention_bias=True),
