@@ -225,6 +225,18 @@ fn clipping() {
 }
 
 #[test]
+fn scales_of_experts() {
+    let (weights, scales) = (Tensor::random(&[3, 2], 1), Tensor::random(&[4], 2));
+    let (chosen, dy) = (Tensor::tokens(&[3, 0, 1, 3, 0, 1]), Tensor::random(&[3, 2], 3));
+    let given = [&weights, &chosen, &scales];
+    let dweights = &run_kernel(Kernel::ExpertScale, &[&dy, &chosen, &scales], &[&[3, 2]])[0];
+    assert_gradient(Kernel::ExpertScale, &given, &[&[3, 2]], &dy, 0, dweights);
+    let inputs = [&dy, &weights, &chosen, &Tensor::zeros(&[4])];
+    let dscales = &run_kernel(Kernel::ExpertScaleGrad, &inputs, &[&[4]])[0];
+    assert_gradient(Kernel::ExpertScale, &given, &[&[3, 2]], &dy, 2, dscales);
+}
+
+#[test]
 fn biases() {
     let (x, bias, dy) = (Tensor::random(&[3, 4], 1), Tensor::random(&[4], 2), Tensor::random(&[3, 4], 3));
     let gradient = &run_kernel(Kernel::BiasGrad, &[&dy, &Tensor::zeros(&[4])], &[&[4]])[0];
