@@ -151,8 +151,6 @@ impl<'g> Arena<'g> {
             | Kernel::RouterLossGrad { .. }
             | Kernel::RowGate
             | Kernel::RowGateGrad
-            | Kernel::ExpertScale
-            | Kernel::ExpertScaleGrad
             | Kernel::Dispatch { .. }
             | Kernel::DispatchGrad { .. }
             | Kernel::Combine { .. }
@@ -204,6 +202,8 @@ impl<'g> Arena<'g> {
             | Kernel::ExpertBias { .. }
             | Kernel::ExpertBiasGrad { .. }
             | Kernel::ExpertBiasShareGrad { .. }
+            | Kernel::ExpertScale
+            | Kernel::ExpertScaleGrad
             | Kernel::DetachedMatMul
             | Kernel::Convolution { .. }
             | Kernel::ConvolutionGrad { .. }

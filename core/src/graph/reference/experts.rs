@@ -47,14 +47,6 @@ pub(super) fn compute(given: &Given) -> Vec<Vec<f64>> {
             let of_gate = |row: usize| along(row) * share(row) * (1.0 - share(row));
             vec![(0..x[0].len()).map(|e| x[0][e] * share(e / h)).collect(), (0..x[2].len()).map(of_gate).collect()]
         }
-        Kernel::ExpertScale => {
-            vec![x[0].iter().zip(x[1]).map(|(weight, chosen)| weight * x[2][*chosen as usize]).collect()]
-        }
-        Kernel::ExpertScaleGrad => {
-            let mut sum = x[3].clone();
-            (0..x[0].len()).for_each(|e| sum[x[2][e] as usize] += x[0][e] * x[1][e]);
-            vec![sum]
-        }
         Kernel::Dispatch { .. } => {
             let mut rows = vec![0.0; sizes[0]];
             for copy in 0..x[1].len() {

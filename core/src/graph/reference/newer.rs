@@ -14,6 +14,17 @@ fn sigma(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
 
+/// Weights of experts times a number of each, and the gradient of that number.
+fn expert_scales(given: &Given) -> Vec<Vec<f64>> {
+    let x = &given.x[..];
+    if let Kernel::ExpertScale = given.kernel {
+        return vec![x[0].iter().zip(x[1]).map(|(weight, chosen)| weight * x[2][*chosen as usize]).collect()];
+    }
+    let mut sum = x[3].clone();
+    (0..x[0].len()).for_each(|e| sum[x[2][e] as usize] += x[0][e] * x[1][e]);
+    vec![sum]
+}
+
 /// The outputs of an operator of this family.
 pub(super) fn compute(given: &Given) -> Vec<Vec<f64>> {
     let x = &given.x[..];
@@ -71,6 +82,7 @@ pub(super) fn compute(given: &Given) -> Vec<Vec<f64>> {
             x[0][e] * (1.0 + of_e12(scale_e12) * (1.0 + steps as f64).ln())
         })],
         Kernel::SinkAttention(_) | Kernel::SinkGrad => sinks(given),
+        Kernel::ExpertScale | Kernel::ExpertScaleGrad => expert_scales(given),
         Kernel::ExpertBias { .. } | Kernel::ExpertBiasGrad { .. } | Kernel::ExpertBiasShareGrad { .. } => {
             expert_biases(given)
         }
