@@ -141,6 +141,25 @@ fn half_of_what_interleaved_1f1b_holds_is_away_for_nothing() {
     assert!(smallest <= 12, "{smallest} of {peak} bytes");
 }
 
+/// What runs within a limit runs within any higher one, down to the last byte, and the least limit that a refusal names is one.
+#[test]
+fn more_memory_never_refuses() {
+    for (chunks, placement) in [(1, "linear"), (2, "v"), (2, "looped")] {
+        for name in ["1f1b", "gpipe", "eager-1f1b", "interleaved-1f1b", "zb-h1", "zb-v", "gis"] {
+            let free = problem([4, chunks, 8], placement, None, [4, 30]);
+            let Ok(order) = pipeplan_core::schedule::find(name).expect("published").build(&free) else { continue };
+            let mut fits = false;
+            for limit in 4..=36 {
+                let limited = problem([4, chunks, 8], placement, Some(limit), [4, 30]);
+                let now = check_schedule(&limited, &within_limits(&limited, order.clone())).is_ok();
+                assert!(now || !fits, "{name} {placement} fits into less than {limit}, and not into {limit}");
+                fits |= now;
+            }
+            assert!(fits, "{name} {placement}");
+        }
+    }
+}
+
 /// Two ranks, three microbatches, GPipe, room for two, worked out by hand. Rank 0 runs F of 0, 1 and 2 at 0, 50 and 100. F of 2
 /// needs room: 0 goes from 50 to 70. Its backward comes at 300, behind F and BW on rank 1 (200 to 300). There it needs room
 /// again: 2 goes behind its F, at 150. All copies lie where the rank idles or computes, so the step is that without a limit.

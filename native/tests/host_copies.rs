@@ -115,6 +115,7 @@ fn planned_times_wait_for_copies() {
     for (rank, memory) in report.memory.iter().enumerate() {
         let counted = memory.persistent_bytes + memory.activation_bytes;
         assert_eq!(counted, plan.prediction.peak_bytes[rank], "rank {rank}");
+        assert_eq!(memory.host_bytes, copied_bytes(&plan.problem, plan.schedule.copies_of(rank)), "rank {rank}");
     }
     // The trace has each copy from its start to the end of the wait for it.
     let measured: Vec<usize> = report.trace.steps[0].timeline().copies.iter().map(Vec::len).collect();

@@ -92,7 +92,7 @@ pub fn best_order(
 ) -> Option<WhatIf> {
     let spec = Spec::read(&problem.to_value().to_string()).ok()?;
     let makespan = |plan: &Plan| plan.timeline().ok().map(|timeline| timeline.makespan_ns());
-    let order = Schedule::of(ran.rows.clone());
+    let order = Schedule { copies: ran.copies.clone(), ..Schedule::of(ran.rows.clone()) };
     let own = makespan(&planner::plan_order(&spec, "the order that ran", order).ok()?)?;
     let best = makespan(&plan(&spec)?)?.min(own);
     let saved_ns = (own - best).min(makespan_ns);

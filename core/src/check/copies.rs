@@ -65,7 +65,7 @@ pub(super) fn check_copies(
     violations: &mut Vec<Violation>,
 ) {
     if copies.len() > rows.len() {
-        violations.push(Violation::Rows { found: copies.len(), ranks: rows.len() });
+        violations.push(Violation::CopyLists { found: copies.len(), ranks: rows.len() });
         return;
     }
     for (rank, copies) in copies.iter().enumerate().filter(|(_, copies)| !copies.is_empty()) {
@@ -120,6 +120,12 @@ pub(super) fn check_copies(
             }
         }
         for (key, (index, _)) in away.iter().filter(|(key, _)| !back.contains_key(key)) {
+            let (rank_of, at) = (rank, *index);
+            let is_same = |violation: &Violation| matches!(violation, Violation::Copy { rank, index, .. } if *rank == rank_of && *index == at);
+            // A copy that is wrong in itself is reported once.
+            if violations.iter().any(is_same) {
+                continue;
+            }
             if violations.len() < MOST_REPORTED {
                 let (stage, microbatch) = *key;
                 let moved = Moved { way: CopyWay::Offload, stage, microbatch };

@@ -97,6 +97,13 @@ pub enum Violation {
         /// The position at which the pair begins.
         index: usize,
     },
+    /// There are more lists of copies than ranks.
+    CopyLists {
+        /// Lists found.
+        found: usize,
+        /// Ranks of the problem.
+        ranks: usize,
+    },
     /// A copy to or from the host that cannot be where it stands.
     Copy {
         /// The rank.
@@ -242,6 +249,9 @@ impl fmt::Display for Violation {
             }
             Violation::OverLimit { rank, index, op, held, limit } => {
                 write!(f, "rank {rank}, op {index}: {op} needs {held} bytes; the limit is {limit}")
+            }
+            Violation::CopyLists { found, ranks } => {
+                write!(f, "{found} lists of copies for {ranks} ranks: write at most one for each rank")
             }
             Violation::Copy { rank, index, moved, wrong } => write!(f, "rank {rank}, copy {index}: {moved} {wrong}"),
             Violation::ForeignMessage { rank, index, message } => {

@@ -372,7 +372,8 @@ impl Statement {
     fn wrong_offload(&self, cost: &StageCost) -> Option<(String, String)> {
         let found = format!("{} bytes", cost.offload_bytes);
         if cost.offload_bytes == 0 {
-            let accepted = String::from("bytes to offload where `offload_ns` says how long they take");
+            let accepted =
+                String::from("at least 1, since `offload_ns` says how long its copy takes; or leave both out");
             return (cost.offload_ns > 0).then_some((found, accepted));
         }
         if self.slices > 1 || self.microbatch_factors.is_some() {

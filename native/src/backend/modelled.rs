@@ -136,19 +136,18 @@ impl Backend for Modelled {
         let cost = self.problem.cost(stage);
         self.link_free = self.now().max(self.link_free).saturating_add(self.slowed(cost.offload_ns));
         self.copies.insert(moved, self.link_free);
-        if moved.way == CopyWay::Reload {
-            store.meter.take(Kind::Activation, cost.offload_bytes);
-        }
+        // What a copy makes is held from here on.
+        let kind = if moved.way == CopyWay::Reload { Kind::Activation } else { Kind::Host };
+        store.meter.take(kind, cost.offload_bytes);
         Ok(())
     }
 
     fn wait_copy(&mut self, moved: Moved, store: &mut Store) -> Result<(), BackendError> {
         let end = self.copies.remove(&moved).ok_or(BackendError::CopyOutOfOrder { moved })?;
         self.wait_until(end);
-        if moved.way == CopyWay::Offload {
-            let bytes = self.problem.cost(moved.stage.into()).offload_bytes;
-            store.meter.give(Kind::Activation, bytes.min(store.meter.held(Kind::Activation)));
-        }
+        let bytes = self.problem.cost(moved.stage.into()).offload_bytes;
+        let kind = if moved.way == CopyWay::Offload { Kind::Activation } else { Kind::Host };
+        store.meter.give(kind, bytes.min(store.meter.held(kind)));
         Ok(())
     }
 

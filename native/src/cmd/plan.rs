@@ -143,6 +143,7 @@ fn hint(plan: &Plan) {
         return;
     }
     let ops = plan.schedule.rows.iter().map(Vec::len).sum::<usize>();
-    let exact = if ops <= MOST_EXACT { ", and `--prove 60` runs an exact search" } else { "" };
+    let exact =
+        if ops <= MOST_EXACT && !plan.problem.offloads() { ", and `--prove 60` runs an exact search" } else { "" };
     output::tell(&format!("a better schedule may exist: `--effort 20000000` searches ten times as long{exact}"));
 }

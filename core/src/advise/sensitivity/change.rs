@@ -145,6 +145,7 @@ fn finer(problem: &Problem) -> Option<Problem> {
             .into_iter()
             .for_each(&mut fine);
         cost.backward_ns.iter_mut().for_each(&mut fine);
+        fine(&mut cost.offload_ns);
     }
     match &mut statement.transfers {
         Transfers::Uniform(hop) => fine(hop),

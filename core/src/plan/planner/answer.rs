@@ -97,7 +97,9 @@ fn refusal(problem: &Problem, schedule: &Schedule, violations: &[Violation]) -> 
     };
     match (0..problem.ranks()).filter_map(missed).max() {
         Some((_, rank, peak, limit)) if over => {
-            Absent::because(format!("rank {rank} needs {peak} bytes; the limit is {limit}"))
+            // The bytes are those of the order without copies.
+            let with_copies = if problem.offloads() { ", and copies to the host do not suffice" } else { "" };
+            Absent::because(format!("rank {rank} needs {peak} bytes; the limit is {limit}{with_copies}"))
         }
         _ => Absent::because(violations.first().map_or_else(String::new, ToString::to_string)),
     }

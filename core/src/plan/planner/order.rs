@@ -19,6 +19,7 @@ use crate::problem::Schedule;
 use crate::problem::op::Op;
 use crate::problem::placement::Placement;
 use crate::schedule::Absent;
+use crate::search::within_limits;
 use crate::simulate::simulate;
 use crate::spec::{ModelWork, Spec, Work};
 
@@ -39,12 +40,18 @@ pub fn plan_order(spec: &Spec, name: &str, order: impl Into<Order>) -> Result<Pl
 /// # Errors
 /// As [`plan_order`].
 pub fn answer_order(spec: &Spec, name: &str, order: impl Into<Order>) -> Result<Answer, PlanError> {
-    let order = order.into();
+    let mut order = order.into();
     let absent = |reason| PlanError::Absent { schedule: name.to_string(), reason };
     let case = case_of(spec, &order.schedule).map_err(|error| match error {
         PlanError::Absent { reason, .. } => absent(reason),
         other => other,
     })?;
+    let checked = check_schedule(&case.problem, &order.schedule);
+    let is_over = |violation: &Violation| matches!(violation, Violation::OverLimit { .. });
+    if checked.as_ref().is_err_and(|violations| violations.iter().all(is_over)) && !order.schedule.has_copies() {
+        // It only holds too much: copies to the host may help, where the problem allows them.
+        order.schedule = within_limits(&case.problem, order.schedule);
+    }
     check_schedule(&case.problem, &order.schedule).map_err(|violations| absent(told(&violations, &order)))?;
     let case = of_slowest(spec, case, &order.schedule).map_err(|cannot| absent(cannot.reason))?;
     let timeline = simulate(&case.problem, &order.schedule).map_err(PlanError::Deadlock)?;

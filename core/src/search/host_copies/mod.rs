@@ -55,7 +55,9 @@ pub(super) fn best(
             search.offer(&schedule, published.name);
         }
     }
-    search.offer(&one_by_one(problem), "one microbatch at a time");
+    for order in one_by_one(problem) {
+        search.offer(&order, "one microbatch at a time");
+    }
     let mut refusal = None;
     let climb =
         |problem: &Problem, effort: Effort, search: &mut Search, observer: &mut dyn FnMut(Progress) -> Flow| {
@@ -153,18 +155,25 @@ fn between(problem: &Problem, schedule: &Schedule, eighths: u64) -> Vec<Option<B
     (0..problem.ranks()).map(limit).collect()
 }
 
-/// One microbatch after the other through all stages and back: what holds least.
-fn one_by_one(problem: &Problem) -> Schedule {
-    let mut rows = vec![Vec::new(); problem.ranks()];
+/// One microbatch after the other through all stages and back: what holds least. With whole backwards, and where they may be
+/// split, with split ones.
+fn one_by_one(problem: &Problem) -> Vec<Schedule> {
     let stages = problem.stage_count();
-    for microbatch in 0..problem.microbatches() {
-        let forwards = (0..stages).map(|stage| (stage, OpKind::F));
-        let backwards = (0..stages).rev().map(|stage| (stage, OpKind::BW));
-        for (stage, kind) in forwards.chain(backwards) {
-            rows[problem.rank_of(stage, microbatch)].push(Op::new(stage, kind, microbatch));
+    let with = |backwards: &[OpKind]| {
+        let mut rows = vec![Vec::new(); problem.ranks()];
+        for microbatch in 0..problem.microbatches() {
+            let mut push = |stage: usize, kind: OpKind| {
+                rows[problem.rank_of(stage, microbatch)].push(Op::new(stage, kind, microbatch));
+            };
+            (0..stages).for_each(|stage| push(stage, OpKind::F));
+            (0..stages).rev().for_each(|stage| backwards.iter().for_each(|kind| push(stage, *kind)));
         }
+        Schedule::of(rows)
+    };
+    match problem.backward() {
+        Backward::Fused => vec![with(&[OpKind::BW])],
+        Backward::Split => vec![with(&[OpKind::BW]), with(&[OpKind::B, OpKind::W])],
     }
-    Schedule::of(rows)
 }
 
 /// The refusal with the least limit at which one microbatch at a time goes through, with copies.
@@ -187,9 +196,13 @@ pub(super) fn least_limit(problem: &Problem) -> Bytes {
 
 /// The least limit of `rank` at which one microbatch at a time goes through, with copies.
 fn least_of(problem: &Problem, rank: usize) -> Bytes {
-    let order = one_by_one(problem);
-    let mut least = schedule_peak_bytes(problem, &order, rank);
-    let Ok(timeline) = simulate(problem, &order) else { return least };
+    one_by_one(problem).iter().map(|order| least_of_order(problem, rank, order)).min().unwrap_or(0)
+}
+
+/// The least limit of `rank` at which it runs `order`, with copies.
+fn least_of_order(problem: &Problem, rank: usize, order: &Schedule) -> Bytes {
+    let mut least = schedule_peak_bytes(problem, order, rank);
+    let Ok(timeline) = simulate(problem, order) else { return least };
     let mut below = problem.static_bytes(rank).saturating_sub(1);
     while least - below > 1 {
         let middle = below + (least - below) / 2;
@@ -471,7 +484,10 @@ impl<'p> RankPlan<'p> {
             copies.push((away.starts[0], out));
             copies.push((away.starts[1], HostCopy { moved: moved(CopyWay::Reload), starts, ends }));
         }
-        copies.sort_by_key(|(start, copy)| (copy.starts, *start));
+        // A reload at a position takes the room of offloads that the op there waits for. So these come first, those too that
+        // only start there.
+        let waits = |copy: &HostCopy| copy.moved.way == CopyWay::Reload || copy.ends > copy.starts;
+        copies.sort_by_key(|(start, copy)| (copy.starts, waits(copy), *start));
         copies.into_iter().map(|(_, copy)| copy).collect()
     }
 }
