@@ -14,6 +14,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
+use crate::base::units::Bytes;
 use crate::problem::Schedule;
 use crate::problem::op::{Op, OpKind};
 use crate::problem::placement::Placement;
@@ -329,4 +330,18 @@ impl Flat {
         }
         peak
     }
+}
+
+/// The least limit of `rank` with which any schedule exists.
+pub(super) fn least_bytes(problem: &Problem, flat: &Flat, rank: usize) -> Bytes {
+    // What microbatches leave behind for good is not in `least`: `flat` has it in the limit.
+    let (mut all, mut least) = (0i64, i64::MAX);
+    for lane in flat.lanes_of[rank].iter().map(|lane| &flat.lanes[*lane]) {
+        let cost = problem.cost(lane.stage);
+        let stays = cost.forward_bytes + cost.backward_input_bytes + cost.backward_weight_bytes;
+        all += stays * lane.count as i64;
+        least = stays.min(least);
+    }
+    let stays = all.saturating_sub(least);
+    problem.static_bytes(rank) + (flat.least(rank) + stays) as u64
 }

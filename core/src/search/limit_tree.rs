@@ -28,8 +28,7 @@ use alloc::vec::Vec;
 use core::cell::Cell;
 
 use super::beam;
-use super::flat_problem::{B, F, Flat};
-use super::frontier::least_bytes;
+use super::flat_problem::{B, F, Flat, least_bytes};
 use super::portfolio::Library;
 use super::{Effort, Flow, Found, Infeasible, Progress, Scope, fused_backward, search};
 use crate::base::units::{Bytes, Nanos};
