@@ -128,7 +128,7 @@ mod tests {
         for seed in 0..50u64 {
             let stage = |at: u64| {
                 let bytes = [0, 1, 50, 100][((seed + at * 7) % 4) as usize];
-                let ns = if (seed + at) % 3 == 0 { 0 } else { (seed * 31 + at * 17) % 400 };
+                let ns = if (seed + at).is_multiple_of(3) { 0 } else { (seed * 31 + at * 17) % 400 };
                 json!({ "forward_ns": 10, "backward_input_ns": 10, "forward_bytes": 100, "backward_input_bytes": -100,
                         "offload_bytes": bytes, "offload_ns": if bytes > 0 { ns } else { 0 } })
             };

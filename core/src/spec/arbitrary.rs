@@ -104,7 +104,7 @@ fn layout() -> impl Strategy<Value = Vec<(&'static str, &'static str, Value)>> {
                     "training",
                     "offload",
                     [json!("none"), json!("all"), json!(1 + overhead % 9), json!("fit"), json!("scheduled")]
-                        [(u64::from(zero) + u64::from(overhead)) as usize % 5]
+                        [(u64::from(zero) + overhead) as usize % 5]
                         .clone(),
                 ),
                 ("training", "offload_optimizer", json!(overhead % 2 == 1)),
