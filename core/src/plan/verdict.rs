@@ -156,11 +156,11 @@ mod tests {
     #[test]
     fn copies_of_the_schedule_count() {
         let scheduled = |limit: &str| {
-            let text = format!("offload = \"scheduled\"\n[memory]\nlimit_bytes = \"{limit}\"");
+            let text = format!("offload = \"scheduled\"\n[memory]\nlimit_bytes = {limit}");
             let published = schedule::find("1f1b").unwrap();
             verdict(&Spec::read(&SPEC.replace("[memory]", &text)).unwrap(), &published).unwrap()
         };
-        let (free, ranks) = scheduled("400 GiB");
+        let (free, ranks) = scheduled("\"400 GiB\"");
         assert!(!free.schedule.has_copies() && ranks.iter().all(|rank| rank.on_host == 0));
         let peak = ranks.iter().map(|rank| rank.peak).max().unwrap();
         let limit = peak * 4 / 5;

@@ -103,9 +103,14 @@ fn layout() -> impl Strategy<Value = Vec<(&'static str, &'static str, Value)>> {
                 (
                     "training",
                     "offload",
-                    [json!("none"), json!("all"), json!(1 + overhead % 9), json!("fit"), json!("scheduled")]
-                        [(u64::from(zero) + overhead) as usize % 5]
-                        .clone(),
+                    // Copies of the schedule do not go with recomputation that the limit decides.
+                    match (u64::from(zero) + overhead) % 5 {
+                        0 => json!("none"),
+                        1 => json!("all"),
+                        2 => json!("fit"),
+                        3 if recompute != "fit" => json!("scheduled"),
+                        _ => json!(1 + overhead % 9),
+                    },
                 ),
                 ("training", "offload_optimizer", json!(overhead % 2 == 1)),
                 (

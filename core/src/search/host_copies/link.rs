@@ -72,7 +72,7 @@ mod tests {
         assert_eq!([link.first(0, 5), link.first(0, 11), link.first(6, 5), link.first(12, 5)], [0, 35, 15, 15]);
         assert_eq!(
             [link.last(40, 5), link.last(38, 5), link.last(24, 6), link.last(24, 5)],
-            [Some(35), Some(5), Some(4), Some(15)]
+            [Some(35), Some(15), Some(4), Some(15)]
         );
         assert_eq!(link.last(12, 11), None);
         link.free(20, 5);

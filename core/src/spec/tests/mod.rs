@@ -477,6 +477,7 @@ fn what_is_kept_on_the_host_is_written_and_linked() {
         ("offload = 3", Offload::First(3)),
         ("offload = \"3\"", Offload::First(3)),
         ("offload = \"all\"", Offload::All),
+        ("offload = \"scheduled\"", Offload::Scheduled),
         ("offload_optimizer = true", Offload::None),
     ] {
         for (device, rate) in [
@@ -502,7 +503,7 @@ fn what_is_kept_on_the_host_is_written_and_linked() {
         "offload = 99999",
     ] {
         let found = faults(&text("device = \"h100\"", said));
-        let told = "accepted is none, all, fit, or the number of first layers of each stage, from 1 to";
+        let told = "accepted is none, all, fit, scheduled, or the number of first layers of each stage, from 1 to";
         let here = found.iter().any(|fault| fault.starts_with("training.offload: found") && fault.contains(told));
         assert!(here, "{said}: {found:?}");
     }
