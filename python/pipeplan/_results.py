@@ -168,6 +168,14 @@ class Plan:
         """The order of compute: one text for each rank, such as ``0F0 0F1 0BW0 0BW1``."""
         return list(self._value["schedule"]["rows"])
 
+    @property
+    def copies(self) -> list[str]:
+        """Copies of activations to the host and back: one text for each rank, such as ``0OFFLOAD3:4-9``; empty without any.
+
+        A copy starts before the op at the first position of the rank's row, and the op at the second waits for it.
+        """
+        return list(self._value["schedule"].get("copies", []))
+
     @functools.cached_property
     def ops(self) -> list[list[Op]]:
         """The order of compute by rank, as :class:`Op`."""

@@ -41,6 +41,8 @@ def forward_backward_func(plan: Plan | str) -> Callable[..., list]:
         plan = Plan(plan) if plan.lstrip().startswith("{") else Plan.load(plan)
     if plan.slices > 1:
         raise ValueError(f"the plan cuts sequences into {plan.slices} slices (parallel.sequence_slices), which is planned and not run")
+    if any(plan.copies):
+        raise ValueError("the schedule copies activations to the host (training.offload = \"scheduled\"), which PyTorch is not told: plan without")
     if any(len(stage.ranks) > 1 for stage in plan.stages):
         raise ValueError(f"{plan.schedule}: a bidirectional placement holds each stage twice, which Megatron-Core does not know")
     return _TrainStep(plan)

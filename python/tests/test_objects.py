@@ -49,6 +49,17 @@ def test_searching_over_a_custom_schedule():
     assert len(tries) == 3 and best.cost_ns == min(tried["cost_ns"] for tried in tries)
 
 
+def test_a_plan_has_its_copies():
+    """In room for two of the four microbatches that rank 0 holds, activations go to the host; a limit that needs none has none."""
+    stages = COSTS["stages"] | {
+        "forward_bytes": 4, "backward_input_bytes": -2, "backward_weight_bytes": -2, "offload_bytes": 4, "offload_ns": 100,
+    }
+    copied = pipeplan.plan(COSTS | {"stages": stages, "limit_bytes": 8}, "1f1b")
+    assert copied.check() and copied.makespan_ns == pipeplan.plan(COSTS, "1f1b").makespan_ns
+    assert len(copied.copies) == 4 and copied.copies[0].startswith("0OFFLOAD") and copied.copies[3] == ""
+    assert pipeplan.plan(COSTS | {"stages": stages}, "1f1b").copies == []
+
+
 def test_a_plan_has_its_figures():
     plan = pipeplan.plan(EXAMPLES / "tiny-llama.toml", "zb-v")
     assert (plan.ranks, plan.chunks, plan.microbatches, plan.placement) == (4, 2, 8, "v")

@@ -1,7 +1,6 @@
 //! Copies to and from hosts: each behind its F, back before its backward, in one order on the link of its rank.
 
 use alloc::collections::BTreeMap;
-use alloc::vec;
 use alloc::vec::Vec;
 
 use super::{MOST_REPORTED, Violation};
@@ -69,7 +68,7 @@ pub(super) fn check_copies(
         return;
     }
     for (rank, copies) in copies.iter().enumerate().filter(|(_, copies)| !copies.is_empty()) {
-        let places = places(problem, rows[rank]);
+        let places = places(rows[rank]);
         // By stage and microbatch: the position in the list, and the end, of the copy to the host.
         let mut away: BTreeMap<(u16, u32), (usize, u32)> = BTreeMap::new();
         let mut back: BTreeMap<(u16, u32), usize> = BTreeMap::new();
@@ -92,7 +91,7 @@ pub(super) fn check_copies(
             } else if inside(starts) || inside(ends) {
                 Some("stands between the two ops of a pair")
             } else {
-                let [forward, backward] = places[stage * problem.microbatches() + microbatch];
+                let [forward, backward] = places.get(&(stage, microbatch)).copied().unwrap_or_default();
                 match (moved.way, away.get(&key)) {
                     (CopyWay::Offload, Some(_)) => Some("is listed twice"),
                     (CopyWay::Offload, None) if starts <= forward => Some("starts before its F has ended"),
@@ -135,16 +134,16 @@ pub(super) fn check_copies(
     }
 }
 
-/// By stage and microbatch, the positions in the row of F and of the backward.
-fn places(problem: &Problem, row: &[Op]) -> Vec<[u32; 2]> {
-    let mut places = vec![[0; 2]; problem.stage_count() * problem.microbatches()];
+/// By stage and microbatch of a row, the positions of F and of the backward.
+fn places(row: &[Op]) -> BTreeMap<(usize, usize), [u32; 2]> {
+    let mut places: BTreeMap<(usize, usize), [u32; 2]> = BTreeMap::new();
     for (place, op) in row.iter().enumerate() {
         let which = match op.kind() {
             OpKind::F => 0,
             OpKind::B | OpKind::BW => 1,
             OpKind::W => continue,
         };
-        places[op.stage() * problem.microbatches() + op.microbatch()][which] = place as u32;
+        places.entry((op.stage(), op.microbatch())).or_default()[which] = place as u32;
     }
     places
 }

@@ -241,34 +241,33 @@ pub fn copied_bytes(problem: &Problem, copies: &[HostCopy]) -> Bytes {
 /// first.
 struct Changes {
     copies: Vec<HostCopy>,
-    /// Copies before this one have changed what they change.
-    from: usize,
-    done: Vec<bool>,
+    /// The numbers of the copies by the position at which they change what is held; at one position in the order of the list.
+    order: Vec<usize>,
+    next: usize,
 }
 
 impl Changes {
     fn of(copies: Vec<HostCopy>) -> Changes {
-        Changes { done: alloc::vec![false; copies.len()], copies, from: 0 }
+        let mut order: Vec<usize> = (0..copies.len()).collect();
+        order.sort_by_key(|at| Changes::place(&copies[*at]));
+        Changes { copies, order, next: 0 }
+    }
+
+    const fn place(copy: &HostCopy) -> u32 {
+        match copy.moved.way {
+            CopyWay::Offload => copy.ends,
+            CopyWay::Reload => copy.starts,
+        }
     }
 
     /// Calls `each` with the number and the content of each copy that changes what is held before the op at `place`. To be
-    /// called with all places, in ascending order.
+    /// called with places in ascending order.
     fn before(&mut self, place: usize, mut each: impl FnMut(usize, Moved)) {
-        while self.done.get(self.from) == Some(&true) {
-            self.from += 1;
-        }
-        for at in self.from..self.copies.len() {
-            let HostCopy { moved, starts, ends } = self.copies[at];
-            if starts as usize > place {
-                break;
-            }
-            let changes = match moved.way {
-                CopyWay::Offload => ends as usize <= place,
-                CopyWay::Reload => true,
-            };
-            if changes && !core::mem::replace(&mut self.done[at], true) {
-                each(at, moved);
-            }
+        while let Some(&at) =
+            self.order.get(self.next).filter(|at| Changes::place(&self.copies[**at]) as usize <= place)
+        {
+            each(at, self.copies[at].moved);
+            self.next += 1;
         }
     }
 }

@@ -85,6 +85,8 @@ class PlanSchedule:
             plan = Plan(plan) if plan.lstrip().startswith("{") else Plan.load(plan)
         if plan.slices > 1:
             raise ValueError(f"the plan cuts sequences into {plan.slices} slices (parallel.sequence_slices), which is planned and not run")
+        if any(plan.copies):
+            raise ValueError("the schedule copies activations to the host (training.offload = \"scheduled\"), which PyTorch is not told: plan without")
         self.plan = plan
         self.rank = dist.get_rank(group)
         if dist.get_world_size(group) != plan.ranks:
