@@ -102,6 +102,17 @@ fn every_field_of_a_spec_is_in_the_form() {
                 "forward_exchange_ns": 2, "backward_exchange_ns": 3, "slice_gradient_bytes": 2,
             },
         } }),
+        json!({ "name": "copies", "problem": {
+            "ranks": 2, "microbatches": 8, "limit_bytes": 8,
+            "stages": {
+                "forward_ns": 5, "backward_input_ns": 6, "backward_weight_ns": 7, "forward_bytes": 4,
+                "backward_input_bytes": -1, "backward_weight_bytes": -3, "offload_bytes": 3, "offload_ns": 2,
+            },
+        } }),
+        json!({
+            "name": "offload", "model": { "name": "llama-3-8b" }, "cluster": { "device": "h100" },
+            "parallel": { "pipeline": 4 }, "training": { "microbatches": 8, "offload": "scheduled" },
+        }),
         json!({
             "name": "slices", "model": { "name": "llama-3-8b" }, "cluster": { "device": "h100" },
             "parallel": { "pipeline": 4, "sequence_slices": 4 }, "training": { "microbatches": 8 },
@@ -289,6 +300,11 @@ fn typed_costs_survive_also_as_lists() {
             "stages": [
                 { "forward_ns": 5, "backward_input_ns": 6, "backward_weight_ns": 7, "backward_ns": 12 },
                 { "forward_ns": 8, "backward_input_ns": 6, "backward_weight_ns": 7, "backward_workspace_bytes": 3, "backward_ns": 13 },
+            ] }),
+        json!({ "ranks": 1, "chunks": 2, "microbatches": 3, "placement": "looped",
+            "stages": [
+                { "forward_ns": 5, "backward_input_ns": 6, "backward_weight_ns": 7, "forward_bytes": 2, "backward_input_bytes": -2, "offload_bytes": 2, "offload_ns": 9 },
+                { "forward_ns": 8, "backward_input_ns": 6, "backward_weight_ns": 7 },
             ] }),
     ] {
         let spec = Spec::typed(Statement::read(&value).unwrap());

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::Unit;
 
-pub(super) const STAGE_KEYS: [&str; 14] = [
+pub(super) const STAGE_KEYS: [&str; 16] = [
     "forward_ns",
     "backward_input_ns",
     "backward_weight_ns",
@@ -20,10 +20,12 @@ pub(super) const STAGE_KEYS: [&str; 14] = [
     "forward_exchange_ns",
     "backward_exchange_ns",
     "slice_gradient_bytes",
+    "offload_bytes",
+    "offload_ns",
 ];
 
 /// The name of each number in a line.
-const STAGE_NUMBERS: [&str; 14] = [
+const STAGE_NUMBERS: [&str; 16] = [
     "ns of F",
     "ns of B",
     "ns of W",
@@ -38,16 +40,18 @@ const STAGE_NUMBERS: [&str; 14] = [
     "ns of F's exchanges",
     "ns of B's exchanges",
     "bytes of slice gradients",
+    "bytes to offload",
+    "ns of a copy to the host",
 ];
 
-/// The costs of a stage: up to fourteen numbers in a line. Other words stay text; missing numbers stay out.
+/// The costs of a stage: up to sixteen numbers in a line. Other words stay text; missing numbers stay out.
 pub(super) fn stage(line: &str) -> Value {
     let words = line.split(|c: char| c.is_whitespace() || c == ',').filter(|word| !word.is_empty());
     let mut keys = STAGE_KEYS.iter();
     let mut table = serde_json::Map::new();
     for word in words {
-        // A fifteenth number is an error with this name.
-        let key = keys.next().copied().unwrap_or("a fifteenth number");
+        // A seventeenth number is an error with this name.
+        let key = keys.next().copied().unwrap_or("a seventeenth number");
         if word != "none" {
             table.insert(key.to_owned(), Unit::Whole.value_of(word));
         }

@@ -112,7 +112,8 @@ impl Unit {
                         keys = before;
                     }
                     // Of the fused BW, nothing is another thing than 0.
-                    let nothing = |key: &&str| if *key == "backward_workspace_bytes" { "none" } else { "0" };
+                    let of_fused = ["backward_workspace_bytes", "backward_ns"];
+                    let nothing = |key: &&str| if of_fused.contains(key) { "none" } else { "0" };
                     let number =
                         |key: &&str| stage.get(key).map_or_else(|| nothing(key).to_owned(), Value::to_string);
                     keys.iter().map(number).collect::<Vec<_>>().join(" ")

@@ -38,6 +38,8 @@ pub(super) fn TypedFields() -> impl IntoView {
                 <TextField path="problem.stages.forward_exchange_ns" />
                 <TextField path="problem.stages.backward_exchange_ns" />
                 <TextField path="problem.stages.slice_gradient_bytes" />
+                <TextField path="problem.stages.offload_bytes" />
+                <TextField path="problem.stages.offload_ns" />
                 <LinesField path=crate::form::STAGE_LIST />
             </Folded>
         </fieldset>
