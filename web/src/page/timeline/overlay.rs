@@ -193,7 +193,13 @@ pub fn paint_text(canvas: &HtmlCanvasElement, frame: &Frame, pointed: Option<Poi
         brush.labels(panel, &subject.of(below), below.tracks, below.view(frame.view));
     }
     if let Some(panel) = &layout.carried {
-        brush.title(panel, "P2P transfers: activations above, gradients below");
+        let title = match frame.scene.copies.iter().any(|copies| !copies.is_empty()) {
+            false => "P2P transfers: activations above, gradients below",
+            true => {
+                "P2P transfers: activations above, gradients below; then copies to the host (as F) and back (as BW)"
+            }
+        };
+        brush.title(panel, title);
         brush.key_after(panel, &[("gradient sync", palette.sync), ("optimizer", palette.optimizer)]);
         brush.names(panel);
     }
