@@ -49,11 +49,14 @@ fn folder(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../fuzz").join(name)
 }
 
-/// The files in the corpus of `target`, in the order of their names.
+/// The files in the corpus of `target`, in the order of their names. Scripts have those of the tests of runs too.
 fn corpus(target: &str) -> Vec<Vec<u8>> {
-    let folder = folder("corpus").join(target);
-    let entries = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{folder:?}: {error}"));
-    let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).filter(|path| path.is_file()).collect();
+    let more = (target == "script").then(|| folder("../tests/runs"));
+    let files = |folder: PathBuf| {
+        let entries = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{folder:?}: {error}"));
+        entries.map(|entry| entry.unwrap().path()).filter(|path| path.is_file())
+    };
+    let mut paths: Vec<_> = std::iter::once(folder("corpus").join(target)).chain(more).flat_map(files).collect();
     paths.sort();
     let read = |path: &PathBuf| std::fs::read(path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
     paths.iter().map(read).collect()

@@ -3,7 +3,7 @@
 use core::fmt;
 use core::str::FromStr;
 
-use super::op::{Op, OpKind, OpSyntax};
+use super::op::OpSyntax;
 
 /// Which way a copy goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -25,17 +25,6 @@ pub struct Moved {
     pub stage: u16,
     /// The microbatch, 0-based.
     pub microbatch: u32,
-}
-
-impl Moved {
-    /// The op before which an offload may not start, or behind which a reload may not end: F, or the backward.
-    pub const fn belongs_to(self, op: Op) -> bool {
-        let kind = match self.way {
-            CopyWay::Offload => matches!(op.kind(), OpKind::F),
-            CopyWay::Reload => op.kind().makes_input_gradient(),
-        };
-        kind && op.stage() == self.stage as usize && op.microbatch() == self.microbatch as usize
-    }
 }
 
 impl fmt::Display for Moved {

@@ -38,7 +38,7 @@ const SHARE: u64 = 3;
 /// The copies that an order leaves room for, where it is sought as if copies took no time.
 const MOST_UNDER_WAY: u64 = 2;
 /// The higher limits: how far up, in eighths of the way to what the best order without a limit holds.
-const EIGHTHS: [u64; 4] = [8, 4, 2, 1];
+const EIGHTHS: [u64; 3] = [4, 2, 1];
 
 /// The best schedule with copies, as [`best`](super::best).
 pub(super) fn best(
@@ -90,7 +90,7 @@ pub(super) fn best(
     if search.may_gain()
         && let Ok(most) = climb(&unlimited, Effort(effort.0 / SHARE), &mut search, observer)
     {
-        for eighths in EIGHTHS.into_iter().skip(1) {
+        for eighths in EIGHTHS {
             if search.may_gain() {
                 let limits = between(problem, &most.schedule, eighths);
                 let _ = climb(&kept.with_limits(limits), Effort(effort.0 / SHARE), &mut search, observer);
